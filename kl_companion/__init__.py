@@ -1,0 +1,76 @@
+"""What does your KL term optimize? Estimators, derivations and audits of KL regularization.
+
+The public names are loaded when first used, so that ``import kl_companion`` is light and a tool that
+reads a script can see which module each name comes from.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_NAMES: dict[str, str] = {
+    "DIVERGENCES": "kl_companion.divergences",
+    "Divergence": "kl_companion.divergences",
+    "amari_alpha": "kl_companion.divergences",
+    "get_divergence": "kl_companion.divergences",
+    "power_divergence": "kl_companion.divergences",
+    "register_divergence": "kl_companion.divergences",
+    "ESTIMATORS": "kl_companion.estimators",
+    "Estimator": "kl_companion.estimators",
+    "get_estimator": "kl_companion.estimators",
+    "register_estimator": "kl_companion.estimators",
+    "k1": "kl_companion.estimators.sampled",
+    "k2": "kl_companion.estimators.sampled",
+    "k3": "kl_companion.estimators.sampled",
+    "k3_plus_plus": "kl_companion.estimators.sampled",
+    "k4": "kl_companion.estimators.sampled",
+    "k5": "kl_companion.estimators.sampled",
+    "k_lambda": "kl_companion.estimators.sampled",
+    "kf_plus_plus": "kl_companion.estimators.sampled",
+    "exact_kl": "kl_companion.estimators.vocabulary",
+    "exact_forward_kl": "kl_companion.estimators.vocabulary",
+    "f_divergence": "kl_companion.estimators.vocabulary",
+    "gradient_weight": "kl_companion.theory.calculus",
+    "implied_f": "kl_companion.theory.calculus",
+    "match_divergence": "kl_companion.theory.calculus",
+    "same_weight": "kl_companion.theory.calculus",
+    "trace": "kl_companion.theory.calculus",
+    "value": "kl_companion.theory.calculus",
+    "Rollout": "kl_companion.rollout",
+    "aggregate": "kl_companion.rollout",
+    "credit": "kl_companion.rollout",
+    "importance_weight": "kl_companion.rollout",
+    "leave_one_out": "kl_companion.rollout",
+    "per_token": "kl_companion.rollout",
+    "kl_loss": "kl_companion.losses",
+    "kl_reward": "kl_companion.losses",
+    "policy_gradient_loss": "kl_companion.losses",
+    "Problem": "kl_companion.tabular",
+    "bandit": "kl_companion.tabular",
+    "descend": "kl_companion.tabular",
+    "exact_moments": "kl_companion.tabular",
+    "expected_gradient": "kl_companion.tabular",
+    "expected_value": "kl_companion.tabular",
+    "prefix_tree": "kl_companion.tabular",
+    "Audit": "kl_companion.auditing",
+    "OBJECTIVES": "kl_companion.auditing",
+    "audit": "kl_companion.auditing",
+    "register_objective": "kl_companion.auditing",
+}
+
+__all__ = [*_NAMES, "tables", "plotting"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("tables", "plotting"):
+        return import_module(f"kl_companion.{name}")
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'kl_companion' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

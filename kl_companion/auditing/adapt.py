@@ -1,0 +1,123 @@
+"""Make one scalar loss of a rollout out of whatever a reader hands in."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kl_companion.checks import check_choice, unknown_name
+from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.losses import LEVELS, kl_loss, kl_reward, policy_gradient_loss
+from kl_companion.rollout import Rollout, aggregate, masked
+from kl_companion.tabular import Loss
+
+FIELDS = (
+    "logp",
+    "ref_logp",
+    "behavior_logp",
+    "completion_mask",
+    "tokens",
+    "rewards",
+    "prompt_index",
+    "logits",
+    "ref_logits",
+    "behavior_logits",
+)
+PLACEMENTS = ("loss", "reward")
+
+
+def _arguments(loss: Callable[..., Any]) -> list[str]:
+    """Names of the rollout's fields that the function wants; empty for a function of one Rollout."""
+    name = getattr(loss, "__name__", repr(loss))
+    try:
+        parameters = list(inspect.signature(loss).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} has no signature that can be read, expected a Python function") from error
+    wanted = [
+        p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    optional = [p.name for p in parameters if p.default is not p.empty and p.name in FIELDS]
+    if len(wanted) == 1 and wanted[0].name not in FIELDS:
+        return []
+    for p in wanted:
+        if p.name not in FIELDS:
+            raise unknown_name(f"parameter of {name}:", p.name, [*FIELDS, "rollout"])
+    if not wanted and not optional:
+        raise ValueError(
+            f"{name} takes no tensors, expected parameters among {', '.join(FIELDS)}, or one rollout"
+        )
+    return [p.name for p in wanted] + optional
+
+
+def _compute(loss: Callable[..., Any], names: list[str], rollout: Rollout) -> torch.Tensor:
+    """Call the function; a scalar or one value per token, or a ValueError."""
+    label = getattr(loss, "__name__", repr(loss))
+    if names:
+        fields = {n: rollout.sampled_from if n == "behavior_logp" else getattr(rollout, n) for n in names}
+        out = loss(**fields)
+    else:
+        out = loss(rollout)
+    tokens = list(rollout.logp.shape)
+    if not isinstance(out, torch.Tensor):
+        raise ValueError(f"{label} returned {type(out).__name__}, expected a tensor: a scalar, or {tokens}")
+    if out.numel() != 1 and list(out.shape) != tokens:
+        raise ValueError(
+            f"{label} returned shape {list(out.shape)}, expected a scalar, or one per token {tokens}"
+        )
+    return out
+
+
+def as_loss(
+    loss: str | Estimator | Callable[..., Any], placement: str = "loss", level: str | None = None
+) -> Loss:
+    """A scalar function of a `Rollout`.
+
+    Args:
+        loss: A registered estimator; a function of fields of the rollout, told apart by their names
+            (``logp``, ``ref_logp``, ``behavior_logp``, ``completion_mask``, ...); or a function of one
+            `Rollout`. Functions return a scalar, or one value per token, which is summed over tokens.
+        placement: ``"loss"`` differentiates it; ``"reward"`` subtracts its detached value from the
+            reward of a REINFORCE loss.
+        level: ``"token"`` or ``"sequence"``: whether an estimator sees tokens or whole sequences. None
+            is tokens in the loss and sums over sequences in the reward.
+
+    Raises:
+        ValueError: unknown name, placement, level or parameter; a result of the wrong shape; a level
+            for a function that reads more than ``logp`` and ``ref_logp``.
+    """
+    check_choice("placement", placement, PLACEMENTS)
+    chosen = level or ("token" if placement == "loss" else "sequence")
+    check_choice("level", chosen, LEVELS)
+    if isinstance(loss, str | Estimator):
+        return _placed(get_estimator(loss), placement, chosen)
+    names = _arguments(loss)
+    if level is not None:
+        if sorted(names) != ["logp", "ref_logp"]:
+            raise ValueError(
+                f"level={level!r} got a function of {', '.join(names) or 'a rollout'}, "
+                "expected one of logp and ref_logp: other functions choose their own level"
+            )
+        return _placed(loss, placement, chosen)
+
+    def per_batch(rollout: Rollout) -> torch.Tensor:
+        out = _compute(loss, names, rollout)
+        if out.ndim < 2 and placement == "reward":
+            raise ValueError("placement='reward' got a scalar, expected one value per token [batch, seq]")
+        if out.ndim < 2:
+            return out.reshape(())
+        if placement == "loss":
+            return aggregate(out, rollout.completion_mask)
+        return policy_gradient_loss(rollout, -masked(out.detach(), rollout.completion_mask).sum(-1))
+
+    return per_batch
+
+
+def _placed(estimator: Any, placement: str, level: Any) -> Loss:
+    if placement == "loss":
+        return lambda rollout: kl_loss(rollout, estimator, level=level)
+    return lambda rollout: policy_gradient_loss(
+        rollout, -kl_reward(rollout, estimator, beta=1.0, level=level)
+    )

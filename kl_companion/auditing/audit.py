@@ -1,0 +1,151 @@
+"""Which objective does a loss really descend? Enumerate, differentiate, and solve for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from kl_companion.auditing.adapt import as_loss
+from kl_companion.auditing.objectives import Objective, field, objectives, value
+from kl_companion.auditing.recognize import recognize
+from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain
+from kl_companion.auditing.verdict import Audit, Case, Condition, accepts, remedy_for, wanted_objectives
+from kl_companion.estimators.registry import Estimator
+from kl_companion.tabular import Loss, Problem, expectation, prefix_tree
+
+SCALES = (1.0, 4.0)
+_SEEDS = (0, 1, 2)
+
+
+@cache
+def _problems(condition: Condition, vocab: int) -> tuple[Problem, ...]:
+    off_policy, eos, scale = condition
+    return tuple(prefix_tree(vocab, 2, seed=s, eos=eos, off_policy=off_policy, scale=scale) for s in _SEEDS)
+
+
+def _fields(problems: Sequence[Problem], known: dict[str, Objective]) -> dict[str, torch.Tensor]:
+    return {n: torch.cat([field(o, p).flatten() for p in problems]) for n, o in known.items()}
+
+
+def _values(problems: Sequence[Problem], known: dict[str, Objective]) -> dict[str, torch.Tensor]:
+    return {n: torch.tensor([value(o, p) for p in problems], dtype=torch.float64) for n, o in known.items()}
+
+
+@cache
+def _known(
+    condition: Condition, vocab: int, names: tuple[str, ...]
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Fields and values of the objectives on the default problems: the same for every loss."""
+    problems, known = _problems(condition, vocab), objectives(off_policy=condition.off_policy)
+    return _fields(problems, known), _values(problems, known)
+
+
+def _value_matches(got: torch.Tensor, known: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Objectives that are proportional to the expected loss over several problems."""
+    if len(got) < 2 or got.norm() < ZERO:
+        return {}
+    found = {}
+    for name, theirs in known.items():
+        factor = (got @ theirs / (theirs @ theirs).clamp_min(ZERO)).item()
+        if (got - factor * theirs).norm() < TOLERANCE * got.norm():
+            found[name] = round(factor, 9)
+    return found
+
+
+def _case(
+    loss_fn: Loss,
+    problems: Sequence[Problem],
+    condition: Condition | None,
+    group_size: int,
+    max_terms: int,
+) -> Case:
+    known = objectives(off_policy=any(p.behavior_logits is not None for p in problems))
+    if condition is None:
+        fields, values = _fields(problems, known), _values(problems, known)
+    else:
+        fields, values = _known(condition, problems[0].logits.shape[-1], tuple(known))
+    seen = [expectation(loss_fn, p, group_size=group_size) for p in problems]
+    gradient = torch.cat([e.gradient.flatten() for e in seen])
+    matched = _value_matches(torch.tensor([e.value for e in seen], dtype=torch.float64), values)
+    # a vanishing gradient is measured against the size of the loss
+    zero = bool(gradient.norm() < ZERO * (1 + sum(e.magnitude for e in seen)))
+    matches, residual = ((), 0.0) if zero else explain(gradient, fields, max_terms=max_terms)
+    return Case(
+        condition, matches, residual, zero, matched, lambda: curl(loss_fn, problems[0], group_size=group_size)
+    )
+
+
+def audit(
+    loss: str | Estimator | Callable[..., Any],
+    *,
+    placement: str = "loss",
+    level: str | None = None,
+    problems: Sequence[Problem] | None = None,
+    group_size: int = 1,
+    want: str | None = None,
+    max_terms: int = 3,
+    off_policy: bool | None = None,
+    scale: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Audit:
+    """Say which objective a loss descends, with its coefficient, or that it descends none.
+
+    The loss is evaluated on every sequence of small trees; its expected gradient is compared with the
+    exact gradient fields of the registered objectives. By default eight conditions are looked at: on-
+    and off-policy, with and without end-of-sequence, small and large log-ratios.
+
+    Args:
+        loss: A registered estimator's name, a function of named fields of a rollout that returns a
+            scalar or one value per token, or a function of one `Rollout` that returns a scalar.
+        placement: ``"loss"`` differentiates it, ``"reward"`` subtracts its detached value from the reward.
+        level: ``"token"`` or ``"sequence"``, for estimators; None is tokens in the loss and sums over
+            sequences in the reward.
+        problems: Worlds to use instead of the default ones; they make one case.
+        group_size: Sequences per batch, for losses that couple a group (at most three is practical).
+        want: A divergence (``"reverse_kl"``, at either level) or an objective; fills ``met`` and ``remedy``.
+        max_terms: The longest sum of objectives to try.
+        off_policy: Look at, and judge ``want`` by, off- or on-policy samples only; None looks at both
+            and judges on-policy.
+        scale: One size of log-ratios instead of small (1) and large (4).
+        progress: Called with a line of text per condition.
+
+    Raises:
+        ValueError: unknown names, a loss that returns no scalar, is NaN or has no gradient, a scale
+            that is not positive, or too many evaluations.
+    """
+    loss_fn = as_loss(loss, placement, level)
+    wanted = None if want is None else wanted_objectives(want)
+    if scale is not None and not scale > 0:
+        raise ValueError(f"scale is {scale}, expected a positive number")
+    if max_terms < 1:
+        raise ValueError(f"max_terms is {max_terms}, expected at least 1")
+    name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", "the loss"))
+    named = isinstance(loss, str | Estimator) or placement == "reward"
+    title = f"{name} in the {placement}" if named else str(name)
+    same_as = None if named or group_size > 1 else recognize(loss_fn)
+    if problems is not None:
+        cases = [_case(loss_fn, problems, None, group_size, max_terms)]
+    else:
+        cases = []
+        todo = [
+            Condition(off, eos, s)
+            for off in ((False, True) if off_policy is None else (off_policy,))
+            for s in (SCALES if scale is None else (scale,))
+            for eos in (False, True)
+        ]
+        for i, condition in enumerate(todo):
+            if progress is not None:
+                sampling = "off" if condition.off_policy else "on"
+                progress(f"{i + 1}/{len(todo)}: {sampling}-policy, scale {condition.scale:g}")
+            worlds = _problems(condition, 3 if group_size == 1 else 2)
+            cases.append(_case(loss_fn, worlds, condition, group_size, max_terms))
+    if wanted is None or want is None:
+        return Audit(title, tuple(cases), placement, same_as)
+    judged = [c for c in cases if c.condition is None or off_policy is not None or not c.condition.off_policy]
+    met = all(accepts(c, wanted) for c in judged)
+    return Audit(
+        title, tuple(cases), placement, same_as, want, met, None if met else remedy_for(want, cases, same_as)
+    )

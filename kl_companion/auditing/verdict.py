@@ -1,0 +1,155 @@
+"""What an audit returns, and how it is judged against what was wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
+from kl_companion.auditing.remedy import remedy
+from kl_companion.auditing.report import paragraph
+from kl_companion.checks import unknown_name
+from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
+
+
+class Condition(NamedTuple):
+    """Where a loss was looked at: which sampling, which trees, which size of log-ratios."""
+
+    off_policy: bool
+    eos: bool
+    scale: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a loss does under one condition.
+
+    Attributes:
+        condition: See `Condition`; None for problems that the caller gave.
+        matches: Every equally short explanation ``{objective: coefficient}``; empty if there is none.
+        residual: Relative distance of the gradient field from the first explanation.
+        zero: The expected gradient vanishes.
+        value_matches: Objectives whose value is the expected value of the loss, with coefficient.
+        measure_curl: Computes ``curl``, which costs more than all the rest, when it is asked for.
+    """
+
+    condition: Condition | None
+    matches: tuple[dict[str, float], ...]
+    residual: float
+    zero: bool
+    value_matches: dict[str, float]
+    measure_curl: Callable[[], float] = field(repr=False, compare=False)
+
+    @cached_property
+    def curl(self) -> float:
+        """Relative asymmetry of the field's Jacobian; zero for the gradient of *some* objective."""
+        return 0.0 if self.zero else self.measure_curl()
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The verdict on a loss; ``str()`` is the paragraph that the command line prints.
+
+    Attributes:
+        name: What was audited.
+        cases: One per condition; the first is on-policy, small ratios.
+        placement: ``"loss"`` or ``"reward"``.
+        same_as: (estimator, coefficient) when a function is one of the registered estimators, sample
+            by sample.
+        want: The objective that was asked for, or None.
+        met: Whether it is what the loss descends; None when nothing was asked for.
+        remedy: Five lines of PyTorch when ``met`` is False.
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+    placement: str = "loss"
+    same_as: tuple[str, float] | None = None
+    want: str | None = None
+    met: bool | None = None
+    remedy: str | None = None
+
+    @property
+    def matches(self) -> dict[str, float]:
+        """The explanation under the first condition; empty if zero or unknown."""
+        return self.cases[0].matches[0] if self.cases[0].matches else {}
+
+    @property
+    def residual(self) -> float:
+        """Residual under the first condition."""
+        return self.cases[0].residual
+
+    @property
+    def curl(self) -> float:
+        """Curl under the first condition."""
+        return self.cases[0].curl
+
+    @property
+    def zero(self) -> bool:
+        """Whether the expected gradient vanishes under the first condition."""
+        return self.cases[0].zero
+
+    @property
+    def value_matches(self) -> dict[str, float]:
+        """Whose value the loss estimates under the first condition."""
+        return self.cases[0].value_matches
+
+    @property
+    def note(self) -> str:
+        """The verdict in one paragraph."""
+        return paragraph(self.name, self.cases, placement=self.placement, same_as=self.same_as)
+
+    def __str__(self) -> str:
+        return self.note
+
+
+def accepts(case: Case, wanted: set[str]) -> bool:
+    """Whether some explanation is the wanted regularizer, alone or beside rewards and entropies."""
+    for explanation in case.matches:
+        kept = {n: c for n, c in explanation.items() if OBJECTIVES[n].regularizer}
+        if len(kept) == 1 and all(n in wanted and c > 0 for n, c in kept.items()):
+            return True
+    return False
+
+
+def _split(want: str) -> tuple[str, Divergence]:
+    """("token", "sequence" or "", divergence) of a wanted name; ValueError for an unknown one."""
+    level = next((x for x in ("token", "sequence") if want.startswith(f"{x}_")), "")
+    try:
+        return level, get_divergence(want.removeprefix(f"{level}_"))
+    except ValueError as error:
+        known = [f"{x}{d}" for d in DIVERGENCES for x in ("", "token_", "sequence_")]
+        raise unknown_name("wanted objective", want, known) from error
+
+
+def wanted_objectives(want: str) -> set[str]:
+    """Names of the objectives that satisfy ``want``: a divergence at either level, or one level of it."""
+    level, divergence = _split(want)
+    add_divergence(divergence)
+    return {f"{x}_{divergence.name}" for x in ((level,) if level else ("token", "sequence"))}
+
+
+def _coefficient(cases: Sequence[Case], same_as: tuple[str, float] | None, curvature: float) -> float:
+    """The beta that keeps the strength near the reference: second-order matching of the regularizers.
+
+    Where nothing is descended, the factor in front of a recognized estimator is what was meant.
+    """
+    total = 0.0
+    for name, c in (cases[0].matches[0] if cases[0].matches else {}).items():
+        of = name.removeprefix("token_").removeprefix("sequence_")
+        if of in DIVERGENCES and DIVERGENCES[of].smooth:
+            total += c * float(DIVERGENCES[of].curvature)
+    if total > 0:
+        return total / curvature
+    return same_as[1] if same_as is not None and same_as[1] > 0 else 1.0
+
+
+def remedy_for(want: str, cases: Sequence[Case], same_as: tuple[str, float] | None) -> str:
+    """Five lines that do what was wanted, at the level at which the loss works, as strong as it is."""
+    level, divergence = _split(want)
+    seen = {n.partition("_")[0] for case in cases for m in case.matches for n in m}
+    chosen = level or ("sequence" if "sequence" in seen and "token" not in seen else "token")
+    curvature = float(divergence.curvature) if divergence.smooth else 1.0
+    return remedy(divergence, level=chosen, beta=_coefficient(cases, same_as, curvature))

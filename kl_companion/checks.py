@@ -1,0 +1,113 @@
+"""Errors at the door: every check names what it got, what it wanted and why.
+
+The public functions of the package call these before any arithmetic, so that a mistake ends in one
+clear ``ValueError`` and not in a number.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import torch
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
+    """The error for a name that is not registered; it lists the known ones and offers the nearest."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return ValueError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}")
+
+
+def check_choice(kind: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``allowed``."""
+    if value not in tuple(allowed):
+        raise unknown_name(kind, value, allowed)
+
+
+def check_shape(name: str, x: torch.Tensor, wanted: torch.Size | tuple[int, ...], like: str) -> None:
+    """Raise ValueError unless ``x`` has the shape ``wanted``; ``like`` says whose shape that is."""
+    if tuple(x.shape) != tuple(wanted):
+        raise ValueError(f"{name} has shape {list(x.shape)}, expected {list(wanted)} like {like}")
+
+
+def check_floating(name: str, x: torch.Tensor) -> None:
+    """Raise ValueError unless ``x`` is a floating-point tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{name} is a {type(x).__name__}, expected a torch.Tensor")
+    if not x.is_floating_point():
+        raise ValueError(f"{name} has dtype {x.dtype}, expected floating point")
+
+
+def _first(bad: torch.Tensor) -> str:
+    return str(bad.nonzero()[0].tolist())
+
+
+def check_no_nan(name: str, x: torch.Tensor, where: torch.Tensor | None = None) -> None:
+    """Raise ValueError if ``x`` holds NaN (only under ``where``, if given)."""
+    bad = x.isnan() if where is None else x.isnan() & where
+    if bad.any():
+        raise ValueError(f"{name} is NaN at {_first(bad)}: expected numbers")
+
+
+def slack(x: torch.Tensor) -> float:
+    """Rounding that a log-softmax of this dtype may leave: a few units in the last place of 10."""
+    return 64 * torch.finfo(x.dtype).eps
+
+
+def check_log_probabilities(name: str, x: torch.Tensor, where: torch.Tensor | None = None) -> None:
+    """Raise ValueError if an entry is NaN, above zero or -inf (only under ``where``, if given)."""
+    check_floating(name, x)
+    check_no_nan(name, x, where)
+    inside = torch.ones_like(x, dtype=torch.bool) if where is None else where
+    above = (x.detach() > slack(x)) & inside
+    if above.any():
+        value = x.detach()[above][0].item()
+        raise ValueError(
+            f"{name} is {value:.4g} at {_first(above)}, expected at most 0: "
+            "log-probabilities are wanted, not logits or probabilities"
+        )
+    infinite = x.detach().isneginf() & inside
+    if infinite.any():
+        raise ValueError(
+            f"{name} is -inf at {_first(infinite)}, expected finite log-probabilities of sampled tokens: "
+            "a token of probability zero has no log-ratio"
+        )
+
+
+def check_distribution(name: str, x: torch.Tensor) -> None:
+    """Raise ValueError unless the last axis of ``x`` holds normalized log-probabilities.
+
+    -inf entries are allowed (a masked vocabulary); rows must sum to one up to the dtype's rounding.
+    """
+    check_floating(name, x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {list(x.shape)}, expected [..., vocab] with vocab of at least 1")
+    check_no_nan(name, x)
+    with torch.no_grad():
+        total = x.double().logsumexp(-1) if x.numel() else x.new_zeros(())
+        bad = total.abs() > max(1e-6, 16 * torch.finfo(x.dtype).eps)
+        if bad.any():
+            where = _first(bad) if bad.ndim else ""
+            got = total[bad][0].exp().item() if bad.ndim else total.exp().item()
+            raise ValueError(
+                f"{name} has a row {where} whose probabilities sum to {got:.6g}, expected 1: "
+                "normalized log-probabilities are wanted (apply log_softmax to logits)"
+            )
+
+
+def check_mask(completion_mask: torch.Tensor) -> None:
+    """Raise ValueError unless the mask holds only 0 and 1 and every row has at least one token."""
+    if not isinstance(completion_mask, torch.Tensor) or completion_mask.ndim != 2:
+        got = list(completion_mask.shape) if isinstance(completion_mask, torch.Tensor) else completion_mask
+        raise ValueError(f"completion_mask has shape {got}, expected [batch, seq]")
+    binary = (completion_mask == 0) | (completion_mask == 1)
+    if not binary.all():
+        at = _first(~binary)
+        raise ValueError(f"completion_mask is neither 0 nor 1 at {at}: expected a mask of 0 and 1")
+    empty = completion_mask.sum(-1) == 0
+    if empty.any():
+        raise ValueError(
+            f"completion_mask row {_first(empty)} has no token: expected at least one per sequence"
+        )

@@ -1,0 +1,217 @@
+"""kl-companion: list, derive, audit and table from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kl_companion.checks import unknown_name
+
+TOPICS = ("estimators", "divergences", "objectives", "tables")
+
+
+def _row(*cells: str) -> None:
+    print("  ".join(f"{c:<28}" for c in cells[:-1]) + "  " + cells[-1])
+
+
+def list_names(topic: str) -> int:
+    """Print what is registered."""
+    if topic == "tables":
+        from kl_companion import tables
+
+        for name in tables.names():
+            print(name)
+    elif topic == "estimators":
+        from kl_companion.estimators import ESTIMATORS
+
+        for e in ESTIMATORS.values():
+            _row(e.name, e.target, e.source)
+    elif topic == "divergences":
+        from kl_companion.divergences import DIVERGENCES
+
+        for d in DIVERGENCES.values():
+            _row(d.name, str(d.f), d.source)
+    else:
+        from kl_companion.auditing.objectives import objectives
+
+        for o in objectives(off_policy=True).values():
+            _row(o.name, o.words)
+    return 0
+
+
+def derive(name: str, placement: str, *, latex: bool) -> int:
+    """Print value, gradient weight, implied f and its second derivative."""
+    import sympy
+
+    from kl_companion.divergences import T
+    from kl_companion.theory import calculus
+
+    weight = calculus.gradient_weight(name, placement)  # type: ignore[arg-type]
+    f = calculus.implied_f(weight)
+    show: Callable[[sympy.Expr], str] = sympy.latex if latex else str
+    _row("value(w)", show(calculus.value(name)))
+    _row(f"weight h(w) in the {placement}", show(weight))
+    _row("implied f(t), t = 1/w", show(f))
+    _row("f''(t)", show(sympy.factor(sympy.simplify(sympy.diff(f, T, 2)))))
+    match = calculus.match_divergence(f)
+    if match is None:
+        said = "no sum of two registered divergences"
+    else:
+        said = " + ".join(f"{c} x {n}" for n, c in match.items()).replace("+ -", "- ") or "zero"
+    _row("which is", said)
+    return 0
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """The function of ``path/file.py:name``; ValueError says what could not be found or imported."""
+    path_text, _, name = target.rpartition(":")
+    path = Path(path_text)
+    if not path.is_file():
+        raise ValueError(f"{path_text!r} is not a file, expected path/file.py:function")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path_text!r} cannot be imported, expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the reader's own code: whatever it raises is the answer
+        raise ValueError(f"importing {path_text} failed with {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    functions = [
+        n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem
+    ]
+    if not callable(getattr(module, name, None)):
+        raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
+    return getattr(module, name)
+
+
+def _progress() -> Callable[[str], None]:
+    """Say how far it is, on stderr, once two seconds have passed."""
+    start = time.monotonic()
+
+    def tell(line: str) -> None:
+        if time.monotonic() - start > 2:
+            print(f"  {line}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def run_audit(args: argparse.Namespace) -> int:
+    """Print the verdict; 1 when ``--want`` is not met."""
+    import torch
+
+    from kl_companion.auditing import audit
+
+    torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
+    loss = load_function(args.loss) if ".py:" in args.loss else args.loss
+    found = audit(
+        loss,
+        placement=args.placement,
+        level=args.level,
+        group_size=args.group_size,
+        want=args.want,
+        off_policy=True if args.off_policy else None,
+        scale=args.scale,
+        progress=_progress(),
+    )
+    print(found)
+    if found.met is False:
+        print(f"\nWanted: {args.want}. This loss does not descend it. What does, in plain PyTorch:\n")
+        print(found.remedy)
+        return 1
+    if found.met:
+        print(f"\nWanted: {args.want}. This loss descends it.")
+    return 0
+
+
+def run_table(args: argparse.Namespace) -> int:
+    """Run, check or show result tables."""
+    from kl_companion import tables
+
+    if args.action != "check" and not args.names and not args.all:
+        raise ValueError(
+            f"table {args.action} got no name, expected one or more of: {', '.join(tables.names())}, or --all"
+        )
+    names = list(args.names or tables.names())
+    for name in names:
+        if name not in tables.names():
+            raise unknown_name("table", name, tables.names())
+    if args.action == "check":
+        problems = [p for name in names for p in tables.check(name)] if args.names else tables.check()
+        for problem in problems:
+            print(problem)
+        print(f"{len(names)} tables checked, {len(problems)} problems")
+        return 1 if problems else 0
+    for name in names:
+        if args.action == "show":
+            print(tables.load(name, profile=args.profile).to_string(index=False))
+        else:
+            frame = tables.run(
+                name, profile=args.profile, jobs=args.jobs, fresh=args.fresh, progress=_progress()
+            )
+            print(f"{name}: {len(frame)} rows")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kl-companion", description="What does your KL term optimize?")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+
+    lister = verbs.add_parser("list", help="what is registered")
+    lister.add_argument("topic", choices=TOPICS, nargs="?", default="estimators")
+
+    deriver = verbs.add_parser(
+        "derive", help="value, gradient weight and implied f of an estimator, in symbols"
+    )
+    deriver.add_argument("estimator")
+    deriver.add_argument("--placement", choices=("loss", "reward", "full"), default="loss")
+    deriver.add_argument("--latex", action="store_true", help="print LaTeX")
+
+    auditor = verbs.add_parser("audit", help="which objective a loss descends")
+    auditor.add_argument("loss", help="a registered estimator, or path/file.py:function")
+    auditor.add_argument(
+        "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not descend it"
+    )
+    auditor.add_argument("--placement", choices=("loss", "reward"), default="loss")
+    auditor.add_argument("--level", choices=("token", "sequence"), help="for functions of logp and ref_logp")
+    auditor.add_argument(
+        "--group-size", type=int, default=1, help="sequences per batch, for losses that couple a group"
+    )
+    auditor.add_argument(
+        "--off-policy", action="store_true", help="look at, and judge --want by, off-policy samples"
+    )
+    auditor.add_argument("--scale", type=float, help="one size of log-ratios instead of small and large")
+
+    table = verbs.add_parser("table", help="result tables")
+    table.add_argument("action", choices=("run", "check", "show"))
+    table.add_argument("names", nargs="*")
+    table.add_argument("--all", action="store_true", help="every table")
+    table.add_argument("--profile", choices=("cpu", "gpu", "smoke"), default="cpu")
+    table.add_argument("--jobs", type=int, default=2)
+    table.add_argument("--fresh", action="store_true", help="run finished points again")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.verb == "list":
+            return list_names(args.topic)
+        if args.verb == "derive":
+            return derive(args.estimator, args.placement, latex=args.latex)
+        return run_audit(args) if args.verb == "audit" else run_table(args)
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        print(f"kl-companion: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

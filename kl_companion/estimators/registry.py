@@ -1,0 +1,82 @@
+"""The registry of estimators: a dict, and a decorator that returns the function untouched.
+
+What is stored is what an estimator is *named for* (``target``: the divergence whose value it
+estimates). What its gradient does is never stored; it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from kl_companion.checks import check_choice, unknown_name
+
+Inputs = Literal["sampled", "vocab"]
+
+
+class Estimator(NamedTuple):
+    """An estimator of a divergence between policy and reference.
+
+    Attributes:
+        name: The registered name.
+        fn: ``fn(logp, ref_logp)`` on sampled log-probs [batch, seq], or, for ``inputs="vocab"``,
+            ``fn(logp_all, ref_logp_all)`` on whole distributions [batch, seq, vocab].
+        target: The divergence whose value it estimates (a name in ``DIVERGENCES``).
+        inputs: What ``fn`` reads.
+        source: Bib key and place.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    target: str
+    inputs: Inputs
+    source: str
+
+
+ESTIMATORS: dict[str, Estimator] = {}
+ESTIMATOR_FAMILIES: dict[str, Callable[[str], Estimator]] = {}
+
+
+def register_estimator(
+    name: str, *, target: str, source: str, inputs: Inputs = "sampled"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the estimator ``name`` and return it untouched.
+
+    Args:
+        name: Name in the registry, used by tables, the audit and the command line.
+        target: Name of the divergence whose value it estimates.
+        source: Bib key and place.
+        inputs: ``"sampled"`` (log-probs of sampled tokens) or ``"vocab"`` (whole distributions).
+
+    Raises:
+        ValueError: the name is taken by another function, or ``inputs`` is neither of the two.
+    """
+    check_choice("inputs", inputs, ("sampled", "vocab"))
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        taken = ESTIMATORS.get(name)
+        if taken is not None and (taken.fn.__module__, taken.fn.__qualname__) != (
+            fn.__module__,
+            fn.__qualname__,
+        ):
+            raise ValueError(f"estimator {name!r} is registered already, by {taken.fn.__module__}")
+        ESTIMATORS[name] = Estimator(name, fn, target, inputs, source)
+        return fn
+
+    return decorate
+
+
+def get_estimator(name: str | Estimator) -> Estimator:
+    """The estimator of that name; families take an argument: ``"kf_plus_plus(pearson)"``.
+
+    Raises:
+        ValueError: unknown name (the known ones and the nearest are listed).
+    """
+    if isinstance(name, Estimator):
+        return name
+    if name in ESTIMATORS:
+        return ESTIMATORS[name]
+    family, _, rest = name.partition("(")
+    if family in ESTIMATOR_FAMILIES and rest.endswith(")"):
+        return ESTIMATOR_FAMILIES[family](rest[:-1])
+    raise unknown_name("estimator", name, [*ESTIMATORS, *(f"{f}(...)" for f in ESTIMATOR_FAMILIES)])

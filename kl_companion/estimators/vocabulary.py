@@ -1,0 +1,75 @@
+"""Exact divergences from whole next-token distributions: no sampling, so value and gradient are exact.
+
+Shapes: ``logp_all`` and ``ref_logp_all`` are normalized log-probs [..., vocab]; results drop the last
+axis. A vocabulary entry that is -inf on both sides (a masked token) contributes nothing, in value and
+in gradient.
+"""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from kl_companion.checks import check_distribution, check_shape
+from kl_companion.divergences import DIVERGENCES, Divergence, generator_of_log, get_divergence
+from kl_companion.estimators.registry import register_estimator
+
+
+def _check_support(d: Divergence, dead: torch.Tensor, cost: sympy.Expr, text: str) -> None:
+    """Refuse an infinite divergence, by name and place, instead of returning inf and NaN gradients."""
+    if cost in (sympy.oo, sympy.zoo) and dead.any():
+        raise ValueError(f"{d.name} is infinite at {dead.nonzero()[0].tolist()}: {text}")
+
+
+def f_divergence(
+    divergence: str | Divergence, logp_all: torch.Tensor, ref_logp_all: torch.Tensor
+) -> torch.Tensor:
+    """D_f(policy || reference) of every row, exact.
+
+    Args:
+        divergence: A registered name or a `Divergence`.
+        logp_all: Normalized log-probs of the policy, [..., vocab].
+        ref_logp_all: Normalized log-probs of the reference, the same shape.
+
+    Returns:
+        [...], differentiable in both arguments.
+
+    Raises:
+        ValueError: shapes differ, rows are not normalized, NaN, or the divergence is infinite.
+
+    Source: emapg2026, eq (109).
+    """
+    d = get_divergence(divergence)
+    check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
+    check_distribution("logp_all", logp_all)
+    check_distribution("ref_logp_all", ref_logp_all)
+    no_p, no_q = logp_all.isneginf(), ref_logp_all.isneginf()
+    _check_support(d, no_p & ~no_q, d.at_zero, "the reference has probability where the policy has none")
+    _check_support(d, no_q & ~no_p, d.at_infinity, "the policy has probability where the reference has none")
+    both = ~no_p & ~no_q
+    log_p, log_q = logp_all.where(both, 0.0), ref_logp_all.where(both, 0.0)
+    u = log_p - log_q
+    # Q f(t) where t <= 1 and P dual(1/t) where t > 1: the same number, and neither overflows
+    low, high = u.clamp(max=0.0), u.clamp(min=0.0)
+    below = log_q.exp() * generator_of_log(d)(low)
+    above = log_p.exp() * generator_of_log(d, dual=True)(-high)
+    inside = torch.where(u > 0, above, below).where(both, 0.0).sum(-1)
+    only_q = ref_logp_all.exp().where(no_p & ~no_q, 0.0).sum(-1)
+    only_p = logp_all.exp().where(no_q & ~no_p, 0.0).sum(-1)
+    return inside + _edge(d.at_zero, only_q) + _edge(d.at_infinity, only_p)
+
+
+def _edge(cost: sympy.Expr, mass: torch.Tensor) -> torch.Tensor:
+    return mass * float(cost) if cost.is_finite else torch.zeros_like(mass)
+
+
+@register_estimator("exact_kl", target="reverse_kl", source="tang2025pitfalls, eq (5)", inputs="vocab")
+def exact_kl(logp_all: torch.Tensor, ref_logp_all: torch.Tensor) -> torch.Tensor:
+    """KL(policy || reference) of every row: [..., vocab] -> [...]. See `f_divergence` for errors."""
+    return f_divergence(DIVERGENCES["reverse_kl"], logp_all, ref_logp_all)
+
+
+@register_estimator("exact_forward_kl", target="forward_kl", source="emapg2026, table 1", inputs="vocab")
+def exact_forward_kl(logp_all: torch.Tensor, ref_logp_all: torch.Tensor) -> torch.Tensor:
+    """KL(reference || policy) of every row: [..., vocab] -> [...]. See `f_divergence` for errors."""
+    return f_divergence(DIVERGENCES["forward_kl"], logp_all, ref_logp_all)

@@ -1,0 +1,107 @@
+"""The few operations that let one formula serve tensors and symbols.
+
+Every estimator in this package is written with these functions and ordinary arithmetic. Fed
+``torch.Tensor`` arguments it computes a loss; fed ``sympy.Expr`` arguments it returns the expression
+from which the derivations are made. Nothing else in the package asks which of the two it holds.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any, TypeVar
+
+import sympy
+import torch
+
+Array = TypeVar("Array", torch.Tensor, sympy.Expr)
+
+
+class StopGradient(sympy.Function):
+    """The symbolic twin of ``Tensor.detach``: equal to its argument, with derivative zero."""
+
+    nargs = (1,)
+
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        """Derivative with respect to the argument: zero, whatever the argument holds."""
+        return sympy.S.Zero
+
+    def _latex(self, printer: Any, exp: str | None = None) -> str:
+        body = rf"\operatorname{{sg}}\left({printer._print(self.args[0])}\right)"
+        return body if exp is None else f"{{{body}}}^{{{exp}}}"
+
+
+def _refuse(name: str, x: object) -> TypeError:
+    return TypeError(f"{name} got {type(x).__name__}, expected a torch.Tensor or a sympy.Expr")
+
+
+@singledispatch
+def stop_gradient(x: Any) -> Any:
+    """The value of ``x`` without its gradient: ``x.detach()`` or ``sg(x)``."""
+    raise _refuse("stop_gradient", x)
+
+
+@stop_gradient.register
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.detach()
+
+
+@stop_gradient.register
+def _(x: sympy.Expr) -> sympy.Expr:
+    return StopGradient(x)
+
+
+@singledispatch
+def exp(x: Any) -> Any:
+    """e to the power ``x``, elementwise."""
+    raise _refuse("exp", x)
+
+
+@exp.register
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.exp()
+
+
+@exp.register
+def _(x: sympy.Expr) -> sympy.Expr:
+    return sympy.exp(x)
+
+
+@singledispatch
+def log(x: Any) -> Any:
+    """Natural logarithm, elementwise."""
+    raise _refuse("log", x)
+
+
+@log.register
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.log()
+
+
+@log.register
+def _(x: sympy.Expr) -> sympy.Expr:
+    return sympy.log(x)
+
+
+@singledispatch
+def expm1(x: Any) -> Any:
+    """e to the power ``x``, minus one, accurate for tensors near zero."""
+    raise _refuse("expm1", x)
+
+
+@expm1.register
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.expm1(x)
+
+
+@expm1.register
+def _(x: sympy.Expr) -> sympy.Expr:
+    return sympy.exp(x) - 1
+
+
+def score_ratio(logp: Array) -> Array:
+    """r = pi / sg(pi): equal to one, and its gradient is the score, the gradient of ``logp``.
+
+    Multiplying a sample by r adds the score-function part of the gradient that sampling dropped
+    (wang2025choosing, section 2.1; emapg2026, table 1).
+    """
+    return exp(logp - stop_gradient(logp))

@@ -1,0 +1,68 @@
+"""What a reader may hand in, and what is refused at the door."""
+
+import pytest
+import torch
+
+from kl_companion import audit
+
+
+def refuse(loss, match, **options):
+    with pytest.raises(ValueError, match=match):
+        audit(loss, off_policy=False, scale=1.0, **options)
+
+
+def test_unknown_names_offer_the_nearest():
+    refuse("k33", r"unknown estimator 'k33'. Did you mean 'k3'")
+    refuse("k3", r"unknown wanted objective 'reverse_lk'. Did you mean 'reverse_kl'", want="reverse_lk")
+    refuse("k3", r"unknown placement 'rewards'. Did you mean 'reward'", placement="rewards")
+    refuse("k3", r"unknown level 'tokens'. Did you mean 'token'", level="tokens")
+    refuse(lambda logp, ref_logprobs: logp, r"'ref_logprobs'. Did you mean 'ref_logp'")
+
+
+def test_results_that_are_no_loss():
+    refuse(lambda rollout: 3.0, r"returned float, expected a tensor")
+    refuse(lambda logp: logp.sum(0), r"returned shape \[2\], expected a scalar, or one per token \[1, 2\]")
+    refuse(lambda logp, ref_logp: ref_logp, r"no gradient")
+    refuse(lambda logp: logp.detach(), r"no gradient")
+    refuse(lambda logp: logp * float("nan"), r"NaN")
+    refuse(lambda: torch.zeros(()), r"takes no tensors")
+
+
+def test_choices_that_do_not_go_together():
+    refuse("exact_kl", r"level='sequence' got 'exact_kl'", level="sequence")
+    refuse(lambda rollout: rollout.logp.sum(), r"level='token' got a function of a rollout", level="token")
+    refuse(lambda rollout: rollout.logp.sum(), r"placement='reward' got a scalar", placement="reward")
+    with pytest.raises(ValueError, match="scale is -1"):
+        audit("k2", scale=-1)
+    with pytest.raises(ValueError, match="max_terms is 0"):
+        audit("k2", max_terms=0)
+    with pytest.raises(ValueError, match="group_size is 0"):
+        audit("k2", group_size=0, off_policy=False, scale=1.0)
+
+
+def test_a_function_of_a_rollout_and_one_of_its_fields_agree():
+    by_field = audit(lambda logp, ref_logp: (logp - ref_logp) ** 2, off_policy=False, scale=1.0)
+    whole = audit(
+        lambda ro: (((ro.logp - ro.ref_logp) ** 2) * ro.completion_mask).sum(-1).mean(), off_policy=False, scale=1.0
+    )
+    assert by_field.matches == whole.matches == {"token_reverse_kl": 2.0}
+
+
+def test_per_token_functions_can_be_placed_in_the_reward_and_seen_as_sequences():
+    def k1(logp, ref_logp):
+        return logp - ref_logp
+
+    assert audit(k1, placement="reward", off_policy=False, scale=1.0).matches == {"sequence_reverse_kl": 1.0}
+
+    def squared(logp, ref_logp):
+        return (logp - ref_logp) ** 2 / 2
+
+    assert audit(squared, level="sequence", off_policy=False, scale=1.0).matches == {"sequence_reverse_kl": 1.0}
+
+
+def test_optional_parameters_are_filled_by_name():
+    def mine(logp, ref_logp, completion_mask=None, beta=0.5):
+        assert completion_mask is not None
+        return beta * ((logp - ref_logp) ** 2 / 2 * completion_mask).sum(-1).mean()
+
+    assert audit(mine, off_policy=False, scale=1.0).matches == {"token_reverse_kl": 0.5}

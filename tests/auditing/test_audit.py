@@ -1,0 +1,284 @@
+"""Known losses have known verdicts, and mutants of them have others."""
+
+import pytest
+import torch
+
+from kl_companion import ESTIMATORS, audit, prefix_tree
+from kl_companion.auditing import curl, explain, remedy
+from kl_companion.auditing.adapt import as_loss
+from kl_companion.auditing.recognize import recognize
+from kl_companion.divergences import DIVERGENCES
+from kl_companion.rollout import credit, leave_one_out
+
+TOKEN_REVERSE, TOKEN_FORWARD = {"token_reverse_kl": 1.0}, {"token_forward_kl": 1.0}
+SEQUENCE_REVERSE = {"sequence_reverse_kl": 1.0}
+
+
+def quick(loss, **options):
+    return audit(loss, off_policy=options.pop("off_policy", False), **options)
+
+
+def all_match(found, wanted):
+    return all(any(m == pytest.approx(wanted) for m in c.matches) and c.residual < 1e-10 for c in found.cases)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("k2", TOKEN_REVERSE),
+        ("k3_plus_plus", TOKEN_REVERSE),
+        ("k4", TOKEN_REVERSE),
+        ("exact_kl", TOKEN_REVERSE),
+        ("k3", TOKEN_FORWARD),
+        ("k5", TOKEN_FORWARD),
+        ("exact_forward_kl", TOKEN_FORWARD),
+    ],
+)
+def test_token_level_losses_descend_a_field_with_curl(name, wanted):
+    found = quick(name)
+    assert all_match(found, wanted)
+    assert len(found.cases) == 4
+    assert all(c.curl > 0.01 for c in found.cases)
+    assert len(found.cases[0].matches) == 1
+
+
+def test_k1_in_the_loss_descends_nothing():
+    found = quick("k1")
+    assert all(c.zero and c.residual == 0 for c in found.cases)
+    assert found.matches == {}
+    assert "nothing: its expected gradient is zero" in str(found)
+
+
+@pytest.mark.parametrize("name", ["k2", "k3_plus_plus", "k4"])
+def test_sequence_level_losses_descend_reverse_kl_without_curl(name):
+    found = quick(name, level="sequence")
+    assert all_match(found, SEQUENCE_REVERSE)
+    assert all(c.curl < 1e-5 for c in found.cases)
+
+
+def test_k1_in_the_reward_descends_the_sequence_reverse_kl():
+    found = quick("k1", placement="reward")
+    assert all_match(found, SEQUENCE_REVERSE)
+    assert all(c.curl < 1e-5 for c in found.cases)
+
+
+def test_k3_in_the_reward_descends_reverse_minus_forward():
+    found = quick("k3", placement="reward")
+    assert all_match(found, {"sequence_reverse_kl": 1.0, "token_forward_kl": -1.0})
+    one_step = audit("k3", placement="reward", problems=[prefix_tree(4, 1, seed=s) for s in range(3)])
+    assert {"sequence_reverse_kl": 1.0, "sequence_forward_kl": -1.0} in list(one_step.cases[0].matches)
+
+
+@pytest.mark.parametrize("divergence", list(DIVERGENCES))
+def test_kf_plus_plus_descends_its_divergence(divergence):
+    found = quick(f"kf_plus_plus({divergence})", scale=1.0)
+    assert all_match(found, {f"token_{divergence}": 1.0})
+
+
+def test_value_and_gradient_may_belong_to_different_objectives():
+    found = quick("k3", scale=1.0)
+    assert found.value_matches == pytest.approx({"sequence_reverse_kl": 1.0, "token_reverse_kl": 1.0})
+    assert found.matches == TOKEN_FORWARD
+
+
+def importance_k3(logp, ref_logp, behavior_logp):
+    return (logp - behavior_logp).exp() * ESTIMATORS["k3"].fn(logp, ref_logp)
+
+
+def test_off_policy_needs_the_attached_ratio():
+    assert all_match(quick(importance_k3, off_policy=True), TOKEN_REVERSE)
+    naive = quick("k2", off_policy=True)
+    assert all_match(naive, {"behavior_squared_log_ratio": 1.0})
+
+
+def test_attached_ratio_on_k4_counts_the_kl_twice():
+    def doubled(logp, ref_logp, behavior_logp):
+        return (logp - behavior_logp).exp() * ESTIMATORS["k4"].fn(logp, ref_logp)
+
+    assert all_match(quick(doubled, off_policy=True, scale=1.0), {"token_reverse_kl": 2.0})
+
+
+def clamped_k3(logp, ref_logp):
+    log_w = (ref_logp - logp).clamp(-20, 20)
+    return (log_w.exp() - 1 - log_w).clamp(-10, 10)
+
+
+def test_a_clamp_is_forward_kl_at_small_ratios_and_nothing_named_at_large_ones():
+    found = quick(clamped_k3)
+    small = [c for c in found.cases if c.condition.scale == 1.0]
+    large = [c for c in found.cases if c.condition.scale == 4.0]
+    assert all(c.matches == (TOKEN_FORWARD,) for c in small)
+    assert any(c.matches == () and c.residual > 0.01 for c in large)
+    assert "at small ratios" in str(found)
+
+
+def grpo(rollout):
+    advantages = (rollout.rewards - rollout.rewards.mean()).detach()
+    policy = -(advantages[:, None] * rollout.logp)
+    total = policy + 0.1 * ESTIMATORS["k3"].fn(rollout.logp, rollout.ref_logp)
+    return (total * rollout.completion_mask).sum(-1).mean()
+
+
+def test_group_centering_shrinks_the_reward_and_not_the_kl():
+    found = quick(grpo, group_size=2, scale=1.0)
+    assert all_match(found, {"expected_reward": -0.5, "token_forward_kl": 0.1})
+
+
+def test_leave_one_out_keeps_the_sequence_kl():
+    def loss(rollout):
+        cost = ((rollout.logp - rollout.ref_logp) * rollout.completion_mask).sum(-1).detach()
+        baselined = leave_one_out(cost, rollout.group_index)
+        return (baselined * (rollout.logp * rollout.completion_mask).sum(-1)).mean()
+
+    assert all_match(quick(loss, group_size=2, scale=1.0), SEQUENCE_REVERSE)
+
+
+@pytest.mark.parametrize(("discount", "wanted"), [(0.0, TOKEN_REVERSE), (1.0, SEQUENCE_REVERSE)])
+def test_credit_runs_from_the_token_field_to_the_sequence_gradient(discount, wanted):
+    def loss(rollout):
+        cost = (rollout.logp - rollout.ref_logp).detach()
+        ahead = credit(cost, rollout.completion_mask, discount=discount)
+        return (ahead * rollout.logp * rollout.completion_mask).sum(-1).mean()
+
+    assert all_match(quick(loss, scale=1.0), wanted)
+
+
+def mutant_sign(logp, ref_logp):
+    return -((logp - ref_logp) ** 2) / 2
+
+
+def mutant_attached(logp, ref_logp):
+    return (logp - logp.detach()).exp() * (logp - ref_logp)  # k4 without its detach: weight 1 more, same mean
+
+
+def mutant_detached(logp, ref_logp):
+    return (logp - ref_logp).detach() * (logp - ref_logp)  # k2 with a detach: the same again
+
+
+def mutant_missing_detach(logp, ref_logp):
+    return (logp - ref_logp) * (logp - ref_logp)
+
+
+def mutant_double_ratio(logp, ref_logp):  # k4 holds a ratio of its own: three in all
+    return (logp - logp.detach()).exp() ** 2 * ESTIMATORS["k4"].fn(logp, ref_logp)
+
+
+def mutant_swapped(logp, ref_logp):
+    return ESTIMATORS["k3"].fn(ref_logp, logp)
+
+
+@pytest.mark.parametrize(
+    ("loss", "wanted"),
+    [
+        (mutant_sign, {"token_reverse_kl": -1.0}),
+        (mutant_attached, TOKEN_REVERSE),
+        (mutant_detached, TOKEN_REVERSE),
+        (mutant_missing_detach, {"token_reverse_kl": 2.0}),
+        (mutant_double_ratio, {"token_reverse_kl": 3.0}),
+    ],
+)
+def test_mutants_of_losses(loss, wanted):
+    assert all_match(quick(loss, scale=1.0), wanted)
+
+
+def test_a_swapped_argument_and_a_dropped_mask_change_the_verdict():
+    assert TOKEN_FORWARD not in list(quick(mutant_swapped, scale=1.0).cases[0].matches)
+
+    def unmasked(rollout):
+        return (ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp) * 1.0).sum(-1).mean()
+
+    found = quick(unmasked, scale=1.0)
+    assert [c.matches == (TOKEN_REVERSE,) for c in found.cases] == [True, False]  # without and with EOS
+
+
+def test_dividing_by_the_length_is_another_objective():
+    def mean(rollout):
+        x = ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp) * rollout.completion_mask
+        return (x.sum(-1) / rollout.completion_mask.sum(-1)).mean()
+
+    found = quick(mean, scale=1.0)
+    assert found.cases[0].matches == ({"token_reverse_kl": 0.5},)  # every sequence has two tokens
+    assert found.cases[1].matches == ()
+
+
+@pytest.mark.parametrize("divergence", list(DIVERGENCES))
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_every_remedy_passes_the_audit_that_prints_it(divergence, level):
+    source = remedy(DIVERGENCES[divergence], level=level, beta=0.05)
+    assert len(source.splitlines()) == 5
+    names = {}
+    exec(source, names)
+    for off_policy in (False, True):
+        found = audit(names["remedy"], want=f"{level}_{divergence}", off_policy=off_policy, scale=4.0)
+        assert found.met
+        assert found.matches == pytest.approx({f"{level}_{divergence}": 0.05})
+
+
+def test_want_accepts_rewards_beside_the_regularizer_and_both_levels():
+    assert audit("k2", want="reverse_kl", off_policy=False).met
+    assert not audit("k2", want="sequence_reverse_kl", off_policy=False, scale=1.0).met
+    assert not audit(mutant_sign, want="reverse_kl", off_policy=False, scale=1.0).met
+    assert not audit("k2", want="reverse_kl", off_policy=True, scale=1.0).met
+    assert not audit("k1", want="reverse_kl", off_policy=False, scale=1.0).met
+
+    def with_reward(rollout):
+        reward = -(rollout.rewards * (rollout.logp * rollout.completion_mask).sum(-1))
+        kl = ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp) * rollout.completion_mask
+        return (reward + 0.3 * kl.sum(-1)).mean()
+
+    found = audit(with_reward, want="token_reverse_kl", off_policy=False, scale=1.0)
+    assert found.met
+    assert found.matches == pytest.approx({"expected_reward": -1.0, "token_reverse_kl": 0.3})
+
+
+def test_the_remedy_keeps_the_strength_of_the_loss():
+    def mine(logp, ref_logp):
+        return 0.02 * ESTIMATORS["k3"].fn(logp, ref_logp)
+
+    assert "0.02 * rho" in audit(mine, want="reverse_kl", off_policy=False, scale=1.0).remedy
+    assert "0.01 * rho" in audit(mine, want="pearson", off_policy=False, scale=1.0).remedy  # curvature 2
+
+    def ineffective(logp, ref_logp):
+        return 0.07 * (logp - ref_logp)
+
+    assert "0.07 * rho" in audit(ineffective, want="reverse_kl", off_policy=False, scale=1.0).remedy
+
+
+def test_recognition():
+    def mine(logp, ref_logp):
+        return 0.02 * ESTIMATORS["k3"].fn(logp, ref_logp)
+
+    assert recognize(as_loss(mine)) == ("k3", 0.02)
+    assert recognize(as_loss(clamped_k3)) == ("k3", 1.0)  # no clamp is reached where it looks
+    assert recognize(as_loss(mutant_detached)) is None  # k2's gradient with twice its value
+
+    def with_reward(logp, ref_logp, rewards):
+        return 0.02 * ESTIMATORS["k3"].fn(logp, ref_logp) - rewards[:, None] * logp
+
+    assert recognize(as_loss(with_reward)) is None
+    assert str(quick(mine, scale=1.0)).startswith("Sample by sample, mine is 0.02 x k3, differentiated.")
+
+
+def test_explain_finds_every_equally_short_sum():
+    a, b, c = torch.eye(3, dtype=torch.float64)
+    found, residual = explain(2 * a + b, {"a": a, "b": b, "c": c, "sum": 2 * a + b})
+    assert found == ({"sum": 1.0},)
+    assert residual < 1e-12
+    found, _ = explain(a + b, {"a": a, "b": b, "c": c})
+    assert found == ({"a": 1.0, "b": 1.0},)
+    found, residual = explain(c, {"a": a, "b": b})
+    assert found == ()
+    assert residual == pytest.approx(1.0)
+
+
+def test_curl_of_a_gradient_and_of_a_rotation():
+    problem = prefix_tree(2, 2, seed=1)
+    assert curl(as_loss("k2", level="sequence"), problem) < 1e-7
+    assert curl(as_loss("k2"), problem) > 0.01
+
+
+def test_progress_is_told_for_every_condition():
+    lines = []
+    audit("k1", progress=lines.append)
+    assert len(lines) == 8
+    assert lines[-1].startswith("8/8")

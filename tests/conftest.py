@@ -1,0 +1,32 @@
+"""What every test shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import tests.typecheck  # noqa: F401  (named in pyproject.toml; must exist before kl_companion is imported)
+
+# One thread per process: the runner starts two, and results do not depend on the number of cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The folder that holds the book, the package and the tables."""
+    return ROOT
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked gpu run where there is a CUDA device, and only there."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

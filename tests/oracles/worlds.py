@@ -1,0 +1,113 @@
+"""Objectives of a tree of prefixes, written out prefix by prefix; shares no code with the package.
+
+A world is a dict: ``leaves``, the list of all sequences as tuples; ``row``, the index of each prefix's
+logits; ``reward``, one number per leaf. Policies are tensors of logits [rows, vocab].
+"""
+
+import math
+
+import torch
+
+LOG2 = math.log(2.0)
+
+# generators as they are defined, not normalized: sum Q f(P/Q) does not see c (t - 1)
+GENERATORS = {
+    "reverse_kl": lambda t: t * torch.log(t),
+    "forward_kl": lambda t: -torch.log(t),
+    "jensen_shannon": lambda t: 0.5 * t * torch.log(2 * t / (1 + t)) + 0.5 * torch.log(2 / (1 + t)),
+    "squared_hellinger": lambda t: 1 - torch.sqrt(t),
+    "pearson": lambda t: t * t - 1,
+    "neyman": lambda t: 1 / t - 1,
+    "total_variation": lambda t: torch.abs(t - 1) / 2,
+    "amari_alpha(0.5)": lambda t: (1 - t**0.75) * 4 / 0.75,
+    "power_divergence(1.5)": lambda t: (t**1.5 - 1) / 0.75,
+}
+
+
+def log_probs(logits):
+    return logits - torch.log(torch.exp(logits).sum(-1, keepdim=True))
+
+
+def log_prob(world, logits, leaf):
+    table = log_probs(logits)
+    return sum(table[world["row"][leaf[:i]], leaf[i]] for i in range(len(leaf)))
+
+
+def divergence(name, p, q):
+    """sum over y of Q f(P/Q), one outcome after the other; p, q are lists of probabilities."""
+    return sum(b * GENERATORS[name](a / b) for a, b in zip(p, q, strict=True))
+
+
+def visits(world, sampler):
+    """Probability that the sampler reaches each prefix, by walking every leaf."""
+    reach = dict.fromkeys(world["row"], 0.0)
+    table = log_probs(sampler.detach())
+    for prefix in world["row"]:
+        chance = 1.0
+        for i in range(len(prefix)):
+            chance = chance * math.exp(table[world["row"][prefix[:i]], prefix[i]].item())
+        reach[prefix] = chance
+    return reach
+
+
+def sequence_level(world, policy, reference, name):
+    p = [torch.exp(log_prob(world, policy, leaf)) for leaf in world["leaves"]]
+    q = [torch.exp(log_prob(world, reference, leaf)) for leaf in world["leaves"]]
+    return divergence(name, p, q)
+
+
+def per_prefix(world, sampler, each):
+    """sum over prefixes of (fixed chance of a visit) times each(row of the prefix)."""
+    reach = visits(world, sampler)
+    return sum(reach[prefix] * each(row) for prefix, row in world["row"].items())
+
+
+def token_level(world, policy, reference, sampler, name):
+    def each(row):
+        p, q = torch.exp(log_probs(policy)[row]), torch.exp(log_probs(reference)[row])
+        return divergence(name, list(p), list(q))
+
+    return per_prefix(world, sampler, each)
+
+
+def over_leaves(world, sampler, each):
+    """sum over leaves of (fixed chance of being sampled) times each(leaf)."""
+    return sum(
+        math.exp(log_prob(world, sampler.detach(), leaf).item()) * each(leaf) for leaf in world["leaves"]
+    )
+
+
+def others(world, policy, reference, sampler):
+    """Every objective that is not an f-divergence, by name."""
+
+    def log_ratio(leaf):
+        return log_prob(world, policy, leaf) - log_prob(world, reference, leaf)
+
+    def steps(leaf):
+        for i in range(len(leaf)):
+            row = world["row"][leaf[:i]]
+            yield log_probs(policy)[row, leaf[i]] - log_probs(reference)[row, leaf[i]]
+
+    def entropy(row):
+        p = torch.exp(log_probs(policy)[row])
+        return -sum(a * torch.log(a) for a in p)
+
+    def squared(row):
+        p, q = log_probs(policy)[row], log_probs(reference)[row]
+        return sum(torch.exp(a) * (a - b) ** 2 / 2 for a, b in zip(p, q, strict=True))
+
+    chances = {leaf: torch.exp(log_prob(world, policy, leaf)) for leaf in world["leaves"]}
+    return {
+        "expected_reward": sum(chances[x] * r for x, r in zip(world["leaves"], world["reward"], strict=True)),
+        "token_entropy": per_prefix(world, sampler, entropy),
+        "sequence_entropy": -sum(c * torch.log(c) for c in chances.values()),
+        "sequence_squared_log_ratio": sum(c * log_ratio(x) ** 2 / 2 for x, c in chances.items()),
+        "token_squared_log_ratio": per_prefix(world, sampler, squared),
+        "behavior_squared_log_ratio": over_leaves(world, sampler, lambda x: sum(s**2 / 2 for s in steps(x))),
+        "behavior_sequence_squared_log_ratio": over_leaves(world, sampler, lambda x: log_ratio(x) ** 2 / 2),
+        "behavior_log_likelihood": over_leaves(world, sampler, lambda x: log_prob(world, policy, x)),
+        "behavior_reference_ratio": over_leaves(
+            world, sampler, lambda x: sum(torch.exp(-s) for s in steps(x))
+        ),
+        "behavior_sequence_reference_ratio": over_leaves(world, sampler, lambda x: torch.exp(-log_ratio(x))),
+    }

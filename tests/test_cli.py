@@ -1,0 +1,131 @@
+"""The command line, as a reader types it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kl_companion.cli import main
+
+K3_AS_REVERSE_KL = """
+import torch
+
+def kl_penalty(logp, ref_logp):
+    log_w = ref_logp - logp
+    return 0.04 * (torch.exp(log_w) - 1 - log_w)
+"""
+
+
+@pytest.fixture
+def planted(tmp_path):
+    path = tmp_path / "trainer_loss.py"
+    path.write_text(K3_AS_REVERSE_KL)
+    return path
+
+
+def test_a_planted_mistake_is_named_and_its_remedy_passes_the_same_audit(planted, tmp_path, capsys):
+    assert main(["audit", f"{planted}:kl_penalty", "--want", "reverse_kl"]) == 1
+    out = capsys.readouterr().out
+    assert "Sample by sample, kl_penalty is 0.04 x k3, differentiated." in out
+    assert "On-policy, kl_penalty descends 0.04 x token_forward_kl" in out
+    assert "Off-policy, kl_penalty descends" in out
+    assert "at small and large ratios" in out
+    remedy = out.split("in plain PyTorch:\n\n")[1]
+    assert len(remedy.strip().splitlines()) == 5
+    assert "kl_companion" not in remedy
+    fixed = tmp_path / "fixed.py"
+    fixed.write_text(remedy)
+    assert main(["audit", f"{fixed}:remedy", "--want", "reverse_kl"]) == 0
+    assert "This loss descends it." in capsys.readouterr().out
+    assert main(["audit", f"{fixed}:remedy", "--want", "reverse_kl", "--off-policy"]) == 0
+
+
+def test_audit_of_a_name_exits_0_whatever_the_verdict(capsys):
+    assert main(["audit", "k1", "--scale", "1"]) == 0
+    assert "nothing: its expected gradient is zero" in capsys.readouterr().out
+    assert main(["audit", "k1", "--scale", "1", "--placement", "reward", "--want", "sequence_reverse_kl"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "k33"], "Did you mean 'k3'"),
+        (["audit", "missing.py:loss"], "'missing.py' is not a file, expected path/file.py:function"),
+        (["audit", "k3", "--want", "revers_kl", "--scale", "1"], "Did you mean 'reverse_kl'"),
+        (["derive", "k_3"], "Did you mean 'k3'"),
+        (["derive", "exact_kl"], "reads whole distributions"),
+        (["table", "run"], "got no name"),
+        (["table", "run", "estimator_value"], "Did you mean 'estimator_values'"),
+        (["table", "show", "estimator_value"], "Did you mean 'estimator_values'"),
+    ],
+)
+def test_what_cannot_run_exits_2_with_a_reason(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "message"),
+    [
+        ("def f(logp):\n    return logp", "g", "unknown function of"),
+        ("import nothing_of_this_name", "f", "failed with ModuleNotFoundError"),
+        ("1 / 0", "f", "failed with ZeroDivisionError"),
+        ("def f(logp:\n", "f", "failed with SyntaxError"),
+        ("def f(logp):\n    return 2.0", "f", "returned float, expected a tensor"),
+        ("def f(logp):\n    return logp.detach()", "f", "no gradient"),
+        ("def f(logp):\n    return logp.log()", "f", "NaN"),
+        ("def f(log_prob):\n    return 1", "f", "returned int, expected a tensor"),
+    ],
+)
+def test_a_file_that_cannot_be_audited_exits_2(source, name, message, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    assert main(["audit", f"{path}:{name}", "--scale", "1"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_derive_prints_the_derivation(capsys):
+    assert main(["derive", "k3", "--placement", "reward"]) == 0
+    out = capsys.readouterr().out
+    assert "(t - 1)/t**2" in out
+    assert "1 x reverse_kl - 1 x forward_kl" in out
+    assert main(["derive", "k2", "--latex"]) == 0
+    assert r"\log" in capsys.readouterr().out
+    assert main(["derive", "k1"]) == 0
+    assert "zero" in capsys.readouterr().out
+    assert main(["derive", "k2", "--placement", "reward"]) == 0
+    assert "no sum of two registered divergences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("topic", "line"),
+    [
+        ("estimators", "k3_plus_plus"),
+        ("divergences", "jensen_shannon"),
+        ("objectives", "token_reverse_kl"),
+        ("tables", "estimator_verdicts"),
+    ],
+)
+def test_list(topic, line, capsys):
+    assert main(["list", topic]) == 0
+    assert line in capsys.readouterr().out
+
+
+def test_the_console_script_is_installed():
+    done = subprocess.run([sys.executable, "-m", "kl_companion.cli", "list"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "k_lambda(0.5)" in done.stdout
+
+
+def test_progress_is_silent_for_two_seconds(monkeypatch, capsys):
+    from kl_companion import cli
+
+    now = [0.0]
+    monkeypatch.setattr(cli.time, "monotonic", lambda: now[0])
+    tell = cli._progress()
+    tell("early")
+    now[0] = 2.5
+    tell("late")
+    assert capsys.readouterr().err == "  late\n"

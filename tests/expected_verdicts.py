@@ -1,4 +1,4 @@
-"""What every registered sampled estimator is expected to be, derived by hand; compared, never imported by the book.
+"""What every registered sampled estimator is expected to be, derived by hand; never imported by the book.
 
 Per estimator: its value v(w), the gradient weight h(w) when it is differentiated, and the divergences
 that the two placements descend. One line for a new estimator.

@@ -43,7 +43,9 @@ def test_a_planted_mistake_is_named_and_its_remedy_passes_the_same_audit(planted
 def test_audit_of_a_name_exits_0_whatever_the_verdict(capsys):
     assert main(["audit", "k1", "--scale", "1"]) == 0
     assert "nothing: its expected gradient is zero" in capsys.readouterr().out
-    assert main(["audit", "k1", "--scale", "1", "--placement", "reward", "--want", "sequence_reverse_kl"]) == 0
+    assert (
+        main(["audit", "k1", "--scale", "1", "--placement", "reward", "--want", "sequence_reverse_kl"]) == 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ POINTS = [0.05, 0.4, 0.9, 1.3, 2.5, 11.0]
 
 def same(a, b):
     return all(
-        abs(sympy.N(sympy.sympify(a).subs(W, p)) - sympy.N(sympy.sympify(b).subs(W, p))) < 1e-12 for p in POINTS
+        abs(sympy.N(sympy.sympify(a).subs(W, p)) - sympy.N(sympy.sympify(b).subs(W, p))) < 1e-12
+        for p in POINTS
     )
 
 
@@ -143,7 +144,8 @@ def test_generator_in_log_is_accurate_near_one(name, dtype):
     for dual in (False, True):
         f = d.dual if dual else d.f
         exact = torch.tensor(
-            [float(sympy.N(f.subs(T, sympy.exp(sympy.Rational(float(x)))), 40)) for x in u], dtype=torch.float64
+            [float(sympy.N(f.subs(T, sympy.exp(sympy.Rational(float(x)))), 40)) for x in u],
+            dtype=torch.float64,
         )
         got = generator_of_log(d, dual=dual)(u).double()
         tolerance = 2e-5 if dtype == torch.float32 else 1e-9

@@ -43,7 +43,9 @@ def test_choices_that_do_not_go_together():
 def test_a_function_of_a_rollout_and_one_of_its_fields_agree():
     by_field = audit(lambda logp, ref_logp: (logp - ref_logp) ** 2, off_policy=False, scale=1.0)
     whole = audit(
-        lambda ro: (((ro.logp - ro.ref_logp) ** 2) * ro.completion_mask).sum(-1).mean(), off_policy=False, scale=1.0
+        lambda ro: (((ro.logp - ro.ref_logp) ** 2) * ro.completion_mask).sum(-1).mean(),
+        off_policy=False,
+        scale=1.0,
     )
     assert by_field.matches == whole.matches == {"token_reverse_kl": 2.0}
 
@@ -57,7 +59,9 @@ def test_per_token_functions_can_be_placed_in_the_reward_and_seen_as_sequences()
     def squared(logp, ref_logp):
         return (logp - ref_logp) ** 2 / 2
 
-    assert audit(squared, level="sequence", off_policy=False, scale=1.0).matches == {"sequence_reverse_kl": 1.0}
+    assert audit(squared, level="sequence", off_policy=False, scale=1.0).matches == {
+        "sequence_reverse_kl": 1.0
+    }
 
 
 def test_optional_parameters_are_filled_by_name():

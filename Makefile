@@ -1,0 +1,71 @@
+# make book   set up .venv and build the book          make test   set up .venv and run every test
+# make        list every target
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON      ?= $(shell for p in python3.11 python3; do \
+                 $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV        := .venv
+BIN         := $(VENV)/bin
+STAMP       := $(VENV)/.installed
+PAGE        := _build/html/index.html
+TORCH_INDEX ?=
+REPOSITORY  ?=
+export REPOSITORY
+# Tests and tables run in two processes: one thread each keeps them from fighting over the cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help book test tables bench print lint clean
+
+help:
+	@echo "make book      build the book; its first page is $(PAGE)"
+	@echo "make test      run every test, the notebooks and the built pages included"
+	@echo "make tables    make again every result table whose inputs changed"
+	@echo "make bench     measure speed and memory"
+	@echo "make print     the whole book as _build/kl-book.pdf (needs chromium)"
+	@echo "make lint      ruff and mypy"
+	@echo "make clean     remove what was built (.venv stays)"
+	@echo
+	@echo "Each of them sets up $(VENV) by itself. TORCH_INDEX=<address> takes torch from another index,"
+	@echo "REPOSITORY=<address> adds repository, issue and Colab buttons to the pages."
+
+book: $(STAMP)
+	@echo "==> Building the book (only chapters whose code or tables changed are executed)"
+	@$(BIN)/jupyter-book build . -n -W --keep-going
+	@echo "==> The book is at $(PAGE)"
+
+test: $(STAMP)
+	@$(BIN)/python tests/run.py
+
+tables: $(STAMP)
+	@$(BIN)/kl-companion table run --all
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks
+
+print: $(STAMP)
+	@$(BIN)/python book/_ext/kl_print.py
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+clean:
+	rm -rf _build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+$(STAMP): requirements.lock pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo "This project needs Python 3.11 or newer: neither python3.11 nor python3 is one." >&2; \
+	  echo "Install it, or name it: make book PYTHON=/path/to/python3.11" >&2; exit 1; fi
+	@echo "==> Setting up $(VENV) (the first time downloads the packages of requirements.lock: some minutes;"
+	@echo "    of the downloads, only the large ones are shown)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@if [ -n "$(TORCH_INDEX)" ]; then \
+	  $(BIN)/python -m pip install --no-deps --index-url "$(TORCH_INDEX)" $$(grep '^torch==' requirements.lock); fi
+	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements.lock \
+	  | { grep --line-buffered -oE '(Downloading [^ ]+ \([0-9]{2,}[.0-9]* [MG]B\)|^Installing collected packages)' || true; }
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,194 @@
+"""Re-execute a chapter when the code or the tables that it uses change, and only then.
+
+jupyter-cache knows a chapter by its code cells and by `metadata.kernelspec`, and Sphinx reads a page again
+only when the page's own file changed: a chapter would go on showing numbers of code that no longer exists.
+So every chapter gets a digest of what it really uses:
+
+* the files of kl_companion that its cells import, directly or not (kl_companion/tables/closure.py);
+* the tables that it loads: each file of `tables/<name>/` for every `load("<name>")` in its cells;
+* the versions of the numerical libraries that those files import.
+
+`outdated` has Sphinx read again the chapters whose digest changed; `stamp` writes the digest into the
+kernelspec of the text handed to MyST-NB, so that jupyter-cache finds a changed chapter no more, and a
+reverted one again.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import platform
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sphinx.util import logging
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = "kl_book_digest"
+LIBRARIES = frozenset({"torch", "numpy", "sympy", "pandas", "scipy", "matplotlib", "seaborn", "joblib"})
+logger = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=1)
+def closure() -> ModuleType:
+    """kl_companion/tables/closure.py, without importing the package."""
+    path = ROOT / "kl_companion" / "tables" / "closure.py"
+    spec = importlib.util.spec_from_file_location("kl_closure", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tables_used(code: str, known: Iterable[str]) -> set[str]:
+    """Names of the tables that a chapter's code loads.
+
+    Args:
+        code: The code cells as one text.
+        known: The names of the tables that exist.
+
+    Returns:
+        The literal arguments of calls to `load` (or `something.load`) that name a table. A call whose
+        argument is computed may load any table that the code names in a string; all, where it names none.
+    """
+    known = set(known)
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return known
+    strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    used: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name != "load":
+            continue
+        arguments = node.args[:1] + [k.value for k in node.keywords if k.arg == "name"]
+        for argument in arguments:
+            if isinstance(argument, ast.Constant):
+                used |= {argument.value} & known
+            else:
+                used |= (strings & known) or known
+    return used
+
+
+def libraries_used(sources: Iterable[str]) -> set[str]:
+    """Numerical libraries that some source texts import, by their top-level names."""
+    pattern = re.compile(r"^\s*(?:from|import)\s+(\w+)", re.M)
+    return {name for source in sources for name in pattern.findall(source)} & LIBRARIES
+
+
+def digest(text: str) -> str:
+    """What a chapter depends on beside its own cells, as 16 hexadecimal digits.
+
+    Args:
+        text: The notebook file.
+    """
+    tool = closure()
+    code = tool.notebook_code(text)
+    modules = tool.module_files(ROOT, code)
+    folders = [ROOT / "tables" / name for name in sorted(tables_used(code, table_names()))]
+    tables = {path for folder in folders for path in folder.iterdir() if is_table_file(path)}
+    sources = [code, *(path.read_text(encoding="utf-8") for path in modules if path.suffix == ".py")]
+    total = hashlib.sha256(f"python={platform.python_version()}\n".encode())
+    for name in sorted(libraries_used(sources)):
+        total.update(f"{name}={metadata.version(name)}\n".encode())
+    total.update(tool.files_digest(ROOT, modules | tables).encode())
+    return total.hexdigest()[:16]
+
+
+def table_names() -> list[str]:
+    """The folders of tables/ that hold a manifest."""
+    return sorted(path.parent.name for path in (ROOT / "tables").glob("*/manifest.yml"))
+
+
+def is_table_file(path: Path) -> bool:
+    """Whether `load` reads the file: rows and manifest count, provenance does not."""
+    return path.name == "manifest.yml" or (path.name.startswith("table") and path.suffix == ".csv")
+
+
+# -- the events of Sphinx ------------------------------------------------------------------------------------
+
+
+def outdated(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Pages to read again although their own files did not change."""
+    digests: dict[str, str] = getattr(env, KEY, {})
+    toc = hashlib.sha256((ROOT / "_toc.yml").read_bytes()).hexdigest()
+    known_toc = getattr(env, f"{KEY}_toc", toc)
+    setattr(env, f"{KEY}_toc", toc)
+    if known_toc != toc:  # the sidebar of every page shows the table of contents
+        return list(env.found_docs)
+    notebooks = {doc: Path(env.doc2path(doc)) for doc in env.found_docs}
+    again = {
+        doc
+        for doc, path in notebooks.items()
+        if path.suffix == ".ipynb" and digests.get(doc) != digest(path.read_text(encoding="utf-8"))
+    }
+    # a page that quotes a number of a chapter shows the number it had when the page was written
+    for doc, path in notebooks.items():
+        quoted = quotes(path) if path.suffix == ".md" else set()
+        if quoted & (again | added | changed):
+            again.add(doc)
+    return sorted(again)
+
+
+def quotes(path: Path) -> set[str]:
+    """Chapters whose results a page shows through `{glue...}` with a path, as document names."""
+    found = re.findall(r"([\w./-]+)\.ipynb::", path.read_text(encoding="utf-8"))
+    inside = [(path.parent / name).resolve() for name in found]
+    return {p.relative_to(ROOT).as_posix() for p in inside if p.is_relative_to(ROOT)}
+
+
+def stamp(app: Any, docname: str, source: list[str]) -> None:
+    """Put a chapter's digest where jupyter-cache's key looks: metadata.kernelspec."""
+    suffix = Path(app.env.doc2path(docname)).suffix
+    if suffix == ".md" and re.search(r"^[`:]{3,}\{code-cell\}", source[0], re.M):
+        logger.warning(
+            "code cells belong in an .ipynb file: this page would be cached wrongly", location=docname
+        )
+    if suffix != ".ipynb":
+        return
+    if not hasattr(app.env, KEY):
+        setattr(app.env, KEY, {})
+    value = digest(source[0])
+    getattr(app.env, KEY)[docname] = value
+    notebook = json.loads(source[0])
+    notebook["metadata"].setdefault("kernelspec", {})[KEY] = value
+    source[0] = json.dumps(notebook)
+
+
+def purge(app: Any, env: Any, docname: str) -> None:
+    """Forget the digest of a page that is read again or gone."""
+    getattr(env, KEY, {}).pop(docname, None)
+
+
+def merge(app: Any, env: Any, docnames: list[str], other: Any) -> None:
+    """Take over the digests that another reading process found."""
+    if not hasattr(env, KEY):
+        setattr(env, KEY, {})
+    getattr(env, KEY).update({doc: d for doc, d in getattr(other, KEY, {}).items() if doc in docnames})
+
+
+def forget_if_warned(app: Any, exception: Exception | None) -> None:
+    """After a build with warnings read every page again: Sphinx would skip those that warned, and pass."""
+    if exception is not None or app._warncount:
+        (Path(app.doctreedir) / "environment.pickle").unlink(missing_ok=True)
+
+
+def connect(app: Any) -> None:
+    """Attach all of this to a Sphinx application."""
+    app.connect("env-get-outdated", outdated)
+    app.connect("source-read", stamp)
+    app.connect("env-purge-doc", purge)
+    app.connect("env-merge-info", merge)
+    app.connect("build-finished", forget_if_warned)

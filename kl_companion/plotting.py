@@ -1,0 +1,215 @@
+"""One figure style for the whole book, drawn for a light and a dark page, a wide and a narrow screen.
+
+Needs the extra `book` (matplotlib, seaborn); importing this module does not. A drawing function is called
+once per variant and must therefore only draw. Colors and markers belong to names, not to positions: `k1`
+looks the same in every figure, and a marker and a line style say again what the color says.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+# Each color reaches a contrast of 3:1 against a white and against a nearly black page.
+PALETTE: dict[str, str] = {
+    "k1": "#0072b2",
+    "k2": "#d55e00",
+    "k3": "#1f9e78",
+    "k3_plus_plus": "#b51cf0",
+    "k4": "#d92b4e",
+    "k5": "#9a7d0a",
+    "k_lambda": "#8d6e63",
+    "kf_plus_plus": "#6a5acd",
+    "reverse_kl": "#a6426a",
+    "forward_kl": "#4f6fd6",
+    "jensen_shannon": "#5f8f1f",
+    "squared_hellinger": "#a8662d",
+    "pearson": "#9c4dcc",
+    "neyman": "#2f8a8a",
+    "total_variation": "#6f7f3f",
+    "amari_alpha": "#c24d8f",
+    "exact": "#7a8590",
+}
+_FALLBACK = ("#3f7f9f", "#b3541e", "#3c8d5a", "#a0568f", "#8a7433", "#6b74c9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+_LINES = ("-", "--", "-.", ":")
+_LABELS = {
+    "k_lambda": "Kλ",
+    "kf_plus_plus": "Kf++",
+    "reverse_kl": "reverse KL",
+    "forward_kl": "forward KL",
+    "jensen_shannon": "Jensen–Shannon",
+    "squared_hellinger": "squared Hellinger",
+    "pearson": "Pearson χ²",
+    "neyman": "Neyman χ²",
+    "amari_alpha": "α-divergence",
+}
+_INK = {"light": ("#1f2933", "#d5dbe1"), "dark": ("#e6e9ec", "#3d4752")}
+_NARROW_INCHES = 4.6  # at this width, text of 12 points is 12 pixels high on a telephone
+
+
+def color(name: str) -> str:
+    """The color of an estimator or a divergence, as `#rrggbb`.
+
+    Args:
+        name: A registered name; any other name gets a color that depends on the name alone.
+    """
+    return PALETTE.get(name) or _FALLBACK[zlib.crc32(name.encode()) % len(_FALLBACK)]
+
+
+def style(name: str) -> dict[str, Any]:
+    """Keyword arguments for `Axes.plot`: color, marker, line style and label of a name."""
+    known = list(PALETTE)
+    place = known.index(name) if name in PALETTE else zlib.crc32(name.encode())
+    if name == "exact":  # the truth is a plain line without markers
+        return {"color": color(name), "marker": "", "linestyle": "-", "label": label(name)}
+    return {
+        "color": color(name),
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "linestyle": _LINES[(place + place // len(_MARKERS)) % len(_LINES)],
+        "label": label(name),
+    }
+
+
+def label(name: str) -> str:
+    """The text that stands for a name in figures: `k3_plus_plus` is K3++."""
+    if name in _LABELS:
+        return _LABELS[name]
+    if name[:1] == "k" and name[1:2].isdigit():
+        return "K" + name[1:].replace("_plus", "+").replace("_", " ")
+    return name.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class ThemedFigure:
+    """A finished figure; notebooks show it, and the book's style sheet picks the variant that fits.
+
+    Attributes:
+        alt: Text for readers who do not see the figure.
+        svg: Variant ("light-wide", "dark-wide", "light-narrow", "dark-narrow") to drawing.
+        png: The light, wide variant in pixels, for print and for programs without HTML.
+        caption: Text below the figure, or "".
+    """
+
+    alt: str
+    svg: dict[str, bytes] = field(repr=False)
+    png: bytes = field(repr=False)
+    caption: str = ""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        images = []
+        for variant, drawing in self.svg.items():
+            theme, width = variant.split("-")
+            # Outside the book there is no style sheet: the first variant shows there, on white.
+            inline = "background:#fff" if variant == "light-wide" else "display:none"
+            data = base64.b64encode(drawing).decode()
+            images.append(
+                f'<img class="kl-{theme} kl-{width}" style="{inline};max-width:100%" '
+                f'alt="{html.escape(self.alt)}" src="data:image/svg+xml;base64,{data}">'
+            )
+        caption = f"<figcaption>{html.escape(self.caption)}</figcaption>" if self.caption else ""
+        return {
+            "text/html": f'<figure class="kl-figure">{"".join(images)}{caption}</figure>',
+            "image/png": base64.b64encode(self.png).decode(),
+            "text/plain": f"Figure: {self.alt}",
+        }
+
+
+def figure(
+    draw: Callable[[Any], object],
+    *,
+    alt: str,
+    size: tuple[float, float] = (6.4, 3.8),
+    columns: int = 1,
+    caption: str | None = None,
+) -> ThemedFigure:
+    """Draw a figure in every variant that a page may need.
+
+    Args:
+        draw: Called once per variant with one `Axes`, or with a list of `columns` of them. It must only draw.
+        alt: What the figure shows, in a sentence.
+        size: Width and height in inches of the whole figure on a wide screen.
+        columns: Number of panels: side by side on a wide screen, one below the other on a narrow one.
+        caption: Text below the figure.
+
+    Returns:
+        The figure; the same drawing gives the same bytes.
+
+    Raises:
+        ValueError: No text in `alt`, fewer than one column, or a size that is not positive.
+        ImportError: matplotlib or seaborn is missing (extra `book`).
+    """
+    if not alt.strip():
+        raise ValueError("alt is empty: say in a sentence what the figure shows")
+    if columns < 1:
+        raise ValueError(f"columns is {columns}, wanted at least 1")
+    if min(size) <= 0:
+        raise ValueError(f"size is {size}, wanted positive inches (width, height)")
+    width, height = size
+    narrow = (_NARROW_INCHES, height * columns if columns > 1 else min(height, 3.6))
+    svg: dict[str, bytes] = {}
+    png = b""
+    for layout, inches in (("wide", (width, height)), ("narrow", narrow)):
+        for theme in ("light", "dark"):
+            with _themed(theme):
+                drawn = _draw(draw, inches, columns, stacked=layout == "narrow")
+                svg[f"{theme}-{layout}"] = _save(
+                    drawn, format="svg", transparent=True, metadata={"Date": None}
+                )
+                if (theme, layout) == ("light", "wide"):
+                    png = _save(drawn, format="png", dpi=160, facecolor="white", metadata={"Software": None})
+    return ThemedFigure(alt=alt.strip(), svg=svg, png=png, caption=(caption or "").strip())
+
+
+def _themed(theme: str) -> AbstractContextManager[None]:
+    """Seaborn's style in the colors of one theme, for the length of a with block."""
+    try:
+        import matplotlib
+        import seaborn
+    except ImportError as error:
+        raise ImportError(f"figures need {error.name}: pip install 'kl-companion[book]'") from error
+    ink, grid = _INK[theme]
+    settings = {
+        **seaborn.plotting_context("notebook", font_scale=1.1),
+        **seaborn.axes_style("ticks"),
+        "font.family": "DejaVu Sans",  # shipped with matplotlib, so that bytes do not depend on the machine
+        "mathtext.fontset": "dejavusans",
+        **dict.fromkeys(
+            ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor"), ink
+        ),
+        "axes.grid": True,
+        "grid.color": grid,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "legend.frameon": False,
+        "lines.markersize": 6,
+        "svg.hashsalt": "kl_companion",
+    }
+    context: AbstractContextManager[None] = matplotlib.rc_context(settings)
+    return context
+
+
+def _draw(draw: Callable[[Any], object], inches: tuple[float, float], columns: int, *, stacked: bool) -> Any:
+    """A figure that belongs to no window and no global state, filled by the caller's function."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=inches, layout="constrained")
+    shape = (columns, 1) if stacked else (1, columns)
+    axes = [axis for row in drawn.subplots(*shape, squeeze=False) for axis in row]
+    draw(axes[0] if columns == 1 else axes)
+    return drawn
+
+
+def _save(drawn: Any, **options: Any) -> bytes:
+    target = io.BytesIO()
+    drawn.savefig(target, **options)
+    return target.getvalue()

@@ -1,0 +1,118 @@
+"""A headless Chromium on a local server, and the questions that are put to each page."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SIZES = {"phone": 390, "desktop": 1300}
+
+
+def printing() -> ModuleType:
+    """book/_ext/kl_print.py, which knows how to find a browser."""
+    path = HERE.parents[1] / "book" / "_ext" / "kl_print.py"
+    spec = importlib.util.spec_from_file_location("kl_print", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def served(site: Path) -> Iterator[str]:
+    """The address under which a folder is served while the with block lasts."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def browsing() -> Iterator[Any]:
+    """A Selenium driver that reaches no host but this one; FileNotFoundError says how to get a browser."""
+    tool = printing()
+    browser, driver = tool.install_browser(), shutil.which("chromedriver")
+    if browser is None or driver is None:
+        raise FileNotFoundError(tool.HOW_TO_GET)
+    os.environ["SE_OFFLINE"] = "true"
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (
+        *tool.FLAGS,
+        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+        "--hide-scrollbars",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    session = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        session.set_script_timeout(60)
+        yield session
+    finally:
+        session.quit()
+
+
+def visit(session: Any, base: str, page: str) -> list[str]:
+    """Load a page once and ask it everything, in both themes and at both widths.
+
+    Returns:
+        One line for each thing that is wrong.
+    """
+    session.get_log("performance")
+    session.get_log("browser")
+    resize(session, SIZES["desktop"])
+    session.get(f"{base}/{page}")
+    session.execute_script((HERE / "checks.js").read_text(encoding="utf-8"))
+    session.execute_async_script("klSettle(arguments[arguments.length - 1])")
+    problems = [f"{p}" for p in session.execute_script("return klOnce()")]
+    for width in SIZES:
+        resize(session, SIZES[width])
+        for theme in ("light", "dark"):
+            session.execute_script("klTheme(arguments[0])", theme)
+            found = session.execute_script("return klLook(arguments[0])", theme)
+            problems += [f"{width}, {theme}: {problem}" for problem in found]
+    problems += [f"console: {m['message']}" for m in session.get_log("browser") if m["level"] == "SEVERE"]
+    problems += [f"request to the outside: {url}" for url in requests(session) if not inside(url, base)]
+    return problems
+
+
+def resize(session: Any, width: int) -> None:
+    session.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
+    )
+
+
+def requests(session: Any) -> list[str]:
+    """Addresses that the browser asked for since the log was last read."""
+    events = (json.loads(entry["message"])["message"] for entry in session.get_log("performance"))
+    return sorted(
+        {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    )
+
+
+def inside(url: str, base: str) -> bool:
+    return url.startswith((base + "/", "data:", "blob:", "chrome:", "about:"))

@@ -1,0 +1,130 @@
+// Questions to a page. klSettle: wait until formulas are set. klOnce: what does not depend on theme and width.
+// klLook: what does. Each answers with a list of problems in words.
+(() => {
+  const article = () => document.querySelector(".bd-article") || document.body;
+  const name = (e) => `<${e.tagName.toLowerCase()} class="${(e.getAttribute("class") || "").slice(0, 60)}"> `
+    + JSON.stringify((e.textContent || "").trim().slice(0, 50));
+  const shown = (e) => e.checkVisibility({ visibilityProperty: true, opacityProperty: true }) && e.getBoundingClientRect().width > 0;
+  const parse = (color) => {
+    const numbers = (color.match(/[\d.]+/g) || []).map(Number);
+    const scale = color.startsWith("color(") ? 255 : 1;
+    return { r: numbers[0] * scale, g: numbers[1] * scale, b: numbers[2] * scale, a: numbers.length > 3 ? numbers[3] : 1 };
+  };
+  const luminance = ({ r, g, b }) => {
+    const [x, y, z] = [r, g, b].map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = (e) => {
+    for (let at = e; at; at = at.parentElement) {
+      const color = parse(getComputedStyle(at).backgroundColor);
+      if (color.a > 0.9) return color;
+    }
+    return { r: 255, g: 255, b: 255, a: 1 };
+  };
+  const texts = function* (root) {
+    const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+      if (node.textContent.trim() && node.parentElement) yield node;
+    }
+  };
+
+  window.klSettle = (done) => {
+    const still = document.createElement("style");
+    still.textContent = "* { transition: none !important; animation: none !important }";
+    document.head.append(still);
+    const math = document.querySelector(".math");
+    const wait = (tries) => {
+      if (!math || tries === 0) return done();
+      if (window.MathJax && MathJax.startup && MathJax.startup.promise) return MathJax.startup.promise.then(() => done());
+      setTimeout(() => wait(tries - 1), 50);
+    };
+    wait(200);
+  };
+
+  window.klTheme = (theme) => {
+    document.documentElement.dataset.theme = document.documentElement.dataset.mode = theme;
+  };
+
+  window.klOnce = () => {
+    const problems = [];
+    for (const e of document.querySelectorAll(".math")) {
+      if (!e.querySelector("mjx-container")) problems.push(`formula not set: ${name(e)}`);
+    }
+    for (const e of document.querySelectorAll("mjx-merror, [data-mjx-error]")) {
+      problems.push(`formula in error: ${e.getAttribute("data-mjx-error") || e.textContent}`);
+    }
+    for (const e of document.querySelectorAll('mjx-container [mathcolor="red"], mjx-container [style*="color: red"]')) {
+      problems.push(`formula with an unknown macro: ${name(e.closest("mjx-container"))}`);
+    }
+    const raw = /\\[([\])]|\$|\\(frac|mathrm|mathbb|mathcal|operatorname|left|right|pi|theta|log|exp|sum|int|KL|D|E|sg|pref|Var|text|label|begin|end)(?![a-z])|\{(glue|cite|prf|numref|eq|doc|ref|math|code)[:}]/;
+    const skip = "code, pre, script, style, textarea, mjx-container, .math, template";
+    for (const node of texts(document.body)) {
+      if (!node.parentElement.closest(skip) && raw.test(node.textContent)) {
+        problems.push(`raw markup in the text: ${JSON.stringify(node.textContent.trim().slice(0, 80))}`);
+      }
+    }
+    if (raw.test(document.title)) problems.push(`raw TeX in the title: ${document.title}`);
+    for (const e of document.querySelectorAll("img")) {
+      if (!(e.getAttribute("alt") || "").trim() && e.closest(".bd-article")) problems.push(`image without a text: ${e.src.slice(0, 60)}`);
+      if (e.complete && e.naturalWidth === 0 && shown(e)) problems.push(`broken image: ${e.src.slice(0, 80)}`);
+    }
+    return problems;
+  };
+
+  window.klLook = (theme) => {
+    const problems = [];
+    const width = document.documentElement.clientWidth;
+    if (document.documentElement.scrollWidth > width + 1) {
+      problems.push(`the page is ${document.documentElement.scrollWidth} px wide in a window of ${width}`);
+    }
+    for (const e of article().querySelectorAll("table, pre, img, figure, mjx-container, dt, .admonition, .proof")) {
+      if (!shown(e) || e.closest("mjx-assistive-mml")) continue;
+      const right = e.getBoundingClientRect().right;
+      for (let box = e.parentElement; box; box = box.parentElement) {
+        const overflow = getComputedStyle(box).overflowX;
+        if (overflow === "auto" || overflow === "scroll") break;
+        const edge = box === document.documentElement ? width : box.getBoundingClientRect().right;
+        if ((overflow === "hidden" || overflow === "clip" || box === document.documentElement) && right > edge + 2) {
+          problems.push(`cut at the right by ${Math.round(right - edge)} px: ${name(e)}`);
+          break;
+        }
+      }
+    }
+    for (const e of article().querySelectorAll(".kl-figure")) {
+      const visible = [...e.querySelectorAll("img")].filter(shown);
+      if (shown(e) && visible.length !== 1) problems.push(`a figure shows ${visible.length} drawings`);
+    }
+    let pale = 0;
+    for (const node of texts(article())) {
+      const e = node.parentElement;
+      if (!shown(e) || e.closest("mjx-assistive-mml, .headerlink, script, style")) continue;
+      const [a, b] = [luminance(parse(getComputedStyle(e).color)), luminance(behind(e))].sort((x, y) => y - x);
+      const contrast = (a + 0.05) / (b + 0.05);
+      if (contrast < 3 && pale++ < 5) problems.push(`contrast ${contrast.toFixed(1)}: ${name(e)}`);
+    }
+    if (theme === "dark") {
+      for (const e of document.body.querySelectorAll("*")) {
+        const color = parse(getComputedStyle(e).backgroundColor);
+        const box = e.getBoundingClientRect();
+        if (color.a > 0.5 && luminance(color) > 0.6 && box.width > 60 && box.height > 16 && shown(e)) {
+          problems.push(`white box: ${name(e)}`);
+        }
+      }
+      for (const e of document.querySelectorAll("img")) {
+        if (shown(e) && e.complete && e.naturalWidth && corners(e)) problems.push(`image with a white ground: ${e.alt || e.src.slice(0, 60)}`);
+      }
+    }
+    return problems;
+  };
+
+  const corners = (image) => {
+    const canvas = document.createElement("canvas");
+    canvas.width = canvas.height = 32;
+    const context = canvas.getContext("2d");
+    context.drawImage(image, 0, 0, 32, 32);
+    return [[1, 1], [30, 1], [1, 30], [30, 30]].every(([x, y]) => {
+      const [r, g, b, a] = context.getImageData(x, y, 1, 1).data;
+      return a > 128 && luminance({ r, g, b }) > 0.7;
+    });
+  };
+})();

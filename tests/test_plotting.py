@@ -1,0 +1,184 @@
+"""Figures: every variant, the same bytes every time, colors that everybody can tell apart."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from kl_companion import plotting
+
+PAGES = {"light": (255, 255, 255), "dark": (20, 24, 29)}
+
+
+def draw(axis: Any) -> None:
+    axis.plot([0, 1, 2], [0, 1, 4], **plotting.style("k3"))
+    axis.set_xlabel("log-ratio")
+    axis.legend()
+
+
+@pytest.fixture(scope="module")
+def made() -> plotting.ThemedFigure:
+    return plotting.figure(draw, alt='A "rising" curve', caption="a < b")
+
+
+def rgb(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
+def linear(channels: tuple[int, int, int]) -> list[float]:
+    scaled = [c / 255 for c in channels]
+    return [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in scaled]
+
+
+def luminance(channels: tuple[int, int, int]) -> float:
+    red, green, blue = linear(channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_four_variants_and_the_same_bytes(made: plotting.ThemedFigure) -> None:
+    assert set(made.svg) == {"light-wide", "dark-wide", "light-narrow", "dark-narrow"}
+    assert len(set(made.svg.values())) == 4
+    again = plotting.figure(draw, alt='A "rising" curve', caption="a < b")
+    assert again == made
+    assert made.png.startswith(b"\x89PNG")
+
+
+def test_variants_are_transparent_and_in_the_ink_of_their_theme(made: plotting.ThemedFigure) -> None:
+    for theme, ink in (("light", "#1f2933"), ("dark", "#e6e9ec")):
+        text = made.svg[f"{theme}-wide"].decode()
+        assert ink in text
+        assert plotting.color("k3") in text
+        assert "fill: #ffffff" not in text
+    assert "#1f2933" not in made.svg["dark-wide"].decode()
+
+
+def test_what_a_notebook_shows(made: plotting.ThemedFigure) -> None:
+    bundle = made._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "image/png", "text/plain"}
+    text = bundle["text/html"]
+    assert text.count("<img") == 4
+    assert text.count('alt="A &quot;rising&quot; curve"') == 4
+    assert "<figcaption>a &lt; b</figcaption>" in text
+    # without the book's style sheet one drawing shows, on white
+    assert text.count("display:none") == 3
+    assert re.search(r'class="kl-light kl-wide" style="background:#fff', text)
+
+
+def test_panels_stand_side_by_side_or_one_below_the_other() -> None:
+    seen: list[int] = []
+
+    def two(axes: list[Any]) -> None:
+        seen.append(len(axes))
+        for axis in axes:
+            axis.plot([0, 1], [1, 0])
+
+    drawn = plotting.figure(two, alt="Two panels", columns=2, size=(8, 3))
+    assert seen == [2, 2, 2, 2]
+    size = {name: shape(svg) for name, svg in drawn.svg.items()}
+    assert size["light-wide"] == (8 * 72, 3 * 72)
+    assert size["light-narrow"] == (pytest.approx(4.6 * 72), 6 * 72)
+
+
+def shape(svg: bytes) -> tuple[float, float]:
+    found = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg.decode())
+    assert found
+    return float(found[1]), float(found[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alt": " "}, "alt is empty"),
+        ({"alt": "x", "columns": 0}, "columns is 0"),
+        ({"alt": "x", "size": (0, 3)}, r"size is \(0, 3\)"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_drawn(options: dict[str, Any], message: str) -> None:
+    def never(axis: Any) -> None:
+        raise RuntimeError("drew")
+
+    with pytest.raises(ValueError, match=message):
+        plotting.figure(never, **options)
+
+
+def test_every_color_can_be_read_on_both_pages() -> None:
+    for name, color in [*plotting.PALETTE.items(), *((c, c) for c in plotting._FALLBACK)]:
+        for theme, page in PAGES.items():
+            low, high = sorted([luminance(rgb(color)), luminance(page)])
+            contrast = (high + 0.05) / (low + 0.05)
+            assert contrast >= 3, f"{name} on {theme}: {contrast:.2f}"
+
+
+def test_no_two_names_look_alike() -> None:
+    colors = list(plotting.PALETTE.values())
+    assert len(set(colors)) == len(colors)
+    looks = [(s["marker"], s["linestyle"]) for s in map(plotting.style, plotting.PALETTE)]
+    assert len(set(looks)) == len(looks)
+
+
+def test_the_main_estimators_differ_for_the_color_blind() -> None:
+    # Machado, Oliveira and Fernandes (2009), severity 1, in linear RGB
+    kinds = {
+        "protan": (
+            (0.152286, 1.052583, -0.204868),
+            (0.114503, 0.786281, 0.099216),
+            (-0.003882, -0.048116, 1.051998),
+        ),
+        "deutan": (
+            (0.367322, 0.860646, -0.227968),
+            (0.280085, 0.672501, 0.047413),
+            (-0.011820, 0.042940, 0.968881),
+        ),
+    }
+    for kind, matrix in kinds.items():
+        seen = {}
+        for name in ("k1", "k2", "k3", "k3_plus_plus", "k4"):
+            channels = linear(rgb(plotting.color(name)))
+            mixed = [sum(m * c for m, c in zip(row, channels, strict=True)) for row in matrix]
+            seen[name] = lab([min(max(c, 0.0), 1.0) for c in mixed])
+        for a, b in itertools.combinations(seen, 2):
+            distance = sum((x - y) ** 2 for x, y in zip(seen[a], seen[b], strict=True)) ** 0.5
+            assert distance > 10, f"{a} and {b} differ by {distance:.1f} for {kind}opes"
+
+
+def lab(channels: list[float]) -> tuple[float, float, float]:
+    rows = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    xyz = [sum(m * c for m, c in zip(row, channels, strict=True)) for row in rows]
+    x, y, z = (
+        (v / w) ** (1 / 3) if v / w > 0.008856 else 7.787 * v / w + 16 / 116
+        for v, w in zip(xyz, (0.9505, 1.0, 1.089), strict=True)
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def test_unknown_names_get_a_look_that_depends_on_the_name_alone() -> None:
+    assert plotting.style("my_estimator") == plotting.style("my_estimator")
+    assert plotting.color("my_estimator") in plotting._FALLBACK
+    assert plotting.label("my_estimator") == "my estimator"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("k1", "K1"),
+        ("k3_plus_plus", "K3++"),
+        ("kf_plus_plus", "Kf++"),
+        ("reverse_kl", "reverse KL"),
+        ("exact", "exact"),
+    ],
+)
+def test_labels(name: str, text: str) -> None:
+    assert plotting.label(name) == text
+
+
+def test_importing_it_loads_no_plotting_library() -> None:
+    code = (
+        "import sys, kl_companion.plotting; print([m for m in ('matplotlib', 'seaborn') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

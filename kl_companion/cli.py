@@ -92,12 +92,12 @@ def load_function(target: str) -> Callable[..., Any]:
     return getattr(module, name)
 
 
-def _progress() -> Callable[[str], None]:
+def _progress(*, quiet: bool = False) -> Callable[[str], None]:
     """Say how far it is, on stderr, once two seconds have passed."""
     start = time.monotonic()
 
     def tell(line: str) -> None:
-        if time.monotonic() - start > 2:
+        if not quiet and time.monotonic() - start > 2:
             print(f"  {line}", file=sys.stderr, flush=True)
 
     return tell
@@ -119,7 +119,7 @@ def run_audit(args: argparse.Namespace) -> int:
         want=args.want,
         off_policy=True if args.off_policy else None,
         scale=args.scale,
-        progress=_progress(),
+        progress=_progress(quiet=args.quiet),
     )
     print(found)
     if found.met is False:
@@ -154,7 +154,11 @@ def run_table(args: argparse.Namespace) -> int:
             print(tables.load(name, profile=args.profile).to_string(index=False))
         else:
             frame = tables.run(
-                name, profile=args.profile, jobs=args.jobs, fresh=args.fresh, progress=_progress()
+                name,
+                profile=args.profile,
+                jobs=args.jobs,
+                fresh=args.fresh,
+                progress=_progress(quiet=args.quiet),
             )
             print(f"{name}: {len(frame)} rows")
     return 0
@@ -196,6 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--profile", choices=("cpu", "gpu", "smoke"), default="cpu")
     table.add_argument("--jobs", type=int, default=2)
     table.add_argument("--fresh", action="store_true", help="run finished points again")
+    for verb in (auditor, table):
+        verb.add_argument("--quiet", action="store_true", help="no progress on stderr")
     return parser
 
 

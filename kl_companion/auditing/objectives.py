@@ -108,7 +108,7 @@ def add_divergence(d: Divergence) -> None:
         each = f_divergence(d, rollout.logp_all, rollout.ref_logp_all)
         return (_visits(rollout) * _total(each, rollout)).sum()
 
-    said = _SAID.get(d.name, d.name.replace("_", " "))
+    said = _SAID.get(d.name, d.name.replace("_", " ") + " divergence")
     register_objective(f"sequence_{d.name}", words=f"the {said} of whole sequences", source=d.source)(
         sequence
     )

@@ -86,8 +86,8 @@ def check_distribution(name: str, x: torch.Tensor) -> None:
         raise ValueError(f"{name} has shape {list(x.shape)}, expected [..., vocab] with vocab of at least 1")
     check_no_nan(name, x)
     with torch.no_grad():
-        total = x.double().logsumexp(-1) if x.numel() else x.new_zeros(())
-        bad = total.abs() > max(1e-6, 16 * torch.finfo(x.dtype).eps)
+        total = x.logsumexp(-1)
+        bad = total.abs() > max(1e-6, 128 * torch.finfo(x.dtype).eps)  # sums over a vocabulary round
         if bad.any():
             where = _first(bad) if bad.ndim else ""
             got = total[bad][0].exp().item() if bad.ndim else total.exp().item()

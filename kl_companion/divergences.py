@@ -15,6 +15,7 @@ from functools import cache, cached_property
 
 import sympy
 import torch
+from sympy.codegen.cfunctions import expm1, log1p
 
 from kl_companion.checks import unknown_name
 
@@ -248,6 +249,12 @@ def inverse_slope(divergence: Divergence) -> sympy.Expr:
     raise ValueError(f"no closed inverse of f' = {divergence.derivative} was found for {divergence.name!r}")
 
 
+_TORCH = {
+    **{name: getattr(torch, name) for name in ("exp", "log", "sqrt", "sign", "expm1", "log1p")},
+    **dict.fromkeys(("abs", "Abs"), torch.abs),
+}
+
+
 def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., torch.Tensor]:
     """A tensor function of ``symbols`` that computes ``expr`` elementwise, differentiable by autograd.
 
@@ -259,7 +266,7 @@ def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., to
         return not e.free_symbols & free and not e.is_Rational and not e.is_Float
 
     folded = sympy.sympify(expr).replace(lambda e: e.is_number and is_constant(e), lambda e: e.evalf(17))
-    compiled = sympy.lambdify(symbols, folded, modules="torch")
+    compiled = sympy.lambdify(symbols, folded, modules=[_TORCH], cse=True)
 
     def function(*tensors: torch.Tensor) -> torch.Tensor:
         out = compiled(*tensors)
@@ -268,39 +275,22 @@ def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., to
     return function
 
 
-_TERMS = 8
-
-
 @cache
 def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
-    """f(e^u) (or its dual) as a function of the tensor u = log t, accurate near u = 0.
+    """f(e^u) (or its dual) as a function of the tensor u = log t.
 
-    f vanishes to second order at t = 1, where the closed form subtracts numbers of order one: in
-    float32 at u = 1e-4 it would be pure rounding. There a Taylor polynomial, derived from the same f,
-    takes over.
+    f vanishes to second order at t = 1, where exp(u) would leave the rounding of 1; written with expm1
+    and log1p it is as accurate as u itself is known (relative error of a few eps/|u|).
     """
     f = divergence.dual if dual else divergence.f
-    in_log = sympy.powsimp(sympy.expand(f.subs(T, sympy.exp(_U))))
-    closed = torch_function(in_log, _U)
-    if not divergence.smooth:
-        return closed
-    coefficients = [float(c) for c in _taylor(in_log)]
-
-    def function(u: torch.Tensor) -> torch.Tensor:
-        near = u.abs() < (0.2 if torch.finfo(u.dtype).eps > 1e-10 else 2e-3)
-        small = torch.where(near, u, torch.zeros_like(u))
-        series = torch.zeros_like(u)
-        for c in reversed(coefficients):
-            series = series * small + c
-        return torch.where(near, series * small * small, closed(torch.where(near, torch.ones_like(u), u)))
-
-    return function
+    in_log = sympy.expand(sympy.powsimp(sympy.expand(f.subs(T, sympy.exp(_U)))))
+    small = in_log.replace(sympy.exp, lambda a: 1 + expm1(a)).replace(sympy.log, _log_of_small)
+    return torch_function(sympy.expand(small), _U)
 
 
-def _taylor(in_log: sympy.Expr) -> list[sympy.Expr]:
-    """Coefficients of u^2, u^3, ... of an expression in u."""
-    terms, derivative = [], sympy.diff(in_log, _U, 2)
-    for order in range(2, _TERMS):
-        terms.append(sympy.simplify(derivative.subs(_U, 0)) / sympy.factorial(order))
-        derivative = sympy.diff(derivative, _U)
-    return terms
+def _log_of_small(argument: sympy.Expr) -> sympy.Expr:
+    """log(c + x) as log(c) + log1p(x/c), with c the value at u = 0."""
+    at_zero = argument.replace(expm1, lambda a: sympy.S.Zero)
+    if not at_zero.is_number:
+        return sympy.log(argument)
+    return sympy.log(at_zero) + log1p(sympy.expand(argument / at_zero - 1))

@@ -14,11 +14,25 @@ from kl_companion.checks import check_distribution, check_shape
 from kl_companion.divergences import DIVERGENCES, Divergence, generator_of_log, get_divergence
 from kl_companion.estimators.registry import register_estimator
 
+_MODERATE = 20.0  # log-ratios below which no power of t that stands in a generator overflows float32
+
 
 def _check_support(d: Divergence, dead: torch.Tensor, cost: sympy.Expr, text: str) -> None:
     """Refuse an infinite divergence, by name and place, instead of returning inf and NaN gradients."""
     if cost in (sympy.oo, sympy.zoo) and dead.any():
         raise ValueError(f"{d.name} is infinite at {dead.nonzero()[0].tolist()}: {text}")
+
+
+def _inside(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """Q f(P/Q) of every entry, from finite log-probs."""
+    u = log_p - log_q
+    if u.numel() and u.detach().abs().max() < _MODERATE:
+        return log_q.exp() * generator_of_log(d)(u)
+    # Q f(t) where t <= 1 and P dual(1/t) where t > 1: the same number, and neither overflows
+    low, high = u.clamp(max=0.0), u.clamp(min=0.0)
+    below = log_q.exp() * generator_of_log(d)(low)
+    above = log_p.exp() * generator_of_log(d, dual=True)(-high)
+    return torch.where(u > 0, above, below)
 
 
 def f_divergence(
@@ -44,16 +58,12 @@ def f_divergence(
     check_distribution("logp_all", logp_all)
     check_distribution("ref_logp_all", ref_logp_all)
     no_p, no_q = logp_all.isneginf(), ref_logp_all.isneginf()
+    if not (no_p.any() or no_q.any()):
+        return _inside(d, logp_all, ref_logp_all).sum(-1)
     _check_support(d, no_p & ~no_q, d.at_zero, "the reference has probability where the policy has none")
     _check_support(d, no_q & ~no_p, d.at_infinity, "the policy has probability where the reference has none")
     both = ~no_p & ~no_q
-    log_p, log_q = logp_all.where(both, 0.0), ref_logp_all.where(both, 0.0)
-    u = log_p - log_q
-    # Q f(t) where t <= 1 and P dual(1/t) where t > 1: the same number, and neither overflows
-    low, high = u.clamp(max=0.0), u.clamp(min=0.0)
-    below = log_q.exp() * generator_of_log(d)(low)
-    above = log_p.exp() * generator_of_log(d, dual=True)(-high)
-    inside = torch.where(u > 0, above, below).where(both, 0.0).sum(-1)
+    inside = _inside(d, logp_all.where(both, 0.0), ref_logp_all.where(both, 0.0)).where(both, 0.0).sum(-1)
     only_q = ref_logp_all.exp().where(no_p & ~no_q, 0.0).sum(-1)
     only_p = logp_all.exp().where(no_q & ~no_p, 0.0).sum(-1)
     return inside + _edge(d.at_zero, only_q) + _edge(d.at_infinity, only_p)

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,11 @@ def run_table(args: argparse.Namespace) -> int:
     return 0
 
 
+def _file_of(args: argparse.Namespace) -> str:
+    """The reader's file, if a loss in a file is audited."""
+    return str(getattr(args, "loss", "")).rpartition(":")[0]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kl-companion", description="What does your KL term optimize?")
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -216,7 +222,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_audit(args) if args.verb == "audit" else run_table(args)
     except (ValueError, FileNotFoundError, ImportError) as error:
         print(f"kl-companion: {error}", file=sys.stderr)
-        return 2
+    except Exception as error:  # the reader's loss or a table's notebook: say what and where, not our stack
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == _file_of(args)]
+        at = theirs[-1] if theirs else at
+        print(f"kl-companion: {type(error).__name__} at {at.filename}:{at.lineno}: {error}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

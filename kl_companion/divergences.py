@@ -250,9 +250,20 @@ def inverse_slope(divergence: Divergence) -> sympy.Expr:
 
 
 _TORCH = {
-    **{name: getattr(torch, name) for name in ("exp", "log", "sqrt", "sign", "expm1", "log1p")},
+    **{name: getattr(torch, name) for name in ("exp", "log", "sqrt", "expm1", "log1p")},
     **dict.fromkeys(("abs", "Abs"), torch.abs),
+    "where": torch.where,
+    "sgn": torch.sign,
 }
+
+
+def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
+    """A piecewise expression as where(condition, this, otherwise): Python's own `if` refuses tensors."""
+    where = sympy.Function("where")
+    expr = pieces[-1][0]
+    for value, condition in reversed(pieces[:-1]):
+        expr = where(condition, value, expr)
+    return expr
 
 
 def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., torch.Tensor]:
@@ -266,6 +277,7 @@ def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., to
         return not e.free_symbols & free and not e.is_Rational and not e.is_Float
 
     folded = sympy.sympify(expr).replace(lambda e: e.is_number and is_constant(e), lambda e: e.evalf(17))
+    folded = folded.replace(sympy.Piecewise, _nested).replace(sympy.sign, sympy.Function("sgn"))
     compiled = sympy.lambdify(symbols, folded, modules=[_TORCH], cse=True)
 
     def function(*tensors: torch.Tensor) -> torch.Tensor:

@@ -125,6 +125,23 @@ def implied_f(weight: sympy.Expr) -> sympy.Expr:
     known = match_slope(slope)
     if known is not None:
         return sum((c * DIVERGENCES[n].f for n, c in known.items()), sympy.S.Zero)
+    if not slope.has(sympy.sign, sympy.Abs):
+        return _integral(slope)
+    below, above = (_integral(_on_side(slope, p)) for p in (sympy.Rational(1, 2), sympy.Integer(2)))
+    return sympy.Piecewise((below, T <= 1), (above, True))
+
+
+def _on_side(slope: sympy.Expr, point: sympy.Rational) -> sympy.Expr:
+    """The slope on one side of its kink at t = 1: |x| and sign(x) opened with the sign they have at a point."""
+
+    def sign(x: sympy.Expr) -> sympy.Integer:
+        return sympy.sign(x.subs(T, point))
+
+    return slope.replace(sympy.Abs, lambda x: sign(x) * x).replace(sympy.sign, sign)
+
+
+def _integral(slope: sympy.Expr) -> sympy.Expr:
+    """The integral of a slope from 1 to t."""
     u = sympy.Symbol("u", positive=True)
     # rule-based integration is fast and leaves what it cannot do; the full one can take minutes
     primitive = manualintegrate(sympy.expand(slope.subs(T, u)), u)

@@ -1,0 +1,274 @@
+"""Which files of the package does a piece of code really use, and what is their digest?
+
+A result table or an executed chapter is stale when, and only when, something it uses has changed. Both ask
+this module. It needs the standard library alone and never imports the package, so that a build tool can load
+it by its path. Code is read as a syntax tree:
+
+* `from kl_companion import k3` leads to the one module that defines `k3`, through the dict literal
+  `_NAMES: dict[str, str]` (public name to module) of a lazy `__init__.py`; `import kl_companion as kl; kl.k3`
+  does the same. Any package may be lazy in this way.
+* `import kl_companion.theory.calculus`, relative imports, imports inside functions and
+  `import_module("kl_companion.ops")` count. Imports under `if TYPE_CHECKING:` do not: they never run.
+* What cannot be followed counts as using everything: a starred import or a bare use of a lazy package
+  (`getattr(kl, name)`) pulls in all its public names, code that does not parse pulls in the whole package.
+* Data files (csv, yml, yaml, json) beside a used module count as used.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+PACKAGE = "kl_companion"
+DATA_SUFFIXES = (".csv", ".yml", ".yaml", ".json")
+_EVERYTHING = frozenset({"**"})
+
+
+def notebook_code(text: str) -> str:
+    """The code of a notebook as one source text.
+
+    Args:
+        text: the notebook file (JSON, format 4).
+
+    Returns:
+        The code cells in order, joined by blank lines, with IPython lines (`%magic`, `!shell`) left out.
+    """
+    cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+    return strip_magics("\n\n".join("".join(cell["source"]) for cell in cells))
+
+
+def strip_magics(source: str) -> str:
+    """Python source without the IPython lines (`%magic`, `!shell`)."""
+    return re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.M)
+
+
+def module_files(root: Path, source: str, package: str = "") -> frozenset[Path]:
+    """Every package file that a source text uses, directly or through what it imports.
+
+    Args:
+        root: the folder that holds the package's folder `kl_companion`.
+        source: Python code, for example `notebook_code(...)` of a chapter.
+        package: dotted package that the code belongs to, for its relative imports; "" for a notebook.
+
+    Returns:
+        Paths below `root`: modules, the `__init__.py` of their packages, and the data files beside them.
+    """
+    found: set[Path] = set()
+    seen: set[str] = set()
+    todo = set(_uses(source, package))
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        files, further = _resolve(root, name)
+        todo |= further
+        for path in files - found:
+            found.add(path)
+            todo |= _uses(path.read_text(encoding="utf-8"), _package_of(root, path))
+    data = {p for folder in {f.parent for f in found} for p in folder.iterdir() if p.suffix in DATA_SUFFIXES}
+    return frozenset(found | data)
+
+
+def file_digests(root: Path, files: Iterable[Path], *, docstrings: bool = True) -> dict[str, str]:
+    """The digest of each of some files.
+
+    The table of names of a lazy `__init__.py` enters only with the names whose modules are among the files:
+    a new public name elsewhere makes nothing stale.
+
+    Args:
+        root: the folder that the paths are written relative to.
+        files: files below `root`, in any order.
+        docstrings: False compares modules by syntax tree without docstrings, so that neither prose, comments
+            nor layout count.
+
+    Returns:
+        Relative path to the first 16 hexadecimal digits of a sha256, sorted by path.
+    """
+    paths = sorted(set(files))
+    used = {_module_name(root, path) for path in paths if path.suffix == ".py"}
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(_canonical(path, used, docstrings)).hexdigest()[:16]
+        for path in paths
+    }
+
+
+def files_digest(root: Path, files: Iterable[Path], *, docstrings: bool = True) -> str:
+    """One sha256 (64 hexadecimal digits) over `file_digests`: changes when a path or a content does."""
+    digests = file_digests(root, files, docstrings=docstrings)
+    lines = (f"{path}={digest}\n" for path, digest in digests.items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+# -- names used by a text: a pure function of the text -------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _uses(source: str, package: str) -> frozenset[str]:
+    """Dotted names below PACKAGE that the text refers to; "a.*" for all of a, "**" for the whole package."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return _EVERYTHING
+    uses: set[str] = set()
+    bound: dict[str, set[str]] = {}
+    for node in _running(tree):
+        for name, target in _imports(node, package):
+            if target == PACKAGE or target.startswith(PACKAGE + "."):
+                uses.add(target)
+                if name:
+                    bound.setdefault(name, set()).add(_top(target) if name == PACKAGE else target)
+    in_chain: set[int] = set()
+    for node in _running(tree):
+        if isinstance(node, ast.Attribute) and (chain := _chain(node)):
+            head, attributes = chain
+            in_chain.add(id(head))
+            uses |= {".".join([target, *attributes]) for target in bound.get(head.id, ())}
+    for node in _running(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in in_chain:
+            uses |= {f"{target}.*" for target in bound.get(node.id, ())}
+    return frozenset(uses)
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a tree but those that only a type checker reads."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if _type_checking(child):
+            for other in child.orelse:  # type: ignore[attr-defined]
+                yield from _running(other)
+        else:
+            yield from _running(child)
+
+
+def _type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
+    """Pairs (name bound in the text or "", dotted target) of an import."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.asname or _top(alias.name), alias.name
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join(parents + ([base] if base else []))
+        yield "", base
+        for alias in node.names:
+            yield alias.asname or alias.name, f"{base}.{alias.name}"
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module":
+        for argument in node.args[:1]:
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield "", argument.value
+                yield "", f"{argument.value}.*"  # what is done with the module cannot be followed
+
+
+def _top(dotted: str) -> str:
+    return dotted.partition(".")[0]
+
+
+def _chain(node: ast.expr) -> tuple[ast.Name, list[str]] | None:
+    """`a.b.c` as (node of a, ["b", "c"]); None when it does not start at a name."""
+    attributes: list[str] = []
+    while isinstance(node, ast.Attribute):
+        attributes.insert(0, node.attr)
+        node = node.value
+    return (node, attributes) if isinstance(node, ast.Name) else None
+
+
+# -- from names to files -------------------------------------------------------------------------------------
+
+
+def _resolve(root: Path, name: str) -> tuple[set[Path], set[str]]:
+    """The files that a dotted name leads to, and the names that lazy packages translate it into."""
+    if name == "**":
+        return set((root / PACKAGE).rglob("*.py")), set()
+    files: set[Path] = set()
+    further: set[str] = set()
+    folder = root
+    for part in name.split("."):
+        here = folder / part
+        names = lazy_names(folder / "__init__.py") if folder != root else {}
+        if part == "*":
+            further |= set(names.values())
+        if part in names:
+            further.add(names[part])
+        if (here / "__init__.py").is_file():
+            files.add(here / "__init__.py")
+            folder = here
+            continue
+        if here.with_suffix(".py").is_file():
+            files.add(here.with_suffix(".py"))
+        break
+    return files, further
+
+
+def lazy_names(path: Path) -> dict[str, str]:
+    """The dict literal `_NAMES` (public name to dotted module) of a lazy `__init__.py`, or {}.
+
+    Raises:
+        ValueError: `_NAMES` is computed instead of written out, so that it cannot be read without running it.
+    """
+    return _lazy_names(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
+
+
+@lru_cache(maxsize=256)
+def _lazy_names(text: str, where: str) -> dict[str, str]:
+    try:
+        node = next((n for n in ast.parse(text).body if _assigned(n) == "_NAMES"), None)
+    except SyntaxError:
+        return {}
+    if node is None:
+        return {}
+    try:
+        names = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+    except ValueError as error:
+        raise ValueError(f"{where}: _NAMES must be a dict literal {{name: module}}: {error}") from None
+    return {str(name): str(module) for name, module in names.items()}
+
+
+def _assigned(node: ast.stmt) -> str:
+    """The name that a statement assigns to at module level, or ""."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        return ast.unparse(node.targets[0])
+    return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) and node.value else ""
+
+
+def _module_name(root: Path, path: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _package_of(root: Path, path: Path) -> str:
+    return ".".join(path.relative_to(root).parent.parts)
+
+
+def _canonical(path: Path, used: set[str], docstrings: bool) -> bytes:
+    """The part of a file that decides whether results are stale."""
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return content
+    names = lazy_names(path) if path.name == "__init__.py" else {}
+    if docstrings and not names:
+        return content
+    try:
+        tree = ast.parse(content)
+    except SyntaxError:
+        return content
+    if names:
+        skip = ("_NAMES", "__all__")
+        tree.body = [n for n in tree.body if _assigned(n) not in skip and not _type_checking(n)]
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    reached = sorted((name, module) for name, module in names.items() if module in used)
+    return f"{ast.dump(tree)}\n{reached}".encode()

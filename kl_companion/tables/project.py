@@ -1,0 +1,69 @@
+"""Where the project is, which tables it has, and what is missing to work on them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT_VARIABLE = "KL_COMPANION_ROOT"
+
+
+def project_root() -> Path:
+    """The folder of the book's sources.
+
+    It is the nearest one, from the working directory upwards, that holds `_toc.yml` and `tables/`. The
+    environment variable `KL_COMPANION_ROOT`, if set, is taken instead.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    given = os.environ.get(ROOT_VARIABLE)
+    if given:
+        if not (Path(given) / "tables").is_dir():
+            raise FileNotFoundError(f"{ROOT_VARIABLE} is {given!r}, which holds no folder tables/")
+        return Path(given).resolve()
+    here = Path.cwd().resolve()
+    for folder in (here, *here.parents):
+        if (folder / "_toc.yml").is_file() and (folder / "tables").is_dir():
+            return folder
+    raise FileNotFoundError(
+        f"no folder with _toc.yml and tables/ at or above {here}: "
+        f"work inside the book's sources, or set {ROOT_VARIABLE} to their folder"
+    )
+
+
+def names() -> list[str]:
+    """The names of the project's tables, sorted: the folders of `tables/` that hold a `manifest.yml`."""
+    return sorted(path.parent.name for path in (project_root() / "tables").glob("*/manifest.yml"))
+
+
+def known_table(name: str) -> str:
+    """Return `name` if the project has such a table, else raise the ValueError that lists those it has."""
+    if name not in names():
+        raise unknown("table", name, names())
+    return name
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
+    """The error for an unknown name. It is imported late: loading a good table needs no torch."""
+    from kl_companion.checks import unknown_name
+
+    return unknown_name(kind, name, known)
+
+
+def book_extra(module: str) -> Any:
+    """Import a module that the extra `book` brings.
+
+    Raises:
+        ImportError: it is not installed; the message names the extra.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        message = f"result tables need {module}, which is not installed: pip install 'kl-companion[book]'"
+        raise ImportError(message, name=module) from None

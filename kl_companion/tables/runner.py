@@ -1,0 +1,261 @@
+"""Making a result table: one run of its notebook per point of the grid, in parallel, resumable.
+
+Every point runs in a process of its own, with one thread for arithmetic, so that neither the number of jobs
+nor their order changes a byte. A finished point is kept under `_build/tables/<name>/<profile>/`, in a folder
+named by the digest of all that it depends on; the table and its provenance are put into `tables/<name>/` at
+the very end, each in one move. So a run may be killed at any time and repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kl_companion.tables import provenance
+from kl_companion.tables.manifest import OUT, Manifest, points, read_manifest, settings
+from kl_companion.tables.project import book_extra
+from kl_companion.tables.rows import Cell, Row, parse, render, write_text
+from kl_companion.tables.store import provenance_path, table_path, to_frame, work_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+QUIET_SECONDS = 2.0
+
+
+class TableError(RuntimeError):
+    """A table could not be made: a run of its notebook failed, or its rows are not what the manifest says."""
+
+
+class Point(NamedTuple):
+    """One run of the notebook: its values on the grid, and the folder of what it leaves."""
+
+    values: dict[str, Cell]
+    parameters: dict[str, Any]
+    folder: Path
+
+    @property
+    def rows(self) -> Path:
+        """The file that exists when, and only when, the point is finished."""
+        return self.folder / "rows.csv"
+
+
+def run(
+    name: str,
+    *,
+    profile: str = "cpu",
+    jobs: int = 1,
+    progress: Callable[[str], None] | None = None,
+    fresh: bool = False,
+    into: str | os.PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """Compute a result table.
+
+    Args:
+        name: a folder of `tables/`.
+        profile: "cpu" writes `table.csv`, "gpu" `table.gpu.csv`; "smoke" never touches `tables/`.
+        jobs: number of points that run at the same time.
+        progress: receives a line per finished point; by default they go to the standard error stream as soon
+            as the run has taken two seconds.
+        fresh: run all points, also those that an earlier run has finished.
+        into: a folder for the table, its provenance and the finished points, instead of their usual places.
+
+    Returns:
+        The table, as `load` returns it.
+
+    Raises:
+        ValueError: an unknown table or profile, a manifest that is not right, a parameter that the notebook
+            does not know, `jobs` below 1.
+        TableError: a notebook failed or handed over wrong rows. Other points stay finished, and the table is
+            as it was.
+        RuntimeError: profile "gpu" without a CUDA device.
+        ImportError: the extra `book` is not installed.
+    """
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise ValueError(f"jobs is {jobs!r}, expected a whole number from 1 on")
+    manifest = read_manifest(name)
+    grid = settings(manifest, profile).grid
+    if profile == "gpu" and provenance.gpu_name() is None:
+        raise RuntimeError(f"profile 'gpu' of table {name!r} needs a CUDA device, and torch finds none")
+    for module in ("joblib", "papermill"):
+        book_extra(module)
+    clock, record = time.monotonic(), provenance.begin(manifest, profile)
+    work = Path(into).resolve() / "points" if into else work_folder(manifest, profile)
+    every = _points(manifest, record, work)
+    todo = [point for point in every if fresh or not point.rows.is_file()]
+    _run_points(manifest, todo, len(every), jobs, _reporter(progress, clock))
+    rows = [row for point in every for row in _read(manifest, point, point.rows)]
+    try:
+        table = render(rows, manifest.columns, manifest.key, grid)
+    except ValueError as error:
+        raise TableError(f"{name}: {error}") from None
+    seconds, resumed = time.monotonic() - clock, len(every) - len(todo)
+    record = provenance.finish(record, table=table, seconds=seconds, resumed=resumed, total=len(every))
+    target = Path(into).resolve() / "table.csv" if into else table_path(manifest, profile)
+    if todo or not _made(target, table, record):
+        _put(work, target, table, json.dumps(record, sort_keys=True, indent=2) + "\n")
+    return to_frame(parse(table, manifest.columns), manifest.columns)
+
+
+def _points(manifest: Manifest, record: dict[str, Any], work: Path) -> list[Point]:
+    """The points of the grid; a folder's name is the digest of all that its rows depend on."""
+    sources = record["digests"]
+    columns = [(column.name, column.type, column.missing) for column in manifest.columns]
+    common = [sources["notebook"], sources["package"], record["versions"], columns]
+    found = []
+    for values in points(record["grid"]):
+        given = {**record["parameters"], **values}
+        content = json.dumps([common, given], sort_keys=True).encode()
+        found.append(Point(values, given, work / hashlib.sha256(content).hexdigest()[:16]))
+    return found
+
+
+def _run_points(
+    manifest: Manifest, todo: list[Point], total: int, jobs: int, report: Callable[[str], None]
+) -> None:
+    """Run points; after a failure those under way are finished, and no others begun."""
+    joblib = book_extra("joblib")
+    failed = threading.Event()
+    errors: list[str] = []
+    done = total - len(todo)
+    if done:
+        report(f"{manifest.name} [{done}/{total}] finished before")
+
+    def attempt(point: Point) -> tuple[Point, float, str | None]:
+        begin = time.monotonic()
+        error = None if failed.is_set() else _run_point(manifest, point)
+        if error:
+            failed.set()
+        return point, time.monotonic() - begin, error
+
+    # threads suffice: each only waits for the process of its point
+    parallel = joblib.Parallel(
+        n_jobs=jobs, backend="threading", return_as="generator_unordered", pre_dispatch=jobs
+    )
+    for point, seconds, error in parallel(joblib.delayed(attempt)(point) for point in todo):
+        if error:
+            errors.append(error)
+        elif point.rows.is_file():
+            done += 1
+            report(f"{manifest.name} [{done}/{total}] {_named(point)}{seconds:.1f} s")
+    if errors:
+        raise TableError("\n".join(errors))
+
+
+def _run_point(manifest: Manifest, point: Point) -> str | None:
+    """Run one point and keep its rows; the message if that fails, else None."""
+    point.rows.unlink(missing_ok=True)
+    point.folder.mkdir(parents=True, exist_ok=True)
+    written, executed = point.folder / "rows.part.csv", point.folder / "executed.ipynb"
+    written.unlink(missing_ok=True)
+    ipython = point.folder / "ipython"
+    specification = {
+        "notebook": str(manifest.notebook),
+        "parameters": {**point.parameters, OUT: str(written)},
+        "executed": str(executed),
+        "ipython": str(ipython),
+    }
+    write_text(point.folder / "specification.json", json.dumps(specification))
+    status, message = _process(point.folder / "specification.json", _environment(ipython))
+    if status == 0:
+        try:
+            _read(manifest, point, written)
+            os.replace(written, point.rows)
+            return None
+        except TableError as error:
+            return str(error)
+    return f"{manifest.name}, point {_named(point)}failed. {message}\nExecuted so far: {executed}"
+
+
+def _process(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run `point.py`; its status and what it says about a failure."""
+    log = specification.with_name("log.txt")
+    command = [sys.executable, "-m", "kl_companion.tables.point", str(specification)]
+    with log.open("wb") as stream:
+        # the pipe stays open as long as this process lives: the other one ends when it is closed
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=stream, stderr=stream, env=environment, cwd=log.parent
+        )
+        status = process.wait()
+        if process.stdin:
+            process.stdin.close()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    begin = max((number for number, line in enumerate(lines) if line.startswith("cell [")), default=None)
+    return status, "\n".join(lines[-12:] if begin is None else lines[begin:])
+
+
+def _environment(ipython: Path) -> dict[str, str]:
+    """The variables of a run: one thread, a fixed hash seed, and the package that was digested."""
+    paths = [str(provenance.PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]
+    fixed = {
+        "PYTHONHASHSEED": "0",
+        "IPYTHONDIR": str(ipython),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    return {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), **fixed}
+
+
+def _read(manifest: Manifest, point: Point, path: Path) -> list[Row]:
+    """The checked rows of a point."""
+    where = f"{manifest.name}, point {_named(point)}"
+    if not path.is_file():
+        wanted = f"expected tables.write_rows({OUT}, rows) in {manifest.notebook.name}"
+        raise TableError(f"{where}no rows were written, {wanted}")
+    try:
+        return parse(path.read_text(encoding="utf-8"), manifest.columns, point.values)
+    except ValueError as error:
+        raise TableError(f"{where}{error}") from None
+
+
+def _named(point: Point) -> str:
+    values = " ".join(f"{name}={value}" for name, value in point.values.items())
+    return f"{values or 'the only one'}: "
+
+
+def _reporter(progress: Callable[[str], None] | None, clock: float) -> Callable[[str], None]:
+    if progress is not None:
+        return progress
+
+    def report(line: str) -> None:
+        elapsed = time.monotonic() - clock
+        if elapsed > QUIET_SECONDS:
+            print(f"{line} ({elapsed:.0f} s since the start)", file=sys.stderr, flush=True)
+
+    return report
+
+
+def _made(target: Path, table: str, record: Mapping[str, Any]) -> bool:
+    """Is this very table in its place already? Then its provenance tells of the run that did the work."""
+    path = provenance_path(target)
+    if not target.is_file() or not path.is_file() or target.read_bytes() != table.encode():
+        return False
+    try:
+        old = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return all(old.get(field) == record[field] for field in ("digests", "versions", "grid", "parameters"))
+
+
+def _put(work: Path, target: Path, table: str, record: str) -> None:
+    """Move both files into their places when both are written."""
+    work.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pairs = [(table, target), (record, provenance_path(target))]
+    parts = [work / f"{path.name}.{os.getpid()}.part" for _, path in pairs]
+    try:
+        for (text, _), part in zip(pairs, parts, strict=True):
+            part.write_text(text, encoding="utf-8", newline="")
+        for (_, path), part in zip(pairs, parts, strict=True):
+            os.replace(part, path)
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)

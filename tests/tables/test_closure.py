@@ -1,0 +1,133 @@
+"""What a text uses: read from the syntax tree of a toy package, without importing it."""
+
+from pathlib import Path
+
+import pytest
+
+from kl_companion.tables import closure
+
+TOY = {
+    "__init__.py": """
+        from typing import TYPE_CHECKING
+        _NAMES: dict[str, str] = {"k3": "kl_companion.estimators.sampled", "audit": "kl_companion.auditing",
+                                  "theme": "kl_companion.plotting"}
+        __all__ = list(_NAMES)
+        if TYPE_CHECKING:
+            from .plotting import theme
+        def __getattr__(name): ...
+        """,
+    "ops.py": "def log(x): return x",
+    "plotting.py": "def theme(): ...",
+    "estimators/__init__.py": "from . import sampled",
+    "estimators/sampled.py": "from ..ops import log\ndef k3(): ...",
+    "auditing/__init__.py": "from .audit import audit",
+    "auditing/audit.py": "def audit():\n    from kl_companion import k3",
+    "claims/__init__.py": "",
+    "claims/ledger.py": "",
+    "claims/register.csv": "id\n",
+}
+K3 = {"__init__.py", "estimators/__init__.py", "estimators/sampled.py", "ops.py"}
+AUDIT = K3 | {"auditing/__init__.py", "auditing/audit.py"}
+CLAIMS = {"__init__.py", "claims/__init__.py", "claims/ledger.py", "claims/register.csv"}
+LAZY = AUDIT | {"plotting.py"}
+EVERYTHING = set(TOY)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in TOY.items():
+        path = tmp_path / closure.PACKAGE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = text.splitlines()
+        path.write_text("\n".join(line.removeprefix("        ") for line in lines) + "\n")
+    (tmp_path / "kl_companionship.py").touch()
+    return tmp_path
+
+
+def used(root: Path, source: str, package: str = "") -> set[str]:
+    files = closure.module_files(root, source, package)
+    return {p.relative_to(root / closure.PACKAGE).as_posix() for p in files}
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        ("import math, torch", set()),
+        ("import kl_companion", {"__init__.py"}),
+        ("from kl_companion import k3", K3),
+        ("import kl_companion as kl\nkl.k3(1, 2)", K3),
+        ("import kl_companion\nkl_companion.k3(1, 2)", K3),
+        ("import kl_companion as kl\nkl.__version__", {"__init__.py"}),
+        ("from kl_companion import theme as t\nt()", {"__init__.py", "plotting.py"}),
+        ("from kl_companion.estimators import k3", K3),
+        ("import kl_companion.estimators.sampled as s", K3),
+        ("from kl_companion import estimators\nestimators.sampled.k3", K3),
+        ("def f():\n    from kl_companion import audit", AUDIT),
+        ("from . import audit", {"__init__.py", "auditing/__init__.py", "auditing/audit.py"} | K3),
+        ("from importlib import import_module\nimport_module('kl_companion.ops')", {"__init__.py", "ops.py"}),
+        ("from kl_companion.claims import ledger", CLAIMS),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from kl_companion import k3", set()),
+        ("from kl_companion import *", LAZY),
+        ("import kl_companion as kl\ngetattr(kl, name)", LAZY),
+        ("from kl_companion import (", EVERYTHING),
+        ("from kl_companionship import k3", set()),
+    ],
+)
+def test_a_text_uses_exactly(root: Path, source: str, want: set[str]) -> None:
+    package = "kl_companion.auditing" if source.startswith("from .") else ""
+    source = source.replace("from .", "from ..", 1) if package else source
+    assert used(root, source, package) == want
+
+
+def test_a_lazy_package_below_the_root_is_followed_by_name(root: Path) -> None:
+    init = root / "kl_companion/claims/__init__.py"
+    init.write_text('_NAMES = {"load": "kl_companion.claims.ledger", "draw": "kl_companion.plotting"}\n')
+    assert used(root, "from kl_companion import claims\nclaims.load()") == CLAIMS
+    plot = CLAIMS - {"claims/ledger.py"} | {"plotting.py"}
+    assert used(root, "from kl_companion.claims import draw") == plot
+
+
+def test_computed_names_are_refused(root: Path) -> None:
+    (root / "kl_companion/__init__.py").write_text("_NAMES = dict(k3='kl_companion.ops')\n")
+    with pytest.raises(ValueError, match=r"__init__\.py: _NAMES must be a dict literal"):
+        closure.module_files(root, "from kl_companion import k3")
+
+
+def digest(root: Path, docstrings: bool) -> str:
+    files = closure.module_files(root, "from kl_companion import k3")
+    return closure.files_digest(root, files, docstrings=docstrings)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "bytes_change", "tree_changes"),
+    [
+        ("ops.py", "return x", "return -x", True, True),
+        ("ops.py", "return x", "return x  # a comment", True, False),
+        ("ops.py", "def log(x): return x", 'def log(x):\n    "Doc."\n    return x', True, False),
+        ("plotting.py", "...", "return 1", False, False),
+        ("__init__.py", '"theme": "kl_companion.plotting"', '"theme": "kl_companion.claims"', False, False),
+        ("__init__.py", '"audit": ', '"k33": "kl_companion.ops", "audit": ', True, True),
+        ("__init__.py", "def __getattr__", "x = 1\ndef __getattr__", True, True),
+    ],
+)
+def test_digest_sees_what_matters(
+    root: Path, name: str, old: str, new: str, bytes_change: bool, tree_changes: bool
+) -> None:
+    path = root / "kl_companion" / name
+    text = path.read_text()
+    assert text.count(old) == 1
+    before = digest(root, True), digest(root, False)
+    path.write_text(text.replace(old, new))
+    assert (digest(root, True) != before[0], digest(root, False) != before[1]) == (bytes_change, tree_changes)
+    path.write_text(text)
+    assert (digest(root, True), digest(root, False)) == before
+
+
+def test_notebook_code_drops_prose_and_magics() -> None:
+    cells = [
+        '{"cell_type": "markdown", "source": ["from kl_companion import k3"]}',
+        '{"cell_type": "code", "source": ["%matplotlib inline\\n", "x = 1"]}',
+        '{"cell_type": "code", "source": "!ls\\ny = 7 % 2"}',
+    ]
+    notebook = f'{{"cells": [{", ".join(cells)}]}}'
+    assert closure.notebook_code(notebook).split() == ["x", "=", "1", "y", "=", "7", "%", "2"]

@@ -1,0 +1,65 @@
+"""A run that is killed half-way leaves no half-written table, and the next one goes on where it stopped."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kl_companion import tables
+
+Edit = Callable[[str, str, str], None]
+PATIENCE = 40.0
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"waited {PATIENCE:.0f} s until {what}"
+        time.sleep(0.02)
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.interruption
+@pytest.mark.parametrize("before", [None, "the table of an earlier run\n"])
+def test_a_killed_run_is_resumed(project: Path, edit: Edit, toy: dict[str, Any], before: str | None) -> None:
+    log, hang, folder = project / "log", project / "hang", project / "tables/toy"
+    hang.touch()  # the second point does not end before this file is gone
+    edit("tables/toy/manifest.yml", "{scale: 2.0}", f"{{scale: 2.0, hang: {hang}, log: {log}}}")
+    if before is not None:
+        (folder / "table.csv").write_text(before)
+    names = sorted(path.name for path in folder.iterdir())
+    code = f"import sys; sys.path.insert(0, {str(Path(tables.__file__).parents[2])!r})\n"
+    code += "from kl_companion import tables; tables.run('toy')"
+    runner = subprocess.Popen([sys.executable, "-c", code], cwd=project, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: log.is_file() and "b1" in log.read_text(), "the second point is under way")
+        below = psutil.Process(runner.pid).children(recursive=True)
+    finally:
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+    assert runner.returncode == -signal.SIGKILL
+    assert len(below) >= 2  # the process of the point, and its kernel
+    wait_until(lambda: all(map(gone, below)), "nothing of the killed run is left running")
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert before is None or (folder / "table.csv").read_text() == before
+    assert len(list(project.glob("_build/tables/toy/cpu/*/rows.csv"))) == 1
+
+    hang.unlink()
+    tables.run("toy", jobs=2, progress=lambda line: None)
+    runs = [line[:2] for line in log.read_text().splitlines()]
+    assert runs[:2] == ["b0", "b1"]
+    assert sorted(runs[2:]) == ["a0", "a1", "b1"]
+    assert (folder / "table.csv").read_text() == toy["table"]
+    assert tables.check() == []

@@ -1,0 +1,44 @@
+"""The project's own tables: all of them in order, each able to run, the quick ones the same byte for byte."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kl_companion import tables
+
+ROOT = Path(__file__).resolve().parents[1]
+MANIFESTS = {path.parent.name: path for path in sorted(ROOT.glob("tables/*/manifest.yml"))}
+
+
+def _repeatable(manifest: Path) -> bool:
+    data = yaml.safe_load(manifest.read_text(encoding="utf-8"))
+    return data.get("cost") == "seconds" and data.get("deterministic") is True
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KL_COMPANION_ROOT", raising=False)
+    monkeypatch.chdir(ROOT)
+
+
+def test_there_are_tables() -> None:
+    assert tables.names() == list(MANIFESTS)
+    assert MANIFESTS, "tables/ holds no table"
+
+
+def test_no_table_has_a_problem() -> None:
+    assert tables.check() == []
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_the_smoke_profile_runs(name: str, tmp_path: Path) -> None:
+    frame = tables.run(name, profile="smoke", jobs=2, into=tmp_path)
+    assert len(frame) > 0
+    assert list(frame.columns) == list(tables.load(name).columns)
+
+
+@pytest.mark.parametrize("name", [name for name, path in MANIFESTS.items() if _repeatable(path)])
+def test_a_quick_table_is_the_same_byte_for_byte(name: str, tmp_path: Path) -> None:
+    tables.run(name, jobs=2, into=tmp_path)
+    assert (tmp_path / "table.csv").read_bytes() == (ROOT / "tables" / name / "table.csv").read_bytes()

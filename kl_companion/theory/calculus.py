@@ -132,7 +132,7 @@ def implied_f(weight: sympy.Expr) -> sympy.Expr:
 
 
 def _on_side(slope: sympy.Expr, point: sympy.Rational) -> sympy.Expr:
-    """The slope on one side of its kink at t = 1: |x| and sign(x) opened with the sign they have at a point."""
+    """The slope on one side of its kink at t = 1: |x| and sign(x) with the sign they have at a point."""
 
     def sign(x: sympy.Expr) -> sympy.Integer:
         return sympy.sign(x.subs(T, point))

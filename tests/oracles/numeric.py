@@ -1,20 +1,17 @@
 """Derivatives by differences or from explicit sums; numbers near w = 1; shares no code with the package."""
 
 import math
-from collections.abc import Callable
 
 import torch
 
-Scalar = Callable[[torch.Tensor], torch.Tensor]
 
-
-def gradient(function: Scalar, at: torch.Tensor) -> torch.Tensor:
+def gradient(function, at: torch.Tensor) -> torch.Tensor:
     """Gradient of a scalar function written as an explicit sum."""
     x = at.detach().clone().requires_grad_()
     return torch.autograd.grad(function(x), x)[0]
 
 
-def finite_difference(function: Scalar, at: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
+def finite_difference(function, at: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
     """The same by central differences, one coordinate after the other."""
     out = torch.zeros_like(at)
     for i in range(at.numel()):
@@ -25,7 +22,7 @@ def finite_difference(function: Scalar, at: torch.Tensor, step: float = 1e-6) ->
     return out
 
 
-def jacobian(field: Scalar, at: torch.Tensor, step: float = 1e-5) -> torch.Tensor:
+def jacobian(field, at: torch.Tensor, step: float = 1e-5) -> torch.Tensor:
     """Matrix of central differences of a vector field, [numel, numel]; column j moves coordinate j."""
     columns = []
     for j in range(at.numel()):

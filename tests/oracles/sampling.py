@@ -7,16 +7,11 @@ each token under the policy, as tensors that carry its gradient.
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
-World = dict[str, Any]
-GroupLoss = Callable[[list[tuple[tuple[int, ...], list[torch.Tensor], list[torch.Tensor]]]], torch.Tensor]
 
-
-def steps(world: World, logits: torch.Tensor, leaf: tuple[int, ...]) -> list[torch.Tensor]:
+def steps(world: dict, logits: torch.Tensor, leaf: tuple[int, ...]) -> list[torch.Tensor]:
     """Log-prob of each token of one leaf."""
     out = []
     for i, token in enumerate(leaf):
@@ -25,17 +20,17 @@ def steps(world: World, logits: torch.Tensor, leaf: tuple[int, ...]) -> list[tor
     return out
 
 
-def chance(world: World, logits: torch.Tensor, leaf: tuple[int, ...]) -> float:
+def chance(world: dict, logits: torch.Tensor, leaf: tuple[int, ...]) -> float:
     """Probability of one leaf, as a number without gradient."""
     return math.exp(math.fsum(x.item() for x in steps(world, logits.detach(), leaf)))
 
 
 def expected(
-    world: World,
+    world: dict,
     policy: torch.Tensor,
     reference: torch.Tensor,
     sampler: torch.Tensor,
-    loss: GroupLoss,
+    loss,
     size: int,
 ) -> torch.Tensor:
     """Sum over all groups of (fixed chance of being sampled) times the loss of the group."""

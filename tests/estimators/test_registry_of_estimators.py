@@ -1,0 +1,100 @@
+"""The registry of estimators: a dict, a decorator that changes nothing, and names that are looked up."""
+
+import re
+
+import jaxtyping
+import pytest
+
+from kl_companion.divergences import DIVERGENCES
+from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator, register_estimator, registry
+
+
+@pytest.fixture(autouse=True)
+def restored(monkeypatch):
+    """What a test registers is gone after it."""
+    kept = dict(ESTIMATORS)
+    yield
+    ESTIMATORS.clear()
+    ESTIMATORS.update(kept)
+
+
+def plain(logp, ref_logp):
+    return logp - ref_logp
+
+
+def test_registering_returns_the_function_untouched():
+    back = register_estimator("mine", target="reverse_kl", source="a note")(plain)
+    assert back is plain
+    assert ESTIMATORS["mine"] == Estimator("mine", plain, "reverse_kl", "sampled", "a note")
+    assert get_estimator("mine").fn is plain
+
+
+def test_inputs_are_recorded():
+    register_estimator("mine", target="pearson", source="a note", inputs="vocab")(plain)
+    assert ESTIMATORS["mine"].inputs == "vocab"
+    assert ESTIMATORS["mine"].target == "pearson"
+
+
+def test_a_name_taken_by_another_function_is_refused():
+    def k3(logp, ref_logp):
+        return ref_logp - logp
+
+    before = ESTIMATORS["k3"]
+    wanted = "estimator 'k3' is registered already, by kl_companion.estimators.sampled"
+    with pytest.raises(ValueError, match=wanted):
+        register_estimator("k3", target="reverse_kl", source="a note")(k3)
+    assert ESTIMATORS["k3"] is before
+
+
+def test_a_module_that_is_loaded_again_may_register_again():
+    def again(logp, ref_logp):
+        return logp - ref_logp
+
+    again.__module__, again.__qualname__ = plain.__module__, plain.__qualname__
+    register_estimator("mine", target="reverse_kl", source="a note")(plain)
+    register_estimator("mine", target="reverse_kl", source="a note")(again)
+    assert ESTIMATORS["mine"].fn is again
+
+
+def test_inputs_of_another_kind_are_refused(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(
+        ValueError, match=r"unknown inputs 'vocabs'\. Did you mean 'vocab'\? Known: sampled, vocab"
+    ):
+        register_estimator("mine", target="reverse_kl", source="a note", inputs="vocabs")
+    assert "mine" not in ESTIMATORS
+
+
+def test_estimators_by_name():
+    k3 = ESTIMATORS["k3"]
+    assert get_estimator("k3") is k3
+    assert get_estimator(k3) is k3
+    assert get_estimator("k_lambda(0.25)").name == "k_lambda(0.25)"
+    assert "k_lambda(0.25)" not in ESTIMATORS  # looking a member up registers nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("k3_plus", "unknown estimator 'k3_plus'. Did you mean 'k3_plus_plus'? Known: exact_forward_kl"),
+        ("k_lambda", "Did you mean 'k_lambda("),
+        ("k_lambda(0.5", "unknown estimator 'k_lambda(0.5'"),
+        ("nothing like it", "unknown estimator 'nothing like it'. Known: "),
+    ],
+)
+def test_unknown_names_list_the_known(name, wanted):
+    with pytest.raises(ValueError, match=re.escape(wanted)) as caught:
+        get_estimator(name)
+    assert all(known in str(caught.value) for known in ESTIMATORS)
+    assert all(f"{family}(...)" in str(caught.value) for family in registry.ESTIMATOR_FAMILIES)
+
+
+def test_what_importing_the_package_registers():
+    assert {"k1", "k2", "k3", "k3_plus_plus", "k4", "k5", "k_lambda(0.5)"} <= set(ESTIMATORS)
+    assert {f"kf_plus_plus({d})" for d in DIVERGENCES} <= set(ESTIMATORS)
+    vocab = {n: e.target for n, e in ESTIMATORS.items() if e.inputs == "vocab"}
+    assert vocab["exact_kl"] == "reverse_kl"
+    assert vocab["exact_forward_kl"] == "forward_kl"
+    assert ESTIMATORS["k5"].target == "forward_kl"
+    assert all(ESTIMATORS[n].target == "reverse_kl" for n in ("k1", "k2", "k3", "k3_plus_plus", "k4"))
+    assert all(ESTIMATORS[f"kf_plus_plus({d})"].target == d for d in DIVERGENCES)

@@ -1,0 +1,154 @@
+"""Errors at the door: what each check lets pass, and what it says when it does not."""
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kl_companion import checks
+
+QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def as_installed(monkeypatch):
+    """Without pytest's own checker of types, which would answer before the function does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def test_an_unknown_name_lists_the_known_and_offers_the_nearest():
+    error = checks.unknown_name("estimator", "k3_plus_plsu", ["k3_plus_plus", "k1"])
+    assert isinstance(error, ValueError)
+    assert str(error) == (
+        "unknown estimator 'k3_plus_plsu'. Did you mean 'k3_plus_plus'? Known: k1, k3_plus_plus"
+    )
+
+
+def test_a_name_like_no_other_gets_no_hint():
+    assert str(checks.unknown_name("table", "zzz", ["k1"])) == "unknown table 'zzz'. Known: k1"
+
+
+def test_choice():
+    checks.check_choice("how", "sum", ("sum", "mean"))
+    with pytest.raises(ValueError, match=r"unknown how 'sun'\. Did you mean 'sum'\? Known: mean, sum"):
+        checks.check_choice("how", "sun", ("sum", "mean"))
+
+
+def test_shape():
+    checks.check_shape("x", torch.zeros(2, 3), (2, 3), "y [batch, seq]")
+    wanted = r"^x has shape \[2, 3\], expected \[2, 4\] like y \[batch, seq\]$"
+    with pytest.raises(ValueError, match=wanted):
+        checks.check_shape("x", torch.zeros(2, 3), (2, 4), "y [batch, seq]")
+    with pytest.raises(ValueError, match=r"shape \[3\], expected \[3, 1\]"):
+        checks.check_shape("x", torch.zeros(3), (3, 1), "y")
+
+
+def test_floating(as_installed):
+    checks.check_floating("x", torch.zeros(2))
+    with pytest.raises(ValueError, match=r"^x has dtype torch.int64, expected floating point$"):
+        checks.check_floating("x", torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"^x is a list, expected a torch.Tensor$"):
+        checks.check_floating("x", [0.1])
+
+
+def test_nan_is_refused_with_its_place():
+    x = torch.tensor([[0.0, 1.0], [NAN, NAN]])
+    with pytest.raises(ValueError, match=r"^x is NaN at \[1, 0\]: expected numbers$"):
+        checks.check_no_nan("x", x)
+    checks.check_no_nan("x", x, torch.tensor([[True, True], [False, False]]))
+    with pytest.raises(ValueError, match=r"NaN at \[1, 1\]"):
+        checks.check_no_nan("x", x, torch.tensor([[True, True], [False, True]]))
+
+
+def test_log_probabilities_of_sampled_tokens():
+    checks.check_log_probabilities("logp", torch.tensor([[-1e4, 0.0, -0.5]]))
+    with pytest.raises(ValueError, match=r"logp is 0\.25 at \[0, 1\], expected at most 0.*not logits"):
+        checks.check_log_probabilities("logp", torch.tensor([[-1.0, 0.25]]))
+    with pytest.raises(ValueError, match=r"logp is -inf at \[0, 1\].*probability zero"):
+        checks.check_log_probabilities("logp", torch.tensor([[-1.0, -INF]]))
+    with pytest.raises(ValueError, match=r"logp is NaN at \[0, 0\]"):
+        checks.check_log_probabilities("logp", torch.tensor([[NAN]]))
+    with pytest.raises(ValueError, match=r"logp has dtype torch.int64"):
+        checks.check_log_probabilities("logp", torch.zeros(1, 1, dtype=torch.long))
+
+
+def test_log_probabilities_outside_the_mask_are_not_read():
+    inside = torch.tensor([[True, False, False, False]])
+    checks.check_log_probabilities("logp", torch.tensor([[-1.0, NAN, 3.0, -INF]]), inside)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rounding_above_zero_is_forgiven_and_no_more(dtype):
+    eps = torch.finfo(dtype).eps
+    checks.check_log_probabilities("logp", torch.tensor([32 * eps], dtype=dtype))
+    with pytest.raises(ValueError, match="expected at most 0"):
+        checks.check_log_probabilities("logp", torch.tensor([128 * eps], dtype=dtype))
+
+
+def test_distributions():
+    half = torch.tensor([0.5, 0.5]).log()
+    checks.check_distribution("p", half)
+    checks.check_distribution("p", half.expand(2, 3, 2))
+    checks.check_distribution("p", torch.zeros(0, 3))  # no row, nothing wrong
+    checks.check_distribution("p", torch.tensor([[0.0, -INF], [-INF, 0.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_a_large_vocabulary_rounds_and_passes(dtype, offset):
+    scores = torch.randn(2, 152_064, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    for scale in (1, 3, 4, 5, 6):
+        checks.check_distribution("p", (scores * scale + offset).log_softmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("x", "wanted"),
+    [
+        (torch.tensor([[0.5, 0.5], [0.5, 0.25]]).log(), r"p has a row \[1\].*sum to 0\.75, expected 1"),
+        (torch.tensor([0.0, 0.0]), r"sum to 2, expected 1.*log_softmax"),
+        (torch.tensor([-INF, -INF]), r"sum to 0, expected 1"),
+        (torch.tensor([0.5, 0.5 + 1e-5], dtype=torch.float64).log(), r"sum to 1\.00001, expected 1"),
+        (torch.tensor([[0.0, NAN]]), r"p is NaN at \[0, 1\]"),
+        (torch.tensor([INF, 0.0]), r"sum to inf, expected 1"),
+        (torch.tensor(0.0), r"p has shape \[\], expected \[\.\.\., vocab\]"),
+        (torch.zeros(2, 0), r"p has shape \[2, 0\].*vocab of at least 1"),
+        (torch.zeros(2, dtype=torch.long), r"p has dtype torch.int64, expected floating point"),
+    ],
+)
+def test_what_is_not_a_distribution_is_refused(x, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        checks.check_distribution("p", x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.float32])
+def test_masks(dtype):
+    checks.check_mask(torch.tensor([[0, 1], [1, 1]]).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("mask", "wanted"),
+    [
+        (torch.ones(3), r"completion_mask has shape \[3\], expected \[batch, seq\]"),
+        (torch.tensor([[1.0, 0.5]]), r"neither 0 nor 1 at \[0, 1\]"),
+        (torch.tensor([[1.0, NAN]]), r"neither 0 nor 1 at \[0, 1\]"),
+        (torch.tensor([[1, 0], [0, 0]]), r"row \[1\] has no token: expected at least one per sequence"),
+        ("a mask", r"completion_mask has shape a mask, expected \[batch, seq\]"),
+    ],
+)
+def test_what_is_not_a_mask_is_refused(mask, wanted, as_installed):
+    with pytest.raises(ValueError, match=wanted):
+        checks.check_mask(mask)
+
+
+@QUICK
+@given(
+    st.lists(st.lists(st.floats(-30, 30), min_size=3, max_size=3), min_size=1, max_size=4), st.floats(0.01, 3)
+)
+def test_log_softmax_passes_and_a_shifted_row_does_not(rows, shift):
+    logp = torch.tensor(rows, dtype=torch.float64).log_softmax(-1)
+    checks.check_distribution("p", logp)
+    for moved in (logp + shift, logp - shift):
+        with pytest.raises(ValueError, match="expected 1"):
+            checks.check_distribution("p", moved)

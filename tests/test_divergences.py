@@ -1,0 +1,334 @@
+"""Only f is typed in: what is derived from it, against numbers and formulas derived by hand."""
+
+import math
+from typing import NamedTuple
+
+import pytest
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sympy import Rational, exp, log, oo, sqrt
+
+from kl_companion import divergences as dv
+from kl_companion.divergences import DIVERGENCES, T, W, amari_alpha, power_divergence
+from tests.oracles.numeric import exp_minus_line
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+S = sympy.Symbol("s", real=True)
+POINTS = [Rational(1, 50), Rational(2, 5), Rational(9, 10), 1, Rational(13, 10), 2, 11]
+NAMES = list(DIVERGENCES)
+HALF = Rational(1, 2)
+
+
+class Hand(NamedTuple):
+    """Derived with pencil from the normalized generator: f - f'(1)(t - 1)."""
+
+    at_two: object  # f(2)
+    slope_at_two: object  # f'(2)
+    dual_at_two: object  # 2 f(1/2)
+    curvature: object  # f''(1)
+    at_zero: object  # f(0+)
+    at_infinity: object  # lim f(t)/t
+    slopes: tuple  # f'(0+), f'(oo)
+    inverse: object  # solution of f'(t) = s
+
+
+HAND = {
+    # t log t - t + 1; f' = log t
+    "reverse_kl": Hand(2 * log(2) - 1, log(2), 1 - log(2), 1, 1, oo, (-oo, oo), exp(S)),
+    # t - 1 - log t; f' = 1 - 1/t
+    "forward_kl": Hand(1 - log(2), HALF, 2 * log(2) - 1, 1, oo, 1, (-oo, 1), 1 / (1 - S)),
+    # (t log t - (t + 1) log((t + 1)/2)) / 2; f' = log(2t/(t + 1)) / 2; its own dual
+    "jensen_shannon": Hand(
+        log(2) - Rational(3, 2) * log(Rational(3, 2)),
+        log(Rational(4, 3)) / 2,
+        log(2) - Rational(3, 2) * log(Rational(3, 2)),
+        Rational(1, 4),
+        log(2) / 2,
+        log(2) / 2,
+        (-oo, log(2) / 2),
+        exp(2 * S) / (2 - exp(2 * S)),
+    ),
+    # (sqrt t - 1)^2 / 2; f' = (1 - 1/sqrt t) / 2; its own dual
+    "squared_hellinger": Hand(
+        Rational(3, 2) - sqrt(2),
+        HALF - sqrt(2) / 4,
+        Rational(3, 2) - sqrt(2),
+        Rational(1, 4),
+        HALF,
+        HALF,
+        (-oo, HALF),
+        1 / (1 - 2 * S) ** 2,
+    ),
+    # (t - 1)^2; f' = 2(t - 1); the dual is neyman
+    "pearson": Hand(1, 2, HALF, 2, 1, oo, (-2, oo), 1 + S / 2),
+    # (t - 1)^2 / t; f' = 1 - 1/t^2; the dual is pearson
+    "neyman": Hand(HALF, Rational(3, 4), 1, 2, oo, 1, (-oo, 1), 1 / sqrt(1 - S)),
+    # |t - 1| / 2; f' = sign(t - 1) / 2; its own dual; no curvature, no inverse
+    "total_variation": Hand(HALF, HALF, HALF, sympy.nan, HALF, HALF, (-HALF, HALF), None),
+    # 16/3 (1 - t^(3/4)) + 4 (t - 1); f' = 4 (1 - t^(-1/4)); dual 16/3 (1 - t^(1/4)) + 4/3 (t - 1)
+    "amari_alpha(0.5)": Hand(
+        Rational(28, 3) - Rational(16, 3) * 2 ** Rational(3, 4),
+        4 - 4 * 2 ** Rational(-1, 4),
+        Rational(20, 3) - Rational(16, 3) * 2 ** Rational(1, 4),
+        1,
+        Rational(4, 3),
+        4,
+        (-oo, 4),
+        (1 - S / 4) ** -4,
+    ),
+    # 4/3 (t^(3/2) - 1 - 3/2 (t - 1)); f' = 2 (sqrt t - 1)
+    "power_divergence(1.5)": Hand(
+        Rational(8, 3) * sqrt(2) - Rational(10, 3),
+        2 * sqrt(2) - 2,
+        Rational(2, 3) * sqrt(2) - Rational(2, 3),
+        1,
+        Rational(2, 3),
+        oo,
+        (-2, oo),
+        (1 + S / 2) ** 2,
+    ),
+}
+
+
+def equal(a, b):
+    a, b = sympy.sympify(a), sympy.sympify(b)
+    if not (a.is_finite and b.is_finite):
+        return a == b
+    return abs(sympy.N(a - b, 40)) < sympy.Float("1e-30")
+
+
+def equal_functions(a, b, symbol=T):
+    return all(equal(a.subs(symbol, p), b.subs(symbol, p)) for p in POINTS)
+
+
+def test_every_divergence_has_hand_derived_numbers():
+    assert set(HAND) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_f_its_slope_and_its_dual_at_two(name):
+    d, hand = DIVERGENCES[name], HAND[name]
+    assert equal(d.f.subs(T, 2), hand.at_two)
+    assert equal(d.derivative.subs(T, 2), hand.slope_at_two)
+    assert equal(d.dual.subs(T, 2), hand.dual_at_two)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_normalization_at_one(name):
+    d = DIVERGENCES[name]
+    for zero in (d.f, d.derivative, d.dual, *([sympy.diff(d.dual, T)] if d.smooth else [])):
+        assert sympy.simplify(zero.subs(T, 1)) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_curvature_edges_and_range_of_the_slope(name):
+    d, hand = DIVERGENCES[name], HAND[name]
+    assert equal(d.curvature, hand.curvature)
+    assert equal(d.at_zero, hand.at_zero)
+    assert equal(d.at_infinity, hand.at_infinity)
+    assert all(equal(got, wanted) for got, wanted in zip(d.slope_range, hand.slopes, strict=True))
+    assert d.smooth == (name != "total_variation")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dual_of_dual_is_itself_and_exchanges_the_edges(name):
+    d = DIVERGENCES[name]
+    derivative = None if d.smooth else sympy.sign(T - 1) / 2
+    exchanged = dv.make_divergence("dual", d.dual, source="test", derivative=derivative)
+    assert equal_functions(exchanged.dual, d.f)
+    assert equal_functions(exchanged.phi, d.psi, W)  # psi is phi of the dual, as functions
+    assert equal_functions(d.phi, exchanged.psi, W)
+    assert equal(exchanged.at_zero, d.at_infinity)
+    assert equal(exchanged.at_infinity, d.at_zero)
+    assert equal(exchanged.curvature, d.curvature)
+
+
+def test_duals_by_name():
+    for a, b in [("reverse_kl", "forward_kl"), ("pearson", "neyman")]:
+        assert equal_functions(DIVERGENCES[a].dual, DIVERGENCES[b].f)
+    for own in ("jensen_shannon", "squared_hellinger", "total_variation"):
+        assert equal_functions(DIVERGENCES[own].dual, DIVERGENCES[own].f)
+
+
+def test_weights_of_the_two_kls_are_the_ones_in_the_book():
+    reverse, forward = DIVERGENCES["reverse_kl"], DIVERGENCES["forward_kl"]
+    assert equal_functions(reverse.phi, -log(W), W)
+    assert equal_functions(reverse.psi, 1 - W, W)
+    assert equal_functions(forward.phi, 1 - W, W)
+    assert equal_functions(forward.psi, -log(W), W)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "total_variation"])
+def test_inverse_of_the_slope(name):
+    d, inverse = DIVERGENCES[name], dv.inverse_slope(DIVERGENCES[name])
+    for p in POINTS:
+        assert equal(inverse.subs(S, d.derivative.subs(T, p)), p)
+    for s in (Rational(-3, 2), Rational(-1, 5), 0, Rational(1, 5)):
+        assert equal(inverse.subs(S, s), HAND[name].inverse.subs(S, s))
+
+
+def test_total_variation_has_no_inverse_slope():
+    with pytest.raises(ValueError, match="'total_variation' is piecewise constant: it has no inverse"):
+        dv.inverse_slope(DIVERGENCES["total_variation"])
+
+
+def test_a_slope_without_closed_inverse_is_refused():
+    odd = dv.make_divergence("odd", T * log(T) + (T - 1) ** 4 + sqrt(T) ** 3 - 1, source="test")
+    with pytest.raises(ValueError, match=r"no closed inverse of f' = .* for 'odd'"):
+        dv.inverse_slope(odd)
+
+
+@pytest.mark.parametrize("a", [-1, 0.3, 0.5, 1.5, 2, 3])
+def test_the_two_parametrizations_of_the_alpha_family_agree(a):
+    assert equal_functions(power_divergence(a).f, amari_alpha(2 * a - 1).f)
+    assert equal(power_divergence(a).curvature, 1)
+    assert equal_functions(power_divergence(a).dual, power_divergence(1 - a).f)
+
+
+def test_members_of_the_alpha_family_have_names_of_their_own():
+    assert equal_functions(amari_alpha(0).f, 4 * DIVERGENCES["squared_hellinger"].f)
+    assert equal_functions(amari_alpha(3).f, DIVERGENCES["pearson"].f / 2)
+    assert equal_functions(amari_alpha(-3).f, DIVERGENCES["neyman"].f / 2)
+
+
+def test_limits_of_the_alpha_family_are_the_two_kls():
+    for family, towards, name in [
+        (amari_alpha, 1, "reverse_kl"),
+        (amari_alpha, -1, "forward_kl"),
+        (power_divergence, 1, "reverse_kl"),
+        (power_divergence, 0, "forward_kl"),
+    ]:
+        assert family(towards) is DIVERGENCES[name]
+        gaps = [
+            max(abs(sympy.N((family(towards + e).f - DIVERGENCES[name].f).subs(T, p), 30)) for p in (HALF, 3))
+            for e in (1e-3, 1e-4)
+        ]
+        assert gaps[0] < 5e-3
+        assert gaps[1] == pytest.approx(gaps[0] / 10, rel=0.02)  # first order: a limit, not a coincidence
+
+
+def test_registering_normalizes_the_slope_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(dv, "DIVERGENCES", dict(DIVERGENCES))
+    d = dv.register_divergence("triple", 3 * T * log(T), source="by hand")
+    assert dv.DIVERGENCES["triple"] is d
+    assert equal_functions(d.f, 3 * (T * log(T) - T + 1))
+    assert (d.name, d.source, d.curvature) == ("triple", "by hand", 3)
+    assert dv.register_divergence("triple", 3 * T * log(T) + 5 * (T - 1), source="by hand").f == d.f
+    with pytest.raises(ValueError, match=r"'triple' is registered already, as f = .*log"):
+        dv.register_divergence("triple", 2 * T * log(T), source="by hand")
+    assert dv.DIVERGENCES["triple"].f == d.f
+
+
+@pytest.mark.parametrize(
+    ("f", "wanted"),
+    [
+        (T * log(W), r"symbols \['t', 'w'\], expected only t"),
+        (sympy.Integer(0), r"symbols \[\], expected only t"),
+        (sympy.Symbol("t") - 1, "expected only t"),  # another t, not known to be positive
+        (T * log(T) + 1, "is 1 at t = 1, expected 0"),
+        (log(T), r"not convex: f' falls between t = 1/4096 and t = 1/2048"),
+        (1 - T**2, "not convex"),
+        (T * log(T) - (T - 1) ** 2, "not convex"),  # convex below 1/2 only
+        ((T - 1) * sqrt(T - 1), "(not convex|not real)"),  # not a real number below t = 1
+    ],
+)
+def test_what_is_not_a_generator_is_refused(f, wanted, monkeypatch):
+    monkeypatch.setattr(dv, "DIVERGENCES", dict(DIVERGENCES))
+    with pytest.raises(ValueError, match=wanted):
+        dv.register_divergence("wrong", f, source="test")
+    assert "wrong" not in dv.DIVERGENCES
+
+
+def test_divergences_by_name():
+    pearson = DIVERGENCES["pearson"]
+    assert dv.get_divergence("pearson") is pearson
+    assert dv.get_divergence(pearson) is pearson
+    assert equal_functions(dv.get_divergence("amari_alpha(0.3)").f, amari_alpha(0.3).f)
+    assert equal_functions(dv.get_divergence("power_divergence(1/3)").f, power_divergence(Rational(1, 3)).f)
+    with pytest.raises(
+        ValueError, match=r"unknown divergence 'reverse_lk'\. Did you mean 'reverse_kl'\? Known"
+    ):
+        dv.get_divergence("reverse_lk")
+    with pytest.raises(ValueError, match="unknown divergence 'reverse_kl"):
+        dv.get_divergence("reverse_kl(2)")
+
+
+@pytest.mark.parametrize("text", ["x", "", "1, 2", "nan", "inf"])
+def test_a_family_wants_a_number(text):
+    with pytest.raises(ValueError, match=rf"amari_alpha\({text}\).* parameter '{text}', expected a number"):
+        dv.get_divergence(f"amari_alpha({text})")
+
+
+def test_torch_function_folds_constants_and_keeps_gradients():
+    x = torch.tensor([0.5, 2.0], dtype=torch.float64, requires_grad=True)
+    out = dv.torch_function(T * log(2) + log(T) / sympy.pi, T)(x)
+    wanted = [v * math.log(2) + math.log(v) / math.pi for v in (0.5, 2.0)]
+    torch.testing.assert_close(out, torch.tensor(wanted, dtype=torch.float64), rtol=1e-15, atol=0)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert gradient.tolist() == pytest.approx([math.log(2) + 1 / (v * math.pi) for v in (0.5, 2.0)])
+
+
+def test_torch_function_of_a_constant_and_of_two_symbols():
+    x = torch.tensor([1.0, 2.0, 3.0])
+    assert dv.torch_function(sympy.log(1), T)(x).tolist() == [0.0, 0.0, 0.0]
+    assert dv.torch_function(Rational(1, 4), T)(x).tolist() == [0.25, 0.25, 0.25]
+    assert dv.torch_function(T - 2 * W, T, W)(x, x + 1).tolist() == [-3.0, -4.0, -5.0]
+
+
+@pytest.mark.parametrize("dual", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_generator_of_the_log_ratio_has_finite_and_accurate_gradients(name, dual):
+    d = DIVERGENCES[name]
+    f = d.dual if dual else d.f
+    slope = sympy.diff(f, T) if d.smooth else sympy.sign(T - 1) / 2
+    for dtype in (torch.float32, torch.float64):
+        u = torch.tensor([0.0, -1e-4, 1e-3, 0.06, -0.002, 0.5, -3.0, 3.0], dtype=dtype)
+        u.requires_grad_()
+        value = dv.generator_of_log(d, dual=dual)(u)
+        (gradient,) = torch.autograd.grad(value.sum(), u)
+        assert value.dtype == dtype
+        assert value[0].item() == 0
+        assert gradient.isfinite().all()
+        wanted = [float((slope * T).subs(T, sympy.exp(sympy.Float(x, 40)))) for x in u.tolist()]
+        start = 0 if d.smooth else 1  # at the kink any slope between the two will do
+        few = 16 * torch.finfo(dtype).eps  # a slope is known to a few units in the last place of u
+        for got, x, want in list(zip(gradient.tolist(), u.tolist(), wanted, strict=True))[start:]:
+            assert got == pytest.approx(want, rel=few * (1 + 1 / abs(x)) if x else 0, abs=few**2)
+
+
+@QUICK
+@given(st.sampled_from(NAMES), st.floats(-8, 8), st.floats(-8, 8), st.floats(0, 1))
+def test_generators_are_convex_and_never_negative(name, a, b, mix):
+    f = dv.torch_function(DIVERGENCES[name].f, T)
+    s, t = math.exp(a), math.exp(b)
+    low, high, between = f(torch.tensor([s, t, mix * s + (1 - mix) * t], dtype=torch.float64)).tolist()
+    rounding = 1e-12 * (1 + max(s, t) * (1 + max(abs(a), abs(b))) + 1 / min(s, t) + abs(low) + abs(high))
+    assert between <= mix * low + (1 - mix) * high + rounding
+    assert min(low, high, between) >= -rounding
+
+
+@QUICK
+@given(st.sampled_from(NAMES), st.floats(-5, 5), st.booleans())
+def test_generator_of_the_log_ratio_is_the_generator(name, u, dual):
+    d = DIVERGENCES[name]
+    got = dv.generator_of_log(d, dual=dual)(torch.tensor(u, dtype=torch.float64)).item()
+    if not dual and name in ("reverse_kl", "forward_kl"):  # from the series and not from our own f
+        near = exp_minus_line(u) if abs(u) < 1 else math.expm1(u) - u
+        wanted = near if name == "forward_kl" else math.exp(u) * (exp_minus_line(-u) if abs(u) < 1 else 0)
+        if name == "reverse_kl" and abs(u) >= 1:
+            wanted = u * math.exp(u) - math.expm1(u)
+    else:
+        f = d.dual if dual else d.f
+        wanted = float(f.subs(T, sympy.exp(sympy.Float(u, 60))))
+    assert got == pytest.approx(wanted, rel=2e-9, abs=1e-15)
+
+
+@QUICK
+@given(st.sampled_from(["amari_alpha", "power_divergence"]), st.integers(-12, 12))
+def test_members_of_the_families_are_normalized_with_curvature_one(family, quarter):
+    d = dv.get_divergence(f"{family}({quarter / 4})")
+    assert sympy.simplify(d.f.subs(T, 1)) == 0
+    assert sympy.simplify(d.derivative.subs(T, 1)) == 0
+    assert d.curvature == 1

@@ -1,0 +1,247 @@
+"""KL as a loss and as a penalty: numbers and gradients by hand, choices that do not go together refused."""
+
+import math
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kl_companion.estimators import ESTIMATORS
+from kl_companion.losses import kl_loss, kl_reward, policy_gradient_loss
+from kl_companion.rollout import Rollout
+from tests.oracles import tokens as oracle
+
+NAN = float("nan")
+MASK = torch.tensor([[0, 1, 1], [1, 1, 1]])
+LOGP = [[NAN, -1.0, -2.0], [-0.5, -0.25, -3.0]]
+REF = [[NAN, -1.5, -1.0], [-0.5, -1.25, -2.0]]
+MU = [[NAN, -0.8, -2.2], [-0.5, -0.75, -2.5]]
+# log pi - log pi_ref: (1/2, -1) and (0, 1, -1); log pi - log mu: (-1/5, 1/5) and (0, 1/2, -1/2)
+
+
+def rollout(**changes):
+    fields = {
+        "tokens": torch.zeros(2, 3, dtype=torch.long),
+        "completion_mask": MASK,
+        "logp": torch.tensor(LOGP, dtype=torch.float64).requires_grad_(),
+        "ref_logp": torch.tensor(REF, dtype=torch.float64),
+        "behavior_logp": torch.tensor(MU, dtype=torch.float64),
+    }
+    return Rollout(**{**fields, **changes})
+
+
+def slope(loss, ro):
+    """Gradient with respect to log pi, completion tokens only."""
+    (gradient,) = torch.autograd.grad(loss, ro.logp)
+    return gradient[MASK.bool()].tolist()
+
+
+@pytest.fixture
+def as_installed(monkeypatch):
+    """Without pytest's own checker of types, which would answer before the function does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def test_token_level_k2_by_hand():
+    ro = rollout()
+    loss = kl_loss(ro, "k2", beta=0.1)
+    assert loss.shape == ()
+    assert loss.item() == pytest.approx(0.1 * ((0.125 + 0.5) + (0 + 0.5 + 0.5)) / 2, rel=1e-14)
+    assert slope(loss, ro) == pytest.approx([0.1 * x / 2 for x in (0.5, -1, 0, 1, -1)], rel=1e-14)
+
+
+def test_k2_is_the_default_with_beta_one_summed_over_tokens():
+    assert kl_loss(rollout()).item() == kl_loss(rollout(), "k2", beta=1.0, level="token", how="sum").item()
+
+
+def test_sequence_level_applies_the_estimator_to_the_sum():
+    ro = rollout()
+    loss = kl_loss(ro, "k2", level="sequence")
+    assert loss.item() == pytest.approx(((0.5 - 1) ** 2 / 2 + 0.0) / 2, rel=1e-14)  # the second sums to zero
+    assert slope(loss, ro) == pytest.approx([-0.25, -0.25, 0, 0, 0], abs=1e-15)
+    w = math.exp(0.5)  # of the first sequence; the second has w = 1
+    assert kl_loss(rollout(), "k3", level="sequence").item() == pytest.approx((w - 1 - 0.5) / 2, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("how", "length", "wanted"),
+    [
+        ("sum", None, (0.625 + 1.0) / 2),
+        ("sequence_mean", None, (0.625 / 2 + 1.0 / 3) / 2),
+        ("token_mean", None, 1.625 / 5),
+        ("constant", 4, (0.625 / 4 + 1.0 / 4) / 2),
+    ],
+)
+def test_aggregations(how, length, wanted):
+    assert kl_loss(rollout(), "k2", how=how, length=length).item() == pytest.approx(wanted, rel=1e-14)
+
+
+@pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
+def test_importance_weights_multiply_each_token_and_are_detached(scope):
+    ro = rollout()
+    loss = kl_loss(ro, "k2", importance=scope)
+    log_rho = [[-0.2, 0.2], [0.0, 0.5, -0.5]]
+    rho = [oracle.weights(row, [0.0] * len(row), scope) for row in log_rho]
+    k2, k1 = [[0.125, 0.5], [0, 0.5, 0.5]], [[0.5, -1], [0, 1, -1]]
+    total = sum(r * k for a, b in zip(rho, k2, strict=True) for r, k in zip(a, b, strict=True))
+    assert loss.item() == pytest.approx(total / 2, rel=1e-13)
+    wanted = [r * k / 2 for a, b in zip(rho, k1, strict=True) for r, k in zip(a, b, strict=True)]
+    assert slope(loss, ro) == pytest.approx(wanted, rel=1e-13, abs=1e-15)
+
+
+def test_importance_of_whole_sequences():
+    mu = torch.tensor([[NAN, -0.5, -1.5], [-0.5, -0.25, -3.0]], dtype=torch.float64)  # log rho = -1 and 0
+    loss = kl_loss(rollout(behavior_logp=mu), "k1", level="sequence", importance="sequence")
+    assert loss.item() == pytest.approx((math.exp(-1) * -0.5 + 0.0) / 2, rel=1e-13)
+
+
+def test_credit_is_the_detached_future_times_log_pi():
+    ro = rollout()
+    # k1 to go: (1/2 - 1, -1) and (0, 0, -1)
+    loss = kl_loss(ro, "k1", credit=1.0)
+    assert loss.item() == pytest.approx((-0.5 * -1.0 + -1 * -2.0 + 0 + 0 + -1 * -3.0) / 2, rel=1e-14)
+    assert slope(loss, ro) == pytest.approx([-0.25, -0.5, 0, 0, -0.5], abs=1e-15)
+    ro = rollout()
+    half = kl_loss(ro, "k1", credit=0.5)  # (1/2 - 1/2, -1) and (0 + 1/2 - 1/4, 1 - 1/2, -1)
+    assert slope(half, ro) == pytest.approx([0.0, -0.5, 0.125, 0.25, -0.5], abs=1e-15)
+    ro = rollout()
+    own = kl_loss(ro, "k1", credit=0.0)  # each token's own: the gradient of token-level k2
+    assert slope(own, ro) == pytest.approx(slope(kl_loss(ro, "k2"), ro), abs=1e-15)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("estimator", ["k1", ESTIMATORS["k1"], lambda logp, ref_logp: logp - ref_logp])
+def test_estimators_by_name_by_entry_and_by_function(estimator, level):
+    assert kl_loss(rollout(), estimator, level=level).item() == pytest.approx(-0.25, rel=1e-14)
+    wanted = [[0, 0.5, -1.0], [0, 1.0, -1.0]] if level == "token" else [-0.5, 0.0]
+    assert kl_reward(rollout(), estimator, beta=1.0, level=level).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (
+            {"level": "sequence", "how": "token_mean"},
+            "got how='token_mean'.*expected how='sum'",
+        ),
+        ({"level": "sequence", "importance": "token"}, "importance='token'.*importance None or 'sequence'"),
+        ({"level": "sequence", "importance": "prefix"}, "importance='prefix'.*importance None or 'sequence'"),
+        ({"level": "sequence", "credit": 0.5}, r"credit=0\.5.*no credit"),
+        ({"level": "sequence", "length": 4.0}, "length"),  # never read there: refused, not dropped
+        ({"level": "seq"}, r"unknown level 'seq'.*Known: sequence, token"),
+        ({"how": "mean"}, "unknown how 'mean'"),
+        ({"importance": "tokens"}, "unknown scope 'tokens'. Did you mean 'token'"),
+        ({"credit": 1.5}, r"discount is 1\.5, expected a number from 0 to 1"),
+        ({"how": "constant"}, "how='constant' got length=None"),
+        ({"length": 3.0}, r"how='sum' got length=3\.0"),
+        ({"estimator": "k9"}, "unknown estimator 'k9'"),
+        ({"estimator": "exact_kl"}, "exact_kl needs logits; this Rollout holds sampled"),
+        (
+            {"estimator": "exact_kl", "level": "sequence"},
+            "level='sequence' got 'exact_kl', which reads next-token distributions; expected a sampled",
+        ),
+    ],
+)
+def test_choices_that_do_not_go_together_are_refused(options, wanted, as_installed):
+    with pytest.raises(ValueError, match=wanted):
+        kl_loss(rollout(), **options)
+
+
+def test_a_penalty_is_detached_and_zero_outside_the_mask():
+    per_token = kl_reward(rollout(), "k2", beta=2.0, level="token")
+    assert per_token.tolist() == [[0.0, 0.25, 1.0], [0.0, 1.0, 1.0]]
+    whole = kl_reward(rollout(), "k2", beta=2.0)
+    assert whole.tolist() == [1.25, 2.0]
+    assert not per_token.requires_grad
+    assert not whole.requires_grad
+
+
+def test_an_unknown_level_of_penalty_is_refused(as_installed):
+    with pytest.raises(ValueError, match=r"unknown level 'tokens'. Did you mean 'token'"):
+        kl_reward(rollout(), beta=1.0, level="tokens")
+    with pytest.raises(ValueError, match="unknown estimator 'k0'"):
+        kl_reward(rollout(), "k0", beta=1.0)
+
+
+@pytest.mark.parametrize(
+    ("advantages", "wanted"),
+    [([2.0, -3.0], [-1, -1, 1.5, 1.5, 1.5]), ([[NAN, 2, 4], [6, 8, 10]], [-1, -2, -3, -4, -5])],
+)
+def test_policy_gradient_of_a_sequence_and_of_a_token(advantages, wanted):
+    ro = rollout()
+    a = torch.tensor(advantages, dtype=torch.float64).requires_grad_()
+    loss = policy_gradient_loss(ro, a)
+    assert slope(loss, ro) == pytest.approx(wanted, rel=1e-14)
+    assert torch.autograd.grad(policy_gradient_loss(ro, a), a, allow_unused=True) == (None,)
+    mean = policy_gradient_loss(ro, a, how="token_mean")
+    assert slope(mean, ro) == pytest.approx([x * 2 / 5 for x in wanted], rel=1e-14)
+    constant = policy_gradient_loss(ro, a, how="constant", length=10)
+    assert slope(constant, ro) == pytest.approx([x / 10 for x in wanted], rel=1e-14)
+
+
+def test_the_value_of_the_policy_gradient_loss():
+    loss = policy_gradient_loss(rollout(), torch.tensor([2.0, -1.0], dtype=torch.float64))
+    assert loss.item() == pytest.approx((-2 * -3.0 + 1 * -3.75) / 2, rel=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2), (2, 1)])
+def test_advantages_of_another_shape_are_refused(shape):
+    wanted = r"advantages has shape .*, expected \[2\] \(one per sequence\) or \[2, 3\] \(one per token\)"
+    with pytest.raises(ValueError, match=wanted):
+        policy_gradient_loss(rollout(), torch.ones(shape))
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("name", ["k1", "k2", "k3", "k3_plus_plus", "k4", "k5", "kf_plus_plus(pearson)"])
+def test_the_mask_is_deletion_in_value_and_gradient(name, level):
+    leaf = torch.tensor(LOGP, dtype=torch.float64).requires_grad_()
+    ro = rollout(logp=leaf)
+    loss = kl_loss(ro, name, level=level)
+    rows = []
+    for i in range(2):
+        inside = MASK[i].bool()
+        short = leaf.detach()[i, inside].requires_grad_()
+        ref = ro.ref_logp[i, inside]
+        fn = ESTIMATORS[name].fn
+        alone = fn(short, ref).sum() if level == "token" else fn(short.sum(), ref.sum())
+        rows.append((alone.item(), torch.autograd.grad(alone, short)[0]))
+    assert loss.item() == pytest.approx((rows[0][0] + rows[1][0]) / 2, rel=1e-13, abs=1e-15)
+    wanted = torch.cat([rows[0][1], rows[1][1]]) / 2
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    torch.testing.assert_close(gradient[MASK.bool()], wanted, rtol=1e-12, atol=1e-15)
+    assert gradient[0, 0].item() == 0.0
+
+
+@pytest.mark.parametrize("outside", [NAN, -1e6, float("inf")])
+def test_nothing_outside_the_mask_reaches_a_gradient(outside):
+    advantages = torch.tensor([[outside, 2, 4], [6, 8, 10]], dtype=torch.float64)
+    losses = [
+        lambda ro: kl_loss(ro, "k3", credit=1.0),
+        lambda ro: kl_loss(ro, "k3", importance="prefix", how="sequence_mean"),
+        lambda ro: policy_gradient_loss(ro, advantages),
+        lambda ro: policy_gradient_loss(ro, kl_reward(ro, "k3", beta=0.1)),
+    ]
+    for loss in losses:
+        numbers = torch.tensor(LOGP, dtype=torch.float64)
+        numbers[0, 0] = outside
+        leaf = numbers.requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(rollout(logp=leaf)), leaf)
+        assert gradient.isfinite().all()
+        assert gradient[0, 0].item() == 0.0
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(["k1", "k2", "k3", "k3_plus_plus", "k4"]),
+    st.floats(-3, 3),
+    st.lists(st.floats(-5, -0.1), min_size=8, max_size=8),
+)
+def test_reward_and_loss_hold_the_same_value(name, beta, numbers):
+    logp, ref_logp = torch.tensor(numbers, dtype=torch.float64).reshape(2, 2, 2)
+    ro = Rollout(torch.zeros(2, 2).long(), torch.tensor([[1, 1], [0, 1]]), logp, ref_logp)
+    loss = kl_loss(ro, name, beta=beta).item()
+    assert kl_reward(ro, name, beta=beta).mean().item() == pytest.approx(loss, rel=1e-12, abs=1e-12)
+    per_token = kl_reward(ro, name, beta=beta, level="token").sum().item() / 2
+    assert per_token == pytest.approx(loss, rel=1e-12, abs=1e-12)

@@ -1,0 +1,454 @@
+"""What a loss may look at: masks, aggregation, weights and credit against loops over the deleted tokens."""
+
+import math
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kl_companion.estimators import ESTIMATORS
+from kl_companion.rollout import (
+    Rollout,
+    aggregate,
+    credit,
+    importance_weight,
+    leave_one_out,
+    masked,
+    per_token,
+)
+from tests.oracles import tokens as oracle
+
+QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+NAN, INF = float("nan"), float("inf")
+MASK = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
+ALL_SAMPLED = [n for n, e in ESTIMATORS.items() if e.inputs == "sampled"]
+
+
+def doubles(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def sampled(**changes):
+    """Two sequences, of two and of four tokens; NaN wherever the mask is 0."""
+    fields = {
+        "tokens": torch.zeros(2, 4, dtype=torch.long),
+        "completion_mask": MASK,
+        "logp": doubles([NAN, -1.0, -2.0, NAN], [-0.5, -0.25, -3.0, -1.5]),
+        "ref_logp": doubles([NAN, -1.5, -1.0, NAN], [-0.5, -1.25, -2.0, -1.0]),
+        "behavior_logp": doubles([NAN, -0.9, -2.3, NAN], [-0.7, -0.25, -2.5, -1.6]),
+    }
+    return Rollout(**{**fields, **changes})
+
+
+def ragged(x, mask=MASK):
+    return [
+        [v for v, m in zip(r, k, strict=True) if m] for r, k in zip(x.tolist(), mask.tolist(), strict=True)
+    ]
+
+
+@pytest.fixture
+def as_installed(monkeypatch):
+    """Without pytest's own checker of types, which would answer before the function does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+# at the door
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"completion_mask": torch.ones(4)}, r"completion_mask has shape \[4\], expected \[batch, seq\]"),
+        ({"completion_mask": MASK * 2}, "completion_mask is neither 0 nor 1"),
+        (
+            {"completion_mask": torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]])},
+            r"row \[0\] has no token: expected at least one",
+        ),
+        (
+            {"tokens": torch.zeros(2, 3, dtype=torch.long)},
+            r"tokens has shape \[2, 3\], expected \[2, 4\] like completion_mask",
+        ),
+        ({"logp": -torch.ones(2, 3)}, r"logp has shape \[2, 3\], expected \[2, 4\] like completion_mask"),
+        ({"ref_logp": -torch.ones(2, 4, 1)}, r"ref_logp has shape \[2, 4, 1\], expected \[2, 4\]"),
+        ({"behavior_logp": -torch.ones(4)}, r"behavior_logp has shape \[4\], expected \[2, 4\]"),
+        ({"logp": torch.ones(2, 4)}, r"logp is 1 at \[0, 1\], expected at most 0"),
+        ({"ref_logp": torch.full((2, 4), -INF)}, r"ref_logp is -inf at \[0, 1\], expected finite"),
+        ({"behavior_logp": torch.full((2, 4), NAN)}, r"behavior_logp is NaN at \[0, 1\]"),
+        ({"logp": torch.zeros(2, 4, dtype=torch.long)}, "logp has dtype torch.int64, expected floating"),
+        ({"rewards": torch.ones(3)}, r"rewards has shape \[3\], expected \[2\] like one per sequence"),
+        ({"rewards": torch.tensor([0.0, NAN])}, r"rewards is NaN at \[1\]"),
+        ({"prompt_index": torch.zeros(2, 1).long()}, r"prompt_index has shape \[2, 1\], expected \[2\]"),
+        ({"logits": torch.zeros(2, 4)}, r"logits has shape \[2, 4\], expected \[2, 4, vocab\]"),
+        ({"ref_logits": torch.zeros(2, 3, 5)}, r"ref_logits has shape \[2, 3, 5\], expected \[2, 4, vocab\]"),
+        (
+            {"logits": torch.zeros(2, 4, 5), "ref_logits": torch.zeros(2, 4, 6)},
+            r"ref_logits has shape \[2, 4, 6\], expected \[2, 4, 5\] like logits",
+        ),
+        ({"logits": torch.zeros(2, 4, 5).long()}, "logits has dtype torch.int64, expected floating"),
+    ],
+)
+def test_bad_fields_are_refused_at_the_door(changes, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        sampled(**changes)
+
+
+def test_values_outside_the_mask_are_not_read():
+    rollout = sampled(
+        logp=doubles([3.0, -1.0, -2.0, INF], [-0.5, -0.25, -3.0, -1.5]), rewards=torch.tensor([1, 0])
+    )
+    assert rollout.logp[0, 1] == -1.0
+
+
+LOGITS = torch.tensor([[[0.0, math.log(3)], [math.log(4), 0.0]], [[0.0, 0.0], [1.0, 1.0]]]).double()
+REF_LOGITS = torch.tensor([[[0.0, 0.0], [0.0, math.log(9)]], [[0.0, math.log(7)], [5.0, 5.0]]]).double()
+TOKENS = torch.tensor([[1, 0], [1, 0]])
+ONES = torch.ones(2, 2)
+
+
+def test_log_probs_are_gathered_from_logits():
+    rollout = Rollout.from_logits(
+        TOKENS,
+        ONES,
+        LOGITS.clone().requires_grad_(),
+        REF_LOGITS.clone().requires_grad_(),
+        behavior_logits=(2 * LOGITS).requires_grad_(),
+        rewards=torch.tensor([1.0, 2.0]),
+        prompt_index=torch.tensor([4, 5]),
+    )
+    logp = doubles([3 / 4, 4 / 5], [1 / 2, 1 / 2]).log()
+    torch.testing.assert_close(rollout.logp.detach(), logp, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        rollout.ref_logp, doubles([1 / 2, 1 / 10], [7 / 8, 1 / 2]).log(), rtol=1e-6, atol=0
+    )
+    behavior = doubles([9 / 10, 16 / 17], [1 / 2, 1 / 2]).log()
+    torch.testing.assert_close(rollout.behavior_logp, behavior, rtol=1e-6, atol=0)
+    assert rollout.logp.requires_grad
+    for fixed in (rollout.ref_logp, rollout.behavior_logp, rollout.ref_logits, rollout.behavior_logits):
+        assert not fixed.requires_grad
+    assert rollout.logp_all.requires_grad
+    assert not rollout.ref_logp_all.requires_grad
+    torch.testing.assert_close(rollout.logp_all.exp().sum(-1), torch.ones(2, 2).double())
+    torch.testing.assert_close(rollout.ref_logp_all[0, 1], doubles(1 / 10, 9 / 10).log(), rtol=1e-6, atol=0)
+    assert rollout.rewards.tolist() == [1.0, 2.0]
+    assert rollout.group_index.tolist() == [4, 5]
+
+
+def test_logits_far_from_zero_change_nothing():
+    near = Rollout.from_logits(TOKENS, ONES, LOGITS, REF_LOGITS)
+    far = Rollout.from_logits(TOKENS, ONES, LOGITS + 1e4, REF_LOGITS - 1e4)
+    torch.testing.assert_close(far.logp, near.logp, rtol=0, atol=1e-11)
+    torch.testing.assert_close(far.ref_logp, near.ref_logp, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logits", "ref_logits", "wanted"),
+    [
+        (torch.tensor([[2, 0], [1, 0]]), LOGITS, REF_LOGITS, "tokens holds the id 2, expected 0 to 1"),
+        (torch.tensor([[0, 0], [-1, 0]]), LOGITS, REF_LOGITS, "tokens holds the id -1, expected 0 to 1"),
+        (
+            TOKENS[:, :1],
+            LOGITS,
+            REF_LOGITS,
+            r"tokens has shape \[2, 1\], expected \[2, 2\] like completion_mask",
+        ),
+        (
+            TOKENS,
+            LOGITS[:, :1],
+            REF_LOGITS,
+            r"logits has shape \[2, 1, 2\], expected \[2, 2, 2\] like tokens",
+        ),
+        (
+            TOKENS,
+            LOGITS,
+            REF_LOGITS[..., :1],
+            r"ref_logits has shape \[2, 2, 1\], expected \[2, 2, 2\] like logits",
+        ),
+        (TOKENS, LOGITS * NAN, REF_LOGITS, r"logp is NaN at \[0, 0\]"),
+    ],
+)
+def test_bad_logits_are_refused(tokens, logits, ref_logits, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        Rollout.from_logits(tokens, ONES, logits, ref_logits)
+
+
+def test_behavior_logits_of_another_shape_are_refused():
+    with pytest.raises(
+        ValueError, match=r"behavior_logits has shape \[2, 2, 1\], expected \[2, 2, 2\] like logits"
+    ):
+        Rollout.from_logits(TOKENS, ONES, LOGITS, REF_LOGITS, behavior_logits=LOGITS[..., :1])
+
+
+def test_padding_may_hold_any_id_and_an_error_names_the_id_that_counts():
+    mask = torch.tensor([[0, 1], [1, 1]])
+    padded = torch.tensor([[-100, 0], [1, 0]])
+    assert Rollout.from_logits(padded, mask, LOGITS, REF_LOGITS).logp.isfinite().all()
+    with pytest.raises(ValueError, match="tokens holds the id 7, expected 0 to 1"):
+        Rollout.from_logits(torch.tensor([[-100, 7], [1, 0]]), mask, LOGITS, REF_LOGITS)
+
+
+def test_whole_distributions_need_logits():
+    for name in ("logp_all", "ref_logp_all"):
+        wanted = f"{name.replace('logp_all', 'logits')} is needed; this Rollout holds sampled log-probs only"
+        with pytest.raises(ValueError, match=wanted):
+            getattr(sampled(), name)
+
+
+def test_who_sampled_and_for_which_prompt():
+    rollout = sampled(logp=doubles([-1.0] * 4, [-2.0] * 4).requires_grad_())
+    assert torch.equal(rollout.sampled_from[1], doubles(-0.7, -0.25, -2.5, -1.6))
+    on_policy = sampled(logp=rollout.logp, behavior_logp=None)
+    assert torch.equal(on_policy.sampled_from, rollout.logp)
+    assert not on_policy.sampled_from.requires_grad
+    assert on_policy.group_index.tolist() == [0, 0]
+    assert sampled(prompt_index=torch.tensor([3, 9])).group_index.tolist() == [3, 9]
+
+
+# per token
+
+
+def test_estimators_get_what_they_read():
+    rollout = Rollout.from_logits(TOKENS, ONES, LOGITS, REF_LOGITS)
+    k1 = rollout.logp - rollout.ref_logp
+    for k in ("k1", ESTIMATORS["k1"], lambda logp, ref_logp: logp - ref_logp):
+        assert torch.equal(per_token(k, rollout), k1)
+    # first token: (1/4, 3/4) against (1/2, 1/2)
+    wanted = 0.75 * math.log(1.5) - 0.25 * math.log(2)
+    whole = per_token("exact_kl", rollout)
+    assert whole.shape == (2, 2)
+    assert whole[0, 0].item() == pytest.approx(wanted, rel=1e-6)
+    scaled = per_token(lambda logp, ref_logp, scale: scale * logp, rollout, scale=3.0)
+    assert torch.equal(scaled, 3 * rollout.logp)
+
+
+def test_missing_logits_are_named():
+    with pytest.raises(
+        ValueError, match=r"^exact_kl needs logits; this Rollout holds sampled log-probs only$"
+    ):
+        per_token("exact_kl", sampled())
+    with pytest.raises(ValueError, match=r"^exact_kl needs ref_logits; this Rollout holds sampled"):
+        per_token("exact_kl", sampled(logits=torch.zeros(2, 4, 3)))
+    with pytest.raises(ValueError, match=r"unknown estimator 'kk1'\. Did you mean 'k1'"):
+        per_token("kk1", sampled())
+
+
+@pytest.mark.parametrize("name", ALL_SAMPLED)
+def test_the_mask_is_deletion_in_value_and_gradient(name):
+    inside = MASK.bool()
+    ref_logp = sampled().ref_logp.where(inside, torch.tensor(-1.0).double())
+    short = sampled().logp[inside].requires_grad_()
+    alone = ESTIMATORS[name].fn(short, ref_logp[inside]).sum() / 2
+    (wanted,) = torch.autograd.grad(alone, short)
+    for junk in (0.0, -1e6, 1e6, -INF, INF, NAN):
+        logp = sampled().logp.where(inside, torch.tensor(junk).double()).requires_grad_()
+        value = aggregate(per_token(name, sampled(logp=logp, ref_logp=ref_logp)), MASK, "sum")
+        (gradient,) = torch.autograd.grad(value, logp)
+        assert value.item() == pytest.approx(alone.item(), rel=1e-12)
+        torch.testing.assert_close(gradient[inside], wanted, rtol=1e-12, atol=1e-15)
+        # zero and not NaN, which would reach every weight of a network
+        assert gradient[~inside].tolist() == [0.0, 0.0], f"with {junk} outside the mask"
+
+
+@pytest.mark.parametrize("name", ["k3", "exact_kl", "exact_forward_kl"])
+def test_the_mask_is_deletion_for_logits_too(name):
+    mask = torch.tensor([[1, 0], [1, 1]])
+    clean = LOGITS.clone().requires_grad_()
+    whole = per_token(name, Rollout.from_logits(TOKENS, ONES, clean, REF_LOGITS))
+    alone = (whole[0, 0] + whole[1].sum()) / 2
+    (wanted,) = torch.autograd.grad(alone, clean)
+    for junk in (1e6, INF, NAN):
+        bad, bad_ref = LOGITS.clone(), REF_LOGITS.clone()
+        bad[0, 1], bad_ref[0, 1] = junk, -junk
+        bad.requires_grad_()
+        value = aggregate(per_token(name, Rollout.from_logits(TOKENS, mask, bad, bad_ref)), mask, "sum")
+        (gradient,) = torch.autograd.grad(value, bad)
+        assert value.item() == pytest.approx(alone.item(), rel=1e-12)
+        torch.testing.assert_close(gradient, wanted, rtol=1e-12, atol=1e-15)
+
+
+# aggregation
+
+
+def test_masked_writes_zeros():
+    x = doubles([NAN, 1.0, INF, 2.0], [1.0, 2.0, 3.0, 4.0])
+    assert masked(x, torch.tensor([[0, 1, 0, 1], [1, 1, 0, 1]])).tolist() == [[0, 1, 0, 2], [1, 2, 0, 4]]
+    with pytest.raises(ValueError, match=r"x has shape \[2, 4\], expected \[2, 3\] like completion_mask"):
+        masked(x, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("how", "length", "wanted"),
+    [
+        ("sum", None, ((1 + 2) + (3 + 4 + 5 + 6)) / 2),
+        ("sequence_mean", None, (3 / 2 + 18 / 4) / 2),
+        ("token_mean", None, 21 / 6),
+        ("constant", 8, (3 / 8 + 18 / 8) / 2),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.float64])
+def test_aggregation_by_hand(how, length, wanted, dtype):
+    x = doubles([NAN, 1.0, 2.0, INF], [3.0, 4.0, 5.0, 6.0])
+    out = aggregate(x, MASK.to(dtype), how, length=length)
+    assert out.shape == ()
+    assert out.item() == pytest.approx(wanted, rel=1e-15)
+
+
+def test_the_default_is_the_sum():
+    assert aggregate(torch.ones(2, 4), MASK).item() == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "length", "wanted"),
+    [
+        ("mean", None, r"unknown how 'mean'.*Known: constant, sequence_mean, sum, token_mean"),
+        (
+            "constant",
+            None,
+            "how='constant' got length=None: a length is wanted for 'constant' and only there",
+        ),
+        ("sum", 3, "how='sum' got length=3: a length is wanted for 'constant' and only there"),
+        ("constant", 0, "length is 0, expected a positive number of tokens"),
+        ("constant", -2.0, r"length is -2.0, expected a positive"),
+        ("constant", NAN, "length is nan, expected a positive"),
+    ],
+)
+def test_bad_aggregations_are_refused(how, length, wanted, as_installed):
+    with pytest.raises(ValueError, match=wanted):
+        aggregate(torch.ones(2, 4), MASK, how, length=length)
+
+
+def test_aggregation_checks_its_mask():
+    with pytest.raises(ValueError, match=r"row .1. has no token"):
+        aggregate(torch.ones(2, 2), torch.tensor([[1, 0], [0, 0]]), "sum")
+    with pytest.raises(ValueError, match=r"x has shape \[2, 3\], expected \[2, 2\]"):
+        aggregate(torch.ones(2, 3), torch.ones(2, 2), "sum")
+
+
+# importance weights, credit, leave one out
+
+
+@pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
+def test_importance_weights_by_loops(scope):
+    rollout = sampled()
+    rollout = sampled(logp=rollout.logp.nan_to_num(-1.0).requires_grad_())
+    got = importance_weight(rollout, scope=scope)
+    assert not got.requires_grad
+    for row, logp, behavior in zip(
+        ragged(got), ragged(rollout.logp), ragged(rollout.behavior_logp), strict=True
+    ):
+        assert row == pytest.approx(oracle.weights(logp, behavior, scope), rel=1e-12)
+    assert got.isfinite().all()  # NaN outside the mask has no say
+
+
+def test_importance_weights_are_clipped_after_the_product():
+    free = importance_weight(sampled(), scope="sequence")
+    got = importance_weight(sampled(), scope="sequence", clip=(0.95, 1.05))
+    assert torch.equal(got, free.clamp(0.95, 1.05))
+    assert not torch.equal(got, free)
+
+
+def test_on_policy_weights_are_one():
+    for scope in ("token", "prefix", "sequence"):
+        got = importance_weight(sampled(behavior_logp=None), scope=scope)
+        assert torch.equal(got, torch.ones(2, 4).double())
+
+
+@pytest.mark.parametrize("clip", [(2.0, 1.0), (-0.1, 1.0), (0.0, NAN)])
+def test_bad_clips_are_refused(clip):
+    with pytest.raises(
+        ValueError, match=r"clip is .*, expected \(lowest, highest\) with 0 <= lowest <= highest"
+    ):
+        importance_weight(sampled(), scope="token", clip=clip)
+
+
+def test_an_unknown_scope_is_refused(as_installed):
+    with pytest.raises(ValueError, match=r"unknown scope 'tokens'\. Did you mean 'token'\? Known: prefix"):
+        importance_weight(sampled(), scope="tokens")
+
+
+def test_credit_by_hand():
+    x = doubles([NAN, 1.0, 2.0, INF], [3.0, 4.0, 5.0, 6.0])
+    assert credit(x, MASK)[1].tolist() == [18.0, 15.0, 11.0, 6.0]
+    assert credit(x, MASK)[0, 1:3].tolist() == [3.0, 2.0]
+    assert credit(x, MASK, discount=0.0)[1].tolist() == [3.0, 4.0, 5.0, 6.0]
+    assert credit(x, MASK, discount=0.5)[1].tolist() == [3 + 2 + 1.25 + 0.75, 4 + 2.5 + 1.5, 8.0, 6.0]
+    with pytest.raises(ValueError, match=r"x has shape \[2, 4\], expected \[2, 3\]"):
+        credit(x, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("discount", [-0.1, 1.01, NAN])
+def test_bad_discounts_are_refused(discount):
+    with pytest.raises(ValueError, match=rf"discount is {discount}, expected a number from 0 to 1"):
+        credit(torch.ones(2, 4), MASK, discount=discount)
+
+
+def test_leave_one_out_by_hand():
+    x = doubles(1.0, 10.0, 2.0, 30.0, 6.0)
+    prompts = torch.tensor([7, -2, 7, -2, 7])  # any ids, in any order
+    assert leave_one_out(x, prompts).tolist() == [1 - 4, 10 - 30, 2 - 3.5, 30 - 10, 6 - 1.5]
+
+
+def test_leave_one_out_needs_company():
+    with pytest.raises(ValueError, match="prompt 9 has one sequence, expected at least two: nothing is left"):
+        leave_one_out(torch.ones(3), torch.tensor([4, 9, 4]))
+    with pytest.raises(ValueError, match=r"prompt_index has shape \[2\], expected \[3\] like x"):
+        leave_one_out(torch.ones(3), torch.tensor([4, 4]))
+
+
+values = st.floats(-100, 100)
+
+
+@st.composite
+def batches(draw):
+    """Values with a mask of at least one token per row."""
+    rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    x = [[draw(values) for _ in range(columns)] for _ in range(rows)]
+    mask = [[draw(st.booleans()) for _ in range(columns)] for _ in range(rows)]
+    for row in mask:
+        row[draw(st.integers(0, columns - 1))] = True
+    return torch.tensor(x, dtype=torch.float64), torch.tensor(mask)
+
+
+@QUICK
+@given(batches(), st.sampled_from(["sum", "sequence_mean", "token_mean", "constant"]))
+def test_aggregation_is_that_of_the_deleted_tokens(batch, how):
+    x, mask = batch
+    length = 7.5 if how == "constant" else None
+    got = aggregate(x.where(mask, torch.tensor(NAN).double()), mask, how, length=length)
+    assert got.item() == pytest.approx(oracle.aggregated(ragged(x, mask), how, length), rel=1e-12, abs=1e-11)
+
+
+@QUICK
+@given(batches(), st.floats(0, 1))
+def test_credit_is_that_of_the_loops(batch, discount):
+    x, mask = batch
+    got = ragged(credit(x.where(mask, torch.tensor(NAN).double()), mask, discount=discount), mask)
+    for row, wanted, places in zip(got, ragged(x, mask), mask.tolist(), strict=True):
+        columns = [i for i, m in enumerate(places) if m]
+        assert row == pytest.approx(oracle.credited(wanted, columns, discount), rel=1e-12, abs=1e-11)
+
+
+@QUICK
+@given(st.lists(st.tuples(values, st.integers(0, 2)), min_size=1, max_size=5))
+def test_leave_one_out_is_that_of_the_loops(pairs):
+    x = [v for v, _ in pairs] * 2  # everybody has company
+    prompts = [p for _, p in pairs] * 2
+    got = leave_one_out(torch.tensor(x, dtype=torch.float64), torch.tensor(prompts))
+    assert got.tolist() == pytest.approx(oracle.without_oneself(x, prompts), rel=1e-12, abs=1e-11)
+
+
+@QUICK
+@given(batches(), st.sampled_from(["token", "prefix", "sequence"]), st.floats(0.1, 3))
+def test_importance_weights_are_those_of_the_loops(batch, scope, scale):
+    x, mask = batch
+    logp, behavior = -x.abs() * scale / 50, -x.abs().sqrt() / 5
+    zeros = torch.zeros_like(logp)
+    rollout = Rollout(zeros.long(), mask, logp, zeros, behavior_logp=behavior)
+    for row, a, b in zip(
+        ragged(importance_weight(rollout, scope=scope), mask),
+        ragged(logp, mask),
+        ragged(behavior, mask),
+        strict=True,
+    ):
+        assert row == pytest.approx(oracle.weights(a, b, scope), rel=1e-11)

@@ -115,7 +115,12 @@ def _check_generator(name: str, f: sympy.Expr, derivative: sympy.Expr) -> None:
     if sympy.simplify(f.subs(T, 1)) != 0:
         raise ValueError(f"f of {name!r} is {f.subs(T, 1)} at t = 1, expected 0")
     points = [sympy.Rational(2) ** k for k in range(-12, 13)]
-    slopes = [float(derivative.subs(T, p)) for p in points]
+    values = [sympy.N(derivative.subs(T, p)) for p in points]
+    if not all(v.is_real for v in values):
+        raise ValueError(
+            f"f of {name!r} is not real for every t > 0: f' is {next(v for v in values if not v.is_real)}"
+        )
+    slopes = [float(v) for v in values]
     steps = [b - a for a, b in itertools.pairwise(slopes)]
     if min(steps) < -1e-12 * max(map(abs, slopes)):
         at = points[steps.index(min(steps))]
@@ -243,7 +248,11 @@ def inverse_slope(divergence: Divergence) -> sympy.Expr:
     s = sympy.Symbol("s", real=True)
     if not divergence.smooth:
         raise ValueError(f"f' of {divergence.name!r} is piecewise constant: it has no inverse")
-    for root in sympy.solve(sympy.Eq(divergence.derivative, s), T):
+    try:
+        roots = sympy.solve(sympy.Eq(divergence.derivative, s), T)
+    except (NotImplementedError, TypeError):  # what SymPy says of an equation that it cannot solve
+        roots = []
+    for root in roots:
         if sympy.simplify(root.subs(s, 0) - 1) == 0:
             return sympy.simplify(root)
     raise ValueError(f"no closed inverse of f' = {divergence.derivative} was found for {divergence.name!r}")
@@ -298,6 +307,17 @@ def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Callable[
     in_log = sympy.expand(sympy.powsimp(sympy.expand(f.subs(T, sympy.exp(_U)))))
     small = in_log.replace(sympy.exp, lambda a: 1 + expm1(a)).replace(sympy.log, _log_of_small)
     return torch_function(sympy.expand(small), _U)
+
+
+def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
+    """f(t) (or its dual) where t may overflow: f(t) below t = 1 and t times the dual of 1/t above.
+
+    The same number in either form, but no infinity is subtracted from another.
+    """
+    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
+    below = generator_of_log(divergence, dual=dual)(low)
+    above = high.exp() * generator_of_log(divergence, dual=not dual)(-high)
+    return torch.where(log_t > 0, above, below)
 
 
 def _log_of_small(argument: sympy.Expr) -> sympy.Expr:

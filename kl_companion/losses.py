@@ -76,10 +76,10 @@ def kl_loss(
     check_choice("level", level, LEVELS)
     weight = None if importance is None else importance_weight(rollout, scope=importance)
     if level == "sequence":
-        if how != "sum" or credit is not None or importance in ("token", "prefix"):
+        if how != "sum" or length is not None or credit is not None or importance in ("token", "prefix"):
             raise ValueError(
-                f"level='sequence' got how={how!r}, importance={importance!r}, credit={credit!r}: "
-                "expected how='sum', importance None or 'sequence', no credit"
+                f"level='sequence' got how={how!r}, length={length}, importance={importance!r}, "
+                f"credit={credit!r}: expected how='sum', no length, importance None or 'sequence', no credit"
             )
         x = _per_sequence(estimator, rollout)
         return beta * (x if weight is None else x * weight[:, 0]).mean()

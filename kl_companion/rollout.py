@@ -41,7 +41,7 @@ class Rollout:
 
     Raises:
         ValueError: shapes that do not agree, a mask row without a token, NaN, a log-prob above 0 or
-            -inf under the mask. Values outside the mask are never read.
+            -inf under the mask. Values outside the mask are never read; log-probs become 0 there.
     """
 
     tokens: torch.Tensor
@@ -64,6 +64,8 @@ class Rollout:
             if x is not None:
                 checks.check_shape(name, x, shape, "completion_mask [batch, seq]")
                 checks.check_log_probabilities(name, x, inside)
+                # what stands outside the mask must not reach a gradient, as 0 times NaN would
+                object.__setattr__(self, name, x.where(inside, torch.zeros_like(x)))
         for name in ("rewards", "prompt_index"):
             x = getattr(self, name)
             if x is not None:
@@ -110,15 +112,15 @@ class Rollout:
         checks.check_shape("ref_logits", ref_logits, logits.shape, "logits [batch, seq, vocab]")
         if behavior_logits is not None:
             checks.check_shape("behavior_logits", behavior_logits, logits.shape, "logits [batch, seq, vocab]")
-        outside = (tokens < 0) | (tokens >= logits.shape[-1])
-        if (outside & completion_mask.bool()).any():
+        outside = ((tokens < 0) | (tokens >= logits.shape[-1])) & completion_mask.bool()
+        if outside.any():
             raise ValueError(
                 f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {logits.shape[-1] - 1}"
             )
         index = tokens.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
 
         def sampled(scores: torch.Tensor) -> torch.Tensor:
-            return scores.log_softmax(-1).gather(-1, index).squeeze(-1)
+            return _clean(scores, completion_mask).log_softmax(-1).gather(-1, index).squeeze(-1)
 
         return cls(
             tokens,
@@ -147,7 +149,7 @@ class Rollout:
         scores = getattr(self, name)
         if scores is None:
             raise ValueError(f"{name} is needed; this Rollout holds sampled log-probs only")
-        return scores.log_softmax(-1)
+        return _clean(scores, self.completion_mask).log_softmax(-1)
 
     @property
     def sampled_from(self) -> torch.Tensor:
@@ -160,6 +162,13 @@ class Rollout:
         if self.prompt_index is not None:
             return self.prompt_index
         return torch.zeros(self.tokens.shape[0], dtype=torch.long, device=self.tokens.device)
+
+
+def _clean(scores: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
+    """Scores [batch, seq, vocab] whose rows outside the mask hold no NaN; copied only where one does."""
+    with torch.no_grad():
+        broken = ~scores.sum(-1).isfinite() & ~completion_mask.bool()
+    return scores.masked_fill(broken.unsqueeze(-1), 0.0) if broken.any() else scores
 
 
 def per_token(

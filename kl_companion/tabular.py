@@ -74,7 +74,7 @@ def bandit(vocab: int = 100, *, seed: int = 0, scale: float = 1.0, off_policy: b
     """
     if vocab < 2:
         raise ValueError(f"vocab is {vocab}, expected at least 2")
-    if scale < 0:
+    if not scale >= 0:
         raise ValueError(f"scale is {scale}, expected 0 or more")
     generator = torch.Generator().manual_seed(seed)
 
@@ -113,7 +113,7 @@ def prefix_tree(
         ValueError: fewer than two tokens, a length below 1, a negative scale, or more sequences than
             can be enumerated.
     """
-    if vocab < 2 or length < 1 or scale < 0:
+    if vocab < 2 or length < 1 or not scale >= 0:
         raise ValueError(
             f"vocab={vocab}, length={length}, scale={scale}: expected vocab of at least 2, "
             "length of at least 1, scale of 0 or more"

@@ -16,7 +16,7 @@ from typing import Any
 
 import sympy
 
-from kl_companion.divergences import Divergence, T, generator_of_log, get_divergence
+from kl_companion.divergences import Divergence, T, get_divergence, stable_generator
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 from kl_companion.ops import Array, exp, expm1, score_ratio, stop_gradient
 
@@ -86,7 +86,7 @@ def kf_plus_plus(divergence: str | Divergence) -> Callable[[Any, Any], Any]:
         log_w = ref_logp - logp
         if isinstance(log_w, sympy.Expr):
             return score_ratio(logp) * d.dual.subs(T, exp(log_w))
-        return score_ratio(logp) * generator_of_log(d, dual=True)(log_w)
+        return score_ratio(logp) * stable_generator(d, log_w, dual=True)
 
     return estimator
 

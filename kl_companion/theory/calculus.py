@@ -184,7 +184,7 @@ def same_weight(a: sympy.Expr, b: sympy.Expr) -> bool:
 
 def match_slope(slope: sympy.Expr, *, max_terms: int = 2) -> dict[str, sympy.Expr] | None:
     """Write a slope f'(t) as a short sum of registered slopes; see `match_divergence`."""
-    slope = sympy.sympify(slope)
+    slope = sympy.nsimplify(slope, rational=True)  # 0.3 is meant as 3/10, not as a binary fraction
     slope = slope - slope.subs(T, 1)
     if vanishes(slope):
         return {}

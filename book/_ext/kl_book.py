@@ -15,8 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import kl_cache
 from sphinx.util import logging
+
+import kl_cache
 
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 logger = logging.getLogger(__name__)

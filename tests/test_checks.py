@@ -103,6 +103,14 @@ def test_a_large_vocabulary_rounds_and_passes(dtype, offset):
         checks.check_distribution("p", (scores * scale + offset).log_softmax(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_rounds_more_and_is_still_checked(dtype):
+    scores = torch.randn(4, 100, generator=torch.Generator().manual_seed(0)).to(dtype)
+    checks.check_distribution("p", scores.log_softmax(-1))
+    with pytest.raises(ValueError, match="expected 1"):
+        checks.check_distribution("p", scores.log_softmax(-1) + 0.25)
+
+
 @pytest.mark.parametrize(
     ("x", "wanted"),
     [

@@ -277,9 +277,16 @@ def test_torch_function_of_a_constant_and_of_two_symbols():
     assert dv.torch_function(T - 2 * W, T, W)(x, x + 1).tolist() == [-3.0, -4.0, -5.0]
 
 
+def test_torch_function_of_pieces_and_signs():
+    x = torch.tensor([0.5, 2.0, 3.0])
+    pieces = sympy.Piecewise((T**2, T <= 1), (T + 1, sympy.Rational(5, 2) > T), (7, True))
+    assert dv.torch_function(pieces, T)(x).tolist() == [0.25, 3.0, 7.0]
+    assert dv.torch_function(sympy.sign(T - 2) + sympy.Abs(T - 2), T)(x).tolist() == [0.5, 0.0, 2.0]
+
+
 @pytest.mark.parametrize("dual", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_generator_of_the_log_ratio_has_finite_and_accurate_gradients(name, dual):
+def test_generator_of_the_log_ratio_and_its_gradient_are_accurate_near_one(name, dual):
     d = DIVERGENCES[name]
     f = d.dual if dual else d.f
     slope = sympy.diff(f, T) if d.smooth else sympy.sign(T - 1) / 2
@@ -293,9 +300,37 @@ def test_generator_of_the_log_ratio_has_finite_and_accurate_gradients(name, dual
         assert gradient.isfinite().all()
         wanted = [float((slope * T).subs(T, sympy.exp(sympy.Float(x, 40)))) for x in u.tolist()]
         start = 0 if d.smooth else 1  # at the kink any slope between the two will do
-        few = 16 * torch.finfo(dtype).eps  # a slope is known to a few units in the last place of u
-        for got, x, want in list(zip(gradient.tolist(), u.tolist(), wanted, strict=True))[start:]:
+        exact = [float(f.subs(T, sympy.exp(sympy.Float(x, 40)))) for x in u.tolist()]
+        few = 16 * torch.finfo(dtype).eps  # known to a few units in the last place of u
+        order = 2 if d.smooth else 1
+        for x, got, want in zip(u.tolist(), value.tolist(), exact, strict=True):
+            assert got == pytest.approx(want, rel=few * (1 + 1 / abs(x)) if x else 0, abs=few**order)
+        for x, got, want in list(zip(u.tolist(), gradient.tolist(), wanted, strict=True))[start:]:
             assert got == pytest.approx(want, rel=few * (1 + 1 / abs(x)) if x else 0, abs=few**2)
+
+
+def test_a_generator_with_another_logarithm_is_accurate_too():
+    # log 3 - log(2 + t) + (t - 1)/3, about (t - 1)^2 / 18: the logarithm is not one of t / constant
+    odd = dv.make_divergence("odd", log(3) - log(2 + T), source="test")
+    u = torch.tensor([-2.0, -1e-4, 1e-5, 1e-3, 1.0], dtype=torch.float64)
+    wanted = [float(odd.f.subs(T, sympy.exp(sympy.Float(x, 60)))) for x in u.tolist()]
+    assert wanted[2] == pytest.approx(1e-10 / 18, rel=1e-4)
+    assert dv.generator_of_log(odd)(u).tolist() == pytest.approx(wanted, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("dual", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stable_form_is_the_generator_and_overflows_to_infinity(name, dual):
+    d = DIVERGENCES[name]
+    u = torch.tensor([-3.0, -0.1, 0.0, 0.2, 4.0], dtype=torch.float64)
+    plain = dv.generator_of_log(d, dual=dual)(u)
+    torch.testing.assert_close(dv.stable_generator(d, u, dual=dual), plain, rtol=1e-12, atol=1e-15)
+    far = dv.stable_generator(d, torch.tensor([-5000.0, 5000.0], dtype=torch.float64), dual=dual)
+    at_zero = d.at_infinity if dual else d.at_zero
+    assert not far.isnan().any()
+    assert far[1].item() == math.inf  # w f(1/w) and f alike grow with t
+    if at_zero.is_finite:
+        assert far[0].item() == pytest.approx(float(at_zero), rel=1e-12)
 
 
 @QUICK

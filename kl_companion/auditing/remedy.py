@@ -52,10 +52,10 @@ def remedy(divergence: Divergence, *, level: str, beta: float = 1.0) -> str:
         return "\n".join(
             (
                 "import torch",
-                "def remedy(logp, ref_logp, behavior_logp):  # on-policy: behavior_logp = logp.detach()",
+                "def remedy(logp, ref_logp, behavior_logp):  # on-policy: logp.detach()",
                 f"    {w.format('ref_logp - logp')}",
-                "    rho = torch.exp(logp - behavior_logp)  # keep its gradient: it is half of the answer",
-                f"    return {scale}rho * ({body})  # one value per token; sum over the completion",
+                "    rho = torch.exp(logp - behavior_logp)  # keep its gradient",
+                f"    return {scale}rho * ({body})  # one value per token",
             )
         )
     return "\n".join(
@@ -63,7 +63,7 @@ def remedy(divergence: Divergence, *, level: str, beta: float = 1.0) -> str:
             "import torch",
             "def remedy(logp, ref_logp, behavior_logp, completion_mask):",
             "    lp, ref, mu = ((x * completion_mask).sum(-1) for x in (logp, ref_logp, behavior_logp))",
-            f"    {w.format('ref - lp')}; rho = torch.exp(lp - mu)  # keep the gradient of rho",
+            f"    {w.format('ref - lp')}; rho = torch.exp(lp - mu)  # keep its gradient",
             f"    return ({scale}rho * ({body})).mean()  # on-policy: behavior_logp = logp.detach()",
         )
     )

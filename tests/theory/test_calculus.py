@@ -96,6 +96,12 @@ def test_log_probs_that_cancel_are_no_dependence():
     assert equal(calculus.value(roundabout), log(W) ** 2 / 2)
     assert equal(calculus.gradient_weight(roundabout), -log(W))
 
+    def mixture(logp, ref_logp):
+        return sympy.log(sympy.exp(logp) + sympy.exp(ref_logp)) - logp  # log(1 + w)
+
+    assert equal(calculus.value(mixture), log(1 + W))
+    assert equal(calculus.gradient_weight(mixture), -W / (1 + W))
+
 
 def test_unknown_placements_are_refused(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
@@ -136,6 +142,24 @@ def test_the_kink_of_total_variation_is_kept():
     assert equal(got, 3 * sympy.Abs(T - 1) / 2, T)
     assert calculus.match_divergence(3 * sympy.Abs(T - 1) / 2) == {"total_variation": 3}
     assert calculus.match_divergence(sympy.Abs(T - 2) / 2 - HALF) is None  # the kink is elsewhere
+
+
+def test_a_weight_with_another_kink_is_integrated_on_either_side():
+    got = calculus.implied_f(sympy.Abs(1 - W))  # f' = |1 - 1/t|, which falls and then grows
+    assert equal(got.subs(T, HALF), -log(2) + HALF)
+    assert equal(got.subs(T, 3), 2 - log(3))
+    assert equal(got.subs(T, 1), 0)
+
+
+def test_an_integral_that_needs_a_dilogarithm():
+    weight = calculus.gradient_weight(kf_plus_plus("jensen_shannon"), "reward")
+    f = calculus.implied_f(weight)
+    assert f.has(sympy.polylog)
+    assert equal(f.subs(T, 1), 0)
+    for p in (Rational(1, 3), Rational(5, 2)):
+        e = Rational(1, 10**12)
+        slope = (f.subs(T, p + e) - f.subs(T, p - e)) / (2 * e)
+        assert abs(sympy.N(slope - calculus.implied_slope(weight).subs(T, p), 60)) < sympy.Float("1e-20")
 
 
 def test_a_weight_in_other_symbols_is_refused():
@@ -209,6 +233,9 @@ def test_matching_by_name(f, names):
         REVERSE + Rational(1, 10**20) * log(T) ** 2,
         power_divergence(1.001).f,  # almost reverse KL
         T * log(T + Rational(1, 10**12)),
+        # the slopes agree at two of the points that are compared and where it is normalized
+        REVERSE
+        + Rational(1, 10**12) * sympy.integrate(sympy.expand((T - 1) * (T - Rational(1, 17)) * (T - 23)), T),
         log(T) ** 2 / 2,  # agrees with both KLs to second order
     ],
 )

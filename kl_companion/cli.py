@@ -223,10 +223,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError, ImportError) as error:
         print(f"kl-companion: {error}", file=sys.stderr)
     except Exception as error:  # the reader's loss or a table's notebook: say what and where, not our stack
-        at = traceback.extract_tb(error.__traceback__)[-1]
         theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == _file_of(args)]
-        at = theirs[-1] if theirs else at
-        print(f"kl-companion: {type(error).__name__} at {at.filename}:{at.lineno}: {error}", file=sys.stderr)
+        where = f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+        print(f"kl-companion: {type(error).__name__}{where}: {error}", file=sys.stderr)
     return 2
 
 

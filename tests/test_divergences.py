@@ -279,7 +279,7 @@ def test_torch_function_of_a_constant_and_of_two_symbols():
 
 def test_torch_function_of_pieces_and_signs():
     x = torch.tensor([0.5, 2.0, 3.0])
-    pieces = sympy.Piecewise((T**2, T <= 1), (T + 1, sympy.Rational(5, 2) > T), (7, True))
+    pieces = sympy.Piecewise((T**2, T <= 1), (T + 1, sympy.Lt(T, 2.5)), (7, True))
     assert dv.torch_function(pieces, T)(x).tolist() == [0.25, 3.0, 7.0]
     assert dv.torch_function(sympy.sign(T - 2) + sympy.Abs(T - 2), T)(x).tolist() == [0.5, 0.0, 2.0]
 
@@ -327,6 +327,10 @@ def test_the_stable_form_is_the_generator_and_overflows_to_infinity(name, dual):
     torch.testing.assert_close(dv.stable_generator(d, u, dual=dual), plain, rtol=1e-12, atol=1e-15)
     far = dv.stable_generator(d, torch.tensor([-5000.0, 5000.0], dtype=torch.float64), dual=dual)
     at_zero = d.at_infinity if dual else d.at_zero
+    lowest = -5000.0 if at_zero.is_finite else -300.0  # an infinite cost may overflow, no other number may
+    ends = torch.tensor([lowest, -3.0, 0.2, 30.0, 300.0], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(dv.stable_generator(d, ends, dual=dual).sum(), ends)
+    assert gradient.isfinite().all()  # what overflows in the form not taken does no harm
     assert not far.isnan().any()
     assert far[1].item() == math.inf  # w f(1/w) and f alike grow with t
     if at_zero.is_finite:

@@ -26,11 +26,25 @@ FIELDS = (
     "ref_logits",
     "behavior_logits",
 )
+# what trainers call the same fields
+ALIASES = {
+    "log_probs": "logp",
+    "logprobs": "logp",
+    "per_token_logps": "logp",
+    "ref_log_probs": "ref_logp",
+    "ref_logprobs": "ref_logp",
+    "ref_per_token_logps": "ref_logp",
+    "old_log_probs": "behavior_logp",
+    "old_logprobs": "behavior_logp",
+    "old_per_token_logps": "behavior_logp",
+    "mask": "completion_mask",
+}
+NAMES = {**{f: f for f in FIELDS}, **ALIASES}
 PLACEMENTS = ("loss", "reward")
 
 
-def _arguments(loss: Callable[..., Any]) -> list[str]:
-    """Names of the rollout's fields that the function wants; empty for a function of one Rollout."""
+def _arguments(loss: Callable[..., Any]) -> dict[str, str]:
+    """{parameter: field of the rollout} of the function; empty for a function of one Rollout."""
     name = getattr(loss, "__name__", repr(loss))
     try:
         parameters = list(inspect.signature(loss).parameters.values())
@@ -39,27 +53,28 @@ def _arguments(loss: Callable[..., Any]) -> list[str]:
     wanted = [
         p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
-    optional = [p.name for p in parameters if p.default is not p.empty and p.name in FIELDS]
-    if len(wanted) == 1 and wanted[0].name not in FIELDS:
-        return []
+    optional = [p.name for p in parameters if p.default is not p.empty and p.name in NAMES]
+    if len(wanted) == 1 and wanted[0].name not in NAMES:
+        return {}
     for p in wanted:
-        if p.name not in FIELDS:
+        if p.name not in NAMES:
             raise unknown_name(f"parameter of {name}:", p.name, [*FIELDS, "rollout"])
     if not wanted and not optional:
         raise ValueError(
             f"{name} takes no tensors, expected parameters among {', '.join(FIELDS)}, or one rollout"
         )
-    return [p.name for p in wanted] + optional
+    return {n: NAMES[n] for n in [*(p.name for p in wanted), *optional]}
 
 
-def _compute(loss: Callable[..., Any], names: list[str], rollout: Rollout) -> torch.Tensor:
+def _field(rollout: Rollout, name: str) -> Any:
+    return rollout.sampled_from if name == "behavior_logp" else getattr(rollout, name)
+
+
+def _compute(loss: Callable[..., Any], names: dict[str, str], rollout: Rollout) -> torch.Tensor:
     """Call the function; a scalar or one value per token, or a ValueError."""
     label = getattr(loss, "__name__", repr(loss))
-    if names:
-        fields = {n: rollout.sampled_from if n == "behavior_logp" else getattr(rollout, n) for n in names}
-        out = loss(**fields)
-    else:
-        out = loss(rollout)
+    fields = {n: _field(rollout, field) for n, field in names.items()}
+    out = loss(**fields) if names else loss(rollout)
     tokens = list(rollout.logp.shape)
     if not isinstance(out, torch.Tensor):
         raise ValueError(f"{label} returned {type(out).__name__}, expected a tensor: a scalar, or {tokens}")
@@ -77,8 +92,9 @@ def as_loss(
 
     Args:
         loss: A registered estimator; a function of fields of the rollout, told apart by their names
-            (``logp``, ``ref_logp``, ``behavior_logp``, ``completion_mask``, ...); or a function of one
-            `Rollout`. Functions return a scalar, or one value per token, which is summed over tokens.
+            (``logp``, ``ref_logp``, ``behavior_logp``, ``completion_mask``, ..., or what trainers call
+            them, see ``ALIASES``); or a function of one `Rollout`. Functions return a scalar, or one
+            value per token, which is summed over tokens.
         placement: ``"loss"`` differentiates it; ``"reward"`` subtracts its detached value from the
             reward of a REINFORCE loss.
         level: ``"token"`` or ``"sequence"``: whether an estimator sees tokens or whole sequences. None
@@ -95,7 +111,7 @@ def as_loss(
         return _placed(get_estimator(loss), placement, chosen)
     names = _arguments(loss)
     if level is not None:
-        if sorted(names) != ["logp", "ref_logp"]:
+        if list(names) != ["logp", "ref_logp"]:
             raise ValueError(
                 f"level={level!r} got a function of {', '.join(names) or 'a rollout'}, "
                 "expected one of logp and ref_logp: other functions choose their own level"

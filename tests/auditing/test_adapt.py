@@ -16,7 +16,7 @@ def test_unknown_names_offer_the_nearest():
     refuse("k3", r"unknown wanted objective 'reverse_lk'. Did you mean 'reverse_kl'", want="reverse_lk")
     refuse("k3", r"unknown placement 'rewards'. Did you mean 'reward'", placement="rewards")
     refuse("k3", r"unknown level 'tokens'. Did you mean 'token'", level="tokens")
-    refuse(lambda logp, ref_logprobs: logp, r"'ref_logprobs'. Did you mean 'ref_logp'")
+    refuse(lambda logp, reference_logp: logp, r"'reference_logp'. Did you mean 'ref_logp'")
 
 
 def test_results_that_are_no_loss():
@@ -70,3 +70,17 @@ def test_optional_parameters_are_filled_by_name():
         return beta * ((logp - ref_logp) ** 2 / 2 * completion_mask).sum(-1).mean()
 
     assert audit(mine, off_policy=False, scale=1.0).matches == {"token_reverse_kl": 0.5}
+
+
+def test_the_names_that_trainers_use_are_understood():
+    def trl(per_token_logps, ref_per_token_logps, old_per_token_logps, mask):
+        rho = (per_token_logps - old_per_token_logps).exp()
+        log_w = ref_per_token_logps - per_token_logps
+        return (rho * (log_w.expm1() - log_w) * mask).sum(-1).mean()
+
+    assert audit(trl, off_policy=True, scale=1.0).matches == {"token_reverse_kl": 1.0}
+
+    def verl(logprobs, ref_logprobs):
+        return (logprobs - ref_logprobs) ** 2 / 2
+
+    assert audit(verl, off_policy=False, scale=1.0).matches == {"token_reverse_kl": 1.0}

@@ -156,14 +156,6 @@ def test_gradient_through_logits_where_the_policy_has_lost_a_token(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_far_from_zero_change_nothing(name):
-    logits, ref_logits = softmax_pair(4, 3, 6)
-    near = f_divergence(name, logits.log_softmax(-1), ref_logits.log_softmax(-1))
-    far = f_divergence(name, (logits + 1e4).log_softmax(-1), (ref_logits - 1e4).log_softmax(-1))
-    torch.testing.assert_close(far, near, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_very_different_policies_stay_finite(name):
     # probabilities down to exp(-60): t runs from 1e-26 to 1e26, whose powers float32 cannot hold
     p = torch.tensor([0.0, -60.0, -1.0], dtype=torch.float32).log_softmax(-1)

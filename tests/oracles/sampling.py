@@ -11,6 +11,21 @@ import math
 import torch
 
 
+def as_world(problem) -> dict:
+    """The dict of a problem, from its fields sequences, completion_mask, rows, rewards and logits."""
+    leaves: list[tuple[int, ...]] = []
+    row: dict[tuple[int, ...], int] = {}
+    for ids, mask, rows in zip(
+        problem.sequences.tolist(), problem.completion_mask.tolist(), problem.rows.tolist(), strict=True
+    ):
+        leaf = tuple(t for t, m in zip(ids, mask, strict=True) if m)
+        leaves.append(leaf)
+        for i in range(len(leaf)):
+            assert row.setdefault(leaf[:i], rows[i]) == rows[i]  # one row of logits per prefix
+    assert sorted(row.values()) == list(range(len(problem.logits)))
+    return {"leaves": leaves, "row": row, "reward": problem.rewards.tolist()}
+
+
 def steps(world: dict, logits: torch.Tensor, leaf: tuple[int, ...]) -> list[torch.Tensor]:
     """Log-prob of each token of one leaf."""
     out = []

@@ -225,6 +225,10 @@ def test_matching_by_name(f, names):
     assert calculus.match_divergence(f) == names
 
 
+# a slope that is zero where two of the compared points are, and at one
+CLOSE = sympy.integrate(sympy.expand((T - 1) * (T - Rational(1 / 17)) * (T - 23)), T)
+
+
 @pytest.mark.parametrize(
     "near",
     [
@@ -233,9 +237,7 @@ def test_matching_by_name(f, names):
         REVERSE + Rational(1, 10**20) * log(T) ** 2,
         power_divergence(1.001).f,  # almost reverse KL
         T * log(T + Rational(1, 10**12)),
-        # the slopes agree at two of the points that are compared and where it is normalized
-        REVERSE
-        + Rational(1, 10**12) * sympy.integrate(sympy.expand((T - 1) * (T - Rational(1, 17)) * (T - 23)), T),
+        REVERSE + FORWARD + Rational(1, 10**12) * CLOSE,
         log(T) ** 2 / 2,  # agrees with both KLs to second order
     ],
 )

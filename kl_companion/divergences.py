@@ -177,7 +177,7 @@ def amari_alpha(alpha: float | sympy.Rational) -> Divergence:
     if a == 1 or a == -1:
         return DIVERGENCES["reverse_kl" if a == 1 else "forward_kl"]
     f = 4 / (1 - a**2) * (1 - T ** ((1 + a) / 2))
-    return make_divergence(f"amari_alpha({alpha})", f, source="emapg2026, table 6")
+    return make_divergence(f"amari_alpha({float(a):g})", f, source="emapg2026, table 6")
 
 
 @cache
@@ -191,7 +191,7 @@ def power_divergence(a: float | sympy.Rational) -> Divergence:
     if e == 0 or e == 1:
         return DIVERGENCES["reverse_kl" if e == 1 else "forward_kl"]
     f = (T**e - 1 - e * (T - 1)) / (e * (e - 1))
-    return make_divergence(f"power_divergence({a})", f, source="emapg2026, table 5")
+    return make_divergence(f"power_divergence({float(e):g})", f, source="emapg2026, table 5")
 
 
 FAMILIES: dict[str, Callable[..., Divergence]] = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from kl_companion.checks import check_choice, unknown_name
+from kl_companion.divergences import get_divergence
 
 Inputs = Literal["sampled", "vocab"]
 
@@ -49,8 +50,10 @@ def register_estimator(
         inputs: ``"sampled"`` (log-probs of sampled tokens) or ``"vocab"`` (whole distributions).
 
     Raises:
-        ValueError: the name is taken by another function, or ``inputs`` is neither of the two.
+        ValueError: the name is taken by another function, the target is no registered divergence, or
+            ``inputs`` is neither of the two.
     """
+    get_divergence(target)
     check_choice("inputs", inputs, ("sampled", "vocab"))
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -98,3 +98,9 @@ def test_what_importing_the_package_registers():
     assert ESTIMATORS["k5"].target == "forward_kl"
     assert all(ESTIMATORS[n].target == "reverse_kl" for n in ("k1", "k2", "k3", "k3_plus_plus", "k4"))
     assert all(ESTIMATORS[f"kf_plus_plus({d})"].target == d for d in DIVERGENCES)
+
+
+def test_a_target_that_is_no_divergence_is_refused():
+    with pytest.raises(ValueError, match="unknown divergence 'reverse_lk'. Did you mean 'reverse_kl'"):
+        register_estimator("nobody", target="reverse_lk", source="test")(lambda logp, ref_logp: logp)
+    assert "nobody" not in ESTIMATORS

@@ -101,6 +101,6 @@ def test_what_importing_the_package_registers():
 
 
 def test_a_target_that_is_no_divergence_is_refused():
-    with pytest.raises(ValueError, match="unknown divergence 'reverse_lk'. Did you mean 'reverse_kl'"):
+    with pytest.raises(ValueError, match=r"unknown divergence 'reverse_lk'. Did you mean 'reverse_kl'"):
         register_estimator("nobody", target="reverse_lk", source="test")(lambda logp, ref_logp: logp)
     assert "nobody" not in ESTIMATORS

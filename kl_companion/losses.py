@@ -85,7 +85,8 @@ def kl_loss(
         return beta * (x if weight is None else x * weight[:, 0]).mean()
     x = per_token(estimator, rollout)
     if credit is not None:
-        x = credit_ahead(x.detach(), rollout.completion_mask, discount=credit) * rollout.logp
+        x = credit_ahead(x.detach(), rollout.completion_mask, discount=credit)
+        x = x * masked(rollout.logp, rollout.completion_mask)
     return beta * aggregate(x if weight is None else x * weight, rollout.completion_mask, how, length=length)
 
 
@@ -131,5 +132,6 @@ def policy_gradient_loss(
             f"advantages has shape {list(a.shape)}, expected {list(rollout.logp.shape[:1])} "
             f"(one per sequence) or {list(rollout.logp.shape)} (one per token)"
         )
-    a = a if a.ndim == 2 else a.unsqueeze(-1)
-    return aggregate(-a * rollout.logp, rollout.completion_mask, how, length=length)
+    mask = rollout.completion_mask
+    a = masked(a, mask) if a.ndim == 2 else a.unsqueeze(-1)
+    return aggregate(-a * masked(rollout.logp, mask), mask, how, length=length)

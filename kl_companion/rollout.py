@@ -41,7 +41,7 @@ class Rollout:
 
     Raises:
         ValueError: shapes that do not agree, a mask row without a token, NaN, a log-prob above 0 or
-            -inf under the mask. Values outside the mask are never read; log-probs become 0 there.
+            -inf under the mask. What stands outside the mask is kept, and never used by this package.
     """
 
     tokens: torch.Tensor
@@ -64,8 +64,6 @@ class Rollout:
             if x is not None:
                 checks.check_shape(name, x, shape, "completion_mask [batch, seq]")
                 checks.check_log_probabilities(name, x, inside)
-                # what stands outside the mask must not reach a gradient, as 0 times NaN would
-                object.__setattr__(self, name, x.where(inside, torch.zeros_like(x)))
         for name in ("rewards", "prompt_index"):
             x = getattr(self, name)
             if x is not None:
@@ -176,6 +174,8 @@ def per_token(
 ) -> torch.Tensor:
     """The estimate at every token, [batch, seq]: the only place that chooses sampled or vocabulary inputs.
 
+    Log-probs outside the mask are read as 0, so that nothing there, NaN included, reaches a gradient.
+
     Args:
         estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``.
         rollout: Where the log-probs come from.
@@ -184,11 +184,12 @@ def per_token(
     Raises:
         ValueError: unknown name, or whole distributions are needed and the rollout has no logits.
     """
+    sampled = [masked(x, rollout.completion_mask) for x in (rollout.logp, rollout.ref_logp)]
     if not isinstance(estimator, str | Estimator):
-        return estimator(rollout.logp, rollout.ref_logp, **options)
+        return estimator(*sampled, **options)
     entry = get_estimator(estimator)
     if entry.inputs == "sampled":
-        return entry.fn(rollout.logp, rollout.ref_logp, **options)
+        return entry.fn(*sampled, **options)
     for name in ("logits", "ref_logits"):
         if getattr(rollout, name) is None:
             raise ValueError(f"{entry.name} needs {name}; this Rollout holds sampled log-probs only")

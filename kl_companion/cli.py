@@ -74,10 +74,12 @@ def load_function(target: str) -> Callable[..., Any]:
     path = Path(path_text)
     if not path.is_file():
         raise ValueError(f"{path_text!r} is not a file, expected path/file.py:function")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    label = f"_reader_{path.stem}"  # its own name, so that a file called torch.py hides nothing
+    spec = importlib.util.spec_from_file_location(label, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path_text!r} cannot be imported, expected a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[label] = module  # dataclasses and pickles look their module up
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
@@ -85,9 +87,7 @@ def load_function(target: str) -> Callable[..., Any]:
         raise ValueError(f"importing {path_text} failed with {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
-    functions = [
-        n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem
-    ]
+    functions = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == label]
     if not callable(getattr(module, name, None)):
         raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
     return getattr(module, name)

@@ -89,6 +89,20 @@ def test_a_file_that_cannot_be_audited_exits_2(source, name, message, tmp_path, 
     assert message in capsys.readouterr().err
 
 
+def test_a_file_may_hold_dataclasses_and_import_its_neighbors(tmp_path, capsys):
+    (tmp_path / "neighbor.py").write_text("beta = 0.5\n")
+    path = tmp_path / "torch.py"  # a name that must hide nothing
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from neighbor import beta\n"
+        "@dataclass\nclass Config:\n    beta: float = beta\n"
+        "def mine(logp, ref_logp):\n    return Config().beta * (logp - ref_logp) ** 2\n"
+    )
+    assert main(["audit", f"{path}:mine", "--scale", "1", "--want", "token_reverse_kl"]) == 0
+    assert "1 x token_reverse_kl" in capsys.readouterr().out
+
+
 def test_derive_prints_the_derivation(capsys):
     assert main(["derive", "k3", "--placement", "reward"]) == 0
     out = capsys.readouterr().out

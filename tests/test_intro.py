@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import sympy
 
-from kl_companion import ESTIMATORS, audit
-from kl_companion.divergences import DIVERGENCES
+from kl_companion import ESTIMATORS, audit, gradient_weight, implied_f
+from kl_companion.divergences import DIVERGENCES, T
 from kl_companion.theory.calculus import value_is_unbiased
 
 TEXT = (Path(__file__).resolve().parents[1] / "book/intro.md").read_text()
@@ -42,6 +43,21 @@ def test_the_guide_has_its_rows():
 def test_a_row_of_the_guide_is_what_the_audit_finds(cell, objective):
     term, placement = TERM.fullmatch(cell).groups()
     assert found(term, placement) == objective
+
+
+def test_what_the_first_paragraph_says_of_its_loss():
+    def shown(logp, ref_logp):
+        return (ref_logp - logp).exp() - (ref_logp - logp) - 1
+
+    def detached(logp, ref_logp):
+        return (ref_logp - logp).exp().detach() - (ref_logp - logp) - 1
+
+    options = {"off_policy": False, "scale": 1.0}
+    assert audit(shown, **options).matches == {"token_forward_kl": 1.0}
+    assert "sequence_reverse_kl" in audit(shown, **options).value_matches
+    assert audit(detached, **options).zero
+    curvature = sympy.diff(implied_f(gradient_weight("k3", "reward")), T, 2)
+    assert curvature.subs(T, 2) > 0 > curvature.subs(T, sympy.Rational(1, 2))
 
 
 def test_what_is_logged_is_unbiased():

@@ -7,7 +7,9 @@ clear ``ValueError`` and not in a number.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
 
 import torch
 
@@ -18,6 +20,30 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ValueError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}")
+
+
+def look_up(
+    kind: str, name: str, known: Mapping[str, Any], families: Mapping[str, Callable[[str], Any]]
+) -> Any:
+    """The entry ``name`` of a registry, or the member of a family: ``"k_lambda(0.5)"``.
+
+    Raises:
+        ValueError: neither; the known names are listed and the nearest is offered.
+    """
+    if name in known:
+        return known[name]
+    family, _, rest = name.partition("(")
+    if family in families and rest.endswith(")"):
+        return families[family](rest[:-1])
+    raise unknown_name(kind, name, [*known, *(f"{f}(...)" for f in families)])
+
+
+def number(name: str, text: str) -> float:
+    """The number in the parentheses of a family's member, such as 0.3 or 1/2; else ValueError."""
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{name} has the parameter {text!r}, expected a number") from error
 
 
 def check_choice(kind: str, value: object, allowed: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
-from kl_companion.checks import unknown_name
+from kl_companion.checks import look_up, number
 
 T = sympy.Symbol("t", positive=True)
 W = sympy.Symbol("w", positive=True)
@@ -227,15 +227,8 @@ def get_divergence(name: str | Divergence) -> Divergence:
     """
     if isinstance(name, Divergence):
         return name
-    if name in DIVERGENCES:
-        return DIVERGENCES[name]
-    family, _, rest = name.partition("(")
-    if family in FAMILIES and rest.endswith(")"):
-        try:
-            return FAMILIES[family](float(sympy.Rational(rest[:-1])))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name!r} has the parameter {rest[:-1]!r}, expected a number") from error
-    raise unknown_name("divergence", name, [*DIVERGENCES, *(f"{f}(0.3)" for f in FAMILIES)])
+    members = {f: lambda text, f=f: FAMILIES[f](number(f, text)) for f in FAMILIES}
+    return look_up("divergence", name, DIVERGENCES, members)
 
 
 @cache

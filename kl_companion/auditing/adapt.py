@@ -38,6 +38,7 @@ ALIASES = {
     "old_logprobs": "behavior_logp",
     "old_per_token_logps": "behavior_logp",
     "mask": "completion_mask",
+    "advantages": "rewards",  # one number per sequence, detached: the same thing to a loss
 }
 NAMES = {**{f: f for f in FIELDS}, **ALIASES}
 PLACEMENTS = ("loss", "reward")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from kl_companion.checks import check_choice, unknown_name
+from kl_companion.checks import check_choice, look_up
 from kl_companion.divergences import get_divergence
 
 Inputs = Literal["sampled", "vocab"]
@@ -77,9 +77,4 @@ def get_estimator(name: str | Estimator) -> Estimator:
     """
     if isinstance(name, Estimator):
         return name
-    if name in ESTIMATORS:
-        return ESTIMATORS[name]
-    family, _, rest = name.partition("(")
-    if family in ESTIMATOR_FAMILIES and rest.endswith(")"):
-        return ESTIMATOR_FAMILIES[family](rest[:-1])
-    raise unknown_name("estimator", name, [*ESTIMATORS, *(f"{f}(...)" for f in ESTIMATOR_FAMILIES)])
+    return look_up("estimator", name, ESTIMATORS, ESTIMATOR_FAMILIES)

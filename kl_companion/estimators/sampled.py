@@ -16,6 +16,7 @@ from typing import Any
 
 import sympy
 
+from kl_companion.checks import number
 from kl_companion.divergences import Divergence, T, get_divergence, stable_generator
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 from kl_companion.ops import Array, exp, expm1, score_ratio, stop_gradient
@@ -91,15 +92,8 @@ def kf_plus_plus(divergence: str | Divergence) -> Callable[[Any, Any], Any]:
     return estimator
 
 
-def _number(name: str, text: str) -> float:
-    try:
-        return float(sympy.Rational(text))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} has the parameter {text!r}, expected a number") from error
-
-
 def _k_lambda(text: str) -> Estimator:
-    lam = _number("k_lambda", text)
+    lam = number("k_lambda", text)
     return Estimator(
         f"k_lambda({text})", k_lambda(lam), "reverse_kl", "sampled", "tang2025pitfalls, section 3"
     )

@@ -84,3 +84,16 @@ def test_the_names_that_trainers_use_are_understood():
         return (logprobs - ref_logprobs) ** 2 / 2
 
     assert audit(verl, off_policy=False, scale=1.0).matches == {"token_reverse_kl": 1.0}
+
+
+def test_a_whole_trainer_loss_with_advantages_and_a_clip_is_taken_apart():
+    def grpo(logp, ref_logp, old_log_probs, advantages, mask):
+        rho = (logp - old_log_probs).exp()
+        gain = torch.min(rho * advantages[:, None], rho.clamp(0.8, 1.2) * advantages[:, None])
+        log_w = ref_logp - logp
+        return ((0.02 * (log_w.expm1() - log_w) - gain) * mask).sum(-1).mean()
+
+    found = audit(grpo, off_policy=False, want="reverse_kl")
+    assert all(c.matches == ({"token_forward_kl": 0.02, "expected_reward": -1.0},) for c in found.cases)
+    assert not found.met
+    assert "0.02 * rho" in found.remedy

@@ -11,13 +11,14 @@ import torch
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.objectives import Objective, field, objectives, value
 from kl_companion.auditing.recognize import recognize
-from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain
+from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain, short
 from kl_companion.auditing.verdict import Audit, Case, Condition, accepts, remedy_for, wanted_objectives
 from kl_companion.estimators.registry import Estimator
 from kl_companion.tabular import Loss, Problem, expectation, prefix_tree
 
 SCALES = (1.0, 4.0)
 _SEEDS = (0, 1, 2)
+_NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 
 
 @cache
@@ -45,13 +46,13 @@ def _known(
 
 def _value_matches(got: torch.Tensor, known: dict[str, torch.Tensor]) -> dict[str, float]:
     """Objectives that are proportional to the expected loss over several problems."""
-    if len(got) < 2 or got.norm() < ZERO:
+    if len(got) < 2 or got.norm() < _NOTHING:
         return {}
     found = {}
     for name, theirs in known.items():
         factor = (got @ theirs / (theirs @ theirs).clamp_min(ZERO)).item()
         if (got - factor * theirs).norm() < TOLERANCE * got.norm():
-            found[name] = round(factor, 9)
+            found[name] = short(factor)
     return found
 
 
@@ -70,8 +71,8 @@ def _case(
     seen = [expectation(loss_fn, p, group_size=group_size) for p in problems]
     gradient = torch.cat([e.gradient.flatten() for e in seen])
     matched = _value_matches(torch.tensor([e.value for e in seen], dtype=torch.float64), values)
-    # a vanishing gradient is measured against the size of the loss
-    zero = bool(gradient.norm() < ZERO * (1 + sum(e.magnitude for e in seen)))
+    # measured against the size of the loss, so that a small beta is not taken for none
+    zero = bool(gradient.norm() < max(ZERO * sum(e.magnitude for e in seen), _NOTHING))
     matches, residual = ((), 0.0) if zero else explain(gradient, fields, max_terms=max_terms)
     return Case(
         condition, matches, residual, zero, matched, lambda: curl(loss_fn, problems[0], group_size=group_size)

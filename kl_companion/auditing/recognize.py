@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kl_companion.auditing.solve import short
 from kl_companion.estimators.registry import ESTIMATORS
 from kl_companion.tabular import Loss, prefix_tree
 
@@ -51,5 +52,5 @@ def recognize(loss_fn: Loss) -> tuple[str, float] | None:
         theirs = torch.cat([out.detach(), slope])
         factor = (mine @ theirs / (theirs @ theirs)).item()
         if factor != 0 and (mine - factor * theirs).norm() < _TOLERANCE * mine.norm():
-            return entry.name, round(factor, 9)
+            return entry.name, short(factor)
     return None

@@ -45,7 +45,7 @@ def _verdict(case: Case) -> str:
 
 def _same(case: Case) -> tuple[object, ...]:
     """What makes two cases one sentence: explanation and presence of curl, not their digits."""
-    first = tuple(sorted((n, round(c, 6)) for n, c in case.matches[0].items())) if case.matches else ()
+    first = tuple(sorted((n, number(c)) for n, c in case.matches[0].items())) if case.matches else ()
     return (case.zero, first)
 
 

@@ -13,6 +13,11 @@ ZERO = 1e-10
 _STEP = 1e-4
 
 
+def short(coefficient: float) -> float:
+    """A coefficient without the rounding of the least squares: nine significant digits."""
+    return float(f"{coefficient:.9g}")
+
+
 def explain(
     gradient: torch.Tensor, fields: dict[str, torch.Tensor], *, max_terms: int = 3
 ) -> tuple[tuple[dict[str, float], ...], float]:
@@ -44,9 +49,7 @@ def explain(
             for i in sorted(exact, key=lambda i: residual[i].item()):
                 scale = [gradient.norm() / fields[names[j]].norm() for j in chosen[i]]
                 weights = [(s * c).item() for s, c in zip(scale, solution[i, :, 0], strict=True)]
-                found.append(
-                    {names[j]: round(c, 9) for j, c in zip(chosen[i].tolist(), weights, strict=True)}
-                )
+                found.append({names[j]: short(c) for j, c in zip(chosen[i].tolist(), weights, strict=True)})
             return tuple(found), best
     return (), best
 

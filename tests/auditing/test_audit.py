@@ -282,3 +282,19 @@ def test_progress_is_told_for_every_condition():
     audit("k1", progress=lines.append)
     assert len(lines) == 8
     assert lines[-1].startswith("8/8")
+
+
+def test_a_small_beta_is_not_taken_for_none():
+    def tiny(logp, ref_logp):
+        return 1e-9 * ESTIMATORS["k2"].fn(logp, ref_logp)
+
+    assert quick(tiny, scale=1.0).matches == {"token_reverse_kl": 1e-9}
+
+    def nothing(logp, ref_logp):
+        return 1e-9 * (logp - ref_logp)
+
+    def only_a_score(logp):
+        return logp - logp.detach()  # its value is zero too
+
+    assert quick(nothing, scale=1.0).zero
+    assert quick(only_a_score, scale=1.0).zero

@@ -25,8 +25,8 @@ from packaging.utils import canonicalize_name
 SEVEN = ("jupyter-book", "sympy", "torch", "numpy", "seaborn", "nbmake", "papermill")
 
 
-def lock(root: Path) -> dict[str, Requirement]:
-    lines = (line.split("#")[0].strip() for line in (root / "requirements.lock").read_text().splitlines())
+def lock(root: Path, name: str = "requirements.lock") -> dict[str, Requirement]:
+    lines = (line.split("#")[0].strip() for line in (root / name).read_text().splitlines())
     found = [Requirement(line) for line in lines if line]
     return {canonicalize_name(requirement.name): requirement for requirement in found}
 
@@ -38,6 +38,13 @@ def test_the_lock_pins_exact_versions_and_holds_the_seven_packages(root: Path) -
     assert loose == []
     assert str(pins["torch"].specifier) == "==2.13.0"  # no build tag: the CPU build satisfies it too
     assert not [name for name in pins if name.startswith("nvidia")]
+
+
+def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
+    audited = lock(root, "requirements-audit.lock")
+    assert set(audited) == {"liger-kernel", "openrlhf", "verl"}
+    assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in audited.values())
+    assert not set(audited) & set(lock(root))
 
 
 def test_the_lock_is_what_runs_here(root: Path) -> None:

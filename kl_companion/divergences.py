@@ -273,12 +273,11 @@ def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., to
 
     Constants are folded first, because torch functions refuse Python numbers (``torch.log(2)``).
     """
-    free = set(symbols)
 
-    def is_constant(e: sympy.Expr) -> bool:
-        return not e.free_symbols & free and not e.is_Rational and not e.is_Float
+    def is_constant(e: sympy.Basic) -> bool:
+        return bool(e.is_number) and not e.is_Rational and not e.is_Float
 
-    folded = sympy.sympify(expr).replace(lambda e: e.is_number and is_constant(e), lambda e: e.evalf(17))
+    folded = sympy.sympify(expr).replace(is_constant, lambda e: e.evalf(17))
     folded = folded.replace(sympy.Piecewise, _nested).replace(sympy.sign, sympy.Function("sgn"))
     compiled = sympy.lambdify(symbols, folded, modules=[_TORCH], cse=True)
 

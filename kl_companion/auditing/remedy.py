@@ -17,9 +17,6 @@ _PRECISE = {
 class _Printer(TorchPrinter):
     """Prints constants as numbers: torch functions refuse Python floats."""
 
-    def _print_Function(self, expr: sympy.Expr) -> str:
-        return f"{float(expr)!r}" if expr.is_number else super()._print_Function(expr)
-
     def _print_log(self, expr: sympy.Expr) -> str:
         return f"{float(expr)!r}" if expr.is_number else f"torch.log({self._print(expr.args[0])})"
 

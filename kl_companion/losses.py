@@ -10,18 +10,22 @@ import torch
 from kl_companion.checks import check_choice
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.rollout import (
+    AGGREGATES,
     Aggregate,
+    Missing,
     Rollout,
     Scope,
     aggregate,
-    importance_weight,
+    importance_ratio,
     masked,
     per_token,
 )
 from kl_companion.rollout import credit as credit_ahead
 
 Level = Literal["token", "sequence"]
+Ratio = Literal["detached", "attached"]
 LEVELS: tuple[Level, ...] = ("token", "sequence")
+RATIOS: tuple[Ratio, ...] = ("detached", "attached")
 EstimatorLike = str | Estimator | Callable[..., torch.Tensor]
 
 
@@ -40,6 +44,79 @@ def _per_sequence(estimator: EstimatorLike, rollout: Rollout) -> torch.Tensor:
     return estimator(logp, ref_logp)
 
 
+def kl_terms(
+    rollout: Rollout,
+    estimator: EstimatorLike = "k2",
+    *,
+    level: Level = "token",
+    how: Aggregate = "sum",
+    length: float | None = None,
+    importance: Scope | None = None,
+    ratio: Ratio = "detached",
+    clip: tuple[float, float] | None = None,
+    missing: Missing = "raise",
+    credit: float | None = None,
+) -> torch.Tensor:
+    """What each sequence contributes to `kl_loss`, [batch]; `exact_moments` takes these terms.
+
+    Arguments and errors as `kl_loss`; ``how="token_mean"`` couples the sequences of a batch and is
+    refused here.
+    """
+    if how == "token_mean":
+        raise ValueError("how is 'token_mean', expected one that does not couple the sequences of a batch")
+    x = _weighted(rollout, estimator, level, how, length, importance, ratio, clip, missing, credit)
+    if level == "sequence":
+        return x
+    # the aggregate of each sequence on its own
+    count = rollout.completion_mask.to(x.dtype).sum(-1)
+    total = masked(x, rollout.completion_mask).sum(-1)
+    return total / (count if how == "sequence_mean" else (length or 1.0))
+
+
+def _weighted(
+    rollout: Rollout,
+    estimator: EstimatorLike,
+    level: Level,
+    how: Aggregate,
+    length: float | None,
+    importance: Scope | None,
+    ratio: Ratio,
+    clip: tuple[float, float] | None,
+    missing: Missing,
+    credit: float | None,
+) -> torch.Tensor:
+    """The estimate times its ratio: [batch, seq], or [batch] at level "sequence"; choices are checked."""
+    check_choice("level", level, LEVELS)
+    check_choice("ratio", ratio, RATIOS)
+    check_choice("how", how, AGGREGATES)
+    if (how == "constant") != (length is not None) or (length is not None and not length > 0):
+        raise ValueError(f"how={how!r} got length={length}: a positive length goes with 'constant' only")
+    if importance is None and (ratio != "detached" or clip is not None):
+        raise ValueError(
+            f"ratio={ratio!r}, clip={clip} got importance=None: expected 'token', 'prefix' or 'sequence', "
+            "the scope of the ratio"
+        )
+    if level == "sequence" and (
+        how != "sum" or length is not None or credit is not None or importance in ("token", "prefix")
+    ):
+        raise ValueError(
+            f"level='sequence' got how={how!r}, length={length}, importance={importance!r}, "
+            f"credit={credit!r}: expected how='sum', no length, importance None or 'sequence', no credit"
+        )
+    rho = None
+    if importance is not None:
+        rho = importance_ratio(rollout, scope=importance, clip=clip, missing=missing)
+        rho = rho.detach() if ratio == "detached" else rho
+    if level == "sequence":
+        x = _per_sequence(estimator, rollout)
+        return x if rho is None else x * rho[:, 0]
+    x = per_token(estimator, rollout)
+    if credit is not None:
+        x = credit_ahead(x.detach(), rollout.completion_mask, discount=credit)
+        x = x * masked(rollout.logp, rollout.completion_mask)
+    return x if rho is None else x * rho
+
+
 def kl_loss(
     rollout: Rollout,
     estimator: EstimatorLike = "k2",
@@ -49,6 +126,9 @@ def kl_loss(
     how: Aggregate = "sum",
     length: float | None = None,
     importance: Scope | None = None,
+    ratio: Ratio = "detached",
+    clip: tuple[float, float] | None = None,
+    missing: Missing = "raise",
     credit: float | None = None,
 ) -> torch.Tensor:
     """beta times an estimate of the KL, to be minimized; a scalar.
@@ -63,31 +143,24 @@ def kl_loss(
             log-probs of whole sequences.
         how: How tokens become one number, see `aggregate`; level ``"sequence"`` takes the mean.
         length: Tokens to divide by, for ``how="constant"``.
-        importance: Weight every term by a detached rho of this scope, see `importance_weight`.
+        importance: Weight every term by rho = pi/mu of this scope, see `importance_ratio`.
+        ratio: ``"detached"`` is sg(rho) times the term; ``"attached"`` keeps rho in the graph, on-policy
+            too, where it is 1 and its gradient is the score.
+        clip: (lowest, highest) rho; no gradient of rho passes outside.
+        missing: What to do where mu has no probability and the policy has, see `importance_ratio`.
         credit: None differentiates the estimate. A number makes the *value* of the estimate a
             detached cost of the tokens before it, discounted by ``credit``: 0 charges a token with
             its own estimate, 1 with the whole future (see `kl_companion.rollout.credit`).
 
     Raises:
-        ValueError: unknown name or choice, or choices that do not go together.
+        ValueError: unknown name or choice, choices that do not go together, or missing support.
 
-    Source: tang2025pitfalls, sections 2.2 and 4; wang2025choosing, section 5.1.
+    Source: tang2025pitfalls, sections 2.2 and 4; wang2025choosing, sections 5.1 and 6.2.
     """
-    check_choice("level", level, LEVELS)
-    weight = None if importance is None else importance_weight(rollout, scope=importance)
+    x = _weighted(rollout, estimator, level, how, length, importance, ratio, clip, missing, credit)
     if level == "sequence":
-        if how != "sum" or length is not None or credit is not None or importance in ("token", "prefix"):
-            raise ValueError(
-                f"level='sequence' got how={how!r}, length={length}, importance={importance!r}, "
-                f"credit={credit!r}: expected how='sum', no length, importance None or 'sequence', no credit"
-            )
-        x = _per_sequence(estimator, rollout)
-        return beta * (x if weight is None else x * weight[:, 0]).mean()
-    x = per_token(estimator, rollout)
-    if credit is not None:
-        x = credit_ahead(x.detach(), rollout.completion_mask, discount=credit)
-        x = x * masked(rollout.logp, rollout.completion_mask)
-    return beta * aggregate(x if weight is None else x * weight, rollout.completion_mask, how, length=length)
+        return beta * x.mean()
+    return beta * aggregate(x, rollout.completion_mask, how, length=length)
 
 
 def kl_reward(

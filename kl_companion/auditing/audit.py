@@ -40,7 +40,8 @@ def _known(
     condition: Condition, vocab: int, names: tuple[str, ...]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Fields and values of the objectives on the default problems: the same for every loss."""
-    problems, known = _problems(condition, vocab), objectives(off_policy=condition.off_policy)
+    problems = _problems(condition, vocab)
+    known = objectives(off_policy=condition.off_policy, lengths=condition.eos)
     return _fields(problems, known), _values(problems, known)
 
 
@@ -63,7 +64,10 @@ def _case(
     group_size: int,
     max_terms: int,
 ) -> Case:
-    known = objectives(off_policy=any(p.behavior_logits is not None for p in problems))
+    known = objectives(
+        off_policy=any(p.behavior_logits is not None for p in problems),
+        lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
+    )
     if condition is None:
         fields, values = _fields(problems, known), _values(problems, known)
     else:

@@ -2,8 +2,10 @@
 
 ``sequence_*`` objectives are functions of the whole policy. ``token_*`` ones sum a divergence over the
 states that the *sampling* policy visits and hold those visits fixed: what a per-token loss descends,
-and in general not the gradient of anything (the field has curl). ``behavior_*`` ones hold the samples
-themselves fixed; they are distinct only off-policy.
+and in general not the gradient of anything (the field has curl); ``policy_token_*`` ones do so over the
+states that the *policy* would visit. ``behavior_*`` ones hold the samples themselves fixed; both are
+distinct only off-policy. ``sampled_mean_*`` ones divide by the length of the sequence that was sampled,
+the sample held fixed; they and the other objectives of lengths are distinct only where lengths vary.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class Objective(NamedTuple):
         source: Bib key and place.
         regularizer: Whether it measures a distance to the reference (rewards and entropies do not).
         off_policy_only: On-policy it coincides with another objective, so it is tried off-policy only.
+        lengths_only: It is tried only where the lengths of sequences vary: elsewhere it is constant, or
+            another objective divided by the length.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Objective(NamedTuple):
     source: str
     regularizer: bool = True
     off_policy_only: bool = False
+    lengths_only: bool = False
 
 
 OBJECTIVES: dict[str, Objective] = {}
@@ -49,7 +54,13 @@ _SAID = {
 
 
 def register_objective(
-    name: str, *, words: str, source: str, regularizer: bool = True, off_policy_only: bool = False
+    name: str,
+    *,
+    words: str,
+    source: str,
+    regularizer: bool = True,
+    off_policy_only: bool = False,
+    lengths_only: bool = False,
 ) -> Callable[[Scalar], Scalar]:
     """Register a scalar of an enumerated rollout as the objective ``name`` and return it untouched.
 
@@ -60,17 +71,28 @@ def register_objective(
     def decorate(fn: Scalar) -> Scalar:
         if name in OBJECTIVES and OBJECTIVES[name].words != words:
             raise ValueError(f"objective {name!r} is registered already")
-        OBJECTIVES[name] = Objective(name, fn, words, source, regularizer, off_policy_only)
+        OBJECTIVES[name] = Objective(
+            name, fn, words, source, regularizer, off_policy_only, lengths_only
+        )
         return fn
 
     return decorate
 
 
-def objectives(*, off_policy: bool) -> dict[str, Objective]:
-    """The objectives to try; divergences that were registered later are included."""
+def objectives(*, off_policy: bool, lengths: bool = True) -> dict[str, Objective]:
+    """The objectives to try; divergences that were registered later are included.
+
+    Args:
+        off_policy: Whether another policy samples.
+        lengths: Whether the lengths of sequences vary.
+    """
     for d in list(DIVERGENCES.values()):
         add_divergence(d)
-    return {n: o for n, o in OBJECTIVES.items() if off_policy or not o.off_policy_only}
+    return {
+        n: o
+        for n, o in OBJECTIVES.items()
+        if (off_policy or not o.off_policy_only) and (lengths or not o.lengths_only)
+    }
 
 
 def field(objective: Objective, problem: Problem, logits: torch.Tensor | None = None) -> torch.Tensor:
@@ -95,6 +117,16 @@ def _visits(rollout: Rollout) -> torch.Tensor:
     return _total(rollout.sampled_from, rollout).exp().detach()
 
 
+def _policy_visits(rollout: Rollout) -> torch.Tensor:
+    """Probability of each listed sequence under the policy, [count], held fixed."""
+    return _total(rollout.logp, rollout).exp().detach()
+
+
+def _mean(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
+    """Mean of [count, seq] over the tokens of each sequence, [count]."""
+    return _total(x, rollout) / rollout.completion_mask.sum(-1)
+
+
 def add_divergence(d: Divergence) -> None:
     """Register the objectives of a divergence: of whole sequences, and of every next token."""
     if f"sequence_{d.name}" in OBJECTIVES:
@@ -108,6 +140,10 @@ def add_divergence(d: Divergence) -> None:
         each = f_divergence(d, rollout.logp_all, rollout.ref_logp_all)
         return (_visits(rollout) * _total(each, rollout)).sum()
 
+    def policy_token(rollout: Rollout) -> torch.Tensor:
+        each = f_divergence(d, rollout.logp_all, rollout.ref_logp_all)
+        return (_policy_visits(rollout) * _total(each, rollout)).sum()
+
     said = _SAID.get(d.name, d.name.replace("_", " ") + " divergence")
     register_objective(f"sequence_{d.name}", words=f"the {said} of whole sequences", source=d.source)(
         sequence
@@ -117,6 +153,12 @@ def add_divergence(d: Divergence) -> None:
         words=f"the {said} of every next token, with the states that are visited held fixed",
         source=d.source,
     )(token)
+    register_objective(
+        f"policy_token_{d.name}",
+        words=f"the {said} of every next token, with the states that the policy itself would visit held fixed",
+        source=d.source,
+        off_policy_only=True,
+    )(policy_token)
 
 
 for _divergence in DIVERGENCES.values():
@@ -222,3 +264,80 @@ def _behavior_ratio(rollout: Rollout) -> torch.Tensor:
 )
 def _behavior_sequence_ratio(rollout: Rollout) -> torch.Tensor:
     return (_visits(rollout) * _total(rollout.ref_logp - rollout.logp, rollout).exp()).sum()
+
+
+@register_objective(
+    "policy_token_squared_log_ratio",
+    words="half the squared log-ratio of every next token, expected under the policy (not a KL), "
+    "with the states that the policy itself would visit held fixed",
+    source="wang2025choosing, section 6.2",
+    off_policy_only=True,
+)
+def _policy_token_squared(rollout: Rollout) -> torch.Tensor:
+    each = (rollout.logp_all.exp() * (rollout.logp_all - rollout.ref_logp_all) ** 2 / 2).sum(-1)
+    return (_policy_visits(rollout) * _total(each, rollout)).sum()
+
+
+@register_objective(
+    "summed_squared_log_ratio",
+    words="half the squared log-ratio of every token, summed and expected under the policy (not a KL)",
+    source="this book",
+)
+def _summed_squared(rollout: Rollout) -> torch.Tensor:
+    probability = _total(rollout.logp, rollout).exp()
+    return (probability * _total((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
+
+
+@register_objective(
+    "expected_inverse_length",
+    words="the expected inverse length, E[1/T], smaller for longer sequences (no word of the reference)",
+    source="this book",
+    regularizer=False,
+    lengths_only=True,
+)
+def _expected_inverse_length(rollout: Rollout) -> torch.Tensor:
+    return (_total(rollout.logp, rollout).exp() / rollout.completion_mask.sum(-1)).sum()
+
+
+@register_objective(
+    "sequence_mean_reverse_kl",
+    words="the log-ratio of whole sequences divided by their length, expected under the policy",
+    source="this book",
+    lengths_only=True,
+)
+def _sequence_mean_reverse_kl(rollout: Rollout) -> torch.Tensor:
+    probability = _total(rollout.logp, rollout).exp()
+    return (probability * _mean(rollout.logp - rollout.ref_logp, rollout)).sum()
+
+
+@register_objective(
+    "sampled_mean_squared_log_ratio",
+    words="half the squared log-ratio of the tokens that were sampled, divided by the length of their "
+    "sequence, the samples held fixed",
+    source="this book",
+    lengths_only=True,
+)
+def _sampled_mean_squared(rollout: Rollout) -> torch.Tensor:
+    return (_visits(rollout) * _mean((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
+
+
+@register_objective(
+    "sampled_mean_reference_ratio",
+    words="the mean of pi_ref/pi over the tokens of each sequence that was sampled, the samples held fixed",
+    source="this book",
+    lengths_only=True,
+)
+def _sampled_mean_ratio(rollout: Rollout) -> torch.Tensor:
+    return (_visits(rollout) * _mean((rollout.ref_logp - rollout.logp).exp(), rollout)).sum()
+
+
+@register_objective(
+    "sampled_mean_log_likelihood",
+    words="the log-likelihood of the samples divided by their length, held fixed (no word of the reference)",
+    source="this book",
+    regularizer=False,
+    off_policy_only=True,
+    lengths_only=True,
+)
+def _sampled_mean_log_likelihood(rollout: Rollout) -> torch.Tensor:
+    return (_visits(rollout) * _mean(rollout.logp, rollout)).sum()

@@ -128,7 +128,9 @@ def wanted_objectives(want: str) -> set[str]:
     """Names of the objectives that satisfy ``want``: a divergence at either level, or one level of it."""
     level, divergence = _split(want)
     add_divergence(divergence)
-    return {f"{x}_{divergence.name}" for x in ((level,) if level else ("token", "sequence"))}
+    prefixes = {"token": ("token", "policy_token"), "sequence": ("sequence",)}
+    chosen = prefixes[level] if level else (*prefixes["token"], *prefixes["sequence"])
+    return {f"{x}_{divergence.name}" for x in chosen}
 
 
 def _coefficient(cases: Sequence[Case], same_as: tuple[str, float] | None, curvature: float) -> float:
@@ -138,7 +140,7 @@ def _coefficient(cases: Sequence[Case], same_as: tuple[str, float] | None, curva
     """
     total = 0.0
     for name, c in (cases[0].matches[0] if cases[0].matches else {}).items():
-        of = name.removeprefix("token_").removeprefix("sequence_")
+        of = name.removeprefix("policy_").removeprefix("token_").removeprefix("sequence_")
         if of in DIVERGENCES and DIVERGENCES[of].smooth:
             total += c * float(DIVERGENCES[of].curvature)
     if total > 0:

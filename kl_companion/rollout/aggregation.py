@@ -1,0 +1,65 @@
+"""From per-token values to one number: aggregation over tokens, credit over time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from kl_companion import checks
+from kl_companion.rollout.batch import masked
+
+Aggregate = Literal["sum", "sequence_mean", "token_mean", "constant"]
+AGGREGATES: tuple[Aggregate, ...] = ("sum", "sequence_mean", "token_mean", "constant")
+
+
+def aggregate(
+    x: torch.Tensor, completion_mask: torch.Tensor, how: Aggregate = "sum", *, length: float | None = None
+) -> torch.Tensor:
+    """One number from per-token values.
+
+    Args:
+        x: [batch, seq].
+        completion_mask: [batch, seq].
+        how: ``"sum"``: sum over tokens, mean over sequences; the only one whose value is the
+            sequence KL. ``"sequence_mean"``: mean over sequences of the mean over tokens (TRL's
+            ``grpo``). ``"token_mean"``: sum over all tokens of the batch divided by their number
+            (``dapo``). ``"constant"``: sum divided by ``length``, mean over sequences (``dr_grpo``).
+        length: Tokens to divide by, for ``"constant"`` only.
+
+    Raises:
+        ValueError: unknown ``how``, shapes differ, or ``length`` missing, superfluous or not positive.
+    """
+    checks.check_choice("how", how, AGGREGATES)
+    if (how == "constant") != (length is not None):
+        raise ValueError(f"how={how!r} got length={length}: a length is wanted for 'constant' and only there")
+    if length is not None and not length > 0:
+        raise ValueError(f"length is {length}, expected a positive number of tokens")
+    checks.check_mask(completion_mask)
+    inside = masked(x, completion_mask)
+    count = completion_mask.to(x.dtype).sum(-1)
+    if how == "token_mean":
+        return inside.sum() / count.sum()
+    per_sequence = inside.sum(-1)
+    if how == "sequence_mean":
+        per_sequence = per_sequence / count
+    return per_sequence.mean() / (length or 1.0)
+
+
+def credit(x: torch.Tensor, completion_mask: torch.Tensor, *, discount: float = 1.0) -> torch.Tensor:
+    """Discounted sum of ``x`` from each token to the end, c_t = sum_{s >= t} discount^(s-t) x_s.
+
+    Discount 0 is the token's own value, 1 the whole future: with a detached log-ratio as ``x`` this
+    runs from the token-level field to the sequence gradient (tang2025pitfalls, section 4.2).
+
+    Raises:
+        ValueError: shapes differ, or the discount is outside [0, 1].
+    """
+    if not 0 <= discount <= 1:
+        raise ValueError(f"discount is {discount}, expected a number from 0 to 1")
+    inside = masked(x, completion_mask)
+    out, ahead = [], torch.zeros_like(inside[:, 0])
+    for t in range(inside.shape[1] - 1, -1, -1):
+        ahead = inside[:, t] + discount * ahead
+        out.append(ahead)
+    return torch.stack(out[::-1], dim=1)

@@ -1,0 +1,198 @@
+"""What a loss may look at: sampled sequences with their log-probabilities, checked once, at the door.
+
+Columns are aligned: position t of ``logp`` scores ``tokens[:, t]``; there is no shift inside the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from kl_companion import checks
+from kl_companion.estimators.registry import Estimator, get_estimator
+
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A batch of sampled completions.
+
+    Sampled log-probs are required, whole distributions optional: many trainers give no logits, and
+    three float32 tensors of 8k tokens by 152k entries are 15 GB.
+
+    Attributes:
+        tokens: [batch, seq] int64, the sampled ids.
+        completion_mask: [batch, seq], 1 on completion tokens including end-of-sequence, 0 on prompt,
+            padding and tokens that an environment inserted.
+        logp: [batch, seq], log-prob of the sampled token under the policy; carries the gradient.
+        ref_logp: [batch, seq], under the reference.
+        behavior_logp: [batch, seq], under the policy that sampled; None means the policy itself.
+        rewards: [batch], one per sequence, or None.
+        prompt_index: [batch] int64, which prompt a sequence answers; None means one prompt for all.
+        logits, ref_logits, behavior_logits: [batch, seq, vocab] or None.
+
+    Raises:
+        ValueError: shapes that do not agree, a mask row without a token, NaN, a log-prob above 0 or
+            -inf under the mask. What stands outside the mask is kept, and never used by this package.
+    """
+
+    tokens: torch.Tensor
+    completion_mask: torch.Tensor
+    logp: torch.Tensor
+    ref_logp: torch.Tensor
+    behavior_logp: torch.Tensor | None = None
+    rewards: torch.Tensor | None = None
+    prompt_index: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    ref_logits: torch.Tensor | None = None
+    behavior_logits: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        checks.check_mask(self.completion_mask)
+        shape, inside = self.completion_mask.shape, self.completion_mask.bool()
+        checks.check_shape("tokens", self.tokens, shape, "completion_mask [batch, seq]")
+        for name in ("logp", "ref_logp", "behavior_logp"):
+            x = getattr(self, name)
+            if x is not None:
+                checks.check_shape(name, x, shape, "completion_mask [batch, seq]")
+                checks.check_log_probabilities(name, x, inside)
+        for name in ("rewards", "prompt_index"):
+            x = getattr(self, name)
+            if x is not None:
+                checks.check_shape(name, x, shape[:1], "one per sequence [batch]")
+        if self.rewards is not None and self.rewards.is_floating_point():
+            checks.check_no_nan("rewards", self.rewards)
+        self._check_logits(shape)
+
+    def _check_logits(self, shape: torch.Size) -> None:
+        given = [n for n in ("logits", "ref_logits", "behavior_logits") if getattr(self, n) is not None]
+        for name in given:
+            x, first = getattr(self, name), getattr(self, given[0])
+            checks.check_floating(name, x)
+            if x.ndim != 3 or x.shape[:2] != shape:
+                raise ValueError(
+                    f"{name} has shape {list(x.shape)}, expected [{shape[0]}, {shape[1]}, vocab] "
+                    "like completion_mask [batch, seq]"
+                )
+            checks.check_shape(name, x, first.shape, f"{given[0]} [batch, seq, vocab]")
+
+    @classmethod
+    def from_logits(
+        cls,
+        tokens: torch.Tensor,
+        completion_mask: torch.Tensor,
+        logits: torch.Tensor,
+        ref_logits: torch.Tensor,
+        *,
+        behavior_logits: torch.Tensor | None = None,
+        rewards: torch.Tensor | None = None,
+        prompt_index: torch.Tensor | None = None,
+    ) -> Rollout:
+        """A rollout whose log-probs are computed from aligned logits [batch, seq, vocab].
+
+        ``logits[:, t]`` scores ``tokens[:, t]``. Reference and behavior are detached.
+
+        Raises:
+            ValueError: as the class; also a token id outside the vocabulary.
+        """
+        checks.check_mask(completion_mask)
+        checks.check_shape("tokens", tokens, completion_mask.shape, "completion_mask [batch, seq]")
+        wanted = (*tokens.shape, logits.shape[-1])
+        checks.check_shape("logits", logits, wanted, "tokens [batch, seq] with a last axis [vocab]")
+        checks.check_shape("ref_logits", ref_logits, logits.shape, "logits [batch, seq, vocab]")
+        if behavior_logits is not None:
+            checks.check_shape("behavior_logits", behavior_logits, logits.shape, "logits [batch, seq, vocab]")
+        outside = ((tokens < 0) | (tokens >= logits.shape[-1])) & completion_mask.bool()
+        if outside.any():
+            raise ValueError(
+                f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {logits.shape[-1] - 1}"
+            )
+        index = tokens.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
+
+        def sampled(scores: torch.Tensor) -> torch.Tensor:
+            return clean(scores, completion_mask).log_softmax(-1).gather(-1, index).squeeze(-1)
+
+        return cls(
+            tokens,
+            completion_mask,
+            sampled(logits),
+            sampled(ref_logits).detach(),
+            None if behavior_logits is None else sampled(behavior_logits).detach(),
+            rewards,
+            prompt_index,
+            logits,
+            ref_logits.detach(),
+            None if behavior_logits is None else behavior_logits.detach(),
+        )
+
+    @cached_property
+    def logp_all(self) -> torch.Tensor:
+        """Normalized log-probs of the policy, [batch, seq, vocab]. ValueError without logits."""
+        return self._whole("logits")
+
+    @cached_property
+    def ref_logp_all(self) -> torch.Tensor:
+        """Normalized log-probs of the reference, [batch, seq, vocab]. ValueError without ref_logits."""
+        return self._whole("ref_logits").detach()
+
+    def _whole(self, name: str) -> torch.Tensor:
+        scores = getattr(self, name)
+        if scores is None:
+            raise ValueError(f"{name} is needed; this Rollout holds sampled log-probs only")
+        return clean(scores, self.completion_mask).log_softmax(-1)
+
+    @property
+    def sampled_from(self) -> torch.Tensor:
+        """Log-probs under the policy that sampled, detached: ``behavior_logp``, or ``logp`` on-policy."""
+        return (self.logp if self.behavior_logp is None else self.behavior_logp).detach()
+
+    @property
+    def group_index(self) -> torch.Tensor:
+        """[batch] int64: ``prompt_index``, or zeros where there is one prompt for all."""
+        if self.prompt_index is not None:
+            return self.prompt_index
+        return torch.zeros(self.tokens.shape[0], dtype=torch.long, device=self.tokens.device)
+
+
+def clean(scores: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
+    """Scores [batch, seq, vocab] whose rows outside the mask hold no NaN; copied only where one does."""
+    with torch.no_grad():
+        broken = ~scores.sum(-1).isfinite() & ~completion_mask.bool()
+    return scores.masked_fill(broken.unsqueeze(-1), 0.0) if broken.any() else scores
+
+
+def per_token(
+    estimator: str | Estimator | Callable[..., torch.Tensor], rollout: Rollout, **options: Any
+) -> torch.Tensor:
+    """The estimate at every token, [batch, seq]: the only place that chooses sampled or vocabulary inputs.
+
+    Log-probs outside the mask are read as 0, so that nothing there, NaN included, reaches a gradient.
+
+    Args:
+        estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``.
+        rollout: Where the log-probs come from.
+        **options: Passed on to the estimator.
+
+    Raises:
+        ValueError: unknown name, or whole distributions are needed and the rollout has no logits.
+    """
+    sampled = [masked(x, rollout.completion_mask) for x in (rollout.logp, rollout.ref_logp)]
+    if not isinstance(estimator, str | Estimator):
+        return estimator(*sampled, **options)
+    entry = get_estimator(estimator)
+    if entry.inputs == "sampled":
+        return entry.fn(*sampled, **options)
+    for name in ("logits", "ref_logits"):
+        if getattr(rollout, name) is None:
+            raise ValueError(f"{entry.name} needs {name}; this Rollout holds sampled log-probs only")
+    return entry.fn(rollout.logp_all, rollout.ref_logp_all, **options)
+
+
+def masked(x: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
+    """``x`` with zeros outside the mask, whatever stands there (NaN too); [batch, seq]."""
+    checks.check_shape("x", x, completion_mask.shape, "completion_mask [batch, seq]")
+    return x.where(completion_mask.bool(), torch.zeros_like(x))

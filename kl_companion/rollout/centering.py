@@ -1,0 +1,68 @@
+"""Rewards and costs compared within the group of sequences that answers one prompt."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from kl_companion import checks
+
+Centering = Literal["none", "mean", "leave_one_out", "standardized"]
+CENTERINGS: tuple[Centering, ...] = ("none", "mean", "leave_one_out", "standardized")
+
+
+def center(
+    x: torch.Tensor, prompt_index: torch.Tensor, how: Centering = "leave_one_out", *, eps: float = 1e-4
+) -> torch.Tensor:
+    """Rewards or costs of sequences, centered within the group that answers the same prompt, [batch].
+
+    Args:
+        x: [batch].
+        prompt_index: [batch], any integers.
+        how: ``"none"``: as they are. ``"mean"``: minus the mean of the group, itself included.
+            ``"leave_one_out"``: minus the mean of the others. ``"standardized"``: minus the mean, divided
+            by the group's standard deviation (n - 1 in its denominator) plus ``eps``.
+        eps: Added to the standard deviation.
+
+    Raises:
+        ValueError: unknown ``how``, an empty batch, shapes that differ, or a group with fewer than two
+            sequences for ``"leave_one_out"`` and ``"standardized"``.
+
+    Source: wang2025choosing, section 8.1; tang2025pitfalls, section 3.
+    """
+    checks.check_choice("how", how, CENTERINGS)
+    checks.check_shape("prompt_index", prompt_index, x.shape, "x [batch]")
+    if x.ndim != 1 or not len(x):
+        raise ValueError(f"x has shape {list(x.shape)}, expected [batch] with at least one sequence")
+    _, group = prompt_index.unique(return_inverse=True)
+    n = torch.bincount(group)[group].to(x.dtype)
+    if how in ("leave_one_out", "standardized") and n.min() < 2:
+        alone = prompt_index[n < 2][0].item()
+        raise ValueError(
+            f"prompt {alone} has one sequence, expected at least two: nothing is left to compare it with "
+            f"(how={how!r})"
+        )
+
+    def total(y: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(int(group.max()) + 1, dtype=x.dtype, device=x.device).index_add(0, group, y)[group]
+
+    if how == "none":
+        return x
+    if how == "leave_one_out":
+        return x - (total(x) - x) / (n - 1)
+    centered = x - total(x) / n
+    if how == "standardized":
+        return centered / ((total(centered**2) / (n - 1)).sqrt() + eps)
+    return centered
+
+
+def leave_one_out(x: torch.Tensor, prompt_index: torch.Tensor) -> torch.Tensor:
+    """Each value minus the mean of the *others* that answer the same prompt, [batch].
+
+    Raises:
+        ValueError: shapes differ, an empty batch, or a prompt has fewer than two sequences.
+
+    Source: tang2025pitfalls, section 3.
+    """
+    return center(x, prompt_index, "leave_one_out")

@@ -1,0 +1,94 @@
+"""The ratio of the policy to the policy that sampled: in the graph, detached, clipped."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from kl_companion import checks
+from kl_companion.rollout.batch import Rollout, clean, masked
+
+Scope = Literal["token", "prefix", "sequence"]
+Missing = Literal["raise", "ignore"]
+SCOPES: tuple[Scope, ...] = ("token", "prefix", "sequence")
+MISSING: tuple[Missing, ...] = ("raise", "ignore")
+
+
+def _log_ratio(rollout: Rollout, scope: Scope, missing: Missing) -> torch.Tensor:
+    """log pi - log mu of the scope, [batch, seq]; -inf where mu cannot have sampled; mu is detached."""
+    checks.check_choice("scope", scope, SCOPES)
+    checks.check_choice("missing", missing, MISSING)
+    inside = rollout.completion_mask.bool()
+    never = (rollout.sampled_from.exp() == 0) & inside
+    if missing == "raise":
+        _check_support(rollout, never)
+    log_ratio = masked(rollout.logp - rollout.sampled_from, rollout.completion_mask)
+    log_ratio = log_ratio.masked_fill(never, -torch.inf)
+    if scope == "prefix":
+        return log_ratio.cumsum(-1)
+    if scope == "sequence":
+        return log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
+    return log_ratio
+
+
+def _check_support(rollout: Rollout, never: torch.Tensor) -> None:
+    """Refuse weights that cannot be right: mu gives no probability where the policy gives some."""
+    if never.any():
+        i, t = never.nonzero()[0].tolist()
+        raise ValueError(
+            f"behavior_logp[{i}, {t}] is {rollout.sampled_from[i, t].item():g}: a probability of 0, expected "
+            "the positive probability with which the token was sampled"
+        )
+    if rollout.logits is None or rollout.behavior_logits is None:
+        return
+    with torch.no_grad():
+        policy = rollout.logp_all.exp()
+        behavior = clean(rollout.behavior_logits, rollout.completion_mask).softmax(-1)
+        lost = (behavior == 0) & (policy > 0) & rollout.completion_mask.bool().unsqueeze(-1)
+    if lost.any():
+        i, t, token = lost.nonzero()[0].tolist()
+        raise ValueError(
+            f"the behavior policy gives token {token} at [{i}, {t}] probability 0, the policy "
+            f"{policy[i, t, token].item():.3g}: expected mass wherever the policy has some, because no "
+            "weight makes up for tokens that are never sampled (missing='ignore' goes on without them)"
+        )
+
+
+def _clipped(weight: torch.Tensor, clip: tuple[float, float] | None) -> torch.Tensor:
+    if clip is None:
+        return weight
+    if not 0 <= clip[0] <= clip[1]:
+        raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
+    return weight.clamp(*clip)
+
+
+def importance_ratio(
+    rollout: Rollout, *, scope: Scope, clip: tuple[float, float] | None = None, missing: Missing = "raise"
+) -> torch.Tensor:
+    """rho = pi / sg(mu) of every token, kept in the graph, [batch, seq].
+
+    On-policy it is 1 everywhere, and its gradient is the score: what a literal 1 would lose.
+
+    Args:
+        rollout: Without ``behavior_logp`` the policy itself sampled.
+        scope: ``"token"``: of the token itself; ``"prefix"``: of the sequence up to and including it;
+            ``"sequence"``: of the whole sequence.
+        clip: (lowest, highest) ratio; no gradient passes outside. None leaves it free.
+        missing: ``"raise"`` refuses a behavior policy that gives probability 0 where the policy has
+            mass (seen only where the rollout holds both distributions); ``"ignore"`` goes on with what
+            was sampled.
+
+    Raises:
+        ValueError: unknown choice, a clip range that is not 0 <= lowest <= highest, missing support.
+
+    Source: wang2025choosing, section 2.1.
+    """
+    return _clipped(_log_ratio(rollout, scope, missing).exp(), clip)
+
+
+def importance_weight(
+    rollout: Rollout, *, scope: Scope, clip: tuple[float, float] | None = None, missing: Missing = "raise"
+) -> torch.Tensor:
+    """sg(rho): `importance_ratio` without its gradient, [batch, seq]; arguments and errors as there."""
+    return importance_ratio(rollout, scope=scope, clip=clip, missing=missing).detach()

@@ -1,0 +1,43 @@
+"""Worlds small enough to enumerate: exact expectations, exact moments, batched samples, learning."""
+
+from kl_companion.tabular.expectations import (
+    Expectation,
+    Loss,
+    descend,
+    expectation,
+    expected_gradient,
+    expected_value,
+)
+from kl_companion.tabular.moments import (
+    Draws,
+    Moments,
+    draw_statistics,
+    exact_covariance,
+    exact_field,
+    exact_moments,
+)
+from kl_companion.tabular.sampling import Estimates, simulate
+from kl_companion.tabular.worlds import MAX_EVALUATIONS, Problem, bandit, prefix_tree, stack, truncate
+
+__all__ = [
+    "MAX_EVALUATIONS",
+    "Draws",
+    "Estimates",
+    "Expectation",
+    "Loss",
+    "Moments",
+    "Problem",
+    "bandit",
+    "descend",
+    "draw_statistics",
+    "exact_covariance",
+    "exact_field",
+    "exact_moments",
+    "expectation",
+    "expected_gradient",
+    "expected_value",
+    "prefix_tree",
+    "simulate",
+    "stack",
+    "truncate",
+]

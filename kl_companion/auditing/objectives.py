@@ -71,9 +71,7 @@ def register_objective(
     def decorate(fn: Scalar) -> Scalar:
         if name in OBJECTIVES and OBJECTIVES[name].words != words:
             raise ValueError(f"objective {name!r} is registered already")
-        OBJECTIVES[name] = Objective(
-            name, fn, words, source, regularizer, off_policy_only, lengths_only
-        )
+        OBJECTIVES[name] = Objective(name, fn, words, source, regularizer, off_policy_only, lengths_only)
         return fn
 
     return decorate
@@ -155,7 +153,7 @@ def add_divergence(d: Divergence) -> None:
     )(token)
     register_objective(
         f"policy_token_{d.name}",
-        words=f"the {said} of every next token, with the states that the policy itself would visit held fixed",
+        words=f"the {said} of every next token, with the states that the policy itself visits held fixed",
         source=d.source,
         off_policy_only=True,
     )(policy_token)
@@ -269,7 +267,7 @@ def _behavior_sequence_ratio(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "policy_token_squared_log_ratio",
     words="half the squared log-ratio of every next token, expected under the policy (not a KL), "
-    "with the states that the policy itself would visit held fixed",
+    "with the states that the policy itself visits held fixed",
     source="wang2025choosing, section 6.2",
     off_policy_only=True,
 )

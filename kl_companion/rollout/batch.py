@@ -16,7 +16,6 @@ from kl_companion import checks
 from kl_companion.estimators.registry import Estimator, get_estimator
 
 
-
 @dataclass(frozen=True)
 class Rollout:
     """A batch of sampled completions.

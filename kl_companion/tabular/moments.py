@@ -207,7 +207,9 @@ def _terms(terms: Terms, at: World, leaf: torch.Tensor, ref_logp: torch.Tensor) 
     x = terms(rollout)
     if not isinstance(x, torch.Tensor) or x.shape != rollout.logp.shape[:1]:
         got = f"shape {list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
-        raise ValueError(f"the estimator returned {got}, expected one term per sequence [{len(rollout.logp)}]")
+        raise ValueError(
+            f"the estimator returned {got}, expected one term per sequence [{len(rollout.logp)}]"
+        )
     if not x.requires_grad:
         x = x + 0 * leaf.reshape(-1, length).sum(-1)
     return x.reshape(leaf.shape[:-1])
@@ -243,8 +245,8 @@ def draw_statistics(
         check_choice("baseline", baseline, BASELINES)
     if placement != "reward" and (baseline is not None or weighted):
         raise ValueError(
-            f"placement={placement!r} got baseline={baseline!r}, weighted={weighted}: expected 'reward', where "
-            "a detached cost multiplies the score"
+            f"placement={placement!r} got baseline={baseline!r}, weighted={weighted}: expected 'reward', "
+            "where a detached cost multiplies the score"
         )
     named = isinstance(estimator, str | Estimator)
     against = target or (get_estimator(estimator).target if named else "reverse_kl")  # type: ignore[arg-type]
@@ -272,17 +274,17 @@ def _sequence_ratio(at: World) -> torch.Tensor:
     lost = (policy * (at.probability == 0)).sum(-1).max().item()
     if lost > 0:
         raise ValueError(
-            f"the behavior policy never samples sequences of probability {lost:.3g} under the policy, expected "
-            "mass wherever the policy has some: no weight makes up for what is never sampled"
+            f"the behavior policy never samples sequences of probability {lost:.3g} under the policy, "
+            "expected mass wherever the policy has some: no weight makes up for what is never sampled"
         )
     return (policy / at.probability).where(at.probability > 0, 0.0)
 
 
 def _pairs(at: World, x: torch.Tensor, ones: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Leave-one-out as a U-statistic of order two, whose kernel is half of
+    """Leave-one-out as a U-statistic of order two: expected kernel, and two variances of the kernel.
 
-    (x1 - x2) T1 + (x2 - x1) T2, with T the (weighted) score of a sequence: expected kernel, and the
-    variances of its expectation given one draw and of itself.
+    The kernel is h = ((x1 - x2) T1 + (x2 - x1) T2) / 2 with T the (weighted) score of a sequence; the
+    variances are those of its expectation given one draw, and of itself.
     """
     column = x.unsqueeze(-1)
 
@@ -295,9 +297,7 @@ def _pairs(at: World, x: torch.Tensor, ones: torch.Tensor) -> tuple[torch.Tensor
     m1, m2 = at.mean(x), at.mean(x**2)
     grid = m1[..., None, None]
     kernel = cost - grid * score
-    once = (s2 - 2 * m1 * s1 + m1**2 * s0) + 2 * (
-        dot(kernel, cost) - dot(cost2 - grid * cost, score)
-    )
+    once = (s2 - 2 * m1 * s1 + m1**2 * s0) + 2 * (dot(kernel, cost) - dot(cost2 - grid * cost, score))
     once = (once + dot(cost, cost) - 2 * m1 * dot(cost, score) + m2 * dot(score, score)) / 4
     pair = (s2 - 2 * m1 * s1 + m2 * s0) / 2 + dot(cost, cost) - dot(cost2, score)
     size = dot(kernel, kernel)
@@ -347,7 +347,9 @@ def exact_moments(
     ).at(n)
     if problem.logits.ndim > 2:
         return moments
-    return Moments(*(x.item() if isinstance(x, torch.Tensor) and x.ndim == 0 else x for x in moments))
+    return moments._replace(
+        **{k: x.item() for k, x in moments._asdict().items() if isinstance(x, torch.Tensor) and x.ndim == 0}
+    )
 
 
 def exact_field(

@@ -47,10 +47,13 @@ def simulate(
     matrix product.
 
     Args:
-        estimator, problem, placement, baseline: As `exact_moments`.
+        estimator: As `exact_moments`.
+        problem: A world, or a stack of worlds.
         n: Draws per estimate.
         repeats: Estimates per world.
         seed: Of the generator; the same seed gives the same bytes.
+        placement: As `exact_moments`.
+        baseline: As `exact_moments`.
 
     Raises:
         ValueError: as `exact_moments`; also repeats below 1.

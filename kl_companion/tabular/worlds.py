@@ -138,7 +138,7 @@ def truncate(problem: Problem, *, top_k: int | None = None, top_p: float | None 
         raise ValueError(f"top_p is {top_p}, expected more than 0 and at most 1")
     probability, order = problem.logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = probability.cumsum(-1) - probability
-    kept = torch.arange(vocab) < top_k if top_k is not None else before < top_p
+    kept = before < top_p if top_p is not None else torch.arange(vocab) < (top_k or vocab)
     head = torch.zeros_like(probability).scatter(-1, order, kept.to(probability.dtype).expand_as(probability))
     return problem._replace(behavior_logits=problem.logits.masked_fill(head == 0, -math.inf))
 

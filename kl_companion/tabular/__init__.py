@@ -1,5 +1,6 @@
 """Worlds small enough to enumerate: exact expectations, exact moments, batched samples, learning."""
 
+from kl_companion.tabular.draws import Draws, Moments
 from kl_companion.tabular.expectations import (
     Expectation,
     Loss,
@@ -9,8 +10,6 @@ from kl_companion.tabular.expectations import (
     expected_value,
 )
 from kl_companion.tabular.moments import (
-    Draws,
-    Moments,
     draw_statistics,
     exact_covariance,
     exact_field,

@@ -1,15 +1,6 @@
-"""Exact moments of estimators: bias, covariance and mean squared error, with no sample drawn.
-
-A loss that sees the policy only through the log-probs of sampled tokens has, for each sequence, the
-gradient sum_t c_t s_t: a coefficient c_t = d loss / d logp_t times the score s_t of the token. The rows
-of different prefixes are different parameters, so the scores of one sequence are orthogonal and every
-moment is a sum over sequences and tokens: no gradient is ever formed per sample.
-"""
+"""Exact moments of estimators: bias, covariance and mean squared error, with no sample drawn."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Literal, NamedTuple
 
 import torch
 
@@ -17,202 +8,16 @@ from kl_companion.checks import check_choice
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.estimators.vocabulary import f_divergence
-from kl_companion.rollout import Rollout
-from kl_companion.tabular.worlds import NEVER, Problem
-
-Placement = Literal["loss", "reward"]
-Baseline = Literal["mean", "leave_one_out"]
-Terms = Callable[[Rollout], torch.Tensor]
-EstimatorLike = str | Estimator | Terms
-PLACEMENTS: tuple[Placement, ...] = ("loss", "reward")
-BASELINES: tuple[Baseline, ...] = ("mean", "leave_one_out")
-
-
-class Moments(NamedTuple):
-    """Exact moments of the mean of n estimates; [worlds] in front for a stack, [sizes] behind for several n.
-
-    Attributes:
-        value: Expected value.
-        value_bias: Expected value minus the target divergence.
-        value_variance: Variance of the value.
-        gradient: Expected gradient, [rows, vocab].
-        gradient_bias: Norm of the expected gradient minus that of the target divergence.
-        gradient_variance: Trace of the covariance of the gradient.
-    """
-
-    value: float | torch.Tensor
-    value_bias: float | torch.Tensor
-    value_variance: float | torch.Tensor
-    gradient: torch.Tensor
-    gradient_bias: float | torch.Tensor
-    gradient_variance: float | torch.Tensor
-
-    @property
-    def value_mse(self) -> float | torch.Tensor:
-        """E (estimate - target)^2."""
-        return self.value_bias**2 + self.value_variance
-
-    @property
-    def gradient_mse(self) -> float | torch.Tensor:
-        """E |estimate - gradient of the target|^2, summed over parameters."""
-        return self.gradient_bias**2 + self.gradient_variance
-
-    @property
-    def gradient_rmse(self) -> float | torch.Tensor:
-        """Root of `gradient_mse` (tang2025pitfalls, appendix C)."""
-        return self.gradient_mse**0.5
-
-
-class Draws(NamedTuple):
-    """What one draw, and a pair of draws, say about any number of them; [worlds] in front for a stack.
-
-    Attributes:
-        value, value_variance: Of one draw.
-        gradient: Expected gradient of one draw, [rows, vocab]; with a baseline, of the leave-one-out form.
-        single: Variance (trace) of the gradient of one draw; without a baseline.
-        single_of_pair, pair: Variance of E[h(1, 2) | 1] and of h(1, 2), the symmetric kernel that pairs
-            of draws are averaged with; with a baseline.
-        baseline: None, ``"mean"`` or ``"leave_one_out"``.
-        target_value, target_gradient: Of the divergence that bias is measured against.
-    """
-
-    value: torch.Tensor
-    value_variance: torch.Tensor
-    gradient: torch.Tensor
-    single: torch.Tensor
-    single_of_pair: torch.Tensor
-    pair: torch.Tensor
-    baseline: Baseline | None
-    target_value: torch.Tensor
-    target_gradient: torch.Tensor
-
-    def at(self, n: int | torch.Tensor) -> Moments:
-        """Moments of the mean of n draws.
-
-        Args:
-            n: A number, or several, [sizes], which become the last axis of every moment (the first
-                behind the worlds of ``gradient``).
-
-        Raises:
-            ValueError: n below 1, or below 2 with a baseline.
-        """
-        size = torch.as_tensor(n, dtype=torch.float64)
-        least = 1 if self.baseline is None else 2
-        if size.min() < least:
-            raise ValueError(f"n is {n}, expected at least {least} with baseline={self.baseline!r}")
-
-        def spread(x: torch.Tensor) -> torch.Tensor:
-            return x.unsqueeze(-1) if size.ndim else x
-
-        # the batch mean is (1 - 1/n) times leave-one-out, sample by sample
-        factor = 1 - 1 / size if self.baseline == "mean" else torch.ones_like(size)
-        if self.baseline is None:
-            variance = spread(self.single) / size
-        else:  # Hoeffding's variance of a U-statistic of order two
-            pairs = 4 * (size - 2) * spread(self.single_of_pair) + 2 * spread(self.pair)
-            variance = factor**2 * pairs / (size * (size - 1))
-        gradient, target = self.gradient, self.target_gradient
-        if self.baseline == "mean" and size.ndim:
-            gradient, target = factor[:, None, None] * gradient.unsqueeze(-3), target.unsqueeze(-3)
-        elif self.baseline == "mean":
-            gradient = factor * gradient
-        bias = (gradient - target).norm(dim=(-2, -1))
-        if size.ndim and self.baseline != "mean":  # the same for every size
-            gradient = gradient.unsqueeze(-3).expand(*bias.shape, len(size), *gradient.shape[-2:])
-            bias = bias.unsqueeze(-1)
-        return Moments(
-            spread(self.value).expand(variance.shape),
-            spread(self.value - self.target_value).expand(variance.shape),
-            spread(self.value_variance) / size,
-            gradient,
-            bias.expand(variance.shape),
-            variance,
-        )
-
-
-class World(NamedTuple):
-    """An enumerated problem ready for moments: [..., count] and [..., count, length] tensors."""
-
-    problem: Problem
-    probability: torch.Tensor  # of being sampled, [..., count]
-    logp: torch.Tensor  # of every token under the policy, [..., count, length]
-    policy: torch.Tensor  # [..., rows, vocab]
-    norm: torch.Tensor  # squared norm of the score of every token, [..., count, length]
-
-    def gradient(self, coefficient: torch.Tensor, probability: torch.Tensor | None = None) -> torch.Tensor:
-        """E[sum_t c_t s_t] for coefficients [..., count, length]; [..., rows, vocab]."""
-        p = self.probability if probability is None else probability
-        weight = (p.unsqueeze(-1) * coefficient * self.problem.completion_mask).flatten(-2)
-        rows, vocab = self.policy.shape[-2:]
-        index = (self.problem.rows * vocab + self.problem.sequences).flatten()
-        chosen = weight.new_zeros(*weight.shape[:-1], rows * vocab).index_add(-1, index, weight)
-        chosen = chosen.unflatten(-1, (rows, vocab))
-        return chosen - chosen.sum(-1, keepdim=True) * self.policy
-
-    def square(self, coefficient: torch.Tensor) -> torch.Tensor:
-        """|sum_t c_t s_t|^2 of every sequence, [..., count]."""
-        return (coefficient**2 * self.norm).sum(-1)
-
-    def mean(self, x: torch.Tensor) -> torch.Tensor:
-        """E[x] of [..., count] values."""
-        return (self.probability * x).sum(-1)
-
-
-def world(problem: Problem, logits: torch.Tensor | None = None) -> World:
-    """Probabilities and scores of every sequence of a problem, at ``logits`` or at its own policy."""
-    theta = (problem.logits if logits is None else logits).detach()
-    logp, policy = problem.token_logp(theta), theta.softmax(-1)
-    collision = policy.square().sum(-1)[..., problem.rows]
-    norm = (1 - 2 * logp.exp() + collision) * problem.completion_mask
-    return World(problem, problem.probabilities(theta), logp, policy, norm)
-
-
-def coefficients(
-    estimator: EstimatorLike, at: World, placement: Placement
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Value of every sequence, [..., count], and d loss / d logp of its tokens, [..., count, length]."""
-    check_choice("placement", placement, PLACEMENTS)
-    leaf = at.logp.clone().requires_grad_()
-    ref_logp = at.problem.token_logp(at.problem.ref_logits)
-    if isinstance(estimator, str | Estimator):
-        entry = get_estimator(estimator)
-        if entry.inputs != "sampled":
-            raise ValueError(
-                f"got {entry.name!r}, which reads next-token distributions, expected a sampled estimator"
-            )
-        x = entry.fn(leaf.sum(-1), ref_logp.sum(-1))
-    else:
-        x = _terms(estimator, at, leaf, ref_logp)
-    possible = at.probability > 0
-    values = x.detach().where(possible, 0.0)
-    if placement == "reward":
-        return values, values.unsqueeze(-1) * at.problem.completion_mask
-    (c,) = torch.autograd.grad(x.sum(), leaf)
-    return values, c.where(possible.unsqueeze(-1), 0.0)
-
-
-def _terms(terms: Terms, at: World, leaf: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
-    """One term per sequence of a rollout that holds every sequence once; it has no logits."""
-    p = at.problem
-    length, copies = leaf.shape[-1], leaf.numel() // max(p.sequences.numel(), 1)
-    behavior = at.logp if p.behavior_logits is None else p.token_logp(p.behavior_logits).clamp(min=NEVER)
-    rollout = Rollout(
-        p.sequences.repeat(copies, 1),
-        p.completion_mask.repeat(copies, 1),
-        leaf.reshape(-1, length),
-        ref_logp.reshape(-1, length),
-        behavior.reshape(-1, length),
-        p.rewards.flatten(),
-    )
-    x = terms(rollout)
-    if not isinstance(x, torch.Tensor) or x.shape != rollout.logp.shape[:1]:
-        got = f"shape {list(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
-        raise ValueError(
-            f"the estimator returned {got}, expected one term per sequence [{len(rollout.logp)}]"
-        )
-    if not x.requires_grad:
-        x = x + 0 * leaf.reshape(-1, length).sum(-1)
-    return x.reshape(leaf.shape[:-1])
+from kl_companion.tabular.draws import BASELINES, Baseline, Draws, Moments
+from kl_companion.tabular.scores import (
+    EstimatorLike,
+    Placement,
+    World,
+    coefficients,
+    sample_gradients,
+    world,
+)
+from kl_companion.tabular.worlds import Problem
 
 
 def _target(target: Divergence, at: World) -> tuple[torch.Tensor, torch.Tensor]:
@@ -347,9 +152,8 @@ def exact_moments(
     ).at(n)
     if problem.logits.ndim > 2:
         return moments
-    return moments._replace(
-        **{k: x.item() for k, x in moments._asdict().items() if isinstance(x, torch.Tensor) and x.ndim == 0}
-    )
+    numbers = {k: x.item() for k, x in moments._asdict().items() if k != "gradient"}
+    return Moments(gradient=moments.gradient, **numbers)
 
 
 def exact_field(
@@ -365,15 +169,6 @@ def exact_field(
     """
     at = world(problem, logits)
     return at.gradient(coefficients(estimator, at, placement)[1])
-
-
-def sample_gradients(at: World, coefficient: torch.Tensor) -> torch.Tensor:
-    """sum_t c_t s_t of every sequence, [..., count, rows, vocab], from coefficients [..., count, length]."""
-    c = coefficient * at.problem.completion_mask
-    rows, vocab = at.policy.shape[-2:]
-    index = (at.problem.rows * vocab + at.problem.sequences).expand_as(c)
-    chosen = c.new_zeros(*c.shape[:-1], rows * vocab).scatter_add(-1, index, c).unflatten(-1, (rows, vocab))
-    return chosen - chosen.sum(-1, keepdim=True) * at.policy.unsqueeze(-3)
 
 
 def exact_covariance(

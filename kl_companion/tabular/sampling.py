@@ -7,9 +7,8 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.checks import check_choice
-from kl_companion.tabular.moments import (
-    BASELINES,
-    Baseline,
+from kl_companion.tabular.draws import BASELINES, Baseline
+from kl_companion.tabular.scores import (
     EstimatorLike,
     Placement,
     coefficients,

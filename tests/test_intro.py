@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sympy
 
-from kl_companion import ESTIMATORS, audit, gradient_weight, implied_f
+from kl_companion import ESTIMATORS, audit, gradient_weight, implied_f, kl_loss
 from kl_companion.divergences import DIVERGENCES, T
 from kl_companion.theory.calculus import value_is_unbiased
 
@@ -15,27 +15,55 @@ TERM = re.compile(r"`([\w()]+)` in the (loss|reward)")
 
 
 def rows(heading):
-    """Cells of the table that follows a line of the page."""
-    after = TEXT.split(heading, 1)[1].lstrip()
+    """Cells of the first table at or after a piece of text of the page."""
+    after = TEXT[TEXT.index(heading) :]
     table = re.search(r"(?:^\|.*\n)+", after, re.M).group(0)
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
-def found(term, placement):
-    verdict = audit(term, placement=placement, off_policy=False, scale=1.0)
-    if verdict.zero:
+def in_words(case):
+    """The objective of one condition of an audit, as the guide writes it."""
+    if case.zero:
         return "zero"
-    first, *rest = verdict.matches.items()
-    assert first[1] == pytest.approx(1)
-    return first[0] + "".join(f" {'-' if c < 0 else '+'} {n}" for n, c in rest if abs(c) == pytest.approx(1))
+    text = ""
+    for name, c in case.matches[0].items():
+        assert abs(c) == pytest.approx(round(abs(c))), (name, c)
+        sign = (" - " if c < 0 else " + ") if text else ("-" if c < 0 else "")
+        text += sign + ("" if round(abs(c)) == 1 else f"{round(abs(c))} ") + name
+    return text
+
+
+def found(term, placement):
+    return in_words(audit(term, placement=placement, off_policy=False, scale=1.0).cases[0])
+
+
+def found_of_arguments(cell, off_policy):
+    """What kl_loss with these arguments descends where sequences end early."""
+
+    def loss(rollout):
+        return eval(f"kl_loss(rollout, {cell})", {"kl_loss": kl_loss, "rollout": rollout})
+
+    (case,) = (c for c in audit(loss, off_policy=off_policy, scale=1.0).cases if c.condition.eos)
+    return in_words(case)
 
 
 GUIDE = [(r[1], r[2].strip("`")) for r in rows("### The term to differentiate")]
 GUIDE += [(r[0], r[1].strip("`")) for r in rows("And what the usual alternatives do:")]
 
 
+OPTIONS = [(r[1], r[2], True) for r in rows("| You want, off-policy |")]
+OPTIONS += [(*r, True) for r in rows("| If you write, off-policy |")]
+OPTIONS += [(*r, False) for r in rows("| If you divide by the length |")]
+
+
+@pytest.mark.parametrize(("cell", "objective", "off_policy"), OPTIONS)
+def test_a_row_of_arguments_is_what_the_audit_finds(cell, objective, off_policy):
+    assert found_of_arguments(cell.strip("`"), off_policy) == objective.strip("`")
+
+
 def test_the_guide_has_its_rows():
     assert len(GUIDE) >= 9
+    assert len(OPTIONS) >= 12
     assert len(rows("### The number to log")) >= 4
 
 

@@ -9,6 +9,7 @@ from kl_companion.tabular.expectations import (
     expected_gradient,
     expected_value,
 )
+from kl_companion.tabular.learning import Learning, learn
 from kl_companion.tabular.moments import (
     draw_statistics,
     exact_covariance,
@@ -23,6 +24,7 @@ __all__ = [
     "Draws",
     "Estimates",
     "Expectation",
+    "Learning",
     "Loss",
     "Moments",
     "Problem",
@@ -35,6 +37,7 @@ __all__ = [
     "expectation",
     "expected_gradient",
     "expected_value",
+    "learn",
     "prefix_tree",
     "simulate",
     "stack",

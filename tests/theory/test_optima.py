@@ -1,0 +1,165 @@
+"""Optimal policies: closed forms by hand, conditions of optimality, direct optimization, hard cases."""
+
+import math
+
+import jaxtyping
+import pytest
+import torch
+
+from kl_companion.theory.optima import optimal_policy
+
+
+def logs(*probabilities):
+    return torch.tensor(probabilities, dtype=torch.float64).log()
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def world(seed, vocab=7):
+    generator = torch.Generator().manual_seed(seed)
+    r, q = torch.randn(2, vocab, generator=generator, dtype=torch.float64)
+    return r, (2 * q).log_softmax(-1)
+
+
+def objective(name, logp, rewards, ref_logp, beta):
+    """E[r] - beta KL, written out."""
+    if name == "reverse_kl":
+        kl = (logp.exp() * (logp - ref_logp)).sum(-1)
+    else:
+        kl = (ref_logp.exp() * (ref_logp - logp)).sum(-1)
+    return (logp.exp() * rewards).sum(-1) - beta * kl
+
+
+def test_reverse_kl_on_two_arms():
+    # weights (1/2) e^0 and (1/2) e^(log 3) are 1 : 3
+    found = optimal_policy(numbers(0.0, math.log(3)), logs(0.5, 0.5))
+    torch.testing.assert_close(found.logp.exp(), numbers(0.25, 0.75))
+    assert found.multiplier.item() == pytest.approx(math.log(2))
+
+
+def test_forward_kl_on_two_arms():
+    # (1/2)/lam + (1/2)/(lam - 1) = 1 is 2 lam^2 - 4 lam + 1 = 0; the larger root exceeds both rewards
+    lam = 1 + 1 / math.sqrt(2)
+    found = optimal_policy(numbers(0.0, 1.0), logs(0.5, 0.5), "forward_kl")
+    torch.testing.assert_close(found.logp.exp(), numbers(0.5 / lam, 0.5 / (lam - 1)))
+    assert found.multiplier.item() + 1 == pytest.approx(lam, abs=1e-14)
+
+
+@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
+@pytest.mark.parametrize("beta", [1e-3, 0.1, 1.0, 30.0])
+def test_conditions_of_optimality(name, beta):
+    for seed in range(5):
+        r, q = world(seed)
+        logp, multiplier = optimal_policy(r, q, name, beta)
+        assert logp.exp().sum().item() == pytest.approx(1.0, abs=1e-13)
+        log_t = logp - q
+        slope = log_t if name == "reverse_kl" else 1 - (-log_t).exp()
+        scale = 1 + beta * slope.abs()
+        assert ((r - beta * slope - multiplier).abs() / scale).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
+@pytest.mark.parametrize("beta", [0.3, 1.0, 3.0])
+def test_no_search_finds_a_better_policy(name, beta):
+    r, q = world(3)
+    best = optimal_policy(r, q, name, beta)
+    theta = torch.zeros_like(q, requires_grad=True)
+    search = torch.optim.LBFGS(
+        [theta], max_iter=2000, tolerance_grad=1e-12, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
+
+    def closure():
+        search.zero_grad()
+        loss = -objective(name, theta.log_softmax(-1), r, q, beta)
+        loss.backward()
+        return loss
+
+    search.step(closure)
+    torch.testing.assert_close(best.logp.exp(), theta.detach().softmax(-1), rtol=0, atol=1e-6)
+    assert objective(name, best.logp, r, q, beta) >= -closure() - 1e-14
+
+
+def test_the_multiplier_of_reverse_kl_is_the_best_value():
+    r, q = world(1)
+    found = optimal_policy(r, q, "reverse_kl", 0.4)
+    torch.testing.assert_close(found.multiplier, objective("reverse_kl", found.logp, r, q, 0.4))
+
+
+@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
+def test_limits_of_beta(name):
+    r, q = world(2)
+    torch.testing.assert_close(optimal_policy(r, q, name, 1e8).logp, q, rtol=0, atol=1e-6)
+    greedy = optimal_policy(r, q, name, 1e-9).logp
+    assert greedy[r.argmax()].exp() > 1 - 1e-6
+
+
+@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
+def test_a_forbidden_token_changes_nothing_for_the_others(name):
+    r, q = world(4)
+    with_it = optimal_policy(torch.cat([r, r.max()[None] + 5]), torch.cat([q, numbers(-math.inf)]), name, 0.7)
+    without = optimal_policy(r, q, name, 0.7)
+    assert with_it.logp[-1] == -math.inf
+    torch.testing.assert_close(with_it.logp[:-1], without.logp)
+    torch.testing.assert_close(with_it.multiplier, without.multiplier)
+
+
+def test_forward_kl_where_the_gap_is_below_the_rounding_of_the_rewards():
+    # the best arm is almost never taken by the reference; lambda* - max r is about 1e-30 / 0.75
+    tiny = 1e-30
+    r, q = numbers(1.0, 0.0), logs(tiny, 1.0)
+    found = optimal_policy(r, q, "forward_kl", 0.25)
+    assert found.logp.exp().sum().item() == pytest.approx(1.0)
+    # 0.25 (tiny / gap + 1 / (1 + gap)) = 1: gap = tiny / 3, and the best arm has the rest of the mass, 3/4
+    torch.testing.assert_close(found.logp.exp(), numbers(0.75, 0.25))
+
+
+def test_forward_kl_with_rewards_that_tie():
+    found = optimal_policy(numbers(2.0, 2.0, 2.0), logs(0.2, 0.3, 0.5), "forward_kl", 0.1)
+    torch.testing.assert_close(found.logp, logs(0.2, 0.3, 0.5))
+    torch.testing.assert_close(found.multiplier, torch.tensor(2.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
+def test_batch_axes_broadcast(name):
+    r = torch.stack([world(s)[0] for s in range(3)])
+    q, beta = world(9)[1], numbers(0.1, 1.0, 10.0)
+    batch = optimal_policy(r, q, name, beta)
+    assert batch.logp.shape == (3, 7)
+    for i in range(3):
+        one = optimal_policy(r[i], q, name, beta[i].item())
+        torch.testing.assert_close(batch.logp[i], one.logp)
+        torch.testing.assert_close(batch.multiplier[i], one.multiplier)
+    grid = optimal_policy(r[0], q, name, beta)
+    assert grid.logp.shape == (3, 7)
+    assert grid.multiplier.shape == (3,)
+    torch.testing.assert_close(grid.logp[0], batch.logp[0])
+
+
+def test_float32_is_computed_in_float64():
+    r, q = world(5)
+    found = optimal_policy(r.float(), q.float(), "forward_kl", 0.5)
+    assert found.logp.dtype == torch.float64
+    torch.testing.assert_close(found.logp, optimal_policy(r, q, "forward_kl", 0.5).logp, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"divergence": "pearson"}, "Known: forward_kl, reverse_kl"),
+        ({"beta": 0.0}, "expected positive"),
+        ({"beta": numbers(1.0, -1.0)}, "expected positive"),
+        ({"beta": math.inf}, "expected positive"),
+        ({"rewards": numbers(1.0, 2.0)}, r"expected \[\.\.\., 3\] like ref_logp"),
+        ({"rewards": numbers(1.0, 2.0, math.nan)}, "rewards is not finite"),
+        ({"rewards": torch.tensor([1, 2, 3])}, "expected floating point"),
+        ({"ref_logp": numbers(1.0, 2.0, 3.0)}, "probabilities sum to"),
+        ({"rewards": torch.zeros(2, 3), "beta": numbers(1.0, 1.0, 1.0)}, "do not go together"),
+    ],
+)
+def test_errors_at_the_door(change, message, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    arguments = {"rewards": numbers(1.0, 2.0, 3.0), "ref_logp": logs(0.2, 0.3, 0.5)} | change
+    with pytest.raises(ValueError, match=message):
+        optimal_policy(**arguments)

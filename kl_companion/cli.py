@@ -1,4 +1,4 @@
-"""kl-companion: list, derive, audit and table from the command line."""
+"""kl-companion: list, derive, audit, claims and table from the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from kl_companion.checks import unknown_name
 
-TOPICS = ("estimators", "divergences", "objectives", "tables")
+TOPICS = ("estimators", "divergences", "objectives", "tables", "claims")
 
 
 def _row(*cells: str) -> None:
@@ -37,6 +37,11 @@ def list_names(topic: str) -> int:
 
         for d in DIVERGENCES.values():
             _row(d.name, str(d.f), d.source)
+    elif topic == "claims":
+        from kl_companion.claims import register
+
+        for row in register().values():
+            _row(row.id, f"{row.source}, {row.location}", row.statement)
     else:
         from kl_companion.auditing.objectives import objectives
 
@@ -132,6 +137,34 @@ def run_audit(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_claims(args: argparse.Namespace) -> int:
+    """Check what the sources say, one row after the other, and print what each check found."""
+    import torch
+
+    from kl_companion.checks import check_choice
+    from kl_companion.claims import FAILING, SOURCES, VERDICTS, register, run
+
+    torch.set_num_threads(1)
+    if args.source is not None:
+        check_choice("source", args.source, SOURCES)
+    rows = register()
+    if args.id is not None and args.id not in rows:
+        raise unknown_name("claim", args.id, list(rows))
+    chosen = [r for r in rows.values() if args.id in (None, r.id) and args.source in (None, r.source)]
+    counts = dict.fromkeys(VERDICTS, 0)
+    for row in chosen:
+        found = run(row.id)
+        counts[found.verdict] += 1
+        if args.failed and found.verdict not in FAILING:
+            continue
+        _row(row.id, found.verdict, f"{row.source}, {row.location}")
+        print(f"    says: {row.statement}")
+        for label, text in found.details():
+            print(f"    {label}: {text}", flush=True)
+    print(f"{len(chosen)} claims: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n))
+    return 0
+
+
 def run_table(args: argparse.Namespace) -> int:
     """Run, check or show result tables."""
     from kl_companion import tables
@@ -199,6 +232,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     auditor.add_argument("--scale", type=float, help="one size of log-ratios instead of small and large")
 
+    claims = verbs.add_parser("claims", help="what the sources say, checked")
+    claims.add_argument("id", nargs="?", help="one row of the register; all of them by default")
+    claims.add_argument("--source", help="bib key of one source")
+    claims.add_argument("--failed", action="store_true", help="only what does not hold as printed")
+
     table = verbs.add_parser("table", help="result tables")
     table.add_argument("action", choices=("run", "check", "show"))
     table.add_argument("names", nargs="*")
@@ -219,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return list_names(args.topic)
         if args.verb == "derive":
             return derive(args.estimator, args.placement, latex=args.latex)
-        return run_audit(args) if args.verb == "audit" else run_table(args)
+        return {"audit": run_audit, "claims": run_claims, "table": run_table}[args.verb](args)
     except (ValueError, FileNotFoundError, ImportError) as error:
         print(f"kl-companion: {error}", file=sys.stderr)
     except Exception as error:  # the reader's loss or a table's notebook: say what and where, not our stack

@@ -41,6 +41,8 @@ UNWRAPPED = {
     "Abs",
     "sign",
     "_visits",
+    "_policy_visits",
+    "_mean",
 }
 
 

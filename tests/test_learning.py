@@ -150,6 +150,15 @@ def test_draws_follow_the_policy():
     assert ((shares - policy).abs() <= 5 * error).all()
 
 
+@pytest.mark.parametrize(("u", "arm"), [(0.0, 1), (0.98, 2)])
+def test_the_ends_of_the_unit_interval_fall_on_arms_that_can_be_drawn(monkeypatch, u, arm):
+    policy = torch.tensor(
+        [[0.0, 0.5, 0.45, 0.0]], dtype=torch.float64
+    )  # rounding, exaggerated: the sum is 0.95
+    monkeypatch.setattr(torch, "rand", lambda *shape, **options: torch.full(shape, u, dtype=torch.float64))
+    assert learning._draw(policy, 2, torch.Generator()).tolist() == [[arm, arm]]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

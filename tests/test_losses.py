@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kl_companion.estimators import ESTIMATORS
-from kl_companion.losses import kl_loss, kl_reward, policy_gradient_loss
+from kl_companion.losses import kl_loss, kl_reward, kl_terms, policy_gradient_loss
 from kl_companion.rollout import Rollout
 from tests.oracles import tokens as oracle
 
@@ -147,6 +147,151 @@ def test_estimators_by_name_by_entry_and_by_function(estimator, level):
 def test_choices_that_do_not_go_together_are_refused(options, wanted, as_installed):
     with pytest.raises(ValueError, match=wanted):
         kl_loss(rollout(), **options)
+
+
+LOG_RHO = [[-0.2, 0.2], [0.0, 0.5, -0.5]]
+K1 = [[0.5, -1.0], [0.0, 1.0, -1.0]]
+
+
+def within(scope, s, t):
+    return {"token": s == t, "prefix": s <= t, "sequence": True}[scope]
+
+
+@pytest.mark.parametrize("clip", [None, (0.9, 1.1)])
+@pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
+def test_an_attached_ratio_adds_the_estimate_times_the_score_of_its_scope(scope, clip):
+    ro, detached = rollout(), rollout()
+    options = {"importance": scope, "clip": clip}
+    loss = kl_loss(ro, "k3", ratio="attached", **options)
+    other = kl_loss(detached, "k3", ratio="detached", **options)
+    total, wanted, without = 0.0, [], []
+    for log_rho, k1 in zip(LOG_RHO, K1, strict=True):
+        rho = oracle.weights(log_rho, [0.0] * len(log_rho), scope)
+        k3 = [math.exp(-x) - 1 + x for x in k1]
+        free = [clip is None or clip[0] < r < clip[1] for r in rho]
+        cut = rho if clip is None else [min(max(r, clip[0]), clip[1]) for r in rho]
+        total += sum(r * k for r, k in zip(cut, k3, strict=True))
+        for s in range(len(k1)):
+            own = cut[s] * (1 - math.exp(-k1[s]))
+            ahead = [rho[t] * k3[t] for t in range(len(k1)) if within(scope, s, t) and free[t]]
+            without.append(own / 2)
+            wanted.append((own + math.fsum(ahead)) / 2)
+    assert loss.item() == pytest.approx(total / 2, rel=1e-13)
+    assert other.item() == loss.item()
+    assert slope(loss, ro) == pytest.approx(wanted, rel=1e-12, abs=1e-15)
+    assert slope(other, detached) == pytest.approx(without, rel=1e-12, abs=1e-15)
+
+
+def test_on_policy_an_attached_ratio_is_the_score_ratio():
+    """rho k3 with a literal 1 would be k3; kept in the graph it is k3++."""
+    ro, wanted = rollout(behavior_logp=None), rollout(behavior_logp=None)
+    loss = kl_loss(ro, "k3", importance="token", ratio="attached")
+    other = kl_loss(wanted, "k3_plus_plus")
+    assert loss.item() == pytest.approx(other.item(), rel=1e-14)
+    found = slope(loss, ro)
+    assert found == pytest.approx(slope(other, wanted), rel=1e-13, abs=1e-15)
+    plain = rollout(behavior_logp=None)
+    literal = slope(kl_loss(plain, "k3", importance="token"), plain)
+    assert literal == pytest.approx(slope(kl_loss(plain, "k3"), plain), rel=1e-14)
+    assert literal != pytest.approx(found, rel=0.1)
+
+
+@pytest.mark.parametrize("ratio", ["detached", "attached"])
+def test_the_ratio_of_whole_sequences(ratio):
+    mu = torch.tensor([[NAN, -0.5, -1.5], [-0.5, -0.25, -2.0]], dtype=torch.float64)  # log rho = -1, -1
+    ro = rollout(behavior_logp=mu)
+    rho, k2 = math.exp(-1), [0.125, 0.0]
+    loss = kl_loss(ro, "k2", level="sequence", importance="sequence", ratio=ratio)
+    assert loss.item() == pytest.approx(rho * sum(k2) / 2, rel=1e-13)
+    weight = [rho * (x + (k if ratio == "attached" else 0)) / 2 for x, k in zip([-0.5, 0], k2, strict=True)]
+    assert slope(loss, ro) == pytest.approx([weight[0]] * 2 + [weight[1]] * 3, rel=1e-13, abs=1e-15)
+    held = kl_loss(ro, "k2", level="sequence", importance="sequence", ratio=ratio, clip=(0.5, 2.0))
+    assert held.item() == pytest.approx(0.5 * sum(k2) / 2, rel=1e-13)
+    assert slope(held, ro) == pytest.approx([-0.125] * 2 + [0.0] * 3, rel=1e-13, abs=1e-15)
+
+
+TERMS = [
+    {},
+    {"how": "sequence_mean"},
+    {"how": "constant", "length": 4.0},
+    {"importance": "prefix", "ratio": "attached", "clip": (0.8, 1.2), "how": "sequence_mean"},
+    {"credit": 0.5, "importance": "token"},
+    {"level": "sequence"},
+    {"level": "sequence", "importance": "sequence", "ratio": "attached"},
+]
+
+
+@pytest.mark.parametrize("options", TERMS)
+def test_the_loss_is_beta_times_the_mean_of_the_terms(options):
+    ro, same = rollout(), rollout()
+    terms, loss = kl_terms(ro, "k3", **options), kl_loss(same, "k3", beta=0.3, **options)
+    assert terms.shape == (2,)
+    assert 0.3 * terms.mean().item() == pytest.approx(loss.item(), rel=1e-14)
+    assert slope(0.3 * terms.mean(), ro) == pytest.approx(slope(loss, same), rel=1e-13, abs=1e-16)
+    for i in range(2):  # no term sees the other sequence
+        (g,) = torch.autograd.grad(kl_terms(ro, "k3", **options)[i], ro.logp)
+        assert g[1 - i].abs().max() == 0
+
+
+def test_terms_by_hand():
+    assert kl_terms(rollout()).tolist() == pytest.approx([0.625, 1.0], rel=1e-14)  # k2, summed
+    assert kl_terms(rollout(), "k1").tolist() == pytest.approx([-0.5, 0.0], abs=1e-15)
+    assert kl_terms(rollout(), how="sequence_mean").tolist() == pytest.approx([0.625 / 2, 1 / 3], rel=1e-14)
+    assert kl_terms(rollout(), how="constant", length=5).tolist() == pytest.approx([0.125, 0.2], rel=1e-14)
+    assert kl_terms(rollout(), level="sequence").tolist() == pytest.approx([0.125, 0.0], abs=1e-15)
+
+
+@pytest.mark.parametrize("function", [kl_loss, kl_terms])
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"ratio": "attached"}, "ratio='attached', clip=None got importance=None: expected 'token', 'pre"),
+        ({"clip": (0.5, 2.0)}, r"ratio='detached', clip=\(0\.5, 2\.0\) got importance=None"),
+        ({"importance": "token", "ratio": "kept"}, "unknown ratio 'kept'.*Known: attached, detached"),
+        ({"importance": "token", "missing": "skip"}, "unknown missing 'skip'"),
+        (
+            {"importance": "token", "clip": (2.0, 1.0)},
+            r"clip is \(2\.0, 1\.0\), expected \(lowest, highest\)",
+        ),
+        ({"how": "constant", "length": 0}, "how='constant' got length=0: a positive length goes with"),
+        ({"how": "constant", "length": NAN}, "how='constant' got length=nan"),
+    ],
+)
+def test_ratios_that_are_refused(function, options, wanted, as_installed):
+    with pytest.raises(ValueError, match=wanted):
+        function(rollout(), **options)
+
+
+def test_terms_that_couple_the_batch_are_refused():
+    with pytest.raises(ValueError, match="how is 'token_mean', expected one that does not couple the seq"):
+        kl_terms(rollout(), how="token_mean")
+
+
+@pytest.mark.parametrize("function", [kl_loss, kl_terms])
+def test_missing_support_is_refused_or_left_out(function):
+    mu = torch.tensor(MU, dtype=torch.float64)
+    mu[0, 2] = -1e30
+    with pytest.raises(ValueError, match=r"behavior_logp\[0, 2\] is -1e\+30: a probability of 0"):
+        function(rollout(behavior_logp=mu), importance="token")
+    ro = rollout(behavior_logp=mu)
+    found = function(ro, "k2", importance="token", ratio="attached", missing="ignore")
+    first = math.exp(-0.2) * 0.125
+    rest = math.exp(0.5) * 0.5 + math.exp(-0.5) * 0.5
+    assert found.sum().item() == pytest.approx((first + rest) / (2 if function is kl_loss else 1), rel=1e-13)
+    assert slope(found.sum(), ro)[1] == 0.0
+
+
+@pytest.mark.parametrize("outside", [NAN, -1e6, float("inf")])
+@pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
+def test_nothing_outside_the_mask_reaches_an_attached_ratio(scope, outside):
+    numbers = torch.tensor(LOGP, dtype=torch.float64)
+    numbers[0, 0] = outside
+    leaf = numbers.requires_grad_()
+    (gradient,) = torch.autograd.grad(
+        kl_loss(rollout(logp=leaf), "k3", importance=scope, ratio="attached"), leaf
+    )
+    assert gradient.isfinite().all()
+    assert gradient[0, 0].item() == 0.0
 
 
 def test_a_penalty_is_detached_and_zero_outside_the_mask():

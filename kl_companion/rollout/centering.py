@@ -45,7 +45,7 @@ def center(
         )
 
     def total(y: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(int(group.max()) + 1, dtype=x.dtype, device=x.device).index_add(0, group, y)[group]
+        return torch.zeros(int(group.max()) + 1, dtype=y.dtype, device=y.device).index_add(0, group, y)[group]
 
     if how == "none":
         return x

@@ -20,7 +20,8 @@ def _log_ratio(rollout: Rollout, scope: Scope, missing: Missing) -> torch.Tensor
     checks.check_choice("scope", scope, SCOPES)
     checks.check_choice("missing", missing, MISSING)
     inside = rollout.completion_mask.bool()
-    never = (rollout.sampled_from.exp() == 0) & inside
+    # exp of half precision is 0 at log-probs that are sampled every day
+    never = (rollout.sampled_from.to(_wide(rollout.sampled_from)).exp() == 0) & inside
     if missing == "raise":
         _check_support(rollout, never)
     log_ratio = masked(rollout.logp - rollout.sampled_from, rollout.completion_mask)
@@ -30,6 +31,10 @@ def _log_ratio(rollout: Rollout, scope: Scope, missing: Missing) -> torch.Tensor
     if scope == "sequence":
         return log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
     return log_ratio
+
+
+def _wide(x: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _check_support(rollout: Rollout, never: torch.Tensor) -> None:
@@ -44,7 +49,8 @@ def _check_support(rollout: Rollout, never: torch.Tensor) -> None:
         return
     with torch.no_grad():
         policy = rollout.logp_all.exp()
-        behavior = clean(rollout.behavior_logits, rollout.completion_mask).softmax(-1)
+        scores = clean(rollout.behavior_logits, rollout.completion_mask)
+        behavior = scores.softmax(-1, dtype=_wide(scores))
         lost = (behavior == 0) & (policy > 0) & rollout.completion_mask.bool().unsqueeze(-1)
     if lost.any():
         i, t, token = lost.nonzero()[0].tolist()

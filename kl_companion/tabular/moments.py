@@ -24,7 +24,8 @@ def _target(target: Divergence, at: World) -> tuple[torch.Tensor, torch.Tensor]:
     """The divergence of whole sequences from policy to reference and its gradient, exact."""
     problem, ref_logp = at.problem, at.problem.token_logp(at.problem.ref_logits).sum(-1)
     if target.name == "reverse_kl":  # the common one in closed form, E[k1] and E[k1 s]: no graph is built
-        policy, k1 = at.logp.sum(-1).exp(), at.logp.sum(-1) - ref_logp
+        policy = at.logp.sum(-1).exp()
+        k1 = (at.logp.sum(-1) - ref_logp).where(policy > 0, 0.0)
         return (policy * k1).sum(-1), at.gradient(k1.unsqueeze(-1).expand_as(at.logp), policy)
     theta = problem.logits.detach().clone().requires_grad_()
     exact = f_divergence(target, problem.token_logp(theta).sum(-1), ref_logp)
@@ -91,22 +92,19 @@ def _pairs(at: World, x: torch.Tensor, ones: torch.Tensor) -> tuple[torch.Tensor
     The kernel is h = ((x1 - x2) T1 + (x2 - x1) T2) / 2 with T the (weighted) score of a sequence; the
     variances are those of its expectation given one draw, and of itself.
     """
-    column = x.unsqueeze(-1)
+    # only differences of costs count: centered ones keep the digits, and lose the terms in E[x]
+    x = x - at.mean(x).unsqueeze(-1)
+    score, cost, cost2 = (at.gradient(ones * x.unsqueeze(-1) ** k) for k in (0, 1, 2))
+    square = at.square(ones)
+    s0, s2, m2 = at.mean(square), at.mean(square * x**2), at.mean(x**2)
 
     def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a * b).sum((-2, -1))
 
-    score, cost, cost2 = (at.gradient(ones * column**k) for k in (0, 1, 2))
-    square = at.square(ones)
-    s0, s1, s2 = (at.mean(square * x**k) for k in (0, 1, 2))
-    m1, m2 = at.mean(x), at.mean(x**2)
-    grid = m1[..., None, None]
-    kernel = cost - grid * score
-    once = (s2 - 2 * m1 * s1 + m1**2 * s0) + 2 * (dot(kernel, cost) - dot(cost2 - grid * cost, score))
-    once = (once + dot(cost, cost) - 2 * m1 * dot(cost, score) + m2 * dot(score, score)) / 4
-    pair = (s2 - 2 * m1 * s1 + m2 * s0) / 2 + dot(cost, cost) - dot(cost2, score)
-    size = dot(kernel, kernel)
-    return kernel, (once - size).clamp(min=0.0), (pair - size).clamp(min=0.0)
+    size, cross = dot(cost, cost), dot(cost2, score)
+    once = (s2 + 3 * size - 2 * cross + m2 * dot(score, score)) / 4
+    pair = (s2 + m2 * s0) / 2 + size - cross
+    return cost, (once - size).clamp(min=0.0), (pair - size).clamp(min=0.0)
 
 
 def exact_moments(

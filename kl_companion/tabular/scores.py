@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from kl_companion.checks import check_choice
+from kl_companion.checks import check_choice, check_no_nan
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.rollout import Rollout
 from kl_companion.tabular.worlds import NEVER, Problem
@@ -79,6 +79,7 @@ def coefficients(
         x = _terms(estimator, at, leaf, ref_logp)
     possible = at.probability > 0
     values = x.detach().where(possible, 0.0)
+    check_no_nan("the estimate", values)
     if placement == "reward":
         return values, values.unsqueeze(-1) * at.problem.completion_mask
     (c,) = torch.autograd.grad(x.sum(), leaf)

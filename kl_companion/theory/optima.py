@@ -93,7 +93,7 @@ def _forward(r: torch.Tensor, q: torch.Tensor, beta: torch.Tensor) -> OptimalPol
     """
     r, q = torch.broadcast_tensors(r, q)
     top = r.masked_fill(q.isneginf(), -torch.inf).max(-1, keepdim=True).values
-    below = (top - r).clamp(min=0.0).masked_fill(q.isneginf(), 0.0)
+    below = (top - r).clamp(min=0.0)
     beta = beta.expand(torch.broadcast_shapes(beta.shape, r.shape[:-1])).unsqueeze(-1)
     share = q.exp()
     # h(gap) = 1 / sum ref / (gap + below) is increasing and concave, so that Newton's steps for h = beta
@@ -109,5 +109,5 @@ def _forward(r: torch.Tensor, q: torch.Tensor, beta: torch.Tensor) -> OptimalPol
         gap = following
     else:
         raise ValueError("the multiplier was not found: rewards and beta are out of the range of float64")
-    logp = (beta.log() + q - (gap + below).log()).log_softmax(-1)
+    logp = (q - (gap + below).log()).log_softmax(-1)
     return OptimalPolicy(logp, (top + gap - beta).squeeze(-1))

@@ -90,12 +90,18 @@ def in_logs(expr: sympy.Expr) -> sympy.Expr:
 
     The arguments of the logarithms are single symbols and sums over one row: no product of powers of
     them is constant, so the expression is zero only if it comes out as 0.
+
+    Raises:
+        ValueError: logarithms are multiplied with each other.
     """
     opened = sympy.expand_log(expr, force=True)
     logs = sorted(opened.atoms(sympy.log), key=str)
     stand_in = {x: sympy.Dummy() for x in logs}
     linear = opened.xreplace(stand_in)
-    parts = [sympy.factor(sympy.diff(linear, d)) * x for x, d in stand_in.items()]
+    slopes = {x: sympy.diff(linear, d) for x, d in stand_in.items()}
+    if any(slope.free_symbols & set(stand_in.values()) for slope in slopes.values()):
+        raise ValueError(f"got {expr}, expected a sum of logarithms with rational coefficients")
+    parts = [sympy.factor(slope) * x for x, slope in slopes.items()]
     rest = sympy.factor(linear.xreplace(dict.fromkeys(stand_in.values(), sympy.S.Zero)))
     return sympy.Add(rest, *parts)
 

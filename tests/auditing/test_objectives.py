@@ -1,5 +1,7 @@
 """Every named objective, value and gradient, against the same thing written prefix by prefix."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from kl_companion import prefix_tree
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives, register_objective, value
 from kl_companion.divergences import DIVERGENCES
 from tests.oracles import worlds
+from tests.oracles.numeric import finite_difference
 
 NAMES = list(OBJECTIVES)
 
@@ -28,6 +31,8 @@ def oracle(name, problem, theta):
         return worlds.sequence_level(world, theta, problem.ref_logits, rest)
     if level == "token" and rest in DIVERGENCES:
         return worlds.token_level(world, theta, problem.ref_logits, sampler, rest)
+    if name.startswith("policy_token_") and name[13:] in DIVERGENCES:
+        return worlds.token_level(world, theta, problem.ref_logits, theta, name[13:])
     return worlds.others(world, theta, problem.ref_logits, sampler)[name]
 
 
@@ -46,6 +51,63 @@ def test_objective(name, eos, off_policy):
 def test_objectives_that_coincide_on_policy_are_tried_off_policy_only():
     assert "behavior_squared_log_ratio" not in objectives(off_policy=False)
     assert "behavior_squared_log_ratio" in objectives(off_policy=True)
+
+
+def test_objectives_of_lengths_are_tried_where_lengths_vary():
+    fixed = objectives(off_policy=False, lengths=False)
+    varying = objectives(off_policy=False, lengths=True)
+    assert set(varying) - set(fixed) == {
+        "expected_inverse_length",
+        "sequence_mean_reverse_kl",
+        "sampled_mean_squared_log_ratio",
+        "sampled_mean_reference_ratio",
+    }
+    both = objectives(off_policy=True, lengths=True)
+    assert set(both) == set(OBJECTIVES)
+    assert "sampled_mean_log_likelihood" not in {*varying, *objectives(off_policy=True, lengths=False)}
+    assert objectives(off_policy=True) == both
+
+
+@cache
+def field_of(name, off_policy, lengths):
+    problems = [prefix_tree(2, 2, seed=s, eos=lengths, off_policy=off_policy) for s in (1, 2)]
+    return torch.cat([field(OBJECTIVES[name], p).flatten() for p in problems])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_left_out_would_find_nothing_new(name):
+    """On-policy it is another objective's field; with one length for all, constant or a multiple of one."""
+    for off_policy, lengths in ((False, True), (False, False), (True, False)):
+        known = objectives(off_policy=off_policy, lengths=lengths)
+        if name in known:
+            continue
+        mine = field_of(name, off_policy, lengths)
+        multiples = [mine.norm() < 1e-14]
+        for key in known:
+            other = field_of(key, off_policy, lengths)
+            factor = (mine @ other) / (other @ other).clamp(min=1e-30)
+            multiples.append((mine - factor * other).norm() < 1e-12 * mine.norm())
+        assert any(multiples), (name, off_policy, lengths)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_by_differences(name):
+    """Visits are held fixed by hand: the sampler stays where it is while the policy moves."""
+    problem = prefix_tree(2, 2, seed=6, eos=True, off_policy=True)
+    world, ref = world_of(problem), problem.ref_logits
+    level, _, rest = name.removeprefix("policy_").partition("_")
+    frozen = problem.logits.clone() if name.startswith("policy_") else problem.behavior_logits
+
+    def scalar(x):
+        if level == "sequence" and rest in DIVERGENCES:
+            return worlds.sequence_level(world, x, ref, rest)
+        if level == "token" and rest in DIVERGENCES:
+            return worlds.token_level(world, x, ref, frozen, rest)
+        key = name.removeprefix("policy_") if name.startswith("policy_") else name
+        return worlds.others(world, x, ref, frozen)[key]
+
+    wanted = finite_difference(scalar, problem.logits)
+    torch.testing.assert_close(field(OBJECTIVES[name], problem), wanted, rtol=1e-5, atol=1e-8)
 
 
 def test_a_name_is_registered_once():

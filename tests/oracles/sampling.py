@@ -62,14 +62,93 @@ def expected(
     return total
 
 
-def moments(chances: list[float], values: list[float], size: int) -> tuple[float, float]:
-    """Mean and variance of the average of ``size`` independent draws, over all tuples of draws."""
-    first, second = [], []
-    for group in itertools.product(range(len(values)), repeat=size):
-        weight, average = 1.0, 0.0
+# moments of the mean of n draws: every group of n, gradients by autograd on one leaf at a time
+
+# value and gradient weight of one sequence in terms of x = log pi - log pi_ref, by hand
+BY_HAND = {
+    "k1": (lambda x: x, lambda x: torch.ones_like(x)),
+    "k2": (lambda x: x * x / 2, lambda x: x),
+    "k3": (lambda x: torch.exp(-x) - 1 + x, lambda x: 1 - torch.exp(-x)),
+    "k3_plus_plus": (lambda x: torch.exp(-x) - 1 + x, lambda x: x),
+    "k4": (lambda x: x, lambda x: x),
+    "k5": (lambda x: -x * torch.exp(-x), lambda x: 1 - torch.exp(-x)),
+}
+
+
+def scores(world: dict, policy: torch.Tensor) -> list[torch.Tensor]:
+    """Gradient of the log-prob of each leaf, [rows * vocab] each."""
+    out = []
+    for leaf in world["leaves"]:
+        x = policy.detach().clone().requires_grad_()
+        out.append(torch.autograd.grad(sum(steps(world, x, leaf)), x)[0].flatten())
+    return out
+
+
+def log_ratios(world: dict, a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+    """log a - log b of each leaf, without gradient."""
+    return [
+        sum(steps(world, a.detach(), leaf)) - sum(steps(world, b.detach(), leaf))
+        for leaf in world["leaves"]
+    ]
+
+
+def of_loss(
+    world: dict, policy: torch.Tensor, reference: torch.Tensor, sampler: torch.Tensor, loss
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Value and gradient of loss(steps, ref_steps, sampler_steps) for each leaf."""
+    values, gradients = [], []
+    for leaf in world["leaves"]:
+        x = policy.detach().clone().requires_grad_()
+        fixed = (steps(world, other.detach(), leaf) for other in (reference, sampler))
+        value = loss(steps(world, x, leaf), *fixed)
+        (gradient,) = torch.autograd.grad(value, x)
+        values.append(value.detach())
+        gradients.append(gradient.flatten())
+    return values, gradients
+
+
+def groups(chances: list[float], size: int):
+    """Every group of draws and its probability."""
+    for group in itertools.product(range(len(chances)), repeat=size):
+        weight = 1.0
         for i in group:
-            weight, average = weight * chances[i], average + values[i] / size
-        first.append(weight * average)
-        second.append(weight * average**2)
-    mean = math.fsum(first)
-    return mean, math.fsum(second) - mean**2
+            weight = weight * chances[i]
+        yield group, weight
+
+
+def mean_of(values: list[torch.Tensor], gradients: list[torch.Tensor]):
+    """The estimate of a group without coupling."""
+    n = len(values)
+    return sum(values) / n, sum(gradients) / n
+
+
+def baselined(kind: str):
+    """The estimate of a group whose costs are compared with each other before they multiply the scores."""
+
+    def combine(values: list[torch.Tensor], gradients: list[torch.Tensor]):
+        n, total = len(values), torch.zeros_like(gradients[0])
+        for i in range(n):
+            others = [values[j] for j in range(n) if j != i]
+            base = sum(values) / n if kind == "mean" else sum(others) / len(others)
+            total = total + (values[i] - base) * gradients[i] / n
+        return sum(values) / n, total
+
+    return combine
+
+
+def estimates(chances, values, gradients, size, combine=mean_of):
+    """Every estimate that ``size`` draws can give: probability [G], value [G], gradient [G, parameters]."""
+    weights, found_values, found_gradients = [], [], []
+    for group, weight in groups(chances, size):
+        value, gradient = combine([values[i] for i in group], [gradients[i] for i in group])
+        weights.append(weight)
+        found_values.append(value)
+        found_gradients.append(gradient)
+    return torch.tensor(weights, dtype=torch.float64), torch.stack(found_values), torch.stack(found_gradients)
+
+
+def central(weights: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean, variance and fourth central moment of x under the weights; the first axis is summed over."""
+    w = weights.reshape(-1, *[1] * (x.ndim - 1))
+    mean = (w * x).sum(0)
+    return mean, (w * (x - mean) ** 2).sum(0), (w * (x - mean) ** 4).sum(0)

@@ -110,4 +110,17 @@ def others(world, policy, reference, sampler):
             world, sampler, lambda x: sum(torch.exp(-s) for s in steps(x))
         ),
         "behavior_sequence_reference_ratio": over_leaves(world, sampler, lambda x: torch.exp(-log_ratio(x))),
+        "policy_token_squared_log_ratio": per_prefix(world, policy, squared),
+        "summed_squared_log_ratio": sum(c * sum(s**2 / 2 for s in steps(x)) for x, c in chances.items()),
+        "expected_inverse_length": sum(c / len(x) for x, c in chances.items()),
+        "sequence_mean_reverse_kl": sum(c * log_ratio(x) / len(x) for x, c in chances.items()),
+        "sampled_mean_squared_log_ratio": over_leaves(
+            world, sampler, lambda x: sum(s**2 / 2 for s in steps(x)) / len(x)
+        ),
+        "sampled_mean_reference_ratio": over_leaves(
+            world, sampler, lambda x: sum(torch.exp(-s) for s in steps(x)) / len(x)
+        ),
+        "sampled_mean_log_likelihood": over_leaves(
+            world, sampler, lambda x: log_prob(world, policy, x) / len(x)
+        ),
     }

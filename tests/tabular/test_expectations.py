@@ -1,5 +1,6 @@
-"""Enumerated worlds and exact expectations against an oracle that walks every leaf."""
+"""Exact expectations and descent along them against an oracle that walks every leaf."""
 
+import itertools
 import math
 
 import pytest
@@ -11,12 +12,14 @@ from kl_companion.losses import kl_loss, kl_reward, policy_gradient_loss
 from kl_companion.rollout import leave_one_out
 from kl_companion.tabular import (
     bandit,
+    descend,
     expected_gradient,
     expected_value,
     prefix_tree,
+    stack,
 )
 from tests.oracles import sampling, tokens, worlds
-from tests.oracles.numeric import gradient
+from tests.oracles.numeric import gradient, jacobian
 from tests.oracles.sampling import as_world
 
 WORLDS = {
@@ -59,87 +62,6 @@ def k2_of_sequences_by_hand(group):
     for _, steps, ref in group:
         total = total + (sum(steps) - sum(ref)) ** 2 / 2
     return total / len(group)
-
-
-# the worlds
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_probabilities_sum_to_one_and_are_those_of_the_sampler(name):
-    problem = WORLDS[name]
-    got = problem.probabilities()
-    assert got.sum().item() == pytest.approx(1, abs=1e-14)
-    assert not got.requires_grad
-    world = as_world(problem)
-    wanted = [sampling.chance(world, sampler(problem, problem.logits), leaf) for leaf in world["leaves"]]
-    assert got.tolist() == pytest.approx(wanted, rel=1e-13)
-
-
-def test_probabilities_of_another_policy():
-    problem, moved = WORLDS["tree"], WORLDS["tree"].logits.flip(0)
-    world = as_world(problem)
-    wanted = [sampling.chance(world, moved, leaf) for leaf in world["leaves"]]
-    assert problem.probabilities(moved).tolist() == pytest.approx(wanted, rel=1e-13)
-    fixed = WORLDS["off_policy"]
-    assert torch.equal(fixed.probabilities(fixed.logits.flip(0)), fixed.probabilities())
-
-
-def test_a_tree_lists_every_sequence_once():
-    assert as_world(prefix_tree(2, 2))["leaves"] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    short = as_world(prefix_tree(2, 3, eos=True))
-    assert sorted(short["leaves"]) == [(0,), (1, 0), (1, 1, 0), (1, 1, 1)]
-    assert set(short["row"]) == {(), (1,), (1, 1)}
-    assert len(WORLDS["eos"].sequences) == 1 + 2 * 3
-    assert len(WORLDS["tree"].logits) == 1 + 3
-    padding = prefix_tree(2, 3, eos=True)
-    assert padding.sequences[padding.completion_mask == 0].eq(0).all()
-
-
-def test_a_bandit_is_one_row():
-    problem = bandit(7, seed=0, scale=0.0)
-    assert problem.logits.shape == (1, 7)
-    assert torch.equal(problem.logits, problem.ref_logits)
-    assert problem.behavior_logits is None
-    assert as_world(problem)["leaves"] == [(i,) for i in range(7)]
-    double = bandit(7, seed=0, scale=2.0).logits - problem.logits
-    torch.testing.assert_close(double, 2 * (bandit(7, seed=0).logits - problem.logits))
-    assert bandit(seed=0).logits.shape == (1, 100)
-
-
-def test_worlds_are_float64_and_their_seed_decides():
-    for make in (bandit, prefix_tree):
-        a, b, c = make(3, seed=1), make(3, seed=1), make(3, seed=2)
-        assert torch.equal(a.logits, b.logits)
-        assert not torch.equal(a.logits, c.logits)
-        assert {x.dtype for x in (a.logits, a.ref_logits, a.rewards)} == {torch.float64}
-        off = make(3, seed=1, off_policy=True)
-        assert torch.equal(off.logits, a.logits)
-        assert torch.equal(off.rewards, a.rewards)
-        assert not torch.equal(off.behavior_logits, off.logits)
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(st.integers(0, 10**6), st.sampled_from([0.25, 1.0, 4.0]), st.booleans(), st.booleans())
-def test_log_ratios_of_a_tree_are_bounded(seed, scale, eos, off_policy):
-    problem = prefix_tree(3, 2, seed=seed, scale=scale, eos=eos, off_policy=off_policy)
-    p, q = problem.logits.log_softmax(-1), problem.ref_logits.log_softmax(-1)
-    assert (p - q).abs().max() <= 2 * scale
-    assert (problem.logits - problem.ref_logits).abs().max() <= scale
-    if off_policy:
-        assert (problem.behavior_logits - problem.logits).abs().max() <= scale / 2
-    assert problem.probabilities().sum().item() == pytest.approx(1, abs=1e-13)
-
-
-def test_a_rollout_of_chosen_sequences():
-    problem = WORLDS["off_policy"]
-    which = torch.tensor([4, 0, 4])
-    rollout = problem.rollout(problem.logits, which)
-    assert torch.equal(rollout.tokens, problem.sequences[which])
-    assert torch.equal(rollout.rewards, problem.rewards[which])
-    assert torch.equal(rollout.completion_mask, problem.completion_mask[which])
-    table = worlds.log_probs(problem.behavior_logits)
-    assert rollout.behavior_logp[0, 0].item() == pytest.approx(table[0, problem.sequences[4, 0]].item())
-    assert problem.rollout(problem.logits).tokens.shape == problem.sequences.shape
 
 
 # expectations
@@ -296,16 +218,103 @@ def test_scalars_may_have_axes():
             lambda: expected_gradient(kl_loss, bandit(2), group_size=17),
             "131072 evaluations, expected at most",
         ),
-        (lambda: prefix_tree(10, 6), r"10\^6 sequences, expected at most 100000 to enumerate"),
-        (lambda: prefix_tree(1, 2), "vocab=1, length=2, scale=1.0: expected vocab of at least 2"),
-        (lambda: prefix_tree(2, 0), "length=0.*length of at least 1"),
-        (lambda: prefix_tree(2, 2, scale=-1.0), r"scale=-1\.0.*scale of 0 or more"),
-        (lambda: prefix_tree(2, 2, scale=math.nan), "scale=nan.*scale of 0 or more"),
-        (lambda: bandit(1), "vocab is 1, expected at least 2"),
-        (lambda: bandit(3, scale=-0.5), r"scale is -0\.5, expected 0 or more"),
-        (lambda: bandit(3, scale=math.nan), "scale is nan, expected 0 or more"),
+        (lambda: expected_value(kl_loss, stack([bandit(3)] * 2)), "got a stack of 2 worlds, expected one"),
     ],
 )
 def test_what_cannot_be_enumerated_is_refused(call, wanted):
     with pytest.raises(ValueError, match=wanted):
         call()
+
+
+# fields
+
+
+def asymmetry(loss, problem):
+    """Largest |J - J'| of the field of expected gradients: zero where it is the gradient of something."""
+    matrix = jacobian(lambda x: expected_gradient(loss, problem, logits=x), problem.logits)
+    return (matrix - matrix.T).abs().max().item()
+
+
+def test_the_sequence_gradient_has_no_curl_and_the_token_field_has():
+    problem = prefix_tree(2, 2, seed=3)
+    assert asymmetry(lambda ro: kl_loss(ro, "k2", level="sequence"), problem) < 1e-8
+    assert asymmetry(lambda ro: kl_loss(ro, "k1", credit=1.0), problem) < 1e-8
+    assert asymmetry(lambda ro: kl_loss(ro, "k2"), problem) > 1e-2
+
+
+def test_the_sequence_gradient_is_that_of_sequence_kl_and_the_token_field_of_frozen_visits():
+    problem = WORLDS["eos"]
+    world, ref = as_world(problem), problem.ref_logits
+
+    def sequence(x):
+        return worlds.sequence_level(world, x, ref, "reverse_kl")
+
+    def token(x):
+        return worlds.token_level(world, x, ref, problem.logits, "reverse_kl")
+
+    wanted = gradient(sequence, problem.logits)
+    for loss in (
+        lambda ro: kl_loss(ro, "k2", level="sequence"),
+        lambda ro: kl_loss(ro, "k1", credit=1.0),
+        lambda ro: policy_gradient_loss(ro, -kl_reward(ro, "k1", beta=1.0)),
+    ):
+        torch.testing.assert_close(expected_gradient(loss, problem), wanted, rtol=1e-10, atol=1e-13)
+    frozen = expected_gradient(lambda ro: kl_loss(ro, "k2"), problem)
+    torch.testing.assert_close(frozen, gradient(token, problem.logits), rtol=1e-10, atol=1e-13)
+    assert (frozen - wanted).abs().max() > 1e-2
+
+
+# descent
+
+
+def test_descent_lowers_the_divergence_it_descends():
+    problem = WORLDS["eos"]
+    world = as_world(problem)
+    path = descend(lambda ro: kl_loss(ro, "k2", level="sequence"), problem, steps=6, lr=0.5)
+    assert len(path) == 7
+    assert torch.equal(path[0], problem.logits)
+    values = [worlds.sequence_level(world, x, problem.ref_logits, "reverse_kl").item() for x in path]
+    assert all(b < a for a, b in itertools.pairwise(values))
+    assert values[-1] < 0.5 * values[0]
+    step = path[0] - 0.5 * expected_gradient(lambda ro: kl_loss(ro, "k2", level="sequence"), problem)
+    torch.testing.assert_close(path[1], step, rtol=1e-14, atol=0)
+
+
+def test_descent_of_a_group_loss():
+    def loss(ro):
+        return -policy_gradient_loss(ro, leave_one_out(ro.rewards, ro.group_index))
+
+    problem = bandit(3, seed=0)
+    path = descend(loss, problem, steps=2, lr=0.1, group_size=2)
+    rewards = [(x.softmax(-1)[0] * problem.rewards).sum().item() for x in path]
+    assert rewards[0] > rewards[1] > rewards[2]  # the sign is turned: it goes down
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"steps": 0, "lr": 0.1}, "steps=0, lr=0.1: expected at least one step and a positive step size"),
+        ({"steps": 1, "lr": 0.0}, "lr=0.0: expected at least one step"),
+        ({"steps": 1, "lr": -1.0}, "lr=-1.0"),
+        ({"steps": 1, "lr": math.nan}, "lr=nan"),
+        ({"steps": 1, "lr": math.inf}, "lr=inf"),
+    ],
+)
+def test_descents_that_are_refused(options, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        descend(lambda ro: kl_loss(ro), WORLDS["bandit"], **options)
+
+
+def test_a_descent_that_leaves_the_numbers_says_when():
+    with pytest.raises(ValueError, match=r"not finite after step 1: lower lr=1e\+308"):
+        descend(lambda ro: kl_loss(ro, beta=1e10), WORLDS["bandit"], steps=2, lr=1e308)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.integers(0, 1000), st.sampled_from(["k1", "k3", "k4"]), st.booleans())
+def test_unbiased_estimators_average_to_sequence_kl(seed, estimator, eos):
+    problem = prefix_tree(2, 2, seed=seed, eos=eos)
+    wanted = worlds.sequence_level(as_world(problem), problem.logits, problem.ref_logits, "reverse_kl").item()
+    for level in ("token", "sequence"):
+        got = expected_value(lambda ro, level=level: kl_loss(ro, estimator, level=level), problem)
+        assert got == pytest.approx(wanted, rel=1e-11, abs=1e-14)

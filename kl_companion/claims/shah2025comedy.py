@@ -1,0 +1,181 @@
+"""The claims of Shah and others, "A Comedy of Estimators", as far as abstract and reviews tell them."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.off_policy import average, half_square, in_reward, kl_gradient, naive
+from kl_companion.claims.wang2025choosing.rewards import (
+    collapses,
+    stable,
+    unstable,
+    update_is_right,
+    update_is_wrong,
+    value_is_unbiased,
+)
+from kl_companion.claims.worlds import (
+    apart,
+    arms,
+    bandits,
+    differs,
+    exact,
+    mean,
+    reverse_kl,
+    terms,
+    trees,
+    values,
+    worlds,
+    worst,
+)
+from kl_companion.tabular import Problem, learn, prefix_tree
+from kl_companion.theory.optima import optimal_policy
+
+
+def _next_token_kl(problem: Problem) -> float:
+    """KL of whole sequences as a sum over prefixes of reach times the KL of the next token."""
+    t = terms(problem)
+    kl = reverse_kl(problem.logits.log_softmax(-1), problem.ref_logits.log_softmax(-1))
+    along = kl[problem.rows] * problem.completion_mask
+    return float((t.p[:, None] * along).sum())
+
+
+@claim("SH-objective")
+def exact_divergence_is_a_sum_over_all_sequences() -> Evidence:
+    """The sum has vocab^length terms; samples of the policy give its mean, the states alone need sampling."""
+    errors = []
+    for problem in trees():
+        kl = exact(reverse_kl, problem)[0]
+        errors += [
+            apart(mean(terms(problem).p, values("k1", problem)), kl),
+            apart(_next_token_kl(problem), kl),
+        ]
+    counts = [len(prefix_tree(3, length).sequences) for length in (1, 2, 3, 4)]
+    errors += [apart(float(b), 3.0 * a) for a, b in itertools.pairwise(counts)]
+    return Evidence(
+        worst(errors),
+        condition=(
+            "whole sequences; given a prefix, the KL of the next token is one sum over the vocabulary, "
+            "so that "
+            "only prefixes need sampling"
+        ),
+    )
+
+
+@claim("SH-K1-reward")
+def log_ratio_in_the_reward_is_unbiased() -> Evidence:
+    """Value and update of k1 in the reward, on- and off-policy."""
+    return Evidence(max(value_is_unbiased("k1"), update_is_right("k1")))
+
+
+@claim("SH-K1-path")
+def path_of_the_log_ratio_is_zero() -> Evidence:
+    """E[grad k1] = 0."""
+    return Evidence(worst(apart(naive("k1", p), 0.0) for p in worlds()))
+
+
+@claim("SH-K3-both")
+def reduced_value_is_wrong_in_both_places() -> Evidence:
+    """k3: right value, wrong gradient in the reward and in the loss."""
+    errors = [value_is_unbiased("k3"), update_is_wrong("k3")]
+    errors += [differs(naive("k3", p), kl_gradient(p)) for p in worlds()]
+    return Evidence(worst(errors))
+
+
+@claim("SH-eq6")
+def two_parts_of_a_gradient() -> Evidence:
+    """grad E[k] = E[s k] + E[grad k]: the reward computes the first part, the loss the second."""
+    errors = []
+    for problem in worlds():
+        square = exact(half_square, problem)[1]
+        whole = {"k1": kl_gradient(problem), "k2": square, "k3": kl_gradient(problem)}
+        for name, gradient in whole.items():
+            score, path = average(in_reward(name, problem), problem), naive(name, problem)
+            errors.append(apart(score + path, gradient))
+    return Evidence(worst(errors))
+
+
+@claim("SH-table1", how="reading")
+def the_table_of_configurations() -> Evidence:
+    """Estimator by placement, as far as it can be computed: which field is the gradient of the KL."""
+    found = {}
+    for name in ("k1", "k2", "k3"):
+        for placement, field in (("reward", _in_reward), ("loss", naive)):
+            error = worst(apart(field(name, p), kl_gradient(p)) for p in worlds())
+            found[f"{name} in the {placement}"] = "unbiased" if error < 1e-9 else "biased"
+    return Evidence(
+        needs="table 1 of the paper, which abstract and reviews do not give",
+        correction="gradients, enumerated: " + "; ".join(f"{k}: {v}" for k, v in found.items()),
+    )
+
+
+def _in_reward(name: str, problem: Problem) -> torch.Tensor:
+    return average(in_reward(name, problem), problem)
+
+
+@claim("SH-find1")
+def a_wrong_gradient_can_be_unstable() -> Evidence:
+    """Exact descent on k3 in the reward lets arms die out; k3 in the loss, biased too, does not."""
+    problem = arms(50, 6)
+    ref_logp = problem.ref_logits.squeeze(1).log_softmax(-1)
+    path = learn(problem, "k3", n=None, steps=600, lr=0.5, record=600).logp
+    calm = violation(*(reverse_kl(path[1], ref_logp) - reverse_kl(path[0], ref_logp)).tolist())
+    return Evidence(
+        max(unstable("k3"), stable("k1"), calm),
+        condition=(
+            f"can: k3 in the reward, {collapses('k3')}; k3 in the loss is biased and ends at the "
+            "reference. On "
+            "bandits with expected gradients; no language model was trained"
+        ),
+    )
+
+
+def _frontier(problem: Problem) -> tuple[float, float]:
+    """Reward at equal KL(pi || pi_ref): of the optimum of reverse KL, and of that of forward KL."""
+    ref_logp, r = terms(problem).ref_logp[:, 0], problem.rewards
+    other = optimal_policy(r, ref_logp, "forward_kl", 0.5).logp
+    wanted, low, high = float(reverse_kl(other, ref_logp)), 1e-3, 1e3
+    for _ in range(200):
+        beta = (low * high) ** 0.5
+        kl = float(reverse_kl(optimal_policy(r, ref_logp, "reverse_kl", beta).logp, ref_logp))
+        low, high = (beta, high) if kl > wanted else (low, beta)
+    best = optimal_policy(r, ref_logp, "reverse_kl", low).logp
+    return float((best.exp() * r).sum()), float((other.exp() * r).sum())
+
+
+@claim("SH-find2", how="reading")
+def right_gradients_perform_better() -> Evidence:
+    """About language models; on bandits the right gradient ends on the frontier of reward against its KL."""
+    found = [_frontier(p) for p in bandits()]
+    behind = [a - b for a, b in found if a - b > 1e-6]
+    return Evidence(
+        needs="the paper's language models and its in- and out-of-domain evaluations",
+        correction=(
+            f"on {len(found)} bandits with beta = 0.5, the optimum that k3 in the loss rests at has less "
+            "reward "
+            f"at equal KL in {len(behind)}, by {max(behind, default=0.0):.3f} at most"
+        ),
+    )
+
+
+def _second_moment(problem: Problem, beta: float) -> float:
+    """E[rho^2] of the regularized optimum on samples of the reference, 1 where the two are equal."""
+    ref_logp = terms(problem).ref_logp[:, 0]
+    logp = optimal_policy(problem.rewards, ref_logp, "reverse_kl", beta).logp
+    return float((2 * logp - ref_logp).exp().sum())
+
+
+@claim("SH-find3", how="reading")
+def regularization_stabilizes_off_policy_learning() -> Evidence:
+    """About language models; on bandits it keeps the ratio to an old sampler in bounds."""
+    kept, free = (sum(_second_moment(p, beta) for p in bandits()) / len(bandits()) for beta in (1.0, 0.05))
+    return Evidence(
+        needs="the paper's off-policy runs with language models",
+        correction=(
+            f"on {len(bandits())} bandits sampled from the reference, the mean squared ratio of the "
+            "optimum is "
+            f"{kept:.2f} on average at beta = 1 and {free:.2f} at beta = 0.05"
+        ),
+    )

@@ -1,0 +1,12 @@
+"""The claims of Tang and Munos, "On a few pitfalls in KL divergence gradient estimation for RL"."""
+
+from kl_companion.claims.tang2025pitfalls import (
+    appendices,
+    discussion,
+    gradients,
+    learning,
+    sequences,
+    values,
+)
+
+__all__ = ["appendices", "discussion", "gradients", "learning", "sequences", "values"]

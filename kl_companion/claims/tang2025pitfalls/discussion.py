@@ -1,0 +1,220 @@
+"""Sections 5 and 6 and appendix E: what the experiments with language models rest on (tang2025pitfalls)."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import torch
+
+from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.tang2025pitfalls.learning import lower
+from kl_companion.claims.worlds import (
+    apart,
+    arms,
+    bandits,
+    differentiated,
+    exact,
+    forward_kl,
+    less,
+    mean,
+    reverse_kl,
+    terms,
+    two_policies,
+    worlds,
+    worst,
+)
+from kl_companion.estimators import ESTIMATORS
+from kl_companion.tabular import Problem, bandit, learn
+
+
+@claim("TM-5.1-lowKL")
+def both_directions_agree_near_the_reference() -> Evidence:
+    """Half the distance, half the relative difference of the two divergences: it is of third order."""
+    errors = []
+    for problem in worlds():
+        shares = []
+        for eps in (0.02, 0.01):
+            near = problem._replace(
+                logits=problem.ref_logits + eps * (problem.logits - problem.ref_logits).sign()
+            )
+            one, other = exact(reverse_kl, near)[0], exact(forward_kl, near)[0]
+            shares.append(abs(one - other) / max(one, 1e-300))
+        errors += [less(shares[0], 0.05), violation(shares[1] - 0.55 * shares[0] - 1e-6)]
+    return Evidence(worst(errors))
+
+
+LEVELS = (0.01, 0.05, 0.1)
+
+
+@cache
+def reward_at(estimator: str, beta: float) -> torch.Tensor:
+    """Reward when the KL first reaches `LEVELS` on the way up from the reference, [levels, worlds].
+
+    Expected gradients, step size 0.2; NaN where a level is not reached.
+    """
+    problem = arms(50)
+    start, ref_logp = (
+        problem._replace(logits=problem.ref_logits),
+        problem.ref_logits.squeeze(1).log_softmax(-1),
+    )
+    path = learn(start, estimator, n=None, steps=150, lr=0.2, beta=beta, rewards=True).logp
+    kl, reward = reverse_kl(path, ref_logp), (path.exp() * problem.rewards).sum(-1)
+    out = []
+    for level in LEVELS:
+        i = (kl >= level).double().argmax(0).clamp(min=1)[None]
+        below, above = kl.gather(0, i - 1), kl.gather(0, i)
+        part = (level - below) / (above - below)
+        found = reward.gather(0, i - 1) * (1 - part) + reward.gather(0, i) * part
+        out.append(found.where(kl.max(0).values >= level, torch.nan)[0])
+    return torch.stack(out)
+
+
+def _together(a: torch.Tensor, b: torch.Tensor, level: int) -> tuple[torch.Tensor, torch.Tensor]:
+    both = ~(a[level].isnan() | b[level].isnan())
+    return a[level][both], b[level][both]
+
+
+@claim("TM-5.1-efficient", how="simulation")
+def stronger_regularization_is_more_efficient() -> Evidence:
+    """At the same KL the reward rises with beta, and the incorrect vanilla estimate has the least."""
+    errors = []
+    for level in range(len(LEVELS)):
+        paths = [reward_at("k1", 1.0), *(reward_at("k2", beta) for beta in (0.1, 0.3, 1.0))]
+        for a, b in itertools.pairwise(paths):
+            errors.append(lower(*_together(a, b, level)))
+        errors.append(apart(*_together(reward_at("k1", 1.0), reward_at("k1", 0.1), level)))
+    return Evidence(worst(errors), condition="expected gradients on bandits of appendix C, KL up to 0.1")
+
+
+@claim("TM-5.1-same-curve", how="simulation")
+def both_estimates_trace_one_curve_at_low_kl() -> Evidence:
+    """The rewards at equal KL differ by a share that vanishes with the KL."""
+    shares = []
+    for level in range(len(LEVELS)):
+        right, wrong = _together(reward_at("k2", 1.0), reward_at("k3", 1.0), level)
+        shares.append(abs(float(wrong.mean() / right.mean()) - 1))
+    errors = [
+        less(shares[0], 0.01),
+        less(shares[1], 0.03),
+        less(shares[0], shares[1]),
+        less(shares[1], shares[2]),
+    ]
+    text = ", ".join(f"{s:.4f} at {level}" for s, level in zip(shares, LEVELS, strict=True))
+    return Evidence(
+        worst(errors), condition=f"KL below about {LEVELS[1]} at beta = 1; relative difference by KL: {text}"
+    )
+
+
+def _forces(problem: Problem, beta: float) -> dict[str, torch.Tensor]:
+    """Gradient at the optimum pi* of each way to add the squared log-ratio to an off-policy problem."""
+    ref_logp, r = problem.ref_logits[0].log_softmax(-1), problem.rewards
+    best = problem._replace(logits=(ref_logp + r / beta).log_softmax(-1)[None])
+    t = terms(best)
+    mu, p, score = t.p, t.logp[:, 0].exp(), t.score[:, 0]
+    rest = r - beta * t.log_ratio[:, 0]
+    return {
+        "expected reward": (p * r) @ score - beta * (mu * t.log_ratio[:, 0]) @ score,
+        "centered": (mu * (rest - mu @ rest)) @ score,
+        "weighted": (mu * (p / mu) * rest) @ score,
+    }
+
+
+def _maximizer(reference: float, mu: float, beta: float = 1.0) -> float:
+    """First arm's probability that maximizes p - beta/2 E_mu[(log-ratio)^2], rewards (1, 0)."""
+    p = torch.linspace(1e-4, 1 - 1e-4, 200_001, dtype=torch.float64)
+    squares = mu * (p / reference).log() ** 2 + (1 - mu) * ((1 - p) / (1 - reference)).log() ** 2
+    return float(p[(p - beta / 2 * squares).argmax()])
+
+
+@claim("TM-6-squared-offpolicy")
+def squared_log_ratio_alone_keeps_the_optimum() -> Evidence:
+    """Added to the expected reward it moves the optimum; with a centered one it does not, nor do others."""
+    found = [_forces(bandit(v, seed=v, off_policy=True), beta) for v in (2, 4, 8) for beta in (0.5, 1.0, 2.0)]
+    wanted, moved = float(torch.sigmoid(torch.tensor(1.0).double())), _maximizer(0.5, 0.1)
+    keeps = worst(apart(f[k], 0.0) for f in found for k in ("centered", "weighted"))
+    return Evidence(
+        worst(apart(f["expected reward"], 0.0) for f in found),
+        keeps,
+        correction=(
+            "E_mu[(r - beta l - v) grad log pi] with v = E_mu[r - beta l] vanishes at the optimum "
+            "without weights; it is not unique: the same with weights pi/mu, which is an unbiased KL "
+            "gradient, vanishes there too"
+        ),
+        counterexample=(
+            "rewards (1, 0), reference (1/2, 1/2), mu (0.1, 0.9), beta 1: the optimum has probability "
+            f"{wanted:.3f} for the first arm, the maximizer of E_pi r - E_mu[l^2]/2 has {moved:.3f}"
+        ),
+    )
+
+
+def _powers(problem: Problem, highest: int) -> torch.Tensor:
+    """Expected gradient of each power of the log-ratio, differentiated: [parameters, highest]."""
+    fields = [
+        mean(terms(problem).p, differentiated(lambda a, b, k=k: (a - b) ** k, problem))  # type: ignore[misc]
+        for k in range(1, highest + 1)
+    ]
+    return torch.stack([f.flatten() for f in fields], dim=1)
+
+
+@claim("TM-6-unique")
+def squared_estimate_is_the_only_correct_loss() -> Evidence:
+    """Among powers of the log-ratio only the square has the KL gradient; the first power has none."""
+    highest = 6
+    near = [two_policies(p, q) for p, q in (((0.6, 0.4), (0.4, 0.6)), ((0.3, 0.7), (0.5, 0.5)))]
+    stacked = torch.cat([_powers(p, highest) for p in (*bandits(), *near)])
+    target = torch.cat([exact(reverse_kl, p)[1].flatten() for p in (*bandits(), *near)])
+    one_free = stacked[:, 1:]
+    solution = torch.linalg.lstsq(one_free, target).solution
+    rank = int(torch.linalg.matrix_rank(one_free))
+    wanted = torch.zeros_like(solution)
+    wanted[0] = 0.5
+    inside = max(apart(solution, wanted), apart(stacked[:, 0], 0.0), float(highest - 1 - rank))
+
+    def rival(problem: Problem) -> float:
+        both = differentiated(lambda a, b: (a - b) ** 2 / 2 + 3 * (a - b), problem)
+        return apart(mean(terms(problem).p, both), exact(reverse_kl, problem)[1])
+
+    same = worst(rival(p) for p in worlds())
+    right = [
+        name
+        for name, e in ESTIMATORS.items()
+        if e.inputs == "sampled"
+        and worst(
+            apart(mean(terms(p).p, differentiated(name, p)), exact(reverse_kl, p)[1]) for p in bandits()
+        )
+        < 1e-9
+    ]
+    return Evidence(
+        violation(1e-3 - same, len(right) - 1),
+        inside=inside,
+        condition=(
+            "the loss is a power series in the log-ratio without stop-gradient, and multiples of the "
+            "log-ratio itself, whose expected gradient is zero, are not counted"
+        ),
+        counterexample=(
+            f"k2 + 3 k1 has the same expected gradient (difference {same:.1g}), and so have the "
+            f"registered {', '.join(right)}"
+        ),
+    )
+
+
+LLAMA = "Llama 3.1 instruct 8B{}, the 7500 training prompts of MATH and the GPUs to train on them"
+
+
+@claim("TM-fig7", how="reading")
+def reward_against_kl_with_a_language_model() -> Evidence:
+    """The bandit version is TM-5.1-efficient and TM-5.1-same-curve."""
+    return Evidence(needs=LLAMA.format(""))
+
+
+@claim("TM-fig8", how="reading")
+def distillation_of_a_language_model() -> Evidence:
+    """What can be enumerated of it is in TM-4.1-biased, TM-4.2-LOO-var and TM-4.2-cum-var."""
+    return Evidence(needs=LLAMA.format(" and 70B"))
+
+
+@claim("TM-appE", how="reading")
+def settings_of_the_language_models() -> Evidence:
+    """Section 5.1 says Llama 3, appendix E Llama 3.1: only a run could tell them apart."""
+    return Evidence(needs=LLAMA.format(" and 70B"))

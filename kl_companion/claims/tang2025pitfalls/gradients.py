@@ -1,0 +1,324 @@
+"""Section 3: what differentiating an estimate does (tang2025pitfalls)."""
+
+from __future__ import annotations
+
+import torch
+
+from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.worlds import (
+    STRICT,
+    apart,
+    arms,
+    bandits,
+    differentiated,
+    differs,
+    exact,
+    forward_kl,
+    less,
+    mean,
+    reverse_kl,
+    terms,
+    two_policies,
+    values,
+    variance,
+    worlds,
+    worst,
+)
+from kl_companion.tabular import Problem, draw_statistics, learn
+from kl_companion.theory.optima import optimal_policy
+
+
+def field(name: str, problem: Problem) -> torch.Tensor:
+    """Expected gradient of an estimate of whole sequences, [rows, vocab]."""
+    return mean(terms(problem).p, differentiated(name, problem))
+
+
+def vanilla(problem: Problem, baseline: float = 0.0) -> torch.Tensor:
+    """(log-ratio - baseline) times the score of every sequence, [count, rows, vocab]."""
+    t = terms(problem)
+    return (t.log_ratio.sum(-1) - baseline)[:, None, None] * t.score
+
+
+@claim("TM-3-nonimplication")
+def unbiased_value_does_not_imply_unbiased_gradient() -> Evidence:
+    """k1 and k3 have the right mean, and gradients with another mean."""
+    errors = []
+    for problem in worlds():
+        kl, gradient = exact(reverse_kl, problem)
+        for name in ("k1", "k3"):
+            errors.append(apart(mean(terms(problem).p, values(name, problem)), kl))
+            errors.append(differs(field(name, problem), gradient))
+    return Evidence(worst(errors))
+
+
+@claim("TM-eq2")
+def differentiated_vanilla_is_zero_on_average() -> Evidence:
+    """E[grad k1] = E[score] = 0, although no sample of it is zero."""
+    errors = [apart(field("k1", p), 0.0) for p in worlds()]
+    errors += [apart(differentiated("k1", p), terms(p).score) for p in worlds()]
+    return Evidence(worst(errors))
+
+
+@claim("TM-eq3")
+def differentiated_reduced_is_the_other_kl() -> Evidence:
+    """E[grad k3] is the gradient of KL(pi_ref || pi), and not that of KL(pi || pi_ref)."""
+    errors = [apart(field("k3", p), exact(forward_kl, p)[1]) for p in worlds()]
+    errors += [differs(field("k3", p), exact(reverse_kl, p)[1]) for p in worlds()]
+    return Evidence(worst(errors))
+
+
+@claim("TM-3-same-minimiser")
+def same_minimizer_alone_another_one_with_a_reward() -> Evidence:
+    """Exact descent ends at the reference; with a reward it rests at another policy than the optimum."""
+    problem = arms(20, 6)
+    end = learn(problem, "k3", n=None, steps=4000, record=4000).logp[-1]
+    ref_logp = problem.ref_logits.squeeze(1).log_softmax(-1)
+    errors = [violation(float(reverse_kl(end, ref_logp).max()) - 1e-4)]
+    for bandit in bandits():
+        t, r = terms(bandit), bandit.rewards
+        wanted, rests = (
+            optimal_policy(r, t.ref_logp[:, 0], name).logp for name in ("reverse_kl", "forward_kl")
+        )
+
+        def force(logp: torch.Tensor, at: Problem = bandit, gain: torch.Tensor = r) -> torch.Tensor:
+            there = at._replace(logits=logp[None])
+            pull = (gain[:, None, None] * terms(there).score * logp.exp()[:, None, None]).sum(0)
+            return pull - field("k3", there)
+
+        errors += [apart(force(rests), 0.0), differs(force(wanted), 0.0), differs(rests, wanted)]
+    return Evidence(worst(errors))
+
+
+LAMBDAS = (-1.0, 0.5, 1.0, 3.0)
+
+
+@claim("TM-3-lambda-grad")
+def factor_scales_the_gradient_of_the_other_kl() -> Evidence:
+    """A vector of mean lambda grad KL(pi_ref || pi); the printed right-hand side is a number."""
+    printed, corrected = [], []
+    for problem in worlds():
+        kl, gradient = exact(forward_kl, problem)
+        for lam in LAMBDAS:
+            found = field(f"k_lambda({lam:g})", problem)
+            printed.append(apart(found, lam * kl))
+            corrected.append(apart(found, lam * gradient))
+    small = two_policies((0.75, 0.25), (0.5, 0.5))
+    parts = ", ".join(f"{x:.3f}" for x in field("k_lambda(1)", small).flatten().tolist())
+    return Evidence(
+        worst(printed),
+        worst(corrected),
+        agrees_with="TM-eq3",
+        correction="a gradient sign is missing: lambda times the gradient of KL(pi_ref, pi)",
+        counterexample=(
+            f"lambda 1, policy (3/4, 1/4), reference (1/2, 1/2): the mean gradient is ({parts}), the KL "
+            f"{exact(forward_kl, small)[0]:.3f}"
+        ),
+    )
+
+
+@claim("TM-3-lambda0")
+def no_factor_no_regularization() -> Evidence:
+    """With factor 0 the expected gradient vanishes; with any other it does not."""
+    errors = [apart(field("k_lambda(0)", p), 0.0) for p in worlds()]
+    errors += [differs(field(f"k_lambda({lam:g})", p), 0.0) for p in worlds() for lam in LAMBDAS]
+    return Evidence(worst(errors))
+
+
+@claim("TM-3-squared-grad")
+def differentiated_square_is_right() -> Evidence:
+    """E[grad k2] = E[log-ratio times score] = grad KL(pi || pi_ref)."""
+    errors = []
+    for problem in worlds():
+        t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
+        errors += [apart(field("k2", problem), gradient), apart(mean(t.p, vanilla(problem)), gradient)]
+    return Evidence(worst(errors))
+
+
+@claim("TM-eq4")
+def vanilla_gradient_is_the_squared_estimate_differentiated() -> Evidence:
+    """Sample by sample, log-ratio times score is the gradient of k2."""
+    return Evidence(worst(apart(differentiated("k2", p), vanilla(p)) for p in worlds()))
+
+
+@claim("TM-3-surrogate")
+def surrogate_loss_gives_the_vanilla_gradient() -> Evidence:
+    """Differentiating sg(log-ratio) log pi gives log-ratio times score, sample by sample."""
+    return Evidence(
+        worst(apart(differentiated(lambda a, b: (a - b).detach() * a, p), vanilla(p)) for p in worlds())
+    )
+
+
+def _best_baseline(problem: Problem) -> float:
+    """The constant of least variance: E[log-ratio |score|^2] / E[|score|^2]."""
+    t = terms(problem)
+    square = t.score.square().sum((-2, -1))
+    return float((t.p * square * t.log_ratio.sum(-1)).sum() / (t.p * square).sum())
+
+
+@claim("TM-3-baseline")
+def a_baseline_can_lower_the_variance() -> Evidence:
+    """Any constant keeps the mean, and some constant lowers the variance."""
+    errors = []
+    for problem in worlds():
+        t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
+        errors += [apart(mean(t.p, vanilla(problem, v)), gradient) for v in (-2.0, 0.3, 5.0)]
+        best = vanilla(problem, _best_baseline(problem))
+        errors.append(less(variance(t.p, best), variance(t.p, vanilla(problem)), by=1e-12))
+    return Evidence(worst(errors))
+
+
+def _formula_error(problem: Problem) -> float:
+    """Difference between the best constant and KL + Cov(log-ratio, |score|^2) / E|score|^2."""
+    t, kl = terms(problem), exact(reverse_kl, problem)[0]
+    square = t.score.square().sum((-2, -1))
+    size = float(mean(t.p, square))
+    covariance = float(mean(t.p, (t.log_ratio.sum(-1) - kl) * (square - size)))
+    return apart(_best_baseline(problem), kl + covariance / size)
+
+
+def _excess(problem: Problem) -> float:
+    """By how much the variance with the KL as baseline exceeds the least one, over what no baseline has."""
+    p, kl = terms(problem).p, exact(reverse_kl, problem)[0]
+    least, at_kl, none = (variance(p, vanilla(problem, v)) for v in (_best_baseline(problem), kl, 0.0))
+    return (at_kl - least) / max(none, 1e-300)
+
+
+@claim("TM-3-near-optimal")
+def the_kl_is_a_near_optimal_baseline() -> Evidence:
+    """The best constant is the KL plus Cov(log-ratio, |score|^2)/E|score|^2; the KL can lose to none."""
+    even = [
+        two_policies([1 / v] * v, torch.arange(1.0, v + 1).div(v * (v + 1) / 2).tolist()) for v in (2, 3, 6)
+    ]
+    small = two_policies((0.9, 0.1), (0.5, 0.5))
+    p, kl = terms(small).p, exact(reverse_kl, small)[0]
+    none, at_kl, least = (variance(p, vanilla(small, v)) for v in (0.0, kl, _best_baseline(small)))
+    drawn = [_excess(arms()._replace(logits=a, ref_logits=b)) for a, b in _rows(arms(10))]
+    return Evidence(
+        violation(*(_excess(q) - 0.05 for q in (*worlds(), small))),
+        inside=worst([*(abs(_excess(q)) for q in even), *(_formula_error(q) for q in worlds())]),
+        condition=(
+            "log-ratio and squared length of the score are uncorrelated, as under a uniform policy; in "
+            "bandits of appendix C the excess over the least variance is "
+            f"{100 * sum(drawn) / len(drawn):.1f} percent of the variance on average"
+        ),
+        counterexample=(
+            f"policy (0.9, 0.1), reference (1/2, 1/2): variance {none:.3f} without a baseline, "
+            f"{at_kl:.3f} with the KL, {least:.3f} with the best constant"
+        ),
+    )
+
+
+def _rows(stacked: Problem) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(stacked.logits, stacked.ref_logits, strict=True))
+
+
+@claim("TM-3-LOO")
+def leave_one_out_adds_no_bias() -> Evidence:
+    """Over all pairs and triples of samples, the mean with the others' average subtracted is the gradient."""
+    errors = []
+    for problem in bandits():
+        t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
+        ratio, score, count = t.log_ratio.sum(-1), t.score, len(t.p)
+        for n in (2, 3):
+            if count**n > 100:
+                continue
+            group = torch.cartesian_prod(*[torch.arange(count)] * n)
+            costs = ratio[group]
+            rest = (costs.sum(-1, keepdim=True) - costs) / (n - 1)
+            estimate = torch.einsum("gi,girv->grv", costs - rest, score[group]) / n
+            errors.append(apart(mean(t.p[group].prod(-1), estimate), gradient))
+    return Evidence(worst(errors))
+
+
+def leave_one_out_gain(problem: Problem, n: int) -> float:
+    """n times (variance without a baseline - with leave-one-out), from moments of one draw.
+
+    KL (2 E[l|s|^2] - KL E|s|^2) is what the constant KL would save; using n - 1 samples for it costs
+    (Var(l) E|s|^2 + |grad KL|^2) / (n - 1).
+    """
+    t, (kl, gradient) = terms(problem), exact(reverse_kl, problem)
+    ratio, square = t.log_ratio.sum(-1), t.score.square().sum((-2, -1))
+    both, size = float(mean(t.p, ratio * square)), float(mean(t.p, square))
+    spread = variance(t.p, ratio)
+    return kl * (2 * both - kl * size) - (spread * size + float(gradient.square().sum())) / (n - 1)
+
+
+@claim("TM-fig2-LOO")
+def leave_one_out_has_marginally_smaller_variance() -> Evidence:
+    """On average over bandits of appendix C it loses for few samples and wins a little for many."""
+    sizes = torch.arange(2, 1025)
+    plain, left = (
+        torch.as_tensor(
+            draw_statistics("k1", arms(), placement="reward", baseline=b).at(sizes).gradient_variance
+        ).mean(0)
+        for b in (None, "leave_one_out")
+    )
+    share = left / plain
+    first = int((share >= 1).sum())  # the share falls with n
+    return Evidence(
+        violation(float(share.max()) - 1),
+        inside=violation(
+            float(share[first:].max()) - 1, 0.75 - float(share.min()), float((share[1:] - share[:-1]).max())
+        ),
+        condition=(
+            f"n >= {int(sizes[first])} on average over bandits of appendix C, down to "
+            f"{float(share[-1]):.2f} times the variance at n = {int(sizes[-1])}; in general n > 1 + "
+            "(Var(l) E|s|^2 + |grad KL|^2) / (KL (2 E[l|s|^2] - KL E|s|^2)), with l the log-ratio and s "
+            "the score"
+        ),
+        counterexample=(
+            f"appendix C's own n = 4: {float(share[2]):.2f} times the variance of vanilla on average, and "
+            f"{float(share[0]):.2f} times at n = 2"
+        ),
+    )
+
+
+@claim("TM-fig2")
+def errors_of_the_gradients_against_the_sample_size() -> Evidence:
+    """The error of vanilla falls like one over root n; the incorrect ones level off at their bias."""
+    sizes = 2 ** torch.arange(11)
+    found = {
+        (name, placement): draw_statistics(name, arms(), placement=placement).at(sizes)  # type: ignore[arg-type]
+        for name, placement in (("k1", "reward"), ("k1", "loss"), ("k3", "loss"))
+    }
+    rmse = {key: torch.as_tensor(m.gradient_rmse).mean(0) for key, m in found.items()}
+    right = rmse["k1", "reward"]
+    errors = [apart(right * sizes.double().sqrt(), right[0])]
+    for key in (("k1", "loss"), ("k3", "loss")):
+        floor = float(torch.as_tensor(found[key].gradient_bias).mean(0)[-1])
+        errors += [less(float(right[-1]), floor), less(floor, float(rmse[key][-1]), by=0.0)]
+        errors.append(less(float(rmse[key][-1]), 1.25 * floor))
+    return Evidence(worst(errors))
+
+
+@claim("TM-eq5")
+def analytic_gradient_is_exact_and_of_less_variance() -> Evidence:
+    """The sum over all outcomes is the gradient; a sample varies unless all outcomes say the same."""
+    inside = []
+    for problem in worlds():
+        t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
+        inside += [apart(mean(t.p, vanilla(problem)), gradient), less(0.0, variance(t.p, vanilla(problem)))]
+    equal = two_policies((0.75, 0.25), (0.75, 0.25))
+    other = two_policies((0.75, 0.25), (1 - _second_root(), _second_root()))
+    spread = [variance(terms(p).p, vanilla(p)) for p in (equal, other)]
+    return Evidence(
+        max(worst(inside), *(less(0.0, v, by=STRICT) for v in spread)),
+        inside=worst(inside),
+        condition=(
+            "log-ratio times score is not the same for every outcome; where it is, both variances are 0"
+        ),
+        counterexample=(
+            f"policy and reference (3/4, 1/4): both variances are {spread[0]:.3g}; with two arms also at "
+            f"another reference, here ({1 - _second_root():.4f}, {_second_root():.4f}): {spread[1]:.3g}"
+        ),
+    )
+
+
+def _second_root(p: float = 0.25) -> float:
+    """The other q at which (1 - p) log(p/q) + p log((1 - p)/(1 - q)) = 0: both arms give one gradient."""
+    low, high = 1 - p, 1 - 1e-12
+    for _ in range(200):
+        q = torch.tensor((low + high) / 2, dtype=torch.float64)
+        above = (1 - p) * torch.log(p / q) + p * torch.log((1 - p) / (1 - q)) > 0
+        low, high = (low, float(q)) if above else (float(q), high)
+    return low

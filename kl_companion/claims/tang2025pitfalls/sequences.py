@@ -1,0 +1,374 @@
+"""Section 4 and appendix D: the KL of sequences and its gradient (tang2025pitfalls)."""
+
+from __future__ import annotations
+
+import sympy
+import torch
+
+from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.tang2025pitfalls.gradients import leave_one_out_gain
+from kl_companion.claims.worlds import (
+    apart,
+    bandits,
+    differentiated,
+    differs,
+    every_sequence,
+    exact,
+    forward_kl,
+    less,
+    mean,
+    reverse_kl,
+    terms,
+    tree_of,
+    trees,
+    two_policies,
+    values,
+    variance,
+    worst,
+)
+from kl_companion.losses import kl_terms
+from kl_companion.tabular import Problem, draw_statistics, prefix_tree
+
+
+def ahead(x: torch.Tensor) -> torch.Tensor:
+    """Sum of each entry and those after it, along the last axis."""
+    return x.flip(-1).cumsum(-1).flip(-1)
+
+
+def weighted(problem: Problem, coefficient: torch.Tensor) -> torch.Tensor:
+    """sum_t c_t s_t of every sequence, [count, rows, vocab], from coefficients [count, length]."""
+    return torch.einsum("it,itrv->irv", coefficient * problem.completion_mask, terms(problem).scores)
+
+
+def whole(problem: Problem, baseline: float = 0.0) -> torch.Tensor:
+    """Eq (7): (sum of log-ratios - baseline) times (sum of scores), of every sequence."""
+    total = terms(problem).log_ratio.sum(-1, keepdim=True) - baseline
+    return weighted(problem, total.expand_as(problem.completion_mask))
+
+
+def cumulative(problem: Problem) -> torch.Tensor:
+    """Each score times the log-ratios from its token on, of every sequence."""
+    return weighted(problem, ahead(terms(problem).log_ratio))
+
+
+def token_kls(problem: Problem, logits: torch.Tensor, *, forward: bool = False) -> torch.Tensor:
+    """KL of the next-token distributions along every sequence, 0 outside the mask, [count, length]."""
+    kl = forward_kl if forward else reverse_kl
+    rows = kl(logits.log_softmax(-1), problem.ref_logits.log_softmax(-1))
+    return rows[problem.rows] * problem.completion_mask
+
+
+def partial(problem: Problem, *, forward: bool = False, visits: torch.Tensor | None = None) -> torch.Tensor:
+    """Gradient of the expected sum of token KLs with the probabilities of prefixes held fixed."""
+    theta = problem.logits.detach().clone().requires_grad_()
+    p = terms(problem).p if visits is None else visits
+    (gradient,) = torch.autograd.grad((p @ token_kls(problem, theta, forward=forward)).sum(), theta)
+    return gradient
+
+
+@claim("TM-4-klseq")
+def sequence_kl_is_the_expected_sum_of_token_kls() -> Evidence:
+    """The mean over sequences of their token KLs is the KL between the distributions of sequences."""
+    errors = []
+    for problem in trees():
+        summed = mean(terms(problem).p, token_kls(problem, problem.logits).sum(-1))
+        errors.append(apart(summed, exact(reverse_kl, problem)[0]))
+    return Evidence(worst(errors))
+
+
+@claim("TM-eq6")
+def token_level_loss_sums_token_gradients() -> Evidence:
+    """Differentiating the summed token estimates gives, sample by sample, eq (6)."""
+    errors = []
+    for problem in trees():
+        for name in ("k1", "k2", "k3"):
+            theta = problem.logits.detach().clone().requires_grad_()
+            loss = kl_terms(every_sequence(problem, theta), name)
+            rows = [torch.autograd.grad(x, theta, retain_graph=True)[0] for x in loss]
+            errors.append(apart(torch.stack(rows), differentiated(name, problem, per_token=True)))
+    return Evidence(worst(errors))
+
+
+@claim("TM-4.1-biased")
+def token_level_loss_misses_a_part() -> Evidence:
+    """With the unbiased token gradient, eq (6) has the mean of part i, which is not the whole gradient."""
+    errors = []
+    for problem in trees():
+        found = mean(terms(problem).p, differentiated("k2", problem, per_token=True))
+        errors += [apart(found, partial(problem)), differs(found, exact(reverse_kl, problem)[1])]
+    return Evidence(worst(errors))
+
+
+@claim("TM-4.1-eqref")
+def reduced_gradient_is_not_equation_four() -> Evidence:
+    """The printed expectation belongs to the differentiated k3 of eq (3), not to eq (4)."""
+    four, three = (
+        worst(
+            apart(mean(terms(p).p, differentiated(k, p, per_token=True)), partial(p, forward=True))
+            for p in trees()
+        )
+        for k in ("k2", "k3")
+    )
+    return Evidence(
+        four,
+        three,
+        agrees_with="TM-eq3",
+        correction="the equation meant is (3): eq (4) is the vanilla gradient",
+        counterexample=f"on the trees, eq (4)'s mean is up to {four:.3f} away from the printed expectation",
+    )
+
+
+def curl(problem: Problem, name: str, step: float = 1e-5) -> float:
+    """Largest asymmetry of the Jacobian of the token-level field, by central differences."""
+    columns = []
+    for j in range(problem.logits.numel()):
+        shift = torch.zeros_like(problem.logits).flatten()
+        shift[j] = step
+        sides = []
+        for sign in (1, -1):
+            there = problem._replace(logits=problem.logits + sign * shift.view_as(problem.logits))
+            sides.append(mean(terms(there).p, differentiated(name, there, per_token=True)).flatten())
+        columns.append((sides[0] - sides[1]) / (2 * step))
+    jacobian = torch.stack(columns, dim=1)
+    return apart(jacobian, jacobian.T)
+
+
+@claim("TM-4.1-k3")
+def token_level_reduced_is_no_partial_gradient() -> Evidence:
+    """Its mean is as printed and is the gradient of nothing, yet it is a partial gradient of something."""
+    inside, printed = [], []
+    for problem in trees()[:3]:
+        t = terms(problem)
+        found = mean(t.p, differentiated("k3", problem, per_token=True))
+        mixed, reference = partial(problem, forward=True), t.ref_logp.sum(-1).exp()
+        inside += [apart(found, mixed), violation(1e-3 - curl(problem, "k3"))]
+        named = [exact(reverse_kl, problem)[1], exact(forward_kl, problem)[1], partial(problem)]
+        named.append(partial(problem, visits=reference))
+        inside += [differs(found, x) for x in named]
+        printed.append(differs(found, mixed))
+    small = trees()[0]
+    value = float(mean(terms(small).p, token_kls(small, small.logits, forward=True).sum(-1)))
+    return Evidence(
+        max(worst(inside), worst(printed)),
+        inside=worst(inside),
+        condition=(
+            "a sequence divergence compares the distributions of whole sequences: KL_seq in either "
+            "direction, with prefixes from policy or reference"
+        ),
+        counterexample=(
+            "E_pi[sum_t KL(pi_ref(.|prefix), pi(.|prefix))] is 0 between equals and positive otherwise "
+            f"({value:.4f} on a tree of two binary tokens), and its partial gradient is this expectation"
+        ),
+    )
+
+
+@claim("TM-eq7")
+def sequence_level_vanilla_is_unbiased() -> Evidence:
+    """Eq (7) has the gradient of the sequence KL as its mean."""
+    return Evidence(worst(apart(mean(terms(p).p, whole(p)), exact(reverse_kl, p)[1]) for p in trees()))
+
+
+@claim("TM-4.2-LOO")
+def sequence_level_leave_one_out_is_unbiased() -> Evidence:
+    """Over all pairs of sequences, leave-one-out has the same mean."""
+    errors = []
+    for problem in trees():
+        t = terms(problem)
+        total, score = t.log_ratio.sum(-1), t.score
+        apart_costs = total[:, None] - total[None, :]
+        pairs = t.p[:, None] * t.p[None, :]
+        first = torch.einsum("ij,ij,irv->rv", pairs, apart_costs, score)
+        second = torch.einsum("ij,ij,jrv->rv", pairs, -apart_costs, score)
+        errors.append(apart((first + second) / 2, exact(reverse_kl, problem)[1]))
+    return Evidence(worst(errors))
+
+
+@claim("TM-4.2-LOO-var")
+def leave_one_out_reduces_the_variance() -> Evidence:
+    """Exactly where what the mean cost saves exceeds what estimating it from n - 1 others costs."""
+    found, wins = [], 0
+    sizes = (2, 4, 16, 64)
+    for problem in (*trees(), *bandits()):
+        for n in sizes:
+            plain, left = (
+                draw_statistics("k1", problem, placement="reward", baseline=b).at(n).gradient_variance
+                for b in (None, "leave_one_out")
+            )
+            gain = leave_one_out_gain(problem, n)
+            found.append((float(plain - left), gain / n))
+            wins += gain >= 0
+    small = two_policies((0.75, 0.25), (0.5, 0.5))
+    before, after = (
+        draw_statistics("k1", small, placement="reward", baseline=b).at(4).gradient_variance
+        for b in (None, "leave_one_out")
+    )
+    return Evidence(
+        violation(*(-drop for drop, _ in found), float(after - before)),
+        inside=violation(
+            *(-drop for drop, gain in found if gain >= 0), *(abs(a - b) / (1 + abs(b)) for a, b in found)
+        ),
+        condition=(
+            "(n - 1) KL (2 E[l|s|^2] - KL E|s|^2) >= Var(l) E|s|^2 + |grad KL|^2, with l the log-ratio "
+            f"and s the score of a whole sequence; met in {wins} of {len(found)} small worlds and sizes n "
+            f"= {sizes}"
+        ),
+        counterexample=(
+            f"one token, n = 4, policy (3/4, 1/4), reference (1/2, 1/2): {float(after):.4f} instead of "
+            f"{float(before):.4f}"
+        ),
+    )
+
+
+@claim("TM-4.2-past")
+def past_log_ratios_drop_out() -> Evidence:
+    """E[log-ratio of an earlier token times the score of a later one] is zero for every pair of places."""
+    errors = []
+    for problem in trees():
+        t = terms(problem)
+        for later in range(problem.sequences.shape[1]):
+            for earlier in range(later):
+                product = t.log_ratio[:, earlier, None, None] * t.scores[:, later]
+                errors.append(apart(mean(t.p, product), 0.0))
+    return Evidence(worst(errors))
+
+
+@claim("TM-4.2-cumulative")
+def cumulative_estimate_is_unbiased() -> Evidence:
+    """Each score times the log-ratios from its token on has the gradient of the sequence KL as mean."""
+    return Evidence(worst(apart(mean(terms(p).p, cumulative(p)), exact(reverse_kl, p)[1]) for p in trees()))
+
+
+@claim("TM-4.2-half", how="symbols")
+def almost_half_of_the_terms_go() -> Evidence:
+    """T (T - 1)/2 of T^2 products go: always below one half, one half in the limit."""
+    t, length = sympy.symbols("t T", positive=True, integer=True)
+    share = sympy.simplify(sympy.summation(t - 1, (t, 1, length)) / length**2)
+    limit = sympy.limit(share, length, sympy.oo)
+    errors = [float(abs(limit - sympy.Rational(1, 2)))]
+    errors += [less(float(share.subs(length, n)), 0.5) for n in (1, 2, 10, 1000)]
+    errors.append(less(0.49, float(share.subs(length, 100))))
+    return Evidence(
+        worst(errors), condition=f"the share is {sympy.sstr(sympy.factor(share))}: long sequences"
+    )
+
+
+def _drop(problem: Problem) -> tuple[float, float, float, float]:
+    """Variances of eq (7) and of the cumulative estimate, their difference, and that by the formula."""
+    t = terms(problem)
+    before, after = variance(t.p, whole(problem)), variance(t.p, cumulative(problem))
+    square = t.scores.square().sum((-2, -1))
+    past = t.log_ratio.sum(-1, keepdim=True) - ahead(t.log_ratio)
+    formula = float(mean(t.p, (square * past * (past + 2 * ahead(t.log_ratio))).sum(-1)))
+    return before, after, before - after, formula
+
+
+@claim("TM-4.2-cum-var")
+def cumulative_estimate_has_less_variance() -> Evidence:
+    """Exactly where E sum_t |s_t|^2 P_t (P_t + 2 C_t) >= 0, P_t the past and C_t the remaining log-ratios."""
+    small = tree_of([(0.25, 0.75), (0.25, 0.75), (0.1, 0.9)], [(0.9, 0.1), (0.1, 0.9), (0.75, 0.25)])
+    drawn = [prefix_tree(3, 2, seed=s, scale=c) for s in range(20) for c in (0.3, 1.0, 3.0)]
+    found = [_drop(p) for p in (*trees(), small, *drawn)]
+    worse = sum(drop < 0 for *_, drop, _ in found[-len(drawn) :])
+    before, after, *_ = _drop(small)
+    return Evidence(
+        violation(*(-drop for *_, drop, _ in found)),
+        inside=violation(
+            *(-drop for *_, drop, f in found if f >= 0), *(abs(d - f) / (1 + abs(f)) for *_, d, f in found)
+        ),
+        condition=(
+            "E sum_t |s_t|^2 P_t (P_t + 2 C_t) >= 0, with P_t the log-ratios before token t and C_t "
+            f"those from it on; it fails in {worse} of {len(drawn)} random trees of two ternary tokens"
+        ),
+        counterexample=(
+            "two binary tokens, policy rows (1/4, 3/4), (1/4, 3/4), (0.1, 0.9), reference rows (0.9, "
+            f"0.1), (0.1, 0.9), (3/4, 1/4): variance {after:.3f} instead of {before:.3f}"
+        ),
+    )
+
+
+def averaged_tokens(problem: Problem) -> torch.Tensor:
+    """Exact gradient of each token KL, and each score times the exact token KLs after it, per sequence."""
+    p = problem.logits.softmax(-1)
+    ratio = problem.logits.log_softmax(-1) - problem.ref_logits.log_softmax(-1)
+    per_row = p * (ratio - (p * ratio).sum(-1, keepdim=True))
+    visited = torch.nn.functional.one_hot(problem.rows, len(p)).double() * problem.completion_mask[..., None]
+    future = token_kls(problem, problem.logits)
+    return (visited.sum(1)[..., None] * per_row) + weighted(problem, ahead(future) - future)
+
+
+@claim("TM-4.2-notoken-cv")
+def nothing_improves_on_the_cumulative_estimate() -> Evidence:
+    """Replacing sampled log-ratios by the exact KL of each next-token distribution does, without bias."""
+    shares, errors = [], []
+    drawn = [prefix_tree(3, 3, seed=s, eos=True, scale=c) for s in range(4) for c in (0.3, 1.0, 2.0)]
+    for problem in (*trees(), *drawn):
+        p, better = terms(problem).p, averaged_tokens(problem)
+        errors.append(apart(mean(p, better), exact(reverse_kl, problem)[1]))
+        shares.append(variance(p, better) / variance(p, cumulative(problem)))
+    average = sum(shares) / len(shares)
+    far = prefix_tree(2, 3, seed=2, eos=True, scale=4.0)
+    worse = variance(terms(far).p, averaged_tokens(far)) / variance(terms(far).p, cumulative(far))
+    return Evidence(
+        max(1 - average, worst(errors)),
+        corrected=worst(errors),
+        correction=(
+            "the exact KL of each next-token distribution, one pass over the vocabulary, can stand in "
+            "for its sampled log-ratio: unbiased, and of less variance as a rule (a tree of binary "
+            f"tokens far from its reference has {worse:.2f} times the variance)"
+        ),
+        counterexample=(
+            f"on {len(shares)} trees this leaves {average:.2f} of the cumulative estimate's variance on "
+            f"average, {max(shares):.2f} at most"
+        ),
+    )
+
+
+@claim("TM-4.2-analytic-infeasible")
+def analytic_sequence_gradient_needs_all_sequences() -> Evidence:
+    """V^T sequences of one length; with end-of-sequence fewer, growing by V - 1 per token."""
+    errors = []
+    for v, length in ((2, 3), (3, 2), (3, 4), (4, 3)):
+        errors.append(apart(len(prefix_tree(v, length).sequences), v**length))
+        shorter, longer = (len(prefix_tree(v, n, eos=True).sequences) for n in (length, length + 1))
+        errors += [violation(longer - v ** (length + 1)), apart(longer - shorter, (v - 1) ** (length + 1))]
+    return Evidence(
+        worst(errors),
+        condition="V^T counts sequences of one length; with end-of-sequence it is an upper bound",
+    )
+
+
+@claim("TM-appD-rho")
+def rho_of_appendix_d_is_a_log_already() -> Evidence:
+    """log rho_t with rho_t = log(pi / pi_ref) is undefined wherever the log-ratio is negative."""
+    printed, corrected, undefined = [], [], []
+    for problem in trees():
+        t = terms(problem)
+        inside = problem.completion_mask > 0
+        twice = torch.where(inside, t.log_ratio.log(), torch.zeros_like(t.log_ratio))  # NaN below 0
+        printed.append(apart(mean(t.p, weighted(problem, ahead(twice))), exact(reverse_kl, problem)[1]))
+        corrected.append(apart(mean(t.p, cumulative(problem)), exact(reverse_kl, problem)[1]))
+        undefined.append(float(t.p @ ((t.log_ratio < 0) & inside).any(-1).double()))
+    return Evidence(
+        worst(printed),
+        worst(corrected),
+        agrees_with="TM-eq7",
+        correction="rho_t is the ratio pi/pi_ref, as section 4.2 defines it",
+        counterexample=(
+            f"on the trees, sequences of probability {min(undefined):.2f} to {max(undefined):.2f} hold a "
+            "token of negative log-ratio, whose logarithm does not exist"
+        ),
+    )
+
+
+@claim("TM-appD-parts")
+def gradient_is_part_one_plus_part_two() -> Evidence:
+    """Steps (b) to (d): all products, those from each token on, and both parts have the same mean."""
+    errors = []
+    for problem in trees():
+        t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
+        one = mean(t.p, weighted(problem, t.log_ratio))
+        two = mean(t.p, weighted(problem, ahead(t.log_ratio) - t.log_ratio))
+        errors += [apart(one + two, gradient), apart(one, partial(problem)), differs(two, 0.0)]
+        errors += [apart(mean(t.p, whole(problem)), gradient), apart(mean(t.p, t.score), 0.0)]
+        errors.append(apart(mean(t.p, values("k1", problem)), exact(reverse_kl, problem)[0]))
+    return Evidence(worst(errors))

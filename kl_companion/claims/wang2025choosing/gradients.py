@@ -1,0 +1,310 @@
+"""Sections 5 to 6.3 and the tables of section 9: KL as a loss (wang2025choosing)."""
+
+from __future__ import annotations
+
+import torch
+
+from kl_companion.claims.ledger import Evidence, claim
+from kl_companion.claims.off_policy import (
+    all_worlds,
+    average,
+    half_square,
+    in_loss,
+    in_reward,
+    k1,
+    kl_gradient,
+    naive,
+    rho,
+    sampled_elsewhere,
+    times_score,
+)
+from kl_companion.claims.worlds import (
+    apart,
+    differentiated,
+    differs,
+    exact,
+    forward_kl,
+    mean,
+    reverse_kl,
+    terms,
+    trees,
+    values,
+    worlds,
+    worst,
+)
+from kl_companion.losses import kl_terms
+from kl_companion.tabular import Problem, exact_field
+
+
+@claim("WZ-5-two-ways")
+def a_differentiated_and_a_detached_penalty() -> Evidence:
+    """The loss adds beta grad k to -A s; the shaped reward multiplies s by R - beta k: not one algorithm."""
+    errors, beta = [], 0.3
+    for problem in worlds():
+        t, gain = terms(problem), problem.rewards
+        for name in ("k1", "k2", "k3"):
+            leaf = t.logp.sum(-1).clone().requires_grad_()
+            k = _value(name, leaf, problem)
+            (loss,) = torch.autograd.grad((-gain * leaf + beta * k).sum(), leaf, retain_graph=True)
+            (shaped,) = torch.autograd.grad((-(gain - beta * k.detach()) * leaf).sum(), leaf)
+            written = -gain[:, None, None] * t.score + beta * differentiated(name, problem)
+            errors.append(apart(loss[:, None, None] * t.score, written))
+            expected = [average(c[:, None, None] * t.score, problem) for c in (loss, shaped)]
+            errors.append(differs(expected[0], expected[1]))
+    return Evidence(worst(errors))
+
+
+def _value(name: str, logp: torch.Tensor, problem: Problem) -> torch.Tensor:
+    log_ratio = logp - terms(problem).ref_logp.sum(-1)
+    return {"k1": log_ratio, "k2": log_ratio**2 / 2, "k3": (-log_ratio).exp() - 1 + log_ratio}[name]
+
+
+@claim("WZ-5-requires")
+def shaped_rewards_need_accurate_values() -> Evidence:
+    """A value that is wrong by a constant gives the right update; the accurate k3 gives a wrong one."""
+    printed, corrected = [], []
+    for problem in all_worlds():
+        wrong = average(in_reward(lambda a, b: a - b + 5.0, problem), problem)
+        printed.append(differs(wrong, kl_gradient(problem), by=1.0))
+        off = average(in_reward("k3", problem), problem) - kl_gradient(problem)
+        t = terms(problem)
+        gap = average(times_score(values("k3", problem) - k1(problem), problem), problem)
+        corrected += [apart(wrong, kl_gradient(problem)), apart(off, gap), differs(off, 0.0)]
+        corrected.append(
+            apart((t.p * rho(problem) * values("k3", problem)).sum(), exact(reverse_kl, problem)[0])
+        )
+    return Evidence(
+        worst(printed),
+        worst(corrected),
+        agrees_with="WZ-7.1-condition",
+        correction=(
+            "for the policy-gradient term an accurate value is neither needed nor enough: what counts is "
+            "E[s k]"
+        ),
+        counterexample=(
+            f"k1 + 5 is wrong by 5 in every world, and its update by at most {max(corrected[::4]):.1g}"
+        ),
+    )
+
+
+@claim("WZ-6.1-basic")
+def gradients_of_single_estimates() -> Evidence:
+    """grad k1 = s, grad k2 = k1 s, grad k3 = (1 - p/q) s, for every sample."""
+    errors = []
+    for problem in worlds():
+        s, x = terms(problem).score, k1(problem)[:, None, None]
+        wanted = {"k1": s, "k2": x * s, "k3": (1 - (-x).exp()) * s}
+        errors += [apart(differentiated(n, problem), w) for n, w in wanted.items()]
+    return Evidence(worst(errors))
+
+
+@claim("WZ-6.1-pitfall")
+def expectation_and_derivative_do_not_commute() -> Evidence:
+    """grad E[k1] = grad E[k3] = grad KL, by differentiated sums; E[grad k1] and E[grad k3] are others."""
+    errors = []
+    for problem in worlds():
+
+        def reduced(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return (a.exp() * ((b - a).exp() - 1 - (b - a))).sum()
+
+        right = kl_gradient(problem)
+        errors.append(apart(exact(reduced, problem)[1], right))
+        errors += [differs(naive(name, problem), right) for name in ("k1", "k3")]
+    return Evidence(worst(errors))
+
+
+@claim("WZ-6.2-exchange")
+def a_fixed_sampler_lets_them_commute() -> Evidence:
+    """With mu held fixed, the derivative of E_mu[rho f] is E_mu of the derivative; under q it is not."""
+    errors = []
+    for problem in all_worlds():
+        mu, theta = terms(problem).p, problem.logits.detach().clone().requires_grad_()
+        for name in ("k1", "k2", "k3"):
+            logp = problem.token_logp(theta).sum(-1)
+            total = (mu * (logp.exp() / mu) * _value(name, logp, problem)).sum()
+            (outside,) = torch.autograd.grad(total, theta)
+            errors.append(apart(outside, average(in_loss(name, problem), problem)))
+            if problem.behavior_logits is None:
+                errors.append(differs(outside, naive(name, problem)) if name != "k2" else 0.0)
+    return Evidence(worst(errors))
+
+
+def table_row(
+    name: str,
+    coefficient: str,
+    target: str,
+    ratio: str = "attached",
+    problems: tuple[Problem, ...] | None = None,
+) -> float:
+    """Error of a row of the note's tables: gradient per sample and its mean, where both are stated."""
+    errors = []
+    for problem in problems or all_worlds():
+        x = k1(problem)
+        found = in_loss(name, problem, ratio)  # type: ignore[arg-type]
+        c = {"k1": x, "k1 + 1": x + 1, "k2 + k1": x**2 / 2 + x}[coefficient]
+        errors.append(apart(found, times_score(c, problem)))
+        kl = kl_gradient(problem)
+        if target == "reverse_kl":
+            errors.append(apart(average(found, problem), kl))
+        else:
+            wanted = exact(half_square, problem)[1]
+            errors += [apart(average(found, problem), wanted), differs(wanted, kl)]
+    return worst(errors)
+
+
+@claim("WZ-sample-rho-k1")
+def sample_rho_k1() -> Evidence:
+    """grad(rho k1) = rho s (k1 + 1), of mean grad KL(q||p)."""
+    return Evidence(table_row("k1", "k1 + 1", "reverse_kl"))
+
+
+@claim("WZ-sample-rho-k2")
+def sample_rho_k2() -> Evidence:
+    """grad(rho k2) = rho s (k2 + k1), of mean grad E_q[k2], which is not grad KL(q||p)."""
+    return Evidence(table_row("k2", "k2 + k1", "half_square"))
+
+
+@claim("WZ-sample-sgrho-k2")
+def sample_detached_k2() -> Evidence:
+    """grad(sg(rho) k2) = rho s k1, of mean grad KL(q||p)."""
+    return Evidence(table_row("k2", "k1", "reverse_kl", "detached"))
+
+
+@claim("WZ-sample-rho-k3")
+def sample_rho_k3() -> Evidence:
+    """grad(rho k3) = rho s k1, of mean grad KL(q||p)."""
+    return Evidence(table_row("k3", "k1", "reverse_kl"))
+
+
+@claim("WZ-onoff-rho-k2")
+def both_rho_k2() -> Evidence:
+    """On- and off-policy, rho k2 descends E_q[k2]."""
+    return Evidence(table_row("k2", "k2 + k1", "half_square"))
+
+
+@claim("WZ-9.2-rho-k2")
+def guide_rho_k2() -> Evidence:
+    """Off-policy, the attached ratio times k2 descends E_q[k2] and not the KL."""
+    return Evidence(table_row("k2", "k2 + k1", "half_square", problems=sampled_elsewhere()))
+
+
+@claim("WZ-equivalence")
+def detached_k2_and_attached_k3_are_one_vector() -> Evidence:
+    """For every sample, on- and off-policy, the two gradients are the same."""
+    return Evidence(worst(apart(in_loss("k2", p, "detached"), in_loss("k3", p)) for p in all_worlds()))
+
+
+@claim("WZ-9.1-onpolicy")
+def naive_k2_and_attached_k3_on_policy() -> Evidence:
+    """On-policy, k2 without a ratio and k3 with the ratio in the graph have one gradient per sample."""
+    return Evidence(worst(apart(differentiated("k2", p), in_loss("k3", p)) for p in worlds()))
+
+
+@claim("WZ-naive-k1")
+def naive_k1() -> Evidence:
+    """E[grad k1] = 0."""
+    return Evidence(worst(apart(naive("k1", p), 0.0) for p in worlds()))
+
+
+@claim("WZ-naive-k2")
+def naive_k2() -> Evidence:
+    """E[grad k2] = grad KL(q||p), and of k1, k2, k3 it is the only one."""
+    errors = [apart(naive("k2", p), kl_gradient(p)) for p in worlds()]
+    errors += [differs(naive(n, p), kl_gradient(p)) for n in ("k1", "k3") for p in worlds()]
+    return Evidence(worst(errors))
+
+
+@claim("WZ-naive-k3")
+def naive_k3() -> Evidence:
+    """E[grad k3] = grad KL(p||q)."""
+    return Evidence(worst(apart(naive("k3", p), exact(forward_kl, p)[1]) for p in worlds()))
+
+
+@claim("WZ-9.4-rho1")
+def a_literal_one_loses_the_score() -> Evidence:
+    """With rho detached on-policy, rho k1 and rho k3 have the naive gradients, sample by sample."""
+    errors = []
+    for problem in worlds():
+        for name in ("k1", "k3"):
+            errors.append(apart(in_loss(name, problem, "detached"), differentiated(name, problem)))
+            errors.append(differs(average(in_loss(name, problem, "detached"), problem), kl_gradient(problem)))
+            errors.append(apart(average(in_loss(name, problem), problem), kl_gradient(problem)))
+    return Evidence(worst(errors))
+
+
+@claim("WZ-6.3-special")
+def k2_without_a_ratio_is_right_on_policy_only() -> Evidence:
+    """On-policy E[grad k2] is grad KL; under another sampler E_mu[grad k2] is not."""
+    errors = [apart(naive("k2", p), kl_gradient(p)) for p in worlds()]
+    errors += [differs(naive("k2", p), kl_gradient(p)) for p in sampled_elsewhere()]
+    return Evidence(worst(errors))
+
+
+@claim("WZ-deepseek")
+def attached_k3_is_right_in_value_and_gradient() -> Evidence:
+    """E_mu[rho k3] = KL and E_mu[grad(rho k3)] = grad KL: of whole samples; per token, states stay fixed."""
+    inside, per_token = [], []
+    for problem in all_worlds():
+        kl, gradient = exact(reverse_kl, problem)
+        value = mean(terms(problem).p, rho(problem) * values("k3", problem))
+        inside += [apart(value, kl), apart(average(in_loss("k3", problem), problem), gradient)]
+        if problem.rows.shape[1] > 1:
+            per_token.append(differs(_per_token(problem, "token"), gradient))
+    return Evidence(
+        max(worst(inside), worst(per_token)),
+        condition=(
+            "a sample is one decision, or a whole sequence with its whole ratio; with one ratio per "
+            "token, the "
+            "mean is the gradient of every next token's KL in the states that mu visits"
+        ),
+    )
+
+
+def _per_token(problem: Problem, scope: str) -> torch.Tensor:
+    """Expected gradient of the sum over tokens of rho k3, [rows, vocab]."""
+    return exact_field(
+        lambda r: kl_terms(r, "k3", importance=scope, ratio="attached"),  # type: ignore[arg-type]
+        problem,
+    )
+
+
+def _states_fixed(problem: Problem) -> torch.Tensor:
+    """Gradient of the summed KL of next tokens, the visits of the sampler held fixed, [rows, vocab]."""
+    theta = problem.logits.detach().clone().requires_grad_()
+    kl = reverse_kl(theta.log_softmax(-1), problem.ref_logits.log_softmax(-1))
+    total = (terms(problem).p[:, None] * kl[problem.rows] * problem.completion_mask).sum()
+    (gradient,) = torch.autograd.grad(total, theta)
+    return gradient
+
+
+@claim("WZ-scope-token")
+def conclusions_for_single_tokens() -> Evidence:
+    """Per token, naive k2 and rho k3 follow the KL of next tokens with the visited states held fixed."""
+    printed, inside = [], []
+    several = (*trees(), *(p for p in sampled_elsewhere() if p.rows.shape[1] > 1))
+    for problem in several:
+        if problem.behavior_logits is None:
+            found = [average(differentiated("k2", problem, per_token=True), problem)]
+        else:
+            found = [_per_token(problem, "token")]
+        printed += [apart(f, kl_gradient(problem)) for f in found]
+        inside += [apart(f, _states_fixed(problem)) for f in found]
+    small = trees()[0]
+    root = [
+        float(x[0].norm())
+        for x in (kl_gradient(small), average(differentiated("k2", small, per_token=True), small))
+    ]
+    return Evidence(
+        worst(printed),
+        inside=worst(inside),
+        condition=(
+            "the target is the KL of each next token in the states that are visited, these held fixed; "
+            "the KL "
+            "of whole sequences needs whole sequences (or the cost of later tokens) in the estimate"
+        ),
+        counterexample=(
+            f"two binary tokens, k2 per token: the first prefix gets a gradient of norm {root[1]:.4f}, "
+            "the KL "
+            f"of sequences has {root[0]:.4f}"
+        ),
+    )

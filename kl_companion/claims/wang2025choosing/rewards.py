@@ -1,0 +1,247 @@
+"""Sections 7 and 9.3: the estimate as a detached part of the reward (wang2025choosing)."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import torch
+
+from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.off_policy import (
+    all_worlds,
+    average,
+    half_square,
+    in_reward,
+    k1,
+    kl_gradient,
+    near,
+    rho,
+    sampled_elsewhere,
+    times_score,
+)
+from kl_companion.claims.wang2025choosing.values import bias, table_value
+from kl_companion.claims.worlds import (
+    apart,
+    arms,
+    differentiated,
+    differs,
+    exact,
+    forward_kl,
+    less,
+    reverse_kl,
+    terms,
+    two_policies,
+    values,
+    worlds,
+    worst,
+)
+from kl_companion.tabular import learn
+
+
+def value_is_unbiased(name: str) -> float:
+    """Error of "the mean of the estimate is the KL"."""
+    return worst(abs(bias(name, p)) for p in worlds())
+
+
+def update_is_right(name: str) -> float:
+    """Error of "E[rho s k] is grad KL", on- and off-policy."""
+    return worst(apart(average(in_reward(name, p), p), kl_gradient(p)) for p in all_worlds())
+
+
+def update_is_wrong(name: str) -> float:
+    """Error of "E[rho s k] is not grad KL"."""
+    return worst(differs(average(in_reward(name, p), p), kl_gradient(p)) for p in all_worlds())
+
+
+@claim("WZ-7.1-condition")
+def condition_on_a_detached_estimate() -> Evidence:
+    """The update is right exactly where E[s k] = E[s k1]: tested on combinations of four estimates."""
+    errors = []
+    for problem in all_worlds():
+        gain, beta = problem.rewards, 0.3
+        t = terms(problem)
+        p = t.logp.sum(-1).exp()
+        true = (p * gain) @ t.score.flatten(1) - beta * kl_gradient(problem).flatten()
+        for extra, right in ((torch.ones_like(gain) * 3, True), (values("k3", problem) - k1(problem), False)):
+            k = k1(problem) + extra
+            update = average(times_score(gain - beta * k, problem), problem).flatten()
+            condition = apart(average(times_score(k, problem), problem), kl_gradient(problem))
+            errors.append(abs(beta * condition - apart(update, true)))
+            errors.append(apart(update, true) if right else differs(update, true))
+    return Evidence(worst(errors))
+
+
+@claim("WZ-7.1-k1")
+def log_ratio_in_the_reward() -> Evidence:
+    """E[s k1] = grad KL(q||p)."""
+    return Evidence(update_is_right("k1"))
+
+
+def _field(name: str, wanted: str) -> float:
+    """Error of "E[s k] is grad A - grad B", and of its being no more than second order near the reference."""
+    errors = []
+    for problem in worlds():
+        other = exact(forward_kl, problem)[1]
+        kl = kl_gradient(problem)
+        right = kl - other if wanted == "both" else exact(half_square, problem)[1] - kl
+        found = average(in_reward(name, problem), problem)
+        errors += [apart(found, right), differs(found, kl)]
+        shares = []
+        for bound in (0.02, 0.01):
+            close = near(problem, bound)
+            size = average(in_reward(name, close), close).norm() / kl_gradient(close).norm()
+            shares.append(float(size) / float(k1(close).abs().max()))
+        errors.append(violation(max(shares) - 2.0))
+    return worst(errors)
+
+
+@claim("WZ-7.1-k3")
+def reduced_value_in_the_reward() -> Evidence:
+    """E[s k3] = grad KL(q||p) - grad KL(p||q)."""
+    return Evidence(
+        _field("k3", "both"),
+        condition="near the reference the two cancel: a force of second order, where that of k1 is of first",
+    )
+
+
+@claim("WZ-7.1-k2")
+def half_square_in_the_reward() -> Evidence:
+    """E[s k2] = grad E_q[k2] - grad KL(q||p), which is not grad KL(q||p)."""
+    return Evidence(
+        _field("k2", "square"), condition="near the reference this force is of second order as well"
+    )
+
+
+@claim("WZ-7.1-mixture")
+def no_pure_regularization_is_left() -> Evidence:
+    """k3 in the reward descends KL(q||p) - KL(p||q), which falls without bound as q loses an arm of p."""
+    errors = []
+    found = []
+    for d in (1e-2, 1e-20, 1e-200):
+        problem = two_policies((1 - d, d), (0.5, 0.5))
+        found.append(exact(reverse_kl, problem)[0] - exact(forward_kl, problem)[0])
+    errors += [less(b, a - 5) for a, b in itertools.pairwise(found)]
+    return Evidence(max(worst(errors), _field("k3", "both")))
+
+
+@claim("WZ-7.1-offpolicy")
+def one_ratio_is_enough() -> Evidence:
+    """Off-policy E_mu[rho s (R - beta k1)] is the gradient wanted; a second ratio on k1 spoils it."""
+    errors = []
+    for problem in sampled_elsewhere():
+        beta, gain, t = 0.3, problem.rewards, terms(problem)
+        true = torch.tensordot(t.logp.sum(-1).exp() * gain, t.score, 1) - beta * kl_gradient(problem)
+        once, twice = (
+            average(times_score(gain - beta * c * k1(problem), problem), problem) for c in (1.0, rho(problem))
+        )
+        errors += [apart(once, true), differs(twice, true)]
+        errors.append(differs(average(in_reward("k3", problem), problem), kl_gradient(problem)))
+    return Evidence(
+        worst(errors), condition="samples that are one decision or a whole sequence, with its ratio"
+    )
+
+
+@cache
+def descents(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """KL before and after 600 exact steps with the estimate in the reward, [2, worlds]; least probability."""
+    problem = arms(50, 6)
+    logp = learn(problem, name, placement="reward", n=None, steps=600, lr=0.5, record=600).logp
+    return reverse_kl(logp, problem.ref_logits.squeeze(1).log_softmax(-1)), logp[-1].exp().amin(-1)
+
+
+def collapses(name: str) -> str:
+    """What the exact descent did, in words."""
+    kl, least = descents(name)
+    return (
+        f"exact descent on {kl.shape[1]} bandits of 6 arms: the KL rose in {int((kl[1] > kl[0]).sum())}, "
+        "from "
+        f"{float(kl[0].mean()):.2f} to {float(kl[1].mean()):.2g} on average; least probability "
+        f"{float(least.min()):.1g}"
+    )
+
+
+def stable(name: str) -> float:
+    """Error of "the KL falls below a thousandth of itself on average, and rises nowhere"."""
+    kl, _ = descents(name)
+    return violation(*(kl[1] - kl[0]).tolist(), float(kl[1].mean()) - 1e-3 * float(kl[0].mean()))
+
+
+def unstable(name: str) -> float:
+    """Error of "in some world the KL grows and an arm dies out"."""
+    kl, least = descents(name)
+    return violation(float((kl[0] - kl[1]).min()) + 0.1, float(least.min()) - 1e-4)
+
+
+@claim("WZ-7.1-shah", how="reading")
+def stable_and_unstable_training() -> Evidence:
+    """The report is about language models; exact descents on bandits show the same split."""
+    return Evidence(
+        needs="the runs of shah2025comedy: language models trained with k1 and with k3 in the reward",
+        correction=f"on bandits, k1: {collapses('k1')}; k3: {collapses('k3')}",
+    )
+
+
+@claim("WZ-7.2-k1")
+def seven_two_k1() -> Evidence:
+    """k1: unbiased value, right update, stable descent."""
+    errors = [value_is_unbiased("k1"), update_is_right("k1"), stable("k1")]
+    return Evidence(worst(errors), condition=f"stable: {collapses('k1')}")
+
+
+@claim("WZ-7.2-k2")
+def seven_two_k2() -> Evidence:
+    """k2: biased value, wrong update, and a descent that leads away from the reference."""
+    errors = [update_is_wrong("k2"), unstable("k2")]
+    errors += [differs(bias("k2", p), 0.0, by=1e-9) for p in worlds()]
+    return Evidence(worst(errors), condition=f"not advised: {collapses('k2')}")
+
+
+@claim("WZ-7.2-k3")
+def seven_two_k3() -> Evidence:
+    """k3: unbiased value, wrong update, can collapse."""
+    errors = [value_is_unbiased("k3"), update_is_wrong("k3"), unstable("k3")]
+    return Evidence(worst(errors), condition=f"can collapse: {collapses('k3')}")
+
+
+@claim("WZ-9.3-k1")
+def nine_three_k1() -> Evidence:
+    """k1: unbiased value, right update, a variance above that of k3."""
+    return table_value("k1", "k3", extra=max(value_is_unbiased("k1"), update_is_right("k1")))
+
+
+@claim("WZ-9.3-k2")
+def nine_three_k2() -> Evidence:
+    """k2: biased value, wrong update."""
+    errors = [_field("k2", "square"), *(differs(bias("k2", p), 0.0, by=1e-9) for p in worlds())]
+    return Evidence(worst(errors))
+
+
+@claim("WZ-9.3-k3")
+def nine_three_k3() -> Evidence:
+    """k3: unbiased value of low variance; its update is off by -grad KL(p||q), and can collapse."""
+    errors = [value_is_unbiased("k3"), unstable("k3")]
+    for problem in worlds():
+        off = average(in_reward("k3", problem), problem) - kl_gradient(problem)
+        errors.append(apart(off, -exact(forward_kl, problem)[1]))
+    return table_value("k3", "k3", extra=worst(errors))
+
+
+@claim("WZ-9.4-axes")
+def value_and_gradient_are_two_axes() -> Evidence:
+    """All four combinations of an unbiased value and a right gradient occur."""
+    errors = []
+    for problem in worlds():
+        kl = kl_gradient(problem)
+        k2_in_loss = average(differentiated("k2", problem), problem)
+        errors += [abs(bias("k1", problem)), apart(average(in_reward("k1", problem), problem), kl)]
+        errors += [abs(bias("k3", problem)), differs(average(in_reward("k3", problem), problem), kl)]
+        errors += [differs(bias("k2", problem), 0.0, by=1e-9), apart(k2_in_loss, kl)]
+        errors.append(differs(average(in_reward("k2", problem), problem), kl))
+    return Evidence(
+        worst(errors),
+        condition=(
+            "k1 in the reward: both; k3 in the reward: the value; k2 in the loss: the gradient; "
+            "k2 in the reward: neither"
+        ),
+    )

@@ -1,0 +1,244 @@
+"""Several sizes and worlds at once, fields, covariances, and what is refused."""
+
+import jaxtyping
+import pytest
+import torch
+
+from kl_companion.losses import kl_terms
+from kl_companion.tabular import (
+    bandit,
+    draw_statistics,
+    exact_covariance,
+    exact_field,
+    exact_moments,
+    expected_gradient,
+    prefix_tree,
+    stack,
+    truncate,
+)
+from tests.moments import chances, of_cost
+from tests.oracles.sampling import BY_HAND
+
+WORLDS = {
+    "bandit": bandit(4, seed=1),
+    "bandit_off_policy": bandit(3, seed=2, off_policy=True),
+    "tree": prefix_tree(2, 2, seed=3),
+    "eos": prefix_tree(3, 2, seed=4, eos=True),
+    "off_policy": prefix_tree(2, 3, seed=5, eos=True, off_policy=True, scale=2.0),
+    "cut": truncate(prefix_tree(3, 2, seed=6, eos=True), top_k=2),
+}
+
+
+@pytest.fixture
+def as_installed(monkeypatch):
+    """Without pytest's own checker of types, which would answer before the function does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+# sizes and stacks
+
+STACKS = {
+    "bandit": [bandit(4, seed=s) for s in range(3)],
+    "tree": [prefix_tree(2, 2, seed=s, eos=True) for s in range(2)],
+    "off_policy": [prefix_tree(2, 2, seed=s, off_policy=True) for s in range(3)],
+}
+CHOICES = [
+    ("k3", {}),
+    ("k3", {"placement": "reward"}),
+    ("k5", {"target": "pearson"}),
+    ("k1", {"placement": "reward", "baseline": "mean"}),
+    ("k1", {"placement": "reward", "baseline": "leave_one_out", "weighted": True}),
+    (lambda ro: kl_terms(ro, "k2", importance="prefix", ratio="attached"), {}),
+    (lambda ro: ro.rewards + ro.logp.sum(-1), {"placement": "reward"}),
+]
+
+
+@pytest.mark.parametrize(("estimator", "options"), CHOICES)
+@pytest.mark.parametrize("name", STACKS)
+def test_several_sizes_and_worlds_at_once(name, estimator, options):
+    problems, sizes = STACKS[name], torch.tensor([2, 3, 17])
+    many = stack(problems)
+    both = draw_statistics(estimator, many, **options).at(sizes)
+    at_three = exact_moments(estimator, many, 3, **options)
+    shape, table = (len(problems), len(sizes)), many.logits.shape[1:]
+    assert both.gradient.shape == (*shape, *table)
+    assert not any(x.requires_grad for x in (*both, *at_three))
+    assert at_three.gradient.shape == (len(problems), *table)
+    for w, problem in enumerate(problems):
+        each = draw_statistics(estimator, problem, **options).at(sizes)
+        for i, n in enumerate(sizes.tolist()):
+            one = exact_moments(estimator, problem, n, **options)
+            for field in (*one._fields, "value_mse", "gradient_mse", "gradient_rmse"):
+                wanted = torch.as_tensor(getattr(one, field), dtype=torch.float64)
+                found = [getattr(both, field)[w, i], getattr(each, field)[i]]
+                if n == 3:
+                    found.append(getattr(at_three, field)[w])
+                for x in found:
+                    torch.testing.assert_close(x, wanted, rtol=1e-11, atol=1e-15)
+
+
+def test_one_draw_by_default():
+    once, four = exact_moments("k1", WORLDS["bandit"]), exact_moments("k1", WORLDS["bandit"], 4)
+    assert once.value_variance == pytest.approx(4 * four.value_variance, rel=1e-14)
+    assert once.gradient_variance == pytest.approx(4 * four.gradient_variance, rel=1e-14)
+    assert once.value == four.value
+
+
+# fields and covariances
+
+
+def k4_with_ratio(ro):
+    return kl_terms(ro, "k4", importance="prefix", ratio="attached")
+
+
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+@pytest.mark.parametrize("estimator", ["k3", k4_with_ratio])
+@pytest.mark.parametrize("name", ["bandit_off_policy", "eos", "off_policy"])
+def test_the_field_is_that_of_the_enumeration(name, estimator, placement):
+    problem = WORLDS[name]
+
+    def loss(ro):
+        terms = estimator if callable(estimator) else lambda r: kl_terms(r, estimator, level="sequence")
+        if placement == "loss":
+            return terms(ro).mean()
+        return (terms(ro).detach() * (ro.logp * ro.completion_mask).sum(-1)).mean()
+
+    moved = problem.logits * 0.5 - 0.3 * problem.ref_logits
+    for at in (None, moved):
+        found = exact_field(estimator, problem, logits=at, placement=placement)
+        wanted = expected_gradient(loss, problem, logits=at)
+        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-14)
+    same = exact_moments(estimator, problem, placement=placement).gradient
+    assert torch.equal(exact_field(estimator, problem, placement=placement), same)
+
+
+def test_the_field_of_a_stack():
+    many = stack(STACKS["tree"])
+    found = exact_field("k2", many)
+    for w, problem in enumerate(STACKS["tree"]):
+        torch.testing.assert_close(found[w], exact_field("k2", problem), rtol=1e-13, atol=1e-15)
+    flipped = exact_field("k2", many, logits=many.logits.flip(0))
+    alone = exact_field("k2", STACKS["tree"][0], logits=STACKS["tree"][1].logits)
+    torch.testing.assert_close(flipped[0], alone, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+@pytest.mark.parametrize("name", ["bandit", "eos", "off_policy"])
+def test_the_covariance_is_that_of_the_enumeration(name, placement):
+    problem, (value, weight) = WORLDS[name], BY_HAND["k3"]
+    factors, scores = of_cost(problem, value if placement == "reward" else weight)
+    wanted = torch.zeros(problem.logits.numel(), problem.logits.numel(), dtype=torch.float64)
+    mean = sum(c * f * s for c, f, s in zip(chances(problem), factors, scores, strict=True))
+    for c, f, s in zip(chances(problem), factors, scores, strict=True):
+        wanted += c * torch.outer(f * s - mean, f * s - mean)
+    found = exact_covariance("k3", problem, placement=placement)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-14)
+    trace = exact_moments("k3", problem, placement=placement).gradient_variance
+    assert found.trace().item() == pytest.approx(trace, rel=1e-11)
+    many = exact_covariance("k3", stack([problem, problem]), placement=placement)
+    torch.testing.assert_close(many, torch.stack([found, found]), rtol=1e-13, atol=1e-16)
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("estimator", "world", "options", "wanted"),
+    [
+        ("k8", "tree", {}, "unknown estimator 'k8'"),
+        ("exact_kl", "tree", {}, "got 'exact_kl', which reads next-token distributions, expected a sampled"),
+        (
+            lambda ro: kl_terms(ro, "exact_kl"),
+            "tree",
+            {},
+            "exact_kl needs logits; this Rollout holds sampled",
+        ),
+        (lambda ro: kl_terms(ro, how="token_mean"), "tree", {}, "expected one that does not couple"),
+        ("k1", "tree", {"n": 0}, "n is 0, expected at least 1"),
+        ("k1", "tree", {"n": -3}, "n is -3, expected at least 1"),
+        ("k1", "tree", {"placement": "full"}, "unknown placement 'full'.*Known: loss, reward"),
+        ("k1", "tree", {"target": "kl"}, "unknown divergence 'kl'"),
+        (
+            "k1",
+            "tree",
+            {"placement": "reward", "baseline": "median", "n": 2},
+            "unknown baseline 'median'.*Known: leave_one_out, mean",
+        ),
+        (
+            "k1",
+            "tree",
+            {"baseline": "mean", "n": 2},
+            "placement='loss' got baseline='mean', weighted=False: expected 'reward', where a detached cost",
+        ),
+        ("k1", "off_policy", {"weighted": True}, "placement='loss' got baseline=None, weighted=True"),
+        (
+            "k1",
+            "tree",
+            {"placement": "reward", "baseline": "leave_one_out"},
+            "n is 1, expected at least 2 with baseline='leave_one_out'",
+        ),
+        (
+            "k1",
+            "tree",
+            {"placement": "reward", "baseline": "mean", "n": 1},
+            "n is 1, expected at least 2 with baseline='mean'",
+        ),
+        (
+            "k1",
+            "cut",
+            {"placement": "reward", "weighted": True},
+            r"the behavior policy never samples sequences of probability 0\.\d+ under the policy, "
+            "expected mass wherever",
+        ),
+        (
+            lambda ro: kl_terms(ro, importance="token"),
+            "cut",
+            {},
+            "a probability of 0, expected the positive probability with which the token was sampled",
+        ),
+        (
+            lambda ro: ro.logp.sum(),
+            "tree",
+            {},
+            r"the estimator returned shape \[\], expected one term per sequence \[4\]",
+        ),
+        (lambda ro: ro.logp, "tree", {}, r"returned shape \[4, 2\], expected one term per sequence \[4\]"),
+        (lambda ro: ro.logp.sum(-1).log(), "tree", {}, r"the estimate is NaN at \[\d\]: expected num"),
+        (lambda ro: 0.5, "tree", {}, r"the estimator returned float, expected one term per sequence \[4\]"),
+    ],
+)
+def test_moments_that_are_refused(estimator, world, options, wanted, as_installed):
+    with pytest.raises(ValueError, match=wanted):
+        exact_moments(estimator, WORLDS[world], **options)
+
+
+def test_the_mass_that_is_lost_is_named():
+    problem = truncate(bandit(4), top_k=2)
+    lost = sum(sorted(problem.logits.softmax(-1)[0].tolist())[:2])
+    with pytest.raises(ValueError, match=f"never samples sequences of probability {lost:.3g} under the pol"):
+        exact_moments("k1", problem, placement="reward", weighted=True)
+    with pytest.raises(ValueError, match=f"sequences of probability {lost:.3g} under"):
+        exact_moments(
+            "k1",
+            stack([bandit(4, seed=0)] * 2)._replace(
+                behavior_logits=torch.stack([problem.logits, problem.behavior_logits])
+            ),
+            placement="reward",
+            weighted=True,
+        )
+
+
+def test_every_size_has_to_be_large_enough():
+    draws = draw_statistics("k1", WORLDS["tree"], placement="reward", baseline="leave_one_out")
+    with pytest.raises(ValueError, match="expected at least 2 with baseline='leave_one_out'"):
+        draws.at(torch.tensor([4, 1]))
+    assert draws.at(torch.tensor([4, 2])).value.shape == (2,)
+    with pytest.raises(ValueError, match="expected at least 1 with baseline=None"):
+        draw_statistics("k1", WORLDS["tree"]).at(torch.tensor([4, 0]))
+
+
+def test_terms_without_gradient_have_a_value_and_a_gradient_of_zero():
+    found = exact_moments(lambda ro: ro.rewards, WORLDS["eos"])
+    assert found.gradient.abs().max() == 0
+    wanted = sum(c * r for c, r in zip(chances(WORLDS["eos"]), WORLDS["eos"].rewards.tolist(), strict=True))
+    assert found.value == pytest.approx(wanted, rel=1e-13)

@@ -1,0 +1,60 @@
+"""What the checks of the claims share off-policy, by hand on bandits of two arms."""
+
+import math
+
+import pytest
+import torch
+
+from kl_companion.claims import off_policy as shared
+from kl_companion.claims.worlds import terms, two_policies
+
+SMALL = shared.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
+
+
+def test_ratio_and_gradients_of_losses_that_carry_it():
+    assert shared.rho(SMALL).tolist() == pytest.approx([1.5, 0.5])
+    x = math.log(1.5), math.log(0.5)
+    assert shared.k1(SMALL).tolist() == pytest.approx(list(x))
+    first = torch.stack(
+        [shared.in_loss("k1", SMALL)[:, 0, 0], shared.in_loss("k1", SMALL, "detached")[:, 0, 0]]
+    )
+    assert first[0].tolist() == pytest.approx([1.5 * 0.25 * (x[0] + 1), 0.5 * -0.75 * (x[1] + 1)])
+    assert first[1].tolist() == pytest.approx([1.5 * 0.25, 0.5 * -0.75])
+    assert shared.in_reward("k1", SMALL)[:, 0, 0].tolist() == pytest.approx([0.375 * x[0], -0.375 * x[1]])
+    kl = 0.75 * x[0] + 0.25 * x[1]
+    assert shared.kl_gradient(SMALL)[0].tolist() == pytest.approx([0.75 * (x[0] - kl), -0.75 * (x[0] - kl)])
+    square = 0.75 * x[0] ** 2 + 0.25 * x[1] ** 2
+    logp, ref_logp = (z.log_softmax(-1)[0] for z in (SMALL.logits, SMALL.ref_logits))
+    assert float(shared.half_square(logp, ref_logp)) == pytest.approx(square / 2)
+
+
+def test_covariance_and_what_rho_k1_adds_to_it():
+    a, b = (0.375 * (shared.k1(SMALL)[0] + 1)).item(), (-0.375 * (shared.k1(SMALL)[1] + 1)).item()
+    spread = (a - b) ** 2 / 4  # both arms are sampled with probability one half
+    found = shared.covariance(shared.in_loss("k1", SMALL), SMALL)
+    assert found.flatten().tolist() == pytest.approx([spread, -spread, -spread, spread])
+    extra = sum(0.5 * 0.375**2 * (2 * x + 1) for x in shared.k1(SMALL).tolist())
+    assert float(shared.excess_covariance(SMALL)[0, 0]) == pytest.approx(extra)
+    assert shared.least(torch.diag(torch.tensor([4.0, -1.0, 2.0]))) == pytest.approx(-0.25)
+
+
+def test_groups_and_centering():
+    p, index = shared.groups(two_policies((0.75, 0.25), (0.5, 0.5)), 2)
+    assert index.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert p.tolist() == pytest.approx([9 / 16, 3 / 16, 3 / 16, 1 / 16])
+    x = torch.tensor([[1.0, 2.0, 6.0]])
+    assert shared.centered(x, "none").tolist() == [[1.0, 2.0, 6.0]]
+    assert shared.centered(x, "mean").tolist() == [[-2.0, -1.0, 3.0]]
+    assert shared.centered(x, "leave_one_out").tolist() == [[-3.0, -1.5, 4.5]]
+
+
+def test_worlds_near_the_reference_keep_their_sampler():
+    far = shared.three_policies((0.99, 0.01), (0.5, 0.5), (0.2, 0.8))
+    close = shared.near(far, 0.1)
+    assert 0.04 < float(terms(close).log_ratio.abs().max()) <= 0.1
+    assert close.behavior_logits is far.behavior_logits
+    with pytest.raises(ValueError, match="at most -1"):
+        shared.near(far, -1.0)
+    several = shared.sampled_elsewhere()
+    assert all(p.behavior_logits is not None for p in several)
+    assert len({p.rows.shape[1] for p in several}) > 1

@@ -1,6 +1,7 @@
 """Learning on bandits: every update against autograd on the same samples, the draws, fixed points, errors."""
 
 import itertools
+import math
 
 import jaxtyping
 import pytest
@@ -179,6 +180,7 @@ def test_the_ends_of_the_unit_interval_fall_on_arms_that_can_be_drawn(monkeypatc
         ({"record": [2, 4]}, "records between 1 and steps"),
         ({"lr": 0.0}, "lr is 0.0, expected positive"),
         ({"beta": -1.0}, "beta is -1.0, expected finite numbers of at least 0"),
+        ({"beta": math.nan}, "beta is nan, expected finite numbers of at least 0"),
         ({"beta": torch.ones(2)}, r"beta has shape \[2\], expected a number or \[1\]"),
         ({"estimator": "k3", "n": None, "lr": 1e6, "steps": 50}, "not finite after .* expected a lower lr"),
     ],

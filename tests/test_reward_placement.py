@@ -212,3 +212,11 @@ def test_the_oracle_has_the_terms_of_the_package():
     for term, fn in (("k1", k1), ("k3", k3)):
         got = fn(ratio.log(), torch.zeros_like(ratio))
         assert got.tolist() == pytest.approx([TERMS[term](x) for x in ratio.tolist()], rel=1e-13)
+
+
+def test_a_tied_group_gets_zeros_and_eps_is_not_negative():
+    prompts = torch.tensor([0, 0, 1, 1])
+    got = center(torch.tensor([2.0, 2.0, 1.0, 3.0]), prompts, "standardized", eps=0.0)
+    assert got.tolist() == pytest.approx([0, 0, -(0.5**0.5), 0.5**0.5])
+    with pytest.raises(ValueError, match="eps is -1.0, expected 0 or more"):
+        center(torch.ones(4), prompts, "standardized", eps=-1.0)

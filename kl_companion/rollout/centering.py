@@ -23,15 +23,17 @@ def center(
         how: ``"none"``: as they are. ``"mean"``: minus the mean of the group, itself included.
             ``"leave_one_out"``: minus the mean of the others. ``"standardized"``: minus the mean, divided
             by the group's standard deviation (n - 1 in its denominator) plus ``eps``.
-        eps: Added to the standard deviation.
+        eps: Added to the standard deviation; a group whose values all agree gets zeros, with 0 too.
 
     Raises:
-        ValueError: unknown ``how``, an empty batch, shapes that differ, or a group with fewer than two
-            sequences for ``"leave_one_out"`` and ``"standardized"``.
+        ValueError: unknown ``how``, a negative ``eps``, an empty batch, shapes that differ, or a group
+            with fewer than two sequences for ``"leave_one_out"`` and ``"standardized"``.
 
     Source: wang2025choosing, section 8.1; tang2025pitfalls, section 3.
     """
     checks.check_choice("how", how, CENTERINGS)
+    if not eps >= 0:
+        raise ValueError(f"eps is {eps}, expected 0 or more")
     checks.check_shape("prompt_index", prompt_index, x.shape, "x [batch]")
     if x.ndim != 1 or not len(x):
         raise ValueError(f"x has shape {list(x.shape)}, expected [batch] with at least one sequence")
@@ -53,7 +55,8 @@ def center(
         return x - (total(x) - x) / (n - 1)
     centered = x - total(x) / n
     if how == "standardized":
-        return centered / ((total(centered**2) / (n - 1)).sqrt() + eps)
+        spread = (total(centered**2) / (n - 1)).sqrt() + eps
+        return centered / spread.where(spread > 0, 1.0)
     return centered
 
 

@@ -43,7 +43,8 @@ def _check_support(rollout: Rollout, never: torch.Tensor) -> None:
         i, t = never.nonzero()[0].tolist()
         raise ValueError(
             f"behavior_logp[{i}, {t}] is {rollout.sampled_from[i, t].item():g}: a probability of 0, expected "
-            "the positive probability with which the token was sampled"
+            "the positive probability with which the token was sampled: no weight makes up for tokens that "
+            "are never sampled (missing='ignore' goes on without them)"
         )
     if rollout.logits is None or rollout.behavior_logits is None:
         return

@@ -63,7 +63,7 @@ class Problem(NamedTuple):
         rows, copies = self.rows[every], math.prod(logits.shape[:-2])
 
         def scored(scores: torch.Tensor) -> torch.Tensor:
-            return scores[..., rows, :].flatten(0, -3) if scores.ndim > 2 else scores[rows]
+            return scores[..., rows, :].flatten(0, -3)
 
         return Rollout.from_logits(
             self.sequences[every].repeat(copies, 1),

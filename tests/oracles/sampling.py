@@ -87,8 +87,7 @@ def scores(world: dict, policy: torch.Tensor) -> list[torch.Tensor]:
 def log_ratios(world: dict, a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
     """log a - log b of each leaf, without gradient."""
     return [
-        sum(steps(world, a.detach(), leaf)) - sum(steps(world, b.detach(), leaf))
-        for leaf in world["leaves"]
+        sum(steps(world, a.detach(), leaf)) - sum(steps(world, b.detach(), leaf)) for leaf in world["leaves"]
     ]
 
 

@@ -108,6 +108,8 @@ def test_the_field_is_that_of_the_enumeration(name, estimator, placement):
         found = exact_field(estimator, problem, logits=at, placement=placement)
         wanted = expected_gradient(loss, problem, logits=at)
         torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-14)
+    leaf = moved.clone().requires_grad_()
+    assert not exact_field(estimator, problem, logits=leaf, placement=placement).requires_grad
     same = exact_moments(estimator, problem, placement=placement).gradient
     assert torch.equal(exact_field(estimator, problem, placement=placement), same)
 
@@ -133,6 +135,8 @@ def test_the_covariance_is_that_of_the_enumeration(name, placement):
         wanted += c * torch.outer(f * s - mean, f * s - mean)
     found = exact_covariance("k3", problem, placement=placement)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-14)
+    if placement == "loss":
+        assert torch.equal(exact_covariance("k3", problem), found)  # the default
     trace = exact_moments("k3", problem, placement=placement).gradient_variance
     assert found.trace().item() == pytest.approx(trace, rel=1e-11)
     many = exact_covariance("k3", stack([problem, problem]), placement=placement)

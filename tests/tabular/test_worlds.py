@@ -46,6 +46,7 @@ def test_probabilities_of_another_policy():
     assert problem.probabilities(moved).tolist() == pytest.approx(wanted, rel=1e-13)
     fixed = WORLDS["off_policy"]
     assert torch.equal(fixed.probabilities(fixed.logits.flip(0)), fixed.probabilities())
+    assert not problem.probabilities(moved.clone().requires_grad_()).requires_grad
 
 
 def test_a_tree_lists_every_sequence_once():
@@ -104,6 +105,12 @@ def test_a_rollout_of_chosen_sequences():
     table = worlds.log_probs(problem.behavior_logits)
     assert rollout.behavior_logp[0, 0].item() == pytest.approx(table[0, problem.sequences[4, 0]].item())
     assert problem.rollout(problem.logits).tokens.shape == problem.sequences.shape
+    same = WORLDS["tree"]  # on-policy, what samples is the policy that scores
+    leaf = same.logits.clone().requires_grad_()
+    rollout = same.rollout(leaf)
+    assert torch.equal(rollout.behavior_logp, rollout.logp)
+    assert rollout.logp.requires_grad
+    assert not rollout.behavior_logp.requires_grad
 
 
 # stacks
@@ -135,6 +142,12 @@ def test_the_rollout_of_a_stack_lists_one_world_after_the_other():
     for name in ("tokens", "completion_mask", "logp", "ref_logp", "behavior_logp", "rewards", "logits"):
         wanted = torch.cat([getattr(r, name) for r in single])
         torch.testing.assert_close(getattr(both, name), wanted, rtol=1e-14, atol=0)
+
+
+def test_a_stack_of_one_and_one_of_two():
+    tree, other = prefix_tree(2, 2, seed=1), prefix_tree(2, 2, seed=2)
+    assert torch.equal(stack([tree]).logits, tree.logits.unsqueeze(0))
+    assert torch.equal(stack((tree, other)).rewards, torch.stack([tree.rewards, other.rewards]))
 
 
 def test_stacks_that_are_refused():

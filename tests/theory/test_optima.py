@@ -137,10 +137,10 @@ def test_batch_axes_broadcast(name):
     torch.testing.assert_close(grid.logp[0], batch.logp[0])
 
 
-@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
-def test_float32_is_computed_in_float64(name):
+def test_float32_is_computed_in_float64():
     r, q = (x.float() for x in world(5))
-    found, wanted = optimal_policy(r, q, name, 0.5), optimal_policy(r.double(), q.double(), name, 0.5)
+    found = optimal_policy(r, q, "forward_kl", 0.5)
+    wanted = optimal_policy(r.double(), q.double(), "forward_kl", 0.5)
     torch.testing.assert_close(found.logp, wanted.logp, rtol=0, atol=1e-14)
     torch.testing.assert_close(found.multiplier, wanted.multiplier, rtol=0, atol=1e-14)
 

@@ -26,7 +26,15 @@ class Group(NamedTuple):
     arguments: list[str]
 
 
-OWN_GROUP = ["tests/test_site.py", "tests/site", "tests/test_claims.py", "tests/llm", "tests/frameworks"]
+NOTEBOOKS = ["tests/test_book.py", "tests/test_tables.py"]  # they execute notebooks too
+OWN_GROUP = [
+    *NOTEBOOKS,
+    "tests/test_site.py",
+    "tests/site",
+    "tests/test_claims.py",
+    "tests/llm",
+    "tests/frameworks",
+]
 GROUPS = {
     "unit": Group(
         "unit and registry",
@@ -34,7 +42,7 @@ GROUPS = {
         ["tests"],
         ["-m", "not interruption", *PARALLEL, *(f"--ignore={path}" for path in OWN_GROUP)],
     ),
-    "notebooks": Group("notebooks", 6, ["book"], ["--nbmake", "--nbmake-timeout=300", *PARALLEL]),
+    "notebooks": Group("notebooks", 6, ["book", *NOTEBOOKS], ["--nbmake", "--nbmake-timeout=300", "-n", "2"]),
     "ledger": Group("ledger", 3, ["tests/test_claims.py"], PARALLEL),
     "site": Group("site", 2, ["tests/test_site.py"], ["-rs"]),
     "frameworks": Group("models and frameworks", 3, ["tests/llm", "tests/frameworks"], PARALLEL),

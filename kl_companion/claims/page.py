@@ -1,0 +1,117 @@
+"""What the sources say about a chapter's subject, with the verdict of each check, for the chapter to show.
+
+The sources are imported here, all of them: whoever shows statements is known to depend on their checks.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import NamedTuple
+
+import kl_companion.claims.shah2025comedy
+import kl_companion.claims.summary2025pitfalls
+import kl_companion.claims.tang2025pitfalls
+import kl_companion.claims.wang2025choosing  # noqa: F401
+from kl_companion.checks import unknown_name
+from kl_companion.claims.ledger import FAILING, Evidence, Row, register, run
+
+NAMES = {
+    "tang2025pitfalls": "Tang & Munos",
+    "wang2025choosing": "Wang & Zhang",
+    "shah2025comedy": "Shah et al.",
+    "summary2025pitfalls": "Summary",
+}
+_LETTERS = {
+    "pi": "π",
+    "rho": "ρ",
+    "nabla": "∇",
+    "mu": "μ",
+    "beta": "β",
+    "lambda": "λ",
+    "epsilon": "ε",
+    "sum": "∑",
+    "sqrt": "√",
+    "propto": "∝",
+    "cdot": "·",
+}
+
+
+def plain(text: str) -> str:
+    r"""The simple LaTeX of a statement in letters: ``\pi_ref`` becomes π_ref."""
+    text = re.sub(r"\\frac\{?(\w)\}?\{?(\w)\}?", r"\1/\2", text)
+    text = re.sub(r"\\hat(?:\{(\w+)\}| (\w+))", lambda m: f"(estimate of {m[1] or m[2]})", text)
+    text = re.sub(r"\\([a-zA-Z]+)", lambda m: _LETTERS.get(m[1], m[0]), text)
+    text = re.sub(r"√\{([^{}]*)\}", r"√(\1)", text)
+    return re.sub(r"_\{([^{}]*)\}", r"_\1", text)
+
+
+class Statements(NamedTuple):
+    """The rows of a chapter, in the order of the sources, each with what its check found."""
+
+    rows: tuple[tuple[Row, Evidence], ...]
+
+    @property
+    def failing(self) -> dict[str, Evidence]:
+        """What does not hold as printed, by id."""
+        return {row.id: found for row, found in self.rows if found.verdict in FAILING}
+
+    def __str__(self) -> str:
+        lines = []
+        for row, found in self.rows:
+            lines.append(f"{row.id}: {found.verdict}. {plain(row.statement)}")
+            if row.id in self.failing:
+                lines += [f"    {label}: {text}" for label, text in _said(found)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        kept = [(r, e) for r, e in self.rows if r.id not in self.failing]
+        entries = "".join(_entry(r, e) for r, e in self.rows if r.id in self.failing)
+        rest = "".join(
+            f"<li>{escape(plain(r.statement))} <small>{_where(r)}: {e.verdict}"
+            f"{escape(f' ({e.needs})' if e.needs else '')}</small></li>"
+            for r, e in kept
+        )
+        more = f"<details><summary>The other {len(kept)} statements</summary><ul>{rest}</ul></details>"
+        count = (
+            f"<p>{len(self.rows)} statements of the sources, in our words; "
+            f"{len(self.failing)} do not hold as printed.</p>"
+        )
+        return f'<div class="kl-claims">{count}{entries}{more if kept else ""}</div>'
+
+
+def _where(row: Row) -> str:
+    return escape(f"{NAMES[row.source]}, {row.location} · {row.id}")
+
+
+def _said(found: Evidence) -> list[tuple[str, str]]:
+    """What stands below a failing statement: condition or correction, then the counterexample."""
+    parts = (
+        ("Holds if", found.condition),
+        ("Instead", found.correction),
+        ("Counterexample", found.counterexample or ""),
+    )
+    return [(label, text) for label, text in parts if text]
+
+
+def _entry(row: Row, found: Evidence) -> str:
+    said = "".join(f"<div><b>{label}:</b> {escape(plain(text))}</div>" for label, text in _said(found))
+    return (
+        f"<section><p><b>{escape(found.verdict.capitalize())}.</b> {escape(plain(row.statement))} "
+        f"<small>{_where(row)}</small></p>{said}</section>"
+    )
+
+
+def source_statements(chapter: str) -> Statements:
+    """Run the checks of every statement that a chapter treats.
+
+    Args:
+        chapter: The chapter's file below ``book/``, without its ending.
+
+    Raises:
+        ValueError: a chapter that no row of the register names.
+    """
+    rows = [r for r in register().values() if r.chapter == chapter]
+    if not chapter or not rows:
+        raise unknown_name("chapter", chapter, sorted({r.chapter for r in register().values()} - {""}))
+    return Statements(tuple((r, run(r.id)) for r in rows))

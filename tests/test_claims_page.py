@@ -1,0 +1,71 @@
+"""Statements as a chapter shows them: every row of its subject, and what is said against the failing ones."""
+
+import pytest
+
+from kl_companion.claims import FAILING, register, run
+from kl_companion.claims.page import plain, source_statements
+
+CHAPTER = "part3_sequences/01_token_or_sequence"
+ROWS = [r for r in register().values() if r.chapter == CHAPTER]
+
+
+@pytest.fixture(scope="module")
+def said():
+    return source_statements(CHAPTER)
+
+
+def test_every_row_of_the_chapter_and_no_other(said):
+    assert [row.id for row, _ in said.rows] == [r.id for r in ROWS]
+
+
+def test_what_fails_is_told_apart(said):
+    failing = {r.id for r in ROWS if run(r.id).verdict in FAILING}
+    assert set(said.failing) == failing
+    assert 0 < len(failing) < len(ROWS)
+
+
+@pytest.mark.parametrize("how", [str, lambda x: x._repr_html_()], ids=["text", "html"])
+def test_a_failing_row_is_shown_with_its_counterexample(said, how):
+    text = how(said)
+    assert text.count("Counterexample") == len(said.failing)
+    for row, found in said.rows:
+        assert plain(row.statement)[:30] in text
+        assert row.id in text
+        assert found.verdict in text.lower()
+
+
+def test_the_page_counts(said):
+    html = said._repr_html_()
+    assert f"{len(ROWS)} statements" in html
+    assert f"{len(said.failing)} do not hold" in html
+    assert f"The other {len(ROWS) - len(said.failing)} statements" in html
+    assert html.count("<section>") == len(said.failing)
+    assert html.count("<li>") == len(ROWS) - len(said.failing)
+
+
+def test_text_of_a_row_is_escaped(said):
+    assert "y_&lt;t" in said._repr_html_()
+
+
+def test_no_command_is_left_in_a_statement():
+    assert [plain(r.statement) for r in register().values() if "\\" in plain(r.statement)] == []
+
+
+@pytest.mark.parametrize(
+    ("latex", "wanted"),
+    [
+        (r"\nabla\hat{KL} + \hat{KL}\nabla log\pi", "∇(estimate of KL) + (estimate of KL)∇ logπ"),
+        (r"\pi_ref(y_{<t})", "π_ref(y_<t)"),
+        (r"\sqrt{\sum_i x}", "√(∑_i x)"),
+        (r"\frac12 x", "1/2 x"),
+    ],
+)
+def test_latex_in_letters(latex, wanted):
+    assert plain(latex) == wanted
+
+
+def test_an_unknown_chapter_is_refused():
+    with pytest.raises(ValueError, match=r"unknown chapter '05_off_policy'.*part1_values_and_gradients/05"):
+        source_statements("05_off_policy")
+    with pytest.raises(ValueError, match="unknown chapter ''"):
+        source_statements("")

@@ -46,6 +46,14 @@ def plain(text: str) -> str:
     return re.sub(r"_\{([^{}]*)\}", r"_\1", text)
 
 
+def letters(text: str) -> str:
+    """A condition or counterexample with Greek letters and signs for their names: rho >= 1 becomes ρ ≥ 1."""
+    text = re.sub(
+        r"(?<![a-zA-Z])(pi|rho|mu|beta|lambda|sqrt)(?![a-zA-Z])", lambda m: _LETTERS[m[1]], plain(text)
+    )
+    return text.replace(">=", "≥").replace("<=", "≤")
+
+
 class Statements(NamedTuple):
     """The rows of a chapter, in the order of the sources, each with what its check found."""
 
@@ -66,7 +74,11 @@ class Statements(NamedTuple):
 
     def _repr_html_(self) -> str:
         kept = [(r, e) for r, e in self.rows if r.id not in self.failing]
-        entries = "".join(_entry(r, e) for r, e in self.rows if r.id in self.failing)
+        groups: dict[tuple[str, ...], list[tuple[Row, Evidence]]] = {}
+        for row, found in self.rows:  # what is said against several statements is said once
+            if row.id in self.failing:
+                groups.setdefault((found.verdict, *map(str, _said(found))), []).append((row, found))
+        entries = "".join(_entry(group) for group in groups.values())
         rest = "".join(
             f"<li>{escape(plain(r.statement))} <small>{_where(r)}: {e.verdict}"
             f"{escape(f' ({e.needs})' if e.needs else '')}</small></li>"
@@ -91,15 +103,18 @@ def _said(found: Evidence) -> list[tuple[str, str]]:
         ("Instead", found.correction),
         ("Counterexample", found.counterexample or ""),
     )
-    return [(label, text) for label, text in parts if text]
+    return [(label, letters(text)) for label, text in parts if text]
 
 
-def _entry(row: Row, found: Evidence) -> str:
-    said = "".join(f"<div><b>{label}:</b> {escape(plain(text))}</div>" for label, text in _said(found))
-    return (
-        f"<section><p><b>{escape(found.verdict.capitalize())}.</b> {escape(plain(row.statement))} "
-        f"<small>{_where(row)}</small></p>{said}</section>"
+def _entry(group: list[tuple[Row, Evidence]]) -> str:
+    verdict, said = group[0][1].verdict, _said(group[0][1])
+    claims = "".join(
+        f"<p><b>{escape(verdict.capitalize())}.</b> {escape(plain(row.statement))} "
+        f"<small>{_where(row)}</small></p>"
+        for row, _ in group
     )
+    notes = "".join(f"<div><b>{label}:</b> {escape(text)}</div>" for label, text in said)
+    return f"<section>{claims}{notes}</section>"
 
 
 def source_statements(chapter: str) -> Statements:

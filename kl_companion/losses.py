@@ -10,7 +10,6 @@ import torch
 from kl_companion.checks import check_choice
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.rollout import (
-    AGGREGATES,
     Aggregate,
     Missing,
     Rollout,
@@ -21,6 +20,7 @@ from kl_companion.rollout import (
     per_token,
 )
 from kl_companion.rollout import credit as credit_ahead
+from kl_companion.rollout.aggregation import check_aggregate, per_sequence
 
 Level = Literal["token", "sequence"]
 Ratio = Literal["detached", "attached"]
@@ -62,15 +62,8 @@ def kl_terms(
     Arguments and errors as `kl_loss`; ``how="token_mean"`` couples the sequences of a batch and is
     refused here.
     """
-    if how == "token_mean":
-        raise ValueError("how is 'token_mean', expected one that does not couple the sequences of a batch")
     x = _weighted(rollout, estimator, level, how, length, importance, ratio, clip, missing, credit)
-    if level == "sequence":
-        return x
-    # the aggregate of each sequence on its own
-    count = rollout.completion_mask.to(x.dtype).sum(-1)
-    total = masked(x, rollout.completion_mask).sum(-1)
-    return total / (count if how == "sequence_mean" else (length or 1.0))
+    return x if level == "sequence" else per_sequence(x, rollout.completion_mask, how, length=length)
 
 
 def _weighted(
@@ -88,9 +81,7 @@ def _weighted(
     """The estimate times its ratio: [batch, seq], or [batch] at level "sequence"; choices are checked."""
     check_choice("level", level, LEVELS)
     check_choice("ratio", ratio, RATIOS)
-    check_choice("how", how, AGGREGATES)
-    if (how == "constant") != (length is not None) or (length is not None and not length > 0):
-        raise ValueError(f"how={how!r} got length={length}: a positive length goes with 'constant' only")
+    check_aggregate(how, length)
     if importance is None and (ratio != "detached" or clip is not None):
         raise ValueError(
             f"ratio={ratio!r}, clip={clip} got importance=None: expected 'token', 'prefix' or 'sequence', "

@@ -254,10 +254,13 @@ def test_terms_by_hand():
             {"importance": "token", "clip": (2.0, 1.0)},
             r"clip is \(2\.0, 1\.0\), expected \(lowest, highest\)",
         ),
-        ({"how": "constant"}, "how='constant' got length=None: a positive length goes with 'constant' only"),
-        ({"length": 3.0}, r"how='sum' got length=3\.0: a positive length goes with 'constant' only"),
-        ({"how": "constant", "length": 0}, "how='constant' got length=0: a positive length goes with"),
-        ({"how": "constant", "length": NAN}, "how='constant' got length=nan"),
+        (
+            {"how": "constant"},
+            "how='constant' got length=None: a length is wanted for 'constant' and only there",
+        ),
+        ({"length": 3.0}, r"how='sum' got length=3\.0: a length is wanted for 'constant' and only there"),
+        ({"how": "constant", "length": 0}, "length is 0, expected a positive number of tokens"),
+        ({"how": "constant", "length": NAN}, "length is nan, expected a positive number"),
     ],
 )
 def test_ratios_that_are_refused(function, options, wanted, as_installed):

@@ -30,20 +30,37 @@ def aggregate(
     Raises:
         ValueError: unknown ``how``, shapes differ, or ``length`` missing, superfluous or not positive.
     """
+    if how == "token_mean":
+        check_aggregate(how, length)
+        checks.check_mask(completion_mask)
+        return masked(x, completion_mask).sum() / completion_mask.to(x.dtype).sum()
+    return per_sequence(x, completion_mask, how, length=length).mean()
+
+
+def per_sequence(
+    x: torch.Tensor, completion_mask: torch.Tensor, how: Aggregate = "sum", *, length: float | None = None
+) -> torch.Tensor:
+    """What each sequence contributes to the mean that `aggregate` takes, [batch].
+
+    Arguments and errors as there; ``"token_mean"`` couples the sequences of a batch and is refused.
+    """
+    check_aggregate(how, length)
+    if how == "token_mean":
+        raise ValueError("how is 'token_mean', expected one that does not couple the sequences of a batch")
+    checks.check_mask(completion_mask)
+    total = masked(x, completion_mask).sum(-1)
+    if how == "sequence_mean":
+        return total / completion_mask.to(x.dtype).sum(-1)
+    return total / (length or 1.0)
+
+
+def check_aggregate(how: Aggregate, length: float | None) -> None:
+    """ValueError for an unknown ``how``, or a ``length`` that is missing, superfluous or not positive."""
     checks.check_choice("how", how, AGGREGATES)
     if (how == "constant") != (length is not None):
         raise ValueError(f"how={how!r} got length={length}: a length is wanted for 'constant' and only there")
     if length is not None and not length > 0:
         raise ValueError(f"length is {length}, expected a positive number of tokens")
-    checks.check_mask(completion_mask)
-    inside = masked(x, completion_mask)
-    count = completion_mask.to(x.dtype).sum(-1)
-    if how == "token_mean":
-        return inside.sum() / count.sum()
-    per_sequence = inside.sum(-1)
-    if how == "sequence_mean":
-        per_sequence = per_sequence / count
-    return per_sequence.mean() / (length or 1.0)
 
 
 def credit(x: torch.Tensor, completion_mask: torch.Tensor, *, discount: float = 1.0) -> torch.Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import sympy
@@ -55,6 +55,7 @@ class Divergence:
         derivative: f'.
         source: Bib key and place.
         smooth: False where f' jumps at t = 1 (total variation).
+        slope: f'(1) of the generator as it was registered, before normalization.
     """
 
     name: str
@@ -62,6 +63,19 @@ class Divergence:
     derivative: sympy.Expr
     source: str
     smooth: bool = True
+    slope: sympy.Expr = sympy.S.Zero
+
+    @cached_property
+    def as_given(self) -> Divergence:
+        """The same divergence with its generator as it was registered: f plus slope (t - 1).
+
+        Over a whole vocabulary the two are the same number with the same gradient; over a part of it
+        they are not.
+        """
+        if self.slope == 0:
+            return self
+        f = tidy(sympy.expand(self.f + self.slope * (T - 1)))
+        return replace(self, f=f, derivative=tidy(self.derivative + self.slope), slope=sympy.S.Zero)
 
     @cached_property
     def dual(self) -> sympy.Expr:
@@ -140,16 +154,23 @@ def make_divergence(
         derivative: f', needed only where SymPy cannot differentiate f usefully (at a kink).
 
     Raises:
-        ValueError: f has another symbol, f(1) is not 0, or f is not convex.
+        ValueError: f has another symbol, f(1) is not 0, f is not convex, or f has a kink and no
+            ``derivative`` is given.
     """
     f = sympy.sympify(f)
+    kinks = f.atoms(sympy.Abs, sympy.sign, sympy.Piecewise, sympy.Max, sympy.Min)
+    if kinks and derivative is None:
+        raise ValueError(
+            f"f of {name!r} has a kink at {min(kinks, key=str)}, expected its slope as derivative=, "
+            "with the value at t = 1 that the gradient should have there"
+        )
     smooth = derivative is None
     slope = sympy.diff(f, T) if derivative is None else sympy.sympify(derivative)
     _check_generator(name, f, slope)
     at_one = sympy.simplify(slope.subs(T, 1))
     if at_one != 0:
         f, slope = f - at_one * (T - 1), slope - at_one
-    return Divergence(name, f, sympy.simplify(slope) if smooth else slope, source, smooth)
+    return Divergence(name, f, sympy.simplify(slope) if smooth else slope, source, smooth, at_one)
 
 
 def register_divergence(

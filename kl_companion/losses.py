@@ -101,11 +101,24 @@ def _weighted(
     if level == "sequence":
         x = _per_sequence(estimator, rollout)
         return x if rho is None else x * rho[:, 0]
+    if rho is not None and isinstance(estimator, str | Estimator):
+        entry = get_estimator(estimator)
+        if entry.inputs == "top_k":  # the head is a sum, not a sample: only the tail was drawn from mu
+            _check_tail_weight(entry.name, importance, ratio, credit)
+            return per_token(entry, rollout, tail_weight=masked(rho, rollout.completion_mask))
     x = per_token(estimator, rollout)
     if credit is not None:
         x = credit_ahead(x.detach(), rollout.completion_mask, discount=credit)
         x = x * masked(rollout.logp, rollout.completion_mask)
     return x if rho is None else x * rho
+
+
+def _check_tail_weight(name: str, importance: str | None, ratio: str, credit: float | None) -> None:
+    if importance != "token" or ratio != "detached" or credit is not None:
+        raise ValueError(
+            f"{name} got importance={importance!r}, ratio={ratio!r}, credit={credit!r}: expected 'token', "
+            "'detached' and no credit, because the ratio multiplies the sampled tail only"
+        )
 
 
 def kl_loss(
@@ -134,7 +147,8 @@ def kl_loss(
             log-probs of whole sequences.
         how: How tokens become one number, see `aggregate`; level ``"sequence"`` takes the mean.
         length: Tokens to divide by, for ``how="constant"``.
-        importance: Weight every term by rho = pi/mu of this scope, see `importance_ratio`.
+        importance: Weight every term by rho = pi/mu of this scope, see `importance_ratio`. Of a top-k
+            estimator only the sampled tail is weighted, and only by the detached ratio of the token.
         ratio: ``"detached"`` is sg(rho) times the term; ``"attached"`` keeps rho in the graph, on-policy
             too, where it is 1 and its gradient is the score.
         clip: (lowest, highest) rho; no gradient of rho passes outside.

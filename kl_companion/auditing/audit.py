@@ -10,7 +10,7 @@ import torch
 
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.objectives import Objective, field, objectives, value
-from kl_companion.auditing.recognize import recognize
+from kl_companion.auditing.recognize import reads_heads, recognize
 from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain, short
 from kl_companion.auditing.verdict import Audit, Case, Condition, accepts, remedy_for, wanted_objectives
 from kl_companion.estimators.registry import Estimator
@@ -41,7 +41,8 @@ def _known(
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Fields and values of the objectives on the default problems: the same for every loss."""
     problems = _problems(condition, vocab)
-    known = objectives(off_policy=condition.off_policy, lengths=condition.eos)
+    every = objectives(off_policy=condition.off_policy, lengths=condition.eos)
+    known = {n: o for n, o in every.items() if n in names}
     return _fields(problems, known), _values(problems, known)
 
 
@@ -63,10 +64,12 @@ def _case(
     condition: Condition | None,
     group_size: int,
     max_terms: int,
+    heads: bool,
 ) -> Case:
     known = objectives(
         off_policy=any(p.behavior_logits is not None for p in problems),
         lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
+        heads=heads,
     )
     if condition is None:
         fields, values = _fields(problems, known), _values(problems, known)
@@ -130,9 +133,10 @@ def audit(
     name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", "the loss"))
     named = isinstance(loss, str | Estimator) or placement == "reward"
     title = f"{name} in the {placement}" if named else str(name)
+    heads = reads_heads(loss, loss_fn, group_size)
     same_as = None if named or group_size > 1 else recognize(loss_fn)
     if problems is not None:
-        cases = [_case(loss_fn, problems, None, group_size, max_terms)]
+        cases = [_case(loss_fn, problems, None, group_size, max_terms, heads)]
     else:
         cases = []
         todo = [
@@ -146,7 +150,7 @@ def audit(
                 sampling = "off" if condition.off_policy else "on"
                 progress(f"{i + 1}/{len(todo)}: {sampling}-policy, scale {condition.scale:g}")
             worlds = _problems(condition, 3 if group_size == 1 else 2)
-            cases.append(_case(loss_fn, worlds, condition, group_size, max_terms))
+            cases.append(_case(loss_fn, worlds, condition, group_size, max_terms, heads))
     if wanted is None or want is None:
         return Audit(title, tuple(cases), placement, same_as)
     judged = [c for c in cases if c.condition is None or off_policy is not None or not c.condition.off_policy]

@@ -35,6 +35,7 @@ class Objective(NamedTuple):
         off_policy_only: On-policy it coincides with another objective, so it is tried off-policy only.
         lengths_only: It is tried only where the lengths of sequences vary: elsewhere it is constant, or
             another objective divided by the length.
+        heads_only: It is tried only for losses that read more of a distribution than the sampled token.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Objective(NamedTuple):
     regularizer: bool = True
     off_policy_only: bool = False
     lengths_only: bool = False
+    heads_only: bool = False
 
 
 OBJECTIVES: dict[str, Objective] = {}
@@ -61,6 +63,7 @@ def register_objective(
     regularizer: bool = True,
     off_policy_only: bool = False,
     lengths_only: bool = False,
+    heads_only: bool = False,
 ) -> Callable[[Scalar], Scalar]:
     """Register a scalar of an enumerated rollout as the objective ``name`` and return it untouched.
 
@@ -71,25 +74,30 @@ def register_objective(
     def decorate(fn: Scalar) -> Scalar:
         if name in OBJECTIVES and OBJECTIVES[name].words != words:
             raise ValueError(f"objective {name!r} is registered already")
-        OBJECTIVES[name] = Objective(name, fn, words, source, regularizer, off_policy_only, lengths_only)
+        OBJECTIVES[name] = Objective(
+            name, fn, words, source, regularizer, off_policy_only, lengths_only, heads_only
+        )
         return fn
 
     return decorate
 
 
-def objectives(*, off_policy: bool, lengths: bool = True) -> dict[str, Objective]:
+def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) -> dict[str, Objective]:
     """The objectives to try; divergences that were registered later are included.
 
     Args:
         off_policy: Whether another policy samples.
         lengths: Whether the lengths of sequences vary.
+        heads: Whether the loss reads more of a distribution than the sampled token.
     """
     for d in list(DIVERGENCES.values()):
         add_divergence(d)
     return {
         n: o
         for n, o in OBJECTIVES.items()
-        if (off_policy or not o.off_policy_only) and (lengths or not o.lengths_only)
+        if (off_policy or not o.off_policy_only)
+        and (lengths or not o.lengths_only)
+        and (heads or not o.heads_only)
     }
 
 
@@ -339,3 +347,26 @@ def _sampled_mean_ratio(rollout: Rollout) -> torch.Tensor:
 )
 def _sampled_mean_log_likelihood(rollout: Rollout) -> torch.Tensor:
     return (_visits(rollout) * _mean(rollout.logp, rollout)).sum()
+
+
+def _add_head_mass(k: int, whose: str) -> None:
+    said = "policy" if whose == "policy" else "reference"
+
+    def mass(rollout: Rollout) -> torch.Tensor:
+        scores = rollout.logp_all if whose == "policy" else rollout.ref_logp_all
+        head = scores.detach().topk(k, dim=-1).indices
+        each = rollout.logp_all.gather(-1, head).exp().sum(-1)
+        return (_visits(rollout) * _total(each, rollout)).sum()
+
+    register_objective(
+        f"token_{'' if whose == 'policy' else 'reference_'}top_{k}_mass",
+        words=f"the policy's probability of the {said}'s {'likeliest token' if k == 1 else f'{k} likeliest'}, "
+        "with the states that are visited held fixed (no KL)",
+        source="this book",
+        heads_only=True,
+    )(mass)
+
+
+for _k in (1, 2):  # the audit's trees have three tokens
+    for _whose in ("policy", "reference"):
+        _add_head_mass(_k, _whose)

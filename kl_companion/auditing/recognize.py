@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kl_companion.auditing.solve import short
-from kl_companion.estimators.registry import ESTIMATORS
+from kl_companion.estimators.registry import ESTIMATORS, Estimator, get_estimator
 from kl_companion.tabular import Loss, prefix_tree
 
 _TOLERANCE = 1e-10
@@ -30,6 +30,15 @@ def _samples(loss_fn: Loss) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
             rows.append((rollout.logp.item(), rollout.ref_logp.item(), loss.item(), weight.item()))
     logp, ref_logp, values, weights = torch.tensor(rows, dtype=torch.float64).T
     return logp, ref_logp, values, weights
+
+
+def reads_heads(loss: object, loss_fn: Loss, group_size: int) -> bool:
+    """Whether the gradient of one sample is more than a multiple of its score: logits of others are read."""
+    if isinstance(loss, str | Estimator):
+        return get_estimator(loss).inputs == "top_k"
+    if group_size > 1:
+        return False
+    return _samples(loss_fn) is None
 
 
 def recognize(loss_fn: Loss) -> tuple[str, float] | None:

@@ -20,7 +20,7 @@ How = Literal["symbols", "enumeration", "simulation", "reading"]
 HOW: tuple[How, ...] = ("symbols", "enumeration", "simulation", "reading")
 VERDICTS = ("holds", "holds only if", "misprint", "false as printed", "not reproducible here")
 FAILING = VERDICTS[1:4]
-SOURCES = ("tang2025pitfalls", "wang2025choosing", "shah2025comedy", "summary2025pitfalls")
+SOURCES = ("tang2025pitfalls", "wang2025choosing", "shah2025comedy", "summary2025pitfalls", "emapg2026")
 TOLERANCE = 1e-9
 
 

@@ -9,6 +9,7 @@ import re
 from html import escape
 from typing import NamedTuple
 
+import kl_companion.claims.emapg2026
 import kl_companion.claims.shah2025comedy
 import kl_companion.claims.summary2025pitfalls
 import kl_companion.claims.tang2025pitfalls
@@ -21,6 +22,7 @@ NAMES = {
     "wang2025choosing": "Wang & Zhang",
     "shah2025comedy": "Shah et al.",
     "summary2025pitfalls": "Summary",
+    "emapg2026": "EMA-PG",
 }
 _LETTERS = {
     "pi": "π",

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 from kl_companion.checks import check_choice, look_up
 from kl_companion.divergences import get_divergence
 
-Inputs = Literal["sampled", "vocab"]
+Inputs = Literal["sampled", "vocab", "top_k"]
+INPUTS: tuple[Inputs, ...] = ("sampled", "vocab", "top_k")
 
 
 class Estimator(NamedTuple):
@@ -20,8 +21,9 @@ class Estimator(NamedTuple):
 
     Attributes:
         name: The registered name.
-        fn: ``fn(logp, ref_logp)`` on sampled log-probs [batch, seq], or, for ``inputs="vocab"``,
-            ``fn(logp_all, ref_logp_all)`` on whole distributions [batch, seq, vocab].
+        fn: ``fn(logp, ref_logp)`` on sampled log-probs [batch, seq]; for ``inputs="vocab"``,
+            ``fn(logp_all, ref_logp_all)`` on whole distributions [batch, seq, vocab]; for
+            ``inputs="top_k"``, ``fn(logp_all, ref_logp_all, tokens)`` (see `TopK`).
         target: The divergence whose value it estimates (a name in ``DIVERGENCES``).
         inputs: What ``fn`` reads.
         source: Bib key and place.
@@ -47,14 +49,15 @@ def register_estimator(
         name: Name in the registry, used by tables, the audit and the command line.
         target: Name of the divergence whose value it estimates.
         source: Bib key and place.
-        inputs: ``"sampled"`` (log-probs of sampled tokens) or ``"vocab"`` (whole distributions).
+        inputs: ``"sampled"`` (log-probs of sampled tokens), ``"vocab"`` (whole distributions) or
+            ``"top_k"`` (both).
 
     Raises:
         ValueError: the name is taken by another function, the target is no registered divergence, or
-            ``inputs`` is neither of the two.
+            ``inputs`` is none of the three.
     """
     get_divergence(target)
-    check_choice("inputs", inputs, ("sampled", "vocab"))
+    check_choice("inputs", inputs, INPUTS)
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         taken = ESTIMATORS.get(name)

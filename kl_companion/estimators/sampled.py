@@ -12,14 +12,23 @@ what rounding already did to ``logp`` itself; so no series is used here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, cast
 
 import sympy
 
-from kl_companion.checks import number
+from kl_companion.checks import check_choice, number
 from kl_companion.divergences import Divergence, T, get_divergence, stable_generator
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 from kl_companion.ops import Array, exp, expm1, score_ratio, stop_gradient
+
+Form = Literal["bregman", "generic", "published"]
+FORMS: tuple[Form, ...] = ("bregman", "generic", "published")
+
+
+def split_form(text: str) -> tuple[str, Form]:
+    """``"pearson, generic"`` as ("pearson", "generic"); the form may be missing and is then "bregman"."""
+    first, comma, last = text.rpartition(",")
+    return (first.strip(), cast(Form, last.strip())) if comma else (text.strip(), "bregman")
 
 
 @register_estimator("k1", target="reverse_kl", source="tang2025pitfalls, section 2.1 (vanilla)")
@@ -75,19 +84,37 @@ def k_lambda(lam: float) -> Callable[[Any, Any], Any]:
     return estimator
 
 
-def kf_plus_plus(divergence: str | Divergence) -> Callable[[Any, Any], Any]:
+def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callable[[Any, Any], Any]:
     """r w f(1/w): value and gradient unbiased for D_f(policy || reference), for any f.
 
-    With the generator normalized to f'(1) = 0 the sample is never negative, and reverse KL gives
-    K3++. Source: emapg2026, eqs (115)-(119).
+    Args:
+        divergence: A registered name or a `Divergence`.
+        form: Which multiple of t - 1 stands in f, and where.
+
+            * ``"bregman"``: none, f'(1) = 0. A sample is never negative and its gradient vanishes at
+              w = 1. Reverse KL gives K3++.
+            * ``"generic"``: f as it was registered, which is what the source prints: r (-log w) for
+              reverse KL, sg(w) log w for forward KL.
+            * ``"published"``: the value of ``"generic"`` with the gradient of ``"bregman"``, by one
+              more term of value zero, -f'(1) log r. Reverse and forward KL give K4 and K5.
+
+    Raises:
+        ValueError: an unknown divergence or form.
+
+    Source: emapg2026, eqs (115)-(119) and the note that closes appendix H.
     """
     d = get_divergence(divergence)
+    check_choice("form", form, FORMS)
+    written = d if form == "bregman" else d.as_given
+    baseline = d.slope if form == "published" else sympy.S.Zero
 
     def estimator(logp: Array, ref_logp: Array) -> Array:
         log_w = ref_logp - logp
         if isinstance(log_w, sympy.Expr):
-            return score_ratio(logp) * d.dual.subs(T, exp(log_w))
-        return score_ratio(logp) * stable_generator(d, log_w, dual=True)
+            sample = score_ratio(logp) * written.dual.subs(T, exp(log_w))
+            return sample - baseline * (logp - stop_gradient(logp))
+        sample = score_ratio(logp) * stable_generator(written, log_w, dual=True)
+        return sample - float(baseline) * (logp - stop_gradient(logp)) if baseline else sample
 
     return estimator
 
@@ -100,9 +127,11 @@ def _k_lambda(text: str) -> Estimator:
 
 
 def _kf_plus_plus(text: str) -> Estimator:
-    d = get_divergence(text)
+    divergence, form = split_form(text)
+    d = get_divergence(divergence)
+    said = d.name if form == "bregman" else f"{d.name}, {form}"
     return Estimator(
-        f"kf_plus_plus({d.name})", kf_plus_plus(d), d.name, "sampled", "emapg2026, eqs (115)-(119)"
+        f"kf_plus_plus({said})", kf_plus_plus(d, form), d.name, "sampled", "emapg2026, eqs (115)-(119)"
     )
 
 

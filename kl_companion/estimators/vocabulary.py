@@ -57,15 +57,26 @@ def f_divergence(
     check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
     check_distribution("logp_all", logp_all)
     check_distribution("ref_logp_all", ref_logp_all)
-    no_p, no_q = logp_all.isneginf(), ref_logp_all.isneginf()
+    return sum_of_entries(d, logp_all, ref_logp_all)
+
+
+def sum_of_entries(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """sum_j Q_j f(P_j/Q_j) over the last axis, whatever entries stand there: [..., entries] -> [...].
+
+    Entries may be -inf. An empty axis sums to 0.
+
+    Raises:
+        ValueError: the sum is infinite.
+    """
+    no_p, no_q = log_p.isneginf(), log_q.isneginf()
     if not (no_p.any() or no_q.any()):
-        return _inside(d, logp_all, ref_logp_all).sum(-1)
+        return _inside(d, log_p, log_q).sum(-1)
     _check_support(d, no_p & ~no_q, d.at_zero, "the reference has probability where the policy has none")
     _check_support(d, no_q & ~no_p, d.at_infinity, "the policy has probability where the reference has none")
     both = ~no_p & ~no_q
-    inside = _inside(d, logp_all.where(both, 0.0), ref_logp_all.where(both, 0.0)).where(both, 0.0).sum(-1)
-    only_q = ref_logp_all.exp().where(no_p & ~no_q, 0.0).sum(-1)
-    only_p = logp_all.exp().where(no_q & ~no_p, 0.0).sum(-1)
+    inside = _inside(d, log_p.where(both, 0.0), log_q.where(both, 0.0)).where(both, 0.0).sum(-1)
+    only_q = log_q.exp().where(no_p & ~no_q, 0.0).sum(-1)
+    only_p = log_p.exp().where(no_q & ~no_p, 0.0).sum(-1)
     return inside + _edge(d.at_zero, only_q) + _edge(d.at_infinity, only_p)
 
 

@@ -138,11 +138,17 @@ class Rollout:
         """Normalized log-probs of the reference, [batch, seq, vocab]. ValueError without ref_logits."""
         return self._whole("ref_logits").detach()
 
+    @cached_property
+    def behavior_logp_all(self) -> torch.Tensor:
+        """Normalized log-probs of the sampler, [batch, seq, vocab]. ValueError without behavior_logits."""
+        return self._whole("behavior_logits").detach()
+
     def _whole(self, name: str) -> torch.Tensor:
         scores = getattr(self, name)
         if scores is None:
             raise ValueError(f"{name} is needed; this Rollout holds sampled log-probs only")
-        return clean(scores, self.completion_mask).log_softmax(-1)
+        with torch.enable_grad():  # cached: who asks first under no_grad must not take the gradient away
+            return clean(scores, self.completion_mask).log_softmax(-1)
 
     @property
     def sampled_from(self) -> torch.Tensor:
@@ -174,7 +180,7 @@ def per_token(
     Args:
         estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``.
         rollout: Where the log-probs come from.
-        **options: Passed on to the estimator.
+        **options: Passed on to the estimator: ``tail_weight`` [batch, seq] of a top-k one.
 
     Raises:
         ValueError: unknown name, or whole distributions are needed and the rollout has no logits.
@@ -188,7 +194,22 @@ def per_token(
     for name in ("logits", "ref_logits"):
         if getattr(rollout, name) is None:
             raise ValueError(f"{entry.name} needs {name}; this Rollout holds sampled log-probs only")
+    if entry.inputs == "top_k":
+        return _top_k(entry, rollout, options)
     return entry.fn(rollout.logp_all, rollout.ref_logp_all, **options)
+
+
+def _top_k(entry: Estimator, rollout: Rollout, options: dict[str, Any]) -> torch.Tensor:
+    """A top-k estimator on the rows under the mask, zero elsewhere: padding has no token to sample."""
+    inside = rollout.completion_mask.bool()
+    if rollout.behavior_logits is not None:
+        options = {"behavior_logp_all": rollout.behavior_logp_all[inside], **options}
+    weight = options.get("tail_weight")
+    if weight is not None:
+        checks.check_shape("tail_weight", weight, inside.shape, "completion_mask [batch, seq]")
+        options = {**options, "tail_weight": weight[inside]}
+    x = entry.fn(rollout.logp_all[inside], rollout.ref_logp_all[inside], rollout.tokens[inside], **options)
+    return x.new_zeros(inside.shape).masked_scatter(inside, x)
 
 
 def masked(x: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from kl_companion.tabular.moments import (
     exact_moments,
 )
 from kl_companion.tabular.sampling import Estimates, simulate
+from kl_companion.tabular.tokens import token_moments, token_statistics
 from kl_companion.tabular.worlds import MAX_EVALUATIONS, Problem, bandit, prefix_tree, stack, truncate
 
 __all__ = [
@@ -41,5 +42,7 @@ __all__ = [
     "prefix_tree",
     "simulate",
     "stack",
+    "token_moments",
+    "token_statistics",
     "truncate",
 ]

@@ -56,7 +56,7 @@ def trace(estimator: EstimatorLike) -> sympy.Expr:
     return sympy.sympify(estimator(LOGP, REF_LOGP))
 
 
-def _in_ratio(expr: sympy.Expr) -> sympy.Expr:
+def in_ratio(expr: sympy.Expr) -> sympy.Expr:
     """Rewrite an expression in the two log-probs as one in w, with stop-gradients removed."""
     opened = expr.replace(StopGradient, lambda x: x).subs(REF_LOGP, LOGP + _X)
     opened = sympy.expand(sympy.powsimp(sympy.expand(opened)))
@@ -72,7 +72,7 @@ def _in_ratio(expr: sympy.Expr) -> sympy.Expr:
 
 def value(estimator: EstimatorLike) -> sympy.Expr:
     """The value of one sample as a function of w."""
-    return _in_ratio(trace(estimator))
+    return in_ratio(trace(estimator))
 
 
 def gradient_weight(estimator: EstimatorLike, placement: Placement = "loss") -> sympy.Expr:
@@ -86,9 +86,9 @@ def gradient_weight(estimator: EstimatorLike, placement: Placement = "loss") -> 
     check_choice("placement", placement, PLACEMENTS)
     expr = trace(estimator)
     if placement == "reward":
-        return _in_ratio(expr)
-    path = _in_ratio(sympy.diff(expr, LOGP))
-    return path if placement == "loss" else tidy(path + _in_ratio(expr))
+        return in_ratio(expr)
+    path = in_ratio(sympy.diff(expr, LOGP))
+    return path if placement == "loss" else tidy(path + in_ratio(expr))
 
 
 def implied_slope(weight: sympy.Expr) -> sympy.Expr:

@@ -1,0 +1,341 @@
+"""Top-k divergences: exact on a head of the vocabulary, sampled on the rest.
+
+For a set S of token ids (the head) and one sampled token y,
+
+    sum over S of Q f(P/Q)   +   1(y not in S) * weight * (a sampled estimate of the same f at y).
+
+Head and tail must be written with the *same* f. Adding c (t - 1) to f changes no divergence, because
+P and Q both sum to one; on a part of the vocabulary they do not, and a head and a tail that differ by
+such a term leave c times the gradient of P(S) behind. The published algorithms do: their head has
+f = t log t, the gradient of their tail that of t log t - t + 1. `kl_companion.theory.masked` derives
+what any head and tail leave behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from kl_companion.checks import (
+    check_choice,
+    check_distribution,
+    check_log_probabilities,
+    check_no_nan,
+    check_shape,
+)
+from kl_companion.divergences import Divergence, get_divergence
+from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator
+from kl_companion.estimators.sampled import FORMS, Form, kf_plus_plus, split_form
+from kl_companion.estimators.vocabulary import sum_of_entries
+
+HeadFrom = Literal["policy", "reference", "sampler"]
+HEADS: tuple[HeadFrom, ...] = ("policy", "reference", "sampler")
+
+
+@dataclass(frozen=True, eq=False)
+class TopK:
+    """A top-k estimator: every choice but the tensors. Call it as `top_k_f_divergence`.
+
+    Attributes:
+        divergence: What is estimated.
+        k: Size of the head, 0 to vocab; None with ``indices``.
+        indices: The head itself, int64 [..., k] or [k]; None with ``k``.
+        head_from: Whose k likeliest tokens make the head.
+        form: See `top_k_f_divergence`.
+        tail: False leaves the tail out (the truncated divergence).
+
+    Raises:
+        ValueError: an unknown form or ``head_from``, not exactly one of ``k`` and ``indices``, or a
+            negative k.
+    """
+
+    divergence: Divergence
+    k: int | None = None
+    indices: torch.Tensor | None = None
+    head_from: HeadFrom = "policy"
+    form: Form = "bregman"
+    tail: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("form", self.form, FORMS)
+        check_choice("head_from", self.head_from, HEADS)
+        if (self.k is None) == (self.indices is None):
+            given = "neither" if self.k is None else f"k={self.k} and indices"
+            raise ValueError(f"got {given}, expected exactly one of k and indices")
+        if self.k is not None and (isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 0):
+            raise ValueError(f"k is {self.k!r}, expected a whole number from 0 to vocab")
+
+    @property
+    def sampled(self) -> Callable[..., torch.Tensor]:
+        """The sampled estimator that the tail takes, a function of (logp, ref_logp)."""
+        return kf_plus_plus(self.divergence, self.form)
+
+    def head_indices(
+        self,
+        logp_all: torch.Tensor,
+        ref_logp_all: torch.Tensor,
+        behavior_logp_all: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The head's token ids, [..., k] int64, without gradient; arguments [..., vocab]."""
+        lead, vocab = logp_all.shape[:-1], logp_all.shape[-1]
+        if self.indices is not None:
+            return _checked(self.indices, lead, vocab)
+        if self.k > vocab:  # type: ignore[operator]
+            raise ValueError(f"k is {self.k}, expected at most {vocab}, the size of the vocabulary")
+        scores = {"policy": logp_all, "reference": ref_logp_all, "sampler": behavior_logp_all}[self.head_from]
+        if scores is None:
+            raise ValueError("head_from='sampler' needs behavior_logp_all [..., vocab], got None")
+        return scores.detach().topk(self.k, dim=-1).indices  # type: ignore[arg-type]
+
+    def head(self, logp_all: torch.Tensor, ref_logp_all: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """sum over the head of Q f(P/Q), exact: [..., vocab] and ids [..., k] -> [...]."""
+        written = self.divergence if self.form == "bregman" else self.divergence.as_given
+        return sum_of_entries(written, logp_all.gather(-1, index), ref_logp_all.gather(-1, index))
+
+    def __call__(
+        self,
+        logp_all: torch.Tensor,
+        ref_logp_all: torch.Tensor,
+        tokens: torch.Tensor,
+        *,
+        tail_weight: torch.Tensor | None = None,
+        behavior_logp_all: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The estimate, [...]; arguments and errors as `top_k_f_divergence`."""
+        check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
+        check_distribution("logp_all", logp_all)
+        check_distribution("ref_logp_all", ref_logp_all)
+        _check_tokens(tokens, logp_all)
+        if behavior_logp_all is not None:
+            check_shape("behavior_logp_all", behavior_logp_all, logp_all.shape, "logp_all [..., vocab]")
+            check_no_nan("behavior_logp_all", behavior_logp_all)
+        if tail_weight is not None:
+            check_shape("tail_weight", tail_weight, tokens.shape, "tokens [...]")
+            if not (tail_weight >= 0).all():
+                raise ValueError("tail_weight is negative or NaN somewhere, expected pi/mu, clipped or not")
+        index = self.head_indices(logp_all, ref_logp_all, behavior_logp_all)
+        head = self.head(logp_all, ref_logp_all, index)
+        if not self.tail:
+            return head
+        outside = (index != tokens.unsqueeze(-1)).all(-1)
+        logp, ref_logp = (x.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) for x in (logp_all, ref_logp_all))
+        check_log_probabilities("logp_all of the sampled tokens", logp, outside)
+        check_log_probabilities("ref_logp_all of the sampled tokens", ref_logp, outside)
+        tail = self.sampled(logp.where(outside, 0.0), ref_logp.where(outside, 0.0))
+        tail = tail if tail_weight is None else tail * tail_weight.detach()
+        return head + tail.where(outside, 0.0)
+
+
+def _checked(indices: torch.Tensor, lead: torch.Size, vocab: int) -> torch.Tensor:
+    """Ids [..., k] for rows [...]; ValueError unless they are whole numbers of the vocabulary, each once."""
+    if not isinstance(indices, torch.Tensor) or indices.dtype != torch.int64 or indices.ndim == 0:
+        got = indices.dtype if isinstance(indices, torch.Tensor) else type(indices).__name__
+        raise ValueError(f"indices is {got}, expected an int64 tensor [..., k] or [k]")
+    if indices.ndim > 1 and indices.shape[:-1] != lead:
+        raise ValueError(
+            f"indices has shape {list(indices.shape)}, expected [k] or {[*lead]} with a last axis [k] "
+            "like logp_all [..., vocab]"
+        )
+    if indices.numel() and (indices.min() < 0 or indices.max() >= vocab):
+        bad = indices.min() if indices.min() < 0 else indices.max()
+        raise ValueError(f"indices holds {bad.item()}, expected token ids from 0 to {vocab - 1}")
+    ordered = indices.sort(-1).values
+    if (ordered[..., 1:] == ordered[..., :-1]).any():
+        raise ValueError("indices holds a token twice in one row, expected a set: it would count twice")
+    return indices.expand(*lead, -1)
+
+
+def _check_tokens(tokens: torch.Tensor, logp_all: torch.Tensor) -> None:
+    if not isinstance(tokens, torch.Tensor) or tokens.dtype != torch.int64:
+        got = tokens.dtype if isinstance(tokens, torch.Tensor) else type(tokens).__name__
+        raise ValueError(f"tokens is {got}, expected an int64 tensor [...], the sampled ids")
+    check_shape("tokens", tokens, logp_all.shape[:-1], "logp_all [..., vocab] without its last axis")
+    if tokens.numel() and (tokens.min() < 0 or tokens.max() >= logp_all.shape[-1]):
+        bad = tokens.min() if tokens.min() < 0 else tokens.max()
+        raise ValueError(f"tokens holds the id {bad.item()}, expected 0 to {logp_all.shape[-1] - 1}")
+
+
+def top_k_f_divergence(
+    divergence: str | Divergence,
+    logp_all: torch.Tensor,
+    ref_logp_all: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    k: int | None = None,
+    indices: torch.Tensor | None = None,
+    head_from: HeadFrom = "policy",
+    form: Form = "bregman",
+    tail_weight: torch.Tensor | None = None,
+    behavior_logp_all: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """D_f(policy || reference) of every row: exact on a head, sampled outside it.
+
+    Args:
+        divergence: A registered name or a `Divergence`.
+        logp_all: Normalized log-probs of the policy, [..., vocab].
+        ref_logp_all: Normalized log-probs of the reference, [..., vocab].
+        tokens: The sampled token of every row, [...] int64.
+        k: Size of the head: 0 is the sampled estimator, vocab the exact divergence.
+        indices: The head itself, [..., k] or [k] int64, any set. Exactly one of ``k`` and ``indices``.
+        head_from: Whose k likeliest tokens: of the ``"policy"``, the ``"reference"`` or the
+            ``"sampler"``. The set carries no gradient.
+        form: * ``"bregman"``: head and tail with f'(1) = 0. Value and gradient unbiased for every
+                set; no sample is negative; no gradient at policy = reference, sample by sample.
+              * ``"generic"``: head and tail with f as it was registered (emapg2026, appendix H.3).
+                Unbiased too; near the reference its noise stays where that of the others vanishes.
+              * ``"published"``: the generic head with a tail whose gradient has a baseline, K4 or K5
+                for the two KLs (emapg2026, algorithms 1 and 2). Value unbiased; the expected gradient
+                has f'(1) times the gradient of the policy's mass on the head in it.
+        tail_weight: pi/mu of the sampled token, [...], clipped or not, when mu sampled. It multiplies
+            the tail only (the head is a sum, not a sample) and is detached here.
+        behavior_logp_all: Log-probs of the sampler mu, [..., vocab]; for ``head_from="sampler"``.
+
+    Returns:
+        [...], differentiable in ``logp_all``.
+
+    Raises:
+        ValueError: shapes that do not agree, rows that are not normalized, k beyond the vocabulary, not
+            exactly one of k and indices, indices with a repeated or unknown token, a negative weight,
+            or a divergence that is infinite on the head or at a sampled token.
+
+    Source: emapg2026, eqs (120)-(122).
+    """
+    choices = TopK(get_divergence(divergence), k, indices, head_from, form)
+    return choices(
+        logp_all, ref_logp_all, tokens, tail_weight=tail_weight, behavior_logp_all=behavior_logp_all
+    )
+
+
+def top_k_reverse_kl(
+    logp_all: torch.Tensor,
+    ref_logp_all: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    k: int | None = None,
+    indices: torch.Tensor | None = None,
+    head_from: HeadFrom = "policy",
+    form: Form = "bregman",
+    tail_weight: torch.Tensor | None = None,
+    behavior_logp_all: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """KL(policy || reference) of every row: exact on a head, K3++ outside it. See `top_k_f_divergence`.
+
+    Source: emapg2026, algorithm 1, which is ``form="published"``.
+    """
+    return top_k_f_divergence(
+        "reverse_kl",
+        logp_all,
+        ref_logp_all,
+        tokens,
+        k=k,
+        indices=indices,
+        head_from=head_from,
+        form=form,
+        tail_weight=tail_weight,
+        behavior_logp_all=behavior_logp_all,
+    )
+
+
+def top_k_forward_kl(
+    logp_all: torch.Tensor,
+    ref_logp_all: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    k: int | None = None,
+    indices: torch.Tensor | None = None,
+    head_from: HeadFrom = "reference",
+    form: Form = "bregman",
+    tail_weight: torch.Tensor | None = None,
+    behavior_logp_all: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """KL(reference || policy) of every row: exact on a head, sampled outside it. See `top_k_f_divergence`.
+
+    Source: emapg2026, algorithm 2, which is ``form="published"``.
+    """
+    return top_k_f_divergence(
+        "forward_kl",
+        logp_all,
+        ref_logp_all,
+        tokens,
+        k=k,
+        indices=indices,
+        head_from=head_from,
+        form=form,
+        tail_weight=tail_weight,
+        behavior_logp_all=behavior_logp_all,
+    )
+
+
+def truncated_f_divergence(
+    divergence: str | Divergence,
+    logp_all: torch.Tensor,
+    ref_logp_all: torch.Tensor,
+    *,
+    k: int | None = None,
+    indices: torch.Tensor | None = None,
+    head_from: HeadFrom = "policy",
+    form: Form = "bregman",
+    behavior_logp_all: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The head of `top_k_f_divergence` alone, [...]: nothing is sampled, the tail is missing.
+
+    ``form="bregman"`` is non-negative and has no gradient at policy = reference; with ``"generic"``
+    (or ``"published"``: the heads are the same) it may be negative and pulls on the head's mass.
+
+    Source: emapg2026, section 5.3 and eq (120).
+    """
+    choices = TopK(get_divergence(divergence), k, indices, head_from, form, tail=False)
+    nobody = torch.zeros(logp_all.shape[:-1], dtype=torch.int64, device=logp_all.device)
+    return choices(logp_all, ref_logp_all, nobody, behavior_logp_all=behavior_logp_all)
+
+
+def truncated_kl(
+    logp_all: torch.Tensor,
+    ref_logp_all: torch.Tensor,
+    *,
+    k: int | None = None,
+    indices: torch.Tensor | None = None,
+    head_from: HeadFrom = "policy",
+    form: Form = "bregman",
+    behavior_logp_all: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The head of KL(policy || reference) alone, [...]. See `truncated_f_divergence`."""
+    return truncated_f_divergence(
+        "reverse_kl",
+        logp_all,
+        ref_logp_all,
+        k=k,
+        indices=indices,
+        head_from=head_from,
+        form=form,
+        behavior_logp_all=behavior_logp_all,
+    )
+
+
+def _member(text: str, divergence: str, head_from: HeadFrom, name: str, *, tail: bool = True) -> Estimator:
+    """The estimator ``name(k)`` or ``name(k, form)``."""
+    size, form = split_form(text)
+    if not size.isdigit():
+        raise ValueError(f"{name}({text}) has k = {size!r}, expected a whole number from 0 to vocab")
+    fn = TopK(get_divergence(divergence), int(size), None, head_from, form, tail)
+    said = size if form == "bregman" else f"{size}, {form}"
+    return Estimator(f"{name}({said})", fn, fn.divergence.name, "top_k", "emapg2026, section 5.3")
+
+
+def _any_member(text: str) -> Estimator:
+    """The estimator ``top_k_f_divergence(divergence, k)`` or ``(divergence, k, form)``."""
+    parts = [x.strip() for x in text.rsplit(",", 2)]
+    named = 2 if len(parts) == 3 and not parts[2].isdigit() else 1
+    divergence, rest = ",".join(parts[:-named]), ", ".join(parts[-named:])
+    return _member(rest, divergence, "policy", "top_k_f_divergence")._replace(
+        name=f"top_k_f_divergence({get_divergence(divergence).name}, {rest})"
+    )
+
+
+ESTIMATOR_FAMILIES["top_k_reverse_kl"] = lambda x: _member(x, "reverse_kl", "policy", "top_k_reverse_kl")
+ESTIMATOR_FAMILIES["top_k_forward_kl"] = lambda x: _member(x, "forward_kl", "reference", "top_k_forward_kl")
+ESTIMATOR_FAMILIES["top_k_f_divergence"] = _any_member
+ESTIMATOR_FAMILIES["truncated_kl"] = lambda x: _member(x, "reverse_kl", "policy", "truncated_kl", tail=False)

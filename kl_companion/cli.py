@@ -50,13 +50,39 @@ def list_names(topic: str) -> int:
     return 0
 
 
+def derive_split(entry: Any, *, latex: bool) -> int:
+    """Print what head and tail of a top-k estimator are, and what they leave behind together."""
+    import sympy
+
+    from kl_companion.theory import calculus, masked
+
+    form, divergence = entry.fn.form, entry.fn.divergence
+    show: Callable[[sympy.Expr], str] = sympy.latex if latex else str
+    head = masked.head_entry(divergence, form)
+    _row("head, per P", show(masked.head_value(head)))
+    _row("its weight h(w)", show(masked.head_weight(head)))
+    if not entry.fn.tail:
+        _row("tail", "none: what stands outside the head is missing")
+        return 0
+    _row("tail, value(w)", show(calculus.value(entry.fn.sampled)))
+    _row("its weight h(w)", show(calculus.gradient_weight(entry.fn.sampled)))
+    left = masked.split(head, entry.fn.sampled, divergence)
+    _row("left in the value", f"{left.value} x (P(S) - Q(S))")
+    _row("left in the gradient", f"{left.gradient} x grad P(S)")
+    return 0
+
+
 def derive(name: str, placement: str, *, latex: bool) -> int:
     """Print value, gradient weight, implied f and its second derivative."""
     import sympy
 
     from kl_companion.divergences import T
+    from kl_companion.estimators import get_estimator
     from kl_companion.theory import calculus
 
+    entry = get_estimator(name)
+    if entry.inputs == "top_k" and placement == "loss":
+        return derive_split(entry, latex=latex)
     weight = calculus.gradient_weight(name, placement)  # type: ignore[arg-type]
     f = calculus.implied_f(weight)
     show: Callable[[sympy.Expr], str] = sympy.latex if latex else str

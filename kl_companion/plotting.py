@@ -35,6 +35,13 @@ PALETTE: dict[str, str] = {
     "total_variation": "#6f7f3f",
     "amari_alpha": "#c24d8f",
     "exact": "#7a8590",
+    # forms of a top-k divergence: the tail of the first is K3++, that of the last K4
+    "bregman": "#a834dd",
+    "generic": "#8c7a1b",
+    "truncated": "#7d6a5f",
+    "truncated_bregman": "#5b7f86",
+    "sampled": "#1a7fb8",
+    "published": "#d43d5c",
 }
 _FALLBACK = ("#3f7f9f", "#b3541e", "#3c8d5a", "#a0568f", "#8a7433", "#6b74c9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
@@ -42,6 +49,10 @@ _LINES = ("-", "--", "-.", ":")
 _LABELS = {
     "k_lambda": "Kλ",
     "kf_plus_plus": "Kf++",
+    "bregman": "Bregman form",
+    "generic": "generic form",
+    "published": "published form",
+    "truncated_bregman": "truncated, Bregman head",
     "reverse_kl": "reverse KL",
     "forward_kl": "forward KL",
     "jensen_shannon": "Jensen–Shannon",

@@ -29,7 +29,12 @@ SWAPS = {
     "at_infinity": "at_zero",
     "reverse_kl": "forward_kl",
     "forward_kl": "reverse_kl",
+    "policy": "reference",
+    "reference": "policy",
+    "bregman": "generic",
+    "published": "generic",
 }
+NEGATED = {ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is}
 UNWRAPPED = {
     "stop_gradient",
     "exp",
@@ -44,6 +49,20 @@ UNWRAPPED = {
     "_policy_visits",
     "_mean",
 }
+
+
+def _branches(node):
+    """Replacements of what decides between two ways."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in NEGATED:
+        turned = copy.deepcopy(node)
+        turned.ops[0] = NEGATED[type(node.ops[0])]()
+        yield f"{ast.unparse(node)} negated", turned
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield f"{ast.unparse(node)} negated", node.operand
+    elif isinstance(node, ast.BoolOp):
+        turned = copy.deepcopy(node)
+        turned.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+        yield f"{ast.unparse(node)} with the other connective", turned
 
 
 def _variants(node):
@@ -97,10 +116,10 @@ def _preorder(node):
         yield from _preorder(child)
 
 
-def mutants(source):
+def mutants(source, *, branches=False):
     """(description, source): first the formula as it is, "unchanged", then every mutant.
 
-    Docstrings, decorators and annotations are left out.
+    Docstrings, decorators and annotations are left out. ``branches`` turns conditions too.
     """
     tree = ast.parse(textwrap.dedent(source))
     for node in ast.walk(tree):
@@ -112,6 +131,6 @@ def mutants(source):
                 argument.annotation = None
     yield "unchanged", ast.unparse(tree)
     for index, node in enumerate(_preorder(tree)):
-        for description, replacement in _variants(node):
+        for description, replacement in [*_variants(node), *(_branches(node) if branches else ())]:
             mutated = _Replace(index, replacement).visit(copy.deepcopy(tree))
             yield description, ast.unparse(ast.fix_missing_locations(mutated))

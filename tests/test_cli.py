@@ -103,6 +103,24 @@ def test_a_file_may_hold_dataclasses_and_import_its_neighbors(tmp_path, capsys):
     assert "1 x token_reverse_kl" in capsys.readouterr().out
 
 
+def test_derive_prints_what_a_head_and_a_tail_leave_behind(capsys):
+    def cells(name):
+        assert main(["derive", name]) == 0
+        return dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+
+    def left(name):
+        return {k: v.strip() for k, v in cells(name).items() if k.startswith("left")}
+
+    rest = "0 x (P(S) - Q(S))"
+    assert left("top_k_reverse_kl(4)") == {"left in the value": rest, "left in the gradient": "0 x grad P(S)"}
+    assert left("top_k_reverse_kl(4, published)")["left in the gradient"] == "1 x grad P(S)"
+    assert left("top_k_forward_kl(4, published)")["left in the gradient"] == "-1 x grad P(S)"
+    assert cells("top_k_reverse_kl(4, generic)")["head, per P"].strip() == "-log(w)"
+    assert "missing" in cells("truncated_kl(4)")["tail"]
+    assert main(["derive", "top_k_f_divergence(pearson, 4)", "--latex"]) == 0
+    assert r"\frac{1}{w}" in capsys.readouterr().out
+
+
 def test_derive_prints_the_derivation(capsys):
     assert main(["derive", "k3", "--placement", "reward"]) == 0
     out = capsys.readouterr().out

@@ -358,10 +358,11 @@ def _add_head_mass(k: int, whose: str) -> None:
         each = rollout.logp_all.gather(-1, head).exp().sum(-1)
         return (_visits(rollout) * _total(each, rollout)).sum()
 
+    these = "likeliest token" if k == 1 else f"{k} likeliest tokens"
     register_objective(
         f"token_{'' if whose == 'policy' else 'reference_'}top_{k}_mass",
-        words=f"the policy's probability of the {said}'s {'likeliest token' if k == 1 else f'{k} likeliest'}, "
-        "with the states that are visited held fixed (no KL)",
+        words=f"the policy's probability of the {said}'s {these}, with the states that are visited held "
+        "fixed (no KL)",
         source="this book",
         heads_only=True,
     )(mass)

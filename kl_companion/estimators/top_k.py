@@ -183,7 +183,9 @@ def top_k_f_divergence(
         head_from: Whose k likeliest tokens: of the ``"policy"``, the ``"reference"`` or the
             ``"sampler"``. The set carries no gradient.
         form: * ``"bregman"``: head and tail with f'(1) = 0. Value and gradient unbiased for every
-                set; no sample is negative; no gradient at policy = reference, sample by sample.
+                set; no sample is negative; no gradient at policy = reference, sample by sample. Tokens
+                outside the head that the policy can never draw count Q f~(0), which no sample shows:
+                put them into the head, or mask them in the reference too.
               * ``"generic"``: head and tail with f as it was registered (emapg2026, appendix H.3).
                 Unbiased too; near the reference its noise stays where that of the others vanishes.
               * ``"published"``: the generic head with a tail whose gradient has a baseline, K4 or K5

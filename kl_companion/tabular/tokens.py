@@ -43,6 +43,8 @@ def token_statistics(
         check_distribution(name, x)
     if clip is not None and not 0 <= clip[0] <= clip[1]:
         raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
+    if clip is not None and not weighted:
+        raise ValueError(f"clip={clip} got weighted=False, expected a weight to clip")
     policy, chance = logp.exp(), mu.exp()
     value, gradient = _exact_part(entry, logp, ref_logp, mu)
     x, c = _sampled_part(entry, logp, ref_logp, mu)
@@ -99,8 +101,8 @@ def token_moments(
         `Moments` of tensors [...], with ``gradient`` [..., 1, vocab], by the logits of each row.
 
     Raises:
-        ValueError: unknown name, shapes that differ, rows that are not normalized, a clip out of order,
-            n below 1, or an infinite divergence or estimate.
+        ValueError: unknown name, shapes that differ, rows that are not normalized, a clip out of order or
+            without a weight, n below 1, or an infinite divergence or estimate.
 
     Source: emapg2026, appendix G.2 (which estimates these by simulation).
     """

@@ -53,6 +53,16 @@ def head_entry(divergence: str | Divergence, form: Form = "bregman") -> Entry:
     return lambda logp, ref_logp: sympy.exp(ref_logp) * written.f.subs(T, sympy.exp(logp - ref_logp))
 
 
+def head_value(head: Entry) -> sympy.Expr:
+    """An entry of a head divided by P, as a function of w."""
+    return in_ratio(trace(head) / sympy.exp(LOGP))
+
+
+def head_weight(head: Entry) -> sympy.Expr:
+    """The factor in front of P times the score in the gradient of an entry, as a function of w."""
+    return in_ratio(sympy.diff(trace(head), LOGP) / sympy.exp(LOGP))
+
+
 def _constant(expr: sympy.Expr, unit: sympy.Expr) -> sympy.Expr | None:
     """c with expr = c * unit identically in W, or None."""
     c = sympy.nsimplify(sympy.simplify((expr / unit).subs(W, 2)), rational=True)
@@ -74,12 +84,9 @@ def split(head: Entry, tail: Entry, divergence: str | Divergence) -> Split:
         ValueError: an expression that depends on more than the ratio.
     """
     d = get_divergence(divergence)
-    entry = trace(head)
-    per_p = in_ratio(entry / sympy.exp(LOGP))  # the entry divided by P, a function of w
     exact = d.dual.subs(T, W)  # Q f~(P/Q) divided by P
-    values = [_constant(tidy(x - exact), 1 - W) for x in (per_p, value(tail))]
-    slope = in_ratio(sympy.diff(entry, LOGP) / sympy.exp(LOGP))
-    weights = [_constant(tidy(x - d.phi), sympy.S.One) for x in (slope, gradient_weight(tail))]
+    values = [_constant(tidy(x - exact), 1 - W) for x in (head_value(head), value(tail))]
+    weights = [_constant(tidy(x - d.phi), sympy.S.One) for x in (head_weight(head), gradient_weight(tail))]
     return Split(_difference(values), _difference(weights))
 
 
@@ -144,9 +151,10 @@ def top_k_mass_optimum(ref_logp: torch.Tensor, k: int) -> torch.Tensor:
     _check_row(ref_logp)
     if not 0 <= k <= len(ref_logp):
         raise ValueError(f"k is {k}, expected 0 to {len(ref_logp)}")
-    if k in (0, len(ref_logp)):
+    reached = ref_logp[ref_logp.isfinite()]
+    if k == 0 or k >= len(reached):  # nothing or everything: the penalty is a constant
         return ref_logp.log_softmax(-1)
-    low, high = ref_logp.min().item() - 1.0, ref_logp.max().item()
+    low, high = reached.min().item() - 1.0, reached.max().item()
     for _ in range(200):  # the sum of the a falls as the level rises
         level = (low + high) / 2
         if (ref_logp - level).clamp(0.0, 1.0).sum() > k:

@@ -59,7 +59,7 @@ def test_a_module_that_is_loaded_again_may_register_again():
 def test_inputs_of_another_kind_are_refused(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(
-        ValueError, match=r"unknown inputs 'vocabs'\. Did you mean 'vocab'\? Known: sampled, vocab"
+        ValueError, match=r"unknown inputs 'vocabs'\. Did you mean 'vocab'\? Known: sampled, top_k, vocab"
     ):
         register_estimator("mine", target="reverse_kl", source="a note", inputs="vocabs")
     assert "mine" not in ESTIMATORS
@@ -98,6 +98,11 @@ def test_what_importing_the_package_registers():
     assert ESTIMATORS["k5"].target == "forward_kl"
     assert all(ESTIMATORS[n].target == "reverse_kl" for n in ("k1", "k2", "k3", "k3_plus_plus", "k4"))
     assert all(ESTIMATORS[f"kf_plus_plus({d})"].target == d for d in DIVERGENCES)
+    heads = {n: (e.target, e.fn.k, e.fn.form) for n, e in ESTIMATORS.items() if e.inputs == "top_k"}
+    assert heads == {
+        "top_k_reverse_kl(32)": ("reverse_kl", 32, "bregman"),
+        "top_k_forward_kl(32)": ("forward_kl", 32, "bregman"),
+    }
 
 
 def test_a_target_that_is_no_divergence_is_refused():

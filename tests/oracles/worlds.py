@@ -96,8 +96,20 @@ def others(world, policy, reference, sampler):
         p, q = log_probs(policy)[row], log_probs(reference)[row]
         return sum(torch.exp(a) * (a - b) ** 2 / 2 for a, b in zip(p, q, strict=True))
 
+    def top_mass(k, scores):
+        def each(row):
+            order = sorted(range(policy.shape[1]), key=lambda j: -scores[row, j].item())
+            p = torch.exp(log_probs(policy)[row])
+            return sum(p[j] for j in order[:k])
+
+        return per_prefix(world, sampler, each)
+
     chances = {leaf: torch.exp(log_prob(world, policy, leaf)) for leaf in world["leaves"]}
     return {
+        "token_top_1_mass": top_mass(1, policy),
+        "token_top_2_mass": top_mass(2, policy),
+        "token_reference_top_1_mass": top_mass(1, reference),
+        "token_reference_top_2_mass": top_mass(2, reference),
         "expected_reward": sum(chances[x] * r for x, r in zip(world["leaves"], world["reward"], strict=True)),
         "token_entropy": per_prefix(world, sampler, entropy),
         "sequence_entropy": -sum(c * torch.log(c) for c in chances.values()),

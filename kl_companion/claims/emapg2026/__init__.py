@@ -1,13 +1,31 @@
-"""The claims of "EMA Policy Gradient: Taming Reinforcement Learning for LLMs with EMA Anchor and Top-k KL"."""
+"""The claims of "EMA Policy Gradient" (EMA anchor and Top-k KL)."""
 
 from kl_companion.claims.emapg2026 import (
+    appendices,
+    details,
     f_divergences,
+    importance,
     sampled,
     sequences,
     synthetic,
+    table_five,
     table_one,
     top_k,
+    weight_tables,
     weights,
 )
 
-__all__ = ["f_divergences", "sampled", "sequences", "synthetic", "table_one", "top_k", "weights"]
+__all__ = [
+    "appendices",
+    "details",
+    "f_divergences",
+    "importance",
+    "sampled",
+    "sequences",
+    "synthetic",
+    "table_five",
+    "table_one",
+    "top_k",
+    "weight_tables",
+    "weights",
+]

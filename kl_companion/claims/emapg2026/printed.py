@@ -58,25 +58,25 @@ TABLE_10: dict[str, Printed] = {
 }
 
 
-def alpha_5(a: sympy.Rational) -> Printed:
+def alpha_5(a: sympy.Expr) -> Printed:
     """Table 5's alpha row at alpha = a: the power form, another parameter than in tables 9 and 10."""
     f = (T**a - 1 - a * (T - 1)) / (a * (a - 1))
     return Printed(f, (W ** (1 - a) + (a - 1) * W - a) / (a * (a - 1)))
 
 
-def _amari(a: sympy.Rational) -> sympy.Expr:
+def _amari(a: sympy.Expr) -> sympy.Expr:
     return 4 / (1 - a**2) * (1 - T ** ((1 + a) / 2))
 
 
-def alpha_9(a: sympy.Rational) -> Printed:
+def alpha_9(a: sympy.Expr) -> Printed:
     """Table 9's alpha row at alpha = a."""
     return Printed(_amari(a), 2 / (a - 1) * W ** ((1 - a) / 2))
 
 
-def alpha_10(a: sympy.Rational) -> Printed:
+def alpha_10(a: sympy.Expr) -> Printed:
     """Table 10's alpha row at alpha = a."""
     return Printed(_amari(a), -2 / (a + 1) * W ** ((a + 1) / 2) - 4 / ((a - 1) * (a + 1)))
 
 
 TABLES: dict[int, dict[str, Printed]] = {5: TABLE_5, 9: TABLE_9, 10: TABLE_10}
-ALPHA: dict[int, Callable[[sympy.Rational], Printed]] = {5: alpha_5, 9: alpha_9, 10: alpha_10}
+ALPHA: dict[int, Callable[[sympy.Expr], Printed]] = {5: alpha_5, 9: alpha_9, 10: alpha_10}

@@ -1,1 +1,218 @@
-"""Claims, to be written."""
+"""Section 5.2 on-policy: exact KL, and one sampled token at a given prefix (emapg2026).
+
+A position is a world of one token. The derivations are in `kl_companion.claims.emapg2026.appendices`, what
+holds off-policy and over whole sequences in `kl_companion.claims.emapg2026.importance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from kl_companion.claims.emapg2026.table_one import (
+    OBJECTIVES,
+    SAMPLED,
+    SEEN,
+    Estimate,
+    equals,
+    exact_forward,
+    exact_reverse,
+    k1,
+    k3,
+    k3_plus_plus,
+    k4,
+    k5,
+    moments,
+    positions,
+    reads,
+    score_ratio,
+)
+from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.worlds import (
+    apart,
+    differentiated,
+    differs,
+    exact,
+    mean,
+    reverse_kl,
+    terms,
+    values,
+    variance,
+    worst,
+)
+from kl_companion.tabular import Problem, bandit
+
+
+def anywhere() -> tuple[Problem, ...]:
+    """`positions`, and policies that equal the reference."""
+    return positions() + equals()
+
+
+def score(problem: Problem) -> torch.Tensor:
+    """Gradient of log pi of every token, [count, rows, vocab]."""
+    return terms(problem).score
+
+
+def times_score(coefficient: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """c s of every token, [count, rows, vocab]."""
+    return coefficient[:, None, None] * score(problem)
+
+
+def expected(x: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """Mean over the sampled token."""
+    return mean(terms(problem).p, x)
+
+
+def log_ratio(problem: Problem) -> torch.Tensor:
+    """log(pi / pi_ref) of every token, [count]."""
+    return terms(problem).log_ratio.sum(-1)
+
+
+def ratio(problem: Problem) -> torch.Tensor:
+    """w = pi_ref / pi of every token, [count]."""
+    return (-log_ratio(problem)).exp()
+
+
+def gradient_of(problem: Problem, target: str = "reverse") -> torch.Tensor:
+    """Exact gradient of a divergence, [rows, vocab]."""
+    return exact(OBJECTIVES[target], problem)[1]
+
+
+def both(estimate: Estimate, problem: Problem, target: str = "reverse") -> float:
+    """Error of "value and gradient are unbiased"."""
+    value, gradient = exact(OBJECTIVES[target], problem)
+    found = moments(estimate, problem)
+    return max(apart(found[0], value), apart(found[1], gradient))
+
+
+@claim("EMA-eq17-19")
+def exact_kl_of_a_prefix() -> Evidence:
+    """The sum over the vocabulary is E[-log w]; its value and gradient are those of the KL."""
+    errors = []
+    for problem in anywhere():
+        kl, gradient = exact(reverse_kl, problem)
+        errors.append(apart(expected(log_ratio(problem), problem), kl))
+        errors.append(apart(expected(times_score(log_ratio(problem), problem), problem), gradient))
+        errors.append(both(exact_reverse, problem))
+    return Evidence(worst(errors))
+
+
+def every_sample(estimate: Estimate, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+    """Value and gradient for every token that may be sampled, [count] and [count, rows, vocab]."""
+    t = terms(problem)
+    logp, ref_logp = t.logp[:, 0], t.ref_logp[:, 0]
+    slopes = torch.autograd.functional.jacobian(lambda x: estimate(x, ref_logp), logp, vectorize=True)
+    return estimate(logp, ref_logp), torch.einsum("yj,jrv->yrv", slopes, t.scores[:, 0])
+
+
+@claim("EMA-eq17-19+variance")
+def exact_kl_has_no_variance() -> Evidence:
+    """At a given prefix nothing is sampled in it: unbiased, without variance, unlike sampled KL."""
+    errors = []
+    for problem in positions():
+        errors.append(both(exact_reverse, problem))
+        p = terms(problem).p
+        errors += [variance(p, x) for x in every_sample(exact_reverse, problem)]
+        errors += [violation(SEEN - variance(p, x)) for x in every_sample(k4, problem)]
+    return Evidence(worst(errors), condition="at a given prefix; which prefixes are visited is still sampled")
+
+
+def kept(loss: Callable[[torch.Tensor], torch.Tensor], size: int) -> int:
+    """Numbers that automatic differentiation saves for the backward pass of a function of [size] numbers."""
+    leaf = torch.linspace(-1, 0, size, dtype=torch.float64).log_softmax(-1).requires_grad_()
+    saved: dict[tuple[int, int], torch.Tensor] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        saved[x.data_ptr(), x.numel()] = x  # kept alive, so that no address is used twice
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        loss(leaf)
+    return sum(x.numel() for x in saved.values() if x.is_floating_point())
+
+
+@claim("EMA-eq17-19+memory")
+def memory_of_exact_and_of_sampled_kl() -> Evidence:
+    """Sampled KL reads one number of the reference, exact KL all V; a plain log-softmax keeps V as well."""
+    sizes, worlds = (256, 1024), [bandit(v, seed=v) for v in (8, 64)]
+    inside = [float(abs(reads(SAMPLED[n], p) - 1)) for n in SAMPLED for p in worlds]
+    inside += [
+        float(abs(reads(f, p) - len(p.sequences))) for f in (exact_reverse, exact_forward) for p in worlds
+    ]
+
+    def given(logp: torch.Tensor) -> torch.Tensor:
+        return sum((f(logp, logp.detach() - 1).sum() for f in SAMPLED.values()), torch.zeros(()))
+
+    inside.append(violation(kept(given, 1) - 8 * len(SAMPLED)))
+
+    def exactly(logits: torch.Tensor) -> torch.Tensor:
+        return exact_reverse(logits.log_softmax(-1), logits.detach().flip(0))[0]
+
+    def sampled(logits: torch.Tensor) -> torch.Tensor:
+        return k4(logits.log_softmax(-1)[:1], logits.detach()[:1]).sum()
+
+    grows = [(kept(f, sizes[1]) - kept(f, sizes[0])) / (sizes[1] - sizes[0]) for f in (exactly, sampled)]
+    inside.append(violation(1 - grows[0]))
+    return Evidence(
+        max(worst(inside), grows[1]),
+        inside=worst(inside),
+        condition=(
+            "counted is what a KL needs beyond the policy's own log-prob of the sampled token: one "
+            "number of the reference instead of V, and a handful for the backward pass"
+        ),
+        counterexample=(
+            f"from logits, with a plain log-softmax, a backward pass keeps {grows[1]:.0f} x V numbers per "
+            f"token for K4 and {grows[0]:.0f} x V for exact KL"
+        ),
+    )
+
+
+@claim("EMA-5.2-none")
+def no_estimator_of_the_three_has_both() -> Evidence:
+    """K1 and K3 miss the gradient, K2 the value."""
+    errors = []
+    for problem in positions():
+        value, gradient = exact(reverse_kl, problem)
+        for name in ("K1", "K2", "K3"):
+            v, g = moments(SAMPLED[name], problem)
+            right = [apart(v, value), differs(g, gradient, by=SEEN)]
+            errors += right if name != "K2" else [differs(v, value, by=SEEN), apart(g, gradient)]
+    return Evidence(worst(errors))
+
+
+@claim("EMA-eq21")
+def ratio_with_a_stopped_denominator() -> Evidence:
+    """r is 1, and its gradient is the score."""
+    errors = []
+    for problem in anywhere():
+        errors.append(apart(values(lambda a, _: score_ratio(a), problem), 1.0))
+        errors.append(apart(differentiated(lambda a, _: score_ratio(a), problem), score(problem)))
+    return Evidence(worst(errors))
+
+
+@claim("EMA-eq22")
+def multiplying_by_r_turns_the_direction() -> Evidence:
+    """K3 has the gradient of the forward KL and r K3 that of the reverse KL, at one value."""
+    errors = []
+    for problem in anywhere():
+        errors.append(both(k3_plus_plus, problem))
+        errors.append(apart(moments(k3, problem)[1], gradient_of(problem, "forward")))
+        errors.append(apart(values(k3, problem), values(k3_plus_plus, problem)))
+    errors += [differs(moments(k3, p)[1], gradient_of(p), by=SEEN) for p in positions()]
+    return Evidence(worst(errors))
+
+
+@claim("EMA-eq23")
+def k4_has_both() -> Evidence:
+    """r sg(K1): unbiased value and gradient, where K1 has no gradient on average."""
+    errors = [both(k4, p) for p in anywhere()]
+    errors += [apart(moments(k1, p)[1], 0.0) for p in anywhere()]
+    errors += [apart(values(k4, p), values(k1, p)) for p in anywhere()]
+    return Evidence(worst(errors))
+
+
+@claim("EMA-eq24")
+def k5_has_both() -> Evidence:
+    """sg(w) log w + log r: value and gradient of the forward KL."""
+    return Evidence(worst(both(k5, p, "forward") for p in anywhere()))

@@ -1,0 +1,110 @@
+"""What the checks of heads and tails share: the printed algorithms, their repairs, averages over the sample.
+
+One next token, all tokens summed over. Heads and tails are written out here, so that the algorithms are
+compared as they are printed and not through the estimators of the package.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.claims.worlds import exact, forward_kl, mean, reverse_kl, terms
+from kl_companion.tabular import Problem
+
+Entry = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def ratio(logp: torch.Tensor) -> torch.Tensor:
+    """r = pi / sg(pi)."""
+    return (logp - logp.detach()).exp()
+
+
+def k4(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    """r sg(-log w)."""
+    return ratio(logp) * (logp - ref_logp).detach()
+
+
+def k5(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    """sg(w) log w + log r."""
+    log_w = ref_logp - logp
+    return log_w.exp().detach() * log_w + logp - logp.detach()
+
+
+class Split(NamedTuple):
+    """A head and a tail: what an entry of the set adds, and what a sample outside it does."""
+
+    head: Entry
+    tail: Entry
+
+
+REVERSE = Split(lambda p, q: p.exp() * (p - q), k4)
+FORWARD = Split(lambda p, q: q.exp() * (q - p), k5)
+REPAIRED = {
+    "reverse": (
+        Split(REVERSE.head, lambda p, q: ratio(p) * (p - q)),
+        Split(lambda p, q: p.exp() * (p - q).detach(), k4),
+        Split(
+            lambda p, q: p.exp() * (p - q) - p.exp() + q.exp(),
+            lambda p, q: ratio(p) * (p - q + (q - p).exp() - 1),
+        ),
+    ),
+    "forward": (
+        Split(FORWARD.head, lambda p, q: (q - p).exp().detach() * (q - p)),
+        Split(
+            lambda p, q: q.exp() * (q - p) + p.exp() - q.exp(),
+            lambda p, q: (q - p).exp().detach() * (q - p + (p - q).exp() - 1),
+        ),
+    ),
+}
+PUBLISHED = {"reverse": (REVERSE, reverse_kl, 1.0), "forward": (FORWARD, forward_kl, -1.0)}
+
+
+def subsets(count: int) -> Iterator[torch.Tensor]:
+    """Every set of tokens, as a mask [count]."""
+    return (torch.tensor(x) for x in itertools.product((False, True), repeat=count))
+
+
+def heads(scores: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The likeliest 0, 1, ... tokens, as masks."""
+    rank = scores.argsort(descending=True).argsort()
+    return (rank < k for k in range(len(rank) + 1))
+
+
+def averaged(
+    split: Split, chosen: torch.Tensor, problem: Problem, weight: torch.Tensor | None = None
+) -> tuple[float, torch.Tensor]:
+    """Mean value and mean gradient over the sampled token; ``weight`` multiplies the tail."""
+    t = terms(problem)
+    leaf, q = t.logp.sum(-1).clone().requires_grad_(), t.ref_logp.sum(-1)
+    chance = t.p if weight is None else t.p * weight
+    x = torch.where(chosen, split.head(leaf, q), chance * split.tail(leaf, q)).sum()
+    (c,) = torch.autograd.grad(x, leaf)
+    return x.item(), mean(c, t.score)
+
+
+def mass_gradient(chosen: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """Gradient of the policy's probability of the set."""
+    t = terms(problem)
+    return mean(t.logp.sum(-1).exp() * chosen, t.score)
+
+
+def weights(problem: Problem) -> torch.Tensor:
+    """pi/mu of every token."""
+    t = terms(problem)
+    return t.logp.sum(-1).exp() / t.p
+
+
+def bias(
+    split: Split,
+    truth: Callable[..., torch.Tensor],
+    chosen: torch.Tensor,
+    problem: Problem,
+    weight: torch.Tensor | None = None,
+) -> tuple[float, torch.Tensor]:
+    """(bias of the value, bias of the gradient)."""
+    (value, gradient), (right, slope) = averaged(split, chosen, problem, weight), exact(truth, problem)
+    return value - right, gradient - slope

@@ -1,0 +1,190 @@
+"""What the three forms of one divergence have in common and where they differ, for any logits."""
+
+import jaxtyping
+import pytest
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kl_companion.divergences import DIVERGENCES, T, W, make_divergence
+from kl_companion.estimators import get_estimator
+from kl_companion.estimators.sampled import FORMS, k3_plus_plus, k4, k5, kf_plus_plus
+from kl_companion.estimators.top_k import truncated_f_divergence
+from kl_companion.theory import calculus
+from tests.estimators.test_top_k import every_sample
+from tests.oracles import top_k as oracle
+from tests.test_divergences import equal_functions
+
+NAMES = list(DIVERGENCES)
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+rows = st.lists(st.floats(-6, 6), min_size=5, max_size=5)
+
+
+@QUICK
+@given(st.sampled_from(NAMES), rows, rows, st.integers(0, 5), st.sampled_from(["policy", "reference"]))
+def test_the_bregman_form_is_never_negative(name, a, b, k, head_from):
+    theta, ref = (torch.tensor(x, dtype=torch.float64) for x in (a, b))
+    out = every_sample(name, "bregman", theta, ref, k=k, head_from=head_from)
+    assert out.min() >= -1e-15
+    whole = truncated_f_divergence(name, theta.log_softmax(-1), ref.log_softmax(-1), k=k, head_from=head_from)
+    assert whole >= -1e-15
+
+
+@QUICK
+@given(st.sampled_from(["reverse_kl", "forward_kl"]), rows, rows, st.sets(st.integers(0, 4)))
+def test_the_forms_differ_as_derived(name, a, b, head):
+    """generic - bregman = c [P(S) - Q(S) + m r (1 - w)]; published - generic = -c m log r, which is 0."""
+    theta, ref = (torch.tensor(x, dtype=torch.float64) for x in (a, b))
+    indices = torch.tensor(sorted(head), dtype=torch.int64)
+    bregman, generic, published = (every_sample(name, f, theta, ref, indices=indices) for f in FORMS)
+    p, q = theta.softmax(-1), ref.softmax(-1)
+    c = 1.0 if name == "reverse_kl" else -1.0
+    outside = torch.tensor([float(j not in head) for j in range(5)], dtype=torch.float64)
+    wanted = c * (((p - q) * (1 - outside)).sum() + outside * (1 - q / p))
+    scale = 1 + (q / p).max().item() + (p / q).log().abs().max().item()
+    torch.testing.assert_close(generic - bregman, wanted, rtol=1e-10, atol=1e-13 * scale)
+    assert torch.equal(published, generic)
+
+
+def test_the_three_tails_of_the_two_kls():
+    """K3++ and its forward twin; r (-log w) and sg(w) log w; K4 and K5: value and slope of one sample."""
+    logp = torch.tensor([-0.1, -1.0, -3.0, -2.0], dtype=torch.float64)
+    ref = torch.tensor([-2.0, -1.0, -0.2, -2.5], dtype=torch.float64)
+
+    def value_and_slope(fn):
+        x = logp.clone().requires_grad_()
+        out = fn(x, ref)
+        return out.detach(), torch.autograd.grad(out.sum(), x)[0]
+
+    def r(x):
+        return (x - x.detach()).exp()
+
+    def w(x):
+        return (ref - x.detach()).exp()
+
+    cases = {
+        ("reverse_kl", "bregman"): k3_plus_plus,
+        ("reverse_kl", "generic"): lambda x, y: r(x) * (x - y),
+        ("reverse_kl", "published"): k4,
+        ("forward_kl", "bregman"): lambda x, y: w(x) * (y - x + (x - y).exp() - 1),
+        ("forward_kl", "generic"): lambda x, y: w(x) * (y - x),
+        ("forward_kl", "published"): k5,
+    }
+    for (name, form), wanted in cases.items():
+        got, theirs = value_and_slope(kf_plus_plus(name, form)), value_and_slope(wanted)
+        torch.testing.assert_close(got[0], theirs[0], rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(got[1], theirs[1], rtol=1e-12, atol=1e-15)
+
+
+LOGP = torch.tensor([-0.1, -1.0, -3.0, -0.7, -5.0], dtype=torch.float64)
+REF = torch.tensor([-2.0, -1.5, -0.2, -0.7, -5.1], dtype=torch.float64)
+
+
+def check_form(name, form, make=kf_plus_plus):
+    """Value and slope of a sample: P/sg(P) Q/P f(P/Q) - c log(P/sg(P)), with the generator of the form."""
+    f, dropped = oracle.written(name, form)
+    x, y = LOGP.clone().requires_grad_(), LOGP.clone().requires_grad_()
+    p, q = y.exp(), REF.exp()
+    ratio = p / p.detach()
+    wanted = ratio * q / p * f(p / q) - dropped * ratio.log()
+    got = make(name, form)(x, REF)
+    torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-14)
+    mine, theirs = (torch.autograd.grad(a.sum(), b)[0] for a, b in ((got, x), (wanted, y)))
+    torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
+
+
+def check_form_in_symbols(name, form, make=kf_plus_plus):
+    """generic - bregman is c (1 - w) in value and c in weight; published has one from each."""
+    c = sympy.nsimplify(oracle.SLOPE.get(name, 0))
+    bregman, other = kf_plus_plus(name), make(name, form)
+    value = calculus.value(other) - calculus.value(bregman)
+    weight = calculus.gradient_weight(other) - calculus.gradient_weight(bregman)
+    for point in (sympy.Rational(1, 3), sympy.Rational(9, 7), sympy.Integer(5)):
+        in_value = 0 if form == "bregman" else c * (1 - point)
+        in_weight = c if form == "generic" else 0
+        assert abs(sympy.N(value.subs(W, point) - in_value, 30)) < 1e-25
+        assert abs(sympy.N(weight.subs(W, point) - in_weight, 30)) < 1e-25
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_of_every_form(name, form):
+    check_form(name, form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_in_symbols(name, form):
+    check_form_in_symbols(name, form)
+
+
+# what is typed in, where it is not normalized; the others are their own normalized generators
+TYPED = {
+    "reverse_kl": (T * sympy.log(T), 1),
+    "forward_kl": (-sympy.log(T), -1),
+    "amari_alpha(0.5)": (sympy.Rational(16, 3) * (1 - T ** sympy.Rational(3, 4)), -4),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_generator_as_it_was_registered(name):
+    d = DIVERGENCES[name]
+    f, slope = TYPED.get(name, (d.f, 0))
+    given = d.as_given
+    assert d.slope == slope
+    assert equal_functions(given.f, f)
+    assert equal_functions(given.derivative, d.derivative + slope)
+    assert (given is d) == (slope == 0)
+    assert given.as_given is given
+    assert (given.name, given.source, given.smooth) == (d.name, d.source, d.smooth)
+    assert equal_functions(given.dual, d.dual + slope * (1 - T))
+
+
+def test_a_generator_with_a_kink_keeps_its_slope_and_needs_its_derivative():
+    f, slope = sympy.Abs(T - 1) / 2 + 3 * (T - 1), sympy.sign(T - 1) / 2 + 3
+    d = make_divergence("kink", f, source="test", derivative=slope)
+    assert (d.slope, d.smooth, d.as_given.smooth) == (3, False, False)
+    assert equal_functions(d.f, sympy.Abs(T - 1) / 2)
+    assert equal_functions(d.as_given.f, f)
+    assert equal_functions(d.as_given.derivative, slope)
+    with pytest.raises(
+        ValueError, match=r"f of 'kink' has a kink at Abs\(t - 1\), expected its slope as deriv"
+    ):
+        make_divergence("kink", f, source="test")
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("kf_plus_plus(pearson)", None),
+        ("kf_plus_plus(reverse_kl, generic)", None),
+        ("kf_plus_plus(amari_alpha(0.5),published)", "kf_plus_plus(amari_alpha(0.5), published)"),
+        ("kf_plus_plus(forward_kl, bregman)", "kf_plus_plus(forward_kl)"),
+    ],
+)
+def test_forms_by_name(name, written):
+    entry = get_estimator(name)
+    assert entry.name == (written or name)
+    assert entry.inputs == "sampled"
+    divergence, form = [*entry.name[13:-1].split(", "), "bregman"][:2]
+    assert entry.target == divergence
+    wanted = kf_plus_plus(divergence, form)
+    x, y = LOGP.clone().requires_grad_(), LOGP.clone().requires_grad_()
+    got, same = entry.fn(x, REF), wanted(y, REF)
+    assert torch.equal(got, same)
+    assert torch.equal(*(torch.autograd.grad(a.sum(), b)[0] for a, b in ((got, x), (same, y))))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("kf_plus_plus(pearson, publish)", "unknown form 'publish'. Did you mean 'published'"),
+        ("kf_plus_plus(pearsn, generic)", "unknown divergence 'pearsn'. Did you mean 'pearson'"),
+        ("kf_plus_plus(, generic)", "unknown divergence ''"),
+    ],
+)
+def test_forms_that_cannot_be_read(name, wanted, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=wanted):
+        get_estimator(name)

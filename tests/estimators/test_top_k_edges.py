@@ -1,0 +1,255 @@
+"""Top-k divergences at the edges: zero probabilities, what is refused and how, names."""
+
+import math
+
+import jaxtyping
+import pytest
+import torch
+
+from kl_companion.divergences import DIVERGENCES, get_divergence
+from kl_companion.estimators import get_estimator
+from kl_companion.estimators.sampled import FORMS
+from kl_companion.estimators.top_k import top_k_f_divergence, top_k_reverse_kl, truncated_f_divergence
+from kl_companion.estimators.vocabulary import f_divergence
+from tests.estimators.test_top_k import every_sample, world
+from tests.oracles import top_k as oracle
+from tests.oracles.numeric import gradient
+
+NAMES = list(DIVERGENCES)
+INF = float("inf")
+
+
+@pytest.fixture
+def as_installed(monkeypatch):
+    """Without pytest's own checker of types, which would answer before the function does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+# Zero probabilities.
+
+
+def with_hole(x, where):
+    """A row of logits with a token of probability zero put in."""
+    return torch.cat([x[:where], torch.tensor([-INF], dtype=x.dtype), x[where:]])
+
+
+def check_holes(name, form):
+    """A token that has no probability on either side is as good as deleted."""
+    theta, ref, _ = world(3, 5)
+    wide, wide_ref = with_hole(theta, 2), with_hole(ref, 2)
+    kept = [0, 1, 3, 4, 5]
+    for head in ([], [2], [0, 2, 5]):  # the masked token inside the head and outside it
+        for token in kept:
+            fewer, place = [kept.index(j) for j in head if j != 2], kept.index(token)
+
+            def estimate(x, other, token, ids):
+                rows = (y.log_softmax(-1) for y in (x, other))
+                indices = torch.tensor(ids, dtype=torch.int64)
+                return top_k_f_divergence(name, *rows, torch.tensor(token), indices=indices, form=form)
+
+            def ours(x, token=token, head=head):
+                return estimate(x, wide_ref, token, head)
+
+            def deleted(x, place=place, fewer=fewer):
+                return estimate(x, ref, place, fewer)
+
+            torch.testing.assert_close(ours(wide), deleted(theta), rtol=1e-12, atol=1e-14)
+            slope = gradient(ours, wide)
+            assert slope[2].item() == 0.0
+            torch.testing.assert_close(slope[kept], gradient(deleted, theta), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_token_masked_on_both_sides_is_a_token_deleted(name, form):
+    check_holes(name, form)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_head_may_hold_what_one_side_has_lost_where_the_cost_is_finite(name):
+    theta, ref, _ = world(5, 4)
+    d = get_divergence(name)
+    for lost, cost, place in (("policy", d.at_zero, "policy has none"), ("reference", d.at_infinity, "has")):
+        p, q = (
+            with_hole(x, 0) if lost == y else torch.cat([x[:1], x])
+            for x, y in ((theta, "policy"), (ref, "reference"))
+        )
+        for form in FORMS:
+            if not cost.is_finite:
+                with pytest.raises(ValueError, match=rf"^{name.split('(')[0]}.* is infinite at .*{place}"):
+                    every_sample(name, form, p, q, indices=torch.tensor([0]))
+                continue
+            x = p.clone().requires_grad_()
+            tokens = torch.tensor([1, 2, 3, 4])
+            out = every_sample(name, form, x, q, indices=torch.tensor([0]))[tokens]
+            assert out.isfinite().all()
+            assert torch.autograd.grad(out.sum(), x)[0].isfinite().all()
+            # the lost token costs Q f(0), or P lim f(t)/t, of the generator that the head writes
+            slope = 0.0 if form == "bregman" else oracle.SLOPE.get(name, 0.0)
+            lone = truncated_f_divergence(
+                name, p.log_softmax(-1), q.log_softmax(-1), indices=torch.tensor([0]), form=form
+            )
+            mass = (q if lost == "policy" else p).softmax(-1)[0]
+            wanted = mass * (float(cost) + (-slope if lost == "policy" else slope))
+            torch.testing.assert_close(lone, wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_what_no_sample_can_see_is_missing_from_a_tail():
+    """A token that the policy has lost is never sampled: outside the head its cost Q f(0) is not counted."""
+    theta, ref, _ = world(6, 4)
+    p, q = with_hole(theta, 0), torch.cat([ref[:1], ref])
+    seen = torch.arange(1, 5)
+    exact = f_divergence("reverse_kl", p.log_softmax(-1), q.log_softmax(-1))
+    for form, cost in (("bregman", 1.0), ("generic", 0.0), ("published", 0.0)):  # f(0) as the form writes f
+        got = top_k_reverse_kl(
+            p.log_softmax(-1).expand(4, -1), q.log_softmax(-1).expand(4, -1), seen, k=2, form=form
+        )
+        mean = (p.softmax(-1)[seen] * got).sum()
+        torch.testing.assert_close(mean, exact - cost * q.softmax(-1)[0], rtol=1e-12, atol=1e-14)
+
+
+# What is refused, and what the message says.
+
+P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64).log()
+Q = torch.tensor([[0.2, 0.3, 0.5], [0.3, 0.4, 0.3]], dtype=torch.float64).log()
+TOKENS = torch.tensor([0, 2])
+LOST = torch.tensor([[0.0, 0.5, 0.5], [0.3, 0.4, 0.3]], dtype=torch.float64).log()
+
+
+REFUSED = [
+    ({"k": 4}, r"k is 4, expected at most 3, the size of the vocabulary"),
+    ({"k": -1}, r"k is -1, expected a whole number from 0 to vocab"),
+    ({"k": True}, r"k is True, expected a whole number"),
+    ({"k": 2.0}, r"k is 2\.0, expected a whole number"),
+    ({"k": None}, r"got neither, expected exactly one of k and indices"),
+    ({"indices": torch.tensor([0])}, r"got k=1 and indices, expected exactly one of k and indices"),
+    ({"k": None, "indices": [0]}, r"indices is list, expected an int64 tensor \[\.\.\., k\] or \[k\]"),
+    ({"k": None, "indices": torch.tensor([0.0])}, r"indices is torch\.float32, expected an int64"),
+    ({"k": None, "indices": torch.tensor(0)}, r"indices is torch\.int64, expected an int64 tensor"),
+    (
+        {"k": None, "indices": torch.zeros(3, 1).long()},
+        r"indices has shape \[3, 1\], expected \[k\] or \[2\] with a last axis \[k\]",
+    ),
+    ({"k": None, "indices": torch.tensor([0, 3])}, "indices holds 3, expected token ids from 0 to 2"),
+    ({"k": None, "indices": torch.tensor([-1])}, "indices holds -1, expected token ids from 0 to 2"),
+    ({"k": None, "indices": torch.tensor([[0, 1], [2, 2]])}, "indices holds a token twice in one row"),
+    ({"k": None, "indices": torch.tensor([2, 0, 2])}, "indices holds a token twice in one row"),
+    ({"tokens": TOKENS.int()}, r"tokens is torch\.int32, expected an int64 tensor"),
+    ({"tokens": [0, 2]}, "tokens is list, expected an int64 tensor"),
+    ({"tokens": TOKENS[:1]}, r"tokens has shape \[1\], expected \[2\] like logp_all .* without its last"),
+    ({"tokens": torch.tensor([0, 3])}, "tokens holds the id 3, expected 0 to 2"),
+    (
+        {"logp_all": P[None], "ref_logp_all": Q[None], "tokens": torch.tensor([[0, 3]])},
+        "tokens holds the id 3, expected 0 to 2",
+    ),
+    ({"tokens": torch.tensor([-1, 0])}, "tokens holds the id -1, expected 0 to 2"),
+    ({"tail_weight": torch.tensor([1.0, -0.1])}, "tail_weight is negative or NaN somewhere"),
+    ({"tail_weight": torch.tensor([1.0, math.nan])}, "tail_weight is negative or NaN somewhere"),
+    ({"tail_weight": torch.ones(2, 1)}, r"tail_weight has shape \[2, 1\], expected \[2\] like tokens"),
+    (
+        {"head_from": "sampler"},
+        r"head_from='sampler' needs behavior_logp_all \[\.\.\., vocab\], got None",
+    ),
+    ({"head_from": "teacher"}, "unknown head_from 'teacher'.*Known: policy, reference, sampler"),
+    ({"form": "bregmann"}, r"unknown form 'bregmann'\. Did you mean 'bregman'\? Known: bregman, generic"),
+    ({"behavior_logp_all": P[:1]}, r"behavior_logp_all has shape \[1, 3\], expected \[2, 3\]"),
+    ({"behavior_logp_all": P * math.nan}, r"behavior_logp_all is NaN at \[0, 0\]"),
+    ({"logp_all": P - 1}, r"^logp_all has a row \[0\] whose probabilities sum to 0\.367879"),
+    ({"ref_logp_all": Q + 1}, r"^ref_logp_all has a row \[0\] whose probabilities sum to 2\.71828"),
+    ({"ref_logp_all": Q[:1]}, r"ref_logp_all has shape \[1, 3\], expected \[2, 3\] like logp_all"),
+    ({"logp_all": P * math.nan}, r"logp_all is NaN at \[0, 0\]"),
+    ({"divergence": "pearsn"}, r"unknown divergence 'pearsn'\. Did you mean 'pearson'"),
+    # sampled outside the head, where the policy or the reference has no probability
+    (
+        {"logp_all": LOST, "k": None, "indices": torch.tensor([1])},
+        r"logp_all of the sampled tokens is -inf at \[0\], expected finite",
+    ),
+    (
+        {"ref_logp_all": LOST, "k": None, "indices": torch.tensor([1])},
+        r"ref_logp_all of the sampled tokens is -inf at \[0\], expected finite",
+    ),
+]
+
+
+def check_refused(changes, wanted):
+    given = {"divergence": "reverse_kl", "logp_all": P, "ref_logp_all": Q, "tokens": TOKENS, "k": 1}
+    with pytest.raises(ValueError, match=wanted):
+        top_k_f_divergence(**given | changes)
+
+
+@pytest.mark.parametrize(("changes", "wanted"), REFUSED)
+def test_what_is_refused(changes, wanted, as_installed):
+    check_refused(changes, wanted)
+
+
+@pytest.mark.parametrize("name", ["reverse_kl", "pearson", "forward_kl", "neyman"])
+def test_an_infinite_head_is_refused_by_name_and_place(name):
+    lost_by_policy = name in ("forward_kl", "neyman")
+    p, q = (LOST, Q) if lost_by_policy else (Q, LOST)
+    who = ("reference", "policy") if lost_by_policy else ("policy", "reference")
+    words = rf"{name} is infinite at \[0, 0\]: the {who[0]} has probability where the {who[1]} has none"
+    with pytest.raises(ValueError, match=words):
+        top_k_f_divergence(name, p, q, torch.tensor([1, 1]), indices=torch.tensor([0]))
+
+
+def test_weights_of_zero_and_of_infinity_are_let_through_as_they_are():
+    out = top_k_reverse_kl(P, Q, TOKENS, k=0, tail_weight=torch.tensor([0.0, 2.0], dtype=torch.float64))
+    plain = top_k_reverse_kl(P, Q, TOKENS, k=0)
+    assert out.tolist() == [0.0, 2 * plain[1].item()]
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "target", "form", "k", "head_from", "tail"),
+    [
+        ("top_k_reverse_kl(2)", None, "reverse_kl", "bregman", 2, "policy", True),
+        ("top_k_reverse_kl(2, published)", None, "reverse_kl", "published", 2, "policy", True),
+        (
+            "top_k_reverse_kl(2,published)",
+            "top_k_reverse_kl(2, published)",
+            "reverse_kl",
+            "published",
+            2,
+            "policy",
+            True,
+        ),
+        ("top_k_reverse_kl(2, bregman)", "top_k_reverse_kl(2)", "reverse_kl", "bregman", 2, "policy", True),
+        ("top_k_forward_kl(8, generic)", None, "forward_kl", "generic", 8, "reference", True),
+        ("top_k_f_divergence(pearson, 4)", None, "pearson", "bregman", 4, "policy", True),
+        ("top_k_f_divergence(pearson, 4, generic)", None, "pearson", "generic", 4, "policy", True),
+        ("top_k_f_divergence(amari_alpha(0.5), 0)", None, "amari_alpha(0.5)", "bregman", 0, "policy", True),
+        ("truncated_kl(32)", None, "reverse_kl", "bregman", 32, "policy", False),
+        ("truncated_kl(32, generic)", None, "reverse_kl", "generic", 32, "policy", False),
+    ],
+)
+def test_members_by_name(name, written, target, form, k, head_from, tail):
+    entry = get_estimator(name)
+    assert (entry.name, entry.target, entry.inputs) == (written or name, target, "top_k")
+    choices = entry.fn
+    assert (choices.divergence.name, choices.form, choices.k) == (target, form, k)
+    assert (choices.head_from, choices.tail, choices.indices) == (head_from, tail, None)
+    assert get_estimator(entry.name).name == entry.name
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("top_k_reverse_kl()", r"top_k_reverse_kl\(\) has k = '', expected a whole number from 0 to vocab"),
+        ("top_k_reverse_kl(-1)", "has k = '-1', expected a whole number"),
+        ("top_k_reverse_kl(2.5)", r"has k = '2\.5', expected a whole number"),
+        ("top_k_reverse_kl(2, publish)", "unknown form 'publish'. Did you mean 'published'"),
+        ("top_k_f_divergence(pearsn, 2)", "unknown divergence 'pearsn'. Did you mean 'pearson'"),
+        ("top_k_f_divergence(pearson, 2, publish)", "unknown form 'publish'. Did you mean 'published'"),
+        ("top_k_f_divergence(2)", "unknown divergence ''"),
+        (
+            "top_k_reverse(2)",
+            r"unknown estimator 'top_k_reverse\(2\)'. Did you mean 'top_k_reverse_kl\(32\)'",
+        ),
+        ("top_k_reverse_kl", "unknown estimator 'top_k_reverse_kl'. Did you mean"),
+    ],
+)
+def test_members_that_cannot_be_read(name, wanted, as_installed):
+    with pytest.raises(ValueError, match=wanted):
+        get_estimator(name)

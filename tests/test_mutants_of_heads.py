@@ -1,0 +1,169 @@
+"""A mutated symbol in what splits a divergence over the vocabulary is noticed; see test_mutants."""
+
+import ast
+import inspect
+import textwrap
+from collections import Counter
+
+import jaxtyping
+import pytest
+import sympy
+import torch
+
+from kl_companion import prefix_tree
+from kl_companion.auditing import objectives as objectives_module
+from kl_companion.auditing.objectives import Objective, field, value
+from kl_companion.estimators import sampled, top_k
+from kl_companion.estimators.sampled import FORMS
+from kl_companion.theory import masked
+from tests.auditing.test_objectives import oracle
+from tests.estimators import test_top_k as heads
+from tests.estimators.test_forms import check_form, check_form_in_symbols
+from tests.estimators.test_top_k_edges import REFUSED, check_holes, check_refused
+from tests.mutation import mutants
+from tests.test_mutants import UNCHANGED, define, noticed
+from tests.theory import test_masked as splits
+
+LOGS = sympy.symbols("a b", real=True)
+
+
+def survivors(original, module, install, check):
+    """Counter of the mutants that a check lets pass; ``install`` puts one in place of the original."""
+    left, function = Counter(), inspect.unwrap(original)
+    for description, mutated in mutants(textwrap.dedent(inspect.getsource(function)), branches=True):
+
+        def judge(mutated=mutated):
+            with pytest.MonkeyPatch.context() as patch:
+                # the formula itself has to be wrong: the checker of types would answer first
+                patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+                install(patch, define(mutated, module, function.__name__))
+                try:
+                    check()
+                except pytest.fail.Exception:  # what should have been refused was not
+                    return False
+                return True
+
+        if not noticed(judge):
+            left[description] += 1
+    return left
+
+
+def in_module(module, original):
+    return lambda patch, fn: patch.setattr(module, original.__name__, fn)
+
+
+def test_mutants_of_the_forms():
+    def check():
+        for name in ("reverse_kl", "forward_kl", "pearson", "amari_alpha(0.5)"):
+            for form in FORMS:
+                check_form(name, form, sampled.kf_plus_plus)
+                check_form_in_symbols(name, form, sampled.kf_plus_plus)
+        check_form("reverse_kl", "bregman", lambda name, _: sampled.kf_plus_plus(name))
+        with pytest.raises(ValueError, match="unknown form"):
+            sampled.kf_plus_plus("pearson", "other")
+
+    original = sampled.kf_plus_plus
+    assert survivors(original, sampled, in_module(sampled, original), check) == UNCHANGED
+
+
+def top_k_is_right():
+    for changes, wanted in REFUSED:
+        check_refused(changes, wanted)
+    heads.check_weight()
+    for head_from in heads.HEADS:
+        heads.check_expectation("reverse_kl", "published", head_from, worlds=[(0, 3)])
+    for form in FORMS:
+        heads.check_truncated("forward_kl", form)
+    heads.check_axes()
+    heads.check_every_sample("amari_alpha(0.5)", "published")
+    check_holes("pearson", "bregman")
+
+
+SAME_METHOD = {
+    "__post_init__": Counter(),
+    "sampled": Counter(),
+    "head": Counter(),
+    # ids have no gradient; policy and reference have the same shape
+    "head_indices": Counter({".detach() dropped": 1, "logp_all to ref_logp_all": 2}),
+    # again; and fillers of what is masked out
+    "__call__": Counter({"logp_all to ref_logp_all": 2, "0.0 to 1.0": 2}),
+}
+
+
+@pytest.mark.parametrize("method", list(SAME_METHOD))
+def test_mutants_of_top_k(method):
+    original = vars(top_k.TopK)[method]
+    is_property = isinstance(original, property)
+
+    def install(patch, fn):
+        patch.setattr(top_k.TopK, method, property(fn) if is_property else fn)
+
+    left = survivors(original.fget if is_property else original, top_k, install, top_k_is_right)
+    assert left == UNCHANGED + SAME_METHOD[method]
+
+
+@pytest.mark.parametrize("function", ["_checked", "_check_tokens"])
+def test_mutants_of_the_checks_of_ids(function):
+    original = getattr(top_k, function)
+    assert survivors(original, top_k, in_module(top_k, original), top_k_is_right) == UNCHANGED
+
+
+def split_is_right():
+    assert masked.head_entry("reverse_kl")(*LOGS) == masked.head_entry("reverse_kl", "bregman")(*LOGS)
+    assert masked.head_entry("reverse_kl")(*LOGS) != masked.head_entry("reverse_kl", "generic")(*LOGS)
+    for name in ("amari_alpha(0.5)", "pearson", "reverse_kl"):
+        splits.check_split(name)
+    for divergence, tails in (("reverse_kl", splits.REVERSE_TAILS), ("forward_kl", splits.FORWARD_TAILS)):
+        for tail in tails:
+            splits.check_mixed(divergence, "generic", tail)
+
+
+# at w = 2 a unit is 1 or -1, its own inverse, and another point than 2 would do; zero has no sign
+SAME_SPLIT = {"_constant": Counter(["2 to 3", "Div to Mult", "operands of Sub exchanged"])}
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["head_entry", "head_value", "head_weight", "_constant", "split", "_difference", "split_of"],
+)
+def test_mutants_of_splits(function):
+    original = getattr(masked, function)
+
+    def install(patch, fn):
+        patch.setattr(masked, function, fn)
+        if hasattr(splits, function):
+            patch.setattr(splits, function, fn)
+
+    left = survivors(original, masked, install, split_is_right)
+    assert left == UNCHANGED + SAME_SPLIT.get(function, Counter())
+
+
+def mass_is_right(name, fn):
+    """On a tree where policy and reference disagree about their likeliest tokens."""
+    problem = prefix_tree(3, 2, seed=2, eos=True, off_policy=True)
+    theta, mine = problem.logits.clone().requires_grad_(), Objective(name, fn, "", "")
+    truth = oracle(name, problem, theta)
+    (gradient,) = torch.autograd.grad(truth, theta)
+    same = abs(value(mine, problem) - truth.item()) < 1e-12
+    return same and torch.allclose(field(mine, problem), gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("whose", ["policy", "reference"])
+@pytest.mark.parametrize("k", [1, 2])
+def test_mutants_of_the_mass_of_a_head(k, whose):
+    tree = ast.parse(inspect.getsource(inspect.unwrap(objectives_module._add_head_mass)))
+    inner = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "mass")
+    prefix = "" if whose == "policy" else "reference_"
+    left = Counter()
+    for description, mutated in mutants(ast.unparse(inner), branches=True):
+
+        def check(mutated=mutated):
+            names = {**vars(objectives_module), "k": k, "whose": whose}
+            exec(mutated, names)
+            return mass_is_right(f"token_{prefix}top_{k}_mass", names["mass"])
+
+        if not noticed(check):
+            left[description] += 1
+    # which entries are largest has no gradient, and one of the two ways is not taken
+    other = ".ref_logp_all to .logp_all" if whose == "policy" else ".logp_all to .ref_logp_all"
+    assert left == UNCHANGED + Counter([".detach() dropped", other])

@@ -138,38 +138,45 @@ def figure(
     alt: str,
     size: tuple[float, float] = (6.4, 3.8),
     columns: int = 1,
+    rows: int = 1,
     caption: str | None = None,
 ) -> ThemedFigure:
     """Draw a figure in every variant that a page may need.
 
     Args:
-        draw: Called once per variant with one `Axes`, or with a list of `columns` of them. It must only draw.
+        draw: Called once per variant with one `Axes`, or with a list of `rows * columns` of them, row by
+            row. It must only draw.
         alt: What the figure shows, in a sentence.
         size: Width and height in inches of the whole figure on a wide screen.
-        columns: Number of panels: side by side on a wide screen, one below the other on a narrow one.
+        columns: Panels side by side on a wide screen; on a narrow one all stand one below the other.
+        rows: Rows of panels on a wide screen.
         caption: Text below the figure.
 
     Returns:
         The figure; the same drawing gives the same bytes.
 
     Raises:
-        ValueError: No text in `alt`, fewer than one column, or a size that is not positive.
+        ValueError: No text in `alt`, fewer than one column or row, or a size that is not positive.
         ImportError: matplotlib or seaborn is missing (extra `book`).
     """
     if not alt.strip():
         raise ValueError("alt is empty: say in a sentence what the figure shows")
     if columns < 1:
         raise ValueError(f"columns is {columns}, wanted at least 1")
+    if rows < 1:
+        raise ValueError(f"rows is {rows}, wanted at least 1")
     if min(size) <= 0:
         raise ValueError(f"size is {size}, wanted positive inches (width, height)")
     width, height = size
-    narrow = (_NARROW_INCHES, height * columns if columns > 1 else min(height, 3.6))
+    panels = rows * columns
+    narrow = (_NARROW_INCHES, height / rows * panels if panels > 1 else min(height, 3.6))
     svg: dict[str, bytes] = {}
     png = b""
-    for layout, inches in (("wide", (width, height)), ("narrow", narrow)):
+    layouts = (("wide", (width, height), (rows, columns)), ("narrow", narrow, (panels, 1)))
+    for layout, inches, shape in layouts:
         for theme in ("light", "dark"):
             with _themed(theme):
-                drawn = _draw(draw, inches, columns, stacked=layout == "narrow")
+                drawn = _draw(draw, inches, shape)
                 svg[f"{theme}-{layout}"] = _save(
                     drawn, format="svg", transparent=True, metadata={"Date": None}
                 )
@@ -209,14 +216,13 @@ def _themed(theme: str) -> AbstractContextManager[None]:
     return context
 
 
-def _draw(draw: Callable[[Any], object], inches: tuple[float, float], columns: int, *, stacked: bool) -> Any:
+def _draw(draw: Callable[[Any], object], inches: tuple[float, float], shape: tuple[int, int]) -> Any:
     """A figure that belongs to no window and no global state, filled by the caller's function."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=inches, layout="constrained")
-    shape = (columns, 1) if stacked else (1, columns)
     axes = [axis for row in drawn.subplots(*shape, squeeze=False) for axis in row]
-    draw(axes[0] if columns == 1 else axes)
+    draw(axes[0] if len(axes) == 1 else axes)
     return drawn
 
 

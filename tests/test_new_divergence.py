@@ -1,7 +1,7 @@
 """A new f is one line: registered for a moment here, it passes every check that is written per divergence.
 
 Only the oracles are told what the generator is. Le Cam's is registered with a slope at t = 1, so that its
-three forms differ; Jeffreys' is the sum of the two KLs.
+three forms differ; Jeffreys' is the sum of the two KLs; both are their own duals, and the third is not.
 """
 
 import inspect
@@ -63,6 +63,16 @@ NEW = {
         log(2),
         (W - 1) * log(W),
         1 - W - log(W),
+    ),
+    # (t - 1)^2 / (t + 3), with slope 1 - 16/(t + 3)^2; its dual (t - 1)^2 / (3 t + 1) is another
+    "skew_le_cam": New(
+        (T - 1) ** 2 / (T + 3),
+        lambda t: t - 5 + 16 / (t + 3),
+        lambda t: (t - 1) ** 2 / (t + 3),
+        0.0,
+        Rational(1, 5),
+        (1 - W) ** 2 / (3 * W + 1),
+        1 - 16 * W**2 / (3 * W + 1) ** 2,
     ),
 }
 REGISTRIES = (DIVERGENCES, ESTIMATORS, OBJECTIVES)
@@ -195,12 +205,12 @@ def test_its_objectives_and_audits(name):
 
 
 def test_what_was_typed_in_is_what_is_registered():
-    le_cam, jeffreys = (DIVERGENCES[n] for n in NEW)
+    le_cam, jeffreys, skew = (DIVERGENCES[n] for n in NEW)
     assert le_cam.slope == Rational(-1, 2)
     assert sympy.simplify(le_cam.as_given.f - (1 - T) / (1 + T)) == 0
     assert jeffreys.slope == 0
     assert jeffreys.as_given is jeffreys
-    assert (le_cam.curvature, jeffreys.curvature) == (Rational(1, 2), 2)
+    assert (le_cam.curvature, jeffreys.curvature, skew.curvature) == (Rational(1, 2), 2, Rational(1, 2))
     assert calculus.match_divergence(jeffreys.f, max_terms=2) == {"jeffreys": 1}
     s = sympy.Symbol("s", real=True)
     assert sympy.simplify(inverse_slope(le_cam).subs(s, Rational(3, 8)) - 3) == 0  # 1/2 - 2/16

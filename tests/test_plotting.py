@@ -95,6 +95,7 @@ def shape(svg: bytes) -> tuple[float, float]:
     [
         ({"alt": " "}, "alt is empty"),
         ({"alt": "x", "columns": 0}, "columns is 0"),
+        ({"alt": "x", "rows": 0}, "rows is 0"),
         ({"alt": "x", "size": (0, 3)}, r"size is \(0, 3\)"),
     ],
 )

@@ -21,7 +21,7 @@ import sympy
 import torch
 
 from kl_companion.checks import check_choice, check_distribution
-from kl_companion.divergences import Divergence, T, W, get_divergence, tidy
+from kl_companion.divergences import Divergence, T, W, get_divergence
 from kl_companion.estimators.sampled import FORMS, Form, kf_plus_plus
 from kl_companion.theory.calculus import LOGP, gradient_weight, in_ratio, trace, value, vanishes
 
@@ -64,8 +64,9 @@ def head_weight(head: Entry) -> sympy.Expr:
 
 
 def _constant(expr: sympy.Expr, unit: sympy.Expr) -> sympy.Expr | None:
-    """c with expr = c * unit identically in W, or None."""
-    c = sympy.nsimplify(sympy.simplify((expr / unit).subs(W, 2)), rational=True)
+    """c with expr = c * unit identically in W, or None; read off at one point, then tried at all."""
+    at_two = sympy.N((expr / unit).subs(W, 2), 50)
+    c = sympy.nsimplify(at_two, rational=True, tolerance=1e-30)
     return c if vanishes(expr - c * unit) else None
 
 
@@ -85,14 +86,14 @@ def split(head: Entry, tail: Entry, divergence: str | Divergence) -> Split:
     """
     d = get_divergence(divergence)
     exact = d.dual.subs(T, W)  # Q f~(P/Q) divided by P
-    values = [_constant(tidy(x - exact), 1 - W) for x in (head_value(head), value(tail))]
-    weights = [_constant(tidy(x - d.phi), sympy.S.One) for x in (head_weight(head), gradient_weight(tail))]
+    values = [_constant(x - exact, 1 - W) for x in (head_value(head), value(tail))]
+    weights = [_constant(x - d.phi, sympy.S.One) for x in (head_weight(head), gradient_weight(tail))]
     return Split(_difference(values), _difference(weights))
 
 
 def _difference(constants: list[sympy.Expr | None]) -> sympy.Expr | None:
     head, tail = constants
-    return None if head is None or tail is None else sympy.simplify(head - tail)
+    return None if head is None or tail is None else head - tail
 
 
 def split_of(divergence: str | Divergence, form: Form) -> Split:

@@ -51,7 +51,7 @@ def forward_form_with_the_head_of_the_reverse() -> Evidence:
     return Evidence(
         _value(printed, forward=True),
         _value(FORWARD, forward=True),
-        agrees_with="EMA-eq27",
+        agrees_with="EMA-5.3-partition",
         correction=(
             "the head is the sum of pi_ref log(pi_ref/pi). This is right in value; for the gradient head and "
             "tail need one f as well (EMA-alg2)"

@@ -100,11 +100,12 @@ def weights(problem: Problem) -> torch.Tensor:
 
 def bias(
     split: Split,
-    truth: Callable[..., torch.Tensor],
+    truth: Callable[..., torch.Tensor] | tuple[float | torch.Tensor, torch.Tensor],
     chosen: torch.Tensor,
     problem: Problem,
     weight: torch.Tensor | None = None,
 ) -> tuple[float, torch.Tensor]:
-    """(bias of the value, bias of the gradient)."""
-    (value, gradient), (right, slope) = averaged(split, chosen, problem, weight), exact(truth, problem)
+    """(bias of the value, bias of the gradient); ``truth`` is a divergence, or what `exact` says of one."""
+    right, slope = exact(truth, problem) if callable(truth) else truth
+    value, gradient = averaged(split, chosen, problem, weight)
     return value - right, gradient - slope

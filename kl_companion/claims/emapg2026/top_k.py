@@ -62,13 +62,13 @@ def algorithm(
     split, truth, sign = PUBLISHED[direction]
     printed, corrected = [], []
     for problem in sampled_elsewhere()[:6] if elsewhere else bandits():
-        rho = weights(problem) if elsewhere else None
+        rho, right = weights(problem) if elsewhere else None, exact(truth, problem)
         for chosen in sets(problem):
-            value, gradient = bias(split, truth, chosen, problem, rho)
+            value, gradient = bias(split, right, chosen, problem, rho)
             printed += [abs(value), apart(gradient, 0.0)]
             corrected += [abs(value), apart(gradient, sign * mass_gradient(chosen, problem))]
             for repaired in REPAIRED[direction]:
-                value, gradient = bias(repaired, truth, chosen, problem, rho)
+                value, gradient = bias(repaired, right, chosen, problem, rho)
                 corrected += [abs(value), apart(gradient, 0.0)]
     small = at_the_reference()
     _, off = bias(split, truth, torch.tensor([True, False, False, False]), small)

@@ -174,9 +174,16 @@ def figure(
     png = b""
     layouts = (("wide", (width, height), (rows, columns)), ("narrow", narrow, (panels, 1)))
     for layout, inches, shape in layouts:
+        places: list[Any] = []  # of the panels: worked out once, because it takes half of the time
         for theme in ("light", "dark"):
             with _themed(theme):
                 drawn = _draw(draw, inches, shape)
+                if not places:
+                    drawn.get_layout_engine().execute(drawn)
+                    places = [axis.get_position() for axis in drawn.axes]
+                drawn.set_layout_engine("none")
+                for axis, place in zip(drawn.axes, places, strict=True):
+                    axis.set_position(place)
                 svg[f"{theme}-{layout}"] = _save(
                     drawn, format="svg", transparent=True, metadata={"Date": None}
                 )

@@ -1,5 +1,7 @@
 """Top-k estimators inside a rollout and a loss: masks, padding, and a ratio that weights the tail only."""
 
+import dataclasses
+
 import jaxtyping
 import pytest
 import torch
@@ -149,10 +151,20 @@ def test_the_head_may_be_the_samplers():
     assert not torch.allclose(found, reference)
 
 
+def test_on_policy_the_sampler_is_the_policy():
+    leaf, ro = rollout(NAN)
+    found = per_token(with_head_of("sampler"), ro)
+    assert torch.equal(found, per_token(with_head_of("policy"), ro))
+    (gradient,) = torch.autograd.grad(found.sum(), leaf, retain_graph=True)
+    (wanted,) = torch.autograd.grad(per_token(with_head_of("policy"), ro).sum(), leaf)
+    assert torch.equal(gradient[MASK.bool()], wanted[MASK.bool()])
+
+
 def test_the_samplers_head_needs_the_samplers_logits():
-    _, on_policy = rollout()
+    _, ro = rollout(0.0)
+    elsewhere = dataclasses.replace(ro, behavior_logp=ro.logp.detach() - 0.1)
     with pytest.raises(ValueError, match="head_from='sampler' needs behavior_logp_all"):
-        per_token(with_head_of("sampler"), on_policy)
+        per_token(with_head_of("sampler"), elsewhere)
 
 
 @pytest.mark.parametrize(

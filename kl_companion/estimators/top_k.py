@@ -13,6 +13,7 @@ what any head and tail leave behind.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -65,8 +66,10 @@ class TopK:
         if (self.k is None) == (self.indices is None):
             given = "neither" if self.k is None else f"k={self.k} and indices"
             raise ValueError(f"got {given}, expected exactly one of k and indices")
-        if self.k is not None and (isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 0):
-            raise ValueError(f"k is {self.k!r}, expected a whole number from 0 to vocab")
+        if self.k is not None:
+            if isinstance(self.k, bool) or not hasattr(self.k, "__index__") or operator.index(self.k) < 0:
+                raise ValueError(f"k is {self.k!r}, expected a whole number from 0 to vocab")
+            object.__setattr__(self, "k", operator.index(self.k))  # NumPy's numbers too
 
     @property
     def sampled(self) -> Callable[..., torch.Tensor]:
@@ -332,9 +335,8 @@ def _any_member(text: str) -> Estimator:
     parts = [x.strip() for x in text.rsplit(",", 2)]
     named = 2 if len(parts) == 3 and not parts[2].isdigit() else 1
     divergence, rest = ",".join(parts[:-named]), ", ".join(parts[-named:])
-    return _member(rest, divergence, "policy", "top_k_f_divergence")._replace(
-        name=f"top_k_f_divergence({get_divergence(divergence).name}, {rest})"
-    )
+    entry = _member(rest, divergence, "policy", "top_k_f_divergence")
+    return entry._replace(name=entry.name.replace("(", f"({entry.target}, ", 1))
 
 
 ESTIMATOR_FAMILIES["top_k_reverse_kl"] = lambda x: _member(x, "reverse_kl", "policy", "top_k_reverse_kl")

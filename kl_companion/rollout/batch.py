@@ -204,6 +204,8 @@ def _top_k(entry: Estimator, rollout: Rollout, options: dict[str, Any]) -> torch
     inside = rollout.completion_mask.bool()
     if rollout.behavior_logits is not None:
         options = {"behavior_logp_all": rollout.behavior_logp_all[inside], **options}
+    elif rollout.behavior_logp is None:  # on-policy: the policy is the sampler
+        options = {"behavior_logp_all": rollout.logp_all[inside].detach(), **options}
     weight = options.get("tail_weight")
     if weight is not None:
         checks.check_shape("tail_weight", weight, inside.shape, "completion_mask [batch, seq]")

@@ -3,13 +3,19 @@
 import math
 
 import jaxtyping
+import numpy
 import pytest
 import torch
 
 from kl_companion.divergences import DIVERGENCES, get_divergence
 from kl_companion.estimators import get_estimator
 from kl_companion.estimators.sampled import FORMS
-from kl_companion.estimators.top_k import top_k_f_divergence, top_k_reverse_kl, truncated_f_divergence
+from kl_companion.estimators.top_k import (
+    TopK,
+    top_k_f_divergence,
+    top_k_reverse_kl,
+    truncated_f_divergence,
+)
 from kl_companion.estimators.vocabulary import f_divergence
 from tests.estimators.test_top_k import every_sample, world
 from tests.oracles import top_k as oracle
@@ -198,6 +204,10 @@ def test_weights_of_zero_and_of_infinity_are_let_through_as_they_are():
     assert out.tolist() == [0.0, 2 * plain[1].item()]
 
 
+def test_the_size_may_be_any_whole_number():
+    assert TopK(get_divergence("pearson"), numpy.int64(3)).k == 3
+
+
 # Names.
 
 
@@ -218,6 +228,15 @@ def test_weights_of_zero_and_of_infinity_are_let_through_as_they_are():
         ("top_k_reverse_kl(2, bregman)", "top_k_reverse_kl(2)", "reverse_kl", "bregman", 2, "policy", True),
         ("top_k_forward_kl(8, generic)", None, "forward_kl", "generic", 8, "reference", True),
         ("top_k_f_divergence(pearson, 4)", None, "pearson", "bregman", 4, "policy", True),
+        (
+            "top_k_f_divergence(pearson, 4, bregman)",
+            "top_k_f_divergence(pearson, 4)",
+            "pearson",
+            "bregman",
+            4,
+            "policy",
+            True,
+        ),
         ("top_k_f_divergence(pearson, 4, generic)", None, "pearson", "generic", 4, "policy", True),
         ("top_k_f_divergence(amari_alpha(0.5), 0)", None, "amari_alpha(0.5)", "bregman", 0, "policy", True),
         ("truncated_kl(32)", None, "reverse_kl", "bregman", 32, "policy", False),

@@ -100,7 +100,7 @@ def weights(problem: Problem) -> torch.Tensor:
 
 def bias(
     split: Split,
-    truth: Callable[..., torch.Tensor] | tuple[float | torch.Tensor, torch.Tensor],
+    truth: Callable[..., torch.Tensor] | tuple[float, torch.Tensor],
     chosen: torch.Tensor,
     problem: Problem,
     weight: torch.Tensor | None = None,

@@ -204,7 +204,7 @@ def test_weights_of_zero_and_of_infinity_are_let_through_as_they_are():
     assert out.tolist() == [0.0, 2 * plain[1].item()]
 
 
-def test_the_size_may_be_any_whole_number():
+def test_the_size_may_be_any_whole_number(as_installed):
     assert TopK(get_divergence("pearson"), numpy.int64(3)).k == 3
 
 

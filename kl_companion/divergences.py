@@ -316,8 +316,32 @@ def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Callable[
     f vanishes to second order at t = 1, where exp(u) would leave the rounding of 1; written with expm1
     and log1p it is as accurate as u itself is known (relative error of a few eps/|u|).
     """
-    f = divergence.dual if dual else divergence.f
-    in_log = sympy.expand(sympy.powsimp(sympy.expand(f.subs(T, sympy.exp(_U)))))
+    return _function_of_log(divergence.dual if dual else divergence.f)
+
+
+@cache
+def _slopes_of_log(
+    divergence: Divergence,
+) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
+    """f'(e^u) as a function of u, for u <= 0; and of -u, through the dual, for u >= 0."""
+    dual = divergence.dual
+    above = tidy(dual - T * sympy.diff(dual, T))  # f'(t) = f*(1/t) - (1/t) f*'(1/t), as a function of 1/t
+    return _function_of_log(divergence.derivative), _function_of_log(above)
+
+
+def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
+    """f'(t), a weight in front of the score, from log t; without overflow where f' is bounded.
+
+    As accurate near t = 1, where f' vanishes, as log t itself.
+    """
+    below, above = _slopes_of_log(divergence)
+    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
+    return torch.where(log_t > 0, above(-high), below(low))
+
+
+def _function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
+    """An expression in ``T`` as a function of the tensor u = log t, with expm1 and log1p."""
+    in_log = sympy.expand(sympy.powsimp(sympy.expand(expr.subs(T, sympy.exp(_U)))))
     small = in_log.replace(sympy.exp, lambda a: 1 + expm1(a)).replace(sympy.log, _log_of_small)
     return torch_function(sympy.expand(small), _U)
 
@@ -325,12 +349,15 @@ def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Callable[
 def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
     """f(t) (or its dual) where t may overflow: f(t) below t = 1 and t times the dual of 1/t above.
 
-    The same number in either form, but no infinity is subtracted from another.
+    The same number in either form, but no infinity is subtracted from another; and where infinity would
+    meet zero (t log t times 1/t), f(t) is taken after all.
     """
+    direct = generator_of_log(divergence, dual=dual)
     low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
-    below = generator_of_log(divergence, dual=dual)(low)
     above = high.exp() * generator_of_log(divergence, dual=not dual)(-high)
-    return torch.where(log_t > 0, above, below)
+    if above.isnan().any():
+        above = torch.where(above.isnan(), direct(log_t), above)
+    return torch.where(log_t > 0, above, direct(low))
 
 
 def _log_of_small(argument: sympy.Expr) -> sympy.Expr:

@@ -10,13 +10,15 @@ import pytest
 import sympy
 import torch
 
-from kl_companion import prefix_tree
+from kl_companion import divergences, prefix_tree
 from kl_companion.auditing import objectives as objectives_module
 from kl_companion.auditing.objectives import Objective, field, value
+from kl_companion.divergences import T, make_divergence
 from kl_companion.estimators import sampled, top_k
 from kl_companion.estimators.sampled import FORMS
 from kl_companion.theory import masked
 from tests.auditing.test_objectives import oracle
+from tests.estimators import test_forms as forms
 from tests.estimators import test_top_k as heads
 from tests.estimators.test_forms import check_form, check_form_in_symbols
 from tests.estimators.test_top_k_edges import REFUSED, check_holes, check_refused
@@ -62,8 +64,29 @@ def test_mutants_of_the_forms():
         with pytest.raises(ValueError, match="unknown form"):
             sampled.kf_plus_plus("pearson", "other")
 
-    original = sampled.kf_plus_plus
-    assert survivors(original, sampled, in_module(sampled, original), check) == UNCHANGED
+    for original, same in ((sampled.kf_plus_plus, AGAIN), (sampled.with_weight, ZERO)):
+        left = survivors(original, sampled, in_module(sampled, original), check)
+        assert left == UNCHANGED + same
+
+
+AGAIN = Counter([".detach() dropped"])  # value and weight are detached once more
+ZERO = Counter(["stop_gradient dropped"])  # of the weight: its own gradient is multiplied by log r = 0
+
+
+def test_mutants_of_the_slopes():
+    for name in ("stable_slope", "_slopes_of_log"):
+        original = getattr(divergences, name)
+
+        def install(patch, fn, name=name):
+            patch.setattr(divergences, name, fn)
+            patch.setattr(forms, "stable_slope", divergences.stable_slope)
+
+        left = survivors(original, divergences, install, forms.check_slopes)
+        assert left == UNCHANGED + SAME_SLOPE[name]
+
+
+# below t = 1 nothing is cut off, and above it the other piece is taken
+SAME_SLOPE = {"stable_slope": Counter(["0.0 to 1.0"]), "_slopes_of_log": Counter()}
 
 
 def top_k_is_right():
@@ -113,13 +136,15 @@ def split_is_right():
     assert masked.head_entry("reverse_kl")(*LOGS) != masked.head_entry("reverse_kl", "generic")(*LOGS)
     for name in ("amari_alpha(0.5)", "pearson", "reverse_kl"):
         splits.check_split(name)
+    half = make_divergence("half", (1 - T) / (1 + T), source="test")  # f'(1) = -1/2, no whole number
+    assert tuple(masked.split_of(half, "published")) == (0, -sympy.Rational(1, 2))
     for divergence, tails in (("reverse_kl", splits.REVERSE_TAILS), ("forward_kl", splits.FORWARD_TAILS)):
         for tail in tails:
             splits.check_mixed(divergence, "generic", tail)
 
 
-# at w = 2 a unit is 1 or -1, its own inverse, and another point than 2 would do; zero has no sign
-SAME_SPLIT = {"_constant": Counter(["2 to 3", "Div to Mult", "operands of Sub exchanged"])}
+# at w = 2 a unit is 1 or -1, its own inverse, and another point or a digit more would do; zero has no sign
+SAME_SPLIT = {"_constant": Counter(["2 to 3", "50 to 51", "Div to Mult", "operands of Sub exchanged"])}
 
 
 @pytest.mark.parametrize(

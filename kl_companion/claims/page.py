@@ -25,6 +25,9 @@ NAMES = {
     "emapg2026": "EMA-PG",
 }
 _LETTERS = {
+    "alpha": "α",
+    "phi": "φ",
+    "psi": "ψ",
     "pi": "π",
     "rho": "ρ",
     "nabla": "∇",
@@ -45,6 +48,7 @@ def plain(text: str) -> str:
     text = re.sub(r"\\hat(?:\{(\w+)\}| (\w+))", lambda m: f"(estimate of {m[1] or m[2]})", text)
     text = re.sub(r"\\([a-zA-Z]+)", lambda m: _LETTERS.get(m[1], m[0]), text)
     text = re.sub(r"√\{([^{}]*)\}", r"√(\1)", text)
+    text = re.sub(r"\^\{([^{}]*)\}", r"^(\1)", text)
     return re.sub(r"_\{([^{}]*)\}", r"_\1", text)
 
 

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import sympy
+import torch
 
 from kl_companion.checks import check_choice, number
-from kl_companion.divergences import Divergence, T, get_divergence, stable_generator
+from kl_companion.divergences import Divergence, T, get_divergence, stable_generator, stable_slope
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 from kl_companion.ops import Array, exp, expm1, score_ratio, stop_gradient
 
@@ -29,6 +30,15 @@ def split_form(text: str) -> tuple[str, Form]:
     """``"pearson, generic"`` as ("pearson", "generic"); the form may be missing and is then "bregman"."""
     first, comma, last = text.rpartition(",")
     return (first.strip(), cast(Form, last.strip())) if comma else (text.strip(), "bregman")
+
+
+def with_weight(value: Array, weight: Array, logp: Array) -> Array:
+    """sg(value) + sg(weight) log r: this value, and ``weight`` times the score as its gradient.
+
+    Every unbiased estimate of one sample can be written so. Where value and weight grow large together,
+    as in r k3 at a large w, a product with r would make the gradient from their rounded difference.
+    """
+    return stop_gradient(value) + stop_gradient(weight) * (logp - stop_gradient(logp))
 
 
 @register_estimator("k1", target="reverse_kl", source="tang2025pitfalls, section 2.1 (vanilla)")
@@ -52,8 +62,11 @@ def k3(logp: Array, ref_logp: Array) -> Array:
 
 @register_estimator("k3_plus_plus", target="reverse_kl", source="emapg2026, table 1")
 def k3_plus_plus(logp: Array, ref_logp: Array) -> Array:
-    """r k3 with r = pi/sg(pi): the value of k3, and the gradient that sampling dropped."""
-    return score_ratio(logp) * k3(logp, ref_logp)
+    """r k3 with r = pi/sg(pi): the value of k3, with the part of the gradient that sampling dropped.
+
+    Written by its gradient, -log w times the score (emapg2026, eq (91)).
+    """
+    return with_weight(k3(logp, ref_logp), k1(logp, ref_logp), logp)
 
 
 @register_estimator("k4", target="reverse_kl", source="emapg2026, table 1")
@@ -105,16 +118,20 @@ def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callab
     """
     d = get_divergence(divergence)
     check_choice("form", form, FORMS)
-    written = d if form == "bregman" else d.as_given
-    baseline = d.slope if form == "published" else sympy.S.Zero
+    # w f(1/w) is the value and f'(1/w) the weight; the forms differ in where the given f stands
+    of_value = d if form == "bregman" else d.as_given
+    of_weight = d.as_given if form == "generic" else d
 
     def estimator(logp: Array, ref_logp: Array) -> Array:
         log_w = ref_logp - logp
         if isinstance(log_w, sympy.Expr):
-            sample = score_ratio(logp) * written.dual.subs(T, exp(log_w))
-            return sample - baseline * (logp - stop_gradient(logp))
-        sample = score_ratio(logp) * stable_generator(written, log_w, dual=True)
-        return sample - float(baseline) * (logp - stop_gradient(logp)) if baseline else sample
+            value = of_value.dual.subs(T, exp(log_w))
+            return with_weight(value, of_weight.derivative.subs(T, exp(-log_w)), logp)
+        log_w = log_w.detach()
+        value, weight = stable_generator(of_value, log_w, dual=True), stable_slope(of_weight, -log_w)
+        # beyond the dtype its largest number, because infinity times log r = 0 is not a number
+        largest = torch.finfo(weight.dtype).max
+        return with_weight(value, weight.clamp(-largest, largest), logp)
 
     return estimator
 

@@ -7,12 +7,14 @@ in gradient.
 
 from __future__ import annotations
 
+from functools import partial
+
 import sympy
 import torch
 
 from kl_companion.checks import check_distribution, check_shape
 from kl_companion.divergences import DIVERGENCES, Divergence, generator_of_log, get_divergence
-from kl_companion.estimators.registry import register_estimator
+from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 
 _MODERATE = 20.0  # log-ratios below which no power of t that stands in a generator overflows float32
 
@@ -94,3 +96,14 @@ def exact_kl(logp_all: torch.Tensor, ref_logp_all: torch.Tensor) -> torch.Tensor
 def exact_forward_kl(logp_all: torch.Tensor, ref_logp_all: torch.Tensor) -> torch.Tensor:
     """KL(reference || policy) of every row: [..., vocab] -> [...]. See `f_divergence` for errors."""
     return f_divergence(DIVERGENCES["forward_kl"], logp_all, ref_logp_all)
+
+
+def _member(text: str) -> Estimator:
+    """The estimator ``f_divergence(pearson)``: exact, of any divergence."""
+    d = get_divergence(text)
+    return Estimator(
+        f"f_divergence({d.name})", partial(f_divergence, d), d.name, "vocab", "emapg2026, eq (109)"
+    )
+
+
+ESTIMATOR_FAMILIES["f_divergence"] = _member

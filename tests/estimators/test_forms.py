@@ -6,8 +6,9 @@ import sympy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sympy import Rational, exp, log, sqrt
 
-from kl_companion.divergences import DIVERGENCES, T, W, make_divergence
+from kl_companion.divergences import DIVERGENCES, T, W, make_divergence, stable_slope
 from kl_companion.estimators import get_estimator
 from kl_companion.estimators.sampled import FORMS, k3_plus_plus, k4, k5, kf_plus_plus
 from kl_companion.estimators.top_k import truncated_f_divergence
@@ -188,3 +189,52 @@ def test_forms_that_cannot_be_read(name, wanted, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match=wanted):
         get_estimator(name)
+
+
+SLOPES = {  # f'(t), by hand
+    "reverse_kl": lambda t: log(t),
+    "forward_kl": lambda t: 1 - 1 / t,
+    "jensen_shannon": lambda t: log(2 * t / (1 + t)) / 2,
+    "squared_hellinger": lambda t: (1 - 1 / sqrt(t)) / 2,
+    "pearson": lambda t: 2 * t - 2,
+    "neyman": lambda t: 1 - 1 / t**2,
+    "total_variation": lambda t: sympy.sign(t - 1) / 2,
+    "amari_alpha(0.5)": lambda t: 4 - 4 / t ** Rational(1, 4),
+    "power_divergence(1.5)": lambda t: 2 * sqrt(t) - 2,
+}
+
+
+def check_slopes():
+    """f'(e^u) to a few units in the last place, near u = 0 and far from it, in both precisions."""
+    for dtype in (torch.float32, torch.float64):
+        eps = torch.finfo(dtype).eps
+        u = torch.tensor([-40.0, -3.0, -0.7, -1e-3, -1e-6, 0.0, 1e-5, 0.01, 0.9, 2.0, 30.0], dtype=dtype)
+        for name, slope in SLOPES.items():
+            exact = [sympy.N(slope(exp(Rational(float(x)))), 40) for x in u]
+            got = stable_slope(DIVERGENCES[name], u)
+            for x, mine, truth in zip(u.tolist(), got.tolist(), exact, strict=True):
+                assert abs(mine - truth) <= 32 * eps * (1 + abs(x)) * abs(truth), (name, x)
+
+
+def test_slopes():
+    assert set(SLOPES) == set(NAMES)
+    check_slopes()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_of_a_rare_sample_is_not_lost_to_rounding(name, form):
+    """A sampler may draw what the policy has all but dropped: w = e^50 and e^100, in float32."""
+    log_w = torch.tensor([-80.0, -30.0, 20.0, 50.0, 100.0])
+    logp = (-100.0 - log_w.clamp(min=0.0)).requires_grad_()
+    value = kf_plus_plus(name, form)(logp, logp.detach() + log_w)
+    (gradient,) = torch.autograd.grad(value.sum(), logp)
+    assert not value.isnan().any()
+    # what the float32 numbers stand for, exactly
+    u = (logp.double() - (logp.detach() + log_w).double()).detach()
+    shift = float(DIVERGENCES[name].slope) if form == "generic" else 0.0
+    for x, mine in zip(u.tolist(), gradient.tolist(), strict=True):
+        truth = float(sympy.N(SLOPES[name](exp(Rational(x))), 30)) + shift
+        largest = torch.finfo(torch.float32).max
+        truth = max(-largest, min(largest, truth))
+        assert mine == pytest.approx(truth, rel=2e-5, abs=1e-6)

@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kl_companion import audit
 from kl_companion.divergences import DIVERGENCES, T, get_divergence, make_divergence
+from kl_companion.estimators import get_estimator
 from kl_companion.estimators.vocabulary import exact_forward_kl, exact_kl, f_divergence
 from tests.oracles import worlds
 from tests.oracles.numeric import finite_difference, gradient
@@ -202,6 +204,20 @@ def test_the_two_registered_kls():
     assert exact_kl(p, q).item() == pytest.approx(BY_HAND["reverse_kl"][0], rel=1e-12)
     assert exact_forward_kl(p, q).item() == pytest.approx(BY_HAND["forward_kl"][0], rel=1e-12)
     assert exact_kl(q, p).item() == pytest.approx(BY_HAND["forward_kl"][0], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", list(BY_HAND))
+def test_every_divergence_is_an_exact_estimator_by_name(name):
+    entry = get_estimator(f"f_divergence({name})")
+    assert (entry.name, entry.target, entry.inputs) == (f"f_divergence({name})", name, "vocab")
+    found = entry.fn(log_of(0.75, 0.25), log_of(0.5, 0.5))
+    assert found.item() == pytest.approx(BY_HAND[name][0], rel=1e-12)
+
+
+def test_an_exact_estimator_descends_its_divergence():
+    assert audit("f_divergence(pearson)", scale=1.0, off_policy=False).matches == {"token_pearson": 1.0}
+    with pytest.raises(ValueError, match=r"unknown divergence 'pearsn'\. Did you mean 'pearson'"):
+        get_estimator("f_divergence(pearsn)")
 
 
 def test_divergence_objects_are_welcome():

@@ -189,14 +189,13 @@ def test_what_its_splits_leave_behind(name):
     test_top_k_edges.test_a_head_may_hold_what_one_side_has_lost_where_the_cost_is_finite(name)
 
 
-@pytest.mark.parametrize("name", list(NEW))
+@pytest.mark.parametrize("name", ["le_cam", "jeffreys"])
 def test_its_objectives_and_audits(name):
     for level in ("token", "sequence", "policy_token"):
         for off_policy in (False, True):
             test_objectives.test_objective(f"{level}_{name}", eos=True, off_policy=off_policy)
     test_audit.test_kf_plus_plus_descends_its_divergence(name)
-    for level in ("token", "sequence"):
-        test_audit.test_every_remedy_passes_the_audit_that_prints_it(name, level)
+    test_audit.test_every_remedy_passes_the_audit_that_prints_it(name, "token")
     found = audit(f"top_k_f_divergence({name}, 1)", off_policy=False, scale=4.0)
     assert found.matches == {f"token_{name}": 1.0}
     biased = audit(f"top_k_f_divergence({name}, 1, published)", off_policy=False, scale=4.0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kl_companion.claims.emapg2026.splits import FORWARD, REVERSE, Split, bias, ratio, weights
+from kl_companion.claims.emapg2026.splits import FORWARD, REVERSE, Split, bias, weights
+from kl_companion.claims.emapg2026.table_one import score_ratio
 from kl_companion.claims.emapg2026.top_k import of_the_reference, of_the_sampler
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import sampled_elsewhere
@@ -22,7 +23,7 @@ def _value(split: Split, *, forward: bool) -> float:
 @claim("EMA-appA-sign")
 def sampled_part_of_the_reverse_form() -> Evidence:
     """r sg(log(pi_ref/pi)) is minus K4: the tail is subtracted."""
-    printed = Split(REVERSE.head, lambda p, q: ratio(p) * (q - p).detach())
+    printed = Split(REVERSE.head, lambda p, q: score_ratio(p) * (q - p).detach())
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     (head,) = (x for x in of_the_sampler(small) if x.sum() == 1)
     off, kl = bias(printed, reverse_kl, head, small)[0], exact(reverse_kl, small)[0]

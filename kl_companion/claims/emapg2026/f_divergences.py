@@ -10,7 +10,8 @@ from collections.abc import Callable
 import sympy
 import torch
 
-from kl_companion.claims.emapg2026.splits import Split, averaged, k4, k5, ratio, subsets
+from kl_companion.claims.emapg2026.splits import Split, averaged, subsets
+from kl_companion.claims.emapg2026.table_one import k4, k5, score_ratio
 from kl_companion.claims.ledger import Evidence, claim, violation
 from kl_companion.claims.worlds import (
     apart,
@@ -87,7 +88,7 @@ def unequal(one: sympy.Expr, other: sympy.Expr) -> float:
 
 def sampled(f: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
     """r w f(1/w), eq (115)."""
-    return lambda p, q: ratio(p) * (q - p).exp() * f((p - q).exp())
+    return lambda p, q: score_ratio(p) * (q - p).exp() * f((p - q).exp())
 
 
 def unbiased(estimator: Pair, truth: Pair, problem: Problem) -> float:

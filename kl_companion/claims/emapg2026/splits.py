@@ -12,26 +12,11 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.claims.emapg2026.table_one import k4, k5, score_ratio
 from kl_companion.claims.worlds import exact, forward_kl, mean, reverse_kl, terms
 from kl_companion.tabular import Problem
 
 Entry = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def ratio(logp: torch.Tensor) -> torch.Tensor:
-    """r = pi / sg(pi)."""
-    return (logp - logp.detach()).exp()
-
-
-def k4(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
-    """r sg(-log w)."""
-    return ratio(logp) * (logp - ref_logp).detach()
-
-
-def k5(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
-    """sg(w) log w + log r."""
-    log_w = ref_logp - logp
-    return log_w.exp().detach() * log_w + logp - logp.detach()
 
 
 class Split(NamedTuple):
@@ -45,11 +30,11 @@ REVERSE = Split(lambda p, q: p.exp() * (p - q), k4)
 FORWARD = Split(lambda p, q: q.exp() * (q - p), k5)
 REPAIRED = {
     "reverse": (
-        Split(REVERSE.head, lambda p, q: ratio(p) * (p - q)),
+        Split(REVERSE.head, lambda p, q: score_ratio(p) * (p - q)),
         Split(lambda p, q: p.exp() * (p - q).detach(), k4),
         Split(
             lambda p, q: p.exp() * (p - q) - p.exp() + q.exp(),
-            lambda p, q: ratio(p) * (p - q + (q - p).exp() - 1),
+            lambda p, q: score_ratio(p) * (p - q + (q - p).exp() - 1),
         ),
     ),
     "forward": (

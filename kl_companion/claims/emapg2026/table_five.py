@@ -17,7 +17,7 @@ from kl_companion.claims.emapg2026.f_divergences import (
     unequal,
 )
 from kl_companion.claims.emapg2026.printed import TABLE_5, TABLES, Printed, alpha_5, alpha_9
-from kl_companion.claims.emapg2026.splits import ratio
+from kl_companion.claims.emapg2026.table_one import score_ratio
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.worlds import apart, bandits, differentiated, exact, terms, values, worst
 from kl_companion.divergences import T, W
@@ -26,7 +26,7 @@ from kl_companion.tabular import Problem
 
 def _times_ratio(value: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
     """r times a function of w."""
-    return lambda p, q: ratio(p) * value((q - p).exp())
+    return lambda p, q: score_ratio(p) * value((q - p).exp())
 
 
 def table_5_row(name: str, row: Printed, meaning: Pair) -> float:
@@ -104,7 +104,7 @@ def detached_ratio() -> Evidence:
     """sg(w)/w is r: value 1, gradient the score, in every sample."""
     errors = []
     for problem in bandits():
-        for estimator in (_quotient, lambda p, q: ratio(p)):
+        for estimator in (_quotient, lambda p, q: score_ratio(p)):
             errors.append(apart(values(estimator, problem), 1.0))
             errors.append(apart(differentiated(estimator, problem), terms(problem).score))
     return Evidence(worst(errors))

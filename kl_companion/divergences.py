@@ -277,6 +277,7 @@ _TORCH = {
     **dict.fromkeys(("abs", "Abs"), torch.abs),
     "where": torch.where,
     "sgn": torch.sign,
+    "softplus": lambda x: torch.nn.functional.softplus(x, threshold=40.0),
 }
 
 
@@ -316,7 +317,7 @@ def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Callable[
     f vanishes to second order at t = 1, where exp(u) would leave the rounding of 1; written with expm1
     and log1p it is as accurate as u itself is known (relative error of a few eps/|u|).
     """
-    return _function_of_log(divergence.dual if dual else divergence.f)
+    return function_of_log(divergence.dual if dual else divergence.f)
 
 
 @cache
@@ -326,7 +327,7 @@ def _slopes_of_log(
     """f'(e^u) as a function of u, for u <= 0; and of -u, through the dual, for u >= 0."""
     dual = divergence.dual
     above = tidy(dual - T * sympy.diff(dual, T))  # f'(t) = f*(1/t) - (1/t) f*'(1/t), as a function of 1/t
-    return _function_of_log(divergence.derivative), _function_of_log(above)
+    return function_of_log(divergence.derivative), function_of_log(above)
 
 
 def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
@@ -339,7 +340,7 @@ def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
     return torch.where(log_t > 0, above(-high), below(low))
 
 
-def _function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
+def function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
     """An expression in ``T`` as a function of the tensor u = log t, with expm1 and log1p."""
     in_log = sympy.expand(sympy.powsimp(sympy.expand(expr.subs(T, sympy.exp(_U)))))
     small = in_log.replace(sympy.exp, lambda a: 1 + expm1(a)).replace(sympy.log, _log_of_small)

@@ -27,11 +27,16 @@ class Group(NamedTuple):
 
 
 NOTEBOOKS = ["tests/test_book.py", "tests/test_tables.py"]  # they execute notebooks too
+LEDGER = [  # a file goes to one worker: the sources are two halves
+    "tests/test_sabotage_of_ema_claims.py",
+    "tests/test_sabotage_of_claims.py",
+    "tests/test_claims.py",
+]
 OWN_GROUP = [
     *NOTEBOOKS,
     "tests/test_site.py",
     "tests/site",
-    "tests/test_claims.py",
+    *LEDGER,
     "tests/llm",
     "tests/frameworks",
 ]
@@ -43,7 +48,7 @@ GROUPS = {
         ["-m", "not interruption", *PARALLEL, *(f"--ignore={path}" for path in OWN_GROUP)],
     ),
     "notebooks": Group("notebooks", 6, ["book", *NOTEBOOKS], ["--nbmake", "--nbmake-timeout=300", "-n", "2"]),
-    "ledger": Group("ledger", 3, ["tests/test_claims.py"], PARALLEL),
+    "ledger": Group("ledger", 3, LEDGER, PARALLEL),
     "site": Group("site", 2, ["tests/test_site.py"], ["-rs"]),
     "frameworks": Group("models and frameworks", 3, ["tests/llm", "tests/frameworks"], PARALLEL),
     "interruption": Group("interruption", 1, [INTERRUPTION], ["-m", "interruption"]),

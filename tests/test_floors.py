@@ -23,6 +23,7 @@ FLOORS = {
     "rollout": 3,
     "theory": 3,
     "losses": 4,
+    "policy_losses": 4,
     "tabular": 4,
     "auditing": 5,
     "claims": 6,

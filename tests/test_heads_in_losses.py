@@ -151,6 +151,15 @@ def test_the_head_may_be_the_samplers():
     assert not torch.allclose(found, reference)
 
 
+def test_the_samplers_distributions_are_read_for_its_own_head_only(monkeypatch):
+    handed = []
+    monkeypatch.setattr(TopK, "__call__", lambda self, p, q, tokens, **more: handed.append(more) or p[..., 0])
+    _, ro = rollout(0.0, MU)
+    for whose in ("policy", "reference", "sampler"):
+        per_token(with_head_of(whose), ro)
+    assert [set(more) for more in handed] == [set(), set(), {"behavior_logp_all"}]
+
+
 def test_on_policy_the_sampler_is_the_policy():
     leaf, ro = rollout(NAN)
     found = per_token(with_head_of("sampler"), ro)

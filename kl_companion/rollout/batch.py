@@ -202,9 +202,11 @@ def per_token(
 def _top_k(entry: Estimator, rollout: Rollout, options: dict[str, Any]) -> torch.Tensor:
     """A top-k estimator on the rows under the mask, zero elsewhere: padding has no token to sample."""
     inside = rollout.completion_mask.bool()
-    if rollout.behavior_logits is not None:
+    # a copy of the sampler's rows is as large as the policy's: only for those who take their head from it
+    reads_sampler = getattr(entry.fn, "head_from", "sampler") == "sampler"
+    if reads_sampler and rollout.behavior_logits is not None:
         options = {"behavior_logp_all": rollout.behavior_logp_all[inside], **options}
-    elif rollout.behavior_logp is None:  # on-policy: the policy is the sampler
+    elif reads_sampler and rollout.behavior_logp is None:  # on-policy: the policy is the sampler
         options = {"behavior_logp_all": rollout.logp_all[inside].detach(), **options}
     weight = options.get("tail_weight")
     if weight is not None:

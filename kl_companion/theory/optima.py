@@ -96,13 +96,14 @@ def optimal_policy(
         total = scores.logsumexp(-1, keepdim=True)
         return OptimalPolicy(scores - total, (scale * total).squeeze(-1))
     slope = slope_of(d)
-    best = r.masked_fill(q.isneginf(), -torch.inf).argmax(-1, keepdim=True)
-    top = r.gather(-1, best)
-    u, x = _solve_from_the_top(slope, q, (r - top) / scale)
-    u, x, pivot = _solve_from_the_pivot(slope, q, r, scale, best, u, x)
+    off = q.isneginf()
+    best = r.masked_fill(off, -torch.inf).argmax(-1, keepdim=True)
+    inside = torch.where(off, r.gather(-1, best), r)  # what has no mass must not ask for a slope either
+    u, x = _solve_from_the_top(slope, q, (inside - r.gather(-1, best)) / scale, best)
+    u, x, pivot = _solve_from_the_pivot(slope, q, inside, scale, best, u, x)
     mass = q + u
     multiplier = r.gather(-1, pivot) - scale * (x + slope.origin)
-    logp = (mass - mass.logsumexp(-1, keepdim=True)).masked_fill(q.isneginf(), -torch.inf)
+    logp = mass - mass.logsumexp(-1, keepdim=True)
     if outside == "allowed" and slope.origin == slope.ceiling:
         logp, multiplier = _with_outside(slope, r, q, scale, logp, multiplier)
     if logp.isnan().any() or not multiplier.isfinite().all():
@@ -195,11 +196,9 @@ def _checked(
 
 
 def _solve_from_the_top(
-    slope: Slope, q: torch.Tensor, below: torch.Tensor
+    slope: Slope, q: torch.Tensor, below: torch.Tensor, best: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log t of every token and the slope of the best one, whose t lies between 1 and 1 over its reference."""
-    best = below.masked_fill(q.isneginf(), -torch.inf).argmax(-1, keepdim=True)
-    below = below.clamp(max=0.0)
 
     def log_mass(u: torch.Tensor) -> torch.Tensor:
         return (q + slope.log_of(slope.of_log(u) + below)).exp().sum(-1, keepdim=True).log()

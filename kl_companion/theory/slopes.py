@@ -15,7 +15,7 @@ import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
-from kl_companion.divergences import Divergence, T, generator_of_log, inverse_slope, torch_function
+from kl_companion.divergences import Divergence, T, function_of_log, inverse_slope, torch_function
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 _C = sympy.Symbol("c", positive=True)
@@ -63,7 +63,7 @@ def slope_of(divergence: Divergence) -> Slope:
     low, high = divergence.slope_range
     ceiling = float(high) if high.is_finite else float("inf")
     floor = float(low) if low.is_finite else -float("inf")
-    of_log = _below_ceiling(divergence, high) if high.is_finite else _plain(divergence)
+    of_log = _below_ceiling(divergence, high) if high.is_finite else function_of_log(divergence.derivative)
     stiffness = sympy.expand_log(
         sympy.log(sympy.factor(T * sympy.diff(divergence.derivative, T))), force=True
     )
@@ -88,17 +88,6 @@ def slope_of(divergence: Divergence) -> Slope:
     return Slope(ceiling, floor, of_log, bounded(_by_bisection(of_log)), log_stiffness, False)
 
 
-def _plain(divergence: Divergence) -> Function:
-    """f'(e^u) itself, accurate near u = 0."""
-    return generator_of_log(_Derivative(divergence.derivative))  # type: ignore[arg-type]
-
-
-class _Derivative(NamedTuple):
-    """What `generator_of_log` reads of a divergence, with f' in the place of f."""
-
-    f: sympy.Expr
-
-
 def _below_ceiling(divergence: Divergence, ceiling: sympy.Expr) -> Function:
     """f'(e^u) - S, written in e^-u so that it is accurate for large u."""
     v = sympy.Symbol("v", positive=True)
@@ -108,11 +97,11 @@ def _below_ceiling(divergence: Divergence, ceiling: sympy.Expr) -> Function:
 
 
 def _with_log1p(expr: sympy.Expr) -> sympy.Expr:
-    """log(1 + y) as log1p(y), so that nothing is lost where y is small."""
+    """log(1 + e^y) as softplus(y): nothing is lost where e^y is small, and it may be huge."""
 
     def shorter(argument: sympy.Expr) -> sympy.Expr:
         rest = sympy.expand(argument) - 1
-        return log1p(rest) if rest.is_positive and not argument.is_number else sympy.log(argument)
+        return sympy.Function("softplus")(rest.exp) if isinstance(rest, sympy.exp) else sympy.log(argument)
 
     return expr.replace(sympy.log, shorter)
 

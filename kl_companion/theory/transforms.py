@@ -23,6 +23,7 @@ R, LAMBDA_1, LAMBDA_2 = sympy.symbols("R lambda_1 lambda_2", real=True)
 BETA = sympy.Symbol("beta", positive=True)
 Curvature = Literal["convex", "concave", "linear", "mixed"]
 _S = sympy.Symbol("s", real=True)
+_GAP = sympy.Symbol("gap", positive=True)
 
 
 class Shape(NamedTuple):
@@ -57,7 +58,12 @@ def _pair(source: str | Divergence, to: str | Divergence) -> tuple[Divergence, D
 
 @cache
 def _transform(source: Divergence, to: Divergence) -> sympy.Expr:
-    return tidy(to.derivative.subs(T, inverse_slope(source)))
+    """g' o (f')^{-1} in s, simplified on the slopes that f' takes: roots of squares lose their bars."""
+    low, high = source.slope_range
+    inside = high - _GAP if high.is_finite else low + _GAP if low.is_finite else _S
+    composed = tidy(to.derivative.subs(T, sympy.simplify(inverse_slope(source).subs(_S, inside))))
+    opened = sympy.expand_log(composed, force=True)
+    return sympy.simplify(opened.subs(_GAP, sympy.solve(inside - _S, _GAP)[0])) if inside != _S else composed
 
 
 def reward_transform(source: str | Divergence, to: str | Divergence) -> sympy.Expr:

@@ -148,8 +148,11 @@ def test_float32_is_computed_in_float64():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"divergence": "pearson"}, "Known: forward_kl, reverse_kl"),
+        ({"divergence": "pearsons"}, "Did you mean 'pearson'"),
+        ({"outside": "maybe"}, "unknown outside 'maybe'"),
         ({"beta": 0.0}, "expected positive"),
+        ({"beta": math.nan}, "expected positive"),
+        ({"rewards": numbers(1.0, 2.0, math.inf)}, "rewards is not finite"),
         ({"beta": numbers(1.0, -1.0)}, "expected positive"),
         ({"beta": math.inf}, "expected positive"),
         ({"rewards": numbers(1.0, 2.0)}, r"expected \[\.\.\., 3\] like ref_logp"),

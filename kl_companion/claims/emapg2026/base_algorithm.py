@@ -1,0 +1,343 @@
+"""Appendices A and B: the base algorithm, its advantages and its PPO mask (emapg2026).
+
+Losses are written out with detached ratios and differentiated over all sequences or all groups; PPO's
+objective is differentiated as it stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from kl_companion.claims.emapg2026.importance import weighted
+from kl_companion.claims.emapg2026.rollout_groups import (
+    SIZES,
+    field,
+    group,
+    kl_gradient,
+    reward_gradient,
+    rollouts,
+    small,
+    summed,
+)
+from kl_companion.claims.emapg2026.table_one import k4, k5, moments
+from kl_companion.claims.ledger import Evidence, claim
+from kl_companion.claims.off_policy import naive, sampled_elsewhere
+from kl_companion.claims.tang2025pitfalls.sequences import partial
+from kl_companion.claims.worlds import apart, differs, exact, mean, terms, trees, worst
+from kl_companion.tabular import Problem, prefix_tree
+
+LOW, HIGH = 0.2, 0.28  # bounds of the source
+Weights = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def ratios(problem: Problem) -> torch.Tensor:
+    """pi/mu of every token, 1 outside the mask, [count, length]."""
+    return (terms(problem).logp - problem.token_logp(problem.sampled_from)).exp()
+
+
+def advantages(problem: Problem) -> torch.Tensor:
+    """R minus a number, [count, 1]; one reward is set to that number, for A = 0."""
+    a = problem.rewards - problem.rewards[0]
+    return a[:, None]
+
+
+def mask(s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """M of the source, from the ratio of each token."""
+    blocked = ((a > 0) & (s > 1 + HIGH)) | ((a < 0) & (s < 1 - LOW))
+    return (~blocked).to(s)
+
+
+def surrogate(s: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """PPO's clipped objective of one token."""
+    return torch.minimum(s * a, s.clamp(1 - LOW, 1 + HIGH) * a)
+
+
+def by_scores(weight: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """E[sum_n weight_n A grad log pi_n], [rows, vocab]; ``weight`` is [count, length]."""
+    t = terms(problem)
+    kept = weight * advantages(problem) * problem.completion_mask
+    return mean(t.p, torch.einsum("in,inrv->irv", kept, t.scores))
+
+
+def by_ppo(problem: Problem) -> torch.Tensor:
+    """Gradient of the expected clipped objective, as it stands."""
+    theta = problem.logits.detach().clone().requires_grad_()
+    behavior = problem.token_logp(problem.sampled_from).detach()
+    s = (problem.token_logp(theta) - behavior).exp()
+    each = surrogate(s, advantages(problem).expand_as(s)) * problem.completion_mask
+    (gradient,) = torch.autograd.grad((behavior.sum(-1).exp() @ each).sum(), theta)
+    return gradient
+
+
+def elsewhere() -> list[Problem]:
+    """Worlds that another policy samples, so that some ratios leave the bounds."""
+    return [p for p in sampled_elsewhere() if len(p.sequences) < 10]
+
+
+@claim("EMA-appA-ysample")
+def samples_of_the_old_policy() -> Evidence:
+    """log pi is no distribution; under pi the gradient of J is that of E[R]."""
+    printed, corrected = [], []
+    for problem in rollouts():
+        logp = terms(problem).logp.sum(-1)
+        printed += [apart(logp.sum(), 1.0), max(0.0, float(-logp.min()))]
+        corrected += [apart(logp.exp().sum(), 1.0)]
+        corrected.append(apart(field(problem.rewards, problem), reward_gradient(problem)))
+    logp = terms(small()).logp.sum(-1)
+    return Evidence(
+        worst(printed),
+        worst(corrected),
+        agrees_with="EMA-alg3",
+        correction="y ~ pi_old(.|x), as in line 5 of algorithm 3",
+        counterexample=(
+            f"policy (0.9, 0.1): the log-probs {float(logp[0]):.3f} and {float(logp[1]):.3f} are negative"
+        ),
+    )
+
+
+@claim("EMA-appA-mask")
+def index_of_the_ratio() -> Evidence:
+    """With the ratio of any fixed token l in the mask of token n it is not PPO's; with s_n it is."""
+    printed, corrected = [], []
+    for problem in elsewhere():
+        s, wanted = ratios(problem), by_ppo(problem)
+        corrected.append(apart(by_scores(s * mask(s, advantages(problem)), problem), wanted))
+        if s.shape[1] > 1:
+            fixed = [s[:, n : n + 1].expand_as(s) for n in range(s.shape[1])]
+            readings = [by_scores(s * mask(x, advantages(problem)), problem) for x in fixed]
+            printed.append(min(apart(x, wanted) for x in readings))
+    s = torch.tensor([1.4, 1.0], dtype=torch.float64)
+    own, by_first, by_second = (_row(mask(x, torch.ones(2))) for x in (s, s[[0, 0]], s[[1, 1]]))
+    return Evidence(
+        min(printed),
+        worst(corrected),
+        agrees_with="EMA-appA-mask+equivalent",
+        correction="s_n, the ratio of the same token: l is not defined",
+        counterexample=(
+            f"two tokens, A = 1, ratios 1.4 and 1: masks {own} by their own ratios, {by_first} by that of "
+            f"the first, {by_second} by that of the second"
+        ),
+    )
+
+
+def _row(x: torch.Tensor) -> str:
+    return "(" + ", ".join(f"{float(v):g}" for v in x) + ")"
+
+
+@claim("EMA-appA-mask+equivalent")
+def masks_and_ppo() -> Evidence:
+    """s M A s_n has PPO's gradient, one-sided at a bound; the values of the two differ."""
+    printed, inside = [], []
+    for problem in elsewhere():
+        s, a = ratios(problem), advantages(problem)
+        m = mask(s, a)
+        inside.append(apart(by_scores(s * m, problem), by_ppo(problem)))
+        masked, clipped = (s * m * terms(problem).logp * a).sum(-1), surrogate(s, a).sum(-1)
+        printed.append(apart(mean(terms(problem).p, masked), mean(terms(problem).p, clipped)))
+    inside.append(differs(by_scores(ratios(elsewhere()[-1]), elsewhere()[-1]), by_ppo(elsewhere()[-1])))
+    for sign in (-1.5, 0.0, 1.5):
+        for at in (0.5, 1 - LOW, 1.0, 1 + HIGH, 1.6):
+            s, advantage = (torch.tensor([x], dtype=torch.float64) for x in (at, sign))
+            h = 2.0**-10
+            sides = [float(surrogate(s + x, advantage) - surrogate(s, advantage)) / x for x in (-h, h)]
+            inside.append(min(apart(mask(s, advantage) * sign, side) for side in sides))
+    return Evidence(
+        worst([*printed, *inside]),
+        inside=worst(inside),
+        condition=(
+            "the gradient is meant, also where A = 0; at a bound, where PPO's objective has a kink, the mask "
+            "takes the side within. The numbers differ: the masked one is no value to log"
+        ),
+        counterexample=(
+            f"one token, pi = mu = 1/2, A = 1: PPO's objective is {_value(surrogate):.3f}, the masked one "
+            f"{math.log(0.5) * _value(lambda s, a: mask(s, a) * s * a):.3f}"
+        ),
+    )
+
+
+def _value(f: Weights) -> float:
+    """Of one token with A = 1, sampled on-policy."""
+    one = torch.ones(1, dtype=torch.float64)
+    return float(f(one, one))
+
+
+def _misfit(problem: Problem, beta: float, scale: float, strength: float) -> float:
+    """Distance of -J/L + beta KL from scale (-grad E[R] + strength grad KL), token level, in expectation."""
+    length = problem.completion_mask.sum(-1)
+    j = field(problem.rewards / length, problem)
+    kl = partial(problem)
+    return apart(-j + beta * kl, scale * (-reward_gradient(problem) + strength * kl))
+
+
+@claim("EMA-appA-norm")
+def one_is_averaged_the_other_summed() -> Evidence:
+    """With J averaged over L tokens and KL summed, the coefficient is beta L."""
+    printed: list[float] = []
+    inside: list[float] = []
+    beta = 0.1
+    for problem in rollouts():
+        length = problem.rows.shape[1]
+        (printed if length > 1 else inside).append(_misfit(problem, beta, 1 / length, beta))
+        inside.append(_misfit(problem, beta, 1 / length, beta * length))
+    for problem in trees():
+        lengths = problem.completion_mask.sum(-1)
+        wanted = reward_gradient(problem)
+        short = field(problem.rewards / lengths, problem)
+        parallel = float((short * wanted).sum() / (short.norm() * wanted.norm()))
+        if lengths.min() == lengths.max():
+            inside.append(abs(parallel - 1))
+            printed.append(_misfit(problem, beta, 1 / float(lengths[0]), beta))
+        else:
+            printed.append(1 - parallel)
+    problem = prefix_tree(2, 2, seed=1)
+    return Evidence(
+        worst([*printed, *inside]),
+        inside=worst(inside),
+        condition=(
+            "an answer has one token. With a fixed length L the loss has beta L in the place of beta; with "
+            "lengths that differ, 1/L per answer is another objective than the reward"
+        ),
+        counterexample=(
+            f"answers of two tokens, beta = {beta}: the loss is off by "
+            f"{_misfit(problem, beta, 0.5, beta):.4f} from half of -E[R] + {beta} KL, by "
+            f"{_misfit(problem, beta, 0.5, 2 * beta):.4f} from half of -E[R] + {2 * beta} KL (largest entry "
+            "of the gradient)"
+        ),
+    )
+
+
+@claim("EMA-appA-groupmean")
+def moments_of_the_group() -> Evidence:
+    """E[V] = E[R], E[std^2] = Var R, and the gradient with A = R - V is 1 - 1/N of that of E[R]."""
+    errors = []
+    for problem in rollouts():
+        p, gradient = terms(problem).p, reward_gradient(problem)
+        value = float(mean(p, problem.rewards))
+        spread = float(mean(p, problem.rewards**2)) - value**2
+        for size in SIZES:
+            g = group(problem, size)
+            square = (g.reward - g.value).square().sum(-1) / (size - 1)
+            errors += [apart(g.expect(g.value), value), apart(g.expect(square), spread)]
+            found = summed(g.reward - g.value, problem, g) / size
+            errors.append(apart(found, (1 - 1 / size) * gradient))
+    return Evidence(
+        worst(errors),
+        condition=(
+            "N >= 2. V and std^2 are unbiased; the gradient is 1 - 1/N of that of E[R], because the own "
+            "reward is in V"
+        ),
+    )
+
+
+@claim("EMA-appA-groupmean+std")
+def division_by_the_spread() -> Evidence:
+    """0/0 for a group of equal rewards; at N = 2 what is left is the win rate against itself."""
+    printed, inside = [], []
+    for problem in rollouts():
+        beats = (problem.rewards[:, None] - problem.rewards).sign()
+
+        def wins(a: torch.Tensor, b: torch.Tensor, beats: torch.Tensor = beats) -> torch.Tensor:
+            return (a.exp()[:, None] * a.exp().detach() * beats).sum()
+
+        for size in SIZES:
+            g = group(problem, size)
+            scaled = (g.reward - g.value) / g.reward.std(-1, keepdim=True)
+            flat = (g.reward == g.reward[:, :1]).all(-1)
+            printed += [apart(scaled, scaled), apart(scaled[flat], 0.0)]
+            inside.append(apart(scaled[~flat].isnan().double(), 0.0))
+            if size == 2:
+                found = summed(scaled.where(~flat[:, None], 0.0), problem, g) / 2
+                inside.append(apart(found, exact(wins, problem)[1] / math.sqrt(2)))
+    g = group(small(), 2)
+    equal = float(g.chance[(g.reward == g.reward[:, :1]).all(-1)].sum())
+    return Evidence(
+        worst([*printed, *inside]),
+        inside=worst(inside),
+        condition=(
+            "the rewards of a group are not all equal: such a group has 0/0, and has to be left out or given "
+            "0. At N = 2 the rest follows the win rate against itself: how much better one reward is has no "
+            "weight"
+        ),
+        counterexample=(
+            f"two answers, policy (0.9, 0.1), N = 2: with probability {equal:.2f} both rewards are equal and "
+            "A/std is 0/0"
+        ),
+    )
+
+
+@claim("EMA-appA-mask+orthogonal")
+def any_base_algorithm() -> Evidence:
+    """Whatever J is, the KL term adds beta grad KL to the expected gradient of -J."""
+    errors, beta = [], 0.3
+    kinds: dict[str, Weights] = {
+        "PPO": lambda s, a: s * mask(s, a),
+        "CISPO": lambda s, a: s.clamp(max=1 + HIGH),
+        "GSPO": lambda s, a: s.prod(-1, keepdim=True).expand_as(s) * mask(s.prod(-1, keepdim=True), a),
+    }
+    for problem in (*rollouts(), *(p for p in elsewhere() if p.rows.shape[1] == 1)):
+        for weight in kinds.values():
+            s = weight(ratios(problem), advantages(problem)).detach()
+            both, alone = _loss_gradient(problem, s, beta), _loss_gradient(problem, s, 0.0)
+            kl = kl_gradient(problem) if problem.rows.shape[1] == 1 else partial(problem)
+            errors += [apart(both - alone, beta * kl), apart(alone, -by_scores(s, problem))]
+    return Evidence(
+        worst(errors), condition="as a sum of gradients, before an optimizer such as Adam rescales it"
+    )
+
+
+def _loss_gradient(problem: Problem, weight: torch.Tensor, beta: float) -> torch.Tensor:
+    """Gradient of E[-J + beta KL], J with detached weights, KL exact at every visited prefix."""
+    theta = problem.logits.detach().clone().requires_grad_()
+    p = terms(problem).p
+    logp, ref = theta.log_softmax(-1), problem.ref_logits.log_softmax(-1)
+    per_row = (logp.exp() * (logp - ref)).sum(-1)
+    j = (weight * advantages(problem) * problem.token_logp(theta)).sum(-1)
+    kl = (per_row[problem.rows] * problem.completion_mask).sum(-1)
+    (gradient,) = torch.autograd.grad(p @ (-j + beta * kl), theta)
+    return gradient
+
+
+@claim("EMA-appB-global")
+def normalization_over_the_batch() -> Evidence:
+    """Mean 0 and spread 1 over B x N numbers; every prompt keeps its share, as one number divides all."""
+    errors = []
+    one, two = rollouts()[1:3]
+    g, h = group(one, 2), group(two, 2)
+    first, second = (
+        i.flatten() for i in torch.meshgrid(*map(torch.arange, (len(g.chance), len(h.chance))), indexing="ij")
+    )
+    chance = g.chance[first] * h.chance[second]
+    a = torch.cat([(g.reward - g.value)[first], (h.reward - h.value)[second]], -1)
+    spread = a.std(-1, keepdim=True)
+    flat = spread[:, 0] == 0
+    z = ((a - a.mean(-1, keepdim=True)) / spread)[~flat]
+    errors += [apart(z.mean(-1), 0.0), apart(z.std(-1), 1.0), apart(a.mean(-1), 0.0)]
+    for problem, x, columns, which in ((one, g, [0, 1], first), (two, h, [2, 3], second)):
+        undone = torch.where(flat[:, None], 0.0, (a - a.mean(-1, keepdim=True)))[:, columns]
+        found = torch.einsum("g,gi,girv->rv", chance, undone / 2, terms(problem).score[x.drawn[which]])
+        errors.append(apart(found, reward_gradient(problem) / 2))
+    return Evidence(
+        worst(errors),
+        condition=(
+            "the advantages of the batch are not all 0. A is centered per prompt already, so that "
+            "subtracting the mean does nothing; one number divides the whole batch, so that prompts of "
+            "little spread stay small, and a prompt of equal rewards is 0, not 0/0"
+        ),
+    )
+
+
+@claim("EMA-appB-global+clip")
+def a_clip_to_one() -> Evidence:
+    """clip(s, 1, 1) = 1: the sampled KL with it is the sampled KL without a weight, and biased alike."""
+    errors = []
+    for problem in (p for p in elsewhere() if p.rows.shape[1] == 1):
+        for estimate in (k4, k5):
+            value, gradient = moments(weighted(estimate, problem, (1.0, 1.0)), problem)
+            without = moments(estimate, problem)
+            errors += [apart(value, without[0]), apart(gradient, without[1])]
+            errors.append(apart(gradient, naive(estimate, problem)))
+        errors.append(differs(naive(k4, problem), kl_gradient(problem)))
+    return Evidence(worst(errors), condition="of the KL term; J keeps its own ratio")

@@ -1,0 +1,284 @@
+"""Paths with a moving anchor, on the softmax itself: against loops by hand and the thresholds of theory."""
+
+import math
+
+import jaxtyping
+import pytest
+import torch
+
+from kl_companion.tabular import bandit, fisher_matrix, follow_anchor, prefix_tree, stack, tiny_transformer
+from kl_companion.theory.ema import ORDERS, lag_factor, stability_threshold, steady_kl, steady_lag
+
+TREE = prefix_tree(2, 2, seed=3, eos=True)
+PAIRS = [
+    (order, decay, steps) for order in ORDERS for decay in (0.5, 0.9, 0.99) for steps in (1, 2, 3, 7, 10)
+]
+
+
+def sequence_kl(problem, logits, anchor):
+    """sum_y pi(y) log(pi(y) / anchor(y)), one sequence at a time."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row, token, mask in zip(problem.rows, problem.sequences, problem.completion_mask, strict=True):
+        real = mask.bool()
+        p, q = (x.log_softmax(-1)[row[real], token[real]].sum() for x in (logits, anchor))
+        total = total + p.exp() * (p - q)
+    return total
+
+
+def token_kl(problem, logits, anchor):
+    """The same value; the probability of a prefix is held fixed."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row, token, mask in zip(problem.rows, problem.sequences, problem.completion_mask, strict=True):
+        real = mask.bool()
+        chance = logits.log_softmax(-1)[row[real], token[real]].sum().exp().detach()
+        p, q = logits.log_softmax(-1)[row[real]], anchor.log_softmax(-1)[row[real]]
+        total = total + chance * (p.exp() * (p - q)).sum()
+    return total
+
+
+def reward(problem, logits):
+    """E[R], one sequence at a time."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row, token, mask, gain in zip(
+        problem.rows, problem.sequences, problem.completion_mask, problem.rewards, strict=True
+    ):
+        real = mask.bool()
+        total = total + logits.log_softmax(-1)[row[real], token[real]].sum().exp() * gain
+    return total
+
+
+class Adam:
+    """Kingma and Ba, written down."""
+
+    def __init__(self):
+        self.m, self.v, self.t = 0.0, 0.0, 0
+
+    def step_size(self, lr):
+        v = self.v / (1 - 0.999**self.t)
+        return lr / (v.sqrt() + 1e-8)
+
+    def __call__(self, gradient, lr):
+        self.t += 1
+        self.m = 0.9 * self.m + 0.1 * gradient
+        self.v = 0.999 * self.v + 0.001 * gradient**2
+        return self.step_size(lr) * self.m / (1 - 0.9**self.t)
+
+
+def by_hand(problem, decay, lr, beta, steps, cycle, order, *, kl=sequence_kl, adam=None, gain=1.0):
+    """[(logits, anchor)] after every gradient step."""
+    theta, anchor = problem.logits.clone(), problem.logits.clone()
+    path = [(theta, anchor)]
+    for step in range(1, steps + 1):
+        leaf = theta.clone().requires_grad_()
+        value = gain * reward(problem, leaf) - beta * kl(problem, leaf, anchor)
+        (ascent,) = torch.autograd.grad(value, leaf)
+        new = theta + (lr * ascent if adam is None else adam(ascent, lr))
+        if step % cycle == 0:
+            anchor = decay * anchor + (1 - decay) * (new if order == "new" else theta)
+        theta = new
+        path.append((theta, anchor))
+    return path
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("level", ["sequence", "token"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_path_is_the_loop_by_hand(order, level, optimizer):
+    adam = Adam() if optimizer == "adam" else None
+    kl = sequence_kl if level == "sequence" else token_kl
+    wanted = by_hand(TREE, 0.8, 0.3, 2.0, 12, 6, order, kl=kl, adam=adam)
+    options = {"decay": 0.8, "lr": 0.3, "beta": 2.0, "iterations": 4, "period": 2, "inner_steps": 3}
+    got = follow_anchor(TREE, **options, order=order, level=level, optimizer=optimizer)
+    assert got.steps.tolist() == list(range(13))
+    for i, (theta, anchor) in enumerate(wanted):
+        assert torch.allclose(got.logits[i], theta, atol=1e-11)
+        assert torch.allclose(got.anchor[i], anchor, atol=1e-11)
+        assert got.lag_norm[i].item() == pytest.approx((theta - anchor).norm().item(), abs=1e-11)
+        assert got.kl[i].item() == pytest.approx(sequence_kl(TREE, theta, anchor).item(), abs=1e-12)
+    if adam is None:
+        assert torch.equal(got.step_size, torch.full_like(got.logits, 0.3))
+    else:
+        assert got.step_size[0].isinf().all()
+        assert torch.allclose(got.step_size[-1], adam.step_size(0.3))
+
+
+def test_the_two_levels_part_from_the_second_order_of_the_lag_on():
+    gaps = []
+    for far in (1.0, 1e-1, 1e-2):
+        anchor = TREE.logits + far * (TREE.ref_logits - TREE.logits)
+        options = {"decay": 0.5, "lr": 1.0, "beta": 1.0, "iterations": 1, "objective": None, "anchor": anchor}
+        ends = [follow_anchor(TREE, **options, level=x).logits[-1] for x in ("sequence", "token")]
+        gaps.append((ends[0] - ends[1]).norm().item())
+    assert gaps[0] > 1e-3
+    assert gaps[1] / gaps[2] == pytest.approx(100, rel=0.1)
+
+
+def test_the_orders_are_told_apart_and_nothing_outside_is_changed():
+    before = TREE.logits.clone()
+    old, new = (
+        follow_anchor(TREE, decay=0.5, lr=0.5, beta=1.0, iterations=1, order=o) for o in ("old", "new")
+    )
+    assert torch.equal(old.logits, new.logits)
+    assert torch.equal(old.anchor[1], before)
+    assert torch.allclose(new.anchor[1], (before + new.logits[1]) / 2)
+    assert torch.equal(TREE.logits, before)
+    assert not new.logits.requires_grad
+    assert not new.anchor.requires_grad
+
+
+def test_what_is_kept():
+    options = {"decay": 0.5, "lr": 0.5, "beta": 1.0, "iterations": 5, "inner_steps": 2}
+    every, some = follow_anchor(TREE, **options), follow_anchor(TREE, **options, record=4)
+    assert some.steps.tolist() == [0, 4, 8, 10]
+    for whole, part in zip(every, some, strict=True):
+        assert torch.equal(whole[some.steps], part)
+
+
+@pytest.mark.parametrize(("order", "decay", "steps"), PAIRS)
+def test_near_the_anchor_a_cycle_of_the_softmax_has_the_factor_of_theory(order, decay, steps):
+    problem = bandit(4, seed=2)
+    size, modes = torch.linalg.eigh(fisher_matrix(problem))
+    stiff = modes[:, -1].view_as(problem.logits)
+    edge = stability_threshold(decay, steps=steps, order=order)
+    growths = []
+    for x in (0.3, 0.999, 1.001):
+        lr = x * edge / size[-1].item()
+        start = problem.logits + 1e-6 * stiff
+        path = follow_anchor(
+            problem._replace(logits=start),
+            decay=decay,
+            lr=lr,
+            beta=1.0,
+            iterations=1,
+            inner_steps=steps,
+            order=order,
+            objective=None,
+            anchor=problem.logits,
+        )
+        lag = (path.logits[-1] - path.anchor[-1]).flatten() @ modes[:, -1] / 1e-6
+        assert lag.item() == pytest.approx(lag_factor(x * edge, decay, steps=steps, order=order), abs=1e-4)
+        growths.append(abs(lag.item()))
+    assert growths[1] < 1 < growths[2]
+
+
+def left_alone(problem, order, decay, period, times):
+    """The lag after every cycle from 1e-3 along the stiffest mode; a / threshold at the end."""
+    stiff = torch.linalg.eigh(fisher_matrix(problem))
+    edge = stability_threshold(decay, steps=period, order=order)
+    start = problem.logits + 1e-3 * stiff.eigenvectors[:, -1].view_as(problem.logits)
+    path = follow_anchor(
+        problem._replace(logits=start),
+        decay=decay,
+        lr=times * edge / stiff.eigenvalues[-1].item(),
+        beta=1.0,
+        iterations=250 * period,
+        period=period,
+        order=order,
+        objective=None,
+        anchor=problem.logits,
+        record=period,
+    )
+    end = torch.linalg.eigvalsh(fisher_matrix(problem, path.anchor[-1]))[-1] / stiff.eigenvalues[-1]
+    return path.lag_norm, times * end.item()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("decay", "period"), [(0.5, 1), (0.5, 3), (0.9, 4)])
+def test_below_the_threshold_the_lag_goes_and_above_it_grows_until_the_softmax_is_flatter(
+    order, decay, period
+):
+    problem = bandit(4, seed=2)
+    below, _ = left_alone(problem, order, decay, period, 0.95)
+    assert below.max() < 1.1e-3
+    assert below[-1] < 1e-6
+    above, stiffness = left_alone(problem, order, decay, period, 1.05)
+    assert above.max() > 2e-2  # twenty times the start, and yet bounded
+    assert above.max() < 10
+    assert stiffness < 1  # the policy has moved to where the same step is stable
+    assert above[-1] < 1e-3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_small_constant_push_holds_the_steady_lag(order):
+    problem = TREE
+    push = torch.tensor([[1.0, -1.0], [-2.0, 2.0]], dtype=torch.float64)
+    fisher = fisher_matrix(problem)
+    errors = []
+    for size in (1e-4, 1e-5):
+        path = follow_anchor(
+            problem,
+            decay=0.5,
+            lr=1.0,
+            beta=4.0,
+            iterations=60,
+            period=3,
+            order=order,
+            objective=size * push,
+        )
+        options = {"decay": 0.5, "lr": 1.0, "beta": 4.0, "fisher": fisher, "period": 3, "order": order}
+        wanted = steady_lag(**options, gradient=size * push.flatten(), moment="after")
+        kl = steady_kl(**options, gradient=size * push.flatten(), moment="after")
+        lag = (path.logits[-1] - path.anchor[-1]).flatten()
+        errors.append(((lag - wanted).norm() / wanted.norm()).item())
+        assert path.kl[-1].item() == pytest.approx(kl, rel=100 * size)
+    assert errors[0] < 1e-2
+    assert errors[1] == pytest.approx(errors[0] / 10, rel=0.1)  # the policy moves, and its curvature with it
+
+
+def test_a_network_learns_and_averages_its_own_parameters():
+    network = tiny_transformer(TREE, width=4)
+    got = follow_anchor(TREE, network=network, decay=0.5, lr=0.1, beta=2.0, iterations=4, period=2)
+    theta, anchor = network.parameters.clone(), network.parameters.clone()
+    for step in range(1, 5):
+        leaf = theta.clone().requires_grad_()
+        logits = network.logits(leaf)
+        value = reward(TREE, logits) - 2.0 * sequence_kl(TREE, logits, network.logits(anchor))
+        theta = theta + 0.1 * torch.autograd.grad(value, leaf)[0]
+        if step % 2 == 0:
+            anchor = (anchor + theta) / 2
+    assert torch.allclose(got.logits[-1], network.logits(theta), atol=1e-12)
+    assert torch.allclose(got.anchor[-1], network.logits(anchor), atol=1e-12)
+    assert got.lag_norm[-1].item() == pytest.approx((theta - anchor).norm().item(), rel=1e-10)
+    assert got.step_size.shape == (5, len(network.parameters))
+    assert torch.allclose(got.parameters[-1], theta, atol=1e-12)
+    assert torch.equal(got.parameters[0], network.parameters)
+
+
+OPTIONS = {"decay": 0.5, "lr": 0.5, "beta": 1.0, "iterations": 3}
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "wanted"),
+    [
+        (stack([bandit(3), bandit(3)]), {}, "got a stack of 2 worlds"),
+        (bandit(3, off_policy=True), {}, "behavior policy of its own"),
+        (TREE, {"decay": 1.0}, "decay is 1.0, expected 0 or more and less than 1"),
+        (TREE, {"decay": -0.1}, "decay is -0.1"),
+        (TREE, {"lr": 0.0}, "lr is 0.0, expected a positive step size"),
+        (TREE, {"lr": math.inf}, "lr is inf"),
+        (TREE, {"beta": -1.0}, "beta is -1.0"),
+        (TREE, {"iterations": 0}, "iterations is 0, expected at least 1"),
+        (TREE, {"period": 0}, "period is 0"),
+        (TREE, {"inner_steps": 0}, "inner_steps is 0"),
+        (TREE, {"record": 0}, "record is 0"),
+        (TREE, {"order": "first"}, "unknown order 'first'.*Known: new, old"),
+        (TREE, {"optimizer": "adamw"}, "unknown optimizer 'adamw'. Did you mean 'adam'"),
+        (TREE, {"level": "word"}, "unknown level 'word'"),
+        (TREE, {"objective": "rewards"}, "unknown objective 'rewards'. Did you mean 'reward'"),
+        (
+            TREE,
+            {"objective": torch.zeros(3)},
+            r"objective has shape \[3\], expected \[2, 2\] like the parameters",
+        ),
+        (TREE, {"anchor": torch.zeros(2, 2) / 0}, "anchor is not finite"),
+        (
+            TREE,
+            {"lr": 1e200, "beta": 1e200},
+            "not finite after . gradient steps, expected numbers: lower lr=",
+        ),
+    ],
+)
+def test_what_is_refused(problem, options, wanted, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the package's own words are wanted
+    with pytest.raises(ValueError, match=wanted):
+        follow_anchor(problem, **OPTIONS | options)

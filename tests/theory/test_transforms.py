@@ -1,0 +1,176 @@
+"""Reward transforms: equal optima for every ordered pair, the printed forms, curvature against numbers."""
+
+import itertools
+import math
+
+import pytest
+import sympy
+import torch
+
+from kl_companion.divergences import DIVERGENCES, T, make_divergence
+from kl_companion.theory.optima import optimal_policy
+from kl_companion.theory.transforms import (
+    BETA,
+    LAMBDA_1,
+    LAMBDA_2,
+    R,
+    reward_transform,
+    transform_shape,
+    transformed_rewards,
+)
+from tests.oracles.optima import best_policy
+
+SMOOTH = [name for name, d in DIVERGENCES.items() if d.smooth]
+PAIRS = list(itertools.product(SMOOTH, SMOOTH))
+CLIPPING = ("pearson", "power_divergence(1.5)")
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def world(seed, vocab=5):
+    generator = torch.Generator().manual_seed(seed)
+    r, q = torch.randn(2, vocab, generator=generator, dtype=torch.float64)
+    return r, (2 * q).log_softmax(-1)
+
+
+def interior_beta(r, q):
+    """Large enough that no registered divergence takes all mass from a token."""
+    return ((q.exp() * r).sum() - r.min()).item() + 0.5
+
+
+@pytest.mark.parametrize(("source", "to"), PAIRS)
+def test_optima_are_equal(source, to):
+    for seed in range(5):
+        r, q = world(seed)
+        for beta in (interior_beta(r, q), 6.0):
+            new = transformed_rewards(r, q, source, to, beta)
+            wanted = optimal_policy(r, q, source, beta).logp
+            torch.testing.assert_close(optimal_policy(new, q, to, beta).logp, wanted, rtol=1e-9, atol=1e-11)
+            assert torch.equal(new.argsort(), r.argsort())
+
+
+@pytest.mark.parametrize("to", SMOOTH)
+def test_optima_are_equal_to_a_direct_optimizer(to):
+    r, q = world(7, 4)
+    new = transformed_rewards(r, q, "squared_hellinger", to, 3.0)
+    wanted = best_policy("squared_hellinger", r.tolist(), q.exp().tolist(), 3.0)
+    found = best_policy(to, new.tolist(), q.exp().tolist(), 3.0)
+    assert found == pytest.approx(wanted, abs=1e-8)
+
+
+@pytest.mark.parametrize(("source", "to"), PAIRS)
+def test_the_formula_is_the_numbers(source, to):
+    r, q = world(3)
+    beta = interior_beta(r, q)
+    level = optimal_policy(r, q, source, beta).multiplier.item()
+    formula = sympy.lambdify((R, BETA, LAMBDA_1, LAMBDA_2), reward_transform(source, to))
+    found = [formula(x, beta, level, level) for x in r.tolist()]
+    torch.testing.assert_close(
+        numbers(*found), transformed_rewards(r, q, source, to, beta), rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize(("source", "to"), PAIRS)
+def test_shape_agrees_with_second_differences(source, to):
+    shape = transform_shape(source, to)
+    assert shape.increasing
+    formula = sympy.lambdify(R, reward_transform(source, to).subs({BETA: 1, LAMBDA_1: 0, LAMBDA_2: 0}))
+    slope = sympy.lambdify(T, DIVERGENCES[source].derivative)
+    ratios = [math.exp(u / 10) for u in range(-30, 31)]
+    rewards = [slope(t) for t in ratios]
+    values = [formula(x) for x in rewards]
+    steps = [
+        (b - a) / (y - x)
+        for (a, b), (x, y) in zip(itertools.pairwise(values), itertools.pairwise(rewards), strict=True)
+    ]
+    assert min(steps) > 0
+    bends = [b - a for a, b in itertools.pairwise(steps)]
+    size = 1e-9 * max(map(abs, steps))
+    found = {math.copysign(1, b) for b in bends if abs(b) > size}
+    wanted = {"convex": {1.0}, "concave": {-1.0}, "linear": set(), "mixed": {1.0, -1.0}}[shape.curvature]
+    assert found == wanted
+    assert (len(shape.turns_at) == 1) == (shape.curvature == "mixed")
+    for t in shape.turns_at:
+        below = [b for b, u in zip(bends, ratios[1:], strict=False) if u < 0.8 * float(t)]
+        above = [b for b, u in zip(bends, ratios[1:], strict=False) if u > 1.25 * float(t)]
+        assert max(below) * min(above) < 0 or min(below) * max(above) < 0
+        assert len({math.copysign(1, b) for b in below}) == len({math.copysign(1, b) for b in above}) == 1
+    near = (formula(1e-5) - formula(-1e-5)) / 2e-5
+    assert near == pytest.approx(float(shape.slope), rel=1e-6)
+
+
+def test_forward_to_reverse_and_back_as_printed():
+    # with the source's Z* = lambda_1 + beta: -beta log(Z* - R) + constant, and Z* - beta Z e^(-R/beta)
+    z = sympy.Symbol("Z", positive=True)
+    forward = reward_transform("forward_kl", "reverse_kl")
+    difference = forward - (-BETA * sympy.log(z - R)).subs(z, LAMBDA_1 + BETA)
+    assert sympy.simplify(sympy.diff(difference, R)) == 0
+    back = reward_transform("reverse_kl", "forward_kl")
+    printed = LAMBDA_2 + BETA - BETA * sympy.exp(LAMBDA_1 / BETA) * sympy.exp(-R / BETA)
+    assert sympy.simplify(back - printed) == 0
+    assert transform_shape("forward_kl", "reverse_kl")[:2] == (True, "convex")
+    assert transform_shape("reverse_kl", "forward_kl")[:2] == (True, "concave")
+
+
+def test_hellinger_and_jensen_shannon_bend_both_ways():
+    for pair in itertools.permutations(("squared_hellinger", "jensen_shannon")):
+        shape = transform_shape(*pair)
+        assert shape.curvature == "mixed"
+        assert shape.turns_at == (1,)
+
+
+def test_a_mixed_shape_with_two_turns():
+    flat = make_divergence("flat_for_turns", (T - 1) ** 2, source="test")
+    bumpy = make_divergence("bumpy_for_turns", (T - 1) ** 4 / (T + 1) ** 2 / 8 + (T - 1) ** 2, source="test")
+    shape = transform_shape(flat, bumpy)
+    assert shape.curvature in ("convex", "mixed")
+    ratio = sympy.lambdify(T, sympy.diff(shape.ratio, T))
+    signs = [math.copysign(1, ratio(t)) for t in (1e-3, 0.9, 1.1, 50.0)]
+    assert (len(set(signs)) > 1) == (shape.curvature == "mixed")
+
+
+@pytest.mark.parametrize("source", CLIPPING)
+def test_clipped_tokens_stay_clipped_where_they_can(source):
+    r, q = numbers(-3.0, -2.0, 0.0, 1.0), numbers(0.4, 0.3, 0.2, 0.1).log()
+    wanted = optimal_policy(r, q, source, 0.5).logp
+    assert wanted.isneginf().sum() >= 1
+    for to in SMOOTH:
+        if to in CLIPPING:
+            new = transformed_rewards(r, q, source, to, 0.5)
+            torch.testing.assert_close(optimal_policy(new, q, to, 0.5).logp, wanted)
+            assert torch.equal(new.argsort(), r.argsort())
+        else:
+            with pytest.raises(ValueError, match=rf"takes all mass from token \[0\].* under '{to[:5]}"):
+                transformed_rewards(r, q, source, to, 0.5)
+
+
+def test_rows_and_masked_tokens():
+    r = torch.stack([world(s)[0] for s in range(3)])
+    q = torch.stack([world(s)[1] for s in range(3)])
+    q[1, 2] = -math.inf
+    q = q.log_softmax(-1)
+    beta = numbers(3.0, 4.0, 5.0)
+    new = transformed_rewards(r, q, "forward_kl", "reverse_kl", beta)
+    for i in range(3):
+        one = transformed_rewards(r[i], q[i], "forward_kl", "reverse_kl", beta[i].item())
+        torch.testing.assert_close(new[i], one)
+    assert new[1, 2] == r[1, 2]
+
+
+def test_the_same_divergence_changes_nothing():
+    r, q = world(1)
+    for name in SMOOTH:
+        assert reward_transform(name, name).subs(LAMBDA_2, LAMBDA_1).equals(R)
+        torch.testing.assert_close(transformed_rewards(r, q, name, name, 4.0), r)
+
+
+@pytest.mark.parametrize("pair", [("total_variation", "reverse_kl"), ("reverse_kl", "total_variation")])
+def test_total_variation_is_refused(pair):
+    r, q = world(0)
+    for call in (reward_transform, transform_shape):
+        with pytest.raises(ValueError, match="'total_variation' has a slope that jumps"):
+            call(*pair)
+    with pytest.raises(ValueError, match="'total_variation' has a slope that jumps"):
+        transformed_rewards(r, q, *pair)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import figure_two
+from benchmarks import figure_two, optima
 from kl_companion import audit, k3, prefix_tree
 from kl_companion.estimators.vocabulary import exact_kl
 from kl_companion.rollout import Rollout
@@ -113,6 +113,7 @@ def main() -> None:
             f"{f'audit of {name}, all conditions':<58}{'':>8}{seconds(lambda n=name: str(audit(n))):>10.2f}"
         )
     figure_two.main()
+    optima.main()
 
 
 if __name__ == "__main__":

@@ -164,9 +164,8 @@ def ppo_mask(advantages: torch.Tensor, ratio: torch.Tensor, eps_low: float, eps_
     for name, eps in (("eps_low", eps_low), ("eps_high", eps_high)):
         if not (math.isfinite(eps) and eps >= 0):
             raise ValueError(f"{name} is {eps}, expected a finite number of at least 0")
-    a, rho = advantages.detach(), ratio.detach()
-    stopped = ((a > 0) & (rho > 1 + eps_high)) | ((a < 0) & (rho < 1 - eps_low))
-    return (~stopped).to(rho.dtype)
+    stopped = ((advantages > 0) & (ratio > 1 + eps_high)) | ((advantages < 0) & (ratio < 1 - eps_low))
+    return (~stopped).to(ratio.dtype)
 
 
 def _weighted_mean(

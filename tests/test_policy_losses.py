@@ -524,6 +524,25 @@ def test_the_importance_estimate_of_the_partition_is_unbiased_and_above_the_boun
                 assert (chance * bound[:, 0]).sum() < log_z(problem)
 
 
+def test_beta_is_one_by_default():
+    for loss in NAMED:
+        assert loss(batch()).item() == loss(batch(), beta=1.0).item() != loss(batch(), beta=2.0).item()
+    for how in PARTITIONS:
+        assert torch.equal(log_partition(batch(), how), log_partition(batch(), how, beta=1.0))
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_gradients_reach_the_policy_alone(partition):
+    rewards = torch.tensor([1.0, 0.0, 2.0, 5.0, 3.0], requires_grad=True)
+    attached = batch(rewards=rewards, ref_logp=batch().ref_logp.requires_grad_())
+    assert not log_partition(attached, partition).requires_grad
+    for loss in NAMED:
+        options = {} if loss in (rwr_loss, reinforce_loss) else {"partition": partition}
+        wanted = loss(attached, **options)
+        found = torch.autograd.grad(wanted, [rewards, attached.ref_logp], allow_unused=True)
+        assert found == (None, None)
+
+
 def test_large_rewards_do_not_overflow():
     rollout = batch(rewards=torch.tensor([1000.0, 0.0, 999.0, 2000.0, 1000.0]))
     for loss in (rwr_loss, apa_loss, reinforce_loss, partial(target_loss, estimator="k5")):

@@ -26,6 +26,11 @@ NAMES = {
 }
 _LETTERS = {
     "alpha": "α",
+    "theta": "θ",
+    "eta": "η",
+    "delta": "δ",
+    "chi": "χ",
+    "Lambda": "Λ",
     "phi": "φ",
     "psi": "ψ",
     "pi": "π",
@@ -49,13 +54,16 @@ def plain(text: str) -> str:
     text = re.sub(r"\\([a-zA-Z]+)", lambda m: _LETTERS.get(m[1], m[0]), text)
     text = re.sub(r"√\{([^{}]*)\}", r"√(\1)", text)
     text = re.sub(r"\^\{([^{}]*)\}", r"^(\1)", text)
+    text = re.sub(r"_\{([^{}]*[+-][^{}]*)\}", r"_(\1)", text)  # δ_(t+k), not δ_t+k
     return re.sub(r"_\{([^{}]*)\}", r"_\1", text)
 
 
 def letters(text: str) -> str:
     """A condition or counterexample with Greek letters and signs for their names: rho >= 1 becomes ρ ≥ 1."""
     text = re.sub(
-        r"(?<![a-zA-Z])(pi|rho|mu|beta|lambda|sqrt)(?![a-zA-Z])", lambda m: _LETTERS[m[1]], plain(text)
+        r"(?<![a-zA-Z])(pi|rho|mu|alpha|beta|lambda|theta|eta|chi|delta|sqrt)(?![a-zA-Z])",
+        lambda m: _LETTERS[m[1]],
+        plain(text),
     )
     return text.replace(">=", "≥").replace("<=", "≤")
 

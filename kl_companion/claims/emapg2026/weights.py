@@ -259,9 +259,10 @@ def z_from_the_group() -> Evidence:
             chance, drawn = groups(problem, size)
             always.append(apart((chance * ratios(problem)[drawn].mean(-1)).sum(), 1.0))  # Z-hat over Z
         for size in (2, 3):
-            always.append(
-                relative_bias(problem, size, partial(first, GENERATORS["reverse_kl"]), left_out=True)
-            )
+            always += [
+                relative_bias(problem, size, partial(first, GENERATORS[f]), left_out=True)
+                for f in ("reverse_kl", "pearson")
+            ]
             for f in GENERATORS.values():
                 printed += [relative_bias(problem, size, partial(h, f)) for h in (first, second)]
     small = target(bandits()[1])
@@ -274,8 +275,8 @@ def z_from_the_group() -> Evidence:
         inside=worst(always),
         condition=(
             "the group is large: Z is unbiased at every N, but w divides by it, and the gradient keeps a "
-            "bias of order 1/N. With Z from the other rollouts of the group the weight -log w + 1, that "
-            "of KL(policy || target), is exact at every N"
+            "bias of order 1/N. With Z from the other rollouts of the group the weights -log w + 1 and "
+            "2/w - 2, those of KL and Pearson from policy to target, are exact at every N"
         ),
         counterexample=(
             f"two answers, weight -w: the expected gradient is off by {shares[2]:.0%} at N = 2, "

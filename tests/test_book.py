@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 NOTEBOOKS = sorted(BOOK.rglob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.parent.name != "experiments"]
-MAY_IMPORT = {"kl_companion", "torch", "sympy", "numpy", "pandas", "math", "pathlib", "itertools", "tempfile"}
-MAY_IMPORT |= {"os", "nbformat", "nbclient"}  # "How to add" writes a chapter and runs it
+MAY_IMPORT = {"kl_companion", "torch", "sympy", "numpy", "pandas", "math", "fractions", "itertools"}
+MAY_IMPORT |= {"os", "pathlib", "tempfile", "nbformat", "nbclient"}  # "How to add" runs a chapter
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 

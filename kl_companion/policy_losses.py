@@ -253,12 +253,12 @@ def rwr_loss(rollout: Rollout, *, beta: float = 1.0) -> torch.Tensor:
     """
     rewards = _scaled_rewards(rollout, beta)
     log_ratio = _total(rollout.sampled_from - rollout.ref_logp.detach(), rollout)
-    group = rollout.group_index
-    size = (group.unsqueeze(0) == group.unsqueeze(1)).sum(-1).to(rewards.dtype)
+    _, group, size = rollout.group_index.unique(return_inverse=True, return_counts=True)
     # log softmax = x - log mean exp - log N
-    log_weight = rewards - log_ratio - log_partition(rollout, "importance", beta=beta) - size.log()
+    log_size = size.to(rewards.dtype).log()[group]
+    log_weight = rewards - log_ratio - log_partition(rollout, "importance", beta=beta) - log_size
     loss = -(log_weight.exp() * _total(rollout.logp, rollout)).sum()
-    return loss / len(group.unique())
+    return loss / len(size)
 
 
 def reinforce_loss(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 import tests.typecheck  # noqa: F401  (named in pyproject.toml; must exist before kl_companion is imported)
@@ -18,6 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 def root() -> Path:
     """The folder that holds the book, the package and the tables."""
     return ROOT
+
+
+@pytest.fixture
+def as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pytest's own checker of types, which would answer before the function does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,5 @@
 """Aggregation, importance weights and credit, against loops over the tokens that a mask leaves."""
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,12 +23,6 @@ def ragged(x, mask=MASK):
     return [
         [v for v, m in zip(r, k, strict=True) if m] for r, k in zip(x.tolist(), mask.tolist(), strict=True)
     ]
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 # aggregation

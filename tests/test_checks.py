@@ -1,6 +1,5 @@
 """Errors at the door: what each check lets pass, and what it says when it does not."""
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,12 +9,6 @@ from kl_companion import checks
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True)
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def test_an_unknown_name_lists_the_known_and_offers_the_nearest():

@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,12 +35,6 @@ def slope(loss, ro):
     """Gradient with respect to log pi, completion tokens only."""
     (gradient,) = torch.autograd.grad(loss, ro.logp)
     return gradient[MASK.bool()].tolist()
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def test_token_level_k2_by_hand():

@@ -100,6 +100,17 @@ def mean(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.tensordot(p, x, dims=1)
 
 
+def field(c: torch.Tensor, problem: Problem) -> torch.Tensor:
+    """E[c s] for a coefficient [count] of the score of each sequence, [rows, vocab]."""
+    t = terms(problem)
+    return mean(t.p * c, t.score)
+
+
+def log_ratio(problem: Problem) -> torch.Tensor:
+    """l = log pi - log pi_ref of whole sequences, [count]."""
+    return terms(problem).log_ratio.sum(-1)
+
+
 def variance(p: torch.Tensor, x: torch.Tensor) -> float:
     """Variance of x, summed over all axes but the first."""
     return float((p * (x - mean(p, x)).reshape(len(p), -1).square().sum(-1)).sum())
@@ -141,6 +152,11 @@ def exact(
     value = objective(problem.token_logp(theta).sum(-1), problem.token_logp(problem.ref_logits).sum(-1))
     (gradient,) = torch.autograd.grad(value, theta)
     return value.item(), gradient
+
+
+def kl_gradient(problem: Problem) -> torch.Tensor:
+    """Gradient of the KL of whole sequences, policy from reference, [rows, vocab]."""
+    return exact(reverse_kl, problem)[1]
 
 
 def every_sequence(problem: Problem, logits: torch.Tensor | None = None) -> Rollout:

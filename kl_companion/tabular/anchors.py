@@ -111,8 +111,9 @@ def follow_anchor(
     steps = [0]
     for step in range(1, last + 1):
         found = theta.detach().clone()
-        pull = beta * _kl(problem, scores(theta), scores(held).detach(), level)
-        value = _reward(problem, scores(theta)) if isinstance(objective, str) else 0.0
+        logits = scores(theta)
+        pull = beta * _kl(problem, logits, scores(held).detach(), level)
+        value = _reward(problem, logits) if isinstance(objective, str) else 0.0
         (ascent,) = torch.autograd.grad(value - pull, theta)
         if direction is not None:
             ascent = ascent + direction
@@ -132,8 +133,8 @@ def follow_anchor(
         if step % record == 0 or step == last:
             steps.append(step)
             kept.append(_record(problem, scores, theta, held, _step_size(adam, theta, lr)))
-    logits, anchors, lag, kl, size, parameters = (torch.stack(x) for x in zip(*kept, strict=True))
-    return AnchoredPath(logits, anchors, lag, kl, size, torch.tensor(steps), parameters)
+    path, anchors, lag, kl, size, parameters = (torch.stack(x) for x in zip(*kept, strict=True))
+    return AnchoredPath(path, anchors, lag, kl, size, torch.tensor(steps), parameters)
 
 
 def _table(parameters: torch.Tensor) -> torch.Tensor:

@@ -125,7 +125,10 @@ def multiplier_range(
     Args and errors: as `optimal_policy`.
     """
     slope = slope_of(get_divergence(divergence))
-    r, q, scale = _checked(rewards, ref_logp, beta)
+    return _range(slope, *_checked(rewards, ref_logp, beta))
+
+
+def _range(slope: Slope, r: torch.Tensor, q: torch.Tensor, scale: torch.Tensor) -> MultiplierRange:
     no_mass = q.isneginf()
     highest = r.masked_fill(no_mass, -torch.inf).amax(-1) - scale.squeeze(-1) * slope.ceiling
     lowest = r.masked_fill(no_mass, torch.inf).amin(-1) - scale.squeeze(-1) * slope.floor
@@ -156,7 +159,7 @@ def policy_at(
     slope = slope_of(get_divergence(divergence))
     r, q, scale = _checked(rewards, ref_logp, beta)
     level = torch.as_tensor(multiplier, dtype=torch.float64).unsqueeze(-1)
-    above, _ = multiplier_range(rewards, ref_logp, divergence, beta)
+    above, _ = _range(slope, r, q, scale)
     wrong = ~(level.squeeze(-1) > above)
     if wrong.any():
         got, least = (y.expand(wrong.shape)[wrong][0].item() for y in (level.squeeze(-1), above))

@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import numpy
 import pytest
 import torch
@@ -23,12 +22,6 @@ from tests.oracles.numeric import gradient
 
 NAMES = list(DIVERGENCES)
 INF = float("inf")
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 # Zero probabilities.

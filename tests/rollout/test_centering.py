@@ -2,7 +2,6 @@
 
 import statistics
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,12 +12,6 @@ from tests.rollouts import doubles
 
 X = doubles(1.0, 10.0, 2.0, 30.0, 6.0)
 PROMPTS = torch.tensor([7, -2, 7, -2, 7])  # any ids, in any order
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def by_hand(x, prompts, how, eps):

@@ -1,6 +1,5 @@
 """The ratio of the policy to the policy that sampled: value and Jacobian by hand, missing support refused."""
 
-import jaxtyping
 import pytest
 import torch
 
@@ -9,12 +8,6 @@ from tests.oracles import tokens as oracle
 from tests.rollouts import INF, MASK, NAN, doubles, sampled
 
 SCOPES = ["token", "prefix", "sequence"]
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def rollout(outside=NAN, **changes):

@@ -1,6 +1,5 @@
 """Several sizes and worlds at once, fields, covariances, and what is refused."""
 
-import jaxtyping
 import pytest
 import torch
 
@@ -27,12 +26,6 @@ WORLDS = {
     "off_policy": prefix_tree(2, 3, seed=5, eos=True, off_policy=True, scale=2.0),
     "cut": truncate(prefix_tree(3, 2, seed=6, eos=True), top_k=2),
 }
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 # sizes and stacks

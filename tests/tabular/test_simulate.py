@@ -1,6 +1,5 @@
 """Sampled estimates: each is one that a group of draws can give, as often as it should be."""
 
-import jaxtyping
 import pytest
 import torch
 
@@ -25,12 +24,6 @@ CHOICES = [
     ("reward", "leave_one_out", 3),
 ]
 REPEATS = 20_000
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def every_estimate(problem, estimator, placement, baseline, n):

@@ -1,6 +1,5 @@
 """Exact moments of a next-token estimate against every token that can be drawn, each gradient by autograd."""
 
-import jaxtyping
 import pytest
 import torch
 
@@ -24,12 +23,6 @@ from tests.oracles.numeric import gradient
 
 INF = float("inf")
 FIELDS = ["value", "value_bias", "value_variance", "gradient_bias", "gradient_variance"]
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def logits(seed, vocab=5, rows=3):

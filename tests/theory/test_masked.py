@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import jaxtyping
 import pytest
 import sympy
 import torch
@@ -159,12 +158,6 @@ def test_unknown_forms_are_refused(as_installed):
         head_entry("reverse_kl", "breg")
     with pytest.raises(ValueError, match=r"unknown divergence 'pearson'\. Known: forward_kl, reverse_kl"):
         mass_penalty_optimum(logs(0.5, 0.5), torch.tensor([0]), 1.0, "pearson")
-
-
-@pytest.fixture
-def as_installed(monkeypatch):
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def test_weights_that_differ_by_a_constant_agree_over_the_whole_vocabulary_only():

@@ -23,15 +23,7 @@ from kl_companion.claims.emapg2026.anchored import (
     normal,
 )
 from kl_companion.claims.ledger import Evidence, claim, violation
-from kl_companion.claims.worlds import (
-    apart,
-    bandits,
-    exact,
-    mean,
-    reverse_kl,
-    terms,
-    worst,
-)
+from kl_companion.claims.worlds import apart, bandits, exact, field, reverse_kl, worst
 
 SETTLED = ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.9, 0.9))  # well below 1 + eta, as p + q eta
 STEPS = 400  # until the lag has settled to the last digits
@@ -273,8 +265,7 @@ def kl_that_the_walk_settles_at() -> Evidence:
         errors.append(apart_by_size(x.by.alpha[:, 0].square() / 2 * size.sum(-1), form / 2))
     for problem in bandits()[1:8:3]:
         matrix, left = fisher(problem), []
-        t = terms(problem)
-        gradient = mean(t.p * problem.rewards, t.score).flatten()
+        gradient = field(problem.rewards, problem).flatten()
         values, vectors = torch.linalg.eigh(matrix)
         for alpha in (1e-1, 1e-2, 1e-3):  # eta = 0.9 and alpha beta = 0.2: the lag shrinks with alpha
             lag = vectors @ (alpha * (vectors.T @ gradient) / (0.1 + 0.2 * values))

@@ -12,6 +12,7 @@ from kl_companion.claims.worlds import (
     apart,
     bandits,
     exact,
+    field,
     less,
     mean,
     reverse_kl,
@@ -102,8 +103,8 @@ def natural_gradient() -> Evidence:
     """F^{-1} g is the best direction; but the Fisher matrix of softmax logits has no inverse."""
     exists, best = [], []
     for problem in several():
-        matrix, t = fisher(problem), terms(problem)
-        gradient = mean(t.p * problem.rewards, t.score).flatten()
+        matrix = fisher(problem)
+        gradient = field(problem.rewards, problem).flatten()
         spectrum = torch.linalg.eigvalsh(matrix)
         exists.append(less(0.0, float(spectrum[0] / spectrum[-1])))
         small, slope = _pinned(problem, matrix), _pinned(problem, gradient)
@@ -113,7 +114,7 @@ def natural_gradient() -> Evidence:
         rivals = rivals * (budget / torch.einsum("id,de,ie->i", rivals, small, rivals)).sqrt()[:, None]
         best.append(violation(*(rivals @ slope - natural @ slope).tolist()) / (1 + budget))
         free = torch.linalg.pinv(matrix, hermitian=True) @ gradient  # the same move in all logits
-        moved = t.scores.flatten(2).sum(1)
+        moved = terms(problem).score.flatten(1)
         at = torch.zeros_like(gradient)
         rows, vocab = problem.logits.shape
         at[(torch.arange(rows * vocab) % vocab) < vocab - 1] = natural
@@ -236,8 +237,8 @@ def update_near_the_anchor() -> Evidence:
     """delta^T F delta / 2 and F delta against KL and gradient; the step is right to second order."""
     errors = []
     for problem in several():
-        matrix, t = fisher(problem), terms(problem)
-        gradient = mean(t.p * problem.rewards, t.score).flatten()
+        matrix = fisher(problem)
+        gradient = field(problem.rewards, problem).flatten()
         for x in directions(problem):
             values, slopes, steps = [], [], []
             for size in (1e-1, 1e-2, 1e-3):

@@ -23,8 +23,9 @@ from kl_companion.claims.emapg2026.anchored import (
     softmax_pull,
     top_curvature,
 )
+from kl_companion.claims.emapg2026.rollout_groups import reward_gradient
 from kl_companion.claims.ledger import Evidence, claim, violation
-from kl_companion.claims.worlds import apart, bandits, exact, mean, terms, trees, worst
+from kl_companion.claims.worlds import apart, bandits, field, trees, worst
 
 LENGTHS = (1, 2, 7)
 Threshold = Callable[[float, int], float]
@@ -59,15 +60,7 @@ def policy_gradient_of_one_sample() -> Evidence:
     """R times the score is one sample's gradient; its mean is that of the expected reward."""
     errors = []
     for problem in (*bandits(), *trees()):
-        t, gain = terms(problem), problem.rewards
-
-        def reward(
-            logp: torch.Tensor, ref_logp: torch.Tensor, gain: torch.Tensor = problem.rewards
-        ) -> torch.Tensor:
-            return logp.exp() @ gain
-
-        truth = exact(reward, problem)[1]
-        errors.append(apart(mean(t.p * gain, t.score), truth))
+        errors.append(apart(field(problem.rewards, problem), reward_gradient(problem)))
     return Evidence(
         worst(errors),
         condition=(

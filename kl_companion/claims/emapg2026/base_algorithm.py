@@ -14,9 +14,7 @@ import torch
 from kl_companion.claims.emapg2026.importance import weighted
 from kl_companion.claims.emapg2026.rollout_groups import (
     SIZES,
-    field,
     group,
-    kl_gradient,
     reward_gradient,
     rollouts,
     small,
@@ -26,7 +24,7 @@ from kl_companion.claims.emapg2026.table_one import k4, k5, moments
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import naive, sampled_elsewhere
 from kl_companion.claims.tang2025pitfalls.sequences import partial
-from kl_companion.claims.worlds import apart, differs, exact, mean, terms, trees, worst
+from kl_companion.claims.worlds import apart, differs, exact, field, kl_gradient, mean, terms, trees, worst
 from kl_companion.tabular import Problem, prefix_tree
 
 LOW, HIGH = 0.2, 0.28  # bounds of the source

@@ -18,6 +18,7 @@ from kl_companion.claims.worlds import (
     bandits,
     differentiated,
     exact,
+    field,
     forward_kl,
     mean,
     reverse_kl,
@@ -118,7 +119,7 @@ def forms_of_a_divergence() -> Evidence:
             errors += [
                 apart(mean(q, f(log_t.exp())), value),
                 apart(mean(t.p, w * f(1 / w)), value),
-                apart(mean(t.p * derivative, t.score), slope),
+                apart(field(derivative, problem), slope),
                 violation(-value),
                 abs(float(f(torch.ones(1, dtype=torch.float64)))),
             ]

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import torch
 
-from kl_companion.claims.emapg2026.policy_gradients import at_optimum, regularized
-from kl_companion.claims.emapg2026.rollout_groups import (
-    field,
-    first,
-    kl_gradient,
-    reward_gradient,
-    rollouts,
-    small,
-)
+from kl_companion.claims.emapg2026.policy_gradients import regularized
+from kl_companion.claims.emapg2026.rollout_groups import first, reward_gradient, rollouts, small
+from kl_companion.claims.emapg2026.weights import at_optimum
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import sampled_elsewhere
 from kl_companion.claims.tang2025pitfalls.sequences import partial
-from kl_companion.claims.worlds import apart, bandits, differs, terms, tree_of, trees, worst
+from kl_companion.claims.worlds import (
+    apart,
+    bandits,
+    differs,
+    field,
+    kl_gradient,
+    terms,
+    tree_of,
+    trees,
+    worst,
+)
 from kl_companion.tabular import Problem, bandit
 
 RATE, BETA, DECAY = 0.3, 0.5, 0.9

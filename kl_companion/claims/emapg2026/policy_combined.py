@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from kl_companion.claims.emapg2026.policy_gradients import (
-    ANSWERS,
-    WORLD,
-    at_optimum,
-)
+from kl_companion.claims.emapg2026.policy_gradients import ANSWERS, WORLD
 from kl_companion.claims.emapg2026.policy_squares import HALF, square, twice
 from kl_companion.claims.emapg2026.rollout_groups import (
     SIZES,
     at_target,
-    field,
     first,
     group,
-    log_ratio,
     log_w,
     log_z,
     reward_gradient,
@@ -30,8 +24,9 @@ from kl_companion.claims.emapg2026.rollout_groups import (
     to_target,
 )
 from kl_companion.claims.emapg2026.table_one import k1, k2, k3, k3_plus_plus, k4, k5
+from kl_companion.claims.emapg2026.weights import at_optimum
 from kl_companion.claims.ledger import Evidence, claim
-from kl_companion.claims.worlds import apart, less, terms, worst
+from kl_companion.claims.worlds import apart, field, less, log_ratio, terms, worst
 from kl_companion.tabular import Problem
 
 

@@ -9,11 +9,8 @@ import torch
 from kl_companion.claims.emapg2026.rollout_groups import (
     SIZES,
     at_target,
-    field,
     first,
     group,
-    kl_gradient,
-    log_ratio,
     log_w,
     log_z,
     reward_gradient,
@@ -23,7 +20,7 @@ from kl_companion.claims.emapg2026.rollout_groups import (
     to_target,
 )
 from kl_companion.claims.emapg2026.table_one import SAMPLED, k1, k3
-from kl_companion.claims.emapg2026.weights import target
+from kl_companion.claims.emapg2026.weights import at_optimum
 from kl_companion.claims.ledger import Evidence, claim, violation
 from kl_companion.claims.worlds import (
     apart,
@@ -31,8 +28,11 @@ from kl_companion.claims.worlds import (
     differentiated,
     differs,
     exact,
+    field,
     forward_kl,
+    kl_gradient,
     less,
+    log_ratio,
     mean,
     reverse_kl,
     terms,
@@ -42,11 +42,6 @@ from kl_companion.tabular import Problem
 
 ANSWERS = "two answers, policy (0.9, 0.1), even reference, R = (1, 0)"
 WORLD = f"{ANSWERS}, first logit"
-
-
-def at_optimum(problem: Problem) -> Problem:
-    """The bandit with the policy pi_ref e^R / Z."""
-    return problem._replace(logits=target(problem).ref_logits)
 
 
 def expected_reward(problem: Problem) -> torch.Tensor:

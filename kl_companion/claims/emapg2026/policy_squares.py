@@ -10,20 +10,12 @@ from collections.abc import Callable
 
 import torch
 
-from kl_companion.claims.emapg2026.policy_gradients import (
-    WORLD,
-    at_optimum,
-    expected_reward,
-    regularized,
-)
+from kl_companion.claims.emapg2026.policy_gradients import WORLD, expected_reward, regularized
 from kl_companion.claims.emapg2026.rollout_groups import (
     SIZES,
     at_target,
-    field,
     first,
     group,
-    kl_gradient,
-    log_ratio,
     log_w,
     log_z,
     reward_gradient,
@@ -34,9 +26,10 @@ from kl_companion.claims.emapg2026.rollout_groups import (
     to_target,
 )
 from kl_companion.claims.emapg2026.table_one import k2
+from kl_companion.claims.emapg2026.weights import at_optimum
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import sampled_elsewhere
-from kl_companion.claims.worlds import apart, exact, less, mean, terms, worst
+from kl_companion.claims.worlds import apart, exact, field, kl_gradient, less, log_ratio, mean, terms, worst
 from kl_companion.tabular import Problem
 
 HALF = "the 1/2 of K2"

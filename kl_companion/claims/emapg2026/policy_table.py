@@ -9,10 +9,7 @@ from kl_companion.claims.emapg2026.policy_gradients import WORLD, expected_rewar
 from kl_companion.claims.emapg2026.policy_squares import HALF, square, twice
 from kl_companion.claims.emapg2026.rollout_groups import (
     at_target,
-    field,
     first,
-    kl_gradient,
-    log_ratio,
     log_w,
     log_z,
     rollouts,
@@ -23,7 +20,7 @@ from kl_companion.claims.emapg2026.rollout_groups import (
 from kl_companion.claims.emapg2026.table_one import SAMPLED, k1, k2, k3, k3_plus_plus
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import average, rho, sampled_elsewhere, three_policies, times_score
-from kl_companion.claims.worlds import apart, mean, terms, worst
+from kl_companion.claims.worlds import apart, field, kl_gradient, log_ratio, mean, terms, worst
 from kl_companion.tabular import Problem, truncate
 
 

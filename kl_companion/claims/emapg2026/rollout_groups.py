@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.claims import off_policy
-from kl_companion.claims.worlds import exact, forward_kl, mean, reverse_kl, terms, two_policies
+from kl_companion.claims.worlds import exact, forward_kl, log_ratio, mean, reverse_kl, terms, two_policies
 from kl_companion.tabular import Problem, bandit, prefix_tree
 
 Estimate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -39,11 +39,6 @@ def first(x: torch.Tensor) -> float:
     return float(x.flatten()[0])
 
 
-def log_ratio(problem: Problem) -> torch.Tensor:
-    """l = log pi - log pi_ref of every sequence, [count]."""
-    return terms(problem).log_ratio.sum(-1)
-
-
 def log_z(problem: Problem) -> torch.Tensor:
     """log of sum pi_ref e^R, a scalar."""
     return (terms(problem).ref_logp.sum(-1) + problem.rewards).logsumexp(0)
@@ -52,12 +47,6 @@ def log_z(problem: Problem) -> torch.Tensor:
 def log_w(problem: Problem) -> torch.Tensor:
     """R - l - log Z, [count]."""
     return problem.rewards - log_ratio(problem) - log_z(problem)
-
-
-def field(c: torch.Tensor, problem: Problem) -> torch.Tensor:
-    """E[c s], [rows, vocab]."""
-    t = terms(problem)
-    return mean(t.p * c, t.score)
 
 
 def slope(estimate: Estimate, logp: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -76,11 +65,6 @@ def at_target(estimate: Estimate, problem: Problem) -> torch.Tensor:
 def reward_gradient(problem: Problem) -> torch.Tensor:
     """Gradient of E[R], [rows, vocab]."""
     return exact(lambda a, b: (a.exp() * problem.rewards).sum(), problem)[1]
-
-
-def kl_gradient(problem: Problem) -> torch.Tensor:
-    """Gradient of KL(policy || reference), [rows, vocab]."""
-    return exact(reverse_kl, problem)[1]
 
 
 def to_target(problem: Problem, *, forward: bool = False) -> tuple[float, torch.Tensor]:

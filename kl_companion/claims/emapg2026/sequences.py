@@ -21,7 +21,9 @@ from kl_companion.claims.worlds import (
     differentiated,
     differs,
     exact,
+    kl_gradient,
     less,
+    log_ratio,
     mean,
     reverse_kl,
     terms,
@@ -46,19 +48,9 @@ def opposed() -> Problem:
     return tree_of([(0.6, 0.4), half, far], [half, half, half])
 
 
-def log_ratio(problem: Problem) -> torch.Tensor:
-    """log(pi(y|x) / pi_ref(y|x)) of whole sequences, [count]."""
-    return terms(problem).log_ratio.sum(-1)
-
-
 def field(problem: Problem, coefficient: torch.Tensor) -> torch.Tensor:
     """E[sum_n c_n s_n] from coefficients [count, length], [rows, vocab]."""
     return mean(terms(problem).p, weighted(problem, coefficient))
-
-
-def gradient_of(problem: Problem) -> torch.Tensor:
-    """Gradient of the KL between the distributions of sequences, [rows, vocab]."""
-    return exact(reverse_kl, problem)[1]
 
 
 @claim("EMA-eq10")
@@ -93,7 +85,7 @@ def sequence_gradient_is_unbiased() -> Evidence:
     for problem in (*several(), *bandits()):
         estimate = -log_ratio(problem)  # eq (10)
         found = mean(terms(problem).p, -estimate[:, None, None] * terms(problem).score)
-        errors.append(apart(found, gradient_of(problem)))
+        errors.append(apart(found, kl_gradient(problem)))
     return Evidence(worst(errors))
 
 
@@ -150,11 +142,11 @@ def token_level_gradient() -> Evidence:
     errors, found = [], []
     for problem in several():
         errors.append(apart(partial(problem), _token_level(problem)))
-        errors.append(differs(partial(problem), gradient_of(problem)))
+        errors.append(differs(partial(problem), kl_gradient(problem)))
     for problem in trees()[:3]:
         found.append(curl(problem, "k2"))
     errors += [violation(ASYMMETRY - c) for c in found]
-    token, sequence = (float(x[0, 0]) for x in (partial(opposed()), gradient_of(opposed())))
+    token, sequence = (float(x[0, 0]) for x in (partial(opposed()), kl_gradient(opposed())))
     return Evidence(
         max(worst(errors), max(found)),
         inside=worst(errors),
@@ -199,7 +191,7 @@ def what_grpo_differentiates() -> Evidence:
 @claim("EMA-eq15")
 def sequence_level_coefficients() -> Evidence:
     """Each score times the log-ratios from its token on has the gradient of the sequence KL as its mean."""
-    errors = [apart(mean(terms(p).p, cumulative(p)), gradient_of(p)) for p in several()]
+    errors = [apart(mean(terms(p).p, cumulative(p)), kl_gradient(p)) for p in several()]
     return Evidence(worst(errors))
 
 
@@ -254,10 +246,10 @@ def only_the_sequence_level_belongs_to_the_objective() -> Evidence:
     """Of the two gradients the sequence level's is that of the KL in objective (1); they may be opposed."""
     errors = []
     for problem in several():
-        wanted = gradient_of(problem)
+        wanted = kl_gradient(problem)
         errors.append(apart(mean(terms(problem).p, whole(problem)), wanted))
         errors.append(differs(field(problem, terms(problem).log_ratio), wanted))
-    token, sequence = (float(x[0, 0]) for x in (partial(opposed()), gradient_of(opposed())))
+    token, sequence = (float(x[0, 0]) for x in (partial(opposed()), kl_gradient(opposed())))
     errors.append(less(token * sequence, 0.0))
     return Evidence(worst(errors), condition="they agree where no prefix changes the KL still to come")
 
@@ -289,7 +281,7 @@ def past_terms_vanish() -> Evidence:
     """(68) to (72): the score-function form, its double sum, and its past terms prefix by prefix."""
     errors = []
     for problem in several():
-        t, wanted = terms(problem), gradient_of(problem)
+        t, wanted = terms(problem), kl_gradient(problem)
         errors.append(apart(t.log_ratio.sum(-1), log_ratio(problem)))
         errors.append(apart(mean(t.p, t.score), 0.0))  # the second integral of D.1
         errors.append(apart(mean(t.p, log_ratio(problem)[:, None, None] * t.score), wanted))  # (68)

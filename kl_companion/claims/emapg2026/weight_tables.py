@@ -9,9 +9,9 @@ import torch
 
 from kl_companion.claims.emapg2026.f_divergences import NAMED, Pair, divergence, function, unequal
 from kl_companion.claims.emapg2026.printed import ALPHA, TABLE_9, TABLE_10, Printed
-from kl_companion.claims.emapg2026.weights import SLOPE, field, ratios, target, targets, turned
+from kl_companion.claims.emapg2026.weights import SLOPE, ratios, target, targets, turned
 from kl_companion.claims.ledger import Evidence, claim
-from kl_companion.claims.worlds import apart, exact, two_policies, worst
+from kl_companion.claims.worlds import apart, exact, field, two_policies, worst
 from kl_companion.divergences import T, W
 
 

@@ -24,6 +24,7 @@ from kl_companion.claims.worlds import (
     bandits,
     differentiated,
     exact,
+    field,
     less,
     mean,
     reverse_kl,
@@ -47,6 +48,11 @@ def target(problem: Problem) -> Problem:
     return problem._replace(
         ref_logits=logits.index_add(1, tokens, (t.ref_logp.sum(-1) + problem.rewards)[None])
     )
+
+
+def at_optimum(problem: Problem) -> Problem:
+    """The bandit with the policy pi_ref e^R / Z."""
+    return problem._replace(logits=target(problem).ref_logits)
 
 
 @cache
@@ -82,12 +88,6 @@ def second(f: Function, w: torch.Tensor) -> torch.Tensor:
     return f(w) - w * derivative(f, w)
 
 
-def field(weight: torch.Tensor, problem: Problem) -> torch.Tensor:
-    """E_pi[weight s]."""
-    t = terms(problem)
-    return mean(t.p * weight, t.score)
-
-
 @claim("EMA-K-logZ")
 def log_partition_function_is_the_best_value() -> Evidence:
     """log Z = max of E[R] - KL(pi||ref), reached at pi*; the expected reward alone is another number."""
@@ -95,7 +95,7 @@ def log_partition_function_is_the_best_value() -> Evidence:
     for problem in bandits():
         t = terms(problem)
         log_z = float((t.ref_logp.sum(-1) + problem.rewards).logsumexp(0))
-        best = target(problem)._replace(logits=target(problem).ref_logits, ref_logits=problem.ref_logits)
+        best = at_optimum(problem)
         for world, margin in ((best, 0.0), (problem, 1e-6)):
             p = terms(world).p
             regularized = float(mean(p, problem.rewards)) - exact(reverse_kl, world)[0]

@@ -85,7 +85,7 @@ class TopK:
         """The head's token ids, [..., k] int64, without gradient; arguments [..., vocab]."""
         lead, vocab = logp_all.shape[:-1], logp_all.shape[-1]
         if self.indices is not None:
-            return _checked(self.indices, lead, vocab)
+            return checked_head(self.indices, lead, vocab)
         if self.k > vocab:  # type: ignore[operator]
             raise ValueError(f"k is {self.k}, expected at most {vocab}, the size of the vocabulary")
         scores = {"policy": logp_all, "reference": ref_logp_all, "sampler": behavior_logp_all}[self.head_from]
@@ -95,8 +95,41 @@ class TopK:
 
     def head(self, logp_all: torch.Tensor, ref_logp_all: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """sum over the head of Q f(P/Q), exact: [..., vocab] and ids [..., k] -> [...]."""
+        return self._sum(logp_all.gather(-1, index), ref_logp_all.gather(-1, index))
+
+    def _sum(self, logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
         written = self.divergence if self.form == "bregman" else self.divergence.as_given
-        return sum_of_entries(written, logp_all.gather(-1, index), ref_logp_all.gather(-1, index))
+        return sum_of_entries(written, logp, ref_logp)
+
+    def estimate(
+        self,
+        head_logp: torch.Tensor,
+        head_ref_logp: torch.Tensor,
+        logp: torch.Tensor,
+        ref_logp: torch.Tensor,
+        outside: torch.Tensor,
+        tail_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Head plus tail, [...], from log-probs on the head [..., k] and of the sampled token [...].
+
+        ``outside`` says where the sampled token is not in the head.
+
+        Raises:
+            ValueError: a sampled token outside the head without probability, an infinite head, or a
+                tail_weight of another shape, negative or NaN.
+        """
+        if tail_weight is not None:
+            check_shape("tail_weight", tail_weight, outside.shape, "tokens [...]")
+            if not (tail_weight >= 0).all():
+                raise ValueError("tail_weight is negative or NaN somewhere, expected pi/mu, clipped or not")
+        head = self._sum(head_logp, head_ref_logp)
+        if not self.tail:
+            return head
+        check_log_probabilities("logp_all of the sampled tokens", logp, outside)
+        check_log_probabilities("ref_logp_all of the sampled tokens", ref_logp, outside)
+        tail = self.sampled(logp.where(outside, 0.0), ref_logp.where(outside, 0.0))
+        tail = tail if tail_weight is None else tail * tail_weight.detach()
+        return head + tail.where(outside, 0.0)
 
     def __call__(
         self,
@@ -115,24 +148,14 @@ class TopK:
         if behavior_logp_all is not None:
             check_shape("behavior_logp_all", behavior_logp_all, logp_all.shape, "logp_all [..., vocab]")
             check_no_nan("behavior_logp_all", behavior_logp_all)
-        if tail_weight is not None:
-            check_shape("tail_weight", tail_weight, tokens.shape, "tokens [...]")
-            if not (tail_weight >= 0).all():
-                raise ValueError("tail_weight is negative or NaN somewhere, expected pi/mu, clipped or not")
         index = self.head_indices(logp_all, ref_logp_all, behavior_logp_all)
-        head = self.head(logp_all, ref_logp_all, index)
-        if not self.tail:
-            return head
-        outside = (index != tokens.unsqueeze(-1)).all(-1)
+        head, ref_head = logp_all.gather(-1, index), ref_logp_all.gather(-1, index)
         logp, ref_logp = (x.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) for x in (logp_all, ref_logp_all))
-        check_log_probabilities("logp_all of the sampled tokens", logp, outside)
-        check_log_probabilities("ref_logp_all of the sampled tokens", ref_logp, outside)
-        tail = self.sampled(logp.where(outside, 0.0), ref_logp.where(outside, 0.0))
-        tail = tail if tail_weight is None else tail * tail_weight.detach()
-        return head + tail.where(outside, 0.0)
+        outside = (index != tokens.unsqueeze(-1)).all(-1)
+        return self.estimate(head, ref_head, logp, ref_logp, outside, tail_weight)
 
 
-def _checked(indices: torch.Tensor, lead: torch.Size, vocab: int) -> torch.Tensor:
+def checked_head(indices: torch.Tensor, lead: torch.Size, vocab: int) -> torch.Tensor:
     """Ids [..., k] for rows [...]; ValueError unless they are whole numbers of the vocabulary, each once."""
     if not isinstance(indices, torch.Tensor) or indices.dtype != torch.int64 or indices.ndim == 0:
         got = indices.dtype if isinstance(indices, torch.Tensor) else type(indices).__name__

@@ -1,0 +1,245 @@
+"""Divergences of a few rows of raw logits and their gradients, in the cache.
+
+One block is a handful of rows [rows, vocab], small enough to stay in the cache while a dozen operations
+pass over it; `kl_companion.estimators.block_walks` walks blocks over whole logits. For logits x and y of
+policy P and reference Q let z = (y - x) - E_P[y - x], which is log(Q/P) up to a constant. Then
+
+    log t = log(1 + A) - z,      A = E_P[e^z - 1] = E_P[e^z - 1 - z],
+    gradient of D_f(P || Q) by x  =  P (f'(t) - E_P f'(t)),
+
+so no normalizer of either row is needed. A is a sum of terms that are never negative, and the value of
+every f-divergence does not change to first order when log t is off by a constant: nothing cancels, and
+policies a thousandth apart are as accurate as distant ones (log P - log Q in float32 is not).
+
+The formula needs e^z within the range of float32. Blocks where it is not, or where a token is masked in
+one of the two rows only, go through `general_rows`: slower, for every f and every mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.divergences import (
+    DIVERGENCES,
+    Divergence,
+    T,
+    function_of_log,
+    generator_of_log,
+    make_divergence,
+    tidy,
+)
+from kl_companion.estimators.blocks import LONG, softmax_at
+
+_REACHES = (40.0, 20.0, 10.0, 5.0)  # |z| up to which the formula may be allowed
+_NEGLIGIBLE = 1e-15  # what the tokens below float32's smallest probability may add to a divergence
+_NEAR = 0.05  # excess below which z + e^-z - 1 loses digits that matter
+_HEAVY = 1e-4  # probability above which a token gets them back; the errors of the others average out
+
+
+class Rows(NamedTuple):
+    """A block ready for its value and its gradient; ``spare`` is scratch of the same shape."""
+
+    p: torch.Tensor
+    z: torch.Tensor
+    spare: torch.Tensor
+    excess: torch.Tensor  # A, [rows]
+
+
+def row_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """sum_j a_j b_j of every row: [rows, vocab] twice -> [rows]; on a CPU long rows are faster one by one."""
+    if a.shape[-1] < LONG or a.device.type != "cpu":
+        return torch.linalg.vecdot(a, b)
+    return torch.stack([torch.dot(left, right) for left, right in zip(a, b, strict=True)])
+
+
+def _offset_difference(y: torch.Tensor, x: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+    """(y - x) - offset, offset [rows, 1], without the rounding of y - x where rows lie far apart."""
+    difference = y - x
+    back = y - difference
+    lost = (y - (difference + back)) + (back - x)  # what the rounding took, exactly
+    return (difference - offset) + lost
+
+
+def _center(p: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Take E_p z from z, in place, twice: after the first the rest is small and exact where p is near 1."""
+    shift = row_dot(p, z)
+    z.sub_(shift.unsqueeze(-1))
+    z.sub_(row_dot(p, z).unsqueeze(-1))
+    return shift
+
+
+def center_rows(
+    x: torch.Tensor, y: torch.Tensor, scratch: torch.Tensor, reach: float, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(P, z) of a block of raw logits in scratch [>= 2, rows, vocab], or None where e^z is out of reach.
+
+    Tokens that are -inf in both rows get P = 0 and z = 0. The temperature divides the difference of the
+    logits: dividing each first would round them by more than near policies differ.
+    """
+    p, z = softmax_at(x, temperature, scratch[0]), scratch[1]
+    reach = reach * temperature
+    torch.sub(y, x, out=z)
+    shift = _center(p, z)
+    width = torch.maximum(-z.amin(-1), z.amax(-1))
+    # the second: the rounding of y - x must not be seen in what tells the tokens apart
+    if bool(((width < reach) & (shift.abs() <= 2 * width)).all()):
+        return p, z if temperature == 1.0 else z.div_(temperature)
+    dead = x.isneginf()
+    if not torch.equal(dead, y.isneginf()) or not p.isfinite().all():
+        return None
+    torch.sub(y, x, out=z).masked_fill_(dead, 0.0)
+    shift = row_dot(p, z).unsqueeze(-1)
+    z.copy_(_offset_difference(y, x, shift)).masked_fill_(dead, 0.0)
+    _center(p, z)
+    z.masked_fill_(dead, 0.0)
+    return (p, z.div_(temperature)) if bool((z.abs().amax(-1) < reach).all()) else None
+
+
+@cache
+def _functions(d: Divergence) -> tuple[Callable[[torch.Tensor], torch.Tensor], ...]:
+    """f(t)/t by log 1/t, and f'(t) by log t: values and fields within reach."""
+    return generator_of_log(d, dual=True), function_of_log(d.derivative)
+
+
+@cache
+def reach_of(d: Divergence) -> float:
+    """The largest |z| for which no entry overflows float32 and no entry lost by underflow matters."""
+    value, field = _functions(d)
+    smallest = torch.finfo(torch.float32).tiny
+    for reach in _REACHES:
+        ends = torch.tensor([-reach, reach])  # of log t
+        found = torch.stack([value(-ends), field(ends)])
+        if (found[:, 0].abs() * smallest < _NEGLIGIBLE).all() and found.isfinite().all():
+            return reach
+    return 0.0
+
+
+def _sharper(
+    p: torch.Tensor, z: torch.Tensor, plain: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """sum_j p_j fn(z_j), with fn in float64 for the heavy tokens; ``plain`` is fn(z) as float32 has it."""
+    row, token = (p > _HEAVY).nonzero(as_tuple=True)
+    lost = fn(z[row, token].double()) - plain[row, token]
+    gained = torch.zeros(p.shape[0], dtype=torch.float64, device=p.device)
+    gained.index_add_(0, row, p[row, token] * lost)
+    return row_dot(p, plain) + gained.to(p.dtype)
+
+
+def _bregman(z: torch.Tensor) -> torch.Tensor:
+    return torch.expm1(z) - z
+
+
+def excess_of(p: torch.Tensor, z: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
+    """A = E_P[e^z - 1 - z] of every row, [rows]."""
+    excess = row_dot(p, torch.exp(z, out=spare)) - 1
+    if bool((excess >= _NEAR).all()):
+        return excess
+    excess = row_dot(p, torch.expm1(z, out=spare).sub_(z))
+    return _sharper(p, z, spare, _bregman) if p.dtype == torch.float32 else excess
+
+
+def value_of(d: Divergence, rows: Rows) -> torch.Tensor:
+    """D_f(P || Q) of every row, [rows]; overwrites ``rows.spare``."""
+    excess = rows.excess
+    if d.name == "reverse_kl":
+        return excess.log1p()
+    if d.name == "forward_kl":
+        _tilt(rows)
+        return row_dot(rows.spare, rows.z) / (1 + excess) - excess.log1p()
+    fn = _functions(d)[0]
+    minus_u = rows.z - excess.log1p().unsqueeze(-1)
+    entries = fn(minus_u)
+    if rows.p.dtype == torch.float32 and (excess < _NEAR).any():
+        return _sharper(rows.p, minus_u, entries, fn)
+    return row_dot(rows.p, entries)
+
+
+def _tilt(rows: Rows) -> torch.Tensor:
+    """P (e^z - 1 - A) = (1 + A) (Q - P), in ``rows.spare``."""
+    return torch.expm1(rows.z, out=rows.spare).sub_(rows.excess.unsqueeze(-1)).mul_(rows.p)
+
+
+def gradient_of(
+    d: Divergence, rows: Rows, weight: torch.Tensor, *, after_value: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """weight [rows] times the gradient of D_f(P || Q) by the logits of P, as a product.
+
+    May overwrite every part of rows; ``after_value`` says that `value_of` has just run on them.
+
+    Returns:
+        [rows, vocab] and [rows, 1]: the last multiplication is left to the one who stores the product.
+    """
+    scale = weight.unsqueeze(-1)
+    if d.name == "reverse_kl":
+        return rows.z.mul_(rows.p), -scale
+    excess = rows.excess.unsqueeze(-1)
+    if d.name == "forward_kl":
+        return rows.spare if after_value else _tilt(rows), -scale / (1 + excess)
+    field = _functions(d)[1](excess.log1p() - rows.z)
+    _center(rows.p, field)
+    return field.mul_(rows.p), scale
+
+
+@cache
+def swapped(d: Divergence) -> Divergence:
+    """The divergence with its arguments exchanged: its gradient by the first is that of d by the second."""
+    for other in (d, *DIVERGENCES.values()):
+        if tidy(other.f - d.dual) == 0:
+            return other
+    return make_divergence(f"swapped {d.name}", d.dual, source=d.source)
+
+
+@cache
+def _masses_and_slopes(d: Divergence) -> tuple[Callable[[torch.Tensor], torch.Tensor], ...]:
+    """f(t), t f'(t) by log t, for t <= 1; and f(t)/t, f'(t) by -log t, for t >= 1."""
+    dual = d.dual
+    return (
+        generator_of_log(d),
+        function_of_log(tidy(T * d.derivative)),
+        generator_of_log(d, dual=True),
+        function_of_log(tidy(dual - T * dual.diff(T))),
+    )
+
+
+class General(NamedTuple):
+    """What `general_rows` found: value [rows], gradient [rows, vocab], and where a row is no distribution."""
+
+    value: torch.Tensor
+    gradient: torch.Tensor
+    only_policy: torch.Tensor  # [rows, vocab], tokens that the policy alone can draw
+    only_reference: torch.Tensor
+
+
+def general_rows(d: Divergence, x: torch.Tensor, y: torch.Tensor) -> General:
+    """D_f and its gradient by x, for any finite or masked float64 logits [rows, vocab], without scratch.
+
+    Every entry is computed from the larger of its two probabilities, so that no power of t overflows where
+    the product does not; tokens that neither can draw in float64 (log-prob below -745) count nothing.
+    """
+    p, q = x.softmax(-1), y.softmax(-1)
+    no_p, no_q = x.isneginf(), y.isneginf()
+    both = ~(no_p | no_q)
+    tops = [row.amax(-1, keepdim=True) for row in (x, y, p, q)]
+    normalizers = tops[2].log() - tops[3].log()  # log t = log P - log Q, each its logit less a normalizer
+    u = ((x - tops[0]) - (y - tops[1]) + normalizers).where(both, 0.0)
+    only_p, only_q = p.where(no_q, 0.0), q.where(no_p, 0.0).sum(-1)
+    above, low, high = u > 0, u.clamp(max=0.0), -u.clamp(min=0.0)
+    f, t_slope, dual, slope = _masses_and_slopes(d)
+    larger = torch.where(above, p, q)
+    alive = both & (larger != 0)
+    value = (larger * torch.where(above, dual(high), f(low))).where(alive, 0.0).sum(-1)
+    field = (larger * torch.where(above, slope(high), t_slope(low))).where(alive, 0.0)
+    if d.at_zero.is_finite:
+        value = value + float(d.at_zero) * only_q
+    if d.at_infinity.is_finite:
+        value = value + float(d.at_infinity) * only_p.sum(-1)
+        field = field + float(d.at_infinity) * only_p
+    peak = p.argmax(-1, keepdim=True)  # from the field of the likeliest token: exact where P is near 1
+    field = field - p * (field.gather(-1, peak) / tops[2])
+    gradient = field - p * field.sum(-1, keepdim=True)
+    value = value + 0 * (p.sum(-1) + q.sum(-1))  # NaN where a row is no distribution
+    return General(value, gradient, ~no_p & no_q, no_p & ~no_q)

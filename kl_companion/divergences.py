@@ -330,12 +330,21 @@ def _slopes_of_log(
     return function_of_log(divergence.derivative), function_of_log(above)
 
 
+def _moderate(log_t: torch.Tensor) -> bool:
+    """Whether f and f' may be taken as they stand: float64, and no power of t near its largest number."""
+    if log_t.dtype != torch.float64 or not log_t.numel():
+        return False
+    return bool(max(abs(x) for x in torch.aminmax(log_t.detach())) < 20.0)
+
+
 def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
     """f'(t), a weight in front of the score, from log t; without overflow where f' is bounded.
 
     As accurate near t = 1, where f' vanishes, as log t itself.
     """
     below, above = _slopes_of_log(divergence)
+    if _moderate(log_t):
+        return below(log_t)
     low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
     return torch.where(log_t > 0, above(-high), below(low))
 
@@ -354,6 +363,8 @@ def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool 
     meet zero (t log t times 1/t), f(t) is taken after all.
     """
     direct = generator_of_log(divergence, dual=dual)
+    if _moderate(log_t):
+        return direct(log_t)
     low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
     above = high.exp() * generator_of_log(divergence, dual=not dual)(-high)
     if above.isnan().any():

@@ -80,7 +80,7 @@ def walk_divergence(
         centered = center_rows(a, b, buffers, reach_of(d), temperature)
         # where the forward pass took the general way, so does the backward pass, whatever its blocks
         if centered is None or (known is not None and known.isnan().any()):
-            found, made = _general_block(d, a / temperature, b / temperature, scale, place, start)
+            found, made = _general_block(d, a, b, temperature, scale, place, start)
             rows_excess = torch.full_like(excess[here], torch.nan)
         else:
             rows_excess = excess_of(*centered, buffers[2]) if known is None else known
@@ -97,12 +97,13 @@ def _general_block(
     d: Divergence,
     x: torch.Tensor,
     y: torch.Tensor,
+    temperature: float,
     scale: torch.Tensor | None,
     place: Place,
     start: int,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     """Value and gradient (factor and scale) of a block that the fast formula does not reach, in x's dtype."""
-    general = general_rows(d, x.double(), y.double())
+    general = general_rows(d, x.double() / temperature, y.double() / temperature)
     value = general.value.to(x.dtype)
     _check_finite(d.name, value, {"logits": x, "ref_logits": y}, place, start)
     _check_support(d, general.only_policy, general.only_reference, place, start)
@@ -152,11 +153,11 @@ def walk_tokens(
     place = Place(x.shape[:-1]) if place is None else place
     dtype = exact_dtype(x)
     size = min(rows_per_block(x.shape[-1], dtype, x.device), max(1, tokens.shape[0]))
-    scratch = torch.empty(3, size, x.shape[-1], dtype=dtype, device=x.device)
+    scratch = torch.empty(4, size, x.shape[-1], dtype=dtype, device=x.device)
     curved = entropy is not None or of_entropy is not None
     for start, stop, (raw, *out) in blocks(size, x, *([] if gradient is None else [gradient])):
         here, buffers = slice(start, stop), scratch[:, : stop - start]
-        a = head.load(raw, buffers[2])
+        a = head.load(raw, buffers[3])
         rows = token_rows(a, tokens[here], buffers, temperature, entropy=curved)
         if logp is not None:
             if rows.logp.isnan().any():

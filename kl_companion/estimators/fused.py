@@ -17,6 +17,8 @@ Second derivatives are refused: use `kl_companion.estimators.vocabulary` for the
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from kl_companion.checks import check_floating, check_log_probabilities, check_shape
@@ -207,7 +209,7 @@ def _log_probs(
     with_entropy: bool,
     temperature: float,
     inplace: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, Any]:
     if torch.compiler.is_compiling():
         return in_graph.log_probs(logits, index, temperature, with_entropy)
     recording = torch.is_grad_enabled()

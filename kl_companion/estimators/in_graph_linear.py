@@ -112,7 +112,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None
     ctx.save_for_backward(hidden, weight, bias, tokens, *teacher)
 
 
-def _backward(ctx: Any, incoming: Results) -> tuple[Any, ...]:
+def _backward(ctx: Any, incoming: Any) -> tuple[Any, ...]:
     hidden, weight, bias, tokens, *teacher = ctx.saved_tensors
     wanted = [bool(needed) for needed in ctx.needs_input_grad[:3]]
     made = from_hidden_gradient(

@@ -49,8 +49,8 @@ class Rows(NamedTuple):
     excess: torch.Tensor  # A, [rows]
 
 
-def row_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """sum_j a_j b_j of every row: [rows, vocab] twice -> [rows]; on a CPU long rows are faster one by one."""
+def rough_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """sum_j a_j b_j of every row, [rows], with the rounding of one running sum: millionths of long rows."""
     if a.shape[-1] < LONG or a.device.type != "cpu":
         return torch.linalg.vecdot(a, b)
     return torch.stack([torch.dot(left, right) for left, right in zip(a, b, strict=True)])
@@ -66,9 +66,9 @@ def _offset_difference(y: torch.Tensor, x: torch.Tensor, offset: torch.Tensor) -
 
 def _center(p: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     """Take E_p z from z, in place, twice: after the first the rest is small and exact where p is near 1."""
-    shift = row_dot(p, z)
+    shift = rough_dot(p, z)
     z.sub_(shift.unsqueeze(-1))
-    z.sub_(row_dot(p, z).unsqueeze(-1))
+    z.sub_(rough_dot(p, z).unsqueeze(-1))
     return shift
 
 
@@ -92,7 +92,7 @@ def center_rows(
     if not torch.equal(dead, y.isneginf()) or not p.isfinite().all():
         return None
     torch.sub(y, x, out=z).masked_fill_(dead, 0.0)
-    shift = row_dot(p, z).unsqueeze(-1)
+    shift = rough_dot(p, z).unsqueeze(-1)
     z.copy_(_offset_difference(y, x, shift)).masked_fill_(dead, 0.0)
     _center(p, z)
     z.masked_fill_(dead, 0.0)
@@ -118,15 +118,21 @@ def reach_of(d: Divergence) -> float:
     return 0.0
 
 
-def _sharper(
-    p: torch.Tensor, z: torch.Tensor, plain: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]
+def _mean(
+    p: torch.Tensor, z: torch.Tensor, plain: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> torch.Tensor:
-    """sum_j p_j fn(z_j), with fn in float64 for the heavy tokens; ``plain`` is fn(z) as float32 has it."""
-    row, token = (p > _HEAVY).nonzero(as_tuple=True)
-    lost = fn(z[row, token].double()) - plain[row, token]
-    gained = torch.zeros(p.shape[0], dtype=torch.float64, device=p.device)
-    gained.index_add_(0, row, p[row, token] * lost)
-    return row_dot(p, plain) + gained.to(p.dtype)
+    """sum_j p_j fn(z_j), [rows], from ``plain``, which is fn(z) as float32 has it and is overwritten.
+
+    With fn, the heavy tokens' fn is computed again in float64: near policies lose digits in it.
+    """
+    gained = None
+    if fn is not None:
+        row, token = (p > _HEAVY).nonzero(as_tuple=True)
+        lost = fn(z[row, token].double()) - plain[row, token]
+        gained = torch.zeros(p.shape[0], dtype=torch.float64, device=p.device)
+        gained.index_add_(0, row, p[row, token] * lost)
+    total = plain.mul_(p).sum(-1)  # torch.sum adds in pairs
+    return total if gained is None else total + gained.to(p.dtype)
 
 
 def _bregman(z: torch.Tensor) -> torch.Tensor:
@@ -135,27 +141,25 @@ def _bregman(z: torch.Tensor) -> torch.Tensor:
 
 def excess_of(p: torch.Tensor, z: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
     """A = E_P[e^z - 1 - z] of every row, [rows]."""
-    excess = row_dot(p, torch.exp(z, out=spare)) - 1
+    excess = _mean(p, z, torch.exp(z, out=spare).sub_(1.0), None)
     if bool((excess >= _NEAR).all()):
         return excess
-    excess = row_dot(p, torch.expm1(z, out=spare).sub_(z))
-    return _sharper(p, z, spare, _bregman) if p.dtype == torch.float32 else excess
+    narrow = p.dtype == torch.float32
+    return _mean(p, z, torch.expm1(z, out=spare).sub_(z), _bregman if narrow else None)
 
 
 def value_of(d: Divergence, rows: Rows) -> torch.Tensor:
-    """D_f(P || Q) of every row, [rows]; overwrites ``rows.spare``."""
+    """D_f(P || Q) of every row, [rows]; overwrites ``rows.spare``, and for forward KL ``rows.z``."""
     excess = rows.excess
     if d.name == "reverse_kl":
         return excess.log1p()
     if d.name == "forward_kl":
-        _tilt(rows)
-        return row_dot(rows.spare, rows.z) / (1 + excess) - excess.log1p()
+        tilted = _tilt(rows)
+        return rows.z.mul_(tilted).sum(-1) / (1 + excess) - excess.log1p()
     fn = _functions(d)[0]
     minus_u = rows.z - excess.log1p().unsqueeze(-1)
-    entries = fn(minus_u)
-    if rows.p.dtype == torch.float32 and (excess < _NEAR).any():
-        return _sharper(rows.p, minus_u, entries, fn)
-    return row_dot(rows.p, entries)
+    near = rows.p.dtype == torch.float32 and bool((excess < _NEAR).any())
+    return _mean(rows.p, minus_u, fn(minus_u), fn if near else None)
 
 
 def _tilt(rows: Rows) -> torch.Tensor:

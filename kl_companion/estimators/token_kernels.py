@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.estimators.blocks import softmax_at
-from kl_companion.estimators.row_kernels import row_dot
 
 
 class TokenRows(NamedTuple):
@@ -34,7 +33,7 @@ def token_rows(
     *,
     entropy: bool = False,
 ) -> TokenRows:
-    """Log-probs of tokens [rows, k] under logits [rows, vocab], in scratch [>= 2, rows, vocab]."""
+    """Log-probs of tokens [rows, k] under logits [rows, vocab], in scratch [>= 3, rows, vocab]."""
     p = softmax_at(x, temperature, scratch[0])
     top, p_top = x.amax(-1, keepdim=True), p.amax(-1)
     chosen, which = p.gather(-1, tokens).max(-1, keepdim=True)
@@ -53,10 +52,10 @@ def token_rows(
     surprise = torch.sub(x, top, out=scratch[1])
     if temperature != 1.0:
         surprise.div_(temperature)
-    mean = row_dot(p, surprise)
+    mean = torch.mul(p, surprise, out=scratch[2]).sum(-1)
     if mean.isnan().any():  # 0 times -inf of masked tokens
         surprise.clamp_(min=torch.finfo(surprise.dtype).min / 4)
-        mean = row_dot(p, surprise)
+        mean = torch.mul(p, surprise, out=scratch[2]).sum(-1)
     surprise.sub_(mean.unsqueeze(-1))
     return TokenRows(p, logp, -(log_top + mean), surprise, peak, peaked, rest)
 

@@ -19,6 +19,7 @@ from kl_companion.tabular.fisher import (
     visits,
 )
 from kl_companion.tabular.learning import Learning, learn
+from kl_companion.tabular.logits import LogitMoments, logit_moments
 from kl_companion.tabular.moments import (
     draw_statistics,
     exact_covariance,
@@ -37,6 +38,7 @@ __all__ = [
     "Estimates",
     "Expectation",
     "Learning",
+    "LogitMoments",
     "Loss",
     "Moments",
     "Network",
@@ -54,6 +56,7 @@ __all__ = [
     "fisher_matrix",
     "follow_anchor",
     "learn",
+    "logit_moments",
     "prefix_tree",
     "pulled_back",
     "pulled_back_spectrum",

@@ -1,21 +1,28 @@
 """Exact moments of one next-token estimate, at any vocabulary: every token is summed over, none is drawn.
 
-The gradient is with respect to the logits of the row, so the score of token y is e_y - P and everything
-that is needed of it is |s_y|^2 = 1 - 2 P_y + |P|^2. No [vocab, vocab] array is formed.
+From normalized log-probs, with the expected gradient as a whole vocabulary; see `logit_moments` for raw
+logits and numbers only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from kl_companion.checks import check_distribution, check_shape
+from kl_companion.checks import check_choice, check_distribution, check_shape
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
-from kl_companion.estimators.top_k import TopK
-from kl_companion.estimators.vocabulary import sum_of_entries
 from kl_companion.tabular.draws import Draws, Moments
+from kl_companion.tabular.rows import draws_of_rows, normalized
+from kl_companion.tabular.scores import PLACEMENTS, Placement
+
+
+def check_options(placement: Placement, weighted: bool, clip: tuple[float, float] | None) -> None:
+    """Raise ValueError for an unknown placement, or a clip out of order or without a weight."""
+    check_choice("placement", placement, PLACEMENTS)
+    if clip is not None and not 0 <= clip[0] <= clip[1]:
+        raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
+    if clip is not None and not weighted:
+        raise ValueError(f"clip={clip} got weighted=False, expected a weight to clip")
 
 
 def token_statistics(
@@ -24,6 +31,7 @@ def token_statistics(
     ref_logp_all: torch.Tensor,
     *,
     behavior_logp_all: torch.Tensor | None = None,
+    placement: Placement = "loss",
     weighted: bool = True,
     clip: tuple[float, float] | None = None,
     target: str | Divergence | None = None,
@@ -41,36 +49,19 @@ def token_statistics(
     check_shape("behavior_logp_all", mu, logp.shape, "logp_all [..., vocab]")
     for name, x in (("logp_all", logp), ("ref_logp_all", ref_logp), ("behavior_logp_all", mu)):
         check_distribution(name, x)
-    if clip is not None and not 0 <= clip[0] <= clip[1]:
-        raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
-    if clip is not None and not weighted:
-        raise ValueError(f"clip={clip} got weighted=False, expected a weight to clip")
-    policy, chance = logp.exp(), mu.exp()
-    value, gradient = _exact_part(entry, logp, ref_logp, mu)
-    x, c = _sampled_part(entry, logp, ref_logp, mu)
-    rho = (logp - mu).exp().where(chance > 0, 0.0) if weighted else torch.ones_like(chance)
-    rho = rho if clip is None else rho.clamp(*clip)
-    x, c = x * rho, c * rho
-    weight = chance * c
-    mean = weight - policy * weight.sum(-1, keepdim=True)
-    norm = 1 - 2 * policy + policy.square().sum(-1, keepdim=True)
-    single = (weight * c * norm).sum(-1) - mean.square().sum(-1)
-    expected = (chance * x).sum(-1)
-    spread = (chance * (x - expected.unsqueeze(-1)) ** 2).sum(-1)
-    d = get_divergence(entry.target if target is None else target)
-    exact, slope = _with_gradient(lambda p, q: sum_of_entries(d, p, q), logp, ref_logp)
-    nothing = torch.zeros_like(expected)
-    return Draws(
-        value + expected,
-        spread,
-        (gradient + mean).unsqueeze(-2),
-        single.clamp(min=0.0),
-        nothing,
-        nothing,
-        None,
-        exact,
-        slope.unsqueeze(-2),
-    )
+    check_options(placement, weighted, clip)
+    with torch.no_grad():
+        policy = normalized(logp, logp.dtype)
+        return draws_of_rows(
+            entry,
+            policy,
+            normalized(ref_logp, ref_logp.dtype),
+            policy if behavior_logp_all is None else normalized(mu, mu.dtype),
+            target=get_divergence(entry.target if target is None else target),
+            placement=placement,
+            weighted=weighted,
+            clip=clip,
+        )
 
 
 def token_moments(
@@ -80,6 +71,7 @@ def token_moments(
     n: int = 1,
     *,
     behavior_logp_all: torch.Tensor | None = None,
+    placement: Placement = "loss",
     weighted: bool = True,
     clip: tuple[float, float] | None = None,
     target: str | Divergence | None = None,
@@ -92,8 +84,11 @@ def token_moments(
         ref_logp_all: Of the reference, the same shape.
         n: Independent tokens averaged, drawn at the same row.
         behavior_logp_all: Of the policy that samples, the same shape; None means the policy itself.
+        placement: ``"loss"`` differentiates the estimate; ``"reward"`` takes the whole estimate, detached,
+            as the cost of the token and multiplies its score. An exact divergence is a constant there,
+            and pulls on nothing.
         weighted: Multiply what is sampled by pi/mu of the token (off-policy only). What is summed
-            exactly, a head or a whole row, is never weighted.
+            exactly, a head or a whole row, is never weighted; the score of a reward always is.
         clip: (lowest, highest) pi/mu.
         target: The divergence that bias is measured against; the estimator's own target by default.
 
@@ -101,8 +96,8 @@ def token_moments(
         `Moments` of tensors [...], with ``gradient`` [..., 1, vocab], by the logits of each row.
 
     Raises:
-        ValueError: unknown name, shapes that differ, rows that are not normalized, a clip out of order or
-            without a weight, n below 1, or an infinite divergence or estimate.
+        ValueError: unknown name or placement, shapes that differ, rows that are not normalized, a clip out
+            of order or without a weight, n below 1, or an infinite divergence or estimate.
 
     Source: emapg2026, appendix G.2 (which estimates these by simulation).
     """
@@ -111,62 +106,8 @@ def token_moments(
         logp_all,
         ref_logp_all,
         behavior_logp_all=behavior_logp_all,
+        placement=placement,
         weighted=weighted,
         clip=clip,
         target=target,
     ).at(n)
-
-
-def _with_gradient(
-    fn: Callable[..., torch.Tensor], logp: torch.Tensor, ref_logp: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A function of whole rows and its gradient by their logits: [...] and [..., vocab]."""
-    theta = logp.clone().requires_grad_()
-    with torch.enable_grad():
-        out = fn(theta.log_softmax(-1), ref_logp)
-        (gradient,) = torch.autograd.grad(out.sum(), theta)
-    return out.detach(), gradient
-
-
-def _exact_part(
-    entry: Estimator, logp: torch.Tensor, ref_logp: torch.Tensor, mu: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What no draw decides: the whole divergence, the head, or nothing; value [...] and gradient."""
-    if entry.inputs == "sampled":
-        return logp.new_zeros(logp.shape[:-1]), torch.zeros_like(logp)
-    if entry.inputs == "vocab":
-        return _with_gradient(entry.fn, logp, ref_logp)
-    choices = _choices(entry)
-    index = choices.head_indices(logp, ref_logp, mu)
-    return _with_gradient(lambda p, q: choices.head(p, q, index), logp, ref_logp)
-
-
-def _sampled_part(
-    entry: Estimator, logp: torch.Tensor, ref_logp: torch.Tensor, mu: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Value and d value/d logp of the sampled part at every token, [..., vocab]; 0 where never sampled."""
-    nothing = torch.zeros_like(logp)
-    if entry.inputs == "vocab" or (entry.inputs == "top_k" and not _choices(entry).tail):
-        return nothing, nothing
-    drawn = mu.exp() > 0
-    if entry.inputs == "top_k":
-        choices = _choices(entry)
-        drawn = drawn.scatter(-1, choices.head_indices(logp, ref_logp, mu), False)
-    infinite = drawn & (logp.isneginf() | ref_logp.isneginf())
-    if infinite.any():
-        raise ValueError(
-            f"{entry.name} is infinite at {infinite.nonzero()[0].tolist()}: the sampled token has no "
-            "probability under the policy or under the reference"
-        )
-    fn = entry.fn if entry.inputs == "sampled" else _choices(entry).sampled
-    leaf = logp.where(drawn, 0.0).requires_grad_()
-    with torch.enable_grad():
-        x = fn(leaf, ref_logp.where(drawn, 0.0))
-        (c,) = torch.autograd.grad(x.sum(), leaf)
-    return x.detach().where(drawn, 0.0), c.where(drawn, 0.0)
-
-
-def _choices(entry: Estimator) -> TopK:
-    if not isinstance(entry.fn, TopK):
-        raise ValueError(f"{entry.name!r} is no `TopK`, expected one from inputs='top_k'")
-    return entry.fn

@@ -9,6 +9,7 @@ PYTHON      ?= $(shell for p in python3.11 python3; do \
 VENV        := .venv
 BIN         := $(VENV)/bin
 STAMP       := $(VENV)/.installed
+AUDIT       := .audit
 PAGE        := _build/html/index.html
 TORCH_INDEX ?=
 REPOSITORY  ?=
@@ -22,7 +23,7 @@ help:
 	@echo "make book      build the book; its first page is $(PAGE)"
 	@echo "make test      run every test, the notebooks and the built pages included"
 	@echo "make tables    make again every result table whose inputs changed"
-	@echo "make bench     measure speed and memory"
+	@echo "make bench     measure speed and memory against the peers, and make the table performance"
 	@echo "make print     the whole book as _build/kl-book.pdf (needs chromium)"
 	@echo "make lint      ruff and mypy"
 	@echo "make clean     remove what was built (.venv stays)"
@@ -41,8 +42,11 @@ test: $(STAMP)
 tables: $(STAMP)
 	@$(BIN)/kl-companion table run --all
 
-bench: $(STAMP)
+bench: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/python -m benchmarks
+	@echo && echo "==> Against the peers: about ten minutes on two processors; leave the machine alone meanwhile"
+	@$(BIN)/kl-companion table run performance --fresh
+	@echo && $(BIN)/python -m benchmarks.goals
 
 print: $(STAMP)
 	@$(BIN)/python book/_ext/kl_print.py
@@ -68,4 +72,11 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements.lock \
 	  | { grep --line-buffered -oE '(Downloading [^ ]+ \([0-9]{2,}[.0-9]* [MG]B\)|^Installing collected packages)' || true; }
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The one framework of requirements-audit.lock that the benchmark calls; the lock says why it is apart.
+$(AUDIT)/.installed: requirements-audit.lock | $(STAMP)
+	@echo "==> Fetching Liger, a peer of the benchmark, into $(AUDIT)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(AUDIT) \
+	  $$(grep '^liger-kernel==' requirements-audit.lock)
 	@touch $@

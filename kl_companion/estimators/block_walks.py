@@ -72,12 +72,15 @@ def walk_divergence(
     dtype = excess.dtype
     size = min(rows_per_block(x.shape[-1], dtype, x.device), max(1, excess.numel()))
     scratch = torch.empty(5, size, x.shape[-1], dtype=dtype, device=x.device)
+    whole = scratch.unbind()
+    reach, both_sides = reach_of(d), d.name not in ("reverse_kl", "forward_kl")
     for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
-        here, buffers = slice(start, stop), scratch[:, : stop - start]
+        here = slice(start, stop)
+        buffers = whole if stop - start == size else scratch[:, : stop - start].unbind()
         a, b = heads[0].load(raw_x, buffers[3]), heads[1].load(raw_y, buffers[4])
         scale = None if gradient is None or weight is None else weight[here].to(dtype) / temperature
         known = excess[here] if value is None else None
-        centered = center_rows(a, b, buffers, reach_of(d), temperature)
+        centered = center_rows(a, b, buffers, reach, temperature, both_sides=both_sides)
         # where the forward pass took the general way, so does the backward pass, whatever its blocks
         if centered is None or (known is not None and known.isnan().any()):
             found, made = _general_block(d, a, b, temperature, scale, place, start)

@@ -17,7 +17,7 @@ one of the two rows only, go through `general_rows`: slower, for every f and eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -73,9 +73,17 @@ def _center(p: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
 
 
 def center_rows(
-    x: torch.Tensor, y: torch.Tensor, scratch: torch.Tensor, reach: float, temperature: float = 1.0
+    x: torch.Tensor,
+    y: torch.Tensor,
+    scratch: Sequence[torch.Tensor],
+    reach: float,
+    temperature: float = 1.0,
+    *,
+    both_sides: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(P, z) of a block of raw logits in scratch [>= 2, rows, vocab], or None where e^z is out of reach.
+
+    Of both sides of z, or of the upper one only: below, e^z vanishes, which troubles neither KL.
 
     Tokens that are -inf in both rows get P = 0 and z = 0. The temperature divides the difference of the
     logits: dividing each first would round them by more than near policies differ.
@@ -84,7 +92,7 @@ def center_rows(
     reach = reach * temperature
     torch.sub(y, x, out=z)
     shift = _center(p, z)
-    width = torch.maximum(-z.amin(-1), z.amax(-1))
+    width = torch.maximum(-z.amin(-1), z.amax(-1)) if both_sides else z.amax(-1)
     # the second: the rounding of y - x must not be seen in what tells the tokens apart
     if bool(((width < reach) & (shift.abs() <= 2 * width)).all()):
         return p, z if temperature == 1.0 else z.div_(temperature)

@@ -248,8 +248,8 @@ def estimate_from(
 ) -> torch.Tensor:
     """Head plus tail, [...], from the policy's log-probs [..., k + 1] of what `head_and_token` gave."""
     outside = (both[..., :-1] != both[..., -1:]).all(-1)
-    head, tail = ref_logp_head.to(logp.dtype), ref_logp.to(logp.dtype)
-    return choices.estimate(logp[..., :-1], head, logp[..., -1], tail, outside, tail_weight)
+    head = choices.head_of(logp[..., :-1], ref_logp_head.to(logp.dtype))
+    return choices.estimate(head, logp[..., -1], ref_logp.to(logp.dtype), outside, tail_weight)
 
 
 def _check_logits(name: str, x: torch.Tensor) -> None:

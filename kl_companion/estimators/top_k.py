@@ -95,34 +95,33 @@ class TopK:
 
     def head(self, logp_all: torch.Tensor, ref_logp_all: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """sum over the head of Q f(P/Q), exact: [..., vocab] and ids [..., k] -> [...]."""
-        return self._sum(logp_all.gather(-1, index), ref_logp_all.gather(-1, index))
+        return self.head_of(logp_all.gather(-1, index), ref_logp_all.gather(-1, index))
 
-    def _sum(self, logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    def head_of(self, logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+        """The same from the log-probs on the head alone: [..., k] -> [...]."""
         written = self.divergence if self.form == "bregman" else self.divergence.as_given
         return sum_of_entries(written, logp, ref_logp)
 
     def estimate(
         self,
-        head_logp: torch.Tensor,
-        head_ref_logp: torch.Tensor,
+        head: torch.Tensor,
         logp: torch.Tensor,
         ref_logp: torch.Tensor,
         outside: torch.Tensor,
         tail_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Head plus tail, [...], from log-probs on the head [..., k] and of the sampled token [...].
+        """Head plus tail, [...], from the head and the log-probs of the sampled token, all [...].
 
         ``outside`` says where the sampled token is not in the head.
 
         Raises:
-            ValueError: a sampled token outside the head without probability, an infinite head, or a
-                tail_weight of another shape, negative or NaN.
+            ValueError: a sampled token outside the head without probability, or a tail_weight of another
+                shape, negative or NaN.
         """
         if tail_weight is not None:
             check_shape("tail_weight", tail_weight, outside.shape, "tokens [...]")
             if not (tail_weight >= 0).all():
                 raise ValueError("tail_weight is negative or NaN somewhere, expected pi/mu, clipped or not")
-        head = self._sum(head_logp, head_ref_logp)
         if not self.tail:
             return head
         check_log_probabilities("logp_all of the sampled tokens", logp, outside)
@@ -149,10 +148,10 @@ class TopK:
             check_shape("behavior_logp_all", behavior_logp_all, logp_all.shape, "logp_all [..., vocab]")
             check_no_nan("behavior_logp_all", behavior_logp_all)
         index = self.head_indices(logp_all, ref_logp_all, behavior_logp_all)
-        head, ref_head = logp_all.gather(-1, index), ref_logp_all.gather(-1, index)
+        head = self.head(logp_all, ref_logp_all, index)
         logp, ref_logp = (x.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) for x in (logp_all, ref_logp_all))
         outside = (index != tokens.unsqueeze(-1)).all(-1)
-        return self.estimate(head, ref_head, logp, ref_logp, outside, tail_weight)
+        return self.estimate(head, logp, ref_logp, outside, tail_weight)
 
 
 def checked_head(indices: torch.Tensor, lead: torch.Size, vocab: int) -> torch.Tensor:

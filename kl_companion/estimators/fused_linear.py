@@ -3,7 +3,7 @@
 logits = hidden @ weight.T + bias, then a soft cap if the model has one, then the temperature. The logits of
 a chunk of tokens live for a moment, are replaced by their gradient, and leave behind gradients of hidden
 states, weight and bias. ``memory`` says how large a chunk may be: ``"fast"`` (320 MB of logits), ``"frugal"``
-(80 MB) or a number of bytes; the weight gradient itself, and in bfloat16 its float32 sum, come on top.
+(70 MB) or a number of bytes; the weight gradient itself, and in bfloat16 its float32 sum, come on top.
 
 The gradients are made in the forward pass where ``weights=`` tells the loss's weights up front, and where
 weight and bias are frozen (then a vector per token is kept); else the backward pass makes the logits again.

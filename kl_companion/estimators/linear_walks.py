@@ -16,7 +16,7 @@ import torch
 from kl_companion.checks import check_choice
 from kl_companion.estimators.blocks import block_bytes, exact_dtype
 
-MEMORY = {"fast": 320_000_000, "frugal": 80_000_000}  # bytes of logits alive at once
+MEMORY = {"fast": 320_000_000, "frugal": 70_000_000}  # bytes of logits alive at once
 _SLAB = 8192  # rows of a weight gradient that are accumulated at once where the dtype is narrow
 
 

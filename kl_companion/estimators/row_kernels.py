@@ -7,8 +7,8 @@ policy P and reference Q let z = (y - x) - E_P[y - x], which is log(Q/P) up to a
     log t = log(1 + A) - z,      A = E_P[e^z - 1] = E_P[e^z - 1 - z],
     gradient of D_f(P || Q) by x  =  P (f'(t) - E_P f'(t)),
 
-so no normalizer of either row is needed. A is a sum of terms that are never negative, and the value of
-every f-divergence does not change to first order when log t is off by a constant: nothing cancels, and
+so no normalizer of either row is needed. A is a sum of terms that are never negative, and near the reference
+a constant error of log t changes the value of an f-divergence by a share of itself only: nothing cancels, and
 policies a thousandth apart are as accurate as distant ones (log P - log Q in float32 is not).
 
 The formula needs e^z within the range of float32. Blocks where it is not, or where a token is masked in

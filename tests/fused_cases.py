@@ -132,10 +132,11 @@ def gradient_error(got, want, dtype, value=0.0, terms=0.0):
     """
     assert got.shape == want.shape
     assert got.dtype == dtype
-    assert got.isfinite().all()
+    known = want.abs() < torch.finfo(dtype).max  # half precision ends at 65504
+    assert got[known].isfinite().all()
     if not want.numel():
         return 0.0
     norm = want.abs().amax(-1, keepdim=True) + torch.as_tensor(terms).unsqueeze(-1)
     noise_of_want = 4e-15 * (1 + torch.as_tensor(value).detach().abs()).unsqueeze(-1)
     allowed = EXACT[dtype] * norm + ROUNDING[dtype] * want.abs() + SMALLEST.get(dtype, 0.0) + noise_of_want
-    return float(((got.double() - want).abs() / allowed).max())
+    return float(((got.double() - want).abs() / allowed).where(known, 0.0).max())

@@ -13,7 +13,6 @@ import torch
 from kl_companion.divergences import Divergence
 from kl_companion.estimators.blocks import PLAIN, Head, blocks, exact_dtype, rows_per_block
 from kl_companion.estimators.row_kernels import (
-    Rows,
     center_rows,
     excess_of,
     general_rows,
@@ -22,6 +21,9 @@ from kl_companion.estimators.row_kernels import (
     value_of,
 )
 from kl_companion.estimators.token_kernels import token_gradient, token_rows
+
+_SHARP = 6.0  # log-ratio up to which f and f' of what float32 knows of it are good to a millionth
+_WIDER = 4.0  # how much further e^z reaches in float64
 
 
 class Place(NamedTuple):
@@ -73,30 +75,33 @@ def walk_divergence(
     size = min(rows_per_block(x.shape[-1], dtype, x.device), max(1, excess.numel()))
     scratch = torch.empty(5, size, x.shape[-1], dtype=dtype, device=x.device)
     whole = scratch.unbind()
-    reach, both_sides = reach_of(d), d.name not in ("reverse_kl", "forward_kl")
+    both_sides = d.name not in ("reverse_kl", "forward_kl")
+    reach = min(reach_of(d), _SHARP) if both_sides and dtype == torch.float32 else reach_of(d)
+    scales = None if gradient is None or weight is None else weight.to(dtype) / temperature
     for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
         here = slice(start, stop)
         buffers = whole if stop - start == size else scratch[:, : stop - start].unbind()
         a, b = heads[0].load(raw_x, buffers[3]), heads[1].load(raw_y, buffers[4])
-        scale = None if gradient is None or weight is None else weight[here].to(dtype) / temperature
+        scale = None if scales is None else scales[here]
         known = excess[here] if value is None else None
         centered = center_rows(a, b, buffers, reach, temperature, both_sides=both_sides)
-        # where the forward pass took the general way, so does the backward pass, whatever its blocks
+        # where the forward pass took float64, so does the backward pass, whatever its blocks
         if centered is None or (known is not None and known.isnan().any()):
-            found, made = _general_block(d, a, b, temperature, scale, place, start)
+            found, made = _wide_block(d, a, b, temperature, scale, place, start)
             rows_excess = torch.full_like(excess[here], torch.nan)
         else:
-            rows_excess = excess_of(*centered, buffers[2]) if known is None else known
-            rows = Rows(*centered, buffers[2], rows_excess)
-            found = value_of(d, rows) if known is None else rows_excess
-            made = None if scale is None else gradient_of(d, rows, scale, after_value=known is None)
+            rows_excess = excess_of(centered) if known is None else known
+            found = value_of(d, centered, rows_excess) if known is None else known
+            made = None
+            if scale is not None:
+                made = gradient_of(d, centered, rows_excess, scale, after_value=known is None)
         if value is not None:
             value[here], excess[here] = found, rows_excess
         if made is not None:
             _store(*made, out[0], heads[0], a)
 
 
-def _general_block(
+def _wide_block(
     d: Divergence,
     x: torch.Tensor,
     y: torch.Tensor,
@@ -105,8 +110,21 @@ def _general_block(
     place: Place,
     start: int,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
-    """Value and gradient (factor and scale) of a block that the fast formula does not reach, in x's dtype."""
-    general = general_rows(d, x.double() / temperature, y.double() / temperature)
+    """Value and gradient (two factors) of a block that needs float64, in x's dtype.
+
+    By the same formula where its reach, wider in float64, is enough, else by `general_rows`.
+    """
+    wide_x, wide_y = x.double(), y.double()
+    scratch = torch.empty(3, *x.shape, dtype=torch.float64, device=x.device).unbind()
+    centered = center_rows(wide_x, wide_y, scratch, _WIDER * reach_of(d), temperature)
+    if centered is not None:
+        excess = excess_of(centered)
+        value = value_of(d, centered, excess).to(x.dtype)
+        if scale is None:
+            return value, None
+        factor, by = gradient_of(d, centered, excess, scale.double(), after_value=True)
+        return value, (factor.mul_(by).to(x.dtype), torch.ones_like(scale).unsqueeze(-1))
+    general = general_rows(d, wide_x / temperature, wide_y / temperature)
     value = general.value.to(x.dtype)
     _check_finite(d.name, value, {"logits": x, "ref_logits": y}, place, start)
     _check_support(d, general.only_policy, general.only_reference, place, start)
@@ -121,6 +139,19 @@ def _store(
         torch.mul(factor, scale, out=out)
     else:
         out.copy_(head.chain(factor.mul_(scale), loaded))
+
+
+def scale_rows(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply every row of [..., vocab] by its weight [rows], in place, rounding once."""
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    size = rows_per_block(gradient.shape[-1], dtype, gradient.device)
+    for start, stop, (part,) in blocks(size, gradient):
+        scale = weight[start:stop].unsqueeze(-1)
+        if part.dtype == weight.dtype:
+            part.mul_(scale)
+        else:
+            part.copy_(part.to(dtype).mul_(scale))
+    return gradient
 
 
 def walk_tokens(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-LONG = 16_384  # entries from which a row needs, or repays, more care
 _BLOCK_BYTES = {"cpu": 1 << 20}  # of one scratch buffer: five of them and the inputs fit a second-level cache
 _BLOCK_BYTES_ELSEWHERE = 1 << 25  # a launch must be worth its while
 _MOST_BYTES = 1 << 24  # where a row per thread would be more
@@ -51,15 +50,14 @@ class Head(NamedTuple):
 
 
 def softmax_at(x: torch.Tensor, temperature: float, out: torch.Tensor) -> torch.Tensor:
-    """softmax(x / temperature) of rows, into ``out``; an offset of the rows costs no digits."""
+    """softmax(x / temperature) of rows, into ``out``; an offset of the rows costs no digits.
+
+    Long rows are to be divided by their own sum: torch adds up the normalizer with millionths of error.
+    """
     if temperature == 1.0:
-        torch.softmax(x, -1, out=out)
-    else:
-        top = x.amax(-1, keepdim=True).nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0)
-        torch.softmax((x - top).div_(temperature), -1, out=out)
-    if x.shape[-1] >= LONG:  # torch adds up the normalizer of a long row with a few millionths of error
-        out.div_(out.sum(-1, keepdim=True))
-    return out
+        return torch.softmax(x, -1, out=out)
+    top = x.amax(-1, keepdim=True).nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0)
+    return torch.softmax((x - top).div_(temperature), -1, out=out)
 
 
 PLAIN = Head()

@@ -6,8 +6,9 @@ dtype, work in float32 (float64 for float64) on blocks of rows that stay in the 
 numbers only. Three modes:
 
 * safe, the default: nothing of the caller's changes, the gradient is a new tensor made in backward;
-* ``inplace=True``: the gradient takes the memory of ``logits``, which are gone after the backward pass
-  (after the forward pass with ``weights``): only for logits that nothing else reads;
+* ``inplace=True``: the call uses the logits up, because their memory takes the gradient: only for logits that
+  nothing else reads afterwards. In float32 and float64 it is made in the forward pass already, and multiplied
+  row by row in backward;
 * ``weights=``: the weights by which the loss multiplies the result per token, known up front: the gradient
   is made in the forward pass, while a row is in the cache anyway. The loss must then be a multiple of
   ``(weights * result).sum()``, which the backward pass checks.

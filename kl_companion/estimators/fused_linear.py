@@ -27,7 +27,7 @@ from kl_companion.estimators.fused import (
     estimate_from,
     head_and_token,
 )
-from kl_companion.estimators.handmade import common_factor, first_order_only, take_made
+from kl_companion.estimators.handmade import first_order_only, take_made
 from kl_companion.estimators.in_graph_linear import in_parts
 from kl_companion.estimators.linear_tasks import Distances, LogProbs, Task
 from kl_companion.estimators.linear_walks import Projection, chunk_rows, narrow, walk_chunks
@@ -286,7 +286,8 @@ class _Linear(torch.autograd.Function):
         policy = Projection(hidden, weight, bias)
         by_hidden, by_weight, by_bias = (recording and needed for needed in ctx.needs_input_grad[:3])
         wanted = (by_hidden, by_weight, by_bias)
-        ctx.task, ctx.rows, ctx.weights, ctx.made, ctx.per_row = task, rows, weights, None, None
+        ctx.task, ctx.rows, ctx.made, ctx.per_row = task, rows, None, None
+        ctx.weights = None if weights is None else weights[0]
         results = task.results(weight)
         frozen = wanted[0] and not wanted[1] and not wanted[2] and task.by_row
         ahead = wanted if weights is not None or frozen else (False, False, False)
@@ -305,7 +306,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *incoming: torch.Tensor) -> tuple[Any, ...]:
         nothing = (None,) * 4
         if ctx.weights is not None:
-            made = take_made(ctx, common_factor(ctx.weights[0], incoming[0]))
+            made = take_made(ctx, incoming[0])
             return (*first_order_only(made), *nothing)
         if ctx.per_row is not None:
             with torch.no_grad():

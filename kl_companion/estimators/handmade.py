@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import Divergence
-from kl_companion.estimators.block_walks import walk_divergence, walk_tokens
+from kl_companion.estimators.block_walks import scale_rows, walk_divergence, walk_tokens
 from kl_companion.estimators.blocks import exact_dtype
 from kl_companion.estimators.row_kernels import swapped
 
@@ -74,19 +74,29 @@ def first_order_only(
     return tuple(None if g is None else Refuse.apply(g, *sources) for g in gradients)
 
 
-def take_made(ctx: Any, factor: float) -> tuple[torch.Tensor | None, ...]:
-    """The gradients that the forward pass made, times a factor; they are handed out once.
+def _may_wait(x: torch.Tensor) -> bool:
+    """Whether a gradient may be made before its rows are multiplied: half precision would round it twice."""
+    return x.dtype in (torch.float32, torch.float64)
+
+
+def take_made(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The gradients that the forward pass made, as the loss wants them; they are handed out once.
 
     Raises:
+        ValueError: a loss with other weights than those it was announced with.
         RuntimeError: a second backward pass.
     """
     made, ctx.made = ctx.made, None
     if made is None:
         raise RuntimeError(
-            "with weights= the gradient is made once, in the forward pass, and an earlier backward pass has "
-            "taken it: run the forward pass again, or leave weights= out"
+            "with weights= or inplace=True the gradient is made once, in the forward pass, and an earlier "
+            "backward pass has taken it: run the forward pass again, or leave both out"
         )
-    return tuple(g if g is None or factor == 1 else g.mul_(factor) for g in made)
+    if ctx.weights is not None:
+        factor = common_factor(ctx.weights, incoming)
+        return tuple(g if g is None or factor == 1 else g.mul_(factor) for g in made)
+    with torch.no_grad():
+        return tuple(None if g is None else scale_rows(g, incoming.reshape(-1)) for g in made)
 
 
 def gradient_by_reference(
@@ -125,18 +135,20 @@ class DivergenceOfLogits(torch.autograd.Function):
         dtype = torch.promote_types(exact_dtype(x), exact_dtype(y))
         ctx.d, ctx.temperature, ctx.inplace, ctx.weights, ctx.made = d, temperature, inplace, weights, None
         value, excess = torch.zeros(2, lead.numel(), dtype=dtype, device=x.device)
-        made = scale = None
+        by_x, by_y = (recording and needed for needed in ctx.needs_input_grad[:2])
+        ctx.ahead = weights is not None or (inplace and by_x and _may_wait(x))
+        scale = made = ref_made = None
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            if weights is not None and recording:
-                by_x, by_y, *_ = ctx.needs_input_grad
-                scale = weights.reshape(-1)
+            if ctx.ahead:
+                # without weights every row waits for the number that the loss multiplies it with
+                scale = torch.ones_like(value) if weights is None else weights.reshape(-1)
                 ref_made = gradient_by_reference(d, x, y, scale, temperature, dtype) if by_y else None
                 made = None if not by_x else x.detach() if inplace else torch.empty_like(x)
                 ctx.made = (made, ref_made)
             walk_divergence(
                 d, x, y, excess, value=value, weight=scale, gradient=made, temperature=temperature
             )
-        if weights is None:
+        if not ctx.ahead:
             ctx.save_for_backward(x, y, excess)
         return value.view(lead)
 
@@ -144,9 +156,8 @@ class DivergenceOfLogits(torch.autograd.Function):
     def backward(ctx: Any, incoming: torch.Tensor) -> tuple[Any, ...]:
         """Gradients by the logits of policy and reference."""
         nothing = (None,) * 5
-        if ctx.weights is not None:
-            ahead = take_made(ctx, common_factor(ctx.weights, incoming))
-            return (*first_order_only(ahead), *nothing)
+        if ctx.ahead:
+            return (*first_order_only(take_made(ctx, incoming)), *nothing)
         x, y, excess = ctx.saved_tensors
         by_x, by_y, *_ = ctx.needs_input_grad
         made = ref_made = None
@@ -178,15 +189,25 @@ class TokensOfLogits(torch.autograd.Function):
         ctx.temperature, ctx.inplace, ctx.weights, ctx.made = temperature, inplace, weights, None
         logp = torch.zeros(tokens.shape, dtype=exact_dtype(x), device=x.device)
         entropy = torch.zeros_like(logp[:, 0]) if with_entropy else None
-        made = None
+        by_x = recording and ctx.needs_input_grad[0]
+        by_row = not with_entropy and tokens.shape[1] == 1
+        ctx.ahead = weights is not None or (inplace and by_x and by_row and _may_wait(x))
+        scale = made = None
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            if weights is not None and recording and ctx.needs_input_grad[0]:
+            if ctx.ahead and by_x:
+                scale = torch.ones_like(logp) if weights is None else weights
                 made = x.detach() if inplace else torch.empty_like(x)
                 ctx.made = (made,)
             walk_tokens(
-                x, tokens, logp=logp, entropy=entropy, weight=weights, gradient=made, temperature=temperature
+                x,
+                tokens,
+                logp=logp,
+                entropy=entropy,
+                weight=scale,
+                gradient=made,
+                temperature=temperature,
             )
-        if weights is None:
+        if not ctx.ahead:
             ctx.save_for_backward(x, tokens)
         return logp, entropy
 
@@ -194,14 +215,18 @@ class TokensOfLogits(torch.autograd.Function):
     def backward(ctx: Any, incoming: torch.Tensor, of_entropy: torch.Tensor | None = None) -> tuple[Any, ...]:
         """Gradient by the logits."""
         nothing = (None,) * 6
-        if ctx.weights is not None:
-            ahead = take_made(ctx, common_factor(ctx.weights, incoming))
-            return (*first_order_only(ahead), *nothing)
+        if ctx.ahead:
+            return (*first_order_only(take_made(ctx, incoming)), *nothing)
         x, tokens = ctx.saved_tensors
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             made = x.detach() if ctx.inplace else torch.empty_like(x)
             walk_tokens(
-                x, tokens, weight=incoming, of_entropy=of_entropy, gradient=made, temperature=ctx.temperature
+                x,
+                tokens,
+                weight=incoming,
+                of_entropy=of_entropy,
+                gradient=made,
+                temperature=ctx.temperature,
             )
         sources = (incoming, x) if of_entropy is None else (incoming, of_entropy, x)
         return (*first_order_only((made,), *sources), *nothing)

@@ -92,9 +92,11 @@ def walk_chunks(
     hidden, weight, bias = projection
     count, several = hidden.shape[0], rows < hidden.shape[0]
     wide = exact_dtype(weight) if several else weight.dtype
+    # filled by the first chunk; without tokens there is none
+    room = torch.empty_like if count else torch.zeros_like
     made = Gradients(
-        torch.zeros_like(hidden) if wanted[0] else None,
-        torch.zeros_like(weight, dtype=wide) if wanted[1] else None,
+        room(hidden) if wanted[0] else None,
+        room(weight, dtype=wide) if wanted[1] else None,
         torch.zeros_like(bias, dtype=exact_dtype(bias)) if wanted[2] and bias is not None else None,
     )
     buffer = weight.new_empty(min(rows, max(count, 1)), weight.shape[0])

@@ -11,8 +11,8 @@ so no normalizer of either row is needed. A is a sum of terms that are never neg
 a constant error of log t changes the value of an f-divergence by a share of itself only: nothing cancels, and
 policies a thousandth apart are as accurate as distant ones (log P - log Q in float32 is not).
 
-The formula needs e^z within the range of float32. Blocks where it is not, or where a token is masked in
-one of the two rows only, go through `general_rows`: slower, for every f and every mask.
+The formula needs e^z within reach of the dtype. Where it is not, float64 takes over, and where a token is
+masked in one of the two rows only, `general_rows`: slower, for every f and every mask.
 """
 
 from __future__ import annotations
@@ -32,28 +32,26 @@ from kl_companion.divergences import (
     make_divergence,
     tidy,
 )
-from kl_companion.estimators.blocks import LONG, softmax_at
+from kl_companion.estimators.blocks import softmax_at
 
 _REACHES = (40.0, 20.0, 10.0, 5.0)  # |z| up to which the formula may be allowed
 _NEGLIGIBLE = 1e-15  # what the tokens below float32's smallest probability may add to a divergence
 _NEAR = 0.05  # excess below which z + e^-z - 1 loses digits that matter
-_HEAVY = 1e-4  # probability above which a token gets them back; the errors of the others average out
+_HEAVY = 1e-5  # probability above which a token gets them back; the errors of the others average out
 
 
-class Rows(NamedTuple):
-    """A block ready for its value and its gradient; ``spare`` is scratch of the same shape."""
+class Centered(NamedTuple):
+    """The policy and z of a block; ``spare`` is scratch of the same shape."""
 
-    p: torch.Tensor
+    p: torch.Tensor  # of which the sum of a row is ``mass``, 1 up to rounding
     z: torch.Tensor
     spare: torch.Tensor
-    excess: torch.Tensor  # A, [rows]
+    mass: torch.Tensor  # [rows]
 
 
-def rough_dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """sum_j a_j b_j of every row, [rows], with the rounding of one running sum: millionths of long rows."""
-    if a.shape[-1] < LONG or a.device.type != "cpu":
-        return torch.linalg.vecdot(a, b)
-    return torch.stack([torch.dot(left, right) for left, right in zip(a, b, strict=True)])
+def mean_of(a: torch.Tensor, rows: Centered) -> torch.Tensor:
+    """E_P a of every row, [rows], in ``rows.spare``; torch.sum adds in pairs, a dot product would not."""
+    return torch.mul(rows.p, a, out=rows.spare).sum(-1).div_(rows.mass)
 
 
 def _offset_difference(y: torch.Tensor, x: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
@@ -64,11 +62,11 @@ def _offset_difference(y: torch.Tensor, x: torch.Tensor, offset: torch.Tensor) -
     return (difference - offset) + lost
 
 
-def _center(p: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """Take E_p z from z, in place, twice: after the first the rest is small and exact where p is near 1."""
-    shift = rough_dot(p, z)
+def _center(rows: Centered, z: torch.Tensor) -> torch.Tensor:
+    """Take E_P z from z, in place, twice: after the first the rest is small and exact where P is near 1."""
+    shift = mean_of(z, rows)
     z.sub_(shift.unsqueeze(-1))
-    z.sub_(rough_dot(p, z).unsqueeze(-1))
+    z.sub_(mean_of(z, rows).unsqueeze(-1))
     return shift
 
 
@@ -80,8 +78,8 @@ def center_rows(
     temperature: float = 1.0,
     *,
     both_sides: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """(P, z) of a block of raw logits in scratch [>= 2, rows, vocab], or None where e^z is out of reach.
+) -> Centered | None:
+    """A block of raw logits in scratch (three of [rows, vocab]), or None where e^z is out of reach.
 
     Of both sides of z, or of the upper one only: below, e^z vanishes, which troubles neither KL.
 
@@ -89,22 +87,23 @@ def center_rows(
     logits: dividing each first would round them by more than near policies differ.
     """
     p, z = softmax_at(x, temperature, scratch[0]), scratch[1]
+    rows = Centered(p, z, scratch[2], p.sum(-1))
     reach = reach * temperature
     torch.sub(y, x, out=z)
-    shift = _center(p, z)
+    shift = _center(rows, z)
     width = torch.maximum(-z.amin(-1), z.amax(-1)) if both_sides else z.amax(-1)
     # the second: the rounding of y - x must not be seen in what tells the tokens apart
     if bool(((width < reach) & (shift.abs() <= 2 * width)).all()):
-        return p, z if temperature == 1.0 else z.div_(temperature)
+        return rows if temperature == 1.0 else rows._replace(z=z.div_(temperature))
     dead = x.isneginf()
     if not torch.equal(dead, y.isneginf()) or not p.isfinite().all():
         return None
     torch.sub(y, x, out=z).masked_fill_(dead, 0.0)
-    shift = rough_dot(p, z).unsqueeze(-1)
+    shift = mean_of(z, rows).unsqueeze(-1)
     z.copy_(_offset_difference(y, x, shift)).masked_fill_(dead, 0.0)
-    _center(p, z)
+    _center(rows, z)
     z.masked_fill_(dead, 0.0)
-    return (p, z.div_(temperature)) if bool((z.abs().amax(-1) < reach).all()) else None
+    return rows._replace(z=z.div_(temperature)) if bool((z.abs().amax(-1) < reach).all()) else None
 
 
 @cache
@@ -127,73 +126,72 @@ def reach_of(d: Divergence) -> float:
 
 
 def _mean(
-    p: torch.Tensor, z: torch.Tensor, plain: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor] | None
+    rows: Centered, z: torch.Tensor, plain: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> torch.Tensor:
-    """sum_j p_j fn(z_j), [rows], from ``plain``, which is fn(z) as float32 has it and is overwritten.
+    """E_P fn(z) of every row, [rows], from ``plain``, which is fn(z) as float32 has it and is overwritten.
 
     With fn, the heavy tokens' fn is computed again in float64: near policies lose digits in it.
     """
-    gained = None
+    p, gained = rows.p, None
     if fn is not None:
         row, token = (p > _HEAVY).nonzero(as_tuple=True)
         lost = fn(z[row, token].double()) - plain[row, token]
         gained = torch.zeros(p.shape[0], dtype=torch.float64, device=p.device)
         gained.index_add_(0, row, p[row, token] * lost)
-    total = plain.mul_(p).sum(-1)  # torch.sum adds in pairs
-    return total if gained is None else total + gained.to(p.dtype)
+    total = plain.mul_(p).sum(-1)
+    return (total if gained is None else total + gained.to(p.dtype)).div_(rows.mass)
 
 
 def _bregman(z: torch.Tensor) -> torch.Tensor:
     return torch.expm1(z) - z
 
 
-def excess_of(p: torch.Tensor, z: torch.Tensor, spare: torch.Tensor) -> torch.Tensor:
-    """A = E_P[e^z - 1 - z] of every row, [rows]."""
-    excess = _mean(p, z, torch.exp(z, out=spare).sub_(1.0), None)
+def excess_of(rows: Centered) -> torch.Tensor:
+    """A = E_P[e^z - 1 - z] of every row, [rows]; overwrites ``rows.spare``."""
+    z, spare = rows.z, rows.spare
+    excess = _mean(rows, z, torch.exp(z, out=spare).sub_(1.0), None)
     if bool((excess >= _NEAR).all()):
         return excess
-    narrow = p.dtype == torch.float32
-    return _mean(p, z, torch.expm1(z, out=spare).sub_(z), _bregman if narrow else None)
+    narrow = z.dtype == torch.float32
+    return _mean(rows, z, torch.expm1(z, out=spare).sub_(z), _bregman if narrow else None)
 
 
-def value_of(d: Divergence, rows: Rows) -> torch.Tensor:
+def value_of(d: Divergence, rows: Centered, excess: torch.Tensor) -> torch.Tensor:
     """D_f(P || Q) of every row, [rows]; overwrites ``rows.spare``, and for forward KL ``rows.z``."""
-    excess = rows.excess
     if d.name == "reverse_kl":
         return excess.log1p()
     if d.name == "forward_kl":
-        tilted = _tilt(rows)
-        return rows.z.mul_(tilted).sum(-1) / (1 + excess) - excess.log1p()
+        tilted = _tilt(rows, excess)
+        return rows.z.mul_(tilted).sum(-1) / (rows.mass * (1 + excess)) - excess.log1p()
     fn = _functions(d)[0]
     minus_u = rows.z - excess.log1p().unsqueeze(-1)
     near = rows.p.dtype == torch.float32 and bool((excess < _NEAR).any())
-    return _mean(rows.p, minus_u, fn(minus_u), fn if near else None)
+    return _mean(rows, minus_u, fn(minus_u), fn if near else None)
 
 
-def _tilt(rows: Rows) -> torch.Tensor:
+def _tilt(rows: Centered, excess: torch.Tensor) -> torch.Tensor:
     """P (e^z - 1 - A) = (1 + A) (Q - P), in ``rows.spare``."""
-    return torch.expm1(rows.z, out=rows.spare).sub_(rows.excess.unsqueeze(-1)).mul_(rows.p)
+    return torch.expm1(rows.z, out=rows.spare).sub_(excess.unsqueeze(-1)).mul_(rows.p)
 
 
 def gradient_of(
-    d: Divergence, rows: Rows, weight: torch.Tensor, *, after_value: bool = False
+    d: Divergence, rows: Centered, excess: torch.Tensor, weight: torch.Tensor, *, after_value: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """weight [rows] times the gradient of D_f(P || Q) by the logits of P, as a product.
 
     May overwrite every part of rows; ``after_value`` says that `value_of` has just run on them.
 
     Returns:
-        [rows, vocab] and [rows, 1]: the last multiplication is left to the one who stores the product.
+        Two factors [rows, vocab] or [rows, 1]: the last multiplication is left to the one who stores it.
     """
-    scale = weight.unsqueeze(-1)
+    scale = (weight / rows.mass).unsqueeze(-1)
     if d.name == "reverse_kl":
-        return rows.z.mul_(rows.p), -scale
-    excess = rows.excess.unsqueeze(-1)
+        return rows.z, rows.p.mul_(-scale)
     if d.name == "forward_kl":
-        return rows.spare if after_value else _tilt(rows), -scale / (1 + excess)
-    field = _functions(d)[1](excess.log1p() - rows.z)
-    _center(rows.p, field)
-    return field.mul_(rows.p), scale
+        return rows.spare if after_value else _tilt(rows, excess), -scale / (1 + excess).unsqueeze(-1)
+    field = _functions(d)[1](excess.log1p().unsqueeze(-1) - rows.z)
+    _center(rows, field)
+    return field, rows.p.mul_(scale)
 
 
 @cache

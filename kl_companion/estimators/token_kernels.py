@@ -35,6 +35,7 @@ def token_rows(
 ) -> TokenRows:
     """Log-probs of tokens [rows, k] under logits [rows, vocab], in scratch [>= 3, rows, vocab]."""
     p = softmax_at(x, temperature, scratch[0])
+    p.div_(p.sum(-1, keepdim=True))
     top, p_top = x.amax(-1, keepdim=True), p.amax(-1)
     chosen, which = p.gather(-1, tokens).max(-1, keepdim=True)
     peak = tokens.gather(-1, which)

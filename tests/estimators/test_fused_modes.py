@@ -68,8 +68,6 @@ def test_in_place_the_memory_of_the_logits_holds_their_gradient(name):
         logits = leaf * 1.0
         memory, options = logits.detach(), {"weights": WEIGHTS} if mode == "fused" else {}
         value = EVERY[name](logits, inplace=True, **options)
-        if mode == "inplace":
-            assert torch.equal(memory, X)  # gone after the backward pass only
         (WEIGHTS * value).sum().backward()
         torch.testing.assert_close(memory, want, rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(leaf.grad, want, rtol=1e-6, atol=1e-9)

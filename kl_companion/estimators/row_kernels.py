@@ -182,7 +182,7 @@ def gradient_of(
     May overwrite every part of rows; ``after_value`` says that `value_of` has just run on them.
 
     Returns:
-        Two factors [rows, vocab] or [rows, 1]: the last multiplication is left to the one who stores it.
+        [rows, vocab] and [rows, vocab] or [rows, 1], two factors; who stores the product multiplies them.
     """
     scale = (weight / rows.mass).unsqueeze(-1)
     if d.name == "reverse_kl":

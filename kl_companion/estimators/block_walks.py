@@ -120,6 +120,7 @@ def _wide_block(
     if centered is not None:
         excess = excess_of(centered)
         value = value_of(d, centered, excess).to(x.dtype)
+        _check_finite(d.name, value, {"logits": x, "ref_logits": y}, place, start)
         if scale is None:
             return value, None
         factor, by = gradient_of(d, centered, excess, scale.double(), after_value=True)

@@ -273,3 +273,9 @@ def test_masked_in_both_is_the_same_as_gone():
     torch.testing.assert_close(value, short, rtol=1e-6, atol=0)
     torch.testing.assert_close(gradient[:, kept], short_gradient, rtol=1e-5, atol=1e-8)
     assert (gradient[:, gone] == 0).all()
+
+
+def test_a_value_beyond_float32_is_refused():
+    x, y = torch.tensor([0.0, -60.0]), torch.tensor([-95.0, 0.0])  # P^2 / Q is e^95
+    with pytest.raises(ValueError, match=r"pearson at \[\] is beyond torch.float32"):
+        fused_f_divergence("pearson", x, y)

@@ -216,8 +216,10 @@ def run_table(args: argparse.Namespace) -> int:
             frame = tables.run(
                 name,
                 profile=args.profile,
-                jobs=args.jobs,
+                jobs=2 if args.jobs is None and args.backend is None else args.jobs,
                 fresh=args.fresh,
+                backend=args.backend,
+                address=args.address,
                 progress=_progress(quiet=args.quiet),
             )
             print(f"{name}: {len(frame)} rows")
@@ -268,7 +270,11 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("names", nargs="*")
     table.add_argument("--all", action="store_true", help="every table")
     table.add_argument("--profile", choices=("cpu", "gpu", "smoke"), default="cpu")
-    table.add_argument("--jobs", type=int, default=2)
+    table.add_argument(
+        "--jobs", type=int, help="points at a time; by default 2, on a cluster one per thread of its workers"
+    )
+    table.add_argument("--backend", help="run the points on an existing cluster: dask or ray")
+    table.add_argument("--address", help="where its scheduler listens: tcp://host:port")
     table.add_argument("--fresh", action="store_true", help="run finished points again")
     for verb in (auditor, table):
         verb.add_argument("--quiet", action="store_true", help="no progress on stderr")
@@ -284,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verb == "derive":
             return derive(args.estimator, args.placement, latex=args.latex)
         return {"audit": run_audit, "claims": run_claims, "table": run_table}[args.verb](args)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
         print(f"kl-companion: {error}", file=sys.stderr)
     except Exception as error:  # the reader's loss or a table's notebook: say what and where, not our stack
         theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == _file_of(args)]

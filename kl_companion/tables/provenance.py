@@ -35,13 +35,17 @@ def package_files(notebook: Path) -> dict[str, str]:
     return closure.file_digests(PACKAGE_ROOT, files, docstrings=False)
 
 
+def package_digest(files: dict[str, str]) -> str:
+    """One sha256 over what `package_files` gave."""
+    return text_digest("".join(f"{path}={digest}\n" for path, digest in files.items()))
+
+
 def digests(manifest: Manifest, profile: str) -> dict[str, str]:
     """The digests of a table's sources: manifest, notebook, package."""
-    files = "".join(f"{path}={digest}\n" for path, digest in package_files(manifest.notebook).items())
     return {
         "manifest": manifest_digest(manifest, profile),
         "notebook": notebook_digest(manifest.notebook),
-        "package": text_digest(files),
+        "package": package_digest(package_files(manifest.notebook)),
     }
 
 

@@ -4,6 +4,8 @@ Every point runs in a process of its own, with one thread for arithmetic, so tha
 nor their order changes a byte. A finished point is kept under `_build/tables/<name>/<profile>/`, in a folder
 named by the digest of all that it depends on; the table and its provenance are put into `tables/<name>/` at
 the very end, each in one move. So a run may be killed at any time and repeated.
+
+Where a point runs is one function, `Place.execute`: here (`run_here`), or on a cluster (`cluster.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 QUIET_SECONDS = 2.0
+WRITTEN, EXECUTED, LOG = "rows.part.csv", "executed.ipynb", "log.txt"  # what a run leaves in its folder
 
 
 class TableError(RuntimeError):
@@ -49,42 +54,62 @@ class Point(NamedTuple):
         return self.folder / "rows.csv"
 
 
+class Place(NamedTuple):
+    """Where points run.
+
+    `execute(notebook, parameters, folder)` runs one, leaves WRITTEN, EXECUTED and LOG in the folder and
+    returns (0, "") or (another status, what went wrong). `jobs` is how many it runs at a time unless told
+    otherwise, and `devices()` those that it has used, None for this machine.
+    """
+
+    execute: Callable[[Path, Mapping[str, Any], Path], tuple[int, str]]
+    jobs: int
+    devices: Callable[[], dict[str, str | None] | None]
+
+
 def run(
     name: str,
     *,
     profile: str = "cpu",
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
     fresh: bool = False,
     into: str | os.PathLike[str] | None = None,
+    backend: str | None = None,
+    address: str | None = None,
 ) -> pd.DataFrame:
     """Compute a result table.
 
     Args:
         name: a folder of `tables/`.
         profile: "cpu" writes `table.csv`, "gpu" `table.gpu.csv`; "smoke" never touches `tables/`.
-        jobs: number of points that run at the same time.
+        jobs: number of points that run at the same time; by default one, or as many as the workers of the
+            cluster have threads.
         progress: receives a line per finished point; by default they go to the standard error stream as soon
             as the run has taken two seconds.
         fresh: run all points, also those that an earlier run has finished.
         into: a folder for the table, its provenance and the finished points, instead of their usual places.
+        backend: "dask" or "ray" runs the points on an existing cluster, None on this machine.
+        address: of the cluster's scheduler, `tcp://host:port`.
 
     Returns:
         The table, as `load` returns it.
 
     Raises:
         ValueError: an unknown table or profile, a manifest that is not right, a parameter that the notebook
-            does not know, `jobs` below 1.
-        TableError: a notebook failed or handed over wrong rows. Other points stay finished, and the table is
-            as it was.
+            does not know, `jobs` below 1, an unknown backend, an address that is missing or malformed.
+        TableError: a notebook failed or handed over wrong rows, or a worker of the cluster holds other code
+            than this machine. Other points stay finished, and the table is as it was.
         RuntimeError: profile "gpu" without a CUDA device.
-        ImportError: the extra `book` is not installed.
+        ImportError: the extra `book`, or what the backend needs, is not installed.
+        ConnectionError: nothing answers at the address, or the cluster has no worker.
     """
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
         raise ValueError(f"jobs is {jobs!r}, expected a whole number from 1 on")
     manifest = read_manifest(name)
     grid = settings(manifest, profile).grid
-    if profile == "gpu" and provenance.gpu_name() is None:
+    place_of = _place(backend, address)
+    if backend is None and profile == "gpu" and provenance.gpu_name() is None:
         raise RuntimeError(f"profile 'gpu' of table {name!r} needs a CUDA device, and torch finds none")
     for module in ("joblib", "papermill"):
         book_extra(module)
@@ -92,7 +117,9 @@ def run(
     work = Path(into).resolve() / "points" if into else work_folder(manifest, profile)
     every = _points(manifest, record, work)
     todo = [point for point in every if fresh or not point.rows.is_file()]
-    _run_points(manifest, todo, len(every), jobs, _reporter(progress, clock))
+    with place_of(manifest, record) if todo else nullcontext(HERE) as place:
+        _run_points(manifest, todo, len(every), jobs or place.jobs, place, _reporter(progress, clock))
+        record["device"] = place.devices() or record["device"]
     rows = [row for point in every for row in _read(manifest, point, point.rows)]
     try:
         table = render(rows, manifest.columns, manifest.key, grid)
@@ -104,6 +131,22 @@ def run(
     if todo or not _made(target, table, record):
         _put(work, target, table, json.dumps(record, sort_keys=True, indent=2) + "\n")
     return to_frame(parse(table, manifest.columns), manifest.columns)
+
+
+def _place(
+    backend: str | None, address: str | None
+) -> Callable[[Manifest, Mapping[str, Any]], AbstractContextManager[Place]]:
+    """How to reach the place where points run; what is wrong with the arguments is said at once."""
+    if backend is None:
+        if address is not None:
+            raise ValueError(
+                f"address is {address!r} without a backend, expected backend dask or ray with it"
+            )
+        return lambda manifest, record: nullcontext(HERE)
+    from kl_companion.tables import cluster  # it needs this module
+
+    cluster.checked(backend, address)
+    return partial(cluster.connect, backend, str(address))
 
 
 def _points(manifest: Manifest, record: dict[str, Any], work: Path) -> list[Point]:
@@ -120,7 +163,12 @@ def _points(manifest: Manifest, record: dict[str, Any], work: Path) -> list[Poin
 
 
 def _run_points(
-    manifest: Manifest, todo: list[Point], total: int, jobs: int, report: Callable[[str], None]
+    manifest: Manifest,
+    todo: list[Point],
+    total: int,
+    jobs: int,
+    place: Place,
+    report: Callable[[str], None],
 ) -> None:
     """Run points; after a failure those under way are finished, and no others begun."""
     joblib = book_extra("joblib")
@@ -132,12 +180,12 @@ def _run_points(
 
     def attempt(point: Point) -> tuple[Point, float, str | None]:
         begin = time.monotonic()
-        error = None if failed.is_set() else _run_point(manifest, point)
+        error = None if failed.is_set() else _run_point(manifest, point, place)
         if error:
             failed.set()
         return point, time.monotonic() - begin, error
 
-    # threads suffice: each only waits for the process of its point
+    # threads suffice: each only waits for the process of its point, or for the cluster
     parallel = joblib.Parallel(
         n_jobs=jobs, backend="threading", return_as="generator_unordered", pre_dispatch=jobs
     )
@@ -151,21 +199,14 @@ def _run_points(
         raise TableError("\n".join(errors))
 
 
-def _run_point(manifest: Manifest, point: Point) -> str | None:
+def _run_point(manifest: Manifest, point: Point, place: Place) -> str | None:
     """Run one point and keep its rows; the message if that fails, else None."""
     point.rows.unlink(missing_ok=True)
     point.folder.mkdir(parents=True, exist_ok=True)
-    written, executed = point.folder / "rows.part.csv", point.folder / "executed.ipynb"
+    written, executed = point.folder / WRITTEN, point.folder / EXECUTED
     written.unlink(missing_ok=True)
-    ipython = point.folder / "ipython"
-    specification = {
-        "notebook": str(manifest.notebook),
-        "parameters": {**point.parameters, OUT: str(written)},
-        "executed": str(executed),
-        "ipython": str(ipython),
-    }
-    write_text(point.folder / "specification.json", json.dumps(specification))
-    status, message = _process(point.folder / "specification.json", _environment(ipython))
+    executed.unlink(missing_ok=True)
+    status, message = place.execute(manifest.notebook, point.parameters, point.folder)
     if status == 0:
         try:
             _read(manifest, point, written)
@@ -173,12 +214,45 @@ def _run_point(manifest: Manifest, point: Point) -> str | None:
             return None
         except TableError as error:
             return str(error)
-    return f"{manifest.name}, point {_named(point)}failed. {message}\nExecuted so far: {executed}"
+    so_far = f"\nExecuted so far: {executed}" if executed.is_file() else ""
+    return f"{manifest.name}, point {_named(point)}failed. {message}{so_far}"
+
+
+def run_here(
+    notebook: Path,
+    parameters: Mapping[str, Any],
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
+    """Run a notebook once, in a process of its own on this machine.
+
+    Args:
+        notebook: it runs in the folder that it lies in.
+        parameters: for its cell tagged `parameters`, besides `out`.
+        folder: what it leaves goes there: WRITTEN, EXECUTED and LOG.
+        variables: further variables of its environment.
+
+    Returns:
+        0 and "", or another status and what the notebook says about its failure.
+    """
+    ipython = folder / "ipython"
+    specification = {
+        "notebook": str(notebook),
+        "parameters": {**parameters, OUT: str(folder / WRITTEN)},
+        "executed": str(folder / EXECUTED),
+        "ipython": str(ipython),
+    }
+    write_text(folder / "specification.json", json.dumps(specification))
+    environment = {**process_environment(), "IPYTHONDIR": str(ipython), **(variables or {})}
+    return _process(folder / "specification.json", environment)
+
+
+HERE = Place(run_here, 1, lambda: None)
 
 
 def _process(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:
     """Run `point.py`; its status and what it says about a failure."""
-    log = specification.with_name("log.txt")
+    log = specification.with_name(LOG)
     command = [sys.executable, "-m", "kl_companion.tables.point", str(specification)]
     with log.open("wb") as stream:
         # the pipe stays open as long as this process lives: the other one ends when it is closed
@@ -193,14 +267,10 @@ def _process(specification: Path, environment: Mapping[str, str]) -> tuple[int, 
     return status, "\n".join(lines[-12:] if begin is None else lines[begin:])
 
 
-def _environment(ipython: Path) -> dict[str, str]:
+def process_environment() -> dict[str, str]:
     """The variables of a run: one thread, a fixed hash seed, and the package that was digested."""
     paths = [str(provenance.PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]
-    fixed = {
-        "PYTHONHASHSEED": "0",
-        "IPYTHONDIR": str(ipython),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    fixed = {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), **fixed}
 
 

@@ -1,0 +1,489 @@
+"""Points on another machine: real schedulers and workers over TCP, some of them killed.
+
+What starts a cluster of its own is marked `interruption`; the others need one worker or none.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kl_companion import tables
+from kl_companion.cli import main
+from kl_companion.tables import cluster, provenance, runner, worker
+from kl_companion.tables.manifest import read_manifest
+
+Edit = Callable[[str, str, str], None]
+Runs = list[dict[str, Any]]
+FILE, NOTEBOOK = "tables/toy/manifest.yml", "book/experiments/toy.ipynb"
+PATIENCE = 60.0
+KINDS = [
+    pytest.param(
+        kind, marks=pytest.mark.skipif(not importlib.util.find_spec(module), reason=f"{module} is not here")
+    )
+    for kind, module in (("dask", "distributed"), ("ray", "ray"))
+]
+
+
+def quiet(line: str) -> None:
+    """Report nothing."""
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited {PATIENCE:.0f} s until {what}"
+        time.sleep(0.02)
+    return found
+
+
+# -- clusters ------------------------------------------------------------------------------------------------
+
+
+class Started:
+    """A scheduler, and workers of one thread each; a worker's temporary files are below `temporary`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        self.address = ""
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str, package: Path = provenance.PACKAGE_ROOT) -> subprocess.Popen[bytes]:
+        """A process of the cluster that imports the package below a folder, away from any project."""
+        environment = {**os.environ, "PYTHONPATH": str(package), "TMPDIR": str(self.temporary)}
+        command = [sys.executable, "-m", *arguments]
+        with (self.temporary.parent / "cluster.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, cwd=self.temporary, start_new_session=True
+            )
+        self.processes.append(process)
+        return process
+
+    def worker(self, package: Path = provenance.PACKAGE_ROOT) -> subprocess.Popen[bytes]:
+        options = ["--no-nanny", "--nthreads", "1", "--no-dashboard"]
+        return self.start("distributed.cli.dask_worker", self.address, *options, package=package)
+
+
+@contextmanager
+def started(kind: str, folder: Path, workers: int) -> Iterator[Started]:
+    """A cluster of real processes, reached by TCP."""
+    found, stack = Started(folder), ExitStack()
+    try:
+        if kind == "dask":
+            file = folder / "scheduler.json"
+            options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+            found.start("distributed.cli.dask_scheduler", *options)
+            found.address = wait_until(lambda: address_in(file), "the scheduler listens")
+            for _ in range(workers):
+                found.worker()
+            wait_until(lambda: count(found.address) == workers, "the workers have come")
+        else:
+            found.address = f"127.0.0.1:{free_port()}"
+            options = [f"--port={found.address.partition(':')[2]}", f"--num-cpus={workers}"]
+            short = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True))
+            options += ["--include-dashboard=false", "--disable-usage-stats", "--block"]
+            options += [f"--temp-dir={short}"]  # the path of a socket is short
+            found.start("ray.scripts.scripts", "start", "--head", *options)
+            wait_until(lambda: b"runtime started" in (folder / "cluster.log").read_bytes(), "ray has started")
+        yield found
+    finally:
+        for process in found.processes:
+            family = [process, *alive_below(process)]
+            for each in family:
+                each.kill()
+            process.wait()
+        stack.close()
+
+
+def address_in(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text())["address"])
+    except (FileNotFoundError, ValueError):
+        return ""
+
+
+def count(address: str) -> int:
+    from distributed import Client
+
+    with Client(address, timeout=PATIENCE, set_as_default=False) as client:
+        return len(client.nthreads())
+
+
+def alive_below(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """A dask scheduler without workers."""
+    pytest.importorskip("distributed")
+    with started("dask", tmp_path_factory.mktemp("cluster"), 0) as found:
+        yield found
+
+
+# -- a whole table -------------------------------------------------------------------------------------------
+
+
+def worker_of(temporary: Path, folder: str) -> psutil.Process:
+    """The worker that runs the point whose notebook lies in a folder: the parent of the point's process."""
+    root = Path(folder).parents[1]
+    assert root.parent == temporary
+    specification = str(root / "point" / "specification.json")
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline()[-1:] == [specification]:
+                return process.parent()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    raise AssertionError(f"nothing runs {specification}")
+
+
+@pytest.mark.interruption
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_point_of_a_killed_worker_is_repeated_and_no_other(
+    kind: str, project: Path, edit: Edit, toy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, hang = project / "log", project / "hang"
+    hang.touch()  # the point of seed 1 does not end before this file is gone
+    edit(FILE, "{scale: 2.0}", f"{{scale: 2.0, hang: {hang}, log: {log}}}")
+    edit(FILE, "method: [b, a]", "method: [b]")
+    local = toy["table"].partition("a,0,0")[0]
+    errors: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            tables.run("toy", backend=kind, address=found.address, progress=quiet)
+        except BaseException as error:
+            errors.append(error)
+
+    def begun() -> list[list[str]]:
+        """Of each run of a point: its name, its number of threads, and the folder that it ran in."""
+        return [line.split() for line in log.read_text().splitlines()] if log.is_file() else []
+
+    if kind == "ray":  # its clusters ask for a token: one of this cluster's own
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with started(kind, tmp_path, 1) as found:
+        driver = threading.Thread(target=drive)
+        driver.start()
+        wait_until(lambda: errors or len(begun()) == 2, "the second point is under way")
+        assert errors == []
+        assert len(list(project.glob("_build/tables/toy/cpu/*/rows.csv"))) == 1
+        victim = worker_of(found.temporary, begun()[1][2])
+        assert victim.pid != os.getpid()  # nothing runs in the driver, even with one thread in all
+        if kind == "dask":
+            assert victim.pid == found.processes[1].pid
+            found.worker()
+            wait_until(lambda: count(found.address) == 2, "a second worker has come")
+        victim.send_signal(signal.SIGKILL)
+        hang.unlink()
+        driver.join(PATIENCE)
+        assert not driver.is_alive()
+        assert errors == []
+
+        assert [run[:2] for run in begun()] == [["b0", "1"], ["b1", "1"], ["b1", "1"]]
+        assert len({run[2] for run in begun()}) == 3
+        assert (project / "tables/toy/table.csv").read_bytes() == local.encode()
+        record = json.loads((project / "tables/toy/provenance.json").read_text())
+        assert record["device"] == {"gpu": None, "processor": provenance.processor_name()}
+        assert record["points"] == {"resumed": 0, "total": 2}
+        assert tables.check() == []
+        kept = {path.name for path in project.glob("_build/tables/toy/cpu/*/*")}
+        assert kept == {"rows.csv", "executed.ipynb", "log.txt"}
+        tables.run("toy", backend=kind, address=found.address)
+        assert len(begun()) == 3  # all is finished: nothing is sent
+
+        if kind == "dask":
+            monkeypatch.setattr(cluster, "ALONE_SECONDS", 1.0)
+            edit(FILE, "scale: 2.0", "scale: 4.0")
+            driver = threading.Thread(target=drive)
+            driver.start()
+            wait_until(lambda: errors or len(begun()) == 4, "a point of the next table is under way")
+            found.processes[2].kill()
+            driver.join(PATIENCE)
+            assert "The cluster at tcp://127.0.0.1:" in str(errors[0])
+            assert "has had no worker for 1 s" in str(errors[0])
+            with pytest.raises(ConnectionError, match="has no worker: start one, and repeat"):
+                tables.run("toy", backend="dask", address=found.address)
+            assert (project / "tables/toy/table.csv").read_bytes() == local.encode()
+
+    with pytest.raises(ConnectionError, match=f"no {kind} scheduler answers at {found.address}"):
+        tables.run("toy", backend=kind, address=found.address, fresh=True)
+
+
+# -- who is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_package(tmp_path: Path) -> Path:
+    """A copy of the package with another way to write rows."""
+    root = tmp_path / "other"
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(provenance.PACKAGE_ROOT / "kl_companion", root / "kl_companion", ignore=ignore)
+    rows = root / "kl_companion/tables/rows.py"
+    text = rows.read_text()
+    assert text.count('text.removeprefix("-") if') == 1
+    rows.write_text(text.replace('text.removeprefix("-") if', "text if"))
+    return root
+
+
+def test_a_worker_with_another_package_is_refused(
+    scheduler: Started, other_package: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = scheduler.worker(other_package)
+    wait_until(lambda: count(scheduler.address) == 1, "the worker has come")
+    assert main(["table", "run", "toy", "--backend", "dask", "--address", scheduler.address]) == 2
+    process.kill()
+    process.wait()
+    wait_until(lambda: count(scheduler.address) == 0, "the worker has gone")
+    said = capsys.readouterr().err
+    here = provenance.digests(read_manifest("toy"), "cpu")["package"]
+    assert "toy: no point was sent.\nworker tcp://" in said
+    assert f"expected {here} as on this machine" in said
+    there = said.partition("holds the package digest ")[2].partition(",")[0]
+    assert len(there) == 64 != here
+    assert there != here
+    assert "the difference is in kl_companion/tables/rows.py. Install the same version" in said
+    assert not (project / "_build").exists()
+
+
+def test_a_worker_without_the_package_is_refused(scheduler: Started, project: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty/kl_companion").mkdir(parents=True)
+    absent = "raise ModuleNotFoundError(\"No module named 'kl_companion'\", name='kl_companion')\n"
+    (tmp_path / "empty/kl_companion/__init__.py").write_text(absent)
+    process = scheduler.worker(tmp_path / "empty")
+    wait_until(lambda: count(scheduler.address) == 1, "the worker has come")
+    with pytest.raises(
+        tables.TableError, match=r"cannot use kl_companion \(.*Install the same version there"
+    ):
+        tables.run("toy", backend="dask", address=scheduler.address)
+    process.kill()
+    process.wait()
+    wait_until(lambda: count(scheduler.address) == 0, "the worker has gone")
+
+
+def task_of(profile: str = "cpu") -> worker.Task:
+    manifest = read_manifest("toy")
+    return cluster.pack(manifest, provenance.begin(manifest, profile))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"package_files": {"kl_companion/ops.py": "0"}}, "the difference is in kl_companion/__init__.py, "),
+        ({"versions": {"torch": "0.1"}}, r"has torch 2\S+, expected 0.1 as on this machine. Install require"),
+        ({"gpu": True}, "has no CUDA device that torch finds, and profile 'gpu' needs one"),
+    ],
+)
+def test_a_worker_that_came_late_or_changed_is_refused(
+    project: Path, quick: Runs, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_gpu", lambda: None)
+    task = task_of()
+    assert worker.refusal("w", worker.identify(task), task) is None
+    outcome = worker.run_task(task._replace(**changes), {"seed": 0})
+    assert (outcome.status, outcome.files, quick) == (1, {}, [])
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(outcome.message)
+
+
+# -- what travels --------------------------------------------------------------------------------------------
+
+
+def test_the_tables_that_a_notebook_loads_travel_with_it(
+    project: Path, edit: Edit, toy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(project / "tables/toy", project / "tables/other")
+    shutil.copytree(project / "tables/toy", project / "tables/third")
+    (project / "tables/other/table.csv").write_text(toy["table"])
+    edit(NOTEBOOK, "tables.write_rows", "assert len(tables.load('other')) == 8\\ntables.write_rows")
+    task = task_of()
+    assert set(task.files) == {NOTEBOOK, "tables/other/manifest.yml", "tables/other/table.csv"}
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    seen: list[Mapping[str, str]] = []
+    process = runner._process
+
+    def spy(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+        seen.append(environment)
+        return process(specification, environment)
+
+    monkeypatch.setattr(runner, "_process", spy)
+    monkeypatch.setenv("KL_COMPANION_ROOT", str(project))  # a worker's own project plays no part
+    outcome = worker.run_task(task, {"method": "b", "seed": 1, "scale": 2.0})
+    assert (outcome.status, outcome.message) == (0, "")
+    assert set(outcome.files) == {"rows.part.csv", "executed.ipynb", "log.txt"}
+    assert outcome.files["rows.part.csv"].startswith(b"step,value,tiny,good\n1,1.33333")
+    assert seen[0]["KL_COMPANION_ROOT"] != str(project)
+    assert seen[0]["KL_COMPANION_CACHE"] == str(Path.home() / ".cache" / "kl_companion")
+    assert not Path(seen[0]["KL_COMPANION_ROOT"]).exists()
+
+
+# -- a cluster that answers in this process: what the driver makes of it -------------------------------------
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch, quick: Runs) -> Iterator[dict[str, Any]]:
+    """A cluster whose answers a test may change; it listens, and runs points in this process."""
+
+    def call(function: Any, task: Any, parameters: dict[str, Any]) -> Any:
+        if error := given["lost"].get(parameters["seed"]):
+            raise error
+        if given["together"]:
+            given["together"].wait(10.0)  # until as many are here
+        return function(task, parameters)
+
+    @contextmanager
+    def fake(module: Any, address: str, gpu: bool) -> Iterator[cluster.Cluster]:
+        yield cluster.Cluster(
+            lambda f, *a: {name: f(*a) for name in given["workers"]}, call, lambda: given["slots"]
+        )
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        given: dict[str, Any] = {"workers": ["w"], "lost": {}, "address": address, "slots": 1}
+        given["together"] = None
+        monkeypatch.setitem(cluster.BACKENDS, "dask", fake)
+        yield given
+
+
+def test_a_point_that_is_given_up_leaves_the_others_finished(
+    project: Path, answers: dict[str, Any], quick: Runs, toy: dict[str, Any]
+) -> None:
+    answers["lost"][1] = cluster.Lost("It was given up.")
+    with pytest.raises(tables.TableError, match=r"^toy, point method=b seed=1: failed. It was given up.$"):
+        tables.run("toy", backend="dask", address=answers["address"], progress=quiet)
+    assert len(quick) == 1
+    answers["lost"].clear()
+    lines: list[str] = []
+    tables.run("toy", backend="dask", address=answers["address"], progress=lines.append)
+    assert lines[0] == "toy [1/4] finished before"
+    assert (project / "tables/toy/table.csv").read_text() == toy["table"]
+
+
+@pytest.mark.parametrize(("slots", "jobs"), [(2, None), (1, 2), (4, 2)])
+def test_as_many_points_are_under_way_as_wanted(
+    project: Path, answers: dict[str, Any], quick: Runs, toy: dict[str, Any], slots: int, jobs: int | None
+) -> None:
+    answers |= {"slots": slots, "together": threading.Barrier(2)}  # with one at a time, it would break
+    tables.run("toy", jobs=jobs, backend="dask", address=answers["address"], progress=quiet)
+    assert (project / "tables/toy/table.csv").read_text() == toy["table"]
+
+
+def test_a_failing_notebook_is_told_as_from_here(
+    project: Path, edit: Edit, answers: dict[str, Any], quick: Runs
+) -> None:
+    edit(NOTEBOOK, "if fail and seed == 1 and os.path.exists(fail):", "if seed == 1:")
+    with pytest.raises(tables.TableError, match=r"method=b seed=1: failed. cell \[2\]: planted at seed 1"):
+        tables.run("toy", backend="dask", address=answers["address"], progress=quiet)
+    assert len(quick) == 2
+
+
+def test_wrong_rows_are_refused_by_the_driver(
+    project: Path, edit: Edit, answers: dict[str, Any], quick: Runs
+) -> None:
+    edit(NOTEBOOK, '\\"good\\": step > 0', '\\"god\\": 1')
+    with pytest.raises(tables.TableError, match="the columns are"):
+        tables.run("toy", backend="dask", address=answers["address"], progress=quiet)
+    assert not list(project.glob("_build/tables/toy/cpu/*/rows.csv"))
+
+
+def test_a_gpu_is_wanted_on_the_workers_and_not_here(
+    project: Path, answers: dict[str, Any], quick: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "gpu_name", lambda: None)
+    monkeypatch.setattr(worker, "_gpu", lambda: None)
+    with pytest.raises(tables.TableError, match="worker w has no CUDA device"):
+        tables.run("toy", profile="gpu", backend="dask", address=answers["address"])
+    monkeypatch.setattr(worker, "_gpu", lambda: "A device")
+    tables.run("toy", profile="gpu", backend="dask", address=answers["address"], progress=quiet)
+    record = json.loads((project / "tables/toy/provenance.gpu.json").read_text())
+    assert record["device"] == {"gpu": "A device", "processor": provenance.processor_name()}
+
+
+# -- bad input -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "address", "error", "message"),
+    [
+        ("spark", "tcp://here:1", ValueError, "unknown backend 'spark'.*dask"),
+        ("dask", None, ValueError, "address is None, expected tcp://host:port: where the dask scheduler lis"),
+        ("dask", "", ValueError, "address is '', expected tcp://host:port"),
+        ("dask", "tcp://here", ValueError, "address is 'tcp://here', expected tcp://host:port"),
+        ("dask", "tcp://here:port", ValueError, "expected tcp://host:port"),
+        ("ray", "8786", ValueError, "address is '8786', expected ray://host:port"),
+        (None, "tcp://here:1", ValueError, "address is 'tcp://here:1' without a backend"),
+    ],
+)
+def test_what_cannot_be_an_address_is_said_at_once(
+    project: Path, backend: str | None, address: str | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        tables.run("toy", backend=backend, address=address)
+    assert not (project / "_build").exists()
+
+
+def test_a_missing_library_names_what_brings_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ImportError, match=r"needs distributed.*pip install 'kl-companion\[cluster\]'"):
+        tables.run("toy", backend="dask", address="tcp://here:1")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"needs ray, which is not installed: pip install ray"):
+        tables.run("toy", backend="ray", address="ray://here:1")
+
+
+def test_nothing_listens(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    start = time.monotonic()
+    assert main(["table", "run", "toy", "--backend", "dask", "--address", address]) == 2
+    assert time.monotonic() - start < 10
+    assert capsys.readouterr().err.startswith(f"kl-companion: no dask scheduler answers at {address}: ")
+
+
+def test_what_listens_is_no_scheduler(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"no dask scheduler answers at {address}"):
+            tables.run("toy", backend="dask", address=address)
+
+
+def test_jobs_stay_two_here_and_follow_the_cluster_there(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(tables, "run", lambda name, **options: given.append(options["jobs"]) or [])
+    there = ["--backend", "dask", "--address", "tcp://here:1"]
+    for extra in ([], ["--jobs", "3"], there, [*there, "--jobs", "3"], ["--jobs", "0"]):
+        assert main(["table", "run", "toy", *extra]) == 0
+    assert given == [2, 3, None, 3, 0]

@@ -35,11 +35,11 @@ def tables_loaded(path: Path) -> set[str]:
     return found
 
 
-def run_with_shuffled_tables(python: str, path: Path, table: str) -> subprocess.CompletedProcess[str]:
-    """Execute a chapter with one table's numbers permuted, in a process of its own."""
+def run_with_shuffled_tables(python: list[str], path: Path, table: str) -> subprocess.CompletedProcess[str]:
+    """Execute a chapter with one table's numbers permuted, in a process of its own (`python` starts it)."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        [python, str(Path(__file__).resolve()), str(path), table],
+        [*python, str(Path(__file__).resolve()), str(path), table],
         cwd=path.parent,
         env=environment,
         capture_output=True,

@@ -9,12 +9,17 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.warm import warm  # noqa: E402
+
 PARALLEL = ["-n", "2", "--dist", "loadfile"]
-INTERRUPTION = "tests/tables/test_interruption.py"
+INTERRUPTION = ["tests/tables/test_interruption.py", "tests/tables/test_cluster.py"]
 
 
 class Group(NamedTuple):
@@ -24,9 +29,10 @@ class Group(NamedTuple):
     budget: float
     paths: list[str]  # the group is left out while none of them exists
     arguments: list[str]
+    warm: bool = False  # start its notebooks from a process that has imported their libraries
 
 
-NOTEBOOKS = ["tests/test_book.py", "tests/test_tables.py"]  # they execute notebooks too
+NOTEBOOKS = ["tests/test_book.py", "tests/test_tables.py", "tests/test_warm.py"]  # they execute notebooks too
 LEDGER = [  # a file goes to one worker: the sources are two halves
     "tests/test_sabotage_of_ema_claims.py",
     "tests/test_sabotage_of_claims.py",
@@ -47,11 +53,23 @@ GROUPS = {
         ["tests"],
         ["-m", "not interruption", *PARALLEL, *(f"--ignore={path}" for path in OWN_GROUP)],
     ),
-    "notebooks": Group("notebooks", 6, ["book", *NOTEBOOKS], ["--nbmake", "--nbmake-timeout=300", "-n", "2"]),
+    "notebooks": Group(
+        "notebooks",
+        6,
+        ["book", *NOTEBOOKS],
+        [
+            "--nbmake",
+            "--nbmake-timeout=300",
+            "-n",
+            "2",
+            "--maxschedchunk=1",
+        ],  # a long one is never queued behind
+        warm=True,
+    ),
     "ledger": Group("ledger", 3, LEDGER, PARALLEL),
     "site": Group("site", 2, ["tests/test_site.py"], ["-rs"]),
     "frameworks": Group("models and frameworks", 3, ["tests/llm", "tests/frameworks"], PARALLEL),
-    "interruption": Group("interruption", 1, [INTERRUPTION], ["-m", "interruption"]),
+    "interruption": Group("interruption", 1, INTERRUPTION, ["-m", "interruption"]),
 }
 
 
@@ -68,10 +86,11 @@ def run(group: Group, extra: list[str]) -> tuple[int, float]:
     """Run one group; its exit status and its seconds."""
     print(f"\n==> {group.title}", flush=True)
     paths = [path for path in group.paths if (ROOT / path).exists()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     start = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", *group.arguments, *extra, *paths]
-    status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    with warm() if group.warm else nullcontext({}) as more:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **more}
+        status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     return status, time.monotonic() - start
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from tests.chapters import code_cells, run_with_shuffled_tables, tables_loaded
+from tests.warm import command
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -142,18 +142,15 @@ def test_a_page_with_code_cells_is_a_notebook() -> None:
     assert mixed == []
 
 
-READERS = [path for path in CHAPTERS if tables_loaded(path)]
+READERS = [(path, table) for path in CHAPTERS for table in sorted(tables_loaded(path))]
 
 
 def test_some_chapter_reads_a_table() -> None:
     assert READERS
 
 
-@pytest.mark.parametrize("path", READERS, ids=lambda p: p.stem)
-def test_a_chapter_fails_when_a_table_it_reads_is_shuffled(path: Path) -> None:
-    """One table after the other: an assert, and nothing else, must notice."""
-    for table in sorted(tables_loaded(path)):
-        done = run_with_shuffled_tables(sys.executable, path, table)
-        assert done.returncode == 3, (
-            f"{table} shuffled, and nobody noticed:\n{done.stdout}{done.stderr[-2000:]}"
-        )
+@pytest.mark.parametrize(("path", "table"), READERS, ids=[f"{p.stem}-{table}" for p, table in READERS])
+def test_a_chapter_fails_when_a_table_it_reads_is_shuffled(path: Path, table: str) -> None:
+    """An assert, and nothing else, must notice."""
+    done = run_with_shuffled_tables(command(), path, table)
+    assert done.returncode == 3, f"{table} shuffled, and nobody noticed:\n{done.stdout}{done.stderr[-2000:]}"

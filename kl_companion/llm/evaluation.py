@@ -1,0 +1,175 @@
+"""What a policy does, by name: reward, pass@n, KL to a reference in both directions, length, entropy.
+
+Every evaluation starts from its own seed, so two models, or one model at two steps, are compared on the same
+prompts and from the same random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from kl_companion.llm.generation import Samples, generate
+from kl_companion.llm.measuring import (
+    KLEstimate,
+    check_examples,
+    check_models,
+    evaluating,
+    measure,
+    right_logp,
+    sequence_kl,
+    summarize,
+)
+from kl_companion.llm.models import LanguageModel
+from kl_companion.llm.noise import gradient_noise
+from kl_companion.llm.tasks import Example, Task
+
+__all__ = [
+    "KLEstimate",
+    "evaluate",
+    "exact_reward",
+    "gradient_noise",
+    "pass_at",
+    "rewards_of",
+    "right_logp",
+    "sequence_kl",
+]
+
+
+def exact_reward(
+    lm: LanguageModel,
+    task: Task,
+    examples: Sequence[Example],
+    *,
+    temperature: float = 1.0,
+    batch: int | None = None,
+) -> torch.Tensor:
+    """Probability of each example's one right answer, [prompts] float64: its expected reward.
+
+    Arguments and errors as `right_logp`.
+    """
+    return right_logp(lm, task, examples, temperature=temperature, batch=batch).exp()
+
+
+def pass_at(k: int, n: int, right: torch.Tensor) -> torch.Tensor:
+    """Probability that one of k completions is right, unbiased, from the number of right ones among n.
+
+    It is the share of the k-subsets of the n completions that hold a right one,
+    1 - C(n - right, k) / C(n, k).
+
+    Args:
+        k: Completions that are allowed, 1 to n.
+        n: Completions that were drawn.
+        right: How many of them are right, any shape.
+
+    Returns:
+        float64, of the shape of ``right``.
+
+    Raises:
+        ValueError: k outside 1 to n, or a count that is no whole number from 0 to n.
+    """
+    for name, value, most in (("n", n, None), ("k", k, n)):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < 1 or (most is not None and value > most):
+            raise ValueError(
+                f"{name} is {value!r}, expected a whole number from 1" + (f" to n={n}" if most else "")
+            )
+    count = right.double()
+    if not ((count >= 0) & (count <= n) & (count == count.round())).all():
+        raise ValueError(f"right is {right.tolist()}, expected whole numbers from 0 to n={n}")
+    i = torch.arange(k, dtype=torch.float64, device=count.device)
+    # where fewer than k are wrong, one factor is zero: every subset holds a right one
+    return 1 - ((n - count.unsqueeze(-1) - i) / (n - i)).prod(-1)
+
+
+def evaluate(
+    policy: LanguageModel,
+    reference: LanguageModel,
+    task: Task,
+    *,
+    examples: Sequence[Example],
+    n: int = 4,
+    seed: int = 0,
+    k: int | None = None,
+    out_examples: Sequence[Example] | None = None,
+    temperature: float = 1.0,
+    batch: int | None = None,
+) -> dict[str, float]:
+    """Everything that the tables record about a policy, by name.
+
+    Args:
+        policy: pi.
+        reference: pi_ref; both models write ``n`` completions of every prompt, from the same seed.
+        task: Prompts and rewards.
+        examples: The prompts; the same ones in each call, for comparisons.
+        n: Completions of each prompt.
+        seed: Of the completions.
+        k: Also measure the mass of the k likeliest tokens.
+        out_examples: Also measure the reward on these, from another domain.
+        temperature: As in `sequence_kl`.
+        batch: As in `sequence_kl`.
+
+    Returns:
+        ``kl``, ``kl_se``, ``kl_per_token``, ``length``, ``entropy``, ``forward_kl``, ``forward_kl_se``
+        (see `KLEstimate`; length and entropy are the policy's), ``finished`` (share of its completions).
+        With a reward: ``reward``, ``pass_1`` and ``pass_n`` (a right completion among n; right is a reward of
+        at least 1). They are exact on these prompts where the task's answers are unique, else means over the
+        completions. With ``out_examples``: ``reward_out``. With ``k``: ``top_k_mass``, a mean over tokens.
+
+    Raises:
+        ValueError: as `sequence_kl`; ``out_examples`` of a task without reward.
+    """
+    check_models(policy, reference, examples)
+    if out_examples is not None:
+        check_examples(out_examples)
+        if task.reward is None:
+            raise ValueError(f"task {task.name!r} has no reward, expected out_examples=None")
+
+    def write(lm: LanguageModel, prompts: Sequence[Example]) -> Samples:
+        generator = torch.Generator().manual_seed(seed)
+        return generate(lm, task, list(prompts), n=n, temperature=temperature, generator=generator)
+
+    with evaluating(policy.model, reference.model):
+        own, other = write(policy, examples), write(reference, examples)
+        seen = measure(policy, reference, own, temperature=temperature, k=k, batch=batch)
+        back = measure(policy, reference, other, direction="forward", temperature=temperature, batch=batch)
+        there, forth = summarize(seen, own.prompt_index), summarize(back, other.prompt_index)
+        found = {
+            "kl": there.kl,
+            "kl_se": there.se,
+            "forward_kl": forth.kl,
+            "forward_kl_se": forth.se,
+            "kl_per_token": there.per_token,
+            "length": there.length,
+            "entropy": there.entropy,
+            "finished": own.finished.double().mean().item(),
+        }
+        if seen.mass is not None:
+            found["top_k_mass"] = (seen.mass.sum() / seen.length.sum()).item()
+        if task.unique:
+            p = exact_reward(policy, task, examples, temperature=temperature, batch=batch)
+            one_of_n = -(n * (-p).log1p()).expm1()  # 1 - (1 - p)^n
+            found |= {"reward": p.mean().item(), "pass_1": p.mean().item(), "pass_n": one_of_n.mean().item()}
+        elif task.reward is not None:
+            rewards = rewards_of(task, own)
+            right = (rewards >= 1).view(-1, n).sum(-1)
+            found |= {
+                "reward": rewards.mean().item(),
+                "pass_1": pass_at(1, n, right).mean().item(),
+                "pass_n": pass_at(n, n, right).mean().item(),
+            }
+        if out_examples is not None and task.unique:
+            out = exact_reward(policy, task, out_examples, temperature=temperature, batch=batch)
+            found["reward_out"] = out.mean().item()
+        elif out_examples is not None:
+            found["reward_out"] = rewards_of(task, write(policy, out_examples)).mean().item()
+    return found
+
+
+def rewards_of(task: Task, samples: Samples) -> torch.Tensor:
+    """The task's reward of every completion, [batch] float64. ValueError for a task without rewards."""
+    if task.reward is None:
+        raise ValueError(f"task {task.name!r} has no reward: it is a language, for distillation")
+    pairs = zip(samples.texts, samples.examples, strict=True)
+    return torch.tensor([task.reward(text, example) for text, example in pairs], dtype=torch.float64)

@@ -1,0 +1,189 @@
+"""Teachers and students: the four set-ups of distillation, or two models that the user names.
+
+The set-ups differ in why the student cannot follow at once: it speaks another language, it is too small for
+one of two styles, it is sure of the wrong things, or it stops at other times. Each starts far from its
+teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion.checks import look_up
+from kl_companion.llm.generation import generate
+from kl_companion.llm.measuring import evaluating, sequence_kl
+from kl_companion.llm.models import LanguageModel, load_model, same_vocabulary
+from kl_companion.llm.pretraining import pretrained
+from kl_companion.llm.scoring import completion_logits
+from kl_companion.llm.tasks import Example, Task, make_task
+from kl_companion.llm.tasks.languages import STYLES, TwoStyles
+
+# heads of eight dimensions: with fewer a single layer cannot learn to look a fixed number of places back
+SMALL = {"hidden": 16, "layers": 1, "heads": 2}
+
+
+class Pair(NamedTuple):
+    """A student, the teacher it is to follow, and where prompts come from."""
+
+    student: LanguageModel
+    teacher: LanguageModel
+    task: Task
+
+
+class SetUp(NamedTuple):
+    """How a pair is made.
+
+    Attributes:
+        words: What keeps the student from its teacher.
+        task: Name of the task that the teacher knows.
+        options: Of that task, without its seed.
+        same_language: Whether the student was pretrained on the teacher's language, or on another one.
+        teacher, student: Arguments of `pretrained`, without the seed.
+        sharpness: The student's logits are multiplied by this.
+    """
+
+    words: str
+    task: str
+    options: dict[str, Any]
+    same_language: bool
+    teacher: dict[str, Any]
+    student: dict[str, Any]
+    sharpness: float = 1.0
+
+
+def _markov(**options: Any) -> dict[str, Any]:
+    return {"letters": 12, "order": 2, "concentration": 0.3, "length": 12, **options}
+
+
+_FLUENT: dict[str, Any] = {"steps": 250, "lr": 3e-3}
+_PASSABLE: dict[str, Any] = {"steps": 150, "lr": 3e-3}
+SETUPS: dict[str, SetUp] = {
+    "capable student": SetUp(
+        "it can say everything and speaks another language",
+        "markov",
+        _markov(),
+        False,
+        _FLUENT,
+        _PASSABLE,
+    ),
+    "capacity gap": SetUp(
+        "it is too small to learn one of the teacher's two styles",
+        "two_styles",
+        {"length": 8, "noise": 0.1},
+        True,
+        {"steps": 400, "lr": 3e-3},
+        {"steps": 300, "lr": 1e-2, "size": SMALL},
+    ),
+    "confident mismatch": SetUp(
+        "it speaks another language and is sure of it",
+        "markov",
+        _markov(concentration=0.05),
+        False,
+        _FLUENT,
+        _PASSABLE,
+        sharpness=2.0,
+    ),
+    "end of sequence": SetUp(
+        "it speaks another language, and may stop at any time",
+        "markov",
+        _markov(length=16, hazard=0.1),
+        False,
+        _FLUENT,
+        _PASSABLE,
+    ),
+}
+
+
+def distillation_pair(
+    name: str, *, seed: int = 0, device: str = "cpu", recipe: dict[str, Any] | None = None
+) -> Pair:
+    """The student and the teacher of a set-up, trained on the spot the first time.
+
+    Args:
+        name: One of `SETUPS`.
+        seed: Of everything: another seed is another language, another teacher and another student.
+        device: Where to train them, and where they are returned.
+        recipe: Changes to the pretraining of both, see `pretrained`.
+
+    Raises:
+        ValueError: an unknown set-up, and what `pretrained` raises.
+    """
+    s = look_up("set-up", name, SETUPS, {})
+    more = recipe or {}
+    language, other = {**s.options, "seed": 2 * seed}, {**s.options, "seed": 2 * seed + 1}
+    learned = language if s.same_language else other
+    teacher = pretrained(s.task, device=device, options=language, **{**s.teacher, "seed": 2 * seed, **more})
+    student = pretrained(
+        s.task, device=device, options=learned, **{**s.student, "seed": 2 * seed + 1, **more}
+    )
+    if s.sharpness != 1:
+        with torch.no_grad():  # the last norm's gain multiplies every logit
+            student.model.model.norm.weight.mul_(s.sharpness)
+    teacher.model.requires_grad_(False)
+    return Pair(student, teacher, make_task(s.task, **language))
+
+
+def loaded_pair(
+    student: str, teacher: str, task_name: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
+) -> Pair:
+    """Two models that the user names, by folder or hub name, of one vocabulary.
+
+    Raises:
+        ValueError: vocabularies that differ, an unknown task, and what `load_model` raises.
+    """
+    pair = Pair(
+        load_model(student, device=device, dtype=dtype),
+        load_model(teacher, device=device, dtype=dtype),
+        make_task(task_name, **options),
+    )
+    same_vocabulary(pair.student, pair.teacher)
+    pair.teacher.model.requires_grad_(False)
+    return pair
+
+
+def by_style(
+    policy: LanguageModel, reference: LanguageModel, task: Task, examples: Sequence[Example], *, seed: int = 0
+) -> dict[str, float]:
+    """Where the KL of a two-style language sits: in the choice of a style, or in what follows it.
+
+    By the chain rule, prompt by prompt, KL = choice + P(A) KL after A + P(B) KL after B, up to what the
+    policy puts on characters that are no style.
+
+    Args:
+        policy: pi.
+        reference: pi_ref.
+        task: For any other task there is nothing to say: an empty dict.
+        examples: The prompts.
+        seed: Of the completions that follow each style.
+
+    Returns:
+        ``style_a``, ``style_b``: the policy's probability to begin with that style, mean over prompts, exact.
+        ``kl_choice``: the KL of the first token, exact on these prompts. ``kl_after_a``, ``kl_after_b``: the
+        KL of the rest, given the style; next-token KLs are exact, completions sampled, and both are there
+        even where the policy has given up the style.
+    """
+    if not isinstance(task.law, TwoStyles):
+        return {}
+    first, rest = replace(task, max_new_tokens=1), replace(task, max_new_tokens=task.max_new_tokens - 1)
+    found = {}
+    with evaluating(policy.model):
+        samples = generate(policy, first, list(examples), generator=torch.Generator().manual_seed(seed))
+        p = completion_logits(policy.model, samples)[:, 0].double().softmax(-1).mean(0)
+    for style in STYLES:
+        found[f"style_{style.lower()}"] = p[policy.tokenizer.convert_tokens_to_ids(style)].item()
+    found["kl_choice"] = _kl(policy, reference, first, examples, seed)
+    for style in STYLES:  # a prompt that holds the style already
+        begun = [example._replace(prompt=example.prompt + style) for example in examples]
+        found[f"kl_after_{style.lower()}"] = _kl(policy, reference, rest, begun, seed)
+    return found
+
+
+def _kl(
+    policy: LanguageModel, reference: LanguageModel, task: Task, examples: Sequence[Example], seed: int
+) -> float:
+    generator = torch.Generator().manual_seed(seed)
+    return sequence_kl(policy, reference, task, examples, generator=generator).kl

@@ -1,0 +1,269 @@
+r"""The training recipe from the command line, in one process or many.
+
+    python -m kl_companion.llm.recipe --model embedded --task sort --estimator k2 --beta 0.1 \
+        --steps 100 --output DIR
+
+does in one process what the notebook `llm_rl` does, and writes `history.csv` (one row per step),
+`recipe.json` (all that was asked for) and `model/`, which `load_model` reads. Every field of
+`kl_companion.llm.settings.Settings` is an option.
+
+**Several processes, data parallel**: each draws prompts of its own, gradients are averaged, the history is
+the mean over the processes.
+
+    accelerate launch --multi_gpu --num_processes 8 -m kl_companion.llm.recipe --model PATH ...
+
+The same line works on a machine without a GPU, where the processes talk through gloo; `torchrun
+--nproc-per-node 2 -m kl_companion.llm.recipe ...` does too. (`accelerate launch --cpu` starts one process
+whatever number it is given, unless MPI is installed. The recipe stops when it sees that.)
+
+**Sharded**, for a model that one device cannot hold: the same, with `--shard`. Weights, gradients and moments
+are spread over all processes. Each reads the whole model into its host's memory first, so a host needs room
+for one model per process. The anchor must be fixed and the sampler fresh (`--lag 1`), because a sharded model
+cannot be copied; no checkpoint is kept.
+
+**Several nodes**: start the same command on every node, with the node's own rank; the address is that of node
+0, the port any free one there. With two nodes of eight GPUs,
+
+    accelerate launch --multi_gpu --num_machines 2 --num_processes 16 --machine_rank 0 \
+        --main_process_ip 10.0.0.1 --main_process_port 29500 \
+        -m kl_companion.llm.recipe --model PATH --shard ...
+
+on node 0 and the same with `--machine_rank 1` on node 1. Both need the model under the same path or name, and
+the same version of this package; only process 0, on node 0, writes. An embedded model is trained by each node
+that lacks it in its cache: its bytes depend on the recipe and on the kind of machine, so give a path instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pandas as pd
+import torch
+
+from kl_companion.llm.checkpoints import steps_in
+from kl_companion.llm.distributed import (
+    Sharded,
+    average_gradients,
+    average_records,
+    join,
+    own_seed,
+    rank,
+    world_size,
+)
+from kl_companion.llm.evaluation import evaluate
+from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save_model
+from kl_companion.llm.pretraining import pretrained
+from kl_companion.llm.run import Record
+from kl_companion.llm.settings import Settings
+from kl_companion.llm.tasks import Task, make_task
+from kl_companion.llm.training import train
+
+EMBEDDED = "embedded"
+HELD_OUT = 1_000_003  # seed of the prompts that are evaluated
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the recipe; 0, or an error that argparse or the recipe explains."""
+    parser = make_parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        settings = settings_of(chosen)
+        options = json.loads(chosen.options)
+        if not isinstance(options, dict):
+            raise ValueError(f"--options is {chosen.options!r}, expected a JSON object")
+        if chosen.shard and (settings.anchor != "fixed" or settings.lag != 1 or chosen.checkpoint):
+            raise ValueError(
+                f"--shard got anchor={settings.anchor!r}, lag={settings.lag}, "
+                f"checkpoint={chosen.checkpoint}: expected 'fixed', 1 and none, because a sharded model "
+                "cannot be copied"
+            )
+        task = make_task(chosen.task, **options)
+    except ValueError as error:
+        parser.error(str(error))
+    run(chosen, settings, task, options)
+    return 0
+
+
+def settings_of(chosen: argparse.Namespace) -> Settings:
+    """The settings among the options of a parsed command line; ValueError as `Settings` says."""
+    given: dict[str, Any] = {field.name: getattr(chosen, field.name) for field in fields(Settings)}
+    for name in ("clip", "importance_clip"):
+        given[name] = given[name] and tuple(given[name])
+    return Settings(**given)
+
+
+def run(chosen: argparse.Namespace, settings: Settings, task: Task, options: dict[str, Any]) -> None:
+    """Train as the parsed command line says, in this process of perhaps many, and write the results."""
+    device = join(chosen.device)
+    # what is sharded goes to its device in shards
+    policy, reference = models(chosen, options, "cpu" if chosen.shard else str(device))
+    sharded = Sharded(policy, reference, device=device) if chosen.shard else None
+    examples = task.draw(chosen.evaluate, torch.Generator().manual_seed(HELD_OUT)) if chosen.evaluate else []
+
+    def look(lm: LanguageModel, step: int) -> Record:
+        found = evaluate(lm, reference, task, examples=examples, temperature=settings.temperature)
+        if sharded:
+            sharded.wait()
+        return {f"held_out_{key}": x for key, x in found.items()}
+
+    history = train(
+        policy,
+        task,
+        own_seed(settings),
+        reference=reference,
+        evaluate=look if examples else None,
+        every=chosen.every,
+        progress=Lines(settings.steps) if rank() == 0 else None,
+        checkpoint=_checkpoint(chosen.checkpoint, device),
+        gradients=None if sharded else average_gradients,
+    )
+    records = average_records(history.records, device)
+    if sharded:
+        sharded.wait()
+    finished = sharded.whole(policy) if sharded else policy if rank() == 0 else None
+    if finished is not None:
+        recipe = {**vars(chosen), **asdict(settings), "options": options, "processes": world_size()}
+        write(Path(chosen.output), records, finished, recipe)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def models(
+    chosen: argparse.Namespace, options: dict[str, Any], device: str
+) -> tuple[LanguageModel, LanguageModel]:
+    """The policy, and the reference: another model where one is named, else the policy as it starts."""
+    if chosen.model == EMBEDDED:
+        given = {"steps": chosen.pretraining_steps, "seed": chosen.pretraining_seed}
+        policy = pretrained(chosen.task, until=chosen.pretraining_until, **given, device=device, **options)
+    else:
+        policy = load_model(chosen.model, device=device)
+    if chosen.reference is None:
+        return policy, frozen_copy(policy)
+    reference = load_model(chosen.reference, device=device)
+    reference.model.requires_grad_(False)
+    return policy, reference
+
+
+def write(output: Path, records: list[Record], lm: LanguageModel, recipe: dict[str, Any]) -> None:
+    """The results, each file or folder whole or not at all."""
+    save_model(lm, output / "model")
+    others = sorted({key for record in records for key in record} - {"step"})
+    texts = {
+        "history.csv": pd.DataFrame(records, columns=["step", *others]).to_csv(index=False),
+        "recipe.json": json.dumps(recipe, indent=2, sort_keys=True) + "\n",
+    }
+    for name, text in texts.items():
+        part = output / f".{name}.{os.getpid()}.part"
+        try:
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, output / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+class Lines:
+    """A line per tenth of the run."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def __call__(self, record: Record) -> None:
+        """Print the record when it is time to."""
+        step = int(record["step"])
+        if step % max(1, self.total // 10) == 0 or step == self.total:
+            shown = ", ".join(f"{k} {record[k]:.4g}" for k in ("reward", "loss", "grad_norm") if k in record)
+            print(f"step {step} of {self.total}: {shown}", flush=True)
+
+
+def _checkpoint(folder: str | None, device: torch.device) -> Path | None:
+    """The folder of this process's checkpoints; ValueError where the processes' are of different steps."""
+    if folder is None:
+        return None
+    own = Path(folder) / f"process-{rank()}"
+    step = max(steps_in(own), default=0)
+    mean = average_records([{"step": float(step), "square": float(step) ** 2}], device)[0]
+    if mean["square"] != mean["step"] ** 2:
+        raise ValueError(f"{folder} holds checkpoints of different steps (this process: {step}): begin anew")
+    return own
+
+
+# -- the command line ----------------------------------------------------------------------------------------
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options: what to train, on what, where to, and every field of `Settings`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m kl_companion.llm.recipe",
+        description="Train a language model with a KL term. The module's docstring is about many devices.",
+    )
+    add = parser.add_argument
+    add("--model", default=EMBEDDED, help="a folder, a name on the hub, or 'embedded' (trained on the spot)")
+    add(
+        "--reference",
+        help="another model to measure the KL to, such as a teacher; default: the policy's start",
+    )
+    add("--task", default="sort", help="a name of kl_companion.llm.tasks.TASKS")
+    add("--options", default="{}", help="options of the task as JSON, such as '{\"digits\": 6}'")
+    add("--output", required=True, help="the folder to write to")
+    add("--evaluate", type=int, default=64, help="held-out prompts that are evaluated; 0 evaluates nothing")
+    add("--every", type=int, default=50, help="steps between evaluations and between checkpoints")
+    add("--checkpoint", help="a folder for checkpoints; a run goes on from the last one there")
+    add(
+        "--device",
+        choices=("auto", "cpu"),
+        default="auto",
+        help="auto: a GPU per process where there are any",
+    )
+    add("--shard", action="store_true", help="spread the weights over the processes (torch's fully_shard)")
+    add("--pretraining-steps", type=int, default=400, help="of the embedded model, at most")
+    add("--pretraining-until", type=_or_none(float), default=0.35, help="its expected reward, or none")
+    add("--pretraining-seed", type=int, default=0, help="of the embedded model")
+    group = parser.add_argument_group("settings", "see kl_companion.llm.settings.Settings")
+    hints = get_type_hints(Settings)
+    for field in fields(Settings):
+        flag = f"--{field.name.replace('_', '-')}"
+        group.add_argument(
+            flag, default=field.default, help=f"default: {field.default}", **_kind(hints[field.name])
+        )
+    return parser
+
+
+def _kind(hint: Any) -> dict[str, Any]:
+    """What argparse must know to read a value of that type."""
+    optional = NoneType in get_args(hint)
+    kind = get_args(hint)[0] if optional else hint
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if get_origin(kind) is tuple:
+        return {"nargs": 2, "type": float, "metavar": ("LOW", "HIGH")}
+    if get_origin(kind) is Literal:
+        known = get_args(kind)
+        shown = {"metavar": "{" + ",".join((*known, *(("none",) if optional else ()))) + "}"}
+        return {"choices": (*known, *((None,) if optional else ())), "type": _type(str, optional), **shown}
+    return {"type": _type(kind, optional)}
+
+
+def _type(kind: Any, optional: bool) -> Any:
+    return _or_none(kind) if optional else kind
+
+
+def _or_none(kind: Any) -> Any:
+    """The type, with the word "none" for None."""
+
+    def read(text: str) -> Any:
+        return None if text == "none" else kind(text)
+
+    read.__name__ = kind.__name__
+    return read
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

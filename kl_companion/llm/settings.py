@@ -1,0 +1,244 @@
+"""What a training run does: every choice that the notebooks offer, in one place, checked at the door."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from kl_companion.checks import check_choice
+from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.estimators.sampled import FORMS, Form
+from kl_companion.estimators.top_k import TopK
+from kl_companion.losses import LEVELS, Level
+from kl_companion.rollout import CENTERINGS, SCOPES, Aggregate, Centering, Scope
+from kl_companion.rollout.aggregation import check_aggregate
+
+Placement = Literal["loss", "reward", "both"]
+AnchorKind = Literal["fixed", "ema"]
+Baseline = Literal["group", "batch"]
+PenaltyFrom = Literal["sampler", "policy"]
+Optimizer = Literal["adam", "sgd"]
+Precision = Literal["float32", "bfloat16"]
+CHOICES = {
+    "placement": ("loss", "reward", "both"),
+    "level": LEVELS,
+    "anchor": ("fixed", "ema"),
+    "form": FORMS,
+    "penalty_from": ("sampler", "policy"),
+    "advantages": CENTERINGS,
+    "baseline": ("group", "batch"),
+    "optimizer": ("adam", "sgd"),
+    "dtype": ("float32", "bfloat16"),
+}
+TOP_K = ("top_k_reverse_kl", "top_k_forward_kl")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices of one run; the KL ones first.
+
+    Attributes:
+        estimator: A registered name; ``"top_k_reverse_kl"`` and ``"top_k_forward_kl"`` take ``k``, ``form``.
+        placement: ``"loss"`` differentiates the estimate, ``"reward"`` subtracts it, detached, from rewards,
+            ``"both"`` differentiates that of a token and charges it, detached, to the tokens before: where
+            the token-level gradient is right (exact, K3++, K4, top-k) the sum is the sequence-level one.
+        level: In the loss: the estimate of each token, or the estimator of the log-probs of whole sequences.
+            In the reward: the cost of each token, credited to it and the tokens before it, or one cost per
+            sequence, compared with the others like a reward.
+        credit: Discount of later costs at level "token", where there are costs (`kl_companion.credit`).
+        center_costs: Compare a token's credited costs with those of the group's other completions at the same
+            position (at level "token", where there are costs).
+        beta: KL coefficient, at least 0.
+        anchor: What the KL is measured to: the start, or an exponential moving average of the policy.
+        decay: Of the average: anchor <- decay anchor + (1 - decay) policy, every ``period`` steps.
+        period: Steps between two updates of the anchor.
+        k: Size of a top-k estimator's head.
+        form: Of a top-k estimator, see `kl_companion.top_k_f_divergence`.
+        importance: Ratio pi/mu on the KL term in the loss; of a top-k estimator it weights the tail only.
+        importance_clip: (lowest, highest) of that ratio, or None.
+        penalty_from: Whose log-probs a cost in the reward reads when the sampler is stale.
+        advantages: How rewards are compared, see `kl_companion.center`.
+        baseline: With the completions of the same prompt, or of the whole batch.
+        clip: (low, high) of PPO's clip 1 - low to 1 + high on the token's ratio; None leaves the ratio free.
+        lag: The sampler is refreshed every ``lag`` steps: 1 is on-policy.
+        inner_steps: Optimizer steps on each batch.
+        accumulate: Parts into which a batch is cut to save memory; it changes no result.
+        prompts, group: Prompts per step, and completions of each.
+        lr, optimizer, max_grad_norm: Adam(.9, .99) or plain SGD; the norm is recorded before it is clipped.
+        how, length: From token terms to one number, see `kl_companion.aggregate`. With ``"sum"`` beta is the
+            beta of E[reward] - beta KL(sequence).
+        temperature: Of the sampler, and of every log-prob in the loss.
+        steps, seed: Length of the run; seed of prompts and samples.
+        dtype: ``"bfloat16"`` runs the forward passes under autocast; weights and log-probs stay float32.
+
+    Raises:
+        ValueError: an unknown choice, a number out of range, or choices that do not go together.
+    """
+
+    estimator: str = "k2"
+    placement: Placement = "loss"
+    level: Level = "token"
+    credit: float = 1.0
+    center_costs: bool = False
+    beta: float = 0.1
+    anchor: AnchorKind = "fixed"
+    decay: float = 0.9
+    period: int = 1
+    k: int | None = None
+    form: Form = "bregman"
+    importance: Scope | None = None
+    importance_clip: tuple[float, float] | None = None
+    penalty_from: PenaltyFrom = "sampler"
+    advantages: Centering = "leave_one_out"
+    baseline: Baseline = "group"
+    clip: tuple[float, float] | None = None
+    lag: int = 1
+    inner_steps: int = 1
+    accumulate: int = 1
+    prompts: int = 16
+    group: int = 4
+    lr: float = 3e-4
+    optimizer: Optimizer = "adam"
+    max_grad_norm: float | None = 1.0
+    how: Aggregate = "sum"
+    length: float | None = None
+    temperature: float = 1.0
+    steps: int = 100
+    seed: int = 0
+    dtype: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            check_choice(name, getattr(self, name), known)
+        if self.importance is not None:
+            check_choice("importance", self.importance, SCOPES)
+        check_aggregate(self.how, self.length)
+        for name in ("period", "lag", "inner_steps", "accumulate", "prompts", "group"):
+            self._check_whole(name, 1)
+        self._check_whole("steps", 0)
+        self._check_range("beta", low=0.0)
+        self._check_range("decay", low=0.0, high=1.0)
+        self._check_range("credit", low=0.0, high=1.0)
+        for name in ("lr", "temperature", *(() if self.max_grad_norm is None else ("max_grad_norm",))):
+            self._check_range(name, low=0.0, open_low=True)
+        if self.clip is not None:
+            object.__setattr__(self, "clip", self._pair("clip", self.clip))
+        self._check_estimator()
+        self._check_together()
+
+    def _check_whole(self, name: str, least: int) -> None:
+        got = getattr(self, name)
+        if isinstance(got, bool) or not isinstance(got, int) or got < least:
+            raise ValueError(f"{name} is {got!r}, expected a whole number of at least {least}")
+
+    def _check_range(self, name: str, *, low: float, high: float = math.inf, open_low: bool = False) -> None:
+        got = getattr(self, name)
+        right = isinstance(got, int | float) and not isinstance(got, bool) and math.isfinite(got)
+        if not right or got < low or got > high or (open_low and got == low):
+            above = f"above {low:g}" if open_low else f"of at least {low:g}"
+            raise ValueError(f"{name} is {got!r}, expected a finite number {above} and at most {high:g}")
+
+    def _pair(self, name: str, got: object) -> tuple[float, float]:
+        """Two numbers of at least 0; a list, as a notebook's parameters hold it, becomes a tuple."""
+        numbers = tuple(got) if isinstance(got, tuple | list) else ()
+        right = [isinstance(x, int | float) and math.isfinite(x) and x >= 0 for x in numbers]
+        if len(numbers) != 2 or not all(right):
+            raise ValueError(f"{name} is {got!r}, expected (low, high), two finite numbers of at least 0")
+        return numbers
+
+    def _check_estimator(self) -> None:
+        top_k = self.estimator in TOP_K
+        if top_k and self.k is None:
+            raise ValueError(f"estimator={self.estimator!r} got k=None, expected the size of its head")
+        if not top_k and (self.k is not None or self.form != "bregman"):
+            raise ValueError(
+                f"estimator={self.estimator!r} got k={self.k}, form={self.form!r}: these two are for "
+                f"{' and '.join(TOP_K)}"
+            )
+        needs = self.entry.inputs
+        if self.level == "sequence" and self.placement != "reward" and needs != "sampled":
+            raise ValueError(
+                f"level='sequence' in the loss got {self.estimator!r}, which reads next-token distributions; "
+                "expected a sampled estimator"
+            )
+
+    def _check_together(self) -> None:
+        if self.importance_clip is not None:
+            if self.importance is None:
+                raise ValueError("importance_clip got importance=None, expected the scope of the ratio")
+            object.__setattr__(self, "importance_clip", self._pair("importance_clip", self.importance_clip))
+        if self.importance is not None and self.placement == "reward":
+            raise ValueError("importance is for a KL in the loss: a cost in the reward is not differentiated")
+        if self.placement == "both" and self.level != "token":
+            raise ValueError("placement='both' got level='sequence', expected 'token': it credits tokens")
+        costs = self.placement != "loss" and self.level == "token"
+        if not costs and (self.credit != 1.0 or self.center_costs):
+            raise ValueError(
+                f"credit={self.credit}, center_costs={self.center_costs} got placement={self.placement!r}, "
+                f"level={self.level!r}, expected placement 'reward' or 'both' and level 'token'"
+            )
+        if self.group < 2 and (
+            self.center_costs
+            or (self.baseline == "group" and self.advantages in ("leave_one_out", "standardized"))
+        ):
+            raise ValueError(
+                f"group is {self.group}, expected at least 2 completions of a prompt: nothing is left to "
+                f"compare one with (advantages={self.advantages!r}, center_costs={self.center_costs})"
+            )
+        if self.accumulate > self.prompts * self.group:
+            raise ValueError(
+                f"accumulate is {self.accumulate}, expected at most prompts x group = "
+                f"{self.prompts * self.group}"
+            )
+
+    @property
+    def entry(self) -> Estimator:
+        """The registered estimator; ValueError for an unknown name."""
+        if self.k is None:
+            return get_estimator(self.estimator)
+        return get_estimator(f"{self.estimator}({self.k}, {self.form})")
+
+    @property
+    def choices(self) -> TopK | None:
+        """How a top-k estimator is computed; None for the others."""
+        fn = self.entry.fn
+        return fn if isinstance(fn, TopK) else None
+
+    @property
+    def charges(self) -> bool:
+        """Whether the KL is a cost that enters the advantages."""
+        return self.beta > 0 and self.placement != "loss"
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether the KL is a term of the loss."""
+        return self.beta > 0 and self.placement != "reward"
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the KL term reads the reference's next-token distributions."""
+        return self.beta > 0 and self.entry.inputs != "sampled"
+
+
+def expand(choices: Mapping[str, Any]) -> list[Settings]:
+    """One `Settings` for every combination of the values that are lists, the last name varying fastest.
+
+    ``clip`` and ``importance_clip`` are pairs: for several, give a list of pairs.
+
+    Raises:
+        ValueError: a name that is no setting, an empty list, or settings that are refused.
+    """
+    known = [f.name for f in fields(Settings)]
+    unknown = [name for name in choices if name not in known]
+    if unknown:
+        raise ValueError(f"got the setting {unknown[0]!r}, expected one of: {', '.join(known)}")
+    axes = []
+    for name, value in choices.items():
+        pair = name in ("clip", "importance_clip") and value and not isinstance(value[0], list | tuple)
+        axes.append(list(value) if isinstance(value, list | tuple) and not pair else [value])
+        if not axes[-1]:
+            raise ValueError(f"{name} is an empty list, expected at least one value")
+    return [Settings(**dict(zip(choices, values, strict=True))) for values in itertools.product(*axes)]

@@ -1,0 +1,154 @@
+"""What a few runs can say: the difference of two settings over seeds, its interval, and a verdict.
+
+Runs of two settings that share a seed share prompts and random numbers, so they are compared pair by pair:
+what a seed does to both of them drops out of the difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+Numbers = Sequence[float] | np.ndarray | pd.Series
+LEVEL = 0.95
+MOST_RUNS = 1_000_000
+SERIES_FROM = 1000  # degrees of freedom from which two terms in 1/degrees are exact to nine digits
+
+
+class Comparison(NamedTuple):
+    """The mean difference of two settings.
+
+    Attributes:
+        difference: Mean over seeds of the first minus the second.
+        low, high: Ends of its interval; infinite where there is one seed only.
+        n: Number of seeds.
+        verdict: ``"higher"`` or ``"lower"``: the first setting's number, with the whole interval on that side
+            of 0; ``"undecided"``: 0 is inside.
+        runs_needed: Seeds with which an interval of this center and this spread would leave out 0: at most
+            ``n`` where the verdict is decided, infinite where the difference is 0, NaN for one seed.
+    """
+
+    difference: float
+    low: float
+    high: float
+    n: int
+    verdict: str
+    runs_needed: float
+
+
+def compare(a: Numbers, b: Numbers | float = 0.0, *, level: float = LEVEL) -> Comparison:
+    """Compare two settings from paired runs, by Student's interval of the mean difference.
+
+    With three seeds the quantile is 4.3 standard errors: what it calls undecided may still be there, and
+    ``runs_needed`` says how many seeds would show it. It takes the spread found here for the true one.
+
+    Args:
+        a: One number per seed.
+        b: The other setting's, in the same order of seeds; or one number that is known exactly.
+        level: Of the interval, 0 to 1.
+
+    Raises:
+        ValueError: no seed, arrays of two lengths, numbers that are not finite, or a level outside 0 to 1.
+    """
+    first, second = _numbers("a", a), _numbers("b", b)
+    if second.ndim and first.shape != second.shape:
+        raise ValueError(f"a has {first.size} numbers and b {second.size}, expected one of each per seed")
+    d = first - second
+    difference, n = float(d.mean()), d.size
+    if n == 1:
+        t_quantile(1, level)  # checks the level
+        return Comparison(difference, -math.inf, math.inf, 1, "undecided", math.nan)
+    spread = float(d.std(ddof=1))
+    half = t_quantile(n - 1, level) * spread / math.sqrt(n)
+    low, high = difference - half, difference + half
+    verdict = "higher" if low > 0 else "lower" if high < 0 else "undecided"
+    return Comparison(difference, low, high, n, verdict, runs_needed(difference, spread, level=level))
+
+
+def runs_needed(difference: float, spread: float, *, level: float = LEVEL) -> float:
+    """The fewest paired runs whose interval around ``difference`` leaves out 0, at least 2.
+
+    Args:
+        difference: Mean difference of a pair.
+        spread: Standard deviation of the differences.
+        level: Of the interval.
+
+    Returns:
+        A whole number; infinity for a difference of 0, or for more than a million runs.
+
+    Raises:
+        ValueError: a spread below 0, a number that is not finite, or a level outside 0 to 1.
+    """
+    if not (math.isfinite(difference) and math.isfinite(spread) and spread >= 0):
+        raise ValueError(
+            f"got difference={difference}, spread={spread}, expected finite numbers, spread >= 0"
+        )
+    _check_level(level)
+    if difference == 0:
+        return math.inf
+    ratio = spread / abs(difference)
+    # fewer runs than the normal quantile asks for never do, and t is above it
+    n = max(2, math.ceil((NormalDist().inv_cdf((1 + level) / 2) * ratio) ** 2))
+    if n > MOST_RUNS:
+        return math.inf
+    while t_quantile(n - 1, level) * ratio >= math.sqrt(n):
+        n += 1
+    return n
+
+
+def t_quantile(degrees: int, level: float = LEVEL) -> float:
+    """The t within which Student's distribution holds ``level`` of its mass, for whole degrees of freedom.
+
+    Raises:
+        ValueError: degrees below 1, or a level outside 0 to 1.
+    """
+    if isinstance(degrees, bool) or not isinstance(degrees, int) or degrees < 1:
+        raise ValueError(f"degrees is {degrees!r}, expected a whole number of at least 1")
+    _check_level(level)
+    return _quantile(degrees, level)
+
+
+@functools.cache
+def _quantile(degrees: int, level: float) -> float:
+    if degrees > SERIES_FROM:
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+        return z + (z**3 + z) / 4 / degrees + second / degrees**2
+    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(degrees)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _mass(middle, degrees) < level else (low, middle)
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _mass(angle: float, degrees: int) -> float:
+    """Mass of (-t, t) with t = sqrt(degrees) tan(angle): a finite sum for whole degrees."""
+    s, c = math.sin(angle), math.cos(angle)
+    odd = degrees % 2
+    term, total = (c, 0.0) if odd else (1.0, 0.0)
+    for j in range(degrees // 2):
+        total += term
+        term *= c * c * (2 * j + 1 + odd) / (2 * j + 2 + odd)
+        if term < 1e-18 * total:
+            break
+    return 2 / math.pi * (angle + s * total) if odd else s * total
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level!r}, expected a number between 0 and 1")
+
+
+def _numbers(name: str, given: Numbers | float) -> np.ndarray:
+    x = np.asarray(given, dtype=float)
+    if x.ndim > 1 or not x.size:
+        raise ValueError(f"{name} has shape {list(x.shape)}, expected one number per seed")
+    if not np.isfinite(x).all():
+        raise ValueError(f"{name} holds {x[~np.isfinite(x)][0] if x.ndim else x}, expected finite numbers")
+    return x

@@ -1,0 +1,200 @@
+"""Evaluation against enumeration: rewards, pass@n, and what the record of a policy holds."""
+
+import itertools
+import math
+import statistics
+
+import pytest
+import torch
+
+from kl_companion.llm.evaluation import (
+    evaluate,
+    exact_reward,
+    pass_at,
+    rewards_of,
+    right_logp,
+    sequence_kl,
+)
+from kl_companion.llm.generation import generate
+from kl_companion.llm.models import frozen_copy
+from kl_companion.llm.tasks import Example
+from tests.llm.enumerated import BOS, EOS, World, random_model, task_of
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return random_model("a", 1), random_model("a", 2)
+
+
+@pytest.fixture(scope="module")
+def letters():
+    return random_model("ab", 28), random_model("ab", 20)
+
+
+# --- reward and pass@n -------------------------------------------------------------------------------------
+
+
+def test_pass_at_is_the_share_of_subsets_with_a_right_one():
+    for n in range(1, 8):
+        for k in range(1, n + 1):
+            wanted = []
+            for right in range(n + 1):
+                subsets = list(itertools.combinations([i < right for i in range(n)], k))
+                wanted.append(sum(map(any, subsets)) / len(subsets))
+            found = pass_at(k, n, torch.arange(n + 1))
+            assert found.tolist() == pytest.approx(wanted, abs=1e-14)
+            assert found.dtype == torch.float64
+    assert pass_at(2, 3, torch.tensor([[0, 1], [2, 3]])).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "right", "message"),
+    [
+        (4, 3, [1], "k is 4, expected a whole number from 1 to n=3"),
+        (0, 3, [1], "k is 0, expected a whole number from 1 to n=3"),
+        (1, 0, [0], "n is 0, expected a whole number from 1$"),
+        (1, 3, [4], r"right is \[4\], expected whole numbers from 0 to n=3"),
+        (1, 3, [-1], "right is"),
+        (1, 3, [0.5], "right is"),
+        (1, 3, [float("nan")], "right is"),
+    ],
+)
+def test_pass_at_of_counts_that_cannot_be(k, n, right, message):
+    with pytest.raises(ValueError, match=message):
+        pass_at(k, n, torch.tensor(right))
+
+
+@pytest.mark.parametrize(("ends", "temperature"), [(False, 1.0), (True, 0.7)])
+def test_reward_and_pass_n_are_exact_where_the_answer_is_unique(letters, ends, temperature):
+    """Against all completions, and all pairs of them for pass@2; an answer ends where completions do."""
+    task = task_of("ab", 2, unique=True, ends=ends)
+    examples = [Example("a", "ba"), Example("ab", "b" if ends else "bb")]
+    found = evaluate(
+        *letters, task, examples=examples, n=2, out_examples=[examples[1]], temperature=temperature
+    )
+    letter = {"a": 3, "b": 4}
+    p, twice = [], []
+    for prompt, answer in ((e.prompt, e.answer) for e in examples):
+        world = World(*letters, [BOS, *(letter[c] for c in prompt)], 2, 5, ends, temperature)
+        ids = tuple(letter[c] for c in answer)
+        right = ids if len(ids) == 2 else (*ids, EOS)
+        p.append(world.mean(0, lambda y, right=right: y == right))
+        twice.append(
+            math.fsum(
+                math.exp(world.logp(0, y) + world.logp(0, z)) * (right in (y, z))
+                for y, z in itertools.product(world.completions, repeat=2)
+            )
+        )
+    assert min(p) > 0.01
+    given = {"temperature": temperature}
+    assert exact_reward(letters[0], task, examples, **given).tolist() == pytest.approx(p, abs=1e-12)
+    logp = right_logp(letters[0], task, examples, batch=1, **given)
+    assert logp.exp().tolist() == pytest.approx(p, abs=1e-12)
+    wanted = {"reward": sum(p) / 2, "pass_1": sum(p) / 2, "pass_n": sum(twice) / 2, "reward_out": p[1]}
+    assert {key: found[key] for key in wanted} == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_sure_answer_passes_whatever_n(letters, monkeypatch):
+    task = task_of("ab", 2, unique=True)
+    sure = torch.zeros(1, dtype=torch.float64)
+    monkeypatch.setattr("kl_companion.llm.evaluation.right_logp", lambda *a, **k: sure)
+    assert evaluate(*letters, task, examples=[Example("a", "ba")], n=3)["pass_n"] == 1.0
+
+
+def test_otherwise_rewards_are_those_of_the_samples(letters):
+    """Right is a reward of at least 1; a part of it is a reward, and no pass."""
+    task = task_of("ab", reward=lambda text, example: {"a": 1.0, "b": 0.5}.get(text[:1], 0.0))
+    examples, far = [Example(p, "") for p in ("a", "b", "ab", "ba", "bb")], [Example("aa", "")] * 3
+    found = evaluate(*letters, task, examples=examples, n=2, seed=5, out_examples=far)
+
+    def draw(prompts):
+        first = generate(letters[0], task, prompts, n=2, generator=torch.Generator().manual_seed(5)).texts
+        return [[text[:1] for text in first[2 * i : 2 * i + 2]] for i in range(len(prompts))]
+
+    first = draw(examples)
+    every = [c for group in first for c in group]
+    assert {"a", "b"} <= set(every)
+    value = {"a": 1.0, "b": 0.5}
+    assert found["reward"] == pytest.approx(statistics.fmean(value.get(c, 0.0) for c in every))
+    assert found["pass_1"] == pytest.approx(statistics.fmean(c == "a" for c in every))
+    assert found["pass_n"] == pytest.approx(statistics.fmean("a" in group for group in first))
+    out = [value.get(c, 0.0) for group in draw(far) for c in group]
+    assert found["reward_out"] == pytest.approx(statistics.fmean(out))
+    assert 0 < found["pass_1"] < found["pass_n"] < 1
+
+
+# --- everything at once ------------------------------------------------------------------------------------
+
+
+def test_evaluate_has_both_directions_from_one_seed(letters):
+    task, examples = task_of("ab", ends=True), [Example("a", "ba"), Example("b", "ba")]
+    given = {"examples": examples, "n": 8, "k": 2, "temperature": 0.8}
+    found = evaluate(*letters, task, seed=3, **given)
+    for name, direction in (("kl", "reverse"), ("forward_kl", "forward")):
+        generator = torch.Generator().manual_seed(3)
+        shared = {"n": 8, "generator": generator, "temperature": 0.8}
+        wanted = sequence_kl(*letters, task, examples, direction=direction, **shared)
+        assert (found[name], found[f"{name}_se"]) == pytest.approx((wanted.kl, wanted.se))
+        if name == "kl":
+            assert found["entropy"] == pytest.approx(wanted.entropy)
+            assert (found["kl_per_token"], found["length"]) == pytest.approx(
+                (wanted.per_token, wanted.length)
+            )
+    assert 2 / 5 < found["top_k_mass"] < 1
+    start = torch.Generator().manual_seed(3)
+    samples = generate(letters[0], task, examples, n=8, generator=start, temperature=0.8)
+    assert found["finished"] == samples.finished.double().mean().item()
+    assert 0 < found["finished"] < 1
+    assert evaluate(*letters, task, seed=3, **given) == found
+    assert evaluate(*letters, task, seed=4, **given)["kl"] != found["kl"]
+    same = evaluate(letters[0], letters[0], task, examples=examples)
+    assert same["kl"] == same["forward_kl"] == same["kl_se"] == 0.0
+
+
+def test_what_a_task_does_not_have_is_not_in_the_record(pair):
+    task = task_of("a", reward=None)
+    found = evaluate(*pair, task, examples=[Example("", "")] * 3)
+    common = {"kl", "kl_se", "kl_per_token", "length", "entropy", "finished", "forward_kl", "forward_kl_se"}
+    assert set(found) == common
+    assert all(math.isfinite(x) and type(x) is float for x in found.values())
+    with pytest.raises(ValueError, match="task 'small' has no reward, expected out_examples=None"):
+        evaluate(*pair, task, examples=[Example("", "")], out_examples=[Example("", "")])
+    with pytest.raises(ValueError, match="has no reward: it is a language"):
+        rewards_of(task, World(*pair, [BOS], 1, 4, False).samples())
+
+
+def test_models_are_left_as_they_were(letters):
+    policy, reference = (frozen_copy(lm) for lm in letters)
+    policy.model.train()
+    policy.model.lm_head.eval()
+    reference.model.eval()
+    policy.model.requires_grad_(True)
+    modes = [m.training for lm in (policy, reference) for m in lm.model.modules()]
+    seen = []
+    policy.model.register_forward_hook(lambda m, *_: seen.append((m.training, torch.is_grad_enabled())))
+    state = torch.get_rng_state()
+    task = task_of("ab", unique=True)
+    evaluate(policy, reference, task, examples=[Example("a", "aba")], n=2)
+    exact_reward(policy, task, [Example("a", "aba")])
+    generator = torch.Generator().manual_seed(0)
+    sequence_kl(policy, reference, task, [Example("a", "aba")], generator=generator)
+    assert set(seen) == {(False, False)}
+    assert [m.training for lm in (policy, reference) for m in lm.model.modules()] == modes
+    assert all(p.grad is None for p in policy.model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_models_that_cannot_be_compared(pair, letters):
+    task, generator = task_of("a"), torch.Generator()
+    with pytest.raises(ValueError, match="the two models have different vocabularies"):
+        sequence_kl(pair[0], letters[0], task, [Example("a", "a")], generator=generator)
+    with pytest.raises(ValueError, match="the two models have different vocabularies"):
+        evaluate(pair[0], letters[0], task, examples=[Example("a", "a")])
+    with pytest.raises(ValueError, match="examples is empty, expected at least one prompt"):
+        sequence_kl(*pair, task, [], generator=generator)
+    with pytest.raises(ValueError, match="unknown direction 'backward'"):
+        sequence_kl(*pair, task, [Example("a", "a")], generator=generator, direction="backward")
+    with pytest.raises(ValueError, match="task 'small' has more than one right completion"):
+        exact_reward(pair[0], task, [Example("a", "a")])
+    with pytest.raises(ValueError, match="examples is empty"):
+        exact_reward(pair[0], task_of("a", unique=True), [])

@@ -1,0 +1,86 @@
+"""The notebooks of part 8 on a model and problems that a user brings, and the README's command for them."""
+
+import json
+import re
+import shlex
+import string
+from dataclasses import fields
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from kl_companion.llm.models import load_model, save_model, tiny_model
+from kl_companion.llm.recipe import make_parser
+from kl_companion.llm.settings import Settings
+from kl_companion.llm.tasks import make_task
+from kl_companion.llm.tokenizers import character_tokenizer
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+
+
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory) -> Path:
+    """A folder with a model, a teacher and a file of questions, as a user would have them."""
+    folder = tmp_path_factory.mktemp("brought")
+    tokenizer = character_tokenizer(string.digits + string.ascii_letters + string.punctuation + " \n")
+    tokenizer.chat_template = TEMPLATE
+    for seed, name in enumerate(("model", "teacher")):
+        save_model(tiny_model(tokenizer, hidden=16, layers=1, context=256, seed=seed), folder / name)
+    rows = [{"question": f"What is {i} + 1?", "answer": f"It is one more.\n#### {i + 1}"} for i in range(8)]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def options(folder: Path) -> dict[str, object]:
+    return {"path": str(folder / "problems.jsonl"), "style": "gsm8k", "max_new_tokens": 6}
+
+
+def run(root: Path, name: str, folder: Path, **parameters: object) -> nbformat.NotebookNode:
+    return papermill.execute_notebook(
+        root / "book" / "experiments" / f"{name}.ipynb",
+        None,
+        parameters=parameters,
+        cwd=folder,
+        progress_bar=False,
+        kernel_name="python3",
+    )
+
+
+def test_rl_on_a_model_and_problems_of_ones_own(root, brought, tmp_path):
+    run(
+        root,
+        "llm_rl",
+        brought,
+        model=str(brought / "model"),
+        task="data",
+        task_options=options(brought),
+        estimator="top_k_reverse_kl",
+        k=3,
+        dtype="bfloat16",
+        steps=2,
+        every=1,
+        prompts=2,
+        group=2,
+        eval_prompts=2,
+        output=str(tmp_path),
+    )
+    assert [path.name for path in (tmp_path / "run-000" / "checkpoints").iterdir()] == ["step-000002"]
+    trained = load_model(str(tmp_path / "run-000" / "model"))
+    assert trained.tokenizer.chat_template == TEMPLATE
+
+
+def test_the_command_for_a_real_model_is_one_that_the_recipe_takes(root):
+    text = (root / "README.md").read_text()
+    (command,) = re.findall(r"python -m kl_companion\.llm\.recipe (.*?)\n```", text, re.S)
+    chosen = make_parser().parse_args(shlex.split(command.replace("\\\n", " ")))
+    settings = Settings(**{field.name: getattr(chosen, field.name) for field in fields(Settings)})
+    assert (settings.estimator, settings.dtype, settings.prompts * settings.group) == (
+        "exact_kl",
+        "bfloat16",
+        128,
+    )
+    given = json.loads(chosen.options)
+    with pytest.raises(Exception, match=r"gsm8k|datasets|[Hh]ub|offline|connect"):  # no network here
+        make_task(chosen.task, **given)

@@ -1,0 +1,245 @@
+"""The training loop: what it learns, what it resumes, and where it stops."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kl_companion.llm.checkpoints import load_checkpoint, save_checkpoint, steps_in
+from kl_companion.llm.distillation import distill
+from kl_companion.llm.models import LanguageModel, frozen_copy
+from kl_companion.llm.run import Run, TrainingStopped
+from kl_companion.llm.settings import Settings
+from kl_companion.llm.tasks import make_task
+from kl_companion.llm.training import train
+
+FEW = Settings(steps=3, prompts=2, group=2, seed=1, beta=0.3)
+
+
+@pytest.fixture(scope="module")
+def task():
+    """Two digits whose reward is how many of them are odd: a random model earns some of it."""
+    return replace(
+        make_task("sort", digits=2), reward=lambda text, example: sum(c in "13579" for c in text) / 2
+    )
+
+
+def copy(lm):
+    own = frozen_copy(lm)
+    own.model.requires_grad_(True)
+    return own
+
+
+def weights(lm):
+    return torch.cat([p.detach().flatten() for p in lm.model.parameters()])
+
+
+def trained(tiny, task, settings, **options):
+    lm = copy(tiny)
+    history = train(lm, task, settings, **options)
+    return weights(lm), history
+
+
+CHOICES = [
+    {},
+    {"placement": "reward", "estimator": "k1", "level": "sequence"},
+    {"placement": "both", "estimator": "exact_kl", "center_costs": True},
+    {"estimator": "top_k_reverse_kl", "k": 2, "importance": "token", "lag": 2, "clip": (0.2, 0.28)},
+    {"anchor": "ema", "decay": 0.5, "period": 2, "estimator": "k3"},
+    {"inner_steps": 2, "clip": (0.2, 0.2), "advantages": "standardized"},
+    {"placement": "reward", "penalty_from": "policy", "estimator": "k3", "lag": 3, "baseline": "batch"},
+    {"dtype": "bfloat16", "estimator": "exact_forward_kl"},
+    {"level": "sequence", "how": "sum", "optimizer": "sgd", "max_grad_norm": None},
+]
+
+
+@pytest.mark.parametrize("given", CHOICES, ids=str)
+def test_every_choice_trains_and_resumes_to_the_same_numbers(given, tiny, task, tmp_path):
+    settings = replace(FEW, steps=4, **given)
+    whole, history = trained(tiny, task, settings, every=2)
+    assert not torch.equal(whole, weights(tiny))
+    trained(tiny, task, replace(settings, steps=2), every=2, checkpoint=tmp_path)
+    resumed, again = trained(tiny, task, settings, every=2, checkpoint=tmp_path)
+    assert torch.equal(resumed, whole)
+    assert again.records == history.records
+    assert steps_in(tmp_path) == [4]
+
+
+@pytest.mark.parametrize("how", ["sum", "sequence_mean", "token_mean"])
+def test_accumulation_changes_no_result(how):
+    task = make_task("arithmetic", levels=(1, 2))  # completions of different lengths
+    lm = LanguageModel(*_model_for(task))
+    one, many = copy(lm), copy(lm)
+    settings = replace(FEW, steps=1, how=how, optimizer="sgd", lr=0.1, estimator="exact_kl", group=3)
+    train(one, task, settings)
+    train(many, task, replace(settings, accumulate=3))
+    torch.testing.assert_close(weights(one), weights(many), rtol=1e-4, atol=1e-6)
+
+
+def _model_for(task):
+    from kl_companion.llm.models import tiny_model
+    from kl_companion.llm.tokenizers import character_tokenizer
+
+    return tiny_model(character_tokenizer(task.alphabet), hidden=16, layers=1)
+
+
+def test_reward_rises(task):
+    lm = LanguageModel(*_model_for(task))
+    settings = Settings(steps=60, prompts=16, group=8, lr=3e-3, beta=0.0, seed=0)
+    frame = train(lm, task, settings).frame()
+    assert frame["reward"].iloc[:5].mean() < 0.5
+    assert frame["reward"].iloc[-5:].mean() > 0.95
+
+
+def test_distillation_closes_the_gap(tiny, task):
+    from kl_companion.llm.evaluation import sequence_kl
+
+    student = LanguageModel(*_model_for(task))
+
+    def gap():
+        examples = task.draw(16, torch.Generator().manual_seed(5))
+        generator = torch.Generator().manual_seed(6)
+        return sequence_kl(student, teacher, task, examples, n=4, generator=generator).kl
+
+    teacher = copy(student)
+    with torch.no_grad():
+        for p in teacher.model.parameters():
+            p.mul_(3.0)
+    before = gap()
+    distill(student, teacher, task, "token_exact", steps=40, lr=1e-2)
+    assert gap() < before / 4
+
+
+def test_the_anchor_is_the_average_of_the_policies(tiny, task):
+    settings = replace(FEW, anchor="ema", decay=0.75, period=2, steps=4)
+    run = Run(copy(tiny), task, settings, None, None, None)
+    wanted = weights(tiny)
+    for step in range(1, 5):
+        run.step()
+        if step % 2 == 0:
+            wanted = 0.75 * wanted + 0.25 * weights(run.policy)
+        torch.testing.assert_close(weights(run.anchor), wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_the_sampler_lags(tiny, task):
+    run = Run(copy(tiny), task, replace(FEW, lag=3, lr=0.01), None, None, None)
+    seen = []
+    for _ in range(4):
+        before = weights(run.policy)
+        record = run.step()
+        seen.append(torch.equal(weights(run.sampler), before))
+        assert (record["log_ratio"] > 1e-4) == (not seen[-1])
+    assert seen == [True, False, False, True]
+
+
+def test_a_given_reference_is_not_moved(tiny, task):
+    reference = copy(tiny)
+    train(copy(tiny), task, replace(FEW, anchor="ema", decay=0.5), reference=reference)
+    assert torch.equal(weights(reference), weights(tiny))
+
+
+def test_nan_stops_and_keeps_the_last_checkpoint(tiny, task, tmp_path):
+    lm = copy(tiny)
+
+    def spoil(record):
+        if record["step"] == 2:
+            with torch.no_grad():
+                next(lm.model.parameters()).fill_(torch.nan)
+
+    with pytest.raises((TrainingStopped, ValueError)) as stopped:
+        train(lm, task, replace(FEW, steps=5), every=1, checkpoint=tmp_path, progress=spoil)
+    assert "step 3" in str(stopped.value) or "nan" in str(stopped.value).lower()
+    assert steps_in(tmp_path) == [2]
+    kept = load_checkpoint(tmp_path)
+    assert all(x.isfinite().all() for x in kept.tensors.values())
+
+
+def test_an_infinite_reward_stops(tiny, task):
+    broken = replace(task, reward=lambda text, example: float("inf"))
+    with pytest.raises(
+        TrainingStopped, match=r"step 1 .*expected a finite number.*no checkpoint was asked for"
+    ):
+        train(copy(tiny), broken, FEW)
+
+
+def test_equal_rewards_are_said(tiny, task):
+    constant = replace(task, reward=lambda text, example: 1.0)
+    start = weights(tiny)
+    after, history = trained(tiny, constant, replace(FEW, beta=0.0, advantages="standardized"))
+    assert history.frame()["equal_groups"].tolist() == [1.0, 1.0, 1.0]
+    assert torch.equal(after, start)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tiny, task, tmp_path):
+    trained(tiny, task, FEW, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"beta=0.3, this run has 0.5"):
+        trained(tiny, task, replace(FEW, beta=0.5), checkpoint=tmp_path)
+    trained(tiny, task, replace(FEW, beta=0.5), checkpoint=tmp_path, resume=False)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, 1, {"x": torch.ones(3)}, {"run": {}})
+    monkeypatch.setattr(
+        "json.dumps", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    with pytest.raises(OSError, match=r"step 2 could not be written .*No space left.*step-000001 is kept"):
+        save_checkpoint(tmp_path, 2, {"x": torch.zeros(3)}, {"run": {}})
+    monkeypatch.undo()
+    assert load_checkpoint(tmp_path).tensors["x"].tolist() == [1.0, 1.0, 1.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+def test_interrupted_run_goes_on(tiny, task, tmp_path):
+
+    def interrupt(record):
+        if record["step"] == 3:
+            raise KeyboardInterrupt
+
+    settings = replace(FEW, steps=5)
+    whole, history = trained(tiny, task, settings, every=2)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tiny, task, settings, every=2, checkpoint=tmp_path, progress=interrupt)
+    assert steps_in(tmp_path) == [2]
+    resumed, again = trained(tiny, task, settings, every=2, checkpoint=tmp_path)
+    assert torch.equal(resumed, whole)
+    assert again.records == history.records
+
+
+def test_evaluations_and_progress(tiny, task):
+    said = []
+    _, history = trained(
+        tiny,
+        task,
+        replace(FEW, steps=5),
+        every=2,
+        evaluate=lambda lm, step: {"seen": float(step)},
+        progress=said.append,
+    )
+    assert [r["step"] for r in said] == [0, 1, 2, 3, 4, 5]
+    assert history.evaluations()["seen"].tolist() == [0, 2, 4, 5]
+    assert len(history.frame()) == 6
+
+
+def test_every_is_checked(tiny, task):
+    with pytest.raises(ValueError, match="every is 0"):
+        train(copy(tiny), task, FEW, every=0)
+
+
+def test_different_vocabularies_are_refused(tiny, task):
+    other = LanguageModel(*_model_for(make_task("arithmetic")))
+    with pytest.raises(ValueError, match="vocab"):
+        train(copy(tiny), task, FEW, reference=other)
+    with pytest.raises(ValueError, match="vocab"):
+        distill(copy(tiny), other, task)
+
+
+def test_import_is_light():
+    modules = "kl_companion.llm.training, kl_companion.llm.distillation"
+    code = f"import sys, {modules}; print('transformers' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ}
+    )
+    assert done.stdout.strip() == "False"

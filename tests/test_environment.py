@@ -66,7 +66,10 @@ def test_every_pin_runs_on_the_oldest_python_that_the_package_allows(root: Path)
 def test_the_lock_satisfies_the_package_and_its_extras(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(x for name in ("book", "test", "llm", "cluster") for x in extras[name])]
+    wanted = [
+        *project["dependencies"],
+        *(x for name in ("book", "test", "llm", "cluster") for x in extras[name]),
+    ]
     pins, wrong = lock(root), []
     for requirement in map(Requirement, wanted):
         assert str(requirement.specifier), f"{requirement} has no lower bound"

@@ -29,7 +29,6 @@ def study(
     out_examples: Sequence[Example] | None = None,
     samples: int = 1,
     k: int | None = None,
-    also: Callable[[LanguageModel], dict[str, float]] | None = None,
     every: int = 50,
     folder: str | os.PathLike[str] | None = None,
     quiet: bool = False,
@@ -45,7 +44,6 @@ def study(
         out_examples: Harder prompts, for ``reward_out``.
         samples: Completions of each prompt in an evaluation.
         k: Also measure the mass of the k likeliest tokens.
-        also: Something more to measure, by name.
         every: Steps between evaluations.
         folder: Where to keep checkpoints and trained models, one folder per run; None keeps none. A run that
             is found there goes on where it stopped.
@@ -53,7 +51,7 @@ def study(
 
     Returns:
         A row per run and evaluated step: ``run`` (its number), the settings by name (``none`` for None),
-        ``step``, what `evaluate` and ``also`` measure, and ``grad_norm``, ``grad_norm_max``,
+        ``step``, what `evaluate` measures, and ``grad_norm``, ``grad_norm_max``,
         ``equal_groups``, ``clipped`` over the steps since the evaluation before.
 
     Raises:
@@ -64,8 +62,7 @@ def study(
     other = frozen_copy(start) if reference is None else reference
 
     def look(policy: LanguageModel, step: int) -> dict[str, float]:
-        found = evaluate(policy, other, task, examples=examples, out_examples=out_examples, n=samples, k=k)
-        return found if also is None else found | also(policy)
+        return evaluate(policy, other, task, examples=examples, out_examples=out_examples, n=samples, k=k)
 
     frames = []
     for number, settings in enumerate(runs):

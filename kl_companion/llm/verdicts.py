@@ -10,12 +10,12 @@ import functools
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-Numbers = Sequence[float] | np.ndarray | pd.Series
+Numbers: TypeAlias = Sequence[float] | np.ndarray | pd.Series
 LEVEL = 0.95
 MOST_RUNS = 1_000_000
 SERIES_FROM = 1000  # degrees of freedom from which two terms in 1/degrees are exact to nine digits

@@ -1,0 +1,115 @@
+"""Teachers and students: what each set-up promises, models that the user names, and where a KL sits."""
+
+import pytest
+import torch
+
+from kl_companion.llm.models import frozen_copy, save_model, tiny_model
+from kl_companion.llm.pairs import SETUPS, by_style, distillation_pair, loaded_pair
+from kl_companion.llm.tasks import make_task
+from kl_companion.llm.tokenizers import character_tokenizer
+
+QUICK = {"steps": 1, "batch": 4}
+
+
+def logits_at_start(lm, prompt=""):
+    tokens = [lm.tokenizer.bos_token_id, *lm.tokenizer.convert_tokens_to_ids(list(prompt))]
+    with torch.no_grad():
+        return lm.model(input_ids=torch.tensor([tokens])).logits[0, -1].double()
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_a_pair_shares_its_vocabulary_and_only_the_student_learns(name, model_cache):
+    pair = distillation_pair(name, recipe=QUICK)
+    assert pair.student.tokenizer.get_vocab() == pair.teacher.tokenizer.get_vocab()
+    assert all(p.requires_grad for p in pair.student.model.parameters())
+    assert not any(p.requires_grad for p in pair.teacher.model.parameters())
+    assert pair.task.name == SETUPS[name].task
+    assert pair.task.ends == (name == "end of sequence")
+    sizes = [sum(p.numel() for p in lm.model.parameters()) for lm in pair[:2]]
+    assert (sizes[0] < sizes[1] / 10) == (name == "capacity gap")
+
+
+def test_a_seed_is_another_world(model_cache):
+    pairs = [distillation_pair("capable student", seed=seed, recipe=QUICK) for seed in (0, 1)]
+    tables = [pair.task.law.table for pair in pairs]
+    assert not torch.equal(*tables)
+    first = [logits_at_start(lm) for pair in pairs for lm in pair[:2]]
+    assert all(not torch.equal(a, b) for i, a in enumerate(first) for b in first[:i])
+
+
+def test_the_student_speaks_another_language_than_the_teacher(model_cache):
+    """Each knows its own: the mean log-prob that it gives to texts is higher than the other's."""
+    pair = distillation_pair("capable student", recipe={"steps": 40, "batch": 64})
+    options = SETUPS["capable student"].options
+    for language, better, worse in ((0, pair.teacher, pair.student), (1, pair.student, pair.teacher)):
+        task = make_task("markov", **options, seed=language)
+        texts = [text for _, text in task.corpus(64, torch.Generator().manual_seed(5))]
+        assert score(better, texts) > score(worse, texts) + 2
+
+
+def score(lm, texts):
+    ids = [[lm.tokenizer.bos_token_id, *lm.tokenizer.convert_tokens_to_ids(list(text))] for text in texts]
+    tokens = torch.tensor(ids)
+    with torch.no_grad():
+        logp = lm.model(input_ids=tokens[:, :-1]).logits.log_softmax(-1)
+    return logp.gather(-1, tokens[:, 1:, None]).sum((1, 2)).mean().item()
+
+
+def test_the_confident_student_is_twice_as_sharp(model_cache, monkeypatch):
+    sharp = distillation_pair("confident mismatch", recipe=QUICK).student
+    monkeypatch.setitem(SETUPS, "confident mismatch", SETUPS["confident mismatch"]._replace(sharpness=1.0))
+    plain = distillation_pair("confident mismatch", recipe=QUICK).student
+    torch.testing.assert_close(logits_at_start(sharp), 2 * logits_at_start(plain))
+
+
+def test_an_unknown_set_up_is_named():
+    with pytest.raises(ValueError, match=r"set-up 'capacity'.*capacity gap"):
+        distillation_pair("capacity")
+
+
+def test_two_models_of_the_user(tiny, tmp_path):
+    save_model(tiny, tmp_path / "teacher")
+    save_model(frozen_copy(tiny), tmp_path / "student")
+    pair = loaded_pair(str(tmp_path / "student"), str(tmp_path / "teacher"), "sort", digits=3)
+    assert pair.task.name == "sort"
+    assert pair.student.model is not pair.teacher.model
+    assert not any(p.requires_grad for p in pair.teacher.model.parameters())
+    assert all(p.requires_grad for p in pair.student.model.parameters())
+    save_model(tiny_model(character_tokenizer("abc"), hidden=16), tmp_path / "other")
+    with pytest.raises(ValueError, match="token"):
+        loaded_pair(str(tmp_path / "student"), str(tmp_path / "other"), "sort", digits=3)
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two random models that say a style and one letter: every KL in it is a finite sum."""
+    task = make_task("two_styles", length=1, letters=2)
+    tokenizer = character_tokenizer(task.alphabet)
+    return [tiny_model(tokenizer, hidden=16, layers=1, seed=seed) for seed in (1, 2)], task
+
+
+def test_a_kl_by_style_against_the_whole_distribution(two):
+    models, task = two
+    examples = task.draw(5, torch.Generator().manual_seed(0))
+    found = by_style(*models, task, examples, seed=3)
+
+    def kl(prompt):
+        logp, ref_logp = (logits_at_start(lm, prompt).log_softmax(-1) for lm in models)
+        return (logp.exp() * (logp - ref_logp)).sum()
+
+    styles = models[0].tokenizer.convert_tokens_to_ids(["A", "B"])
+    first = torch.stack([logits_at_start(models[0], e.prompt).softmax(-1) for e in examples]).mean(0)
+    expected = {
+        "style_a": first[styles[0]],
+        "style_b": first[styles[1]],
+        "kl_choice": torch.stack([kl(e.prompt) for e in examples]).mean(),
+        "kl_after_a": torch.stack([kl(e.prompt + "A") for e in examples]).mean(),
+        "kl_after_b": torch.stack([kl(e.prompt + "B") for e in examples]).mean(),
+    }
+    assert found == pytest.approx({k: v.item() for k, v in expected.items()}, rel=1e-5)
+    assert len({round(x, 4) for x in found.values()}) == 5
+
+
+def test_other_tasks_have_no_styles(two):
+    models, _ = two
+    assert by_style(*models, make_task("markov"), []) == {}

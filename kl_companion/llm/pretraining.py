@@ -61,7 +61,7 @@ def pretrain(
         every: steps between two looks at `until`.
 
     Returns:
-        The number of steps taken: `steps` if `until` was not reached before.
+        The number of steps taken, which is `steps` if `until` was not reached before.
 
     Raises:
         ValueError: no corpus; `until` for a task whose answers are not unique; a number out of range; a text

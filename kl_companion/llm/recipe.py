@@ -12,9 +12,12 @@ the mean over the processes.
 
     accelerate launch --multi_gpu --num_processes 8 -m kl_companion.llm.recipe --model PATH ...
 
-The same line works on a machine without a GPU, where the processes talk through gloo; `torchrun
---nproc-per-node 2 -m kl_companion.llm.recipe ...` does too. (`accelerate launch --cpu` starts one process
-whatever number it is given, unless MPI is installed. The recipe stops when it sees that.)
+The same line works on a machine without a GPU, where the processes talk through gloo, and so does
+
+    torchrun --nproc-per-node 2 -m kl_companion.llm.recipe ...
+
+(`accelerate launch --cpu` starts one process whatever number it is given, unless MPI is installed. The recipe
+stops when it sees that.)
 
 **Sharded**, for a model that one device cannot hold: the same, with `--shard`. Weights, gradients and moments
 are spread over all processes. Each reads the whole model into its host's memory first, so a host needs room

@@ -50,7 +50,7 @@ def study(
         quiet: Show no progress.
 
     Returns:
-        A row per run and evaluated step: ``run`` (its number), the settings by name (``none`` for None),
+        A row per run and evaluated step, with ``run`` (its number), the settings by name (``none`` for None),
         ``step``, what `evaluate` measures, and ``grad_norm``, ``grad_norm_max``,
         ``equal_groups``, ``clipped`` over the steps since the evaluation before.
 

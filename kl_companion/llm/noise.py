@@ -86,7 +86,7 @@ class Spread:
 
     @property
     def squared_signal(self) -> float:
-        """Squared norm of the expected vector, unbiased: the mean's minus its own scatter. It may be negative."""
+        """Squared norm of the expected vector, unbiased: the mean's minus its scatter; perhaps negative."""
         return sum(mean.square().sum().item() for mean in self.mean) - self.trace / self.count
 
     def summary(self) -> dict[str, float]:

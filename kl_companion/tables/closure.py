@@ -20,6 +20,7 @@ import ast
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,13 @@ from pathlib import Path
 PACKAGE = "kl_companion"
 DATA_SUFFIXES = (".csv", ".yml", ".yaml", ".json")
 _EVERYTHING = frozenset({"**"})
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def parse(source: str | bytes) -> ast.Module:
+    """`ast.parse` for threads: two at once confuse Python 3.11 (SystemError), and a worker has many."""
+    with _ONE_AT_A_TIME:
+        return ast.parse(source)
 
 
 def notebook_code(text: str) -> str:
@@ -112,7 +120,7 @@ def files_digest(root: Path, files: Iterable[Path], *, docstrings: bool = True) 
 def _uses(source: str, package: str) -> frozenset[str]:
     """Dotted names below PACKAGE that the text refers to; "a.*" for all of a, "**" for the whole package."""
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except SyntaxError:
         return _EVERYTHING
     uses: set[str] = set()
@@ -222,7 +230,7 @@ def lazy_names(path: Path) -> dict[str, str]:
 @lru_cache(maxsize=256)
 def _lazy_names(text: str, where: str) -> dict[str, str]:
     try:
-        node = next((n for n in ast.parse(text).body if _assigned(n) == "_NAMES"), None)
+        node = next((n for n in parse(text).body if _assigned(n) == "_NAMES"), None)
     except SyntaxError:
         return {}
     if node is None:
@@ -259,7 +267,7 @@ def _canonical(path: Path, used: set[str], docstrings: bool) -> bytes:
     if docstrings and not names:
         return content
     try:
-        tree = ast.parse(content)
+        tree = parse(content)
     except SyntaxError:
         return content
     if names:

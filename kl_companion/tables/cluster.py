@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kl_companion.tables.checking import FILES
-from kl_companion.tables.closure import notebook_code
+from kl_companion.tables.closure import notebook_code, parse
 from kl_companion.tables.manifest import Manifest, read_manifest
 from kl_companion.tables.project import names, unknown
 from kl_companion.tables.runner import EXECUTED, LOG, WRITTEN, Place, TableError
@@ -144,7 +144,7 @@ def connect(backend: str, address: str, manifest: Manifest, record: Mapping[str,
 def pack(manifest: Manifest, record: Mapping[str, Any]) -> Task:
     """What a worker needs: the notebook, the tables that it loads by a literal name, what to compare."""
     notebook = manifest.notebook
-    tree = ast.parse(notebook_code(notebook.read_text(encoding="utf-8")))
+    tree = parse(notebook_code(notebook.read_text(encoding="utf-8")))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
     loaded = [call.args[0] for call in calls if ast.unparse(call.func).split(".")[-1] == "load"]
     wanted = {node.value for node in loaded if isinstance(node, ast.Constant)}

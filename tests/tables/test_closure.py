@@ -1,5 +1,8 @@
 """What a text uses: read from the syntax tree of a toy package, without importing it."""
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -131,3 +134,18 @@ def test_notebook_code_drops_prose_and_magics() -> None:
     ]
     notebook = f'{{"cells": [{", ".join(cells)}]}}'
     assert closure.notebook_code(notebook).split() == ["x", "=", "1", "y", "=", "7", "%", "2"]
+
+
+def test_threads_parse_one_at_a_time() -> None:
+    """A collection of garbage amid `ast.parse` lets another thread in, which confuses Python 3.11."""
+    source = "\n".join(f"x{i} = {'[' * 40}{i}{']' * 40}" for i in range(40))
+    threshold, yielding = gc.get_threshold(), lambda *_: time.sleep(0)
+    gc.callbacks.append(yielding)
+    gc.set_threshold(20)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            trees = [task.result() for task in [pool.submit(closure.parse, source) for _ in range(60)]]
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(yielding)
+    assert {len(tree.body) for tree in trees} == {40}

@@ -29,6 +29,7 @@ from kl_companion.llm.objective import Advantages, advantages_of, costs_of, loss
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Task
+from kl_companion.policy_losses import ppo_mask
 from kl_companion.rollout import Rollout
 
 Record = dict[str, float]
@@ -146,9 +147,7 @@ class Run:
         """Number of tokens that PPO's clip stops."""
         if self.settings.clip is None:
             return 0.0
-        (low, high), ratio = self.settings.clip, log_ratio.exp()
-        stopped = ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
-        return stopped.sum().item()
+        return (1 - ppo_mask(advantages, log_ratio.exp(), *self.settings.clip)).sum().item()
 
     def rollout(self, samples: Samples, rewards: torch.Tensor) -> Rollout:
         """The batch as the policy and, where the loss holds a KL, the anchor see it."""

@@ -65,10 +65,10 @@ from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save
 from kl_companion.llm.pretraining import pretrained
 from kl_companion.llm.run import Record
 from kl_companion.llm.settings import Settings
+from kl_companion.llm.starts import EMBEDDED
 from kl_companion.llm.tasks import Task, make_task
 from kl_companion.llm.training import train
 
-EMBEDDED = "embedded"
 HELD_OUT = 1_000_003  # seed of the prompts that are evaluated
 
 
@@ -145,7 +145,9 @@ def models(
     """The policy, and the reference: another model where one is named, else the policy as it starts."""
     if chosen.model == EMBEDDED:
         given = {"steps": chosen.pretraining_steps, "seed": chosen.pretraining_seed}
-        policy = pretrained(chosen.task, until=chosen.pretraining_until, **given, device=device, **options)
+        policy = pretrained(
+            chosen.task, until=chosen.pretraining_until, **given, device=device, options=options
+        )
     else:
         policy = load_model(chosen.model, device=device)
     if chosen.reference is None:

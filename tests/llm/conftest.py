@@ -28,6 +28,22 @@ def tiny() -> LanguageModel:
     return tiny_model(character_tokenizer(DIGITS), hidden=32, layers=2)
 
 
+@pytest.fixture(scope="module")
+def sharp() -> LanguageModel:
+    """Random weights, scaled so that the next token depends on what was read."""
+    import torch
+
+    from kl_companion.llm.models import tiny_model
+    from kl_companion.llm.tokenizers import character_tokenizer
+
+    lm = tiny_model(character_tokenizer(DIGITS), hidden=32, layers=2, seed=3)
+    with torch.no_grad():
+        for p in lm.model.parameters():
+            if p.ndim > 1:
+                p.mul_(1.5)
+    return lm
+
+
 @pytest.fixture
 def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in which models that are trained on the spot are kept."""

@@ -14,29 +14,8 @@ from kl_companion.llm.generation import generate, inverse_cdf, prompt_ids
 from kl_companion.llm.models import LanguageModel, tiny_model
 from kl_companion.llm.tasks import Example, Task, make_task
 from kl_companion.llm.tokenizers import character_tokenizer
+from tests.llm.digits import BOS, DIGITS, ENDING, EOS, EQUAL, PAD, TASK, UNEQUAL, VOCAB, seeded
 from tests.llm.scripted import Scripted
-
-DIGITS = "0123456789="
-PAD, BOS, EOS, VOCAB = 0, 1, 2, len(DIGITS) + 3
-EQUAL = [Example("12=", "12"), Example("98=", "89"), Example("07=", "07")]
-UNEQUAL = [Example("1=", "1"), Example("98765=", "5"), Example("", "7"), Example("432=", "2")]
-TASK = Task("digits", DIGITS, 6, lambda n, g: EQUAL[:n], None)
-ENDING = replace(TASK, ends=True, max_new_tokens=10)
-
-
-@pytest.fixture(scope="module")
-def sharp() -> LanguageModel:
-    """Random weights, scaled so that the next token depends on what was read."""
-    lm = tiny_model(character_tokenizer(DIGITS), hidden=32, layers=2, seed=3)
-    with torch.no_grad():
-        for p in lm.model.parameters():
-            if p.ndim > 1:
-                p.mul_(1.5)
-    return lm
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def scripted(rows: list[str], examples: int | None = None, alphabet: str = DIGITS) -> LanguageModel:

@@ -81,7 +81,7 @@ def _top_k(rollout: Rollout, choices: TopK, settings: Settings) -> torch.Tensor:
         logits,
         tokens,
         head,
-        fused_logp(ref_logits, head),
+        fused_logp(ref_logits, head) if choices.k else ref_logits[:, :0],
         rollout.ref_logp[inside],
         form=choices.form,
         tail_weight=weight,

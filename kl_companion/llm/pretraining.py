@@ -111,6 +111,7 @@ def pretrained(
     until: float | None = None,
     batch: int = 128,
     lr: float = 1e-3,
+    every: int = 5,
     device: str = "cpu",
     options: dict[str, Any] | None = None,
     **task_options: Any,
@@ -123,11 +124,12 @@ def pretrained(
     Args:
         task_name: a name of `TASKS` whose task has an alphabet and a corpus.
         size: keyword arguments of `tiny_model`, such as `{"hidden": 16, "layers": 1}`.
-        steps: see `pretrain`, as are `until`, `batch` and `lr`.
+        steps: see `pretrain`, as are `until`, `every`, `batch` and `lr`.
         seed: of the weights and of the corpus.
         until: stop at this expected reward.
         batch: pairs per step.
         lr: learning rate.
+        every: steps between two looks at `until`.
         device: where to train, and where the model is returned. On "cpu" the bytes are the same on each run.
         options: of the task, where one has a name of this function's own, such as `seed`.
         **task_options: of the task.
@@ -146,7 +148,14 @@ def pretrained(
     known = set(inspect.signature(tiny_model).parameters) - {"tokenizer", "seed", "dtype"}
     if not sizes.keys() <= known:
         raise ValueError(f"size has {sorted(sizes.keys() - known)}, known: {', '.join(sorted(known))}")
-    training: dict[str, Any] = {"steps": steps, "seed": seed, "until": until, "batch": batch, "lr": lr}
+    training: dict[str, Any] = {
+        "steps": steps,
+        "seed": seed,
+        "until": until,
+        "batch": batch,
+        "lr": lr,
+        "every": every,
+    }
     recipe = {
         "task": task_name,
         "options": task_options,

@@ -15,7 +15,7 @@ from kl_companion.llm.tasks import Task, make_task
 
 EMBEDDED = "embedded"
 STARTS: dict[str, dict[str, Any]] = {  # how far each task is pretrained: right about one time in five
-    "sort": {"steps": 600, "until": 0.2, "seed": 1},
+    "sort": {"steps": 600, "until": 0.22, "seed": 1, "every": 1},
     "arithmetic": {"steps": 1500, "until": 0.3, "seed": 0},
     "look_up": {"steps": 400, "seed": 0},
     "markov": {"steps": 600, "seed": 0},

@@ -31,6 +31,7 @@ def study(
     k: int | None = None,
     every: int = 50,
     folder: str | os.PathLike[str] | None = None,
+    also: Callable[[LanguageModel, int], dict[str, float]] | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Train a copy of the start by each of the settings, and measure it on the way.
@@ -47,22 +48,30 @@ def study(
         every: Steps between evaluations.
         folder: Where to keep checkpoints and trained models, one folder per run; None keeps none. A run that
             is found there goes on where it stopped.
+        also: Called with the policy and the number of finished steps at each evaluation; the numbers that it
+            returns, by name, become columns.
         quiet: Show no progress.
 
     Returns:
         A row per run and evaluated step, with ``run`` (its number), the settings by name (``none`` for None),
-        ``step``, what `evaluate` measures, and ``grad_norm``, ``grad_norm_max``,
+        ``step``, what `evaluate` and ``also`` measure, and ``grad_norm``, ``grad_norm_max``,
         ``equal_groups``, ``clipped`` over the steps since the evaluation before.
 
     Raises:
-        ValueError: no run, and what `train` and `evaluate` raise.
+        ValueError: no run, a number of ``also`` that has the name of another column, and what `train` and
+            `evaluate` raise.
     """
     if not runs:
         raise ValueError("got no settings to run, expected at least one")
     other = frozen_copy(start) if reference is None else reference
 
     def look(policy: LanguageModel, step: int) -> dict[str, float]:
-        return evaluate(policy, other, task, examples=examples, out_examples=out_examples, n=samples, k=k)
+        found = evaluate(policy, other, task, examples=examples, out_examples=out_examples, n=samples, k=k)
+        more = {} if also is None else also(policy, step)
+        taken = sorted(more.keys() & (found.keys() | _COLUMNS))
+        if taken:
+            raise ValueError(f"also returned {taken[0]!r}, which is a column already, expected another name")
+        return found | more
 
     frames = []
     for number, settings in enumerate(runs):
@@ -91,8 +100,7 @@ def study(
 
 def _rows(number: int, settings: Settings, history: History, every: int) -> pd.DataFrame:
     """The evaluations of one run, with its settings in front and what its steps were like behind."""
-    own = {f"aggregate_{f.name}" if f.name == "length" else f.name: f.name for f in fields(Settings)}
-    given = {column: getattr(settings, name) for column, name in own.items() if name != "steps"}
+    given = {column: getattr(settings, name) for column, name in _SETTINGS.items()}
     given = {column: "none" if value is None else value for column, value in given.items()}
     given = {column: str(value) if isinstance(value, tuple) else value for column, value in given.items()}
     seen = history.evaluations()
@@ -106,9 +114,23 @@ def _rows(number: int, settings: Settings, history: History, every: int) -> pd.D
     return frame
 
 
+_SETTINGS = {  # column and setting; an evaluation has a length of its own
+    f"aggregate_{f.name}" if f.name == "length" else f.name: f.name
+    for f in fields(Settings)
+    if f.name != "steps"
+}
 _WINDOWED: tuple[tuple[str, str, Callable[..., pd.Series]], ...] = (
     ("grad_norm", "grad_norm", lambda x: x.mean()),
     ("grad_norm_max", "grad_norm", lambda x: x.max()),
     ("equal_groups", "equal_groups", lambda x: x.mean()),
     ("clipped", "clipped", lambda x: x.mean()),
 )
+_COLUMNS = {
+    "run",
+    "step",
+    "evaluated",
+    "loss",
+    "log_ratio",
+    *_SETTINGS,
+    *(column for column, _, _ in _WINDOWED),
+}

@@ -24,6 +24,8 @@ CASES = [  # settings, the gradient that beta multiplies
     ({"estimator": "exact_forward_kl"}, "token forward"),
     (TOP, "token reverse"),
     ({"estimator": "top_k_forward_kl", "k": 1}, "token forward"),
+    ({"estimator": "top_k_reverse_kl", "k": 0}, "token reverse"),
+    ({"estimator": "top_k_forward_kl", "k": 3}, "token forward"),
     ({"estimator": "k2", "level": "sequence"}, "sequence reverse"),
     ({"estimator": "k3", "level": "sequence"}, "sequence forward"),
     ({"estimator": "k1", "level": "sequence", **COST}, "sequence reverse"),
@@ -95,7 +97,7 @@ def test_a_cost_without_its_place_in_the_reward_is_noticed():
 
 def test_off_policy_the_ratio_weights_the_tail_only():
     problem = prefix_tree(3, 2, seed=3, off_policy=True)
-    for given in ({"estimator": "k2"}, TOP):
+    for given in ({"estimator": "k2"}, TOP, {**TOP, "k": 0}):
         settings = replace(PLAIN, importance="token", **given)
         got = expected_gradient(lambda rollout, s=settings: kl_term(rollout, s), problem)
         world, theta = sampling.as_world(problem), problem.logits.clone().requires_grad_()

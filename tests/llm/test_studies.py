@@ -41,7 +41,7 @@ def test_rows_and_columns(tiny, task, examples, tmp_path):
     # the trained model is kept, and is the one that was measured
     policy = frozen_copy(tiny)
     policy.model.requires_grad_(True)
-    steps = train(policy, task, expand(FEW)[1], reference=tiny).frame()
+    steps = train(policy, task, expand(FEW)[1], reference=frozen_copy(tiny)).frame()
     kept = load_model(str(tmp_path / "run-001" / "model"))
     for a, b in zip(policy.model.parameters(), kept.model.parameters(), strict=True):
         torch.testing.assert_close(a, b)
@@ -57,3 +57,20 @@ def test_no_run_is_refused(tiny, task, examples):
 def test_without_steps_the_start_is_measured(tiny, task, examples):
     frame = study(tiny, task, [Settings(steps=0)], examples=examples, quiet=True)
     assert frame["step"].tolist() == [0]
+
+
+def test_what_else_is_measured_becomes_columns(tiny, task, examples):
+    def weight(policy, step):
+        return {"weight": sum(p.sum().item() for p in policy.model.parameters()), "at": step}
+
+    runs = expand({**FEW, "beta": 0.5})
+    frame = study(tiny, task, runs, examples=examples, every=2, also=weight, quiet=True)
+    assert frame["at"].tolist() == [0, 2, 3]
+    assert frame["weight"].iloc[0] == pytest.approx(sum(p.sum().item() for p in tiny.model.parameters()))
+    assert frame["weight"].nunique() == 3
+
+
+@pytest.mark.parametrize("name", ["kl", "beta", "grad_norm", "step", "loss"])
+def test_a_name_that_is_taken_is_refused(tiny, task, examples, name):
+    with pytest.raises(ValueError, match=f"also returned '{name}'"):
+        study(tiny, task, [Settings(steps=0)], examples=examples, also=lambda *_: {name: 0.0}, quiet=True)

@@ -209,6 +209,9 @@ def run_table(args: argparse.Namespace) -> int:
             print(problem)
         print(f"{len(names)} tables checked, {len(problems)} problems")
         return 1 if problems else 0
+    jobs = 2 if args.jobs is None and args.backend is None else args.jobs
+    if args.action == "run" and not args.quiet:
+        announce(names, args, jobs)
     for name in names:
         if args.action == "show":
             print(tables.load(name, profile=args.profile).to_string(index=False))
@@ -216,7 +219,7 @@ def run_table(args: argparse.Namespace) -> int:
             frame = tables.run(
                 name,
                 profile=args.profile,
-                jobs=2 if args.jobs is None and args.backend is None else args.jobs,
+                jobs=jobs,
                 fresh=args.fresh,
                 backend=args.backend,
                 address=args.address,
@@ -224,6 +227,15 @@ def run_table(args: argparse.Namespace) -> int:
             )
             print(f"{name}: {len(frame)} rows")
     return 0
+
+
+def announce(names: Sequence[str], args: argparse.Namespace, jobs: int | None) -> None:
+    """Say on stderr what is to be made and how long that will take, before it starts."""
+    from kl_companion.tables.planning import announcement, plan
+
+    plans = [plan(name, profile=args.profile, fresh=args.fresh) for name in names]
+    for line in announcement(plans, max(jobs or 1, 1)):
+        print(f"  {line}", file=sys.stderr, flush=True)
 
 
 def _file_of(args: argparse.Namespace) -> str:

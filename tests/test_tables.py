@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from kl_companion import tables
+from kl_companion.tables.planning import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFESTS = {path.parent.name: path for path in sorted(ROOT.glob("tables/*/manifest.yml"))}
@@ -42,3 +43,12 @@ def test_the_smoke_profile_runs(name: str, tmp_path: Path) -> None:
 def test_a_quick_table_is_the_same_byte_for_byte(name: str, tmp_path: Path) -> None:
     tables.run(name, jobs=2, into=tmp_path)
     assert (tmp_path / "table.csv").read_bytes() == (ROOT / "tables" / name / "table.csv").read_bytes()
+
+
+def test_all_tables_are_made_in_less_than_75_minutes_on_two_cores() -> None:
+    plans = [plan(name, fresh=True) for name in MANIFESTS]
+    assert [p.name for p in plans if p.seconds is None] == []
+    assert sum(p.wall(2) for p in plans) < 75 * 60
+    trained = [p for p in plans if p.name.startswith("llm_") or p.name == "ema_pg"]
+    assert len(trained) == 4
+    assert [p.name for p in trained if p.wall(2) > 15 * 60] == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -116,7 +117,9 @@ def begin(manifest: Manifest, profile: str) -> dict[str, Any]:
     }
 
 
-def finish(record: dict[str, Any], *, table: str, seconds: float, resumed: int, total: int) -> dict[str, Any]:
+def finish(
+    record: dict[str, Any], *, table: str, seconds: float, resumed: int, taken: Sequence[float | None]
+) -> dict[str, Any]:
     """What `begin` gave, completed for the provenance file.
 
     Args:
@@ -124,12 +127,18 @@ def finish(record: dict[str, Any], *, table: str, seconds: float, resumed: int, 
         table: the text of the table.
         seconds: wall time of the run.
         resumed: number of points that an earlier run had finished.
-        total: number of points.
+        taken: seconds that each point took, whichever run finished it; None where that is not known.
     """
+    known = [x for x in taken if x is not None]
+    points = {
+        "resumed": resumed,
+        "total": len(taken),
+        "seconds": round(sum(known), 1) if len(known) == len(taken) else None,
+    }
     return {
         **record,
         "digests": {**record["digests"], "table": text_digest(table)},
-        "points": {"resumed": resumed, "total": total},
+        "points": points,
         "wall_seconds": round(seconds, 1),
     }
 

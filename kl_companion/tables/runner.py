@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 QUIET_SECONDS = 2.0
 WRITTEN, EXECUTED, LOG = "rows.part.csv", "executed.ipynb", "log.txt"  # what a run leaves in its folder
+SECONDS = "seconds.txt"  # and how long it took, for what is said before the next run
 
 
 class TableError(RuntimeError):
@@ -115,8 +116,8 @@ def run(
         book_extra(module)
     clock, record = time.monotonic(), provenance.begin(manifest, profile)
     work = Path(into).resolve() / "points" if into else work_folder(manifest, profile)
-    every = _points(manifest, record, work)
-    todo = [point for point in every if fresh or not point.rows.is_file()]
+    every = points_of(manifest, record, work)
+    todo = unfinished(every, fresh=fresh)
     with place_of(manifest, record) if todo else nullcontext(HERE) as place:
         _run_points(manifest, todo, len(every), jobs or place.jobs, place, _reporter(progress, clock))
         record["device"] = place.devices() or record["device"]
@@ -125,8 +126,13 @@ def run(
         table = render(rows, manifest.columns, manifest.key, grid)
     except ValueError as error:
         raise TableError(f"{name}: {error}") from None
-    seconds, resumed = time.monotonic() - clock, len(every) - len(todo)
-    record = provenance.finish(record, table=table, seconds=seconds, resumed=resumed, total=len(every))
+    record = provenance.finish(
+        record,
+        table=table,
+        seconds=time.monotonic() - clock,
+        resumed=len(every) - len(todo),
+        taken=[_seconds(point) for point in every],
+    )
     target = Path(into).resolve() / "table.csv" if into else table_path(manifest, profile)
     if todo or not _made(target, table, record):
         _put(work, target, table, json.dumps(record, sort_keys=True, indent=2) + "\n")
@@ -149,7 +155,7 @@ def _place(
     return partial(cluster.connect, backend, str(address))
 
 
-def _points(manifest: Manifest, record: dict[str, Any], work: Path) -> list[Point]:
+def points_of(manifest: Manifest, record: Mapping[str, Any], work: Path) -> list[Point]:
     """The points of the grid; a folder's name is the digest of all that its rows depend on."""
     sources = record["digests"]
     columns = [(column.name, column.type, column.missing) for column in manifest.columns]
@@ -160,6 +166,17 @@ def _points(manifest: Manifest, record: dict[str, Any], work: Path) -> list[Poin
         content = json.dumps([common, given], sort_keys=True).encode()
         found.append(Point(values, given, work / hashlib.sha256(content).hexdigest()[:16]))
     return found
+
+
+def unfinished(every: Sequence[Point], *, fresh: bool = False) -> list[Point]:
+    """The points that a run would run."""
+    return [point for point in every if fresh or not point.rows.is_file()]
+
+
+def _seconds(point: Point) -> float | None:
+    """How long the point took, whichever run finished it; None where that was not kept."""
+    path = point.folder / SECONDS
+    return float(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _run_points(
@@ -181,9 +198,12 @@ def _run_points(
     def attempt(point: Point) -> tuple[Point, float, str | None]:
         begin = time.monotonic()
         error = None if failed.is_set() else _run_point(manifest, point, place)
+        seconds = time.monotonic() - begin
         if error:
             failed.set()
-        return point, time.monotonic() - begin, error
+        elif point.rows.is_file():
+            write_text(point.folder / SECONDS, f"{seconds:.1f}\n")
+        return point, seconds, error
 
     # threads suffice: each only waits for the process of its point, or for the cluster
     parallel = joblib.Parallel(

@@ -71,6 +71,55 @@ def test_rl_on_a_model_and_problems_of_ones_own(root, brought, tmp_path):
     assert trained.tokenizer.chat_template == TEMPLATE
 
 
+def test_distillation_of_two_models_of_ones_own(root, brought, tmp_path):
+    run(
+        root,
+        "llm_distillation",
+        brought,
+        setup="my pair",
+        student=str(brought / "model"),
+        teacher=str(brought / "teacher"),
+        task="data",
+        task_options=options(brought),
+        method=["top_k", "sequence_exact"],
+        dtype="bfloat16",
+        steps=2,
+        every=1,
+        prompts=2,
+        group=2,
+        eval_prompts=2,
+        output=str(tmp_path),
+    )
+    (place,) = tmp_path.glob("*/*/seed-0")
+    assert sorted(path.name for path in place.iterdir()) == ["run-000", "run-001"]
+    assert load_model(str(place / "run-001" / "model")).tokenizer.chat_template == TEMPLATE
+
+
+def test_a_moving_anchor_on_a_model_of_ones_own(root, brought, tmp_path):
+    done = run(
+        root,
+        "ema_pg",
+        brought,
+        model=str(brought / "model"),
+        task="data",
+        task_options=options(brought),
+        k=[0, 5],
+        decay=0.5,
+        dtype="bfloat16",
+        steps=2,
+        every=1,
+        prompts=2,
+        group=2,
+        eval_prompts=2,
+        output=str(tmp_path),
+    )
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["run-000", "run-001"]
+    shown = json.dumps([cell.get("outputs") for cell in done.cells])
+    assert "k 0" in shown
+    assert "k 5" in shown
+    assert (tmp_path / "run-000" / "checkpoints" / "step-000002").is_dir()
+
+
 def test_the_command_for_a_real_model_is_one_that_the_recipe_takes(root):
     text = (root / "README.md").read_text()
     (command,) = re.findall(r"python -m kl_companion\.llm\.recipe (.*?)\n```", text, re.S)

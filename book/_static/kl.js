@@ -17,3 +17,48 @@
     waiting = requestAnimationFrame(fit);
   });
 })();
+
+/* The ledger: rows are shown and hidden by what the form says; a link to a row opens it. */
+(() => {
+  const start = () => {
+    for (const ledger of document.querySelectorAll(".kl-ledger")) {
+      const form = ledger.querySelector("form");
+      const rows = [...ledger.querySelectorAll(".kl-row")];
+      const count = ledger.querySelector(".kl-count");
+      const failing = ["only-if", "misprint", "false"];
+      const words = new Map(rows.map((row) => [row, row.querySelector("summary").textContent.toLowerCase()]));
+      const fits = (row, wanted) => {
+        const { source, section, verdict } = row.dataset;
+        return (!wanted.source || source === wanted.source)
+          && (!wanted.section || section === wanted.section)
+          && (!wanted.verdict || verdict === wanted.verdict
+            || (wanted.verdict === "failing" && failing.includes(verdict)))
+          && wanted.words.toLowerCase().split(/\s+/).every((word) => words.get(row).includes(word));
+      };
+      const filter = () => {
+        const wanted = Object.fromEntries(new FormData(form));
+        let shown = 0;
+        for (const row of rows) {
+          row.hidden = !fits(row, wanted);
+          shown += !row.hidden;
+        }
+        count.textContent = `${shown} of ${rows.length} statements`;
+      };
+      const open = () => {
+        const row = rows.find((r) => `#${r.id}` === decodeURIComponent(location.hash));
+        if (!row) return;
+        form.reset();
+        filter();
+        row.open = true;
+        row.scrollIntoView();
+      };
+      form.addEventListener("input", filter);
+      form.elements.source.addEventListener("input", () => { form.elements.section.value = ""; filter(); });
+      window.addEventListener("hashchange", open);
+      filter();
+      open();
+    }
+  };
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();

@@ -1,5 +1,7 @@
 """The verdict that each row of the register is expected to get, one line each; never imported by the book."""
 
+from tests.expected_reported_claims import REPORTED
+
 EXPECTED = {
     # tang2025pitfalls
     "TM-KL-def": "holds",
@@ -150,6 +152,7 @@ EXPECTED = {
     "WZ-9.4-axes": "holds",
     "WZ-refs": "false as printed",
     "WZ-equations-lost": "holds",
+    "X-sgrho-k1k3": "holds",
     # shah2025comedy
     "SH-objective": "holds",
     "SH-K1-reward": "holds",
@@ -390,4 +393,6 @@ EXPECTED = {
     "EMA-G2-floor": "holds",
     "EMA-K-logZ": "holds only if",
     "EMA-eq136": "holds",
+    "X-token-vs-seq": "holds",
+    **REPORTED,
 }

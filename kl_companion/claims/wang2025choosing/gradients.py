@@ -176,6 +176,18 @@ def sample_rho_k3() -> Evidence:
     return Evidence(table_row("k3", "k1", "reverse_kl"))
 
 
+@claim("X-sgrho-k1k3")
+def detached_k1_and_k3() -> Evidence:
+    """The two forms that the table leaves out: no gradient at all, and that of the forward KL."""
+    errors = []
+    for problem in all_worlds():
+        forward = exact(forward_kl, problem)[1]
+        errors.append(apart(average(in_loss("k1", problem, "detached"), problem), 0.0))
+        errors.append(apart(average(in_loss("k3", problem, "detached"), problem), forward))
+        errors.append(differs(forward, kl_gradient(problem)))
+    return Evidence(worst(errors))
+
+
 @claim("WZ-onoff-rho-k2")
 def both_rho_k2() -> Evidence:
     """On- and off-policy, rho k2 descends E_q[k2]."""

@@ -26,8 +26,6 @@ REPORTED = {
     "EMA-tab2-Improvement": "holds only if",
     "EMA-tab2-Improvement-average": "holds",
     "EMA-tab2-excels": "holds",
-    "EMA-tab2-Bamboogle": "holds only if",
-    "EMA-tab2-comparison": "not reproducible here",
     "EMA-betagt0": "not reproducible here",
     "EMA-tab3-MATH500": "not reproducible here",
     "EMA-tab3-AMC2024": "not reproducible here",

@@ -107,7 +107,9 @@ class Statements(NamedTuple):
 
 
 def _where(row: Row) -> str:
-    return escape(f"{NAMES[row.source]}, {row.location} · {row.id}")
+    """Source and place, and the row's id as a link to the ledger; chapters lie one folder below it."""
+    place, id = escape(f"{NAMES[row.source]}, {row.location}"), escape(row.id)
+    return f'{place} · <a href="../ledger.html#claim-{id}">{id}</a>'
 
 
 def _said(found: Evidence) -> list[tuple[str, str]]:

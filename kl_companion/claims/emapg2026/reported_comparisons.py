@@ -17,20 +17,17 @@ from kl_companion.claims.emapg2026.printed_results import (
     MULTI_HOP,
     PERIOD,
     REVERSE,
-    SEARCH_R1,
     SEARCH_SETS_OF_THE_TEXT,
     SECTION_6,
     SETS,
     TABLE_2,
-    TABLE_4,
     Quote,
 )
-from kl_companion.claims.emapg2026.reported_tables import HALF, MATH_SETS, cells, mean, scores
+from kl_companion.claims.emapg2026.reported_tables import HALF, MATH_SETS, cells, scores
 from kl_companion.claims.ledger import Evidence, claim, excess, violation
 from kl_companion.claims.worlds import worst
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven")
-SIZES = range(20, 260)  # of a test set: with more questions almost every score fits
 AIME = ("AIME 2024", "AIME 2025")
 SINGLE = "single numbers, printed without a spread and without the number of runs"
 
@@ -107,50 +104,6 @@ def better_on_every_math_set() -> Evidence:
             f"smaller number; as {draws} independent draws the {ours - theirs:.3f} on AIME 2025 would have a "
             f"standard error of {noise:.3f}"
         ),
-    )
-
-
-def _sizes(said: Iterable[str]) -> list[int]:
-    """Numbers of questions that all of these scores fit."""
-    return [n for n in SIZES if all(fits(x, n) for x in said)]
-
-
-def _or(sizes: list[int]) -> str:
-    return " or ".join(map(str, sizes)) or "no number of"
-
-
-def _told_apart(score: str, fitting: list[int], other: list[int]) -> str:
-    """A score among all answers right of both sizes, in words."""
-
-    def nearest(sizes: list[int]) -> str:
-        n = min(sizes, default=1)
-        return f"{round(float(score) * n)}/{n} = {round(float(score) * n) / n:.4f}"
-
-    return f"{score} is {nearest(fitting)}, and not {nearest(other)}"
-
-
-@claim("EMA-tab2-Bamboogle")
-def one_test_set_in_a_column() -> Evidence:
-    """No number of questions fits all scores; one fits those that Search-R1 reports too, one the others."""
-    groups: dict[bool, list[str]] = {True: [], False: []}
-    for table, rows in ((2, TABLE_2), (4, TABLE_4)):
-        for row in (r for r in rows if r != GAIN):
-            groups[rows[row] in SEARCH_R1.values()].append(cells(table, row)["Bamboogle"])
-    theirs, own = (_sizes(groups[k]) for k in (True, False))
-    every = [*groups[True], *groups[False]]
-    chance = mean(float(fits(f"{x / 1000:.3f}", min(own, default=1))) for x in range(1001))
-    ours, grpo = (cells(2, r)["Bamboogle"] for r in (REVERSE, GRPO))
-    return Evidence(
-        float(min(sum(not fits(x, n) for x in every) for n in SIZES)),
-        inside=float(not theirs) + float(not own),
-        condition=(
-            f"within one of two groups: the {len(groups[True])} rows that Search-R1 reports too fit "
-            f"{_or(theirs)} questions and the {len(groups[False])} others {_or(own)}, of all numbers from "
-            f"{SIZES[0]} to {SIZES[-1]} (scores at random would fit the latter with probability "
-            f"{chance ** len(groups[False]):.0e}). One question is 0.8 points: too little to matter for the "
-            "gains, enough to tell two evaluations apart"
-        ),
-        counterexample=f"{_told_apart(ours, own, theirs)}; GRPO's {_told_apart(grpo, theirs, own)}",
     )
 
 

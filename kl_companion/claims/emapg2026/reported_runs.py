@@ -9,11 +9,10 @@ from kl_companion.claims.emapg2026.printed_results import (
     GRPO,
     INSTRUCT,
     REVERSE,
-    SEARCH_R1,
     TABLE_2,
     TABLE_4,
 )
-from kl_companion.claims.emapg2026.reported_tables import TABLES, cells, gain, scores
+from kl_companion.claims.emapg2026.reported_tables import cells, gain, scores
 from kl_companion.claims.ledger import Evidence, claim
 
 NOTEBOOK = "book/experiments/ema_pg.ipynb"
@@ -49,29 +48,6 @@ def reported(id: str, needs: str, note: str | Callable[[], str] = "") -> None:
     claim(id, how="reading")(check)
 
 
-def quoted(table: int, row: str) -> str:
-    """Which row of Search-R1 has the same eight numbers, digit by digit; nothing where none has."""
-    same = [name for name, numbers in SEARCH_R1.items() if numbers == TABLES[table][0][row]]
-    if not same:
-        return ""
-    said = (
-        f"all eight numbers are those of Search-R1 (arXiv:2503.09516), row {same[0]}, as other repositories "
-        "quote them: this source does not say whether it ran the method again"
-    )
-    if row.startswith("CoT") and "CoT" not in same[0]:
-        said += f". Search-R1's own row CoT averages {SEARCH_R1['CoT, 3B'].split()[-1]}"
-    return said
-
-
-def _quoted(table: int, row: str) -> Callable[[], str]:
-    return lambda: quoted(table, row)
-
-
-def quoted_baselines() -> str:
-    """Tables in which GRPO's row is one of Search-R1, in words; empty where there is none."""
-    return " and ".join(f"table {t}" for t in (2, 4) if quoted(t, GRPO))
-
-
 def starts() -> str:
     """Averages that the same algorithm reaches from the base and from the instruct model."""
     pairs = {"PPO": ("PPO", "PPO"), "GRPO": (GRPO, GRPO), "EMA-PG": (REVERSE, INSTRUCT)}
@@ -98,12 +74,6 @@ reported("EMA-fig1", f"{MATH_RUN}; and {SEARCH_RUN.format('base')}", "the pictur
 reported("EMA-fig3", MATH_RUN, "the picture is not given in numbers; the notebook's table has pass_8")
 reported("EMA-exp-math", MATH)
 reported("EMA-exp-search", SEARCH)
-reported(
-    "EMA-tab2-comparison",
-    "GRPO and EMA-PG run side by side and evaluated alike: all eight numbers of GRPO in "
-    f"{quoted_baselines()} are those that Search-R1 reports (EMA-tab2-GRPO, EMA-tab2-Bamboogle)",
-    "if they are quoted, the gain contains whatever else two groups do differently, such as clip-higher",
-)
 reported("EMA-betagt0", ABLATION, f"the study 'no KL' {STUDY} trains at beta = 0")
 reported("EMA-fig5", SEARCH_RUN.format("base"), "final averages are in table 2 (EMA-fig5-final)")
 reported("EMA-fig6", ABLATION, f"the study 'k' {STUDY} varies k")
@@ -134,9 +104,9 @@ reported(
 for _row in (x for x in TABLE_2 if x != GAIN):
     _model = next((m for end, m in PROMPTED.items() if _row.endswith(end)), "")
     _needs = UNTRAINED.format(_model) if _model else SEARCH_RUN.format("base")
-    reported(f"EMA-tab2-{_row}", _needs, _quoted(2, _row))
+    reported(f"EMA-tab2-{_row}", _needs)
 for _row in (x for x in TABLE_4 if x != GAIN):
     _needs = UNTRAINED.format(PROMPTED["3B-Inst"]) if "before" in _row else SEARCH_RUN.format("instruct")
-    reported(f"EMA-tab4-{_row}", _needs, _quoted(4, _row))
+    reported(f"EMA-tab4-{_row}", _needs)
 for _id in ("MATH500", "AMC2024", "Minerva", "AIME2024", "AIME2025", "OlympiadBench"):
     reported(f"EMA-tab3-{_id}", MATH_RUN)

@@ -1,0 +1,127 @@
+"""The corrections as a page shows them: the words of an entry beside what the checks of its rows computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from kl_companion.checks import check_choice
+from kl_companion.claims.errata import ERRATA, HELD_BACK, Erratum
+from kl_companion.claims.ledger import SOURCES
+from kl_companion.claims.page import NAMES, letters
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("id", "location", "verdict", "correction", "counterexample")
+Found = Mapping[str, str]
+"""A row of the table `claims`, the columns `COLUMNS`; what is missing is empty."""
+
+
+class Entry(NamedTuple):
+    """A correction and the rows of the table that it names."""
+
+    erratum: Erratum
+    found: tuple[Found, ...]
+
+    def distinct(self, column: str) -> list[str]:
+        """The different texts of a column, in the order of the rows."""
+        return [text for text in dict.fromkeys(f[column] for f in self.found) if text]
+
+    def details(self) -> list[tuple[str, list[str]]]:
+        """What there is to say, as (label, texts in plain letters); locations and commands are not in it."""
+        said = [
+            ("Printed", [self.erratum.printed]),
+            ("Why it cannot be right", [self.erratum.why]),
+            ("Corrected", self.distinct("correction")),
+            ("Smallest counterexample", self.distinct("counterexample")),
+            ("Charitable reading", [self.erratum.charitable]),
+        ]
+        return [(label, [letters(t) for t in texts]) for label, texts in said if texts]
+
+
+class ErrataPage(NamedTuple):
+    """Corrections by source, each with the numbers of its checks; rows that are held back are named last."""
+
+    entries: tuple[Entry, ...]
+    held_back: tuple[str, ...] = ()
+
+    def by_source(self) -> dict[str, list[Entry]]:
+        """The entries of each source that has one, in the order of the sources."""
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.erratum.source, []).append(entry)
+        return found
+
+    def __str__(self) -> str:
+        lines = []
+        for source, entries in self.by_source().items():
+            lines.append(NAMES[source])
+            for entry in entries:
+                lines += _lines(entry)
+        return "\n".join([*lines, *(f"Not listed: {id}, {letters(HELD_BACK[id])}" for id in self.held_back)])
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for source, entries in self.by_source().items():
+            parts.append(f"<h3>{escape(NAMES[source])}</h3>")
+            parts += [_section(entry) for entry in entries]
+        parts += [
+            f"<p>Not listed: {_link(id)}, {escape(letters(HELD_BACK[id]))}.</p>" for id in self.held_back
+        ]
+        return f'<div class="kl-errata">{"".join(parts)}</div>'
+
+
+def _lines(entry: Entry) -> list[str]:
+    where = "; ".join(f"{f['location']} ({f['id']}: {f['verdict']})" for f in entry.found)
+    said = [f"    {label}: {text}" for label, texts in entry.details() for text in texts]
+    return [f"  {entry.erratum.title}", f"    Where: {where}", *said]
+
+
+def _section(entry: Entry) -> str:
+    ids = entry.erratum.rows
+    where = [f"{escape(f['location'])} · {_link(f['id'])}: {escape(f['verdict'])}" for f in entry.found]
+    items = [("Where", where)]
+    items += [(label, [escape(t) for t in texts]) for label, texts in entry.details()]
+    items.append(("Reproduce", [f"<code>kl-companion claims {escape(id)}</code>" for id in ids]))
+    return (
+        f'<section class="kl-erratum" id="erratum-{escape(ids[0])}"><h4>{escape(entry.erratum.title)}</h4>'
+        f"<dl>{''.join(_item(*item) for item in items)}</dl></section>"
+    )
+
+
+def _item(label: str, contents: list[str]) -> str:
+    """A label with its content in HTML: one text as it is, several as a list."""
+    several = f"<ul>{''.join(f'<li>{c}</li>' for c in contents)}</ul>"
+    return f"<dt>{label}</dt><dd>{contents[0] if len(contents) == 1 else several}</dd>"
+
+
+def _link(id: str) -> str:
+    return f'<a href="ledger.html#claim-{escape(id)}">{escape(id)}</a>'
+
+
+def errata_page(claims: pd.DataFrame, source: str | None = None) -> ErrataPage:
+    """Join the corrections with the table of claims.
+
+    Args:
+        claims: The table `claims`, or rows of it.
+        source: A key of `SOURCES`: its corrections alone.
+
+    Raises:
+        ValueError: a column is missing, the source is unknown, or a correction names a row that is not in
+            the table.
+    """
+    missing = [name for name in COLUMNS if name not in claims.columns]
+    if missing:
+        raise ValueError(f"claims has no column {missing[0]!r}, expected {', '.join(COLUMNS)}")
+    if source is not None:
+        check_choice("source", source, SOURCES)
+    texts = claims[list(COLUMNS)].astype(object).where(claims[list(COLUMNS)].notna(), "")
+    rows: dict[str, Found] = {row["id"]: row for row in texts.to_dict("records")}
+    chosen = [e for e in ERRATA if source in (None, e.source)]
+    absent = [id for entry in chosen for id in entry.rows if id not in rows]
+    if absent:
+        raise ValueError(f"claims has no row {absent[0]!r}, which an erratum names")
+    entries = tuple(Entry(e, tuple(rows[id] for id in e.rows)) for e in chosen)
+    return ErrataPage(entries, tuple(id for id in HELD_BACK if id in rows))

@@ -1,0 +1,32 @@
+"""Corrections of the post on the choice of KL estimators (wang2025choosing)."""
+
+from __future__ import annotations
+
+from kl_companion.claims.errata.erratum import Erratum
+
+WANG = (
+    Erratum(
+        title="A KL in the reward does not need an accurate value",
+        rows=("WZ-5-requires",),
+        printed=(
+            "Section 5.2, closing list: an estimate that shapes the reward has to have an accurate value, "
+            "and its policy-gradient update has to match the objective."
+        ),
+        why=(
+            "What enters the policy-gradient term is E[s k] alone, with s the score. A constant added to "
+            "k spoils the value and leaves the update as it is, because the score has mean zero; k3 has "
+            "an unbiased value and a biased update."
+        ),
+        charitable=(
+            "Section 7.1 puts it right: the value and the update are two separate questions. An accurate "
+            r"value does matter where the penalty is logged or steers \beta, or where a critic learns it."
+        ),
+    ),
+    Erratum(
+        title="Two names that are not among the authors",
+        rows=("WZ-refs",),
+        printed="Reference list: arXiv:2505.17508 is by Yifan Zhang, Yiping Ji, Gavin Brown and others.",
+        why="Of the three names only the first is among the paper's six authors.",
+        charitable="First author, title and number are right, so that a reader finds the paper meant.",
+    ),
+)

@@ -235,7 +235,7 @@ EXPECTED = {
     "EMA-alg3+step": "holds",
     "EMA-alg3+ref": "holds only if",
     "EMA-appA-sign": "misprint",
-    "EMA-appA-fkl": "misprint",
+    "EMA-appA-fkl": "holds",
     "EMA-appA-ysample": "misprint",
     "EMA-appA-mask": "misprint",
     "EMA-appA-mask+equivalent": "holds only if",

@@ -28,10 +28,11 @@ class Comparison(NamedTuple):
         difference: Mean over seeds of the first minus the second.
         low, high: Ends of its interval; infinite where there is one seed only.
         n: Number of seeds.
-        verdict: ``"higher"`` or ``"lower"``: the first setting's number, with the whole interval on that side
-            of 0; ``"undecided"``: 0 is inside.
-        runs_needed: Seeds with which an interval of this center and this spread would leave out 0: at most
-            ``n`` where the verdict is decided, infinite where the difference is 0, NaN for one seed.
+        verdict: ``"equal"``: the whole interval is nearer to 0 than the margin, where one was given, on
+            whichever side; else ``"higher"`` or ``"lower"``: the first setting's number, with the whole
+            interval on that side of 0; ``"undecided"``: anything else.
+        runs_needed: Seeds with which an interval of this center and this spread would be decided: at most
+            ``n`` where it is, infinite where no number would do, NaN for one seed.
     """
 
     difference: float
@@ -42,20 +43,28 @@ class Comparison(NamedTuple):
     runs_needed: float
 
 
-def compare(a: Numbers, b: Numbers | float = 0.0, *, level: float = LEVEL) -> Comparison:
+def compare(
+    a: Numbers, b: Numbers | float = 0.0, *, level: float = LEVEL, margin: float | None = None
+) -> Comparison:
     """Compare two settings from paired runs, by Student's interval of the mean difference.
 
-    With three seeds the quantile is 4.3 standard errors: what it calls undecided may still be there, and
-    ``runs_needed`` says how many seeds would show it. It takes the spread found here for the true one.
+    No number of runs shows that two settings are the same; with a margin, what is smaller than a reader would
+    care about can be shown to be so small. With three seeds the quantile is 4.3 standard errors: what is
+    called undecided may still be there, and ``runs_needed`` says how many seeds would show it. It takes the
+    spread found here for the true one.
 
     Args:
         a: One number per seed.
         b: The other setting's, in the same order of seeds; or one number that is known exactly.
         level: Of the interval, 0 to 1.
+        margin: The largest difference that does not matter; None calls nothing equal.
 
     Raises:
-        ValueError: no seed, arrays of two lengths, numbers that are not finite, or a level outside 0 to 1.
+        ValueError: no seed, arrays of two lengths, numbers that are not finite, a level outside 0 to 1, or a
+            margin that is not positive.
     """
+    if margin is not None and not (math.isfinite(margin) and margin > 0):
+        raise ValueError(f"margin is {margin!r}, expected a positive number, or None")
     first, second = _numbers("a", a), _numbers("b", b)
     if second.ndim and first.shape != second.shape:
         raise ValueError(f"a has {first.size} numbers and b {second.size}, expected one of each per seed")
@@ -68,14 +77,18 @@ def compare(a: Numbers, b: Numbers | float = 0.0, *, level: float = LEVEL) -> Co
     half = t_quantile(n - 1, level) * spread / math.sqrt(n)
     low, high = difference - half, difference + half
     verdict = "higher" if low > 0 else "lower" if high < 0 else "undecided"
-    return Comparison(difference, low, high, n, verdict, runs_needed(difference, spread, level=level))
+    if margin is not None and -margin < low and high < margin:
+        verdict = "equal"
+    # decided when the half width is below the distance to 0, or to the margin
+    room = abs(difference) if margin is None else max(abs(difference), margin - abs(difference))
+    return Comparison(difference, low, high, n, verdict, runs_needed(room, spread, level=level))
 
 
 def runs_needed(difference: float, spread: float, *, level: float = LEVEL) -> float:
     """The fewest paired runs whose interval around ``difference`` leaves out 0, at least 2.
 
     Args:
-        difference: Mean difference of a pair.
+        difference: Mean difference of a pair, or any other half width that is wanted.
         spread: Standard deviation of the differences.
         level: Of the interval.
 

@@ -83,12 +83,13 @@ def announcement(plans: Sequence[Plan], jobs: int) -> list[str]:
         + ("never timed" if p.seconds is None else f"about {_words(p.wall(jobs))}")
         for p in busy
     ]
-    untimed = sum(p.seconds is None for p in busy)
-    total = f"{len(busy)} of {len(plans)} tables to make: about {_words(sum(p.wall(jobs) for p in busy))}"
-    lines.append(
-        f"{total} with {jobs} jobs, by the times of their last run"
-        + (f", and {untimed} that were never timed" if untimed else "")
-    )
+    timed = [p for p in busy if p.seconds is not None]
+    total = f"{len(busy)} of {len(plans)} tables to make"
+    if timed:
+        total += f": about {_words(sum(p.wall(jobs) for p in timed))} with {jobs} jobs, by their last runs"
+    if timed and len(timed) < len(busy):
+        total += f", and {len(busy) - len(timed)} more that were never timed"
+    lines.append(total)
     return lines
 
 

@@ -70,6 +70,32 @@ def test_verdicts(a, b, verdict):
         assert (found.runs_needed <= found.n) == (verdict != "undecided")
 
 
+@pytest.mark.parametrize(
+    ("a", "margin", "verdict"),
+    [
+        ([0.1, -0.1, 0.0], 0.3, "equal"),
+        ([0.1, -0.1, 0.0], 0.2, "undecided"),
+        ([0.2, 0.21, 0.19], 0.3, "equal"),  # 0 is outside, and it is too little to matter
+        ([0.2, 0.21, 0.19], 0.2, "higher"),
+        ([-0.2, -0.21, -0.19], 0.2, "lower"),
+        ([0.0, 0.0], 1e-3, "equal"),
+    ],
+)
+def test_a_margin_calls_equal_what_lies_within(a, margin, verdict):
+    found = compare(a, margin=margin)
+    assert found.verdict == verdict
+    assert (found.runs_needed <= found.n) == (verdict != "undecided")
+    assert compare(a)[:4] == found[:4]
+
+
+def test_runs_that_would_show_a_small_difference_to_be_small():
+    # spread 1, difference 0.1: leaving out 0 takes hundreds, staying within 0.6 a half width of 0.5
+    x = 0.1 + np.array([1.0, -1.0, 0.0])
+    n = compare(x, margin=0.6).runs_needed
+    assert n == runs_needed(0.5, 1.0) < runs_needed(0.1, 1.0) / 10
+    assert compare(x, margin=0.15).runs_needed == runs_needed(0.1, 1.0)
+
+
 def test_pairs_drop_what_a_seed_does_to_both():
     seeds = np.array([0.0, 5.0, -3.0, 11.0])
     shifted = compare(seeds + np.array([1.0, 1.1, 0.9, 1.0]), seeds)
@@ -103,6 +129,8 @@ def test_the_fewest_runs(difference, spread):
         (lambda: compare([1.0, 2.0], math.inf), "b holds inf"),
         (lambda: compare([1.0, 2.0], [1.0, 2.0], level=1.0), "level is 1.0"),
         (lambda: compare([1.0], [1.0], level=0.0), "level is 0.0"),
+        (lambda: compare([1.0, 2.0], margin=0.0), "margin is 0.0"),
+        (lambda: compare([1.0, 2.0], margin=math.nan), "margin is nan"),
         (lambda: t_quantile(0), "degrees is 0"),
         (lambda: runs_needed(1.0, -1.0), "spread=-1.0"),
     ],

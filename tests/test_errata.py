@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from kl_companion.claims import register, run
-from kl_companion.claims.errata import ERRATA, HELD_BACK, Erratum
+from kl_companion.claims.errata import ERRATA, Erratum
 from kl_companion.claims.errata.erratum import checked
 from kl_companion.claims.errata.page import COLUMNS, errata_page
 from kl_companion.claims.page import NAMES, letters
@@ -26,7 +26,7 @@ every_entry = pytest.mark.parametrize("entry", ERRATA, ids=lambda e: e.rows[0])
 
 @pytest.fixture(scope="module")
 def evidence():
-    return {id: run(id) for id in [*LISTED, *HELD_BACK]}
+    return {id: run(id) for id in LISTED}
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +40,7 @@ def claims(evidence):
 
 def test_every_failing_row_is_in_one_entry_and_no_other_row():
     failing = [id for id in register() if EXPECTED[id] in CORRECTED]
-    assert sorted(LISTED) == sorted(set(failing) - set(HELD_BACK))
-    assert set(HELD_BACK) <= set(failing)  # a row that was set right leaves the list
-
-
-def test_the_reason_for_holding_a_row_back_still_stands():
-    """The statement of the row has the head of the reverse KL: once it has not, the row must be listed."""
-    assert set(HELD_BACK) == {"EMA-appA-fkl"}
-    assert r"\pi log(\pi/\pi_ref)" in register()["EMA-appA-fkl"].statement
+    assert sorted(LISTED) == sorted(failing)
 
 
 @every_entry
@@ -117,13 +110,6 @@ def test_what_several_rows_say_is_said_once(claims, evidence):
     said = letters(evidence["EMA-abstract-topk"].correction)
     assert said == letters(evidence["EMA-fig2"].correction)
     assert html.count(f"<li>{escape(said)}</li>") == 1
-
-
-def test_a_row_that_is_held_back_is_named_but_no_correction(claims):
-    page = errata_page(claims)
-    assert page.held_back == tuple(HELD_BACK)
-    assert page._repr_html_().count("Not listed:") == str(page).count("Not listed:") == len(HELD_BACK)
-    assert "kl-companion claims EMA-appA-fkl" not in page._repr_html_()
 
 
 def test_one_source_alone(claims):

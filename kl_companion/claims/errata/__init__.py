@@ -12,14 +12,6 @@ from kl_companion.claims.errata.summary2025pitfalls import SUMMARY
 from kl_companion.claims.errata.tang2025pitfalls import TANG
 from kl_companion.claims.errata.wang2025choosing import WANG
 
-__all__ = ["ERRATA", "HELD_BACK", "Erratum"]
+__all__ = ["ERRATA", "Erratum"]
 
 ERRATA: tuple[Erratum, ...] = checked((*TANG, *WANG, *SUMMARY, *EMAPG, *EMAPG_POLICIES))
-
-HELD_BACK = {
-    "EMA-appA-fkl": (
-        r"the row has \pi log(\pi/\pi_ref) in the head; our text of the source, appendix A, has "
-        r"\pi_ref log(\pi_ref/\pi), as in algorithm 2: to be read again before it counts as a correction"
-    )
-}
-"""Rows that fail in the ledger and are no entry here, because the row itself is in doubt, with the reason."""

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from kl_companion.checks import check_choice
-from kl_companion.claims.errata import ERRATA, HELD_BACK, Erratum
+from kl_companion.claims.errata import ERRATA, Erratum
 from kl_companion.claims.ledger import SOURCES
 from kl_companion.claims.page import NAMES, letters
 
@@ -42,10 +42,9 @@ class Entry(NamedTuple):
 
 
 class ErrataPage(NamedTuple):
-    """Corrections by source, each with the numbers of its checks; rows that are held back are named last."""
+    """Corrections by source, each with the numbers of its checks."""
 
     entries: tuple[Entry, ...]
-    held_back: tuple[str, ...] = ()
 
     def by_source(self) -> dict[str, list[Entry]]:
         """The entries of each source that has one, in the order of the sources."""
@@ -60,16 +59,13 @@ class ErrataPage(NamedTuple):
             lines.append(NAMES[source])
             for entry in entries:
                 lines += _lines(entry)
-        return "\n".join([*lines, *(f"Not listed: {id}, {letters(HELD_BACK[id])}" for id in self.held_back)])
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         parts = []
         for source, entries in self.by_source().items():
             parts.append(f"<h3>{escape(NAMES[source])}</h3>")
             parts += [_section(entry) for entry in entries]
-        parts += [
-            f"<p>Not listed: {_link(id)}, {escape(letters(HELD_BACK[id]))}.</p>" for id in self.held_back
-        ]
         return f'<div class="kl-errata">{"".join(parts)}</div>'
 
 
@@ -123,5 +119,4 @@ def errata_page(claims: pd.DataFrame, source: str | None = None) -> ErrataPage:
     absent = [id for entry in chosen for id in entry.rows if id not in rows]
     if absent:
         raise ValueError(f"claims has no row {absent[0]!r}, which an erratum names")
-    entries = tuple(Entry(e, tuple(rows[id] for id in e.rows)) for e in chosen)
-    return ErrataPage(entries, tuple(id for id in HELD_BACK if id in rows))
+    return ErrataPage(tuple(Entry(e, tuple(rows[id] for id in e.rows)) for e in chosen))

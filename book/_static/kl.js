@@ -55,6 +55,7 @@
       form.addEventListener("input", filter);
       form.elements.source.addEventListener("input", () => { form.elements.section.value = ""; filter(); });
       window.addEventListener("hashchange", open);
+      window.addEventListener("load", open);  // what loads late moves the row
       filter();
       open();
     }

@@ -17,6 +17,7 @@ from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import make_task
 from kl_companion.llm.tokenizers import character_tokenizer
 
+SMALL = {"dtype": "bfloat16", "steps": 2, "every": 1, "prompts": 2, "group": 2, "eval_prompts": 2}
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
 
 
@@ -37,9 +38,9 @@ def options(folder: Path) -> dict[str, object]:
     return {"path": str(folder / "problems.jsonl"), "style": "gsm8k", "max_new_tokens": 6}
 
 
-def run(root: Path, name: str, folder: Path, **parameters: object) -> nbformat.NotebookNode:
+def run(root: Path, notebook: str, folder: Path, /, **parameters: object) -> nbformat.NotebookNode:
     return papermill.execute_notebook(
-        root / "book" / "experiments" / f"{name}.ipynb",
+        root / "book" / "experiments" / f"{notebook}.ipynb",
         None,
         parameters=parameters,
         cwd=folder,
@@ -58,13 +59,8 @@ def test_rl_on_a_model_and_problems_of_ones_own(root, brought, tmp_path):
         task_options=options(brought),
         estimator="top_k_reverse_kl",
         k=3,
-        dtype="bfloat16",
-        steps=2,
-        every=1,
-        prompts=2,
-        group=2,
-        eval_prompts=2,
         output=str(tmp_path),
+        **SMALL,
     )
     assert [path.name for path in (tmp_path / "run-000" / "checkpoints").iterdir()] == ["step-000002"]
     trained = load_model(str(tmp_path / "run-000" / "model"))
@@ -82,13 +78,8 @@ def test_distillation_of_two_models_of_ones_own(root, brought, tmp_path):
         task="data",
         task_options=options(brought),
         method=["top_k", "sequence_exact"],
-        dtype="bfloat16",
-        steps=2,
-        every=1,
-        prompts=2,
-        group=2,
-        eval_prompts=2,
         output=str(tmp_path),
+        **SMALL,
     )
     (place,) = tmp_path.glob("*/*/seed-0")
     assert sorted(path.name for path in place.iterdir()) == ["run-000", "run-001"]
@@ -103,15 +94,11 @@ def test_a_moving_anchor_on_a_model_of_ones_own(root, brought, tmp_path):
         model=str(brought / "model"),
         task="data",
         task_options=options(brought),
-        k=[0, 5],
+        name="heads",
+        studies={"heads": {"k": [0, 5]}},
         decay=0.5,
-        dtype="bfloat16",
-        steps=2,
-        every=1,
-        prompts=2,
-        group=2,
-        eval_prompts=2,
         output=str(tmp_path),
+        **SMALL,
     )
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run-000", "run-001"]
     shown = json.dumps([cell.get("outputs") for cell in done.cells])

@@ -37,6 +37,9 @@ LEDGER = [  # a file goes to one worker: the sources are two halves
     "tests/test_sabotage_of_ema_claims.py",
     "tests/test_sabotage_of_claims.py",
     "tests/test_claims.py",
+    "tests/test_errata.py",
+    "tests/test_ledger_page.py",
+    "tests/test_reported_claims.py",
 ]
 OWN_GROUP = [
     *NOTEBOOKS,

@@ -11,7 +11,7 @@ from kl_companion.claims import register, run
 from kl_companion.claims.errata import ERRATA, Erratum
 from kl_companion.claims.errata.erratum import checked
 from kl_companion.claims.errata.page import COLUMNS, errata_page
-from kl_companion.claims.page import NAMES, letters
+from kl_companion.claims.page import NAMES, anchor, letters
 from tests.expected_claims import EXPECTED
 
 TEXTS = ("title", "printed", "why", "charitable")
@@ -84,7 +84,7 @@ def test_its_checks_have_what_the_entry_does_not_repeat(entry, evidence):
 def test_the_page_has_every_entry_with_its_evidence(claims, evidence):
     page = errata_page(claims)
     html, text = page._repr_html_(), str(page)
-    assert re.findall(r'id="erratum-([^"]+)"', html) == [e.rows[0] for e in ERRATA]
+    assert re.findall(r'id="erratum-([^"]+)"', html) == [anchor(e.rows[0]) for e in ERRATA]
     assert html.count("<h4>") == html.count("</section>") == len(ERRATA)
     assert html.count("<h3>") == len({e.source for e in ERRATA})
     for label in (
@@ -97,7 +97,7 @@ def test_the_page_has_every_entry_with_its_evidence(claims, evidence):
     ):
         assert html.count(f"<dt>{label}</dt>") == len(ERRATA)
     for id in LISTED:
-        assert html.count(f'href="ledger.html#claim-{id}"') == 1
+        assert html.count(f'href="ledger.html#{anchor(id)}"') == 1
         assert f"<code>kl-companion claims {id}</code>" in html
         assert letters(evidence[id].counterexample) in text
         assert letters(evidence[id].correction) in text

@@ -10,6 +10,7 @@ import pytest
 from kl_companion import tables
 from kl_companion.claims import CLAIMS, FAILING, VERDICTS, register
 from kl_companion.claims.listing import Ledger, chapter_titles, section_of, source_of
+from kl_companion.claims.page import anchor
 from tests.chapters import code_cells
 from tests.expected_claims import EXPECTED
 
@@ -48,7 +49,10 @@ def test_errors_of_the_table_give_its_verdicts(claims):
 
 def test_every_row_once_with_what_a_reader_needs(ledger, claims):
     page = ledger._repr_html_()
-    assert re.findall(r'id="claim-([^"]+)"', page) == list(claims["id"])
+    anchors = re.findall(r'id="(claim-[^"]+)"', page)
+    assert anchors == [anchor(id) for id in claims["id"]]
+    assert len(set(anchors)) == len(anchors)
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", a) for a in anchors)  # a selector of CSS may hold it
     assert page.count("<pre>") == page.count("</details>") == len(claims)
     for verdict, count in Counter(claims["verdict"]).items():
         assert page.count(f">{verdict}</span>") == count

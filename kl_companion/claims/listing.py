@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.claims.ledger import CLAIMS, VERDICTS
-from kl_companion.claims.page import NAMES, letters, plain  # it imports every source
+from kl_companion.claims.page import NAMES, anchor, letters, plain  # it imports every source
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,7 @@ class Ledger:
         section = f"{row['source']}|{section_of(row['location'])}"
         where = escape(f"{NAMES[row['source']]}, {row['location']} · {row['id']}")
         return (
-            f'<details class="kl-row" id="claim-{escape(row["id"])}" data-source="{row["source"]}" '
+            f'<details class="kl-row" id="{anchor(row["id"])}" data-source="{row["source"]}" '
             f'data-section="{escape(section)}" data-verdict="{sign}">'
             f'<summary><span class="kl-verdict kl-{sign}">{escape(row["verdict"])}</span> '
             f"{escape(plain(row['statement']))} <small>{where}</small></summary>"

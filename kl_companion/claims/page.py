@@ -106,10 +106,15 @@ class Statements(NamedTuple):
         return f'<div class="kl-claims">{count}{entries}{more if kept else ""}</div>'
 
 
+def anchor(id: str) -> str:
+    """The anchor of a row on the ledger's page: a name that a selector of CSS may hold."""
+    return "claim-" + re.sub(r"[^A-Za-z0-9-]", "_", id)
+
+
 def _where(row: Row) -> str:
     """Source and place, and the row's id as a link to the ledger; chapters lie one folder below it."""
-    place, id = escape(f"{NAMES[row.source]}, {row.location}"), escape(row.id)
-    return f'{place} · <a href="../ledger.html#claim-{id}">{id}</a>'
+    place = escape(f"{NAMES[row.source]}, {row.location}")
+    return f'{place} · <a href="../ledger.html#{anchor(row.id)}">{escape(row.id)}</a>'
 
 
 def _said(found: Evidence) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kl_companion.checks import check_choice
 from kl_companion.claims.errata import ERRATA, Erratum
 from kl_companion.claims.ledger import SOURCES
-from kl_companion.claims.page import NAMES, letters
+from kl_companion.claims.page import NAMES, anchor, letters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,7 @@ def _section(entry: Entry) -> str:
     items += [(label, [escape(t) for t in texts]) for label, texts in entry.details()]
     items.append(("Reproduce", [f"<code>kl-companion claims {escape(id)}</code>" for id in ids]))
     return (
-        f'<section class="kl-erratum" id="erratum-{escape(ids[0])}"><h4>{escape(entry.erratum.title)}</h4>'
+        f'<section class="kl-erratum" id="erratum-{anchor(ids[0])}"><h4>{escape(entry.erratum.title)}</h4>'
         f"<dl>{''.join(_item(*item) for item in items)}</dl></section>"
     )
 
@@ -94,7 +94,7 @@ def _item(label: str, contents: list[str]) -> str:
 
 
 def _link(id: str) -> str:
-    return f'<a href="ledger.html#claim-{escape(id)}">{escape(id)}</a>'
+    return f'<a href="ledger.html#{anchor(id)}">{escape(id)}</a>'
 
 
 def errata_page(claims: pd.DataFrame, source: str | None = None) -> ErrataPage:

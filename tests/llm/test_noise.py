@@ -103,7 +103,9 @@ def test_gradient_noise_of_batches_taken_by_hand(letters):
     assert trace > 0
     assert found["noise"] == pytest.approx(trace**0.5, rel=1e-6)
     assert found["signal"] == pytest.approx(signal, rel=1e-5, abs=1e-9)
-    assert found == gradient_noise(policy, task, settings, batches=3, reference=reference)
+    # the same draws again; sums may differ in their last digit with where memory lies
+    again = gradient_noise(policy, task, settings, batches=3, reference=reference)
+    assert found == pytest.approx(again, rel=1e-12)
 
 
 @pytest.mark.parametrize("batches", [1, 0, True, 2.5])

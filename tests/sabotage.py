@@ -12,7 +12,7 @@ import torch
 
 from kl_companion.claims import CLAIMS, ledger, run
 from kl_companion.estimators import ESTIMATORS
-from tests.expected_reported_claims import ARITHMETIC
+from tests.expected_claims import ARITHMETIC
 
 
 def modules():

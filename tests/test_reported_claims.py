@@ -5,8 +5,7 @@ import pytest
 from kl_companion.claims import CLAIMS, register, run
 from kl_companion.claims.emapg2026 import printed_results as printed
 from kl_companion.claims.emapg2026 import reported_comparisons, reported_tables
-from tests.expected_claims import EXPECTED
-from tests.expected_reported_claims import ARITHMETIC, REPORTED
+from tests.expected_claims import ARITHMETIC, EXPECTED, REPORTED
 from tests.sabotage import passes
 
 CELLS = {  # row of the register: (table, row, column, another number)

@@ -206,7 +206,7 @@ def test_the_point_of_a_killed_worker_is_repeated_and_no_other(
         assert record["points"] == {"resumed": 0, "total": 2, "seconds": pytest.approx(0, abs=600)}
         assert tables.check() == []
         kept = {path.name for path in project.glob("_build/tables/toy/cpu/*/*")}
-        assert kept == {"rows.csv", "executed.ipynb", "log.txt"}
+        assert kept == {"rows.csv", "executed.ipynb", "log.txt", "seconds.txt"}
         tables.run("toy", backend=kind, address=found.address)
         assert len(begun()) == 3  # all is finished: nothing is sent
 

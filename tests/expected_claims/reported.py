@@ -1,4 +1,4 @@
-"""The verdicts that the rows on reported experiments are expected to get; the end of `expected_claims`."""
+"""Rows of emapg2026 on reported experiments."""
 
 REPORTED = {
     "EMA-abstract-numbers": "not reproducible here",

@@ -13,10 +13,11 @@ from kl_companion.rollout import masked
 
 
 def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0) -> torch.Tensor:
-    """Logits of the completions, [batch, seq, vocab], in one forward over prompt and completion.
+    """Logits of the completions, [batch, seq, vocab], with gradients: no sampling, no step by step.
 
     Position t scores ``samples.tokens[:, t]``; the output layer sees completion positions only. What stands
-    at padding is finite and means nothing.
+    at padding is finite and means nothing. A prompt that completions next to each other share is read once,
+    where that saves a fifth of the tokens.
 
     Args:
         model: A causal language model; its mode and whether gradients are recorded are the caller's.
@@ -31,6 +32,15 @@ def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0)
     """
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}, expected above 0")
+    alone = _first_of_each_prompt(samples)
+    if _worth_sharing(model, samples, int(alone.sum())):
+        logits = _with_shared_prompts(model, samples, alone)
+    else:
+        logits = _row_by_row(model, samples)
+    return scores(logits, temperature)
+
+
+def _row_by_row(model: Any, samples: Samples) -> torch.Tensor:
     length = samples.tokens.shape[1]
     tokens = torch.cat([samples.prompt_tokens, samples.tokens[:, :-1]], -1)
     options: dict[str, Any] = {}
@@ -38,7 +48,40 @@ def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0)
         mask = torch.cat([samples.prompt_mask, samples.attention_mask[:, :-1]], -1)
         options = {"attention_mask": mask, "position_ids": positions(mask)}
     logits = model(tokens, use_cache=False, logits_to_keep=length, **options).logits
-    return scores(logits[:, -length:], temperature)
+    return logits[:, -length:]
+
+
+def _first_of_each_prompt(samples: Samples) -> torch.Tensor:
+    """Where a row's prompt differs from that of the row before it, [batch] bool."""
+    prompt = torch.stack([samples.prompt_tokens, samples.prompt_mask])
+    new = (prompt[:, 1:] != prompt[:, :-1]).any(-1).any(0)
+    return torch.cat([new.new_ones(1), new])
+
+
+def _worth_sharing(model: Any, samples: Samples, prompts: int) -> bool:
+    """Whether reading each prompt once saves a fifth of all tokens; a second call has its price too."""
+    (rows, width), length = samples.prompt_tokens.shape, samples.tokens.shape[1]
+    if length == 1 or 5 * (rows - prompts) * width <= rows * (width + length):
+        return False
+    # a model that computes its activations again has no cache while it trains
+    return not (model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules()))
+
+
+def _with_shared_prompts(model: Any, samples: Samples, alone: torch.Tensor) -> torch.Tensor:
+    """The same logits, with each prompt read once for all of its completions; gradients flow through it."""
+    first: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    if not bool(samples.prompt_mask.all()):
+        mask = torch.cat([samples.prompt_mask, samples.attention_mask[:, :-1]], -1)
+        width = samples.prompt_mask.shape[1]
+        first = {"attention_mask": mask[alone, :width], "position_ids": positions(mask)[alone, :width]}
+        rest = {"attention_mask": mask, "position_ids": positions(mask)[:, width:]}
+    out = model(samples.prompt_tokens[alone], use_cache=True, logits_to_keep=1, **first)
+    belongs = alone.cumsum(0) - 1
+    cache = out.past_key_values
+    cache.batch_select_indices(belongs)
+    after = model(samples.tokens[:, :-1], past_key_values=cache, use_cache=True, **rest).logits
+    return torch.cat([out.logits[:, -1:][belongs], after], 1)
 
 
 def completion_logp(model: Any, samples: Samples, *, temperature: float = 1.0) -> torch.Tensor:

@@ -1,0 +1,99 @@
+"""A prompt that several completions share is read once: the same logits and gradients, from fewer tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+
+from kl_companion.llm.generation import Samples, generate
+from kl_companion.llm.models import LanguageModel, tiny_model
+from kl_companion.llm.scoring import _row_by_row, completion_logits
+from kl_companion.llm.tasks import Example, Task
+from kl_companion.llm.tokenizers import character_tokenizer
+
+DIGITS = "0123456789="
+EQUAL = [Example("123=", "12"), Example("983=", "89"), Example("073=", "07")]
+UNEQUAL = [Example("1=", "1"), Example("98765=", "5"), Example("432=", "2")]
+TASK = Task("digits", DIGITS, 4, lambda n, g: EQUAL[:n], None)
+SMALL = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+
+
+def models() -> dict[str, LanguageModel]:
+    tokenizer = character_tokenizer(DIGITS)
+    vocab = len(tokenizer)
+    torch.manual_seed(0)
+    absolute = GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_embd=16, n_head=2, n_layer=2, n_positions=32))
+    sliding = MistralForCausalLM(
+        MistralConfig(
+            vocab_size=vocab, **SMALL, num_key_value_heads=1, intermediate_size=32, sliding_window=3
+        )
+    )
+    return {
+        "qwen2": tiny_model(tokenizer, hidden=16, layers=2, heads=2, dtype=torch.float64),
+        "gpt2": LanguageModel(absolute.double().eval(), tokenizer),
+        "mistral": LanguageModel(sliding.double().eval(), tokenizer),
+    }
+
+
+MODELS = models()
+
+
+def gradients(lm: LanguageModel, logits: torch.Tensor) -> list[torch.Tensor]:
+    weights = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
+    return list(torch.autograd.grad((weights * logits.log_softmax(-1)).sum(), list(lm.model.parameters())))
+
+
+def tokens_read(lm: LanguageModel, samples: Samples) -> int:
+    read = []
+    handle = lm.model.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, output: read.append(inputs[0].numel())
+    )
+    completion_logits(lm.model, samples)
+    handle.remove()
+    return sum(read)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("examples", [EQUAL, UNEQUAL], ids=["equal", "padded"])
+def test_sharing_changes_neither_logits_nor_gradients(name, examples) -> None:
+    lm = MODELS[name]
+    samples = generate(lm, TASK, examples, n=4, generator=torch.Generator().manual_seed(1))
+    width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
+    assert tokens_read(lm, samples) == 3 * width + 12 * (length - 1)
+    shared, plain = completion_logits(lm.model, samples), _row_by_row(lm.model, samples)
+    torch.testing.assert_close(shared, plain, rtol=0, atol=1e-12)
+    found = gradients(lm, shared)
+    for a, b in zip(found, gradients(lm, plain), strict=True):  # the norms of two of them are in float32
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
+    assert max(g.abs().max().item() for g in found) > 1e-2
+
+
+def test_rows_in_any_order() -> None:
+    lm = MODELS["qwen2"]
+    samples = generate(lm, TASK, UNEQUAL, n=4, generator=torch.Generator().manual_seed(1))
+    mixed = samples.select([0, 1, 2, 9, 10, 11, 3, 4, 5, 6, 8])
+    width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
+    assert tokens_read(lm, mixed) == 5 * width + 11 * (length - 1)
+    torch.testing.assert_close(
+        completion_logits(lm.model, mixed), _row_by_row(lm.model, mixed), rtol=0, atol=1e-12
+    )
+
+
+def test_prompts_read_alone_where_sharing_saves_little() -> None:
+    lm = MODELS["qwen2"]
+    single = generate(lm, TASK, EQUAL, n=1, generator=torch.Generator().manual_seed(1))
+    width, length = single.prompt_tokens.shape[1], single.tokens.shape[1]
+    assert tokens_read(lm, single) == 3 * (width + length - 1)
+    lone = generate(lm, TASK, EQUAL, n=4, max_new_tokens=1, generator=torch.Generator().manual_seed(1))
+    assert tokens_read(lm, lone) == 12 * width, "one token each: nothing follows the prompt"
+
+
+def test_recomputed_activations_have_no_cache_to_share() -> None:
+    lm = models()["qwen2"]
+    samples = generate(lm, TASK, EQUAL, n=4, generator=torch.Generator().manual_seed(1))
+    expected = gradients(lm, _row_by_row(lm.model, samples))
+    lm.model.train()
+    lm.model.activation_checkpointing_enable()
+    for a, b in zip(gradients(lm, completion_logits(lm.model, samples)), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)

@@ -95,7 +95,7 @@ def test_a_moving_anchor_on_a_model_of_ones_own(root, brought, tmp_path):
         task="data",
         task_options=options(brought),
         name="heads",
-        studies={"heads": {"k": [0, 5]}},
+        k=[0, 5],
         decay=0.5,
         output=str(tmp_path),
         **SMALL,

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.objectives import Objective, field, objectives, value
 from kl_companion.auditing.recognize import reads_heads, recognize
-from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain, short
+from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain, short, still_hold
 from kl_companion.auditing.verdict import Audit, Case, Condition, accepts, remedy_for, wanted_objectives
 from kl_companion.estimators.registry import Estimator
 from kl_companion.tabular import Loss, Problem, expectation, prefix_tree
 
 SCALES = (1.0, 4.0)
 _SEEDS = (0, 1, 2)
+_LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 
 
 @cache
 def _problems(condition: Condition, vocab: int) -> tuple[Problem, ...]:
+    """Trees of two tokens, where every sum of objectives is looked for."""
     off_policy, eos, scale = condition
     return tuple(prefix_tree(vocab, 2, seed=s, eos=eos, off_policy=off_policy, scale=scale) for s in _SEEDS)
+
+
+@cache
+def _longer(condition: Condition, vocab: int) -> Problem:
+    """A tree of three tokens, where what was found has to hold: two have but one past and one future."""
+    off_policy, eos, scale = condition
+    return prefix_tree(vocab, 3, seed=len(_SEEDS), eos=eos, off_policy=off_policy, scale=scale)
 
 
 def _fields(problems: Sequence[Problem], known: dict[str, Objective]) -> dict[str, torch.Tensor]:
@@ -38,12 +47,12 @@ def _values(problems: Sequence[Problem], known: dict[str, Objective]) -> dict[st
 @cache
 def _known(
     condition: Condition, vocab: int, names: tuple[str, ...]
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Fields and values of the objectives on the default problems: the same for every loss."""
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Fields and values of the objectives on the default problems, fields on the longer: for every loss."""
     problems = _problems(condition, vocab)
     every = objectives(off_policy=condition.off_policy, lengths=condition.eos)
     known = {n: o for n, o in every.items() if n in names}
-    return _fields(problems, known), _values(problems, known)
+    return _fields(problems, known), _values(problems, known), _fields([_longer(condition, vocab)], known)
 
 
 def _value_matches(got: torch.Tensor, known: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -56,6 +65,22 @@ def _value_matches(got: torch.Tensor, known: dict[str, torch.Tensor]) -> dict[st
         if (got - factor * theirs).norm() < TOLERANCE * got.norm():
             found[name] = short(factor)
     return found
+
+
+class _Seen(NamedTuple):
+    """What a loss does on several problems: its value on each, its gradient, whether that vanishes."""
+
+    values: torch.Tensor
+    gradient: torch.Tensor
+    zero: bool
+
+
+def _look(loss_fn: Loss, problems: Sequence[Problem], group_size: int) -> _Seen:
+    seen = [expectation(loss_fn, p, group_size=group_size) for p in problems]
+    gradient = torch.cat([e.gradient.flatten() for e in seen])
+    # measured against the size of the loss, so that a small beta is not taken for none
+    zero = bool(gradient.norm() < max(ZERO * sum(e.magnitude for e in seen), _NOTHING))
+    return _Seen(torch.tensor([e.value for e in seen], dtype=torch.float64), gradient, zero)
 
 
 def _case(
@@ -71,16 +96,23 @@ def _case(
         lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
         heads=heads,
     )
+    vocab = problems[0].logits.shape[-1]
     if condition is None:
         fields, values = _fields(problems, known), _values(problems, known)
     else:
-        fields, values = _known(condition, problems[0].logits.shape[-1], tuple(known))
-    seen = [expectation(loss_fn, p, group_size=group_size) for p in problems]
-    gradient = torch.cat([e.gradient.flatten() for e in seen])
-    matched = _value_matches(torch.tensor([e.value for e in seen], dtype=torch.float64), values)
-    # measured against the size of the loss, so that a small beta is not taken for none
-    zero = bool(gradient.norm() < max(ZERO * sum(e.magnitude for e in seen), _NOTHING))
-    matches, residual = ((), 0.0) if zero else explain(gradient, fields, max_terms=max_terms)
+        fields, values, on_longer = _known(condition, vocab, tuple(known))
+    here = _look(loss_fn, problems, group_size)
+    zero = here.zero
+    matches, residual = ((), 0.0) if zero else explain(here.gradient, fields, max_terms=max_terms)
+    if condition is not None and group_size <= _LARGEST_GROUP and (zero or matches):
+        there = _look(loss_fn, (_longer(condition, vocab),), group_size)
+        if zero and there.zero:
+            pass
+        elif zero or there.zero:
+            zero, matches, residual = False, (), 1.0
+        else:
+            matches, residual = still_hold(there.gradient, on_longer, matches)
+    matched = _value_matches(here.values, values)
     return Case(
         condition, matches, residual, zero, matched, lambda: curl(loss_fn, problems[0], group_size=group_size)
     )
@@ -103,7 +135,9 @@ def audit(
 
     The loss is evaluated on every sequence of small trees; its expected gradient is compared with the
     exact gradient fields of the registered objectives. By default eight conditions are looked at: on-
-    and off-policy, with and without end-of-sequence, small and large log-ratios.
+    and off-policy, with and without end-of-sequence, small and large log-ratios. What is found on trees of
+    two tokens has to hold on one of three, with coefficients of its own (a mean over tokens has others
+    there).
 
     Args:
         loss: A registered estimator's name, a function of named fields of a rollout that returns a
@@ -112,7 +146,8 @@ def audit(
         level: ``"token"`` or ``"sequence"``, for estimators; None is tokens in the loss and sums over
             sequences in the reward.
         problems: Worlds to use instead of the default ones; they make one case.
-        group_size: Sequences per batch, for losses that couple a group (at most three is practical).
+        group_size: Sequences per batch, for losses that couple a group (at most three is practical; larger
+            groups are looked at on trees of two tokens only).
         want: A divergence (``"reverse_kl"``, at either level) or an objective; fills ``met`` and ``remedy``.
         max_terms: The longest sum of objectives to try.
         off_policy: Look at, and judge ``want`` by, off- or on-policy samples only; None looks at both

@@ -54,6 +54,28 @@ def explain(
     return (), best
 
 
+def still_hold(
+    gradient: torch.Tensor, fields: dict[str, torch.Tensor], matches: tuple[dict[str, float], ...]
+) -> tuple[tuple[dict[str, float], ...], float]:
+    """Those explanations of one field that explain another one too, with the coefficients that it needs.
+
+    Args:
+        gradient: [entries], the other field.
+        fields: [entries] each, the objectives' fields there.
+        matches: Explanations of the first field.
+
+    Returns:
+        What is left of ``matches``, and the smallest relative residual.
+    """
+    kept, residuals = [], []
+    for match in matches:
+        again, residual = explain(gradient, {n: fields[n] for n in match}, max_terms=len(match))
+        residuals.append(residual)
+        if again and again[0].keys() == match.keys():
+            kept.append(match)
+    return tuple(kept), min(residuals)
+
+
 def curl(loss_fn: Loss, problem: Problem, *, group_size: int = 1) -> float:
     """Relative asymmetry of the Jacobian of the expected gradient; 0 for the gradient of a function.
 

@@ -8,6 +8,7 @@ from kl_companion.auditing import curl, explain, remedy
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.recognize import recognize
 from kl_companion.divergences import DIVERGENCES
+from kl_companion.losses import kl_loss
 from kl_companion.rollout import credit, leave_one_out
 
 TOKEN_REVERSE, TOKEN_FORWARD = {"token_reverse_kl": 1.0}, {"token_forward_kl": 1.0}
@@ -201,6 +202,44 @@ def test_dividing_by_the_length_is_another_objective():
     # with end-of-sequence each sequence counts by its own length, and nothing with a KL in its name fits
     assert found.cases[1].matches == ({"sampled_mean_squared_log_ratio": 1.0},)
     assert found.cases[1].residual < 1e-10
+
+
+@pytest.mark.parametrize(("discount", "name"), [(0.5, {}), (1.0, SEQUENCE_REVERSE), (0.0, TOKEN_REVERSE)])
+def test_a_discount_is_no_mixture_of_token_and_sequence(discount, name):
+    """On two tokens it is: credit c is c times the sequence's gradient and 1 - c times the token's."""
+
+    def discounted(rollout):
+        return kl_loss(rollout, "k1", credit=discount)
+
+    pair = audit(discounted, problems=[prefix_tree(3, 2, seed=s) for s in range(3)])
+    assert len(pair.matches) == (2 if discount == 0.5 else 1)
+    found = quick(discounted, off_policy=False)
+    assert [case.matches for case in found.cases] == [(name,) if name else ()] * 4
+    assert discount != 0.5 or all(case.residual > 1e-4 for case in found.cases)
+
+
+def test_what_happens_to_the_third_token_is_seen():
+    def first_two(rollout):
+        return kl_loss(rollout, "k2") - third(rollout)
+
+    def third(rollout):
+        squares = ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp) * rollout.completion_mask
+        return squares[:, 2:].sum(-1).mean()
+
+    assert quick(first_two, scale=1.0).cases[0].matches == ()
+    late = quick(third, scale=1.0).cases[0]
+    assert (late.zero, late.matches, late.residual) == (False, (), 1.0)
+    assert quick(lambda rollout: kl_loss(rollout, "k2"), scale=1.0).cases[0].matches == (TOKEN_REVERSE,)
+
+
+def test_large_groups_are_looked_at_on_two_tokens():
+    def centered(rollout):
+        cost = ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp).sum(-1)
+        return (cost - cost[:1].detach()).mean()
+
+    for size in (3, 4):
+        found = audit(centered, group_size=size, off_policy=False, scale=1.0)
+        assert found.cases[0].matches == (TOKEN_REVERSE,)
 
 
 @pytest.mark.parametrize("divergence", list(DIVERGENCES))

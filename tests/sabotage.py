@@ -146,6 +146,7 @@ UNTOUCHED = {
         f"WZ-table-{kl}KL-k{i}": "Gaussian moments in symbols" for kl in ("large", "small") for i in (1, 2, 3)
     },
     "WZ-refs": "names of authors",
+    "WZ-refs-shah": "names of authors",
     "EMA-eq17-19+memory": "numbers that are saved and read, counted",
     "EMA-noextra": "tensors that are stored, counted",
     "EMA-propI.1": "derivatives in symbols",

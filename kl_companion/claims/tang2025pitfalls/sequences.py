@@ -329,7 +329,10 @@ def rho_of_appendix_d_is_a_log_already() -> Evidence:
 
 @claim("TM-appD-parts")
 def gradient_is_part_one_plus_part_two() -> Evidence:
-    """Steps (b) to (d): all products, those from each token on, and both parts have the same mean."""
+    """Steps (b) to (d): all products, those from each token on, and both parts have the same mean.
+
+    Eq (6) is unbiased for part i with the vanilla token gradient, and not with the other two.
+    """
     errors = []
     for problem in trees():
         t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
@@ -338,4 +341,6 @@ def gradient_is_part_one_plus_part_two() -> Evidence:
         errors += [apart(one + two, gradient), apart(one, partial(problem)), differs(two, 0.0)]
         errors += [apart(mean(t.p, whole(problem)), gradient), apart(mean(t.p, t.score), 0.0)]
         errors.append(apart(mean(t.p, values("k1", problem)), exact(reverse_kl, problem)[0]))
+        six = {k: mean(t.p, differentiated(k, problem, per_token=True)) for k in ("k1", "k2", "k3")}
+        errors += [apart(six["k2"], one), differs(six["k1"], one), differs(six["k3"], one)]
     return Evidence(worst(errors))

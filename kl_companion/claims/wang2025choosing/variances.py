@@ -61,13 +61,25 @@ def rare(delta: float) -> Problem:
     return two_policies((1 - delta, delta), (1 - 4 * delta, 4 * delta))
 
 
+@cache
+def one_sided(sampled: bool) -> tuple[Problem, ...]:
+    """p/q <= sqrt(e), while q/p is large on some arms; with several samplers, or on-policy alone."""
+    found = []
+    for policy, reference in (((0.6, 0.4), (0.96, 0.04)), ((0.5, 0.3, 0.2), (0.8, 0.19, 0.01))):
+        for tilt in (1.0, 0.1, 10.0):
+            mu = [q * tilt**i for i, q in enumerate(policy)]
+            found.append(three_policies(policy, reference, [m / sum(mu) for m in mu]))
+    return tuple(found) if sampled else tuple(p._replace(behavior_logits=None) for p in found[::3])
+
+
 def order(problems: tuple[Problem, ...] | None = None) -> Evidence:
     """rho k1 has the larger variance in every direction: tested anywhere, and where p/q <= sqrt(e)."""
     several = problems or all_worlds()
+    bounded = [*(near(p) for p in several), *one_sided(True), *(() if problems else one_sided(False))]
     small = rare(0.01)
     if problems is not None:  # the same world, sampled by itself under another name
         small = small._replace(behavior_logits=small.logits)
-    inside = violation(*(-least(excess_covariance(near(p))) - 1e-12 for p in several))
+    inside = violation(*(-least(excess_covariance(p)) - 1e-12 for p in bounded))
     return Evidence(
         violation(*(-least(excess_covariance(p)) for p in (*several, small))),
         inside=inside,

@@ -8,6 +8,8 @@ import torch
 
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import groups, kl_gradient, sampled_elsewhere
+from kl_companion.claims.tang2025pitfalls.partial import row_values
+from kl_companion.claims.tang2025pitfalls.sequences import ahead
 from kl_companion.claims.wang2025choosing.centering import grouped, small_worlds, standardized
 from kl_companion.claims.worlds import apart, differs, less, mean, terms, trees, worst
 from kl_companion.tabular import Problem, prefix_tree
@@ -20,10 +22,6 @@ def steps_elsewhere() -> tuple[Problem, ...]:
     return (*(p for p in sampled_elsewhere() if p.rows.shape[1] > 1), *drawn)
 
 
-def _ahead(x: torch.Tensor) -> torch.Tensor:
-    return x.flip(-1).cumsum(-1).flip(-1)
-
-
 def _token_ratios(problem: Problem) -> torch.Tensor:
     """pi/mu of every token, 1 outside the mask, [count, length]."""
     return (problem.token_logp(problem.logits) - problem.token_logp(problem.sampled_from)).exp()
@@ -32,7 +30,7 @@ def _token_ratios(problem: Problem) -> torch.Tensor:
 def _expected_cost(problem: Problem) -> torch.Tensor:
     """Mean under the policy of the log-ratios from each token on, given all up to it, [count, length]."""
     t, out = terms(problem), []
-    p, cost = t.logp.sum(-1).exp(), _ahead(t.log_ratio)
+    p, cost = t.logp.sum(-1).exp(), ahead(t.log_ratio)
     tokens = torch.where(problem.completion_mask > 0, problem.sequences, -1)
     for step in range(tokens.shape[1]):
         same = (tokens[:, None, : step + 1] == tokens[None, :, : step + 1]).all(-1).double()
@@ -51,9 +49,9 @@ def _charges(problem: Problem) -> dict[str, torch.Tensor]:
     ratio, cost = _token_ratios(problem), terms(problem).log_ratio
     until = ratio.cumprod(-1)
     return {
-        "own token": ratio * _ahead(cost),
+        "own token": ratio * ahead(cost),
         "own token, values": ratio * _expected_cost(problem),
-        "every step": _ahead(until * cost),
+        "every step": ahead(until * cost),
         "up to the token, values": until * _expected_cost(problem),
     }
 
@@ -98,23 +96,12 @@ def _advantages(problem: Problem, critic: torch.Tensor, decay: float) -> torch.T
     return torch.stack(out[::-1], dim=1)
 
 
-def _row_values(problem: Problem) -> torch.Tensor:
-    """Expected log-ratios from each prefix on: what a perfect critic says, [rows]."""
-    t = terms(problem)
-    out = torch.zeros(len(problem.logits)).double()
-    for row in range(len(out)):
-        here = ((problem.rows == row) & (problem.completion_mask > 0)).double()
-        weight = (t.p[:, None] * here).sum()
-        out[row] = (t.p[:, None] * here * _ahead(t.log_ratio)).sum() / weight.clamp(min=1e-300)
-    return out
-
-
 @claim("WZ-7.2-extra-bias")
 def where_more_bias_comes_from() -> Evidence:
     """A wrong critic inside GAE and a division by the group's spread bias the update; a baseline does not."""
     errors = []
     for problem in trees():
-        gradient, critic = kl_gradient(problem), _row_values(problem)
+        gradient, critic = kl_gradient(problem), row_values(problem)
         wrong = critic + torch.sin(2.0 + torch.arange(len(critic)).double())
         for decay in (0.0, 0.5, 1.0):
             perfect, learned = (_update(problem, _advantages(problem, c, decay)) for c in (critic, wrong))

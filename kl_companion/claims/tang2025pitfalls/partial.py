@@ -94,9 +94,9 @@ def how_hard_a_token_baseline_is() -> Evidence:
     return Evidence(
         needs="a judgement",
         correction=(
-            "even the exact mean of the log-ratios ahead, as a baseline, helps on fewer than half of the trees "
-            "tried, which bears the sentence out; with the reference's logits over the vocabulary the exact "
-            "KL of each next-token distribution can replace its sample, and helps (both: X-token-average)"
+            "even the exact mean of the log-ratios ahead, as a baseline, helps on fewer than half of the "
+            "trees tried, which bears the sentence out; with the reference's logits over the vocabulary the "
+            "exact KL of each next token can replace its sample, and helps (both: X-token-average)"
         ),
     )
 
@@ -123,7 +123,8 @@ def exact_token_kls_improve_on_the_cumulative_estimate() -> Evidence:
             f"a rule with exceptions: on {len(shares)} trees {average:.2f} of the cumulative estimate's "
             f"variance are left on average, {max(shares):.2f} at most; on a tree of binary tokens far from "
             f"its reference it has {worse:.2f} times the variance. A baseline is no match: the exact mean of "
-            f"the log-ratios ahead, given the prefix, lowers the variance on {helped} of all {len(shares) + 1}"
+            f"the log-ratios ahead, given the prefix, lowers the variance on {helped} of all "
+            f"{len(shares) + 1}"
         ),
     )
 

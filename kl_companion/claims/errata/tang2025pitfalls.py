@@ -39,6 +39,21 @@ TANG = (
         ),
     ),
     Erratum(
+        title="The parameters meant are those of the policy",
+        rows=("TM-eq2-parameters",),
+        printed=(
+            "Section 3, before eq (2): the vanilla estimate is differentiated with respect to the parameters "
+            "of p."
+        ),
+        why=(
+            r"The letter p stands for no policy of this text. Eq (2) has \nabla log \pi inside its mean, a "
+            r"gradient in the parameters of \pi; in those of the other policy, \pi_ref, the mean is not zero."
+        ),
+        charitable=(
+            r"A letter of other notation for \pi: eq (2) leaves no doubt, and all that follows is right."
+        ),
+    ),
+    Erratum(
         title="A gradient sign is missing",
         rows=("TM-3-lambda-grad",),
         printed=(
@@ -72,25 +87,6 @@ TANG = (
         ),
     ),
     Erratum(
-        title="The cumulative estimate can be improved on",
-        rows=("TM-4.2-notoken-cv",),
-        printed=(
-            "Section 4.2, after the cumulative estimate: useful control variates are difficult to compute "
-            "at the level of tokens, which makes it hard to improve on this estimate."
-        ),
-        why=(
-            "Given the prefixes, the log-ratios of later tokens can be replaced by the exact KL of each "
-            "next-token distribution, and a token's own term by the exact gradient of its KL. Both follow "
-            "from the logits; no bias comes in, and as a rule most of the variance goes."
-        ),
-        charitable=(
-            "Difficult and hard are words of degree. The replacement needs the reference's logits over "
-            "the whole vocabulary, where the sampled estimates need one number a token, and a learned "
-            "baseline would be extra work. The exact KL per token is mentioned in the next paragraph, for "
-            "token-level losses alone."
-        ),
-    ),
-    Erratum(
         title="Off-policy, the squared log-ratio is not the one that keeps the optimum",
         rows=("TM-6-squared-offpolicy",),
         printed=(
@@ -117,19 +113,6 @@ TANG = (
             r"-E_{\pi_ref}[\nabla log \pi]. The second minus sign gives the negative of steps (b) and (d)."
         ),
         charitable="Either of the two signs was meant. Step (d), and eq (3) which it proves, are right.",
-    ),
-    Erratum(
-        title="A mean squared error without the mean",
-        rows=("TM-appC-MSE",),
-        printed=r"Appendix C, accuracy of a value: MSE = (\hat{KL} - KL)^2.",
-        why=(
-            "The square is a random number, another one in each repeat. The mean squared error is its "
-            "mean, the squared bias plus the variance."
-        ),
-        charitable=(
-            "The formula is for one repeat: section 2.1 and the first lines of the appendix say that 100 "
-            "repeats are averaged, and Figure 1 shows that mean."
-        ),
     ),
     Erratum(
         title="An average over parameters that is a sum",
@@ -162,5 +145,18 @@ TANG = (
             r"Section 4.2 defines \rho_t as the ratio itself; with it every step of the appendix is right. "
             "Dropping the log in the derivation instead comes to the same."
         ),
+    ),
+    Erratum(
+        title="Two years in the list of references",
+        rows=("TM-refs",),
+        printed=(
+            "References: the note of Schulman on approximating the KL is dated 2017 (and cited so from "
+            "section 2.1 on), the paper of Paszke and others on PyTorch 1912."
+        ),
+        why=(
+            "The note is of 7 March 2020. The paper is of 2019; its number at arXiv, 1912.01703, begins with "
+            "1912."
+        ),
+        charitable="Authors, titles, address and number are right, so that a reader finds both.",
     ),
 )

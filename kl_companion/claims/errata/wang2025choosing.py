@@ -23,10 +23,16 @@ WANG = (
         ),
     ),
     Erratum(
-        title="Two names that are not among the authors",
-        rows=("WZ-refs",),
-        printed="Reference list: arXiv:2505.17508 is by Yifan Zhang, Yiping Ji, Gavin Brown and others.",
-        why="Of the three names only the first is among the paper's six authors.",
-        charitable="First author, title and number are right, so that a reader finds the paper meant.",
+        title="Authors of two papers in the list of references",
+        rows=("WZ-refs", "WZ-refs-shah"),
+        printed=(
+            "Reference list: arXiv:2505.17508 is by Yifan Zhang, Yiping Ji, Gavin Brown and others, and "
+            "arXiv:2512.21852 by eight authors, Vedant Shah to Pablo Samuel Castro."
+        ),
+        why=(
+            "Of the three names only the first is among the six authors of the former. The latter has "
+            "thirteen; the list ends after the eighth without a sign that more follow."
+        ),
+        charitable="First authors, titles and numbers are right, so that a reader finds the papers meant.",
     ),
 )

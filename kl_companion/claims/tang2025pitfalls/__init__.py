@@ -5,8 +5,10 @@ from kl_companion.claims.tang2025pitfalls import (
     discussion,
     gradients,
     learning,
+    partial,
+    related,
     sequences,
     values,
 )
 
-__all__ = ["appendices", "discussion", "gradients", "learning", "sequences", "values"]
+__all__ = ["appendices", "discussion", "gradients", "learning", "partial", "related", "sequences", "values"]

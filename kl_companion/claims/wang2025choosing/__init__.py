@@ -1,5 +1,14 @@
 """The claims of Wang and Zhang, "Choosing KL Estimators in RL"."""
 
-from kl_companion.claims.wang2025choosing import centering, gradients, guide, rewards, values, variances
+from kl_companion.claims.wang2025choosing import (
+    centering,
+    directions,
+    gradients,
+    guide,
+    multistep,
+    rewards,
+    values,
+    variances,
+)
 
-__all__ = ["centering", "gradients", "guide", "rewards", "values", "variances"]
+__all__ = ["centering", "directions", "gradients", "guide", "multistep", "rewards", "values", "variances"]

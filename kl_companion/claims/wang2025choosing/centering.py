@@ -205,7 +205,8 @@ def a_baseline_absorbs_a_part() -> Evidence:
     )
 
 
-def _standardized(x: torch.Tensor) -> torch.Tensor:
+def standardized(x: torch.Tensor) -> torch.Tensor:
+    """Minus the mean of the group, over its standard deviation, [groups, n]."""
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-4)
 
 
@@ -216,7 +217,7 @@ def _kl_part(problem: Problem, n: int, rewards: torch.Tensor, how: str, placemen
     advantage = {
         "none": lambda x: x,
         "leave_one_out": lambda x: centered(x, "leave_one_out"),
-        "standardized": _standardized,
+        "standardized": standardized,
     }[how]
 
     def update(beta: float) -> torch.Tensor:
@@ -313,10 +314,15 @@ def what_each_form_is_for() -> Evidence:
 
 
 def critic_is_out(problem: Problem) -> float:
-    """Error of "the loss's KL gradient does not change with the baseline of the rewards"."""
-    kept = _kl_part(problem, 2, problem.rewards, "none", "loss")
-    other = _kl_part(problem, 2, problem.rewards, "leave_one_out", "loss")
-    return max(apart(kept, other), apart(mean(groups(problem, 2)[0], kept), -0.5 * kl_gradient(problem)))
+    """Error of "the loss's KL gradient is -beta k1 s, whatever rewards, baseline and scale come with it"."""
+    p, index = groups(problem, 2)
+    wanted = -0.5 * (k1(problem)[:, None, None] * terms(problem).score)[index].mean(1)
+    errors = [apart(mean(p, wanted), -0.5 * kl_gradient(problem))]
+    for rewards in (problem.rewards, -3 * problem.rewards.flip(0), problem.rewards + 10):
+        for how in ("none", "leave_one_out", "standardized"):
+            errors.append(apart(_kl_part(problem, 2, rewards, how, "loss"), wanted))
+            errors.append(differs(_kl_part(problem, 2, rewards, "standardized", "reward"), wanted))
+    return worst(errors)
 
 
 @claim("WZ-8.1-independent")

@@ -113,19 +113,28 @@ def expectation_and_derivative_do_not_commute() -> Evidence:
     return Evidence(worst(errors))
 
 
+def _wave(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    return torch.sin(3 * logp) + ref_logp
+
+
+def _product(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    return logp * ref_logp
+
+
 @claim("WZ-6.2-exchange")
 def a_fixed_sampler_lets_them_commute() -> Evidence:
     """With mu held fixed, the derivative of E_mu[rho f] is E_mu of the derivative; under q it is not."""
     errors = []
     for problem in all_worlds():
         mu, theta = terms(problem).p, problem.logits.detach().clone().requires_grad_()
-        for name in ("k1", "k2", "k3"):
+        for f in ("k1", "k2", "k3", _wave, _product):
             logp = problem.token_logp(theta).sum(-1)
-            total = (mu * (logp.exp() / mu) * _value(name, logp, problem)).sum()
-            (outside,) = torch.autograd.grad(total, theta)
-            errors.append(apart(outside, average(in_loss(name, problem), problem)))
-            if problem.behavior_logits is None:
-                errors.append(differs(outside, naive(name, problem)) if name != "k2" else 0.0)
+            ref_logp = terms(problem).ref_logp.sum(-1)
+            k = _value(f, logp, problem) if isinstance(f, str) else f(logp, ref_logp)
+            (outside,) = torch.autograd.grad((mu * (logp.exp() / mu) * k).sum(), theta)
+            errors.append(apart(outside, average(in_loss(f, problem), problem)))
+            if problem.behavior_logits is None and f != "k2":
+                errors.append(differs(outside, naive(f, problem)))
     return Evidence(worst(errors))
 
 

@@ -13,6 +13,7 @@ DISPLAYS = (
     values.gradients_of_both_divergences,
     values.log_ratio_is_unbiased_and_of_both_signs,
     values.half_square_agrees_to_second_order,
+    values.one_expansion_around_the_reference,
     values.reduced_value_is_a_bregman_gap,
     gradients.gradients_of_single_estimates,
     gradients.expectation_and_derivative_do_not_commute,
@@ -41,6 +42,24 @@ def authors_of_the_listed_paper() -> Evidence:
         float(len(strangers)),
         correction=", ".join(AUTHORS),
         counterexample=f"not among the {len(AUTHORS)} authors: {', '.join(strangers)}",
+    )
+
+
+SHAH_LISTED = 8
+SHAH = (
+    *("Vedant Shah", "Johan Obando-Ceron", "Vineet Jain", "Brian Bartoldson", "Bhavya Kailkhura"),
+    *("Sarthak Mittal", "Glen Berseth", "Pablo Samuel Castro", "Yoshua Bengio", "Nikolay Malkin"),
+    *("Moksh Jain", "Siddarth Venkatraman", "Aaron Courville"),
+)
+
+
+@claim("WZ-refs-shah")
+def authors_of_the_other_listed_paper() -> Evidence:
+    """The list of references ends after eight of the authors, without saying that there are more."""
+    return Evidence(
+        float(len(SHAH) - SHAH_LISTED),
+        correction=", ".join(SHAH),
+        counterexample=f"left out: {', '.join(SHAH[SHAH_LISTED:])}",
     )
 
 

@@ -195,7 +195,7 @@ def findings_confirm_what_is_done_already() -> Evidence:
 
 
 def _clipped(advantage: torch.Tensor, problem: Problem, low: float = 0.8, high: float = 1.28) -> torch.Tensor:
-    """Expected update with PPO's clip: samples whose ratio has gone far enough in their direction drop out."""
+    """Expected update with PPO's clip: samples whose ratio has gone far enough drop out."""
     ratio = rho(problem)
     blocked = ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
     return average(times_score(advantage * ~blocked, problem), problem)

@@ -27,7 +27,7 @@ from kl_companion.claims.worlds import (
 )
 from kl_companion.tabular import Problem, learn
 
-EXCEPT_K2 = "on-policy, k_2 of one decision or of a whole sequence has the gradient of the KL when it is differentiated"
+EXCEPT_K2 = "on-policy, k_2 of one decision or a whole sequence is differentiated into the gradient of the KL"
 
 
 def _per_token(name: str, problem: Problem) -> torch.Tensor:
@@ -113,7 +113,7 @@ def derived_for_the_first_time() -> Evidence:
 
 @claim("AI-paradigm")
 def right_gradient_in_the_usual_loop() -> Evidence:
-    """As a loss, sg(log-ratios from here on) log pi, sample by sample; as a part of the reward, on average."""
+    """As a loss, sg(log-ratios from here on) log pi, sample by sample; in the reward, on average."""
     errors, beta = [], 0.3
     for problem in trees():
         t = terms(problem)

@@ -27,7 +27,7 @@ from kl_companion.claims.worlds import (
 )
 from kl_companion.tabular import Problem, learn
 
-EXCEPT_K2 = "on-policy, k_2 of one decision or a whole sequence is differentiated into the gradient of the KL"
+EXCEPT_K2 = "on-policy, k_2 of one decision or a whole sequence, differentiated, has the gradient of the KL"
 
 
 def _per_token(name: str, problem: Problem) -> torch.Tensor:

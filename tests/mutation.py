@@ -67,7 +67,7 @@ def _branches(node):
 
 def _variants(node):
     """Replacements of one node, each with a description."""
-    if isinstance(node, ast.BinOp):
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         swapped = copy.deepcopy(node)
         swapped.op = OPERATORS[type(node.op)]()
         yield f"{type(node.op).__name__} to {type(swapped.op).__name__}", swapped

@@ -38,6 +38,7 @@ LEDGER = [  # a file goes to one worker: the sources are two halves
     "tests/test_sabotage_of_claims.py",
     "tests/test_claims.py",
     "tests/test_errata.py",
+    "tests/test_corrected_forms.py",
     "tests/test_ledger_page.py",
     "tests/test_reported_claims.py",
 ]

@@ -13,7 +13,7 @@ import torch
 from kl_companion.claims import CLAIMS, FAILING, SOURCES, VERDICTS, Evidence, claim, ledger, register, run
 from kl_companion.claims import worlds as shared
 from kl_companion.tabular import bandit
-from tests.expected_claims import EXPECTED
+from tests.expected_claims import CORRECTED, EXPECTED
 
 KINDS = ("definition", "identity", "table-row", "algorithm", "experiment", "llm-experiment", "qualitative")
 BAD, GOOD = 0.1, 1e-12
@@ -118,6 +118,7 @@ def one_thread():
 def test_verdict(id, capsys):
     evidence = run(id)
     assert evidence.verdict == EXPECTED[id]
+    assert (evidence.corrected is not None) == (id in CORRECTED)
     assert capsys.readouterr() == ("", "")
     texts = (evidence.condition, evidence.counterexample or "", evidence.correction, evidence.needs)
     assert not any("nan" in text.lower().split() or text != text.strip() for text in texts)

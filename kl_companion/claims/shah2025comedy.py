@@ -7,7 +7,17 @@ import itertools
 import torch
 
 from kl_companion.claims.ledger import Evidence, claim, violation
-from kl_companion.claims.off_policy import average, half_square, in_reward, kl_gradient, naive
+from kl_companion.claims.off_policy import (
+    average,
+    half_square,
+    in_reward,
+    k1,
+    kl_gradient,
+    naive,
+    rho,
+    sampled_elsewhere,
+    times_score,
+)
 from kl_companion.claims.wang2025choosing.rewards import (
     collapses,
     stable,
@@ -20,8 +30,10 @@ from kl_companion.claims.worlds import (
     apart,
     arms,
     bandits,
+    differentiated,
     differs,
     exact,
+    forward_kl,
     mean,
     reverse_kl,
     terms,
@@ -34,6 +46,12 @@ from kl_companion.tabular import Problem, learn, prefix_tree
 from kl_companion.theory.optima import optimal_policy
 
 
+@claim("SH-abstract-reasoning", how="reading")
+def reinforcement_learning_improves_reasoning() -> Evidence:
+    """About language models and their benchmarks, with or without a KL."""
+    return Evidence(needs="reinforcement learning of large language models, and benchmarks of reasoning")
+
+
 def _next_token_kl(problem: Problem) -> float:
     """KL of whole sequences as a sum over prefixes of reach times the KL of the next token."""
     t = terms(problem)
@@ -44,7 +62,7 @@ def _next_token_kl(problem: Problem) -> float:
 
 @claim("SH-objective")
 def exact_divergence_is_a_sum_over_all_sequences() -> Evidence:
-    """The sum has vocab^length terms; samples of the policy give its mean, the states alone need sampling."""
+    """The sum has vocab^length terms; samples of the policy give its mean, those of another policy do not."""
     errors = []
     for problem in trees():
         kl = exact(reverse_kl, problem)[0]
@@ -52,14 +70,63 @@ def exact_divergence_is_a_sum_over_all_sequences() -> Evidence:
             apart(mean(terms(problem).p, values("k1", problem)), kl),
             apart(_next_token_kl(problem), kl),
         ]
+    for problem in sampled_elsewhere():
+        elsewhere = mean(terms(problem).p, values("k1", problem))
+        errors.append(differs(elsewhere, exact(reverse_kl, problem)[0]))
     counts = [len(prefix_tree(3, length).sequences) for length in (1, 2, 3, 4)]
     errors += [apart(float(b), 3.0 * a) for a, b in itertools.pairwise(counts)]
     return Evidence(
         worst(errors),
         condition=(
             "whole sequences; given a prefix, the KL of the next token is one sum over the vocabulary, "
-            "so that "
-            "only prefixes need sampling"
+            "so that only prefixes need sampling"
+        ),
+    )
+
+
+@claim("SH-abstract-nostudy", how="reading")
+def no_study_before_this_one() -> Evidence:
+    """A statement about everything that had been published."""
+    return Evidence(
+        needs="a search of what was published before, and a judgement of what counts as systematic",
+        correction=(
+            "tang2025pitfalls, which a review names, compares estimates in the loss, on bandits and with "
+            "language models; k_2 and k_3 in the reward are not among them"
+        ),
+    )
+
+
+@claim("SH-abstract-discrepancy")
+def practices_without_the_gradient_of_their_objective() -> Evidence:
+    """k1 and k3 in the loss, k2 and k3 in the reward, any of them per token in the loss: all wrong."""
+    errors = [update_is_wrong("k2"), update_is_wrong("k3"), update_is_right("k1")]
+    for problem in worlds():
+        kl = kl_gradient(problem)
+        errors += [differs(naive(name, problem), kl) for name in ("k1", "k3")]
+        errors.append(apart(naive("k3", problem), exact(forward_kl, problem)[1]))
+        errors.append(apart(naive("k2", problem), kl))
+    for problem in trees():
+        for name in ("k1", "k2", "k3"):
+            found = mean(terms(problem).p, differentiated(name, problem, per_token=True))
+            errors.append(differs(found, kl_gradient(problem)))
+    return Evidence(
+        worst(errors),
+        condition=(
+            "these practices: k_1 or k_3 in the loss, k_2 or k_3 in the reward, or any of the three token by "
+            "token in the loss. k_1 in the reward and, on-policy, k_2 of a whole sequence in the loss have "
+            "the gradient of the reverse KL"
+        ),
+    )
+
+
+@claim("SH-prior", how="reading")
+def the_point_has_been_made_before() -> Evidence:
+    """A review's judgement of what is new."""
+    return Evidence(
+        needs="a judgement, and the paper's text",
+        correction=(
+            "of estimates in the loss the earlier note says it (TM-eq2, TM-eq3, TM-4.1-biased); that k_3 is "
+            "wrong in the reward as well (SH-K3-both) is in none of its rows here"
         ),
     )
 
@@ -115,6 +182,44 @@ def _in_reward(name: str, problem: Problem) -> torch.Tensor:
     return average(in_reward(name, problem), problem)
 
 
+@claim("SH-practice", how="reading")
+def findings_confirm_what_is_done_already() -> Evidence:
+    """A review's judgement, where the abstract has prevailing practices without the right gradient."""
+    return Evidence(
+        needs="a judgement of what is widely done",
+        correction=(
+            "both ways are in use: k_1 in the reward, which is right, and k_3 differentiated in the loss, "
+            "which is not (SH-abstract-discrepancy)"
+        ),
+    )
+
+
+def _clipped(advantage: torch.Tensor, problem: Problem, low: float = 0.8, high: float = 1.28) -> torch.Tensor:
+    """Expected update with PPO's clip: samples whose ratio has gone far enough drop out."""
+    ratio = rho(problem)
+    blocked = ((advantage > 0) & (ratio > high)) | ((advantage < 0) & (ratio < low))
+    return average(times_score(advantage * ~blocked, problem), problem)
+
+
+@claim("SH-clip", how="reading")
+def estimators_under_a_clipped_ratio() -> Evidence:
+    """About the paper's runs; on bandits a clip changes the KL's part where the estimate is in the reward."""
+    beta, off = 0.3, []
+    for problem in (p for p in sampled_elsewhere() if p.rows.shape[1] == 1):
+        gain = problem.rewards - mean(terms(problem).p, problem.rewards)
+        pull = beta * kl_gradient(problem)
+        through = _clipped(gain, problem) - _clipped(gain - beta * k1(problem), problem)
+        off.append(float((through - pull).norm() / pull.norm()))
+    return Evidence(
+        needs="the paper's runs, with each estimator under several clips and under none",
+        correction=(
+            f"on {len(off)} bandits that another policy samples, k_1 in the reward has the KL's gradient; "
+            f"once the sum is clipped as in PPO, the KL's part is off by {min(off):.0%} to {max(off):.0%} of "
+            "it. An estimate in the loss, beside the clipped term, is not touched by the clip"
+        ),
+    )
+
+
 @claim("SH-find1")
 def a_wrong_gradient_can_be_unstable() -> Evidence:
     """Exact descent on k3 in the reward lets arms die out; k3 in the loss, biased too, does not."""
@@ -126,8 +231,7 @@ def a_wrong_gradient_can_be_unstable() -> Evidence:
         max(unstable("k3"), stable("k1"), calm),
         condition=(
             f"can: k3 in the reward, {collapses('k3')}; k3 in the loss is biased and ends at the "
-            "reference. On "
-            "bandits with expected gradients; no language model was trained"
+            "reference. On bandits with expected gradients; no language model was trained"
         ),
     )
 
@@ -154,8 +258,7 @@ def right_gradients_perform_better() -> Evidence:
         needs="the paper's language models and its in- and out-of-domain evaluations",
         correction=(
             f"on {len(found)} bandits with beta = 0.5, the optimum that k3 in the loss rests at has less "
-            "reward "
-            f"at equal KL in {len(behind)}, by {max(behind, default=0.0):.3f} at most"
+            f"reward at equal KL in {len(behind)}, by {max(behind, default=0.0):.3f} at most"
         ),
     )
 
@@ -175,7 +278,6 @@ def regularization_stabilizes_off_policy_learning() -> Evidence:
         needs="the paper's off-policy runs with language models",
         correction=(
             f"on {len(bandits())} bandits sampled from the reference, the mean squared ratio of the "
-            "optimum is "
-            f"{kept:.2f} on average at beta = 1 and {free:.2f} at beta = 0.05"
+            f"optimum is {kept:.2f} on average at beta = 1 and {free:.2f} at beta = 0.05"
         ),
     )

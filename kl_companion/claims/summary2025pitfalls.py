@@ -5,18 +5,54 @@ from __future__ import annotations
 import torch
 
 from kl_companion.claims.ledger import Evidence, claim
+from kl_companion.claims.off_policy import naive
+from kl_companion.claims.tang2025pitfalls.learning import lower
+from kl_companion.claims.tang2025pitfalls.sequences import ahead, cumulative, partial, whole
 from kl_companion.claims.worlds import (
     apart,
+    arms,
     differentiated,
     differs,
     exact,
+    field,
+    kl_gradient,
+    log_ratio,
     mean,
     reverse_kl,
     terms,
     trees,
+    two_policies,
+    worlds,
     worst,
 )
-from kl_companion.tabular import Problem
+from kl_companion.tabular import Problem, learn
+
+EXCEPT_K2 = "on-policy, k_2 of one decision or a whole sequence, differentiated, has the gradient of the KL"
+
+
+def _per_token(name: str, problem: Problem) -> torch.Tensor:
+    """Expected gradient of the sum of the estimates of all tokens: eq (6) of the note."""
+    return mean(terms(problem).p, differentiated(name, problem, per_token=True))
+
+
+@claim("AI-first-misuse")
+def first_misuse_differentiates_an_estimate() -> Evidence:
+    """k1 and k3 differentiated are biased, and k2 token by token; k2 as a whole is not."""
+    inside = [differs(naive(name, p), kl_gradient(p)) for name in ("k1", "k3") for p in worlds()]
+    inside += [differs(_per_token("k2", p), kl_gradient(p)) for p in trees()]
+    inside += [apart(naive("k2", p), kl_gradient(p)) for p in worlds()]
+    printed = [differs(naive("k2", p), kl_gradient(p)) for p in worlds()]
+    small = two_policies((0.75, 0.25), (0.5, 0.5))
+    found, wanted = (float(x[0, 0]) for x in (naive("k2", small), kl_gradient(small)))
+    return Evidence(
+        worst([*printed, *inside]),
+        inside=worst(inside),
+        condition=f"the estimate is k_1 or k_3, or k_2 token by token on sequences; {EXCEPT_K2}",
+        counterexample=(
+            "policy (3/4, 1/4), reference (1/2, 1/2), first logit: k_2 differentiated has the mean "
+            f"{found:.4f}, the KL the gradient {wanted:.4f}"
+        ),
+    )
 
 
 def _last_token_only(problem: Problem) -> torch.Tensor:
@@ -32,13 +68,13 @@ def second_misuse_takes_the_final_token_only() -> Evidence:
     printed, corrected = [], []
     for problem in trees():
         t = terms(problem)
-        misuse = mean(t.p, differentiated("k2", problem, per_token=True))  # eq (6) of the note
+        misuse = _per_token("k2", problem)
         every = mean(t.p, torch.einsum("it,itrv->irv", t.log_ratio, t.scores))
         printed.append(apart(_last_token_only(problem), misuse))
         corrected += [apart(every, misuse), differs(misuse, exact(reverse_kl, problem)[1])]
     small = trees()[0]
     share = _last_token_only(small)[0].norm()
-    first = mean(terms(small).p, differentiated("k2", small, per_token=True))[0].norm()
+    first = _per_token("k2", small)[0].norm()
     return Evidence(
         worst(printed),
         worst(corrected),
@@ -53,6 +89,73 @@ def second_misuse_takes_the_final_token_only() -> Evidence:
     )
 
 
+@claim("AI-derivation")
+def unbiased_gradient_of_sequences() -> Evidence:
+    """The note's eq (7), and the same without its terms of mean zero: both have the KL's gradient."""
+    errors = []
+    for problem in trees():
+        for gradient in (whole(problem), cumulative(problem)):
+            errors.append(apart(mean(terms(problem).p, gradient), kl_gradient(problem)))
+    return Evidence(worst(errors), condition="sampled from the policy itself")
+
+
+@claim("AI-derivation+first", how="reading")
+def derived_for_the_first_time() -> Evidence:
+    """The note claims no such priority."""
+    return Evidence(
+        needs="a search of what was published before June 2025",
+        correction=(
+            "the note does not say so: it calls the loss with this gradient common practice (section 3) and "
+            "takes the step to sequences from REINFORCE (appendix D)"
+        ),
+    )
+
+
+@claim("AI-paradigm")
+def right_gradient_in_the_usual_loop() -> Evidence:
+    """As a loss, sg(log-ratios from here on) log pi, sample by sample; in the reward, on average."""
+    errors, beta = [], 0.3
+    for problem in trees():
+        t = terms(problem)
+        leaf = t.logp.clone().requires_grad_()
+        loss = ahead(leaf - t.ref_logp).detach() * leaf * problem.completion_mask
+        (c,) = torch.autograd.grad(loss.sum(), leaf)
+        errors.append(apart(torch.einsum("it,itrv->irv", c, t.scores), cumulative(problem)))
+
+        def objective(
+            p: torch.Tensor, q: torch.Tensor, rewards: torch.Tensor = problem.rewards
+        ) -> torch.Tensor:
+            return p.exp() @ rewards - beta * reverse_kl(p, q)
+
+        shaped = problem.rewards - beta * log_ratio(problem)
+        errors.append(apart(field(shaped, problem), exact(objective, problem)[1]))
+    return Evidence(worst(errors))
+
+
+@claim("AI-2+tabular", how="simulation")
+def right_and_wrong_gradients_on_bandits() -> Evidence:
+    """By samples: the differentiated k1 lets the KL drift up; the differentiated k3 lowers it, as k2 does."""
+    problem = arms(30, 20)
+    reference = problem.ref_logits.squeeze(-2).log_softmax(-1)
+    last = {}
+    for name in ("k1", "k2", "k3"):
+        path = learn(problem, name, n=4, steps=300, record=300).logp
+        start, last[name] = reverse_kl(path, reference)
+    inside = [lower(start, last["k1"]), lower(last["k2"], start)]
+    return Evidence(
+        worst([*inside, lower(start, last["k3"])]),
+        inside=worst(inside),
+        condition=(
+            "the wrong gradient is that of k_1, of mean zero. That of k_3 leads to the reference as well; "
+            "its fault shows beside a reward, where it ends at another optimum (TM-3-same-minimiser)"
+        ),
+        counterexample=(
+            f"{len(start)} bandits of 20 arms, n = 4, 300 updates: the mean KL goes from "
+            f"{float(start.mean()):.2f} to {float(last['k3'].mean()):.3f} with the differentiated k_3"
+        ),
+    )
+
+
 @claim("AI-2", how="reading")
 def corrected_gradients_improve_the_final_task() -> Evidence:
     """The note itself reports one reward-KL curve for both estimates in its reward experiment."""
@@ -60,3 +163,39 @@ def corrected_gradients_improve_the_final_task() -> Evidence:
         needs="the note's Llama 3.1 experiments, which report KL curves and no gain on a final task",
         correction="section 5.1 of the note finds similar curves of reward against KL for both estimates",
     )
+
+
+@claim("AI-abstract-seen", how="reading")
+def seen_in_projects_and_papers() -> Evidence:
+    """About the code of others at the time of the note."""
+    return Evidence(
+        needs="the code of the projects as it was in June 2025",
+        correction=(
+            "the note names TRL, Open Instruct and the pseudocode of GRPO, whose loss is k_3 per token: "
+            "EMA-eq13-14+GRPO"
+        ),
+    )
+
+
+@claim("AI-abstract-incorrect")
+def differentiated_estimates_are_wrong_as_a_rule() -> Evidence:
+    """Of the estimates of the KL, k1, k3 and those between them, the gradient is not that of the KL."""
+    errors = []
+    for problem in worlds():
+        kl = kl_gradient(problem)
+        names = ("k1", "k3", "k_lambda(0.5)", "k_lambda(3)")
+        errors += [differs(naive(name, problem), kl) for name in names]
+        errors.append(apart(naive("k2", problem), kl))
+    return Evidence(worst(errors), condition=f"as a rule: {EXCEPT_K2}")
+
+
+@claim("AI-abstract-partial")
+def a_part_of_the_gradient_at_best() -> Evidence:
+    """Per token, k2 has the part that holds the prefixes fixed, k1 nothing, k3 neither part nor whole."""
+    errors = []
+    for problem in trees():
+        part, all_of_it = partial(problem), kl_gradient(problem)
+        errors += [apart(_per_token("k2", problem), part), differs(part, all_of_it)]
+        errors.append(apart(_per_token("k1", problem), 0.0))
+        errors += [differs(_per_token("k3", problem), x) for x in (part, all_of_it)]
+    return Evidence(worst(errors))

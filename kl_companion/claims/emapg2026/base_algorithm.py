@@ -230,6 +230,34 @@ def moments_of_the_group() -> Evidence:
     )
 
 
+def _per_answer(problem: Problem, size: int) -> torch.Tensor:
+    """Expected policy gradient of a group, A = R - V, over N - 1 (over 1 where N = 1)."""
+    g = group(problem, size)
+    return summed(g.reward - g.value, problem, g) / max(1, size - 1)
+
+
+@claim("EMA-alg3+group")
+def one_answer_is_its_own_mean() -> Evidence:
+    """With N = 1 every A is 0; from N = 2 on the gradient is that of E[R], up to a factor."""
+    printed, corrected = [], []
+    for problem in rollouts():
+        wanted = reward_gradient(problem)
+        printed.append(apart(_per_answer(problem, 1), wanted))
+        corrected += [apart(_per_answer(problem, size), wanted) for size in SIZES]
+    g = group(small(), 1)
+    return Evidence(
+        worst(printed),
+        worst(corrected),
+        agrees_with="EMA-appA-groupmean",
+        correction="N >= 2 answers per prompt, as in the details below the algorithm; or V from elsewhere",
+        counterexample=(
+            "two answers with rewards 1 and 0, one rollout: whichever it is, A is "
+            f"{float((g.reward - g.value).abs().max()):g} and std(x) is 0/0; the gradient of E[R] "
+            f"in the first logit is {float(reward_gradient(small()).flatten()[0]):.4f}"
+        ),
+    )
+
+
 @claim("EMA-appA-groupmean+std")
 def division_by_the_spread() -> Evidence:
     """0/0 for a group of equal rewards; at N = 2 what is left is the win rate against itself."""

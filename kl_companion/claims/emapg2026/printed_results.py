@@ -86,3 +86,5 @@ PERIOD = {
     "cited code": "10",
     "cited coefficient": "0.995",
 }  # commit 862932a, rl/main_latent.py
+VOCABULARY = (100_000, 200_000)  # section 5.3: typical of modern language models
+VOCABULARIES = {"Qwen2.5-3B": 151_936, "DeepSeek-R1-Distill-Qwen-1.5B": 151_936}  # rows of the embeddings

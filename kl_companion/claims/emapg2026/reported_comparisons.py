@@ -21,9 +21,12 @@ from kl_companion.claims.emapg2026.printed_results import (
     SECTION_6,
     SETS,
     TABLE_2,
+    VOCABULARIES,
+    VOCABULARY,
     Quote,
 )
 from kl_companion.claims.emapg2026.reported_tables import HALF, MATH_SETS, cells, scores
+from kl_companion.claims.emapg2026.synthetic_task import VOCAB
 from kl_companion.claims.ledger import Evidence, claim, excess, violation
 from kl_companion.claims.worlds import worst
 
@@ -176,6 +179,19 @@ def smaller_gain_on_the_instruct_model() -> Evidence:
     ahead = _behind(4, INSTRUCT, [GRPO], SETS)
     smaller = [violation(float(cells(4, GAIN)[s]) - float(cells(2, GAIN)[s]) + 0.05) for s in SETS]
     return Evidence(max(worst(ahead.values()), worst(smaller)))
+
+
+@claim("EMA-5.3-vocabulary")
+def vocabularies_of_the_models() -> Evidence:
+    """The models that the source trains are in the range; the simulation of appendix G is not."""
+    low, high = VOCABULARY
+    return Evidence(
+        worst(violation(low - size, size - high) for size in VOCABULARIES.values()),
+        condition=(
+            f"the models of this source ({', '.join(f'{n}: {v:,}' for n, v in VOCABULARIES.items())}). "
+            f"Appendix G simulates {VOCAB:,} tokens, less than a third of the range's lower end"
+        ),
+    )
 
 
 @claim("EMA-appA-period")

@@ -301,6 +301,21 @@ def _given_prefix(problem: Problem, x: torch.Tensor, place: int) -> torch.Tensor
     return torch.einsum("i,ih,i...->h...", t.p * mask, rows, x)
 
 
+@claim("EMA-D1-integrals")
+def two_integrals_of_the_product_rule() -> Evidence:
+    """The first, over the derivative of pi, is the whole gradient; the second is E[score] = 0."""
+    errors = []
+    for problem in (*several(), *bandits()):
+        theta = problem.logits.detach().clone().requires_grad_()
+        logp = problem.token_logp(theta).sum(-1)
+        x = logp - problem.token_logp(problem.ref_logits).sum(-1)
+        terms_of_the_sum = (logp.exp() @ x.detach(), logp.exp().detach() @ x)
+        first, second = (torch.autograd.grad(s, theta, retain_graph=True)[0] for s in terms_of_the_sum)
+        errors += [apart(first, kl_gradient(problem)), apart(first + second, exact(reverse_kl, problem)[1])]
+        errors += [apart(second, mean(terms(problem).p, terms(problem).score)), apart(second, 0.0)]
+    return Evidence(worst(errors), condition="answers are countable, so that the integrals are sums")
+
+
 @claim("EMA-eq68-72")
 def past_terms_vanish() -> Evidence:
     """(68) to (72): the score-function form, its double sum, and its past terms prefix by prefix."""

@@ -89,6 +89,23 @@ EMAPG = (
         ),
     ),
     Erratum(
+        title="One answer per prompt has no advantage",
+        rows=("EMA-alg3+group",),
+        printed=(
+            "Appendix A, algorithm 3, lines 5 and 12: one answer is sampled per prompt, and the advantage of "
+            "the details below is its reward less the mean reward of the prompt's answers."
+        ),
+        why=(
+            r"With one answer V is its own reward: A is 0, std(x) is 0/0, and nothing but the KL moves "
+            r"\theta."
+        ),
+        charitable=(
+            "The algorithm is an outline: line 12 leaves open how A is computed, and the details sample N "
+            "answers per prompt, with which the loop is right. So it is with a single answer and a V that "
+            "does not hold its reward, such as a critic's."
+        ),
+    ),
+    Erratum(
         title="The tail of the reverse form is subtracted",
         rows=("EMA-appA-sign",),
         printed=(
@@ -155,23 +172,5 @@ EMAPG = (
             "the estimator of that row."
         ),
         charitable="The estimator is right, and tables 6, 9 and 10 have the right f.",
-    ),
-    Erratum(
-        title="One name stands for several generators",
-        rows=("EMA-f-normalisation",),
-        printed=(
-            "Tables 5, 6, 9 and 10, column f(t): Pearson, squared Hellinger and the two KLs are not the "
-            r"same functions in all of them, nor is the family with \alpha."
-        ),
-        why=(
-            r"A factor in f is a factor in \beta, so that one \beta means several strengths under one "
-            r"name; t log t is the reverse KL in tables 5 and 6 and the forward KL in 9 and 10; and \alpha "
-            "in table 5 is another parameter than in the other tables."
-        ),
-        charitable=(
-            "The source nowhere says that a name stands for one f: each table prints the f that it uses. "
-            "Apart from table 5's Neyman and the KL labels the differences are factors, multiples of t - "
-            r"1, which leave a divergence as it is, and the parameter \alpha."
-        ),
     ),
 )

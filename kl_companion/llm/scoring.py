@@ -47,8 +47,15 @@ def _row_by_row(model: Any, samples: Samples) -> torch.Tensor:
     if not bool(samples.prompt_mask.all()):  # padding on the right is invisible to what comes before it
         mask = torch.cat([samples.prompt_mask, samples.attention_mask[:, :-1]], -1)
         options = {"attention_mask": mask, "position_ids": positions(mask)}
-    logits = model(tokens, use_cache=False, logits_to_keep=length, **options).logits
-    return logits[:, -length:]
+    return model(tokens, use_cache=False, logits_to_keep=_last(tokens, length), **options).logits
+
+
+def _last(tokens: torch.Tensor, count: int) -> torch.Tensor:
+    """The last positions, as indices: a slice is a view, whose product rounds otherwise for frozen weights.
+
+    Then a policy would differ from its own frozen copy, by 1e-6, which Adam turns into steps of full size.
+    """
+    return torch.arange(tokens.shape[1] - count, tokens.shape[1], device=tokens.device)
 
 
 def _first_of_each_prompt(samples: Samples) -> torch.Tensor:
@@ -76,12 +83,13 @@ def _with_shared_prompts(model: Any, samples: Samples, alone: torch.Tensor) -> t
         width = samples.prompt_mask.shape[1]
         first = {"attention_mask": mask[alone, :width], "position_ids": positions(mask)[alone, :width]}
         rest = {"attention_mask": mask, "position_ids": positions(mask)[:, width:]}
-    out = model(samples.prompt_tokens[alone], use_cache=True, logits_to_keep=1, **first)
+    prompts = samples.prompt_tokens[alone]
+    out = model(prompts, use_cache=True, logits_to_keep=_last(prompts, 1), **first)
     belongs = alone.cumsum(0) - 1
     cache = out.past_key_values
     cache.batch_select_indices(belongs)
     after = model(samples.tokens[:, :-1], past_key_values=cache, use_cache=True, **rest).logits
-    return torch.cat([out.logits[:, -1:][belongs], after], 1)
+    return torch.cat([out.logits[belongs], after], 1)
 
 
 def completion_logp(model: Any, samples: Samples, *, temperature: float = 1.0) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from kl_companion.llm.generation import Samples, generate
-from kl_companion.llm.models import LanguageModel, tiny_model
+from kl_companion.llm.models import LanguageModel, frozen_copy, tiny_model
 from kl_companion.llm.scoring import _row_by_row, completion_logits
 from kl_companion.llm.tasks import Example, Task
 from kl_companion.llm.tokenizers import character_tokenizer
@@ -97,3 +97,14 @@ def test_recomputed_activations_have_no_cache_to_share() -> None:
     lm.model.activation_checkpointing_enable()
     for a, b in zip(gradients(lm, completion_logits(lm.model, samples)), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("examples", [[Example("12345=", "")] * 32, [Example("9=", ""), *EQUAL] * 8])
+@pytest.mark.parametrize("n", [1, 8], ids=["row by row", "shared"])
+def test_a_frozen_copy_rounds_as_its_policy_does(examples, n) -> None:
+    """Else the KL of a policy to itself has a gradient of 1e-6, and Adam's first step is a full one."""
+    lm = tiny_model(character_tokenizer(DIGITS), hidden=64, layers=2)
+    lm.model.requires_grad_(True)
+    samples = generate(lm, TASK, examples, n=n, generator=torch.Generator().manual_seed(1))
+    policy, copy = (completion_logits(x.model, samples).detach() for x in (lm, frozen_copy(lm)))
+    assert torch.equal(policy, copy)

@@ -17,16 +17,19 @@ from tests.sabotage import everywhere, forget
 KINDS = {"sign", "factor"}
 # one task and two heads of the synthetic sweep instead of sixteen and seven
 SMALLER = ("EMA-fig4", "EMA-G2-unbiased")
-# rows of which one mutant is enough: they share all but the sets of tokens with EMA-eq25-26 and EMA-eq27;
-# and one whose printed error has the corrected one in it, so that a changed sign moves both
+# rows of which one mutant is enough: they share all but the sets of tokens with EMA-eq25-26 and EMA-eq27
 ONE = (
     *("EMA-abstract-topk", "EMA-alg1", "EMA-alg2", "EMA-5.3-anyset", "EMA-fig2"),
-    *("EMA-tab1-TopkR", "EMA-tab1-TopkF", "TM-4.2-notoken-cv"),
+    *("EMA-tab1-TopkR", "EMA-tab1-TopkF"),
 )
 # rows whose corrected form the mutators do not reach alone: (statement, its text, the text of the mutant)
 BY_HAND = {
     # a direction: any positive factor is right
     "TM-2.2-sign": [("descending_minus_the_estimate_minimizes_the_kl", "(1, -1)", "(1, 1)")],
+    # a mean of zero: signs and factors leave it, another estimator does not
+    "TM-eq2-parameters": [
+        ("differentiated_in_the_parameters_of_the_policy", "field('k1', problem)", "field('k3', problem)")
+    ],
     # printed and corrected form are one expression, run through twice
     "TM-4.1-eqref": [("reduced_gradient_is_not_equation_four", "('k2', 'k3')", "('k2', 'k1')")],
     "TM-3.1-constant": [

@@ -48,7 +48,7 @@ def top_k(direction: str, k: int, weighted: bool, rollout: Rollout) -> torch.Ten
 
 def _sampled(kind: str) -> Setting:
     terms: Terms = partial(sampled, kind)
-    clamped = "Beyond the clamp of k3 the weight of a token is 10 and pushes it away from the reference."
+    clamped = "Where k3 is clamped the weight is 10: a token with ref > pi is pushed away from the reference."
     return in_loss(
         f"ema_pg.{kind}",
         f"kl_loss_type={kind}",

@@ -1,8 +1,8 @@
 """NeMo-RL: a formula, because its package on the registry is a placeholder.
 
-Every estimator is multiplied by a ratio that keeps its gradient, and then clamped: pi / sg(pi), or the ratio to
-the policy that generated. Where the log-ratio is clamped the weight is detached too, so that such tokens are
-left alone.
+Every estimator is multiplied by a ratio that keeps its gradient, and then clamped: by pi / sg(pi), or by the
+ratio to the policy that generated. Where the log-ratio is clamped the weight is detached too, so that such
+tokens are left alone.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Literal, NamedTuple
 
 import torch
@@ -23,25 +24,23 @@ from kl_companion.checks import unknown_name
 from kl_companion.frameworks.installed import Place, Unavailable, find, installed_version, line_of
 from kl_companion.rollout import Rollout
 
-FRAMEWORKS: dict[str, str] = {
-    name: f"kl_companion.frameworks.{name}"
-    for name in (
-        "trl",
-        "verl",
-        "openrlhf",
-        "liger",
-        "nemo_rl",
-        "open_instruct",
-        "slime",
-        "prime_rl",
-        "areal",
-        "roll",
-        "skyrl",
-        "ema_pg",
-        "torchtune",
-        "unsloth",
-        "tinker",
-    )
+# each name is written out: what decides whether a table is stale reads these lines
+FRAMEWORKS: dict[str, Callable[[], ModuleType]] = {
+    "trl": lambda: import_module("kl_companion.frameworks.trl"),
+    "verl": lambda: import_module("kl_companion.frameworks.verl"),
+    "openrlhf": lambda: import_module("kl_companion.frameworks.openrlhf"),
+    "liger": lambda: import_module("kl_companion.frameworks.liger"),
+    "nemo_rl": lambda: import_module("kl_companion.frameworks.nemo_rl"),
+    "open_instruct": lambda: import_module("kl_companion.frameworks.open_instruct"),
+    "slime": lambda: import_module("kl_companion.frameworks.slime"),
+    "prime_rl": lambda: import_module("kl_companion.frameworks.prime_rl"),
+    "areal": lambda: import_module("kl_companion.frameworks.areal"),
+    "roll": lambda: import_module("kl_companion.frameworks.roll"),
+    "skyrl": lambda: import_module("kl_companion.frameworks.skyrl"),
+    "ema_pg": lambda: import_module("kl_companion.frameworks.ema_pg"),
+    "torchtune": lambda: import_module("kl_companion.frameworks.torchtune"),
+    "unsloth": lambda: import_module("kl_companion.frameworks.unsloth"),
+    "tinker": lambda: import_module("kl_companion.frameworks.tinker"),
 }
 
 
@@ -142,7 +141,7 @@ def framework(name: str) -> Framework:
     """The framework of this name; ValueError for an unknown one."""
     if name not in FRAMEWORKS:
         raise unknown_name("framework", name, FRAMEWORKS)
-    found: Framework = import_module(FRAMEWORKS[name]).FRAMEWORK
+    found: Framework = FRAMEWORKS[name]().FRAMEWORK
     return found
 
 

@@ -157,10 +157,10 @@ def explanation(case: Case) -> dict[str, float]:
 def _said(case: Case) -> tuple[str, str]:
     """(objective, coefficient) of a case in words of a table."""
     if case.zero:
-        return "nothing", ""
+        return "nothing", "none"
     found = sorted(explanation(case).items(), key=lambda item: (-item[1], item[0]))
     if not found:
-        return "unnamed", ""
+        return "unnamed", "none"
     return " + ".join(n for n, _ in found), ", ".join(f"{c:.6g}" for _, c in found)
 
 
@@ -185,17 +185,18 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
         same = _said(fixed[case.condition[::2]])
         condition = "lengths vary or not"
         if same != (objective, coefficient):
-            condition = f"lengths vary; where they do not: {' x '.join(x for x in same[::-1] if x)}"
+            condition = f"lengths vary; where they do not: {' x '.join(x for x in same[::-1] if x != 'none')}"
         yield {
             "setting": chosen.name,
             "sampling": "off-policy" if case.condition.off_policy else "on-policy",
             "scale": case.condition.scale,
-            "framework": known.title,
+            "framework": known.name,
+            "title": known.title,
             "version": known.version,
             "kind": "installed" if known.distribution else "formula",
             "where": chosen.where,
             "option": chosen.option,
-            "default": chosen.default,
+            "default": chosen.default or "no",
             "placement": chosen.placement,
             "level": chosen.level,
             "aggregation": chosen.aggregation,
@@ -204,7 +205,7 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "condition": condition,
             "residual": case.residual,
             "curl": case.curl,
-            "zero_gradient": zone_words(verdict.dead),
+            "zero_gradient": zone_words(verdict.dead) or "nowhere",
             "remedy": remedy_words(known),
         }
 

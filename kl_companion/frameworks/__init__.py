@@ -1,0 +1,1 @@
+"""Training frameworks: what their KL terms optimize, and this package's estimators inside their trainers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -192,7 +192,9 @@ def estimates(entry: Estimator, rollout: Rollout, *, tail_weight: torch.Tensor |
     missing = [x for x in ("logits", "ref_logits") if getattr(rollout, x) is None]
     divergence = _exact_divergence(entry)
     options = {} if tail_weight is None else {"tail_weight": tail_weight}
-    if missing or (divergence is None and not _has_kernel(entry)):
+    fn = entry.fn
+    has_kernel = isinstance(fn, TopK) and fn.k is not None and fn.tail and fn.head_from != "sampler"
+    if missing or (divergence is None and not has_kernel):
         return per_token(entry, rollout, **options)
     inside = rollout.completion_mask.bool()
     logits, ref_logits = rollout.logits[inside], rollout.ref_logits[inside]  # type: ignore[index]
@@ -200,9 +202,7 @@ def estimates(entry: Estimator, rollout: Rollout, *, tail_weight: torch.Tensor |
         values = fused_f_divergence(divergence, logits, ref_logits)
     else:
         weight = None if tail_weight is None else tail_weight[inside]
-        values = _top_k(
-            entry.fn, logits, ref_logits, rollout.tokens[inside], rollout.ref_logp[inside], weight
-        )
+        values = _top_k(fn, logits, ref_logits, rollout.tokens[inside], rollout.ref_logp[inside], weight)
     return values.new_zeros(inside.shape).masked_scatter(inside, values)
 
 
@@ -214,24 +214,19 @@ def _exact_divergence(entry: Estimator) -> str | None:
     return entry.target if ours and entry.inputs == "vocab" else None
 
 
-def _has_kernel(entry: Estimator) -> bool:
-    fn = entry.fn
-    return isinstance(fn, TopK) and fn.k is not None and fn.tail and fn.head_from != "sampler"
-
-
 def _top_k(
-    choices: TopK,
+    choices: Any,
     logits: torch.Tensor,
     ref_logits: torch.Tensor,
     tokens: torch.Tensor,
     ref_logp: torch.Tensor,
     tail_weight: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The kernel on rows [rows, vocab] under the mask, [rows]."""
-    if choices.k > logits.shape[-1]:  # type: ignore[operator]
+    """The kernel of a `TopK` on rows [rows, vocab] under the mask, [rows]."""
+    if choices.k > logits.shape[-1]:
         raise ValueError(f"k is {choices.k}, expected at most {logits.shape[-1]}, the size of the vocabulary")
     scores = logits if choices.head_from == "policy" else ref_logits
-    head = scores.detach().topk(choices.k, dim=-1).indices  # type: ignore[arg-type]
+    head = scores.detach().topk(choices.k, dim=-1).indices
     return fused_top_k_f_divergence(
         choices.divergence,
         logits,

@@ -114,6 +114,8 @@ class GRPOTrainer(_Stock):
             ``importance_sampling_level`` that knows one advantage per sequence.
     """
 
+    beta: float
+
     def __init__(
         self,
         model: Any,
@@ -123,8 +125,9 @@ class GRPOTrainer(_Stock):
         kl: str | Estimator | KLTerm | None = None,
         **options: Any,
     ) -> None:
-        self.kl = None if kl is None else as_term(kl)
-        self._listening, self._scored = False, None
+        self.kl: Any = None if kl is None else as_term(kl)  # a KLTerm wherever a method below reads it
+        self._listening = False
+        self._scored: _Scored | None = None
         if self.kl is not None:
             _check_settings(self.kl, args)
         super().__init__(model, reward_funcs, args, *others, **options)
@@ -359,8 +362,15 @@ def _on_rows(
     rows = mask.any(-1)
     if not rows.any():
         return logp * 0.0
-    parts = (tokens, mask, logp, ref_logp, behavior_logp)
-    chosen = [x if x is None or rows.all() else x[rows] for x in (*parts, logits, ref_logits)]
-    rollout = Rollout(*chosen[:5], logits=chosen[5], ref_logits=chosen[6])
-    x = what(term, rollout)
+    given = {
+        "tokens": tokens,
+        "completion_mask": mask,
+        "logp": logp,
+        "ref_logp": ref_logp,
+        "behavior_logp": behavior_logp,
+        "logits": logits,
+        "ref_logits": ref_logits,
+    }
+    chosen: Any = {name: x if x is None or rows.all() else x[rows] for name, x in given.items()}
+    x = what(term, Rollout(**chosen))
     return x if rows.all() else x.new_zeros(mask.shape).index_put((rows,), x)

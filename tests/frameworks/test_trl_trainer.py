@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 import trl
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from kl_companion.frameworks.kl_term import KLTerm
 from kl_companion.frameworks.trl_trainer import GRPOTrainer, ema_anchor
-from kl_companion.llm.models import save_model, tiny_model
+from kl_companion.llm.models import LanguageModel, save_model, tiny_model
 from kl_companion.llm.tokenizers import character_tokenizer
 from tests.frameworks.trl_tiny import reward, settings, weights, with_sgd
 
@@ -98,12 +99,13 @@ def log_probs(model: Any, ids: torch.Tensor, attention: torch.Tensor) -> torch.T
     return logp.gather(-1, ids[:, -T:].unsqueeze(-1)).squeeze(-1)
 
 
-def whole(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+def whole(model: Any, inputs: dict[str, Any], temperature: float = 1.0) -> torch.Tensor:
     """Log-probs over the vocabulary at every position of the completion, [batch, seq, vocab]."""
     ids, attention = (
         torch.cat([inputs[f"prompt_{x}"], inputs[f"completion_{x}"]], 1) for x in ("ids", "mask")
     )
-    return model(input_ids=ids, attention_mask=attention).logits[:, -T - 1 : -1].log_softmax(-1)
+    logits = model(input_ids=ids, attention_mask=attention).logits[:, -T - 1 : -1] / temperature
+    return logits.log_softmax(-1)
 
 
 def step(trainer: Any, inputs: dict[str, Any], kl: KLTerm | None, **changes: Any) -> torch.Tensor:
@@ -120,7 +122,9 @@ def step(trainer: Any, inputs: dict[str, Any], kl: KLTerm | None, **changes: Any
         trainer.kl = kept
         for name, value in before.items():
             setattr(trainer, name, value)
-    return torch.cat([loss.detach().view(1), *(p.grad.flatten() for p in trainer.model.parameters())])
+    return torch.cat(
+        [loss.detach().view(1), *(p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None)]
+    )
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -214,7 +218,12 @@ def by_hand(trainer: Any, inputs: dict[str, Any], per_token: Any) -> torch.Tenso
     ref_logp_all = whole(trainer.ref_model, inputs).detach()
     total = (per_token(logp_all, ref_logp_all) * mask).sum()
     total.backward()
-    return torch.cat([total.detach().view(1), *(p.grad.flatten() for p in trainer.model.parameters())])
+    return torch.cat(
+        [
+            total.detach().view(1),
+            *(p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None),
+        ]
+    )
 
 
 def taken(x: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
@@ -274,6 +283,49 @@ def test_the_ratio_is_that_of_the_policy_that_sampled(trainer: Any, inputs: dict
     assert close(KLTerm("k2", clip=(0.0, 1.2)), weighted("token", 1.2))
     assert close(KLTerm("k2", level="sequence"), weighted("sequence"))
     assert not close(KLTerm("k2", importance=None), weighted("token"))
+
+
+@pytest.fixture
+def experts(tmp_path: Path) -> Path:
+    """A folder with a tiny mixture of experts, whose loss has a term of its own."""
+    tokenizer = character_tokenizer("0123456789=")
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        moe_intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        router_aux_loss_coef=0.1,
+        pad_token_id=0,
+        eos_token_id=2,
+    )
+    save_model(LanguageModel(transformers.Qwen3MoeForCausalLM(config), tokenizer), tmp_path / "start")
+    return tmp_path / "start"
+
+
+@pytest.mark.parametrize("kind", ["start", "experts"])
+def test_a_forward_with_logits_scores_as_the_fused_one(
+    kind: str, inputs: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    """Log-probs, entropy and the experts' loss, at another temperature: without the KL the stock numbers."""
+    made = make(request.getfixturevalue(kind), kl="exact_kl", temperature=0.7, entropy_coef=0.1)
+    made.model.train()
+    made.current_gradient_accumulation_steps = 1
+    assert made.aux_loss_enabled == (kind == "experts")
+    wanted = step(made, inputs, None, beta=0.0)
+    assert apart(step(made, inputs, KLTerm("exact_kl"), beta=0.0), wanted) < 1e-6
+    with torch.no_grad():
+        for weight in made.ref_model.parameters():
+            weight.mul_(0.5)
+        p, q = (whole(m, inputs, 0.7) for m in (made.model, made.ref_model))
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        kl = ((p.exp() * (p - q)).sum(-1) * mask).sum() / mask.sum()
+    step(made, inputs, KLTerm("exact_kl"))
+    assert made._metrics["train"]["kl"][-1] == pytest.approx(kl.item(), rel=1e-5)
 
 
 # -- the penalty in the reward -------------------------------------------------------------------------------

@@ -8,10 +8,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import importlib.util
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ import trl
 from accelerate import Accelerator
 from safetensors.torch import load_file
 
+from kl_companion.frameworks import trl_trainer
 from kl_companion.frameworks.kl_term import KLTerm
 from kl_companion.frameworks.trl_trainer import GRPOTrainer, ema_anchor
 from kl_companion.llm.models import LanguageModel, save_model, tiny_model
@@ -255,6 +259,8 @@ def test_a_top_k_estimator_is_a_head_and_a_weighted_tail(trainer: Any, inputs: d
 
     wanted = by_hand(trainer, inputs, head_and_tail)
     assert apart(added(trainer, inputs, KLTerm("top_k_reverse_kl(4)")), wanted) < 1e-4
+    inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"] - 1  # of an anchor that has moved since
+    assert apart(added(trainer, inputs, KLTerm("top_k_reverse_kl(4)")), wanted) < 1e-4
     with pytest.raises(ValueError, match="k is 99, expected at most 14"):
         step(trainer, inputs, KLTerm("top_k_reverse_kl(99)"))
 
@@ -462,10 +468,18 @@ def test_two_processes_stay_together(start: Path, tmp_path: Path) -> None:
         str(tmp_path),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    log = tmp_path / "log.txt"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdout=stream, stderr=stream, start_new_session=True
+        )
+        try:
+            status: int | None = process.wait(timeout=150)
+        except subprocess.TimeoutExpired:  # processes that wait for each other
+            os.killpg(process.pid, signal.SIGTERM)  # the launcher ends them
+            process.wait(timeout=30)
+            status = None
+    assert status == 0, f"status {status}:\n{log.read_text()[-4000:]}"
     before = load_file(start / "model.safetensors")
     for name in ("loss", "reward"):
         first, second = (load_file(tmp_path / f"{name}-{rank}.safetensors") for rank in (0, 1))
@@ -519,18 +533,31 @@ def test_a_model_without_logits_is_refused(
     trainer.kl = KLTerm("k2")
 
 
-def test_without_trl_the_extra_is_named() -> None:
-    code = (
-        "import sys; sys.modules['trl'] = None\n"
-        "import kl_companion.frameworks, kl_companion.frameworks.kl_term\n"
-        "try:\n    import kl_companion.frameworks.trl_trainer\n"
-        "except ImportError as error:\n    print(error)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
-    )
-    assert "pip install 'kl-companion[trl]' (trl 1.16.0 is known to work)" in said.stdout
+def again() -> ModuleType:
+    """The trainer's module, executed once more."""
+    spec = importlib.util.spec_from_file_location("again", trl_trainer.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_trl_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trl", None)
+    with pytest.raises(
+        ImportError, match=r"needs trl.*'kl-companion\[trl\]' \(trl 1\.16\.0 is known to work\)"
+    ):
+        again()
+
+
+def test_another_version_of_trl_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl, "__version__", "9.9.9")
+    with pytest.warns(UserWarning, match=r"trl is 9\.9\.9; .* compared with the stock trainer of 1\.16\.0"):
+        again()
+    monkeypatch.setattr(trl, "GRPOTrainer", object)
+    with pytest.raises(ImportError, match=r"trl 9\.9\.9 has no GRPOTrainer\._compute_loss.*trl==1\.16\.0"):
+        again()
 
 
 @pytest.mark.parametrize(("decay", "period"), [(1.0, 1), (-0.1, 1), (0.9, 0)])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from kl_companion.llm.tokenizers import character_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / ".audit" / "verl" / "trainer" / "ppo" / "core_algos.py"
+NAME = "kl_companion.frameworks.verl_register"
 INSTALL = ".venv/bin/python -m pip install --no-deps --target .audit -r requirements-audit.lock"
 
 
@@ -165,28 +166,24 @@ def test_another_version_is_named() -> None:
         verl_register.register(ModuleType("verl.trainer.ppo.core_algos"))
 
 
-def said(code: str, *folders: Path, **more: str) -> str:
-    path = os.pathsep.join(map(str, (ROOT, *folders)))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path, **more},
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+@pytest.fixture
+def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """As in a process that has imported neither verl nor the module that registers."""
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "verl"}
+    for name in [*before, NAME]:
+        monkeypatch.delitem(sys.modules, name)
+    yield monkeypatch
+    for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
+        del sys.modules[name]
 
 
-def test_verl_loads_the_module_by_its_environment_variable(tmp_path: Path) -> None:
-    """In a package laid out as verl's, whose start imports what the variable names, as verl's does.
-
-    A second one, which needs a package that is missing, leaves the import of the module alone.
-    """
-    library = ROOT / ".audit" / "verl" / "utils" / "import_utils.py"
-    package = tmp_path / "whole" / "verl"
+def test_verl_loads_the_module_by_its_environment_variable(
+    afresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a package laid out as verl's, whose start imports what the variable names, as verl's does."""
+    package = tmp_path / "verl"
     (package / "trainer" / "ppo").mkdir(parents=True)
+    library = ROOT / ".audit" / "verl" / "utils" / "import_utils.py"
     start = ["import importlib, os", source_of(library, "import_external_libs")]
     start += ['import_external_libs(os.environ["VERL_USE_EXTERNAL_MODULES"].split(","))']
     (package / "__init__.py").write_text("\n\n".join(start))
@@ -194,25 +191,22 @@ def test_verl_loads_the_module_by_its_environment_variable(tmp_path: Path) -> No
         (folder / "__init__.py").write_text("")
     functions = source_of(FILE, "kl_penalty", "kl_penalty_forward")
     (package / "trainer" / "ppo" / "core_algos.py").write_text("import torch\n\n" + functions)
-    code = (
-        "import torch\n"
-        "from verl.trainer.ppo.core_algos import kl_penalty\n"
-        "print(kl_penalty(torch.tensor([-1.0]), torch.tensor([-3.0]), 'k4').item())"
-    )
-    name = "kl_companion.frameworks.verl_register"
-    assert float(said(code, tmp_path / "whole", VERL_USE_EXTERNAL_MODULES=name)) == 2
+    afresh.syspath_prepend(tmp_path)
+    afresh.setenv("VERL_USE_EXTERNAL_MODULES", NAME)
+    module = import_module("verl.trainer.ppo.core_algos")
+    assert module.kl_penalty(torch.tensor([-1.0]), torch.tensor([-3.0]), "k4").item() == 2
 
-    broken = tmp_path / "broken" / "verl"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("import a_package_that_is_missing")
-    code = (
-        f"import sys, {name} as it\n"
-        "for _ in range(2):  # where verl is broken, and where it is missing\n"
-        "    try:\n        it.register()\n"
-        "    except ImportError as error:\n        print(error)\n"
-        f"    sys.path = [folder for folder in sys.path if folder != {str(broken.parent)!r}]\n"
-    )
-    first, second = said(code, broken.parent).splitlines()
-    wanted = "which is not installed: pip install 'verl==0.9.1' (the version known to work)"
-    assert first == f"registering estimators in verl needs a_package_that_is_missing, {wanted}"
-    assert second == f"registering estimators in verl needs verl, {wanted}"
+
+def test_without_verl_it_is_imported_and_says_so_when_used(
+    afresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl" / "__init__.py").write_text("import a_package_that_is_missing")
+    wanted = r", which is not installed: pip install 'verl==0\.9\.1' \(the version known to work\)"
+    with afresh.context() as broken:
+        broken.syspath_prepend(tmp_path)
+        module = import_module(NAME)
+        with pytest.raises(ImportError, match="in verl needs a_package_that_is_missing" + wanted):
+            module.register()
+    with pytest.raises(ImportError, match="in verl needs verl" + wanted):
+        module.register()

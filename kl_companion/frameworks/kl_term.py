@@ -43,7 +43,8 @@ class KLTerm:
         ratio: ``"detached"``, or ``"attached"``: kept in the graph, on-policy too.
         clip: (lowest, highest) ratio, or None.
         credit: In the reward at level ``"token"``: discount of the costs of later tokens. 1 charges the whole
-            future (the gradient of the sequence KL), 0 the token's own cost (the token-level gradient).
+            future (with ``"k1"`` the gradient of the sequence KL), 0 the token's own cost (the token-level
+            one). The exact cost of a token does not depend on the token, so it charges those before it only.
 
     Raises:
         ValueError: an unknown estimator or choice, or choices that do not go together.
@@ -60,6 +61,7 @@ class KLTerm:
     credit: float = 1.0
 
     def __post_init__(self) -> None:
+        entry = self.entry  # an unknown one is refused first
         check_choice("placement", self.placement, PLACEMENTS)
         check_choice("level", self.level, LEVELS)
         check_choice("ratio", self.ratio, RATIOS)
@@ -67,6 +69,11 @@ class KLTerm:
             check_choice("importance", self.importance, ("auto", *SCOPES))
         if not 0 <= self.credit <= 1:
             raise ValueError(f"credit is {self.credit}, expected a number from 0 to 1")
+        if self.credit == 0 and entry.inputs == "vocab":
+            raise ValueError(
+                f"credit=0 got {entry.name!r}, whose cost of a token is the same whatever the token: its "
+                "gradient is zero, expected credit above 0, a sampled estimator or placement='loss'"
+            )
         weighted = f"importance={self.importance!r}, ratio={self.ratio!r}, clip={self.clip}"
         if self.credit != 1 and (self.placement, self.level) != ("reward", "token"):
             raise ValueError(

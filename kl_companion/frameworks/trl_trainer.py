@@ -13,9 +13,10 @@ loss, its `loss_type`, masks, clipping and gradient accumulation are TRL's code,
   `use_bias_correction_kl=False`.
 * In the reward its value is taken when completions are scored, compared with the mean of the group as TRL
   compares rewards, and subtracted from the advantages *after* TRL has divided those by a standard deviation
-  (`scale_rewards`): beta weighs as much as it does in the loss, for any `scale_rewards`. The expected
-  gradient is that of E[reward] - beta KL where rewards are not scaled (`scale_rewards="none"`), times the
-  (G - 1)/G of a group mean that counts the completion itself.
+  (`scale_rewards`): beta weighs as much as it does in the loss, for any `scale_rewards`. With
+  `scale_rewards="none"` and a `loss_type` that weighs all tokens alike (`"dr_grpo"`, `"luspo"`) the expected
+  gradient is that of E[reward] - beta KL of sequences, times the (G - 1)/G of a group mean that counts the
+  completion itself. PPO's clip acts on the sum, as in every trainer with a KL in the reward.
 * Estimators of whole distributions need logits, which TRL's fused head does not give. In the loss the
   policy's forward is then a plain one instead of the fused one, and holds the logits of the completions,
   [batch, seq, vocab]; the reference takes one more forward, without gradient, for every part of a step.

@@ -105,10 +105,8 @@ def _core_algos() -> Any:
         ) from error
 
 
-if (
-    "verl" in sys.modules
-):  # verl is importing this module, or was there before: what goes wrong is for the user
-    register()
+if "verl" in sys.modules:
+    register()  # verl is importing this module, or was there before: what goes wrong is for the user to see
 elif find_spec("verl") is not None:
     with suppress(ImportError):  # verl cannot be imported, so nothing runs that would miss the estimators
         register()

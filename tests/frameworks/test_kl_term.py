@@ -86,7 +86,7 @@ def test_penalties_are_those_of_kl_reward(name: str) -> None:
     assert (penalties(term, costs, MASK) - kl_reward(made, name, beta=1.0)).abs().max() < 1e-12
     each = kl_reward(made, name, beta=1.0, level="token")
     assert (costs - each).abs().max() < 1e-12
-    for discount in (0.0, 0.5, 1.0):
+    for discount in (0.1, 0.5, 1.0):
         term = KLTerm(name, "reward", credit=discount)
         assert (penalties(term, costs, MASK) - credit(each, MASK, discount=discount)).abs().max() < 1e-12
 
@@ -107,11 +107,13 @@ def test_a_name_is_a_term_in_the_loss() -> None:
     ("choices", "message"),
     [
         ({"estimator": "exact_k"}, "Did you mean 'exact_kl'"),
+        ({"estimator": "k33", "placement": "reward"}, "unknown estimator 'k33'"),
         ({"placement": "both"}, "unknown placement 'both'"),
         ({"level": "word"}, "unknown level"),
         ({"ratio": "both"}, "unknown ratio"),
         ({"importance": "both"}, "unknown importance"),
         ({"placement": "reward", "credit": 1.5}, "credit is 1.5"),
+        ({"estimator": "exact_kl", "placement": "reward", "credit": 0.0}, "its gradient is zero"),
         ({"credit": 0.5}, "expected 'reward' and 'token'"),
         ({"placement": "reward", "importance": "token"}, "the policy gradient brings its own ratio"),
         ({"placement": "reward", "clip": (0.0, 2.0)}, "the policy gradient brings its own ratio"),

@@ -177,24 +177,35 @@ def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         del sys.modules[name]
 
 
-def test_verl_loads_the_module_by_its_environment_variable(
-    afresh: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """In a package laid out as verl's, whose start imports what the variable names, as verl's does."""
-    package = tmp_path / "verl"
+def like_verl(folder: Path, functions: str) -> None:
+    """A package laid out as verl's, whose start imports what the variable names, as verl's does."""
+    package = folder / "verl"
     (package / "trainer" / "ppo").mkdir(parents=True)
     library = ROOT / ".audit" / "verl" / "utils" / "import_utils.py"
     start = ["import importlib, os", source_of(library, "import_external_libs")]
     start += ['import_external_libs(os.environ["VERL_USE_EXTERNAL_MODULES"].split(","))']
     (package / "__init__.py").write_text("\n\n".join(start))
-    for folder in (package / "trainer", package / "trainer" / "ppo"):
-        (folder / "__init__.py").write_text("")
-    functions = source_of(FILE, "kl_penalty", "kl_penalty_forward")
+    for inner in (package / "trainer", package / "trainer" / "ppo"):
+        (inner / "__init__.py").write_text("")
     (package / "trainer" / "ppo" / "core_algos.py").write_text("import torch\n\n" + functions)
+
+
+def test_verl_loads_the_module_by_its_environment_variable(
+    afresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    like_verl(tmp_path, source_of(FILE, "kl_penalty", "kl_penalty_forward"))
     afresh.syspath_prepend(tmp_path)
     afresh.setenv("VERL_USE_EXTERNAL_MODULES", NAME)
     module = import_module("verl.trainer.ppo.core_algos")
     assert module.kl_penalty(torch.tensor([-1.0]), torch.tensor([-3.0]), "k4").item() == 2
+
+
+def test_a_verl_that_cannot_be_extended_does_not_start(afresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    like_verl(tmp_path, "")
+    afresh.syspath_prepend(tmp_path)
+    afresh.setenv("VERL_USE_EXTERNAL_MODULES", NAME)
+    with pytest.raises(ImportError, match="core_algos has no kl_penalty_forward"):
+        import_module("verl")
 
 
 def test_without_verl_it_is_imported_and_says_so_when_used(

@@ -25,10 +25,11 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from kl_companion.frameworks import trl_trainer
-from kl_companion.frameworks.kl_term import KLTerm
+from kl_companion.frameworks.kl_term import KLTerm, penalties, token_costs
 from kl_companion.frameworks.trl_trainer import GRPOTrainer, ema_anchor
 from kl_companion.llm.models import LanguageModel, save_model, tiny_model
 from kl_companion.llm.tokenizers import character_tokenizer
+from kl_companion.rollout import Rollout
 from tests.frameworks.trl_tiny import reward, settings, weights, with_sgd
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,12 +164,15 @@ def test_the_stock_estimator_gives_the_stock_loss_and_gradient(
 def test_k2_has_the_gradient_of_the_bias_corrected_default(
     trainer: Any, inputs: dict[str, Any], loss_type: str
 ) -> None:
-    """On-policy, sample by sample; the values differ."""
-    stock = step(trainer, inputs, None, loss_type=loss_type, beta=0.7)
-    for name in ("k2", "k3_plus_plus", "k4"):
-        ours = step(trainer, inputs, KLTerm(name), loss_type=loss_type, beta=0.7)
-        assert apart(ours[1:], stock[1:]) < 1e-6
-    assert apart(ours[:1], stock[:1]) > 1e-3
+    """Sample by sample, on-policy and then off-policy; K3++ has the value too."""
+    for old in (None, inputs["ref_per_token_logps"] - 0.3):
+        stale = {} if old is None else {"old_per_token_logps": old}
+        stock = step(trainer, {**inputs, **stale}, None, loss_type=loss_type, beta=0.7)
+        for name in ("k2", "k3_plus_plus", "k4"):
+            ours = step(trainer, {**inputs, **stale}, KLTerm(name), loss_type=loss_type, beta=0.7)
+            assert apart(ours[1:], stock[1:]) < 1e-6 * max(1, stock.abs().max())
+            if name != "k3_plus_plus":
+                assert apart(ours[:1], stock[:1]) > 1e-3
 
 
 def test_in_eval_nothing_is_accumulated(trainer: Any, inputs: dict[str, Any]) -> None:
@@ -387,6 +391,37 @@ def test_costs_are_taken_from_the_advantages(start: Path, name: str) -> None:
     assert apart(per_token["advantages"], wanted) < 1e-5
     assert total.abs().max() > 0.01
     assert made._metrics["train"]["kl"][-1] == pytest.approx((costs.sum() / mask.sum()).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_costs_in_the_advantages_have_the_gradient_of_the_sequence_kl(trainer: Any, level: Any) -> None:
+    """Over all completions of two tokens, each as often as the policy draws it, through TRL's own loss."""
+    pairs = torch.cartesian_prod(torch.arange(14), torch.arange(14))
+    count, prompt = len(pairs), torch.tensor([[5, 9]]).expand(len(pairs), -1)
+    ids = torch.cat([prompt, pairs], 1)
+
+    def scores(model: Any) -> torch.Tensor:
+        logp = model(input_ids=ids).logits[:, 1:3].log_softmax(-1)
+        return logp.gather(-1, pairs.unsqueeze(-1)).squeeze(-1)
+
+    ones, parameters = torch.ones_like(pairs), list(trainer.model.parameters())
+    logp, ref_logp = scores(trainer.model), scores(trainer.ref_model).detach()
+    kl = (logp.sum(-1).exp() * (logp - ref_logp).sum(-1)).sum()
+    wanted = torch.cat([g.flatten() for g in torch.autograd.grad(kl, parameters, retain_graph=True)])
+    term = KLTerm("k1", "reward", level)
+    costs = token_costs(term, Rollout(pairs, ones, logp, ref_logp))
+    weight = logp.detach().sum(-1).exp() * count
+    penalty = penalties(term, costs, ones)
+    batch = {
+        "prompt_ids": prompt,
+        "prompt_mask": torch.ones_like(prompt),
+        "completion_ids": pairs,
+        "completion_mask": ones,
+        "advantages": -penalty * (weight if level == "sequence" else weight.unsqueeze(-1)),
+    }
+    ours = step(trainer, batch, term, loss_type="dr_grpo")[1:] * 2 * trainer.max_completion_length
+    assert apart(ours, wanted) < 1e-5
+    assert wanted.abs().max() > 0.1
 
 
 def test_in_the_reward_the_loss_has_no_other_kl(start: Path) -> None:

@@ -1,13 +1,24 @@
-"""A tiny training of TRL on the CPU: its settings, its reward, its optimizer."""
+"""A tiny training of TRL on the CPU: its model, settings, reward and optimizer, and one step of its loss."""
 
 from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read by the libraries when they are imported
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from pathlib import Path
 from typing import Any
 
 import torch
+import trl
 from datasets import Dataset
-from trl import GRPOConfig
+
+from kl_companion.frameworks.kl_term import KLTerm
+from kl_companion.frameworks.trl_trainer import GRPOTrainer
+from kl_companion.llm.models import save_model, tiny_model
+from kl_companion.llm.tokenizers import character_tokenizer
 
 PROMPTS = ["12", "345=", "6", "7890", "1=", "2", "33", "404"]
 
@@ -38,7 +49,7 @@ def settings(folder: Path, **changes: Any) -> Any:
         "beta": 0.1,
         "seed": 3,
     }
-    return GRPOConfig(**{**chosen, **changes})
+    return trl.GRPOConfig(**{**chosen, **changes})
 
 
 def with_sgd(kind: Any, start: Path, args: Any, **options: Any) -> Any:
@@ -57,3 +68,40 @@ def with_sgd(kind: Any, start: Path, args: Any, **options: Any) -> Any:
 def weights(made: Any) -> dict[str, torch.Tensor]:
     """Parameters by name, detached."""
     return {name: p.detach() for name, p in made.model.named_parameters()}
+
+
+def save_start(folder: Path) -> Path:
+    """A random Qwen2 of 2,880 parameters and its tokenizer, from where TRL reads policy and reference."""
+    save_model(tiny_model(character_tokenizer("0123456789="), hidden=16, layers=1, heads=2), folder)
+    return folder
+
+
+def make(start: Path, stock: bool = False, kl: Any = None, **changes: Any) -> Any:
+    """A trainer of this package with that KL term, or TRL's own."""
+    options: dict[str, Any] = {} if stock else {"kl": kl}
+    kind = trl.GRPOTrainer if stock else GRPOTrainer
+    return with_sgd(kind, start, settings(start.parent / "out", **changes), **options)
+
+
+def step(trainer: Any, inputs: dict[str, Any], kl: KLTerm | None, **changes: Any) -> torch.Tensor:
+    """Loss and gradient of one batch, in one vector."""
+    before = {name: getattr(trainer, name) for name in changes}
+    kept, trainer.kl = trainer.kl, kl
+    for name, value in changes.items():
+        setattr(trainer, name, value)
+    try:
+        trainer.model.zero_grad()
+        loss = trainer._compute_loss(trainer.model, inputs)
+        loss.backward()
+    finally:
+        trainer.kl = kept
+        for name, value in before.items():
+            setattr(trainer, name, value)
+    return torch.cat(
+        [loss.detach().view(1), *(p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None)]
+    )
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference."""
+    return (a - b).abs().max().item()

@@ -36,10 +36,10 @@ book: $(STAMP)
 	@$(BIN)/jupyter-book build . -n -W --keep-going
 	@echo "==> The book is at $(PAGE)"
 
-test: $(STAMP)
+test: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/python tests/run.py
 
-tables: $(STAMP)
+tables: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/kl-companion table run --all
 
 bench: $(STAMP) $(AUDIT)/.installed
@@ -74,9 +74,9 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The one framework of requirements-audit.lock that the benchmark calls; the lock says why it is apart.
+# Frameworks whose functions are audited, and a peer of the benchmark; the lock says why they are apart.
 $(AUDIT)/.installed: requirements-audit.lock | $(STAMP)
-	@echo "==> Fetching Liger, a peer of the benchmark, into $(AUDIT)"
+	@echo "==> Fetching the frameworks whose functions are audited into $(AUDIT)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(AUDIT) \
-	  $$(grep '^liger-kernel==' requirements-audit.lock)
+	  -r requirements-audit.lock
 	@touch $@

@@ -13,7 +13,7 @@ from typing import Any
 
 from kl_companion.checks import unknown_name
 
-TOPICS = ("estimators", "divergences", "objectives", "tables", "claims")
+TOPICS = ("estimators", "divergences", "objectives", "frameworks", "tables", "claims")
 
 
 def _row(*cells: str) -> None:
@@ -37,6 +37,10 @@ def list_names(topic: str) -> int:
 
         for d in DIVERGENCES.values():
             _row(d.name, str(d.f), d.source)
+    elif topic == "frameworks":
+        from kl_companion.frameworks.printing import print_list
+
+        print_list()
     elif topic == "claims":
         from kl_companion.claims import register
 
@@ -140,8 +144,19 @@ def run_audit(args: argparse.Namespace) -> int:
     import torch
 
     from kl_companion.auditing import audit
+    from kl_companion.frameworks.printing import is_framework, print_audits
 
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
+    if is_framework(args.loss):
+        if args.level is not None or args.group_size != 1:
+            raise ValueError(f"{args.loss} got a level or a group size, expected none: a setting has its own")
+        return print_audits(
+            args.loss,
+            want=args.want,
+            off_policy=True if args.off_policy else None,
+            scale=args.scale,
+            progress=_progress(quiet=args.quiet),
+        )
     loss = load_function(args.loss) if ".py:" in args.loss else args.loss
     found = audit(
         loss,
@@ -258,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     deriver.add_argument("--latex", action="store_true", help="print LaTeX")
 
     auditor = verbs.add_parser("audit", help="which objective a loss descends")
-    auditor.add_argument("loss", help="a registered estimator, or path/file.py:function")
+    auditor.add_argument("loss", help="an estimator, path/file.py:function, or a framework's setting")
     auditor.add_argument(
         "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not descend it"
     )

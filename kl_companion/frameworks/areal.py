@@ -1,0 +1,67 @@
+"""AReaL: a formula, because its package does not import without its servers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
+from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.placing import ratio
+from kl_companion.frameworks.settings import Framework, Remedy
+from kl_companion.rollout import Rollout
+
+_CLAMP = 10.0
+_ACTOR = "areal/trainer/ppo/actor.py"
+
+
+def penalty(kind: str, rollout: Rollout) -> torch.Tensor:
+    """`KLEstimator` of the policy that sampled, [batch, seq]."""
+    return estimate(kind, rollout, of="sampler", output_clamp=_CLAMP)
+
+
+def distilled_alone(rollout: Rollout) -> torch.Tensor:
+    """Distillation without rewards: rho sg(log pi - log teacher), [batch, seq]."""
+    return (rollout.logp - rollout.ref_logp).detach() * ratio(rollout)
+
+
+def distilled_jointly(rollout: Rollout) -> torch.Tensor:
+    """Distillation beside rewards: the log-ratio itself is differentiated, [batch, seq]."""
+    return estimate("k1", rollout)
+
+
+FRAMEWORK = Framework(
+    name="areal",
+    title="AReaL",
+    distribution="",
+    versions=("commit cbff54d64 (2026-08-22, v2.0.0-55)",),
+    settings=(
+        *(
+            in_reward(
+                f"areal.reward_{kind}",
+                f"actor: kl_ctl=0.1, kl_estimator={kind}",
+                partial(penalty, kind),
+                Place("areal/utils/data.py", "KLEstimator"),
+                ahead=True,
+                default="of PPOActor" if kind == "k1" else "",
+                note="With discount and lambda of 1; normalization of advantages is left out.",
+            )
+            for kind in ("k1", "k2", "k3")
+        ),
+        in_loss(
+            "areal.distillation_joint",
+            "actor: rl_loss_weight=1.0 with a teacher",
+            distilled_jointly,
+            Place(_ACTOR, "grpo_loss_fn"),
+            default="of distillation (rl_loss_weight is 1.0 by default)",
+        ),
+        in_loss(
+            "areal.distillation_alone",
+            "actor: rl_loss_weight=0 with a teacher",
+            distilled_alone,
+            Place(_ACTOR, "grpo_loss_fn"),
+        ),
+    ),
+    remedy=Remedy(sequence="areal.reward_k1", token="areal.distillation_alone"),
+)

@@ -1,0 +1,80 @@
+"""Float64 where a framework casts to float32, so that an audit of its function is exact.
+
+Trainers cast log-probs up to float32 from the model's bfloat16. An audit works in float64 and explains a
+gradient to nine digits; there the same cast would round. `SinglesAsDoubles` reads "float32" as "float64" in
+every operation of torch. And what is added against division by zero, such as 1e-8 to a number of tokens,
+vanishes in float32 but not in float64: it is left out. Nothing else changes; the tests compare with the casts
+left in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kl_companion.rollout import Rollout
+
+_ops = torch.ops.aten
+_FACTORIES = (_ops.zeros.default, _ops.ones.default, _ops.empty.memory_format, _ops.full.default)
+_VANISHES = 3e-8  # half a unit in the last place of 1 in float32: added to a count it does nothing there
+_FIELDS = ("logp", "logits")
+
+
+def _double(x: Any) -> Any:
+    return torch.float64 if x is torch.float32 else x
+
+
+class SinglesAsDoubles(TorchDispatchMode):
+    """Inside it float32 means float64: in casts, in ``dtype=`` and in what makes new tensors.
+
+    A mode for operations and not for functions: `torch.autograd.grad` is itself a function, during which
+    torch would lay the latter aside, and frameworks cast in backward functions too.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call ``func`` with float64 in place of float32."""
+        given = {k: _double(v) for k, v in (kwargs or {}).items()}
+        if func is _ops.add.Tensor and isinstance(args[1], float) and 0 < args[1] < _VANISHES:
+            return func(args[0], 0.0, **given)
+        if func in _FACTORIES and given.get("dtype") is None:
+            given["dtype"] = torch.float64
+        return func(*(_double(a) for a in args), **given)
+
+
+def exactly(loss: Callable[[Rollout], torch.Tensor]) -> Callable[[Rollout], torch.Tensor]:
+    """The same loss in float64 throughout, its backward pass included.
+
+    A framework's own backward functions cast too, and they run after the loss has returned. So value and
+    gradient are taken here, inside the mode, and handed on together as a scalar that is linear around this
+    policy: exact for the first derivative, which is all that an audit asks for.
+    """
+
+    def wrapped(rollout: Rollout) -> torch.Tensor:
+        leaves = {
+            name: x.detach().requires_grad_()
+            for name in _FIELDS
+            if (x := getattr(rollout, name)) is not None and x.requires_grad
+        }
+        with SinglesAsDoubles():
+            value = loss(replace(rollout, **leaves))
+            if not value.requires_grad or not leaves:
+                return value
+            slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        total = value.detach()
+        for name, slope in zip(leaves, slopes, strict=True):
+            if slope is not None:
+                x = getattr(rollout, name)
+                total = total + (slope * (x - x.detach())).sum()
+        return total
+
+    return wrapped

@@ -1,0 +1,197 @@
+"""Find an installed framework, and load single functions out of its files without importing it.
+
+verl and OpenRLHF import Ray, DeepSpeed and more before their first formula is reached. The formulas
+themselves need only torch. So the file is parsed, the wanted functions and constants are cut out of the
+syntax tree (without decorators and annotations, which name what is not there) and compiled under the
+file's own name and line numbers: what runs is the installed text, and a traceback points into it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+# where `pip install --target` puts what cannot live beside the rest: the project's folder .audit
+AUDIT = Path(__file__).resolve().parents[2] / ".audit"
+LOCK = "python -m pip install --no-deps --target .audit -r requirements-audit.lock"
+
+
+class Unavailable(ValueError):
+    """A framework that is not installed, or in a version whose functions are not known to be the same."""
+
+
+class Distribution(NamedTuple):
+    """What is installed.
+
+    Attributes:
+        name: As the package registry has it.
+        version: The installed one.
+        root: The folder that holds its packages.
+    """
+
+    name: str
+    version: str
+    root: Path
+
+
+class Place(NamedTuple):
+    """Where a function stands: a file below the folder of the packages, and names inside it."""
+
+    file: str
+    function: str
+
+
+def paths() -> list[str]:
+    """Where distributions are looked for: the project's folder for audits, then ``sys.path``."""
+    return [str(AUDIT), *sys.path]
+
+
+def how_to_install(name: str) -> str:
+    """The command, or the extra, that brings a distribution."""
+    return "pip install 'kl-companion[trl]'" if name == "trl" else LOCK
+
+
+def installed_version(name: str) -> str | None:
+    """The version of a distribution that is installed, or None."""
+    for found in metadata.distributions(name=name, path=paths()):
+        return found.version
+    return None
+
+
+def find(name: str, versions: Sequence[str]) -> Distribution:
+    """The distribution ``name`` in one of the ``versions`` that are known to work.
+
+    Raises:
+        Unavailable: it is not installed, or in another version; the message says what to install.
+    """
+    known = ", ".join(versions)
+    for found in metadata.distributions(name=name, path=paths()):
+        if found.version not in versions:
+            raise Unavailable(
+                f"{name} is installed in version {found.version}, whose functions were not looked at; "
+                f"known to work: {known}. Install one of them: {how_to_install(name)}"
+            )
+        return Distribution(name, found.version, Path(str(found.locate_file(""))))
+    raise Unavailable(f"{name} is not installed (known to work: {known}). Install it: {how_to_install(name)}")
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def _named(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
+    """The function, class or constant of this name in a body."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+            return node
+    return None
+
+
+def _statement(distribution: Distribution, file: str, name: str) -> ast.stmt:
+    """The statement of a dotted name (``Class.method``) in a file; ValueError without one."""
+    path = distribution.root / file
+    if not path.is_file():
+        raise Unavailable(f"{distribution.name} {distribution.version} has no file {file}, expected {path}")
+    node: ast.stmt | None = None
+    body: Sequence[ast.stmt] = _tree(path).body
+    for part in name.split("."):
+        node = _named(body, part)
+        if node is None:
+            raise Unavailable(
+                f"{distribution.name} {distribution.version} has no {name} in {file}, expected a function, "
+                "class or constant of that name"
+            )
+        body = getattr(node, "body", [])
+    assert node is not None
+    return node
+
+
+def line_of(distribution: Distribution, place: Place) -> int:
+    """The line at which a function begins, its decorators not counted."""
+    return _statement(distribution, place.file, place.function).lineno
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes decorators and annotations away: they name what is not imported, and compute nothing."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.decorator_list, node.returns = [], None
+        spec = node.args
+        for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg):
+            if argument is not None:
+                argument.annotation = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+def load(
+    distribution: Distribution, file: str, *names: str, given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Functions and constants of one installed file, by name, in one namespace.
+
+    Args:
+        distribution: What `find` found.
+        file: Below ``distribution.root``.
+        *names: Functions and constants at the top level of the file; they see one another.
+        given: What they need besides, such as functions of other files; ``torch`` and ``F`` are there.
+
+    Raises:
+        Unavailable: the file, or a name in it, is missing.
+    """
+    path = distribution.root / file
+    wanted = [_statement(distribution, file, name) for name in names]
+    body = [_Bare().visit(deepcopy(node)) for node in wanted]  # the tree is kept for the next names
+    module = ast.fix_missing_locations(ast.Module(body, []))
+    space: dict[str, Any] = {"torch": torch, "F": F, **(given or {})}
+    exec(compile(module, str(path), "exec"), space)
+    return {name: space[name] for name in names}
+
+
+def import_from(distribution: Distribution, module: str) -> ModuleType:
+    """Import a module of a distribution whose package imports as it is (Liger's chunked losses, TRL).
+
+    Its folder is on ``sys.path`` for the time of the import only: other packages live there too.
+
+    Raises:
+        Unavailable: the import fails; the message has the reason.
+    """
+    root = str(distribution.root)
+    added = root not in sys.path
+    if added:
+        sys.path.append(root)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a framework says of itself on import is not ours to repeat
+            return importlib.import_module(module)
+    except ImportError as error:
+        raise Unavailable(
+            f"{distribution.name} {distribution.version} is installed, but importing {module} failed: {error}"
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(root)

@@ -1,0 +1,73 @@
+"""The settings of frameworks on the command line: ``list frameworks`` and ``audit trl.grpo``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from kl_companion.frameworks.installed import Unavailable
+from kl_companion.frameworks.settings import FRAMEWORKS, Setting, framework, matching, settings
+from kl_companion.frameworks.verdicts import audit_setting
+
+EVERY = "frameworks"
+
+
+def is_framework(target: str) -> bool:
+    """Whether ``audit`` was asked for a framework: its name, ``name.setting``, or ``frameworks``."""
+    return ".py:" not in target and target.partition(".")[0] in (EVERY, *FRAMEWORKS)
+
+
+def print_list() -> None:
+    """Every framework with what is installed of it, and its settings below."""
+    for name in FRAMEWORKS:
+        known = framework(name)
+        print(f"{known.title} ({known.status})")
+        for chosen in known.settings:
+            default = f"  [default {chosen.default}]" if chosen.default else ""
+            print(f"  {chosen.name:<46}  {chosen.option}{default}")
+
+
+def _chosen(target: str) -> tuple[Setting, ...]:
+    return settings() if target == EVERY else matching(target)
+
+
+def print_audits(
+    target: str,
+    *,
+    want: str | None = None,
+    off_policy: bool | None = None,
+    scale: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> int:
+    """Print what the settings descend whose names begin with ``target``.
+
+    A framework that is missing gives its message, once, and the others go on.
+
+    Returns:
+        0; 1 if one of them does not descend ``want``; 2 if nothing could be audited.
+
+    Raises:
+        ValueError: no setting is named so, or an unknown ``want``.
+    """
+    missing: dict[str, str] = {}
+    judged = []
+    for chosen in _chosen(target):
+        if chosen.framework.name in missing:
+            continue
+        if progress is not None:
+            progress(chosen.name)
+        try:
+            found = audit_setting(chosen, off_policy=off_policy, scale=scale, want=want)
+            text = str(found)
+        except Unavailable as error:
+            missing[chosen.framework.name] = str(error)
+            print(f"kl-companion: {error}", file=sys.stderr)
+            continue
+        print(text + "\n", flush=True)
+        if found.audit.met is not None:
+            said = "descends it" if found.audit.met else "does not descend it"
+            print(f"  Wanted: {want}. {chosen.name} {said}.\n", flush=True)
+        judged.append(found.audit.met)
+    if not judged:
+        return 2
+    return int(False in judged)

@@ -1,0 +1,170 @@
+"""Every way in which a framework can be told to regularize, as one record each.
+
+`FRAMEWORKS` names them; each has one file here. A record holds what a user writes into the framework's own
+configuration, and a loss: a function of a `Rollout` that calls the function that is installed, or our own
+wording of its formula where the framework cannot be installed. What the loss descends is nowhere typed in:
+`audit_setting` computes it.
+
+Every loss is the regularizer alone, with coefficient 1: rewards are zero, and dividing advantages by the
+standard deviation of a group is left out. Where a framework divides by the number of tokens of a whole
+batch, that number is a constant to every sequence in it; it is set to the number of sequences, so that a
+coefficient is that of a sum over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Literal, NamedTuple
+
+import torch
+
+from kl_companion.checks import unknown_name
+from kl_companion.frameworks.installed import Place, Unavailable, find, installed_version, line_of
+from kl_companion.rollout import Rollout
+
+# each name is written out: what decides whether a table is stale reads these lines
+FRAMEWORKS: dict[str, Callable[[], ModuleType]] = {
+    "trl": lambda: import_module("kl_companion.frameworks.trl"),
+    "verl": lambda: import_module("kl_companion.frameworks.verl"),
+    "openrlhf": lambda: import_module("kl_companion.frameworks.openrlhf"),
+    "liger": lambda: import_module("kl_companion.frameworks.liger"),
+    "nemo_rl": lambda: import_module("kl_companion.frameworks.nemo_rl"),
+    "open_instruct": lambda: import_module("kl_companion.frameworks.open_instruct"),
+    "slime": lambda: import_module("kl_companion.frameworks.slime"),
+    "prime_rl": lambda: import_module("kl_companion.frameworks.prime_rl"),
+    "areal": lambda: import_module("kl_companion.frameworks.areal"),
+    "roll": lambda: import_module("kl_companion.frameworks.roll"),
+    "skyrl": lambda: import_module("kl_companion.frameworks.skyrl"),
+    "ema_pg": lambda: import_module("kl_companion.frameworks.ema_pg"),
+    "torchtune": lambda: import_module("kl_companion.frameworks.torchtune"),
+    "unsloth": lambda: import_module("kl_companion.frameworks.unsloth"),
+    "tinker": lambda: import_module("kl_companion.frameworks.tinker"),
+}
+
+
+class Setting(NamedTuple):
+    """One way to regularize.
+
+    Attributes:
+        name: ``framework.something``.
+        option: What a user writes, in the framework's own configuration.
+        loss: A function of a `Rollout` that returns the scalar to be minimized; the installed function is
+            loaded when it is first called.
+        place: The file and the function that compute it.
+        placement: ``"loss"`` or ``"reward"``.
+        level: ``"token"``: a token answers for its own term; ``"sequence"``: for all terms that follow too.
+        aggregation: How tokens become one number.
+        default: What it is the default of; "" if it is none.
+        note: What a reader has to know besides.
+        sampled: Whether only the log-prob of the sampled token is read, not the whole distribution.
+    """
+
+    name: str
+    option: str
+    loss: Callable[[Rollout], torch.Tensor]
+    place: Place
+    placement: Literal["loss", "reward"]
+    level: Literal["token", "sequence"]
+    aggregation: str
+    default: str = ""
+    note: str = ""
+    sampled: bool = True
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that it belongs to."""
+        return framework(self.name.partition(".")[0])
+
+    @property
+    def where(self) -> str:
+        """``file:line, function`` if it is installed; file and function as described for a formula."""
+        known = self.framework
+        if not known.distribution:
+            return f"{self.place.file}, {self.place.function}"
+        line = line_of(find(known.distribution, known.versions), self.place)
+        return f"{self.place.file}:{line}, {self.place.function}"
+
+
+class Remedy(NamedTuple):
+    """The settings of a framework that give the two gradients of the reverse KL; None where it has none."""
+
+    sequence: str | None
+    token: str | None
+    words: str = ""
+
+
+class Framework(NamedTuple):
+    """A framework and its settings.
+
+    Attributes:
+        name: Its key in `FRAMEWORKS`.
+        title: As its authors write it.
+        distribution: The installable package whose functions are called; "" if they are formulas of ours.
+        versions: Those that are known to work; of a formula, the one that was read.
+        settings: In the order of the page.
+        remedy: Which of its settings to take instead.
+    """
+
+    name: str
+    title: str
+    distribution: str
+    versions: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    remedy: Remedy
+
+    @property
+    def version(self) -> str:
+        """The installed version, if it is a known one; of a formula the version that was read.
+
+        Raises:
+            Unavailable: not installed, or an unknown version.
+        """
+        if not self.distribution:
+            return self.versions[0]
+        return find(self.distribution, self.versions).version
+
+    @property
+    def status(self) -> str:
+        """``installed 1.2``, ``formula`` or what is missing, for a list."""
+        if not self.distribution:
+            return f"formula, read in {self.versions[0]}"
+        try:
+            return f"installed, {self.version}"
+        except Unavailable:
+            found = installed_version(self.distribution)
+            return "not installed" if found is None else f"installed in the unknown version {found}"
+
+
+def framework(name: str) -> Framework:
+    """The framework of this name; ValueError for an unknown one."""
+    if name not in FRAMEWORKS:
+        raise unknown_name("framework", name, FRAMEWORKS)
+    found: Framework = FRAMEWORKS[name]().FRAMEWORK
+    return found
+
+
+def settings(framework_name: str | None = None) -> tuple[Setting, ...]:
+    """The settings of one framework, or of all of them; ValueError for an unknown one."""
+    chosen = FRAMEWORKS if framework_name is None else [framework_name]
+    return tuple(s for name in chosen for s in framework(name).settings)
+
+
+def setting(name: str) -> Setting:
+    """The setting ``framework.something``; ValueError for an unknown one, with the nearest."""
+    known = {
+        s.name: s for s in settings(name.partition(".")[0] if name.split(".")[0] in FRAMEWORKS else None)
+    }
+    if name not in known:
+        raise unknown_name("setting", name, known)
+    return known[name]
+
+
+def matching(prefix: str) -> tuple[Setting, ...]:
+    """The settings whose names begin so, the one of exactly this name first; ValueError if there is none."""
+    name = prefix.partition(".")[0]
+    found = [s for s in settings(name) if s.name.startswith(prefix)]
+    if not found:
+        raise unknown_name("setting", prefix, [s.name for s in settings(name)])
+    return tuple(sorted(found, key=lambda s: s.name != prefix))

@@ -1,0 +1,69 @@
+"""SkyRL: a formula, because its package does not import without Ray."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
+from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.settings import Framework, Remedy
+from kl_companion.rollout import Rollout
+
+_PLACE = Place("skyrl/backends/skyrl_train/utils/ppo_utils.py", "compute_approx_kl")
+_KINDS = ("k3", "k1", "k2", "abs")
+
+
+def terms(kind: str, rollout: Rollout, **options: str) -> torch.Tensor:
+    """`compute_approx_kl`: k3 alone is clamped, [batch, seq]."""
+    clamps = {"input_clamp": 20.0, "output_clamp": 10.0} if kind == "k3" else {}
+    return estimate(kind, rollout, **clamps, **options)  # type: ignore[arg-type]
+
+
+_opd: Terms = partial(estimate, "k1", of="sampler")
+
+FRAMEWORK = Framework(
+    name="skyrl",
+    title="SkyRL",
+    distribution="",
+    versions=("commit a9564572e (2026-08-21)",),
+    settings=(
+        *(
+            in_loss(
+                f"skyrl.loss_{kind}",
+                f"trainer.algorithm: use_kl_loss=true, kl_loss_coef=0.001, kl_estimator_type={kind}",
+                partial(terms, kind),
+                _PLACE,
+                how="sequences",
+                default="of the trainer" if kind == "k3" else "",
+            )
+            for kind in _KINDS
+        ),
+        *(
+            in_reward(
+                f"skyrl.reward_{kind}",
+                f"trainer.algorithm: use_kl_in_reward=true, kl_estimator_type={kind}",
+                partial(terms, kind, of="sampler"),
+                _PLACE,
+                ahead=True,
+                default="once use_kl_in_reward is true (the type is shared with the loss)"
+                if kind == "k3"
+                else "",
+            )
+            for kind in _KINDS
+        ),
+        in_reward(
+            "skyrl.opd",
+            "the example of on-policy distillation (advantage estimator no_op)",
+            _opd,
+            Place("skyrl/examples/on_policy_distillation", "rewards"),
+            ahead=False,
+        ),
+    ),
+    remedy=Remedy(
+        sequence="skyrl.reward_k1",
+        token="skyrl.opd",
+        words="In the loss, k2 has the token-level gradient on-policy, divided by each sequence's length.",
+    ),
+)

@@ -1,0 +1,91 @@
+"""slime: a formula, because it is not on the registry."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
+from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.placing import ratio
+from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.rollout import Rollout
+
+_FILE = "slime/utils/ppo_utils.py"
+_KL = Place(_FILE, "compute_approx_kl")
+
+
+def terms(kind: str, unbiased: bool, rollout: Rollout) -> torch.Tensor:
+    """`compute_approx_kl`: only low_var_kl is clamped, after the ratio; [batch, seq]."""
+    low_variance = kind == "low_var_kl"
+    return estimate(
+        "k3" if low_variance else kind,
+        rollout,
+        output_clamp=10.0 if low_variance else None,
+        weight=ratio(rollout) if unbiased else None,
+    )
+
+
+def _in_loss(kind: str, unbiased: bool) -> Setting:
+    flag = " --use-unbiased-kl" if unbiased else ""
+    return in_loss(
+        f"slime.loss_{kind}{'_unbiased' if unbiased else ''}",
+        f"--use-kl-loss --kl-loss-coef ... --kl-loss-type {kind}{flag}",
+        partial(terms, kind, unbiased),
+        _KL,
+        how="sequences",
+        default="once --use-kl-loss and a coefficient are given" if kind == "k1" and not unbiased else "",
+    )
+
+
+def _ignored(rollout: Rollout) -> torch.Tensor:
+    """`get_grpo_returns` is handed the KL and does not use it; [batch, seq]."""
+    return torch.zeros_like(rollout.sampled_from)
+
+
+_k1: Terms = partial(estimate, "k1", of="sampler")
+
+FRAMEWORK = Framework(
+    name="slime",
+    title="slime",
+    distribution="",
+    versions=("commit 624b824a8 (2026-08-21, v0.3.1-38)",),
+    settings=(
+        *(
+            _in_loss(kind, unbiased)
+            for kind in ("k1", "k2", "k3", "low_var_kl")
+            for unbiased in (False, True)
+        ),
+        in_reward(
+            "slime.reward_grpo",
+            "--advantage-estimator grpo --kl-coef ... (also gspo, cispo)",
+            _ignored,
+            Place(_FILE, "get_grpo_returns"),
+            ahead=True,
+            note="The KL is computed, handed on, and not used.",
+        ),
+        in_reward(
+            "slime.reward_reinforce_plus_plus",
+            "--advantage-estimator reinforce_plus_plus --kl-coef ...",
+            _k1,
+            Place(_FILE, "get_reinforce_plus_plus_returns"),
+            ahead=True,
+            note="Whitening of advantages is left out.",
+        ),
+        in_reward(
+            "slime.opd",
+            "on-policy distillation with opd_kl_coef=1.0",
+            _k1,
+            Place("slime/backends/megatron_utils/loss.py", "advantages of on-policy distillation"),
+            ahead=False,
+            default="of on-policy distillation",
+        ),
+    ),
+    remedy=Remedy(
+        sequence="slime.reward_reinforce_plus_plus",
+        token="slime.opd",
+        words="In the loss, --use-unbiased-kl with k1 or k3 has the token-level gradient of each sequence, "
+        "divided by its length.",
+    ),
+)

@@ -1,0 +1,230 @@
+"""The audit of a setting: what it descends, where its gradient is exactly zero, and what to set instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion.auditing import OBJECTIVES, Audit, Case, audit
+from kl_companion.frameworks.exact import exactly
+from kl_companion.frameworks.heads import name_heads
+from kl_companion.frameworks.settings import Framework, Setting, setting
+from kl_companion.rollout import Rollout
+
+_FARTHEST = 30.0  # the largest |log(ref/pi)| that is looked at
+_STEPS = 2401  # of 0.025
+_HALVINGS = 40
+_LOGP = -32.0  # of the sampled token; then the reference has room above it
+Zone = tuple[float, float]
+
+
+class Verdict(NamedTuple):
+    """What was found.
+
+    Attributes:
+        setting: The setting.
+        audit: See `kl_companion.audit`.
+        dead: Intervals of log(ref/pi) of a token in which its term has no gradient at all, on-policy; None
+            for losses that read whole distributions.
+    """
+
+    setting: Setting
+    audit: Audit
+    dead: tuple[Zone, ...] | None
+
+    def __str__(self) -> str:
+        return paragraph(self)
+
+
+def _weights(setting: Setting, log_ratios: torch.Tensor) -> torch.Tensor:
+    """The gradient of one-token completions with these log(ref/pi), [count]: exact zeros are meant."""
+    count = len(log_ratios)
+
+    def scores(logp: torch.Tensor) -> torch.Tensor:
+        """Logits [count, 1, 2] whose token 0 has these log-probs."""
+        other = (-logp.exp()).log1p()
+        return torch.stack([logp, other], -1).unsqueeze(1)
+
+    logits = scores(torch.full_like(log_ratios, _LOGP)).requires_grad_()
+    rollout = Rollout.from_logits(
+        torch.zeros(count, 1, dtype=torch.long),
+        torch.ones(count, 1, dtype=log_ratios.dtype),
+        logits,
+        scores(_LOGP + log_ratios),
+    )
+    (gradient,) = torch.autograd.grad(exactly(setting.loss)(rollout), logits, allow_unused=True)
+    return torch.zeros_like(log_ratios) if gradient is None else gradient[:, 0, 0]
+
+
+def dead_zones(setting: Setting) -> tuple[Zone, ...] | None:
+    """Intervals of log(ref/pi) in which a token's term has a gradient of exactly zero, on-policy.
+
+    They are found by evaluating the loss at log-ratios from -30 to 30 and halving the edges; an interval that
+    reaches the end of what is looked at is taken to go on. Single points, such as a log-ratio of 0, are none.
+    None for losses that read whole distributions.
+    """
+    if not setting.sampled:
+        return None
+    grid = torch.linspace(-_FARTHEST, _FARTHEST, _STEPS, dtype=torch.float64)
+    dead = (_weights(setting, grid) == 0).tolist()
+    zones = []
+    start = None
+    for i, zero in enumerate([*dead, False]):
+        if zero and start is None:
+            start = i
+        elif not zero and start is not None:
+            if i - start > 1:
+                low = -math.inf if start == 0 else _edge(setting, grid[start - 1], grid[start])
+                high = math.inf if i == _STEPS else _edge(setting, grid[i], grid[i - 1])
+                zones.append((low, high))
+            start = None
+    return tuple(zones)
+
+
+def _edge(setting: Setting, alive: torch.Tensor, dead: torch.Tensor) -> float:
+    """Where between a log-ratio with a gradient and one without it ends."""
+    for _ in range(_HALVINGS):
+        middle = (alive + dead) / 2
+        if _weights(setting, middle.reshape(1)).item() == 0:
+            dead = middle
+        else:
+            alive = middle
+    return ((alive + dead) / 2).item()
+
+
+def zone_words(dead: tuple[Zone, ...] | None) -> str:
+    """Intervals in words; "" for none, "not looked at" for a loss that reads whole distributions."""
+    if dead is None:
+        return "not looked at"
+    said = []
+    for low, high in dead:
+        if low == -math.inf and high == math.inf:
+            said.append("everywhere")
+        elif low == -math.inf:
+            said.append(f"log(ref/pi) < {high:.6g}")
+        elif high == math.inf:
+            said.append(f"log(ref/pi) > {low:.6g}")
+        else:
+            said.append(f"{low:.6g} < log(ref/pi) < {high:.6g}")
+    return " or ".join(said)
+
+
+def audit_setting(
+    chosen: str | Setting,
+    *,
+    off_policy: bool | None = None,
+    scale: float | None = None,
+    want: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Verdict:
+    """Audit one way in which a framework can be told to regularize.
+
+    Args:
+        chosen: A `Setting`, or its name, such as ``"verl.loss_k3"``.
+        off_policy: On- or off-policy samples only; None looks at both.
+        scale: One size of log-ratios instead of small (1) and large (4).
+        want: See `kl_companion.audit`.
+        progress: Called with a line of text per condition.
+
+    Raises:
+        ValueError: an unknown name; as `Unavailable`, a framework that is not installed.
+    """
+    found = chosen if isinstance(chosen, Setting) else setting(chosen)
+    if not found.sampled:
+        name_heads()
+    # a function of logits has many more objectives to be a sum of: sums of three would take minutes
+    terms = 3 if found.sampled else 2
+    loss = exactly(found.loss)
+    loss.__name__ = found.name
+    verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=terms, progress=progress)
+    return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found))
+
+
+def explanation(case: Case) -> dict[str, float]:
+    """The explanation to show: most regularizers first, then those registered first; {} without one."""
+    place = {name: i for i, name in enumerate(OBJECTIVES)}
+
+    def order(match: dict[str, float]) -> tuple[int, list[int]]:
+        return -sum(OBJECTIVES[n].regularizer for n in match), sorted(place[n] for n in match)
+
+    return min(case.matches, key=order) if case.matches else {}
+
+
+def _said(case: Case) -> tuple[str, str]:
+    """(objective, coefficient) of a case in words of a table."""
+    if case.zero:
+        return "nothing", "none"
+    found = sorted(explanation(case).items(), key=lambda item: (-item[1], item[0]))
+    if not found:
+        return "unnamed", "none"
+    return " + ".join(n for n, _ in found), ", ".join(f"{c:.6g}" for _, c in found)
+
+
+def remedy_words(known: Framework) -> str:
+    """The framework's own settings that give the two gradients of the reverse KL."""
+    parts = []
+    for level, name in (("whole sequences", known.remedy.sequence), ("next tokens", known.remedy.token)):
+        what = f"{setting(name).option} ({name})" if name else "no option"
+        parts.append(f"gradient of the reverse KL of {level}: {what}")
+    return "; ".join(parts) + (f". {known.remedy.words}" if known.remedy.words else "")
+
+
+def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
+    """A row per sampling and size of log-ratios, where lengths vary; ``condition`` says what they change."""
+    chosen = verdict.setting
+    known = chosen.framework
+    fixed = {c.condition[::2]: c for c in verdict.audit.cases if c.condition and not c.condition.eos}
+    for case in verdict.audit.cases:
+        if case.condition is None or not case.condition.eos:
+            continue
+        objective, coefficient = _said(case)
+        same = _said(fixed[case.condition[::2]])
+        condition = "lengths vary or not"
+        if same != (objective, coefficient):
+            condition = f"lengths vary; where they do not: {' x '.join(x for x in same[::-1] if x != 'none')}"
+        yield {
+            "setting": chosen.name,
+            "sampling": "off-policy" if case.condition.off_policy else "on-policy",
+            "scale": case.condition.scale,
+            "framework": known.name,
+            "title": known.title,
+            "version": known.version,
+            "kind": "installed" if known.distribution else "formula",
+            "where": chosen.where,
+            "option": chosen.option,
+            "default": chosen.default or "no",
+            "placement": chosen.placement,
+            "level": chosen.level,
+            "aggregation": chosen.aggregation,
+            "objective": objective,
+            "coefficient": coefficient,
+            "condition": condition,
+            "residual": case.residual,
+            "curl": case.curl,
+            "zero_gradient": zone_words(verdict.dead) or "nowhere",
+            "remedy": remedy_words(known),
+        }
+
+
+def paragraph(verdict: Verdict) -> str:
+    """What the command line prints of one setting."""
+    chosen = verdict.setting
+    known = chosen.framework
+    kind = known.version if known.distribution else f"formula, read in {known.versions[0]}"
+    lines = [
+        f"{chosen.name}: {known.title} ({kind}), in the {chosen.placement}",
+        f"  option: {chosen.option}",
+        f"  default: {chosen.default or 'no'}",
+        f"  where: {chosen.where}",
+        f"  aggregation: {chosen.aggregation}",
+        f"  {verdict.audit}",
+        f"  The gradient of a token is exactly zero: {zone_words(verdict.dead) or 'nowhere'}.",
+    ]
+    if chosen.note:
+        lines.append(f"  {chosen.note}")
+    lines.append(f"  Instead: {remedy_words(known)}")
+    return "\n".join(lines)

@@ -1,0 +1,156 @@
+"""Finding frameworks, loading single functions out of their files, and what is said when they are missing."""
+
+import inspect
+import traceback
+
+import pytest
+
+from kl_companion.cli import main
+from kl_companion.frameworks import Unavailable, framework, installed, matching, printing, setting
+from kl_companion.frameworks import verl as verl_adapter
+from kl_companion.frameworks.installed import Distribution, Place, find, line_of, load
+
+PLANTED = """
+import package_that_nobody_has
+
+LIMIT: unknown_type = 3.0
+OTHER = 4.0
+
+
+@package_that_nobody_has.decorate("twice")
+def clamped(x: package_that_nobody_has.Tensor, by: "unknown" = None) -> package_that_nobody_has.Tensor:
+    scale: unknown_type = helper(2.0)
+    bare: unknown_type
+    return torch.clamp(x * scale, max=LIMIT if by is None else by)
+
+
+class Trainer:
+    def loss(self):
+        raise RuntimeError("here")
+
+
+def fails():
+    raise RuntimeError("here")
+"""
+
+
+@pytest.fixture
+def planted(tmp_path):
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "losses.py").write_text(PLANTED)
+    return Distribution("planted", "9.9", tmp_path)
+
+
+def plant(folder, name, version):
+    """A distribution as an installer leaves it."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_a_function_is_loaded_without_its_decorators_annotations_and_imports(planted):
+    import torch
+
+    found = load(planted, "planted/losses.py", "LIMIT", "clamped", given={"helper": lambda x: x})
+    assert found["LIMIT"] == 3.0
+    assert found["clamped"](torch.tensor([1.0, 2.0])).tolist() == [2.0, 3.0]
+    assert found["clamped"](torch.tensor([1.0, 2.0]), by=2.5).tolist() == [2.0, 2.5]
+    assert set(found) == {"LIMIT", "clamped"}
+
+
+def test_what_runs_names_its_file_and_its_line(planted):
+    path = planted.root / "planted" / "losses.py"
+    wanted = PLANTED.splitlines().index("def fails():") + 1
+    assert line_of(planted, Place("planted/losses.py", "fails")) == wanted
+    inside = PLANTED.splitlines().index("    def loss(self):") + 1
+    assert line_of(planted, Place("planted/losses.py", "Trainer.loss")) == inside
+    fails = load(planted, "planted/losses.py", "fails")["fails"]
+    assert inspect.getsourcefile(fails) == str(path)
+    with pytest.raises(RuntimeError) as caught:
+        fails()
+    last = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert (last.filename, last.lineno) == (str(path), wanted + 1)
+
+
+def test_the_line_of_an_installed_function_is_where_it_is_defined():
+    known = framework("verl")
+    place = Place("verl/trainer/ppo/core_algos.py", "kl_penalty")
+    found = find("verl", known.versions)
+    lines = (found.root / place.file).read_text().splitlines()
+    assert lines[line_of(found, place) - 1].startswith("def kl_penalty(")
+    assert setting("verl.loss_k3").where == f"{place.file}:{line_of(found, place)}, kl_penalty"
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "message"),
+    [
+        ("planted/other.py", "clamped", "planted 9.9 has no file planted/other.py"),
+        ("planted/losses.py", "unclamped", "planted 9.9 has no unclamped in planted/losses.py"),
+        ("planted/losses.py", "Trainer.other", "planted 9.9 has no Trainer.other in planted/losses.py"),
+    ],
+)
+def test_what_is_not_in_the_file_is_named(planted, file, name, message):
+    with pytest.raises(Unavailable, match=message):
+        line_of(planted, Place(file, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("trl", r"kl-companion\[trl\]"), ("verl", "--target .audit -r requirements-audit.lock")]
+)
+def test_a_framework_that_is_missing_says_what_to_install(name, how, tmp_path, monkeypatch):
+    monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
+    versions = framework(name).versions
+    with pytest.raises(Unavailable, match=how) as caught:
+        find(name, versions)
+    assert f"{name} is not installed (known to work: {versions[0]})" in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert framework(name).status == "not installed"
+
+
+def test_another_version_is_refused_with_those_that_work(tmp_path, monkeypatch):
+    plant(tmp_path, "verl", "0.99.0")
+    monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
+    with pytest.raises(Unavailable, match=r"installed in version 0\.99\.0") as caught:
+        find("verl", ("0.9.1", "0.9.2"))
+    assert "known to work: 0.9.1, 0.9.2" in str(caught.value)
+    assert framework("verl").status == "installed in the unknown version 0.99.0"
+    plant(tmp_path, "openrlhf", "0.11.2")
+    assert find("openrlhf", ("0.11.2",)) == Distribution("openrlhf", "0.11.2", tmp_path)
+
+
+def test_a_missing_framework_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    several = (*matching("verl.loss_k1"), setting("tinker.kl_discount_1"))
+    monkeypatch.setattr(printing, "settings", lambda: several)
+    monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
+    verl_adapter.functions.cache_clear()
+    assert main(["audit", "frameworks", "--scale", "1", "--off-policy"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("verl is not installed") == 1
+    assert "requirements-audit.lock" in said.err
+    assert "Off-policy, tinker.kl_discount_1 descends" in said.out
+    assert "verl" not in said.out
+    assert main(["audit", "verl.loss_k3_token_sum"]) == 2
+    assert "verl is not installed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "verl.loss_k9"], "Did you mean 'verl.loss_k"),
+        (["audit", "trl.gropo"], "Did you mean 'trl.grpo"),
+        (["audit", "verl.loss_k1", "--group-size", "2"], "a setting has its own"),
+        (["audit", "verl.loss_k1", "--scale", "1", "--want", "revers_kl"], "Did you mean 'reverse_kl'"),
+    ],
+)
+def test_bad_input_on_the_command_line(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match=r"unknown framework 'trlx'\. Did you mean 'trl'"):
+        framework("trlx")
+    with pytest.raises(ValueError, match=r"unknown setting 'slime\.loss_k4'\. Did you mean 'slime\.loss_k"):
+        setting("slime.loss_k4")
+    with pytest.raises(ValueError, match="unknown setting 'k3'"):
+        setting("k3")

@@ -117,6 +117,7 @@ _NAMES: dict[str, str] = {
     "OBJECTIVES": "kl_companion.auditing",
     "audit": "kl_companion.auditing",
     "register_objective": "kl_companion.auditing",
+    "audit_setting": "kl_companion.frameworks",
 }
 
 __all__ = [*_NAMES, "tables", "plotting"]

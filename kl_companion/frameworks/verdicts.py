@@ -40,6 +40,11 @@ class Verdict(NamedTuple):
         return paragraph(self)
 
 
+def in_float64(setting: Setting) -> Callable[[Rollout], torch.Tensor]:
+    """The loss without casts to float32; formulas have none."""
+    return exactly(setting.loss) if setting.framework.distribution else setting.loss
+
+
 def _weights(setting: Setting, log_ratios: torch.Tensor) -> torch.Tensor:
     """The gradient of one-token completions with these log(ref/pi), [count]: exact zeros are meant."""
     count = len(log_ratios)
@@ -56,7 +61,7 @@ def _weights(setting: Setting, log_ratios: torch.Tensor) -> torch.Tensor:
         logits,
         scores(_LOGP + log_ratios),
     )
-    (gradient,) = torch.autograd.grad(exactly(setting.loss)(rollout), logits, allow_unused=True)
+    (gradient,) = torch.autograd.grad(in_float64(setting)(rollout), logits, allow_unused=True)
     return torch.zeros_like(log_ratios) if gradient is None else gradient[:, 0, 0]
 
 
@@ -138,7 +143,11 @@ def audit_setting(
         name_heads()
     # a function of logits has many more objectives to be a sum of: sums of three would take minutes
     terms = 3 if found.sampled else 2
-    loss = exactly(found.loss)
+    exact = in_float64(found)
+
+    def loss(rollout: Rollout) -> torch.Tensor:
+        return exact(rollout)
+
     loss.__name__ = found.name
     verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=terms, progress=progress)
     return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found))

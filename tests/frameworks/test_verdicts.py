@@ -1,0 +1,250 @@
+"""Every setting has the expected gradient that its line in `expected_framework_verdicts` says."""
+
+import math
+import re
+from functools import cache
+
+import pytest
+import torch
+
+from kl_companion import OBJECTIVES, expected_gradient, prefix_tree
+from kl_companion.auditing.objectives import field
+from kl_companion.cli import main
+from kl_companion.frameworks import (
+    FRAMEWORKS,
+    Setting,
+    audit_setting,
+    dead_zones,
+    framework,
+    matching,
+    rows,
+    setting,
+    settings,
+)
+from kl_companion.frameworks.heads import name_heads
+from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.verdicts import explanation, in_float64, zone_words
+from tests.expected_framework_verdicts import EXPECTED, LETTERS
+
+CONDITIONS = ((False, 1.0), (False, 4.0), (True, 1.0), (True, 4.0))
+PLAIN = ("R", "F", "S", "JS", "TV", "Q", "BQ", "MQ")  # what an unnamed gradient must not be
+
+
+@cache
+def world(off_policy, scale):
+    """Log-ratios up to 5.6 and ratios to the sampler up to 30 at scale 4: every clamp binds."""
+    return prefix_tree(3, 2, seed=58, eos=True, off_policy=off_policy, scale=scale)
+
+
+@cache
+def objective(letters, off_policy, scale):
+    name_heads()
+    return field(OBJECTIVES[LETTERS[letters]], world(off_policy, scale))
+
+
+def combination(text, off_policy, scale):
+    """The gradient that a line says: terms with signs, and coefficients other than 1 in front."""
+    total = torch.zeros_like(world(off_policy, scale).logits)
+    for sign, coefficient, letters in re.findall(r"([+-]?) ?([\d.]+ )?([A-Z]+\d?)", text):
+        c = float(coefficient or 1) * (-1 if sign == "-" else 1)
+        total = total + c * objective(letters, off_policy, scale)
+    return total
+
+
+def four(line):
+    entries = [e.strip() for e in line.split("|")]
+    return entries * 4 if len(entries) == 1 else entries
+
+
+def distance(x, y):
+    return ((x - y).norm() / x.norm()).item()
+
+
+@pytest.mark.parametrize("name", [s.name for s in settings()])
+def test_the_expected_gradient_is_what_its_line_says(name):
+    """At small log-ratios only where that is not what is said of large ones, which is the harder."""
+    loss, line = in_float64(setting(name)), four(EXPECTED[name])
+    for i, (off_policy, scale) in enumerate(CONDITIONS):
+        text = line[i]
+        if i in (0, 2) and text == line[i + 1]:
+            continue
+        gradient = expected_gradient(loss, world(off_policy, scale))
+        if text == "0":
+            assert gradient.norm() < 1e-12
+        elif text == "-":
+            near = [
+                distance(gradient, k * objective(n, off_policy, scale)) for n in PLAIN for k in (0.5, 1, 2)
+            ]
+            assert min(near) > 1e-6
+        else:
+            assert distance(gradient, combination(text, off_policy, scale)) < 1e-9
+
+
+def test_every_setting_has_a_line_and_every_line_a_setting():
+    assert list(EXPECTED) == [s.name for s in settings()]
+    assert all(len(four(line)) == 4 for line in EXPECTED.values())
+    assert len(FRAMEWORKS) >= 11
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_remedy_has_the_gradient_that_it_promises(name):
+    """On-policy, at small log-ratios; and the installed or read framework is the one that is meant."""
+    remedy = framework(name).remedy
+    for chosen, letters in ((remedy.sequence, "S"), (remedy.token, "R")):
+        if chosen is not None:
+            assert setting(chosen).framework.name == name
+            assert four(EXPECTED[chosen])[0] == letters
+    assert remedy.sequence or remedy.token
+
+
+def test_the_best_known_answer_which_option_gives_which_gradient():
+    said = {n: (framework(n).remedy.sequence, framework(n).remedy.token) for n in ("trl", "verl", "openrlhf")}
+    assert said == {
+        "trl": ("trl.rloo", "trl.grpo"),
+        "verl": ("verl.reward_k1", "verl.loss_k2"),
+        "openrlhf": ("openrlhf.reward_k1", "openrlhf.loss_k3_unbiased"),
+    }
+    for name in ("nemo_rl", "slime"):
+        assert None not in framework(name).remedy[:2]
+
+
+# -- audits ------------------------------------------------------------------------------------------------
+
+
+def test_the_audit_finds_it_by_itself():
+    on, off = {"token_forward_kl": 1.0}, {"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0}
+    for case in audit_setting("verl.loss_k3", scale=1.0).audit.cases:
+        assert explanation(case) == (off if case.condition.off_policy else on)
+
+
+def test_lengths_that_vary_change_a_mean_over_tokens():
+    """What has no gradient at a fixed length is a term of the length alone: longer sequences are cheaper."""
+    (row,) = rows(audit_setting("slime.loss_k1", off_policy=False, scale=1.0))
+    assert (row["objective"], row["coefficient"]) == ("expected_inverse_length", "1")
+    assert row["condition"] == "lengths vary; where they do not: nothing"
+    fixed, vary = audit_setting("verl.loss_k2_seq_mean_token_mean", off_policy=False, scale=1.0).audit.cases
+    assert explanation(fixed) == {"token_reverse_kl": 0.5}
+    assert explanation(vary) == {"sampled_mean_squared_log_ratio": 1.0}
+
+
+def test_a_row_holds_what_the_table_shows():
+    (row,) = rows(audit_setting("openrlhf.loss_k2", off_policy=False, scale=4.0))
+    assert (row["sampling"], row["scale"], row["framework"]) == ("on-policy", 4.0, "openrlhf")
+    assert (row["version"], row["kind"]) == ("0.11.2", "installed")
+    assert (row["objective"], row["coefficient"]) == ("unnamed", "none")
+    assert row["residual"] > 1e-3
+    assert row["curl"] > 1e-3
+    assert row["zero_gradient"] == "log(ref/pi) < -4.47214 or log(ref/pi) > 4.47214"  # the root of 20
+    assert "openrlhf.reward_k1" in row["remedy"]
+    assert "openrlhf.loss_k3_unbiased" in row["remedy"]
+    assert all(value != "" for value in row.values())
+
+
+# -- where the gradient is exactly zero --------------------------------------------------------------------
+
+
+def k3_is_ten(near, far):
+    """The root of exp(x) - x - 1 = 10 between two numbers, by halving."""
+    for _ in range(60):
+        middle = (near + far) / 2
+        near, far = (middle, far) if math.exp(middle) - middle - 1 < 10 else (near, middle)
+    return near
+
+
+K3_ABOVE, K3_BELOW = k3_is_ten(0.0, 5.0), k3_is_ten(0.0, -20.0)  # 2.610869 and -10.999983
+DEAD = {
+    "verl.loss_k3": ((-math.inf, K3_BELOW), (K3_ABOVE, math.inf)),
+    "verl.distillation_k3": ((-math.inf, K3_BELOW), (K3_ABOVE, math.inf)),
+    "openrlhf.loss_k3": ((-math.inf, K3_BELOW), (K3_ABOVE, math.inf)),
+    "skyrl.loss_k3": ((-math.inf, K3_BELOW), (K3_ABOVE, math.inf)),
+    "nemo_rl.loss_k3": ((-math.inf, K3_BELOW), (K3_ABOVE, math.inf)),
+    "openrlhf.loss_k2": ((-math.inf, -math.sqrt(20)), (math.sqrt(20), math.inf)),
+    "openrlhf.loss_k1": ((-math.inf, -10.0), (10.0, math.inf)),
+    "openrlhf.loss_k3_unbiased": (),
+    "trl.grpo": (),
+    "trl.rloo": (),
+    "verl.loss_k2": (),
+    "verl.loss_k3_plus": (),
+    "verl.reward_k3": (),
+    "liger.grpo": (),
+    "open_instruct.kl_estimator_2": (),
+    "slime.reward_grpo": ((-math.inf, math.inf),),
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_where_a_token_has_no_gradient(name):
+    found = dead_zones(setting(name))
+    assert len(found) == len(DEAD[name])
+    for zone, wanted in zip(found, DEAD[name], strict=True):
+        assert zone == pytest.approx(wanted, abs=1e-6)
+
+
+def test_dead_zones_of_a_loss_that_has_them_in_the_middle():
+    """Exactly zero between -1 and 2, and at the point 5, which is no interval."""
+
+    def loss(rollout):
+        x = rollout.ref_logp - rollout.logp
+        inside = (x > -1) & (x < 2)
+        return torch.where(inside, 0.0, (x - 5) ** 2).sum()
+
+    planted = Setting("trl.planted", "", loss, Place("", ""), "loss", "token", "")
+    ((low, high),) = dead_zones(planted)
+    assert (low, high) == pytest.approx((-1, 2), abs=1e-9)
+    assert zone_words(((low, high),)) == "-1 < log(ref/pi) < 2"
+    assert dead_zones(planted._replace(sampled=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("zones", "words"),
+    [
+        ((), ""),
+        (None, "not looked at"),
+        (((-math.inf, math.inf),), "everywhere"),
+        (((-math.inf, -11.0), (2.5, math.inf)), "log(ref/pi) < -11 or log(ref/pi) > 2.5"),
+    ],
+)
+def test_dead_zones_in_words(zones, words):
+    assert zone_words(zones) == words
+
+
+# -- command line ------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_prints_option_default_zone_and_remedy(capsys):
+    assert main(["audit", "tinker.kl_discount_1", "--scale", "1", "--want", "sequence_reverse_kl"]) == 0
+    said = capsys.readouterr().out
+    assert "option: kl_penalty_coef=1.0, kl_discount_factor=1.0" in said
+    assert "default: no" in said
+    assert "On-policy, tinker.kl_discount_1 descends 1 x sequence_reverse_kl" in said
+    assert "The gradient of a token is exactly zero: nowhere." in said
+    assert (
+        "gradient of the reverse KL of whole sequences: kl_penalty_coef=1.0, kl_discount_factor=1.0" in said
+    )
+    assert "Wanted: sequence_reverse_kl. tinker.kl_discount_1 descends it." in said
+    assert "its value" not in said.lower()  # a penalty in the reward estimates nothing
+
+
+def test_a_prefix_chooses_settings_and_their_own_name_comes_first():
+    found = [s.name for s in matching("verl.loss_k2")]
+    assert found == ["verl.loss_k2", "verl.loss_k2_seq_mean_token_sum", "verl.loss_k2_seq_mean_token_mean"]
+    assert [s.name for s in matching("tinker")] == ["tinker.kl_discount_0", "tinker.kl_discount_1"]
+
+
+def test_a_wanted_gradient_that_is_missed_exits_1(capsys):
+    arguments = ["--scale", "1", "--off-policy", "--want", "reverse_kl"]
+    assert main(["audit", "areal.distillation_joint", *arguments]) == 1
+    said = capsys.readouterr().out
+    assert "descends 1 x behavior_log_likelihood" in said
+    assert "areal.distillation_joint does not descend it." in said
+
+
+def test_the_list_shows_settings_versions_and_defaults(capsys):
+    assert main(["list", "frameworks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "verl (installed, 0.9.1)" in lines
+    assert "slime (formula, read in commit 624b824a8 (2026-08-21, v0.3.1-38))" in lines
+    (grpo,) = [line for line in lines if line.split()[:1] == ["trl.grpo"]]
+    assert "use_bias_correction_kl=True" in grpo
+    assert "[default of GRPOTrainer once beta > 0" in grpo
+    assert sum(line.startswith("  ") for line in lines) == len(settings())

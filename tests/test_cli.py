@@ -141,6 +141,7 @@ def test_derive_prints_the_derivation(capsys):
         ("divergences", "jensen_shannon"),
         ("objectives", "token_reverse_kl"),
         ("tables", "estimator_verdicts"),
+        ("frameworks", "verl.loss_k3"),
     ],
 )
 def test_list(topic, line, capsys):

@@ -32,8 +32,8 @@ PLAIN = ("R", "F", "S", "JS", "TV", "Q", "BQ", "MQ")  # what an unnamed gradient
 
 @cache
 def world(off_policy, scale):
-    """Log-ratios up to 5.6 and ratios to the sampler up to 30 at scale 4: every clamp binds."""
-    return prefix_tree(3, 2, seed=58, eos=True, off_policy=off_policy, scale=scale)
+    """Log-ratios up to 5.8 and ratios to the sampler up to 15.6 at scale 4: every clamp binds."""
+    return prefix_tree(3, 2, seed=76, eos=True, off_policy=off_policy, scale=scale)
 
 
 @cache
@@ -75,7 +75,7 @@ def test_the_expected_gradient_is_what_its_line_says(name):
             near = [
                 distance(gradient, k * objective(n, off_policy, scale)) for n in PLAIN for k in (0.5, 1, 2)
             ]
-            assert min(near) > 1e-6
+            assert min(near) > 1e-8  # what is the same differs by 1e-15
         else:
             assert distance(gradient, combination(text, off_policy, scale)) < 1e-9
 

@@ -31,6 +31,14 @@ def printing() -> ModuleType:
 
 
 class Quiet(SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        """The files, and an empty answer for the icon that a browser asks for where a page names none."""
+        if self.path == "/favicon.ico":
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 

@@ -6,10 +6,6 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read by the libraries when they are imported
 
-import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +17,8 @@ from safetensors.torch import load_file
 from kl_companion.frameworks.kl_term import KLTerm
 from kl_companion.frameworks.trl_trainer import ema_anchor
 from tests.frameworks.trl_tiny import apart, make, reward, save_start, step, weights
+from tests.launching import run_two
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("trl_worker.py")
 
 
@@ -154,33 +150,7 @@ def test_the_reference_follows_as_a_moving_average(start: Path) -> None:
 
 def test_two_processes_stay_together(start: Path, tmp_path: Path) -> None:
     """Under accelerate, groups of completions across both: the same weights, and penalties of one group."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    options += ["--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        *options,
-        str(WORKER),
-        str(start),
-        str(tmp_path),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    log = tmp_path / "log.txt"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, env=environment, cwd=tmp_path, stdout=stream, stderr=stream, start_new_session=True
-        )
-        try:
-            status: int | None = process.wait(timeout=150)
-        except subprocess.TimeoutExpired:  # processes that wait for each other
-            os.killpg(process.pid, signal.SIGTERM)  # the launcher ends them
-            process.wait(timeout=30)
-            status = None
-    assert status == 0, f"status {status}:\n{log.read_text()[-4000:]}"
+    run_two(WORKER, start, tmp_path, folder=tmp_path)
     before = load_file(start / "model.safetensors")
     for name in ("loss", "reward"):
         first, second = (load_file(tmp_path / f"{name}-{rank}.safetensors") for rank in (0, 1))

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +15,9 @@ from kl_companion.llm import distributed, recipe
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save_model
 from kl_companion.llm.settings import Settings
+from tests.launching import run_two
 from tests.llm.distributed_worker import ADAM, FIXED, SGD
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("distributed_worker.py")
 SHORT = ["--options", '{"digits": 1}', "--device", "cpu", "--prompts", "8", "--group", "4", "--evaluate", "4"]
 
@@ -32,25 +27,7 @@ def launched(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> P
     """The folder in which two processes under `accelerate` left what they trained."""
     folder = tmp_path_factory.mktemp("launched")
     save_model(tiny, folder / "start")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-    options += ["--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
-    command = [sys.executable, "-m", "accelerate.commands.launch", *options, str(WORKER), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    log = folder / "log.txt"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=stream, stderr=stream, start_new_session=True
-        )
-        try:
-            status: int | None = process.wait(timeout=150)
-        except subprocess.TimeoutExpired:  # processes that wait for each other
-            os.killpg(process.pid, signal.SIGTERM)  # the launcher ends them
-            process.wait(timeout=30)
-            status = None
-    assert status == 0, f"status {status}:\n{log.read_text()[-4000:]}"
+    run_two(WORKER, folder, folder=folder)
     return folder
 
 

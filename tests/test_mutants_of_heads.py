@@ -64,11 +64,13 @@ def test_mutants_of_the_forms():
         with pytest.raises(ValueError, match="unknown form"):
             sampled.kf_plus_plus("pearson", "other")
 
-    for original, same in ((sampled.kf_plus_plus, AGAIN), (sampled.with_weight, ZERO)):
+    judged = ((sampled.kf_plus_plus, NONE), (sampled._kf_plus_plus_of, AGAIN), (sampled.with_weight, ZERO))
+    for original, same in judged:
         left = survivors(original, sampled, in_module(sampled, original), check)
         assert left == UNCHANGED + same
 
 
+NONE = Counter()
 AGAIN = Counter([".detach() dropped"])  # value and weight are detached once more
 ZERO = Counter(["stop_gradient dropped"])  # of the weight: its own gradient is multiplied by log r = 0
 

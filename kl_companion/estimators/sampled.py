@@ -12,6 +12,7 @@ what rounding already did to ``logp`` itself; so no series is used here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, cast
 
 import sympy
@@ -122,18 +123,19 @@ def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callab
     of_value = d if form == "bregman" else d.as_given
     of_weight = d.as_given if form == "generic" else d
 
-    def estimator(logp: Array, ref_logp: Array) -> Array:
-        log_w = ref_logp - logp
-        if isinstance(log_w, sympy.Expr):
-            value = of_value.dual.subs(T, exp(log_w))
-            return with_weight(value, of_weight.derivative.subs(T, exp(-log_w)), logp)
-        log_w = log_w.detach()
-        value, weight = stable_generator(of_value, log_w, dual=True), stable_slope(of_weight, -log_w)
-        # beyond the dtype its largest number, because infinity times log r = 0 is not a number
-        largest = torch.finfo(weight.dtype).max
-        return with_weight(value, weight.clamp(-largest, largest), logp)
+    return partial(_kf_plus_plus_of, of_value, of_weight)
 
-    return estimator
+
+def _kf_plus_plus_of(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
+    log_w = ref_logp - logp
+    if isinstance(log_w, sympy.Expr):
+        value = of_value.dual.subs(T, exp(log_w))
+        return with_weight(value, of_weight.derivative.subs(T, exp(-log_w)), logp)
+    log_w = log_w.detach()
+    value, weight = stable_generator(of_value, log_w, dual=True), stable_slope(of_weight, -log_w)
+    # beyond the dtype its largest number, because infinity times log r = 0 is not a number
+    largest = torch.finfo(weight.dtype).max
+    return with_weight(value, weight.clamp(-largest, largest), logp)
 
 
 def _k_lambda(text: str) -> Estimator:

@@ -5,9 +5,9 @@ Columns are aligned: position t of ``logp`` scores ``tokens[:, t]``; there is no
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -111,10 +111,7 @@ class Rollout:
                 f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {logits.shape[-1] - 1}"
             )
         index = tokens.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
-
-        def sampled(scores: torch.Tensor) -> torch.Tensor:
-            return clean(scores, completion_mask).log_softmax(-1).gather(-1, index).squeeze(-1)
-
+        sampled = partial(_of_sampled, index=index, completion_mask=completion_mask)
         return cls(
             tokens,
             completion_mask,
@@ -127,6 +124,16 @@ class Rollout:
             ref_logits.detach(),
             None if behavior_logits is None else behavior_logits.detach(),
         )
+
+    def batches(self, groups: Iterable[Sequence[int]]) -> Iterator[Rollout]:
+        """One batch per group of its sequences, given by their numbers; nothing is checked a second time."""
+        given = {f.name: x.unbind() for f in fields(self) if (x := getattr(self, f.name)) is not None}
+        for group in groups:
+            batch = object.__new__(Rollout)
+            for f in fields(self):
+                chosen = torch.stack([given[f.name][i] for i in group]) if f.name in given else None
+                object.__setattr__(batch, f.name, chosen)
+            yield batch
 
     @cached_property
     def logp_all(self) -> torch.Tensor:
@@ -161,6 +168,11 @@ class Rollout:
         if self.prompt_index is not None:
             return self.prompt_index
         return torch.zeros(self.tokens.shape[0], dtype=torch.long, device=self.tokens.device)
+
+
+def _of_sampled(scores: torch.Tensor, index: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
+    """Log-probs of the ids ``index`` [batch, seq, 1] from logits [batch, seq, vocab]; [batch, seq]."""
+    return clean(scores, completion_mask).log_softmax(-1).gather(-1, index).squeeze(-1)
 
 
 def clean(scores: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -54,14 +53,10 @@ def _enumerate(
             f"expected at most {MAX_EVALUATIONS}: take a smaller problem or group"
         )
     probability = problem.probabilities(logits)
-    weights, losses = [], []
-    for group in itertools.product(range(count), repeat=group_size):
-        which = torch.tensor(group)
-        weight = probability[which].prod()
-        if weight > 0:
-            weights.append(weight)
-            losses.append(_checked(loss_fn, problem.rollout(logits, which)))
-    return torch.stack(weights), torch.stack(losses)
+    possible = probability.nonzero().squeeze(-1)
+    groups = torch.cartesian_prod(*[torch.arange(len(possible))] * group_size).reshape(-1, group_size)
+    batches = problem.rollout(logits, possible).batches(groups.tolist())
+    return probability[possible][groups].prod(-1), torch.stack([_checked(loss_fn, b) for b in batches])
 
 
 def expectation(

@@ -60,17 +60,17 @@ class Problem(NamedTuple):
         """
         behavior = logits.detach() if self.behavior_logits is None else self.behavior_logits
         every = torch.arange(len(self.sequences)) if which is None else which
-        rows, copies = self.rows[every], math.prod(logits.shape[:-2])
-
-        def scored(scores: torch.Tensor) -> torch.Tensor:
-            return scores[..., rows, :].flatten(0, -3)
-
+        copies = math.prod(logits.shape[:-2])
+        scored, ref_scored, behavior_scored = (
+            scores[..., self.rows[every], :].flatten(0, -3)
+            for scores in (logits, self.ref_logits, behavior.clamp(min=NEVER))
+        )
         return Rollout.from_logits(
             self.sequences[every].repeat(copies, 1),
             self.completion_mask[every].repeat(copies, 1),
-            scored(logits),
-            scored(self.ref_logits),
-            behavior_logits=scored(behavior.clamp(min=NEVER)),
+            scored,
+            ref_scored,
+            behavior_logits=behavior_scored,
             rewards=self.rewards[..., every].flatten(),
         )
 

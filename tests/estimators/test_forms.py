@@ -96,12 +96,20 @@ def check_form(name, form, make=kf_plus_plus):
 
 
 def check_form_in_symbols(name, form, make=kf_plus_plus):
-    """generic - bregman is c (1 - w) in value and c in weight; published has one from each."""
+    """bregman is w f(1/w) with weight f'(1/w); generic adds c (1 - w) and c, published one of the two."""
     c = sympy.nsimplify(oracle.SLOPE.get(name, 0))
-    bregman, other = kf_plus_plus(name), make(name, form)
+    bregman, other = make(name, "bregman"), make(name, form)
     value = calculus.value(other) - calculus.value(bregman)
     weight = calculus.gradient_weight(other) - calculus.gradient_weight(bregman)
+    f, _ = oracle.written(name, "bregman")
     for point in (sympy.Rational(1, 3), sympy.Rational(9, 7), sympy.Integer(5)):
+        t = torch.tensor(float(1 / point), dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(f(t), t)
+        for expression, wanted in (
+            (calculus.value(bregman), f(t) / t),
+            (calculus.gradient_weight(bregman), slope),
+        ):
+            assert abs(float(expression.subs(W, point)) - wanted.item()) < 1e-12
         in_value = 0 if form == "bregman" else c * (1 - point)
         in_weight = c if form == "generic" else 0
         assert abs(sympy.N(value.subs(W, point) - in_value, 30)) < 1e-25

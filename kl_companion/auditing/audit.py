@@ -106,11 +106,9 @@ def _case(
     matches, residual = ((), 0.0) if zero else explain(here.gradient, fields, max_terms=max_terms)
     if condition is not None and group_size <= _LARGEST_GROUP and (zero or matches):
         there = _look(loss_fn, (_longer(condition, vocab),), group_size)
-        if zero and there.zero:
-            pass
-        elif zero or there.zero:
+        if zero != there.zero:
             zero, matches, residual = False, (), 1.0
-        else:
+        elif not zero:
             matches, residual = still_hold(there.gradient, on_longer, matches)
     matched = _value_matches(here.values, values)
     return Case(

@@ -20,7 +20,7 @@ from kl_companion.rollout import Rollout
 _INPUT, _OUTPUT = 20.0, 10.0
 _UTILS = Place("nemo_rl/algorithms/utils.py", "calculate_kl")
 _ADVANTAGES = "nemo_rl/algorithms/advantage_estimator.py"
-_DISTILLATION = Place("nemo_rl/algorithms/loss_functions.py", "DistillationLossFn")
+_DISTILLATION = Place("nemo_rl/algorithms/loss/loss_functions.py", "DistillationLossFn")
 
 
 def weighted(kind: str, on_policy_approximation: bool, rollout: Rollout) -> torch.Tensor:

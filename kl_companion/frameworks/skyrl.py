@@ -57,7 +57,9 @@ FRAMEWORK = Framework(
             "skyrl.opd",
             "the example of on-policy distillation (advantage estimator no_op)",
             _opd,
-            Place("skyrl/examples/on_policy_distillation", "rewards"),
+            Place(
+                "examples/train/on_policy_distillation/main_on_policy_distill.py", "apply_reward_kl_penalty"
+            ),
             ahead=False,
         ),
     ),

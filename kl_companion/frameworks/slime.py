@@ -77,7 +77,7 @@ FRAMEWORK = Framework(
             "slime.opd",
             "on-policy distillation with opd_kl_coef=1.0",
             _k1,
-            Place("slime/backends/megatron_utils/loss.py", "advantages of on-policy distillation"),
+            Place("slime/backends/megatron_utils/loss.py", "apply_opd_kl_to_advantages"),
             ahead=False,
             default="of on-policy distillation",
         ),

@@ -91,7 +91,11 @@ def ema_anchor(decay: float, period: int = 1) -> dict[str, Any]:
         )
     if period < 1:
         raise ValueError(f"period is {period}, expected a whole number of at least 1")
-    return {"sync_ref_model": True, "ref_model_mixup_alpha": 1 - decay, "ref_model_sync_steps": period}
+    return {
+        "sync_ref_model": True,
+        "ref_model_mixup_alpha": round(1 - decay, 15),
+        "ref_model_sync_steps": period,
+    }
 
 
 class _Scored(NamedTuple):

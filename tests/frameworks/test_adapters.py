@@ -25,6 +25,8 @@ BY_HAND = {
     "trl.gkd_reverse": 0.975618,  # (log 2 + log 2/3) / 2 + (0.8 - 0.2) log 4
     "trl.distillation_reverse": 0.975618,
     "trl.iw_opd_reverse_top_0_tail": 0.975618,
+    "trl.sdpo": 0.592177,  # (-5/4 log 2 log 2 + 4/5 log 4 log 5) / 2
+    "trl.sdpo_full_reverse": 0.422611,  # the two KLs with 5/4 and 4/5 before them, halved
     "liger.jsd_reverse": 0.975618,
     "liger.grpo": 1.806853,
     "liger.grpo_corrected": 1.532399,

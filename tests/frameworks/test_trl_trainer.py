@@ -349,6 +349,22 @@ def test_settings_that_cannot_work(start: Path, kl: Any, changes: dict[str, Any]
         make(start, kl=kl, **changes)
 
 
+def test_where_the_reference_is_the_policy_without_its_adapter(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock = trl.GRPOTrainer.__init__
+
+    def with_adapter(self: Any, *args: Any, **options: Any) -> None:
+        stock(self, *args, **options)
+        self.ref_model = None  # as TRL leaves it with PEFT
+
+    monkeypatch.setattr(trl.GRPOTrainer, "__init__", with_adapter)
+    for name in ("exact_kl", "top_k_reverse_kl(4)"):
+        with pytest.raises(ValueError, match=r"needs logits of the reference.*without its PEFT adapter"):
+            make(start, kl=name)
+    assert make(start, kl="k2").ref_model is None
+
+
 def test_a_model_without_logits_is_refused(
     trainer: Any, inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""A tiny training of TRL on the CPU: its model, settings, reward and optimizer, and one step of its loss."""
+"""Trainers of the example of `kl_companion.frameworks.trl_example`, and one step of their loss."""
 
 from __future__ import annotations
 
@@ -13,67 +13,18 @@ from typing import Any
 
 import torch
 import trl
-from datasets import Dataset
 
 from kl_companion.frameworks.kl_term import KLTerm
+from kl_companion.frameworks.trl_example import make as with_sgd
+from kl_companion.frameworks.trl_example import reward, save_start, settings
 from kl_companion.frameworks.trl_trainer import GRPOTrainer
-from kl_companion.llm.models import save_model, tiny_model
-from kl_companion.llm.tokenizers import character_tokenizer
 
-PROMPTS = ["12", "345=", "6", "7890", "1=", "2", "33", "404"]
-
-
-def reward(completions: list[str], **rest: Any) -> list[float]:
-    """A tenth of the sum of the digits that were written."""
-    return [sum(int(c) for c in text if c.isdigit()) / 10 for text in completions]
-
-
-def settings(folder: Path, **changes: Any) -> Any:
-    """Settings of a few steps: one group of four completions, all kept on the CPU, nothing reported."""
-    chosen: dict[str, Any] = {
-        "output_dir": str(folder),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "logging_steps": 1,
-        "gradient_checkpointing": False,
-        "per_device_train_batch_size": 4,
-        "num_generations": 4,
-        "max_completion_length": 6,
-        "max_steps": 2,
-        "learning_rate": 0.1,
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 10.0,
-        "beta": 0.1,
-        "seed": 3,
-    }
-    return trl.GRPOConfig(**{**chosen, **changes})
-
-
-def with_sgd(kind: Any, start: Path, args: Any, **options: Any) -> Any:
-    """A trainer of that kind, whose steps are the gradient times the rate."""
-    made = kind(
-        model=str(start),
-        reward_funcs=reward,
-        args=args,
-        train_dataset=Dataset.from_dict({"prompt": PROMPTS}),
-        **options,
-    )
-    made.optimizer = torch.optim.SGD(made.model.parameters(), lr=args.learning_rate)
-    return made
+__all__ = ["apart", "make", "reward", "save_start", "settings", "step", "weights", "with_sgd"]
 
 
 def weights(made: Any) -> dict[str, torch.Tensor]:
     """Parameters by name, detached."""
     return {name: p.detach() for name, p in made.model.named_parameters()}
-
-
-def save_start(folder: Path) -> Path:
-    """A random Qwen2 of 2,880 parameters and its tokenizer, from where TRL reads policy and reference."""
-    save_model(tiny_model(character_tokenizer("0123456789="), hidden=16, layers=1, heads=2), folder)
-    return folder
 
 
 def make(start: Path, stock: bool = False, kl: Any = None, **changes: Any) -> Any:

@@ -39,8 +39,10 @@ from kl_companion.rollout import Rollout, masked
 
 KNOWN = "1.16.0"
 try:
-    import trl
-    from trl import GRPOTrainer as _Stock
+    with warnings.catch_warnings():  # bars are drawn as text in a notebook without ipywidgets
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        import trl
+        from trl import GRPOTrainer as _Stock
 except ModuleNotFoundError as error:
     raise ImportError(
         f"the TRL trainer needs {error.name}, which is not installed: pip install 'kl-companion[trl]' "

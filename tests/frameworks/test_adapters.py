@@ -1,6 +1,7 @@
 """The adapters call what they say: numbers by hand, casts left in, formulas beside installed functions."""
 
 import ast
+import math
 import re
 
 import pytest
@@ -25,7 +26,7 @@ BY_HAND = {
     "trl.gkd_reverse": 0.975618,  # (log 2 + log 2/3) / 2 + (0.8 - 0.2) log 4
     "trl.distillation_reverse": 0.975618,
     "trl.iw_opd_reverse_top_0_tail": 0.975618,
-    "trl.sdpo": 0.592177,  # (-5/4 log 2 log 2 + 4/5 log 4 log 5) / 2
+    "trl.sdpo": 0.592179,  # (-5/4 log 2 log 2 + 4/5 log 4 log 5) / 2
     "trl.sdpo_full_reverse": 0.422611,  # the two KLs with 5/4 and 4/5 before them, halved
     "liger.jsd_reverse": 0.975618,
     "liger.grpo": 1.806853,
@@ -241,12 +242,25 @@ def test_an_anchor_outside_its_range_is_refused():
 # -- what is called a default is one ------------------------------------------------------------------------
 
 
+def test_self_distillation_clips_its_ratio_at_two():
+    """pi/mu is 2.5 and 0.8: a token counts twice at most, and not at all times its own score."""
+    loss = exactly(setting("trl.sdpo").loss)
+    r = rollout(sampler=(0.2, 0.25))
+    wanted = (-2 * math.log(2) ** 2 + 0.8 * math.log(4) * math.log(5)) / 2
+    assert loss(r).item() == pytest.approx(wanted, abs=1e-12)
+    assert loss(rollout(off_policy=False)).item() == pytest.approx(
+        (-(math.log(2) ** 2) + math.log(4) * math.log(5)) / 2, abs=1e-12
+    )
+
+
 def test_defaults_of_trl():
     from dataclasses import fields
 
     from trl import GRPOConfig, RLOOConfig
     from trl.experimental.gkd import GKDConfig
     from trl.experimental.iw_opd import IWOPDConfig
+    from trl.experimental.sdft import SDFTConfig
+    from trl.experimental.sdpo import SDPOConfig
     from trl.trainer.distillation_config import DistillationConfig
 
     def default(config, name):
@@ -266,7 +280,15 @@ def test_defaults_of_trl():
         "iw_opd",
         0.5,
     )
+    distillation = ("mode", "alpha", "topk", "add_tail", "is_clip")
+    for config, wanted in (
+        (SDPOConfig, ["sampled_token", 1.0, None, False, 2.0]),
+        (SDFTConfig, ["topk_logits", 0.5, 100, False, 2.0]),
+    ):
+        assert [default(config, f"distillation_{n}") for n in distillation] == wanted
     assert {s.name for s in settings("trl") if s.default} == {
+        "trl.sdpo",
+        "trl.sdft_jensen_shannon_top_2_no_tail",
         "trl.grpo",
         "trl.rloo",
         "trl.gkd_jensen_shannon",

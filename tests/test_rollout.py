@@ -1,10 +1,12 @@
 """What a loss may look at: the checks at the door, and estimators that see completion tokens only."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
+from kl_companion import bandit, expected_value, prefix_tree
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.rollout import (
     Rollout,
@@ -229,3 +231,48 @@ def test_the_mask_is_deletion_for_logits_too(name):
         (gradient,) = torch.autograd.grad(value, bad)
         assert value.item() == pytest.approx(alone.item(), rel=1e-12)
         torch.testing.assert_close(gradient, wanted, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("with_logits", [True, False])
+def test_batches_are_what_building_each_anew_gives(with_logits):
+    """Fields, absent ones included, and the gradient that comes back through a group with repetitions."""
+    problem = prefix_tree(3, 2, seed=4, eos=True, off_policy=True)
+    groups = [(0, 3), (2, 2), (6, 1)]
+    found, wanted = [], []
+    for out, anew in ((found, False), (wanted, True)):
+        theta = problem.logits.clone().requires_grad_()
+        every = problem.rollout(theta)
+        if not with_logits:
+            every = Rollout(every.tokens, every.completion_mask, every.logp, every.ref_logp)
+        batches = every.batches(groups)
+        total = 0.0
+        for group, batch in zip(groups, batches, strict=True):
+            if anew:
+                batch = problem.rollout(theta, torch.tensor(group))
+                if not with_logits:
+                    batch = Rollout(batch.tokens, batch.completion_mask, batch.logp, batch.ref_logp)
+            fields = [getattr(batch, f.name) for f in dataclasses.fields(batch)]
+            out.append([None if x is None else x.detach() for x in fields])
+            total = total + (batch.logp**2).sum()
+        out.append(list(torch.autograd.grad(total, theta)))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert [x is None for x in mine] == [x is None for x in theirs]
+        for x, y in zip(mine, theirs, strict=True):
+            if x is not None:
+                torch.testing.assert_close(x, y, rtol=1e-14, atol=1e-14)
+
+
+def test_what_is_never_sampled_is_not_evaluated():
+    """A policy may give a token no probability at all: its sequences have no log-ratio, and are not asked."""
+    problem = bandit(3, seed=0)
+    holed = problem._replace(logits=torch.tensor([[0.3, -torch.inf, -0.2]], dtype=torch.float64))
+    seen = []
+
+    def loss(rollout):
+        seen.append(rollout.tokens.item())
+        return (rollout.logp - rollout.ref_logp).sum()
+
+    p = torch.tensor([0.3, -0.2], dtype=torch.float64).softmax(0)
+    q = problem.ref_logits[0].softmax(0)[[0, 2]]
+    assert expected_value(loss, holed) == pytest.approx((p * (p / q).log()).sum().item(), abs=1e-12)
+    assert seen == [0, 2]

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from kl_companion import OBJECTIVES, expected_gradient, prefix_tree
+from kl_companion import OBJECTIVES, expected_gradient, prefix_tree, tables
 from kl_companion.auditing.objectives import field
 from kl_companion.cli import main
 from kl_companion.frameworks import (
@@ -23,9 +23,10 @@ from kl_companion.frameworks import (
 )
 from kl_companion.frameworks.heads import name_heads
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.verdicts import explanation, in_float64, zone_words
+from kl_companion.frameworks.verdicts import _weights, explanation, in_float64, remedy_words, zone_words
 from tests.expected_framework_verdicts import EXPECTED, LETTERS
 
+NAMES = [s.name for s in settings()]
 CONDITIONS = ((False, 1.0), (False, 4.0), (True, 1.0), (True, 4.0))
 PLAIN = ("R", "F", "S", "JS", "TV", "Q", "BQ", "MQ")  # what an unnamed gradient must not be
 
@@ -37,9 +38,19 @@ def world(off_policy, scale):
 
 
 @cache
-def objective(letters, off_policy, scale):
+def named_field(name, off_policy, scale):
     name_heads()
-    return field(OBJECTIVES[LETTERS[letters]], world(off_policy, scale))
+    return field(OBJECTIVES[name], world(off_policy, scale))
+
+
+def objective(letters, off_policy, scale):
+    return named_field(LETTERS[letters], off_policy, scale)
+
+
+@cache
+def table():
+    """Rows of `framework_audit` by setting, sampling and scale."""
+    return tables.load("framework_audit").set_index(["setting", "sampling", "scale"])
 
 
 def combination(text, off_policy, scale):
@@ -60,15 +71,15 @@ def distance(x, y):
     return ((x - y).norm() / x.norm()).item()
 
 
-@pytest.mark.parametrize("name", [s.name for s in settings()])
-def test_the_expected_gradient_is_what_its_line_says(name):
-    """At small log-ratios only where that is not what is said of large ones, which is the harder."""
+@pytest.mark.parametrize("name", NAMES)
+def test_the_expected_gradient_is_what_its_line_and_its_row_say(name):
+    """The line was written by hand, the row by an audit that has not seen this world."""
     loss, line = in_float64(setting(name)), four(EXPECTED[name])
-    for i, (off_policy, scale) in enumerate(CONDITIONS):
-        text = line[i]
-        if i in (0, 2) and text == line[i + 1]:
-            continue
+    for text, (off_policy, scale) in zip(line, CONDITIONS, strict=True):
         gradient = expected_gradient(loss, world(off_policy, scale))
+        row = table().loc[(name, "off-policy" if off_policy else "on-policy", scale)]
+        assert (row.objective == "unnamed") == (text == "-")
+        assert (row.objective == "nothing") == (text == "0")
         if text == "0":
             assert gradient.norm() < 1e-12
         elif text == "-":
@@ -78,6 +89,46 @@ def test_the_expected_gradient_is_what_its_line_says(name):
             assert min(near) > 1e-8  # what is the same differs by 1e-15
         else:
             assert distance(gradient, combination(text, off_policy, scale)) < 1e-9
+            terms = zip(row.objective.split(" + "), row.coefficient.split(", "), strict=True)
+            by_row = sum(float(c) * named_field(n, off_policy, scale) for n, c in terms)
+            assert distance(gradient, by_row) < 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_names_the_version_the_place_and_the_remedy_of_today(name):
+    chosen, rows = setting(name), table().loc[name]
+    today = {
+        "framework": chosen.framework.name,
+        "title": chosen.framework.title,
+        "version": chosen.framework.version,
+        "kind": "installed" if chosen.framework.distribution else "formula",
+        "where": chosen.where,
+        "option": chosen.option,
+        "default": chosen.default or "no",
+        "placement": chosen.placement,
+        "level": chosen.level,
+        "aggregation": chosen.aggregation,
+        "remedy": remedy_words(chosen.framework),
+    }
+    for column, value in today.items():
+        assert set(rows[column]) == {value}, column
+
+
+@pytest.mark.parametrize("name", [s.name for s in settings() if s.sampled])
+def test_a_row_says_where_a_token_has_no_gradient(name):
+    """On both sides of every edge that it names, and far out."""
+    (words,) = set(table().loc[name].zero_gradient)
+    edges = [float(x) for x in re.findall(r"-?\d[\d.]*", words)]
+    points = torch.tensor([-29.0, -1.0, 0.5, 29.0, *(e * k for e in edges for k in (0.9999, 1.0001))])
+    below = max((e for e in edges if e < 0), default=-math.inf)
+    above = min((e for e in edges if e > 0), default=math.inf)
+    dead = [words == "everywhere" or x < below or x > above for x in points.tolist()]
+    assert (_weights(setting(name), points.double()) == 0).tolist() == dead
+
+
+def test_the_table_has_the_settings_of_today():
+    conditions = [("off-policy" if off else "on-policy", scale) for off, scale in CONDITIONS]
+    assert set(table().index) == {(name, *condition) for name in NAMES for condition in conditions}
 
 
 def test_every_setting_has_a_line_and_every_line_a_setting():

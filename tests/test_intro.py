@@ -17,6 +17,7 @@ from kl_companion import (
     implied_f,
     kl_loss,
     optimal_policy,
+    tables,
 )
 from kl_companion.divergences import DIVERGENCES, T
 from kl_companion.policy_losses import apa_loss, decompose, reinforce_loss, rwr_loss
@@ -164,3 +165,13 @@ def test_the_policy_gradients_of_the_guide():
         assert found["apa"].coefficients == pytest.approx({"reward": 1 - 1 / n, "kl": 1.0})
         assert max(found[name].residual for name in ("k1", "apa")) < 1e-12
         assert found["rwr"].residual > 0.01
+
+
+def test_the_count_of_defaults_is_that_of_the_table():
+    """As the chapter on frameworks counts them: on-policy, small log-ratios, distillation left out."""
+    table = tables.load("framework_audit")
+    near = table[(table.sampling == "on-policy") & (table.scale == 1.0) & (table.default != "no")]
+    near = near[~near.setting.str.contains("distill|opd|gkd|jsd|sdpo|sdft|prime_rl|tinker")]
+    reverse = near.objective.isin(["token_reverse_kl", "sequence_reverse_kl"]).sum()
+    assert (len(near), reverse) == (21, 9)
+    assert "of 21 defaults nine descend a reverse KL" in TEXT

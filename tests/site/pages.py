@@ -18,6 +18,9 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.anchors: set[str] = set()
         self.links: list[str] = []
+        self.named: dict[str, str] = {}  # text of a link, where it leads
+        self._open: str | None = None
+        self._text = ""
         self.loads: list[str] = []
         self.feed(text)
 
@@ -26,10 +29,19 @@ class Page(HTMLParser):
         self.anchors |= {values[key] for key in ("id", "name") if values.get(key)}
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
+            self._open, self._text = values["href"], ""
         if tag in LOADS and values.get(LOADS[tag]):
             self.loads.append(values[LOADS[tag]])
         if tag == "link" and set(values.get("rel", "").split()) & LOADING_LINKS:
             self.loads.append(values.get("href", ""))
+
+    def handle_data(self, data: str) -> None:
+        self._text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "a" and self._open is not None:
+            self.named.setdefault(" ".join(self._text.split()), self._open)
+            self._open = None
 
 
 @lru_cache(maxsize=512)

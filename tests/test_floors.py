@@ -27,12 +27,12 @@ FLOORS = {
     "tabular": 4,
     "auditing": 5,
     "claims": 6,
-    "frameworks": 6,
     "llm": 6,
     "plotting": 6,
     "tables": 6,
-    "cli": 7,
-    "__main__": 7,
+    "frameworks": 7,
+    "cli": 8,
+    "__main__": 8,
 }
 HEAVY = ("torch", "sympy", "matplotlib", "numpy", "pandas")
 

@@ -1,8 +1,8 @@
 """Corrected forms: each passes the check that the printed form fails, and no other form does in its place.
 
 The statements behind a check are mutated until one sign and one factor of the corrected form are seen to
-matter: the corrected error leaves the tolerance, and the printed one stays what it was, up to the rounding of a
-linear algebra that is not the same to the last bit in every run.
+matter: the corrected error leaves the tolerance, and the printed one stays what it was, up to rounding:
+least squares are not the same to the last bit in every run.
 """
 
 import math

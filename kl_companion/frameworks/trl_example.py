@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.frameworks.kl_term import KLTerm
-from kl_companion.llm.models import save_model, tiny_model
+from kl_companion.llm.models import quiet, save_model, tiny_model
 from kl_companion.llm.tokenizers import character_tokenizer
 
 CHARACTERS = "0123456789="
@@ -101,14 +101,12 @@ def _quiet() -> Iterator[None]:
 
     shown = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
+        with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
         transformers.utils.logging.set_verbosity(shown)
-        transformers.utils.logging.enable_progress_bar()
 
 
 def train(kl: str | KLTerm | None = None, *, stock: bool = False, steps: int = 3, **changes: Any) -> Run:

@@ -36,7 +36,8 @@ class Page(HTMLParser):
             self.loads.append(values.get("href", ""))
 
     def handle_data(self, data: str) -> None:
-        self._text += data
+        if self._open is not None:
+            self._text += data
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "a" and self._open is not None:

@@ -42,9 +42,10 @@ LEDGER = [  # a file goes to one worker: the sources are two halves
     "tests/test_ledger_page.py",
     "tests/test_reported_claims.py",
 ]
+PAGES = ["tests/test_site.py", "tests/test_front_page.py"]  # they look at the built pages
 OWN_GROUP = [
     *NOTEBOOKS,
-    "tests/test_site.py",
+    *PAGES,
     "tests/site",
     *LEDGER,
     "tests/llm",
@@ -71,7 +72,7 @@ GROUPS = {
         warm=True,
     ),
     "ledger": Group("ledger", 3, LEDGER, PARALLEL),
-    "site": Group("site", 2, ["tests/test_site.py"], ["-rs"]),
+    "site": Group("site", 2, PAGES, ["-rs"]),
     "frameworks": Group("models and frameworks", 3, ["tests/llm", "tests/frameworks"], PARALLEL),
     "interruption": Group("interruption", 1, INTERRUPTION, ["-m", "interruption"]),
 }

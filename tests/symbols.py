@@ -26,7 +26,7 @@ GREEK = (
     "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi|varphi"
     "|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|pref"
 )
-ACCENT = "(?:wide)?(?:hat|tilde)|bar|vec|mathcal|mathbf|mathbb|boldsymbol"
+ACCENT = "(?:wide)?(?:hat|tilde)|Delta|bar|vec|mathcal|mathbf|mathbb|boldsymbol"
 LETTER = rf"(?:\\(?:{GREEK})(?![a-zA-Z])|[a-zA-Z])"
 SYMBOL = rf"(?:\\(?:{ACCENT})\s*(?:\{{\s*{LETTER}\s*\}}|{LETTER})|{LETTER})(?:\s*\^\*)?"
 PARTS = rf"(?:\\({ACCENT})\s*)?\{{?\s*({LETTER})\s*\}}?(\s*\^\*)?"

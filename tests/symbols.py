@@ -1,7 +1,7 @@
 r"""Which symbols a chapter uses before a reader has met them: `read_symbols`.
 
 A symbol is a letter or a Greek letter with its accent and without its indices: $\hat Z_i$ is \hat Z, and
-$\pi^*$ and $\pi$ are two. A sentence introduces
+$\pi$, $\pi^*$ and $\Delta\pi$ are three. A sentence introduces
 
 * the left side of an equation or of a distribution, $Z = ...$, $y \sim \pi$, unless the right is a number;
 * a symbol that follows "let", "write", "call" and the like;
@@ -62,7 +62,8 @@ NO_NOUN = re.compile(  # words before a symbol that do not say what it is
     "an|the|of|by|and|or|nor|is|are|be|was|were|to|in|on|at|as|with|for|than|from|that|this|which|where|when|if|then|so"
     "|not|no|but|times|over|under|both|only|also|its|their|has|have|had|into|onto|between|against|per|plus|minus|about"
     "|above|below|near|towards?|until|through|via|while|since|because|after|before|equals|exceeds|means|gives|becomes"
-    "|needs|holds|adds|says|reaches|exactly|again|it|they|every|each|all|any|some|given|fixed|say|depends|does",
+    "|needs|holds|adds|says|reaches|exactly|again|it|they|every|each|all|any|some|given|fixed|say|depends|does"
+    "|among|once|without|same|own|small|large|leaves?|costs|pays|moves|follows|solves|satisfies|descends|minimizes",
     re.I,
 )
 

@@ -97,6 +97,7 @@ def symbols_unmet(text: str) -> list[str]:
         "| name | symbol | what |\n|---|---|---|\n| size | $a$ | of it |\n\nNow $a > 1$.",
         "| letter | what |\n|---|---|\n| $a$ | size |\n\nNow $a > 1$.",
         r"After $n$ steps $\sqrt n$ is left; sample $\pi_i$ does not depend on $i$.",
+        r"Let $g$ be the gradient and $\Delta g$ its rise. It costs $\Delta\, g$.",
         r"Let $g$, $h$ be two slopes, $a$ their product. So $a = g h$.",
         r"`$q$` is code, and the shorthand $\mathrm{tr}\,\pi$, $\mathcal N(0, 1)$, $e^{\pi}$ is standard.",
         "```{prf:definition} Size\n:label: x\n\nThe *size* of $y$ is $b = |y|$.\n```\n\nIt is $b$.",
@@ -124,6 +125,7 @@ def test_symbols_that_are_introduced(text: str) -> None:
         ("## Of $q$\n\nThe mean of $q$ is small.", ["q"]),
         ("```{exercise} Size\n:label: x\n\nIs $b$ large?\n```", ["b"]),
         (r"It grows as $e^{c y}$.", ["c"]),
+        (r"Let $g$ be the gradient. It costs $\Delta g$.", [r"\Delta g"]),
     ],
 )
 def test_symbols_that_nobody_introduced(text: str, wanted: list[str]) -> None:

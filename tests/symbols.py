@@ -47,7 +47,7 @@ NUMBER = r"[-+\d.,/\s{}]|\\[td]?frac|\\infty|\\log|\\sqrt"
 FORMULA = r"⟦\d+⟧"  # its place in a sentence
 LIST = rf"{FORMULA}(?:(?:, and |, or |, | and | or ){FORMULA})*"
 COUNTABLE = (
-    "samples|draws|tokens|completions|sequences|answers|rollouts|runs|steps|updates|gradients|arms|prompts"
+    "samples|draws|tokens|completions|sequences|answers|rollouts|runs|steps|updates|gradients|arms|nats"
 )
 LET = r"\b(?:let|write|call|denote|define|put|set|suppose|take|consider|choose|pick|fix|draw|name|assume)\b"
 BEFORE = rf"([A-Za-z][\w'-]*\w)[ -]\(?({LIST})"
@@ -63,7 +63,7 @@ NO_NOUN = re.compile(  # words before a symbol that do not say what it is
     "|not|no|but|times|over|under|both|only|also|its|their|has|have|had|into|onto|between|against|per|plus|minus|about"
     "|above|below|near|towards?|until|through|via|while|since|because|after|before|equals|exceeds|means|gives|becomes"
     "|needs|holds|adds|says|reaches|exactly|again|it|they|every|each|all|any|some|given|fixed|say|depends|does"
-    "|among|once|without|same|own|small|large|leaves?|costs|pays|moves|follows|solves|satisfies|descends|minimizes",
+    "|once|without|own|small|large|leaves?|costs|pays|moves|follows|solves|satisfies|descends|minimizes",
     re.I,
 )
 

@@ -165,15 +165,15 @@ def sentences(read: Iterable[Passage]) -> Iterator[tuple[str, list[str], bool]]:
 
 def read_symbols(read: Iterable[Passage], known: set[str]) -> tuple[list[Unmet], set[str]]:
     """The symbols that are used before they are introduced, each once, and all that this text introduces."""
-    here, missing = set[str](), list[Unmet]()
+    here, carried, missing = set[str](), set[str](), list[Unmet]()
     for sentence, formulas, column in sentences(read):
         used = [formulas[i] for i in places(sentence)]
         here |= introduced(sentence, formulas) | {s for tex in used for s in heads(tex, column)}
-        here |= {i for tex in used for i in indices(tex)}
+        carried |= {i for tex in used for i in indices(tex)}
         named = {i for m in re.finditer(EVERY, sentence) for i in places(m[1])}
         local = {s for tex in used for s in bound(tex)} | {s for i in named for s in heads(formulas[i], True)}
         for symbol in (s for tex in used for s in letters(tex)):
-            if symbol not in known | here | local | {m.symbol for m in missing}:
+            if symbol not in known | here | carried | local | {m.symbol for m in missing}:
                 shown = re.sub(r"⟦(\d+)⟧", lambda m: f"${formulas[int(m[1])].strip()}$", sentence)  # noqa: B023
                 missing.append(Unmet(symbol, " ".join(shown.split())))
     return missing, here

@@ -72,6 +72,7 @@ def test_the_notation_page_introduces_its_symbols() -> None:
     """Somewhere: it is looked up, not read in order."""
     used_early, introduced = read_symbols(notation(), set())
     assert {u.symbol for u in used_early} <= introduced
+    assert "u" not in introduced  # an index there
     assert {r"\pi", r"\pref", r"\mu", r"\ell", r"\beta", r"\lambda", "w", "r", "s", "R", "Z^*"} <= introduced
     assert not introduced & {r"\nu", r"\omega", r"\chi", "G", "g", "m", "p", "q"}
 

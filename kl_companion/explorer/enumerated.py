@@ -1,0 +1,146 @@
+"""What the explorer must show, by this package's own enumeration: the numbers that its page is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion.auditing.objectives import OBJECTIVES, field
+from kl_companion.checks import check_choice
+from kl_companion.estimators import Estimator, get_estimator
+from kl_companion.losses import kl_loss, kl_terms
+from kl_companion.rollout import Rollout, importance_weight, per_token
+from kl_companion.tabular import Problem, exact_moments, expected_value, token_moments
+from kl_companion.theory.optima import optimal_policy
+
+State = Mapping[str, Any]
+RATIOS = ("none", "detached", "attached")
+
+
+class Exact(NamedTuple):
+    """Exact numbers of one setting; gradients [arms] by the policy's logits, policies [arms].
+
+    Attributes:
+        value, bias, variance: Of one draw; bias against the divergence that the estimator is named for.
+        gradient, gradient_variance: Expected gradient of one draw, and the trace of its covariance.
+        reverse_kl, forward_kl: The two divergences of policy and reference.
+        reverse_gradient, forward_gradient: Their gradients.
+        reverse_optimum, forward_optimum: Policies that maximize E[r] - beta KL, either way.
+    """
+
+    value: float
+    bias: float
+    variance: float
+    gradient: torch.Tensor
+    gradient_variance: float
+    reverse_kl: float
+    forward_kl: float
+    reverse_gradient: torch.Tensor
+    forward_gradient: torch.Tensor
+    reverse_optimum: torch.Tensor
+    forward_optimum: torch.Tensor
+
+
+def estimator_of(state: State) -> Estimator:
+    """The estimator of a state, with k and form where it has a head; ValueError for an unknown one."""
+    name = state["est"]
+    if name.startswith(("top_k_", "truncated_")):
+        name = f"{name}({min(state['k'], len(state['p']))}, {state['form']})"
+    return get_estimator(name)
+
+
+def ratio_of(state: State) -> str:
+    """The ratio that matters: a detached cost, and a sum over a head, have none to attach."""
+    check_choice("ratio", state["ratio"], RATIOS)
+    loose = state["place"] == "reward" or estimator_of(state).inputs != "sampled"
+    return "detached" if state["ratio"] == "attached" and loose else str(state["ratio"])
+
+
+def problem_of(state: State) -> Problem:
+    """The bandit of a state: logits ``p``, reference ``q``, sampler ``m`` (if ``off``), rewards ``r``, [arms] each.
+
+    Raises:
+        ValueError: lists of different lengths, or fewer than two arms.
+    """
+    arms = len(state["p"])
+    sizes = {name: len(state[name]) for name in "pqmr"}
+    if arms < 2 or set(sizes.values()) != {arms}:
+        raise ValueError(f"got lists of lengths {sizes}, expected one length of at least 2")
+    p, q, m, r = (torch.tensor(state[name], dtype=torch.float64) for name in "pqmr")
+    return Problem(
+        p.unsqueeze(0),
+        q.unsqueeze(0),
+        m.unsqueeze(0) if state["off"] else None,
+        torch.arange(arms).unsqueeze(-1),
+        torch.ones(arms, 1, dtype=torch.float64),
+        torch.zeros(arms, 1, dtype=torch.long),
+        r,
+    )
+
+
+def loss_of(state: State) -> Callable[[Rollout], torch.Tensor]:
+    """The term as a trainer would write it, for `kl_companion.audit` or `kl_companion.expected_gradient`."""
+    entry, ratio = estimator_of(state), ratio_of(state)
+
+    def in_the_reward(rollout: Rollout) -> torch.Tensor:
+        cost = per_token(entry, rollout).detach()
+        weight = 1.0 if ratio == "none" else importance_weight(rollout, scope="token")
+        return (cost * weight * rollout.logp).sum()
+
+    def in_the_loss(rollout: Rollout) -> torch.Tensor:
+        # a whole row is a sum, not a sample: nothing is weighted
+        if ratio == "none" or entry.inputs == "vocab":
+            return kl_loss(rollout, entry)
+        return kl_loss(rollout, entry, importance="token", ratio=ratio)  # type: ignore[arg-type]
+
+    check_choice("place", state["place"], ("loss", "reward"))
+    return in_the_reward if state["place"] == "reward" else in_the_loss
+
+
+def exact(state: State) -> Exact:
+    """Every number of a setting with arms, by enumeration.
+
+    Args:
+        state: What the page's ``klExplore`` takes: p, q, m, r, est, k, form, place, off, ratio, beta.
+
+    Raises:
+        ValueError: an unknown name or choice, or lists of different lengths.
+    """
+    entry, ratio, problem = estimator_of(state), ratio_of(state), problem_of(state)
+    logp, ref_logp = problem.logits.log_softmax(-1), problem.ref_logits.log_softmax(-1)
+    if ratio == "attached":
+        found = exact_moments(
+            lambda rollout: kl_terms(rollout, entry, importance="token", ratio="attached"),
+            problem,
+            target=entry.target,
+        )
+    else:
+        found = token_moments(
+            entry,
+            logp,
+            ref_logp,
+            behavior_logp_all=None if problem.behavior_logits is None else problem.sampled_from.log_softmax(-1),
+            placement=state["place"],
+            weighted=ratio == "detached",
+        )
+    divergence = {n: OBJECTIVES[f"sequence_{n}_kl"] for n in ("reverse", "forward")}
+    at_policy = problem._replace(behavior_logits=None)
+    optimum = {
+        n: optimal_policy(problem.rewards, ref_logp[0], f"{n}_kl", state["beta"]).logp.exp() for n in divergence
+    }
+    numbers = {name: float(getattr(found, name)) for name in ("value", "value_variance", "gradient_variance")}
+    return Exact(
+        value=numbers["value"],
+        bias=float(found.value_bias),
+        variance=numbers["value_variance"],
+        gradient=found.gradient.flatten(),
+        gradient_variance=numbers["gradient_variance"],
+        reverse_kl=expected_value(lambda rollout: per_token("exact_kl", rollout).sum(), at_policy),
+        forward_kl=expected_value(lambda rollout: per_token("exact_forward_kl", rollout).sum(), at_policy),
+        reverse_gradient=field(divergence["reverse"], at_policy).flatten(),
+        forward_gradient=field(divergence["forward"], at_policy).flatten(),
+        reverse_optimum=optimum["reverse"],
+        forward_optimum=optimum["forward"],
+    )

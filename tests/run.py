@@ -42,7 +42,12 @@ LEDGER = [  # a file goes to one worker: the sources are two halves
     "tests/test_ledger_page.py",
     "tests/test_reported_claims.py",
 ]
-PAGES = ["tests/test_site.py", "tests/test_front_page.py"]  # they look at the built pages
+PAGES = [  # they look at the built pages
+    "tests/test_site.py",
+    "tests/test_front_page.py",
+    "tests/test_explorer.py",
+    "tests/test_explorer_page.py",
+]
 OWN_GROUP = [
     *NOTEBOOKS,
     *PAGES,

@@ -31,6 +31,7 @@ FLOORS = {
     "plotting": 6,
     "tables": 6,
     "frameworks": 7,
+    "explorer": 7,
     "cli": 8,
     "__main__": 8,
 }

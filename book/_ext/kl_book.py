@@ -18,6 +18,7 @@ from typing import Any
 from sphinx.util import logging
 
 import kl_cache
+import kl_explorer
 
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 logger = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ def docstring_to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lin
 def setup(app: Any) -> dict[str, Any]:
     """Connect everything to Sphinx's events."""
     kl_cache.connect(app)
+    kl_explorer.connect(app)
     app.connect("config-inited", use_local_mathjax)
     app.connect("config-inited", add_repository)
     app.connect("builder-inited", copy_mathjax)

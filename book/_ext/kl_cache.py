@@ -32,7 +32,9 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "kl_book_digest"
-LIBRARIES = frozenset({"torch", "numpy", "sympy", "pandas", "scipy", "matplotlib", "seaborn", "joblib"})
+LIBRARIES = frozenset(
+    {"torch", "numpy", "sympy", "pandas", "scipy", "matplotlib", "seaborn", "joblib", "bokeh"}
+)
 logger = logging.getLogger(__name__)
 
 

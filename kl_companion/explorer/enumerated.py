@@ -1,4 +1,4 @@
-"""What the explorer must show, by this package's own enumeration: the numbers that its page is tested against."""
+"""What the explorer must show, by this package's enumeration: the numbers its page is tested against."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ratio_of(state: State) -> str:
 
 
 def problem_of(state: State) -> Problem:
-    """The bandit of a state: logits ``p``, reference ``q``, sampler ``m`` (if ``off``), rewards ``r``, [arms] each.
+    """The bandit of a state: logits ``p``, of the reference ``q``, the sampler ``m``, and rewards ``r``, [arms].
 
     Raises:
         ValueError: lists of different lengths, or fewer than two arms.
@@ -121,14 +121,17 @@ def exact(state: State) -> Exact:
             entry,
             logp,
             ref_logp,
-            behavior_logp_all=None if problem.behavior_logits is None else problem.sampled_from.log_softmax(-1),
+            behavior_logp_all=None
+            if problem.behavior_logits is None
+            else problem.sampled_from.log_softmax(-1),
             placement=state["place"],
             weighted=ratio == "detached",
         )
     divergence = {n: OBJECTIVES[f"sequence_{n}_kl"] for n in ("reverse", "forward")}
     at_policy = problem._replace(behavior_logits=None)
     optimum = {
-        n: optimal_policy(problem.rewards, ref_logp[0], f"{n}_kl", state["beta"]).logp.exp() for n in divergence
+        n: optimal_policy(problem.rewards, ref_logp[0], f"{n}_kl", state["beta"]).logp.exp()
+        for n in divergence
     }
     numbers = {name: float(getattr(found, name)) for name in ("value", "value_variance", "gradient_variance")}
     return Exact(

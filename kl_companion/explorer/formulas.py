@@ -1,8 +1,8 @@
 """The definitions of this package, printed as JavaScript: a fourth reading of the same functions.
 
-Every estimator is fed symbols, as in `kl_companion.theory.calculus`; its value v and its gradient weight h become
-functions of u = log w = log(reference/policy). Each is printed in three forms: as it stands, and divided by the
-exponential that it grows like at either end, so that a page can integrate over tails where exp(u) itself overflows.
+Every estimator is fed symbols, as in `kl_companion.theory.calculus`; its value v and its gradient weight h
+become functions of u = log w = log(reference/policy). Each is printed in three forms: as it stands, and divided
+by the exponential that it grows like at either end, for integrals over tails where exp(u) itself overflows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def in_log_ratio(expr: sympy.Expr) -> sympy.Expr:
 
 def growth(expr: sympy.Expr) -> Growth:
     """How an expression in u grows at either end, to a quarter; 0 for powers of u and for zero itself."""
-
     at = sympy.lambdify(U, expr, modules="mpmath")
 
     def exponent(sign: int) -> float:
@@ -84,7 +83,9 @@ def function(expr: sympy.Expr) -> str:
 
 def _entry(said: str, shade: str, **parts: Any) -> str:
     head = f"label: {json.dumps(said, ensure_ascii=False)}, color: {json.dumps(shade)}"
-    return "{" + ", ".join([head, *(f"{key}: {text}" for key, text in parts.items() if text is not None)]) + "}"
+    return (
+        "{" + ", ".join([head, *(f"{key}: {text}" for key, text in parts.items() if text is not None)]) + "}"
+    )
 
 
 def _estimate(fn: Callable[[Any, Any], Any]) -> dict[str, str]:
@@ -98,7 +99,9 @@ def said_of(entry: Estimator) -> str:
         return f"exact {said_of_divergence(entry.target)}"
     if not argument:
         return label(name)
-    return f"{label(name)}, λ = {argument}" if name == "k_lambda" else f"Kf++ of {said_of_divergence(argument)}"
+    return (
+        f"{label(name)}, λ = {argument}" if name == "k_lambda" else f"Kf++ of {said_of_divergence(argument)}"
+    )
 
 
 def said_of_divergence(name: str) -> str:
@@ -161,7 +164,9 @@ def _tail(divergence: str, form: Any) -> str:
 def divergences() -> dict[str, str]:
     """Every registered divergence: what an entry adds per unit of policy mass, and its gradient weight."""
     return {
-        name: _entry(said_of_divergence(name), color(name), value=function(d.dual.subs(_T, W)), weight=function(d.phi))
+        name: _entry(
+            said_of_divergence(name), color(name), value=function(d.dual.subs(_T, W)), weight=function(d.phi)
+        )
         for name, d in DIVERGENCES.items()
     }
 

@@ -37,7 +37,13 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stale": ("Stale sampler without ratio", {**PLAIN, "est": "k2", "off": True}),
     "top_k": (
         "Top-k as published",
-        {**PLAIN, "est": "top_k_reverse_kl", "form": "published", "p": [2.0, 0.2, -1.0], "r": [1.5, 0.0, 0.0]},
+        {
+            **PLAIN,
+            "est": "top_k_reverse_kl",
+            "form": "published",
+            "p": [2.0, 0.2, -1.0],
+            "r": [1.5, 0.0, 0.0],
+        },
     ),
     "gauss": ("Two Gaussians", {**PLAIN, "world": "gauss", "gq": [0.5, 1.5]}),
 }

@@ -1,0 +1,250 @@
+"""The explorer's numbers, computed in a browser, are the package's."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kl_companion import audit, bandit, get_estimator, learn
+from kl_companion.explorer.enumerated import Exact, exact, loss_of, problem_of, ratio_of
+from kl_companion.explorer.presets import PLAIN, PRESETS
+from tests import explorer_states as states
+from tests.site import browser as browsers
+from tests.site.explorer import open_page
+
+SITE = Path(__file__).resolve().parents[1] / "_build" / "html"
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    with browsers.served(SITE) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def session(base: str) -> Iterator[Any]:
+    try:
+        with browsers.browsing() as opened:
+            browsers.resize(opened, browsers.SIZES["desktop"])
+            yield opened
+    except FileNotFoundError as error:
+        if os.environ.get("CI") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def page(session: Any, base: str) -> Any:
+    open_page(session, base)
+    return session
+
+
+def explored(session: Any, many: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """klExplore of every state; Infinity and NaN, which JSON has not, as the words."""
+    text = session.execute_script(
+        "return JSON.stringify(arguments[0].map(window.klExplore),"
+        " (key, x) => typeof x === 'number' && !Number.isFinite(x) ? String(x) : x)",
+        list(many.values()),
+    )
+    return dict(zip(many, json.loads(text), strict=True))
+
+
+def close(got: Any, want: Any) -> bool:
+    """Whether numbers agree to 1e-6, relative to those that are larger than one."""
+    got, want = (torch.as_tensor(x, dtype=torch.float64).flatten() for x in (got, want))
+    return bool(torch.allclose(got, want, rtol=TOLERANCE, atol=TOLERANCE)) and not got.isnan().any()
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
+    return (a @ b / (a.norm() * b.norm())).item()
+
+
+def wrong(got: dict[str, Any], want: Exact) -> list[str]:
+    pairs = {
+        "value": (got["value"], want.value),
+        "bias": (got["bias"], want.bias),
+        "variance": (got["variance"], want.variance),
+        "gradient": (got["gradient"], want.gradient),
+        "gradient variance": (got["gradientVariance"], want.gradient_variance),
+        "reverse KL": (got["reverse"]["value"], want.reverse_kl),
+        "forward KL": (got["forward"]["value"], want.forward_kl),
+        "gradient of the reverse KL": (got["reverse"]["gradient"], want.reverse_gradient),
+        "gradient of the forward KL": (got["forward"]["gradient"], want.forward_gradient),
+        "reverse optimum": (got["fixed"]["reverse"], want.reverse_optimum),
+        "forward optimum": (got["fixed"]["forward"], want.forward_optimum),
+    }
+    if want.gradient.norm() > 1e-6 and want.reverse_gradient.norm() > 1e-6:
+        for name in ("reverse", "forward"):
+            wanted = cosine(want.gradient, getattr(want, f"{name}_gradient"))
+            pairs[f"cosine to the {name} KL"] = (got["cosine"][name], wanted)
+    if want.gradient.norm() < 1e-13:
+        pairs["no gradient"] = (got["zero"], True)
+    return [f"{name}: {a}, expected {b}" for name, (a, b) in pairs.items() if not close(a, b)]
+
+
+def test_arms_agree_with_enumeration_to_1e_6(page: Any) -> None:
+    many = states.arms()
+    assert len(many) > 200
+    found = explored(page, many)
+    problems = {name: wrong(found[name], exact(state)) for name, state in many.items()}
+    assert {name: lines for name, lines in problems.items() if lines} == {}
+
+
+# -- Gaussians: the package's estimators on a fine grid, with torch's derivatives
+
+
+def on_a_grid(state: dict[str, Any]) -> dict[str, Any]:
+    entry = get_estimator(state["est"])
+    widest = max(state[name][1] for name in ("gp", "gq", "gm"))
+    x = torch.linspace(-16 * widest, 16 * widest, 400_001, dtype=torch.float64)
+    step = (x[1] - x[0]).item()
+    p, q, m = (torch.distributions.Normal(*state[name]) for name in ("gp", "gq", "gm"))
+    near = p.log_prob(x) > -340  # beyond it w overflows; nothing of it counts at these settings
+    x = x[near]
+    sampler = m if state["off"] else p
+    weight = sampler.log_prob(x).exp() * step
+    theta = torch.tensor([state["gp"][0], math.log(state["gp"][1])], dtype=torch.float64)
+    score = torch.stack([(x - theta[0]) / p.variance, (x - theta[0]) ** 2 / p.variance - 1])
+    rho = (p.log_prob(x) - sampler.log_prob(x)).exp() if state["ratio"] != "none" else torch.ones_like(x)
+    forward = entry.target == "forward_kl"
+    if entry.inputs == "vocab":
+        pair = (q, p) if forward else (p, q)
+        exact_value = torch.distributions.kl_divergence(*pair)
+        v, h = exact_value.expand_as(x), torch.zeros_like(x)
+    else:
+        logp = p.log_prob(x).requires_grad_()
+        v = entry.fn(logp, q.log_prob(x))
+        (h,) = torch.autograd.grad(v.sum(), logp)
+        v = v.detach()
+    attached = ratio_of(state) == "attached"
+    c = (v if state["place"] == "reward" else h + v if attached else h) * rho
+    drawn = v if entry.inputs == "vocab" else v * rho
+    mean = (weight * drawn).sum()
+    gradient = (score * c * weight).sum(-1)
+    found = {
+        "value": mean,
+        "variance": (weight * drawn**2).sum() - mean**2,
+        "gradient": gradient,
+        "gradientVariance": (weight * c**2 * score.square().sum(0)).sum() - gradient @ gradient,
+    }
+    if entry.inputs == "vocab":
+        found |= {"value": exact_value, "variance": torch.zeros(())}
+        if state["place"] == "loss":
+            t = theta.requires_grad_()
+            of = torch.distributions.Normal(t[0], t[1].exp())
+            kl = torch.distributions.kl_divergence(*((q, of) if forward else (of, q)))
+            found |= {"gradient": torch.autograd.grad(kl, t)[0], "gradientVariance": torch.zeros(())}
+    return found
+
+
+def test_gaussians_agree_with_a_fine_grid_to_1e_6(page: Any) -> None:
+    many = states.gaussians()
+    found = explored(page, many)
+    problems = []
+    for name, state in many.items():
+        got, want = found[name], on_a_grid(state)
+        # K3's and K5's own second moments do not exist everywhere; there the grid's number means nothing
+        infinite = [key for key in want if got[key] == "Infinity"]
+        problems += [
+            f"{name}, {key}: {got[key]}, expected {want[key]}"
+            for key in want
+            if key not in infinite and not close(got[key], want[key])
+        ]
+    assert problems == []
+
+
+@pytest.mark.parametrize(("sd", "infinite"), [(1.40, False), (1.42, True), (2.0, True)])
+def test_the_variance_of_k3_is_infinite_from_twice_the_variance_on(
+    page: Any, sd: float, infinite: bool
+) -> None:
+    state = {**PLAIN, "world": "gauss", "gp": [0.0, 1.0], "gq": [0.0, sd]}
+    (got,) = explored(page, {"k3": state}).values()
+    assert (got["variance"] == "Infinity") == infinite
+    if not infinite:  # E[w^2] = sd^-2 / sqrt(2/sd^2 - 1); K3 = w - 1 - log w with E[K3] = KL
+        x = torch.linspace(-80, 80, 2_000_001, dtype=torch.float64)
+        p, q = torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(0.0, sd)
+        u = (q.log_prob(x) - p.log_prob(x)).double()
+        low = u < 300
+        second = (p.log_prob(x)[low].exp() * (torch.expm1(u[low]) - u[low]) ** 2).sum()
+        tail = ((p.log_prob(x) + 2 * u)[~low]).exp().sum()
+        step = (x[1] - x[0]).item()
+        assert got["variance"] == pytest.approx(((second + tail) * step).item() - got["value"] ** 2, rel=1e-6)
+
+
+# -- names and ends
+
+SAID = {
+    "k3_loss": {}, "k1_loss": {}, "k3_reward_near": {}, "stale": {}, "top_k": {},
+    "k2 weighted": {"est": "k2", "off": True, "ratio": "detached"},
+    "k2 attached": {"est": "k2", "off": True, "ratio": "attached"},
+    "k3 stale": {"off": True},
+    "k3_plus_plus attached": {"est": "k3_plus_plus", "ratio": "attached"},
+    "k5 attached": {"est": "k5", "off": True, "ratio": "attached"},
+    "pearson": {"est": "kf_plus_plus(pearson)"},
+    "top_k_forward": {"est": "top_k_forward_kl", "form": "published", "k": 2},
+    "k4 in the reward, stale": {"est": "k4", "place": "reward", "off": True},
+}  # fmt: skip
+
+
+def package_name(name: str, k: int) -> str:
+    """The objective of the audit that a name of the page stands for."""
+    fixed = {
+        "entropy": "token_entropy",
+        "top_mass": f"token_top_{k}_mass",
+        "reference_top_mass": f"token_reference_top_{k}_mass",
+    }
+    return fixed.get(name) or (name if name.startswith("behavior_") else f"token_{name}")
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_the_objective_is_the_audit_s(page: Any, case: str) -> None:
+    state = {**PLAIN, **PRESETS.get(case, ("", {}))[1], "p": [0.1, 0.2, 0.3, 0.4], **SAID[case]}
+    state |= {name: [0.0] * 4 for name in "qmr"}
+    (got,) = explored(page, {case: state}).values()
+    problems = [bandit(4, seed=seed, off_policy=state["off"]) for seed in range(6)]
+    found = audit(loss_of(state), problems=problems)
+    (seen,) = found.cases
+    assert got["objective"]["zero"] == seen.zero
+    named = {package_name(t["name"], state["k"]): t["coefficient"] for t in got["objective"]["terms"]}
+    if not seen.matches:
+        assert named == {}
+    else:
+        # at one token, the audit's names of tokens and of sequences are the same objective
+        others = [
+            {n.replace("sequence_", "token_").replace("summed_", "token_").replace("policy_token", "token"): c
+             for n, c in match.items()} for match in seen.matches
+        ]  # fmt: skip
+        others = [
+            {n.replace("behavior_token_", "behavior_"): c for n, c in match.items()} for match in others
+        ]
+        assert any(match == pytest.approx(named, rel=1e-6) for match in others), (named, others)
+
+
+@pytest.mark.parametrize(
+    ("est", "place", "optimum"),
+    [
+        ("k2", "loss", "reverse"), ("k3", "loss", "forward"), ("k5", "loss", "forward"),
+        ("k1", "reward", "reverse"), ("k3_plus_plus", "loss", "reverse"), ("k3", "reward", None),
+        ("kf_plus_plus(jensen_shannon)", "loss", None),
+    ],
+)  # fmt: skip
+def test_the_end_of_training_is_where_learning_stops(
+    page: Any, est: str, place: str, optimum: str | None
+) -> None:
+    state = {**PLAIN, "est": est, "place": place, "p": [0.3, 0.2, 0.0], "r": [0.5, 0.0, 0.3], "beta": 0.8}
+    (got,) = explored(page, {est: state}).values()
+    exactly = {"n": None, "steps": 40_000, "lr": 0.2, "rewards": True, "record": [40_000]}
+    path = learn(problem_of(state), est, placement=place, beta=state["beta"], **exactly)
+    assert got["fixed"]["rests"]
+    assert close(got["fixed"]["policy"], path.logp[-1].exp())
+    if optimum is not None:
+        assert close(got["fixed"]["policy"], got["fixed"][optimum])
+        assert close(got["fixed"][optimum], getattr(exact(state), f"{optimum}_optimum"))

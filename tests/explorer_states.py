@@ -12,7 +12,7 @@ State = dict[str, Any]
 SAMPLED = [name for name, entry in ESTIMATORS.items() if entry.inputs == "sampled"]
 HEADED = ("top_k_reverse_kl", "top_k_forward_kl", "truncated_kl")
 INTEGRATED = (
-    "k1", "k2", "k3", "k4", "k5", "k3_plus_plus", "k_lambda(0.5)", "exact_kl", "exact_forward_kl",
+    "k1", "k2", "k3", "k5", "k3_plus_plus", "exact_kl", "exact_forward_kl",
     "kf_plus_plus(jensen_shannon)", "kf_plus_plus(total_variation)",
 )  # fmt: skip
 FORMS = ("bregman", "generic", "published")

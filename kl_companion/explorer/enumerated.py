@@ -59,7 +59,7 @@ def ratio_of(state: State) -> str:
 
 
 def problem_of(state: State) -> Problem:
-    """The bandit of a state: logits ``p``, of the reference ``q``, the sampler ``m``, and rewards ``r``, [arms].
+    """The bandit of a state: logits ``p``, of the reference ``q``, the sampler ``m``; rewards ``r``; [arms].
 
     Raises:
         ValueError: lists of different lengths, or fewer than two arms.

@@ -1,8 +1,8 @@
 """The definitions of this package, printed as JavaScript: a fourth reading of the same functions.
 
 Every estimator is fed symbols, as in `kl_companion.theory.calculus`; its value v and its gradient weight h
-become functions of u = log w = log(reference/policy). Each is printed in three forms: as it stands, and divided
-by the exponential that it grows like at either end, for integrals over tails where exp(u) itself overflows.
+become functions of u = log w = log(reference/policy). Each is printed in three forms: as it stands, and
+divided by the exponential that it grows like at either end, for tails where exp(u) itself overflows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sympy
 from sympy.codegen.rewriting import expm1_opt, optimize
 from sympy.printing.jscode import JavascriptCodePrinter
 
-from kl_companion.divergences import DIVERGENCES, W
+from kl_companion.divergences import DIVERGENCES, T, W
 from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator
 from kl_companion.estimators.sampled import FORMS, kf_plus_plus
 from kl_companion.plotting import color, label
@@ -165,13 +165,10 @@ def divergences() -> dict[str, str]:
     """Every registered divergence: what an entry adds per unit of policy mass, and its gradient weight."""
     return {
         name: _entry(
-            said_of_divergence(name), color(name), value=function(d.dual.subs(_T, W)), weight=function(d.phi)
+            said_of_divergence(name), color(name), value=function(d.dual.subs(T, W)), weight=function(d.phi)
         )
         for name, d in DIVERGENCES.items()
     }
-
-
-_T = sympy.Symbol("t", positive=True)
 
 
 def script() -> str:

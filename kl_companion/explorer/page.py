@@ -59,7 +59,7 @@ def plots() -> dict[str, Any]:
                 drawn.vbar(
                     x=[],
                     top=[],
-                    width=_BARS if len(series) < 4 else 0.2,
+                    width=_BARS if len(series) < 4 else _NARROW_BARS,
                     hatch_pattern=hatch,
                     name=role,
                     **bar,
@@ -101,7 +101,7 @@ def _gaussians() -> str:
 def _plot(name: str) -> str:
     title, series = PLOTS[name]
     legend = "".join(
-        f'<li data-role="{role}"><span class="kl-swatch" style="background:{SERIES[role][0]}"></span>'
+        f'<li data-role="{role}"><span class="kl-swatch" style="background-color:{SERIES[role][0]}"></span>'
         f"<span>{SERIES[role][1]}</span></li>"
         for role in series
     )
@@ -121,7 +121,6 @@ def form() -> str:
     forms = {"bregman": "as in this book", "generic": "generic", "published": "as published"}
     ratios = {"none": "no ratio", "detached": "detached: sg(ρ) · term", "attached": "attached: ρ · term"}
     setup = (
-        f'<fieldset class="kl-presets"><legend>Start from</legend>{buttons}</fieldset>'
         '<fieldset><legend>The term</legend><label><span>Estimator</span><select name="est"></select></label>'
         + _radios("place", "It stands", {"loss": "in the loss", "reward": "in the reward"})
         + f'<div class="kl-head">{_range("k", "arms in the head, k", 0, MOST_ARMS, 1)}'
@@ -146,6 +145,7 @@ def form() -> str:
         + "<output></output></p>"
     )
     return (
+        f'<fieldset class="kl-presets"><legend>Start from</legend>{buttons}</fieldset>'
         f'<div class="kl-setup">{setup}</div>'
         f'<div class="kl-result" role="group" aria-label="Results">{result}</div>'
         f'<div class="kl-world">{world}</div>'

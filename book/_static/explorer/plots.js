@@ -54,7 +54,7 @@ window.klPlots = async (root, data) => {
   const paint = (name, role, shade) => {
     const { glyph } = models[name].renderers.find((r) => r.name === role);
     glyph.setv({ fill_color: { value: shade }, line_color: { value: shade } });
-    root.querySelector(`[data-plot="${name}"] [data-role="${role}"] .kl-swatch`).style.background = shade;
+    root.querySelector(`[data-plot="${name}"] [data-role="${role}"] .kl-swatch`).style.backgroundColor = shade;
   };
   const caption = (name, role, text) => { root.querySelector(`[data-plot="${name}"] [data-role="${role}"] span:last-child`).textContent = text; };
 

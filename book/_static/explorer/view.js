@@ -143,9 +143,11 @@
       const where = `${entry().label} in the ${state.place}, ${state.off ? "sampled from μ" : "sampled from the policy"}`
         + `${x.ratio === "none" ? "" : `, ratio ${x.ratio}`}`;
       const bias = Math.abs(x.bias) < 1e-9 ? "unbiased" : Number.isFinite(x.bias) ? `bias ${show(x.bias)}` : "bias undefined";
+      const spread = x.variance === Infinity ? "the variance of one sample is infinite"
+        : x.variance < 1e-24 ? "no noise" : `standard deviation of one sample ${show(Math.sqrt(x.variance))}`;
       const what = estimators[state.est].target.replaceAll("_", " ").replace("kl", "KL");
       const angles = x.cosine ? ` Its gradient is ${degrees(x.cosine.reverse)} from that of the reverse KL, ${degrees(x.cosine.forward)} from that of the forward KL.` : "";
-      return { where, verdict: verdict(x), rest: `Value: ${show(x.value)}, ${bias} for the ${what}.${angles}${x.fixed ? ` ${ending(x)}` : ""}` };
+      return { where, verdict: verdict(x), rest: `Value: ${show(x.value)}, ${bias} for the ${what}; ${spread}.${angles}${x.fixed ? ` ${ending(x)}` : ""}` };
     };
     const table = (x) => {
       const length = (g) => Math.sqrt(g.reduce((a, b) => a + b * b, 0));
@@ -160,7 +162,7 @@
       ];
       if (x.fixed) {
         const far = (name) => show(apart(x.fixed.policy, x.fixed[name]));
-        rows.push(["End of training to the reverse-KL optimum", far("reverse")], ["End of training to the forward-KL optimum", far("forward")]);
+        rows.push(["Distance of the end of training from the reverse-KL optimum", far("reverse")], ["Distance of the end of training from the forward-KL optimum", far("forward")]);
       }
       find(".kl-numbers tbody").innerHTML = rows.map(([name, text]) => `<tr><th scope="row">${name}</th><td>${text}</td></tr>`).join("");
     };

@@ -250,7 +250,7 @@ def test_the_objective_is_the_audit_s(page: Any, case: str) -> None:
     ("est", "place", "optimum"),
     [
         ("k2", "loss", "reverse"), ("k3", "loss", "forward"), ("k5", "loss", "forward"),
-        ("k1", "reward", "reverse"), ("k3_plus_plus", "loss", "reverse"), ("k3", "reward", None),
+        ("k1", "reward", "reverse"), ("k3_plus_plus", "loss", "reverse"), ("k_lambda(0.5)", "loss", None),
         ("kf_plus_plus(jensen_shannon)", "loss", None),
     ],
 )  # fmt: skip
@@ -259,10 +259,20 @@ def test_the_end_of_training_is_where_learning_stops(
 ) -> None:
     state = {**PLAIN, "est": est, "place": place, "p": [0.3, 0.2, 0.0], "r": [0.5, 0.0, 0.3], "beta": 0.8}
     (got,) = explored(page, {est: state}).values()
-    exactly = {"n": None, "steps": 40_000, "lr": 0.2, "rewards": True, "record": [40_000]}
+    exactly = {"n": None, "steps": 8_000, "lr": 0.5, "rewards": True, "record": [8_000]}
     path = learn(problem_of(state), est, placement=place, beta=state["beta"], **exactly)
     assert got["fixed"]["rests"]
     assert close(got["fixed"]["policy"], path.logp[-1].exp())
     if optimum is not None:
         assert close(got["fixed"]["policy"], got["fixed"][optimum])
         assert close(got["fixed"][optimum], getattr(exact(state), f"{optimum}_optimum"))
+
+
+def test_an_arm_is_lost_where_learning_loses_it(page: Any) -> None:
+    (got,) = explored(page, {"far": PRESETS["k3_reward_far"][1]}).values()
+    state = PRESETS["k3_reward_far"][1]
+    exactly = {"n": None, "steps": 60, "lr": 0.5, "rewards": True, "record": [60]}
+    path = learn(problem_of(state), state["est"], placement="reward", beta=state["beta"], **exactly)
+    assert got["fixed"]["rests"]
+    assert got["fixed"]["gone"] == [False, True, True]
+    assert (path.logp[-1, 1:] < path.logp[0, 1:] - 1).all()

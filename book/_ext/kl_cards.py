@@ -1,0 +1,232 @@
+"""Cards: what a term means, which paper a citation is, what a function does, shown beside the word itself.
+
+At build time the first use of a glossary term on a page, and of a public name in a section, becomes a link: to the
+glossary, to the API. Each page carries the texts of its own cards in <template> elements, which a browser
+neither shows nor searches; book/_static/kl_cards.js shows them. Without JavaScript the links remain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape
+from typing import Any, NamedTuple
+
+from docutils import nodes
+from kl_tex import inline_html
+from sphinx import addnodes
+
+import kl_companion
+
+GLOSSARY, API = "book/glossary", "book/api"
+# words of daily language, or of several meanings, that a dotted line would mark in the wrong places
+UNMARKED = {"policy", "score", "head", "tail", "credit", "curvature", "audit", "lag", "reference policy"}
+MARKED_PAGES = re.compile(r"book/(part\d+_\w+/|quickstart$|errata$|how_to_add$)")
+CODE_PAGES = re.compile(r"book/(part\d+_\w+/|quickstart$|errata$|how_to_add$|notation$|glossary$)")
+NOT_RUNNING = (
+    nodes.reference,
+    nodes.title,
+    nodes.table,
+    nodes.caption,
+    nodes.raw,
+    nodes.footnote,
+    nodes.citation,
+    addnodes.desc,
+    addnodes.glossary,
+    addnodes.pending_xref,
+)
+
+
+class Card(NamedTuple):
+    """What a link shows: the page and anchor that it leads to, and HTML."""
+
+    docname: str
+    anchor: str
+    html: str
+
+
+def glossary(env: Any) -> dict[str, Card]:
+    """The card of every term of the glossary, by the term as it is written there."""
+    found = {}
+    for item in env.get_doctree(GLOSSARY).findall(nodes.definition_list_item):
+        definition = next(c for c in item.children if isinstance(c, nodes.definition))
+        said = inline_html(next(definition.findall(nodes.paragraph)))
+        terms = [c for c in item.children if isinstance(c, nodes.term)]
+        for term in terms:
+            name = term.astext()
+            found[name] = Card(GLOSSARY, term["ids"][0], f"<b>{escape(name)}</b> {said}")
+    return found
+
+
+def chapters_of_terms(env: Any) -> dict[str, list[tuple[str, str]]]:
+    """Which pages (docname, anchor) the glossary names for each term, in its order."""
+    labels = env.get_domain("std").labels
+    found = {}
+    for item in env.get_doctree(GLOSSARY).findall(nodes.definition_list_item):
+        targets = [x["reftarget"] for x in item.findall(addnodes.pending_xref) if x.get("reftype") == "ref"]
+        places = [labels[t][:2] for t in targets if t in labels]
+        for term in (c for c in item.children if isinstance(c, nodes.term)):
+            found[term.astext()] = places
+    return found
+
+
+def functions(env: Any) -> dict[str, Card]:
+    """The card of every public name that the API page documents, by its short name."""
+    documented = {}
+    for desc in env.get_doctree(API).findall(addnodes.desc):
+        signature = desc[0]
+        for anchor in signature.get("ids", []):
+            documented[anchor] = desc
+    found = {}
+    for name, module in kl_companion._NAMES.items():
+        anchors = [a for a in documented if a.startswith(f"{module}.") and a.rpartition(".")[2] == name]
+        if not anchors:
+            continue
+        anchor = min(anchors, key=len)
+        content = documented[anchor][-1]
+        first = next((p for p in content.findall(nodes.paragraph)), None)
+        said = f" {inline_html(first)}" if first is not None else ""
+        found[name] = Card(API, anchor, f"<code>{name}</code>{said}")
+    return found
+
+
+def references(env: Any) -> dict[str, Card]:
+    """The card of every entry of the bibliography, by the anchor of the entry."""
+    domain = env.get_domain("cite")
+    found = {}
+    for citation in domain.citations:
+        said = re.sub(r"</?a\b[^>]*>", "", citation.formatted_entry.text.render_as("html"))
+        docname = citation.bibliography_key.docname
+        found[citation.citation_id] = Card(docname, citation.citation_id, said)
+    return found
+
+
+def pattern(terms: list[str]) -> re.Pattern[str]:
+    """A pattern for any of these terms as a word of its own, the longest first, also in the plural."""
+    words = []
+    for term in sorted(terms, key=len, reverse=True):
+        first = f"[{term[0].upper()}{term[0]}]" if term[0].islower() else re.escape(term[0])
+        words.append(f"(?P<t{terms.index(term)}>{first}{re.escape(term[1:])})")
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(words)})s?(?![\w+-])")
+
+
+def running_texts(doctree: nodes.document) -> Iterator[nodes.Text]:
+    """Texts of paragraphs, outside of titles, links, code, formulas and tables."""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if _within(paragraph, NOT_RUNNING):
+            continue
+        for text in list(paragraph.findall(nodes.Text)):
+            if not _within(text, (*NOT_RUNNING, nodes.literal, nodes.math, nodes.strong)):
+                yield text
+
+
+def mark_terms(app: Any, doctree: nodes.document, docname: str, cards: dict[str, Card]) -> dict[str, Card]:
+    """Link the first use of each term; the cards used, by the address in the link."""
+    terms = [term for term in cards if term not in UNMARKED]
+    wanted, used, seen = pattern(terms), {}, set()
+    for text in running_texts(doctree):
+        pieces: list[nodes.Node] = []
+        at = 0
+        for match in wanted.finditer(str(text)):
+            term = terms[int(str(match.lastgroup)[1:])]
+            card = cards[term]
+            if card.html.partition("</b>")[2] in seen:  # another name of the same entry
+                continue
+            seen.add(card.html.partition("</b>")[2])
+            pieces += [
+                nodes.Text(str(text)[at : match.start()]),
+                _link(app, docname, card, match[0], "kl-term"),
+            ]
+            used[pieces[-1]["refuri"]] = card  # type: ignore[index]
+            at = match.end()
+        if pieces:
+            text.parent.replace(text, [*pieces, nodes.Text(str(text)[at:])])
+    return used
+
+
+def mark_code(app: Any, doctree: nodes.document, docname: str, cards: dict[str, Card]) -> dict[str, Card]:
+    """Link the first use of each public name in each section; the cards used, by the address in the link."""
+    used, seen = {}, set()
+    for literal in list(doctree.findall(nodes.literal)):
+        name = re.match(r"(?:kl_companion\.)?(\w+)(?:\(.*\))?$", literal.astext())
+        card = cards.get(name[1]) if name else None
+        if card is None or _within(
+            literal, (nodes.reference, nodes.title, addnodes.pending_xref, addnodes.desc)
+        ):
+            continue
+        key = (id(_section(literal)), card.anchor)
+        if key in seen:
+            continue
+        seen.add(key)
+        link = _link(app, docname, card, "", "kl-code")
+        literal.parent.replace(literal, link)
+        link += literal
+        used[link["refuri"]] = card
+    return used
+
+
+def mark_citations(
+    app: Any, doctree: nodes.document, docname: str, cards: dict[str, Card]
+) -> dict[str, Card]:
+    """Give each citation its card in place of the browser's own tooltip; the cards used, by address."""
+    used = {}
+    for link in doctree.findall(nodes.reference):
+        card = cards.get(link.get("refuri", "").partition("#")[2])
+        if card is not None and "reftitle" in link and link["refuri"] == _address(app, docname, card):
+            del link["reftitle"]
+            link["classes"].append("kl-cite")
+            used[link["refuri"]] = card
+    return used
+
+
+def add_cards(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Mark a page's words, and keep the cards that they need with its doctree."""
+    if app.builder.name != "html":
+        return
+    env = app.env
+    if not hasattr(app, "kl_cards"):
+        app.kl_cards = {
+            "terms": glossary(env) if GLOSSARY in env.all_docs else {},
+            "functions": functions(env) if API in env.all_docs else {},
+            "references": references(env),
+        }
+    used = mark_citations(app, doctree, docname, app.kl_cards["references"])
+    if CODE_PAGES.match(docname):
+        used |= mark_code(app, doctree, docname, app.kl_cards["functions"])
+    if MARKED_PAGES.match(docname):
+        used |= mark_terms(app, doctree, docname, app.kl_cards["terms"])
+    doctree["kl_cards"] = used
+
+
+def write_cards(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Put the cards behind the text of their page."""
+    used = doctree.get("kl_cards") if doctree is not None else None
+    if used and "body" in context:
+        templates = "".join(
+            f'<template class="kl-card-text" data-for="{escape(uri)}">{card.html}</template>'
+            for uri, card in used.items()
+        )
+        context["body"] += templates
+
+
+def _address(app: Any, docname: str, card: Card) -> str:
+    return f"{app.builder.get_relative_uri(docname, card.docname)}#{card.anchor}"
+
+
+def _link(app: Any, docname: str, card: Card, text: str, kind: str) -> nodes.reference:
+    return nodes.reference("", text, internal=True, refuri=_address(app, docname, card), classes=[kind])
+
+
+def _within(node: nodes.Node, kinds: tuple[type, ...]) -> bool:
+    at = node.parent
+    while at is not None:
+        if isinstance(at, kinds):
+            return True
+        at = at.parent
+    return False
+
+
+def _section(node: nodes.Node) -> nodes.Node | None:
+    while node is not None and not isinstance(node, nodes.section):
+        node = node.parent
+    return node

@@ -1,0 +1,181 @@
+"""What makes the pages good to read: folds, grades, labels of folded code, previews of the next page, search.
+
+1. Whatever has the class `dropdown` becomes <details>, which a keyboard, a printer and a screen reader know.
+2. Exercises of the classes `grade-1`, `grade-2`, `grade-3` say what they ask for.
+3. "Show the code of this figure" stands where the figure is the point.
+4. The question of a chapter, the bold paragraph below its title, stands in links to it: previous, next, search.
+5. The glossary's words lead a search to the chapters that the glossary names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import kl_cards
+import kl_links
+from docutils import nodes
+from kl_tex import inline_html
+from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx import addnodes
+
+GRADES = {"grade-1": "warm-up", "grade-2": "pen and paper", "grade-3": "project"}
+HERE = Path(__file__).resolve().parent
+FOLD = re.compile(r'<div\b[^>]*\bclass="[^"]*\badmonition\b[^"]*"[^>]*>')
+TITLE = re.compile(r'\s*<p class="admonition-title"([^>]*)>(.*?)</p>', re.DOTALL)
+
+
+def fold(body: str) -> str:
+    """HTML with every admonition of the class `dropdown` as <details>, its title as <summary>.
+
+    Raises:
+        ValueError: such an admonition has no title, or is not closed.
+    """
+    for opening in reversed(list(FOLD.finditer(body))):
+        if not re.search(r'class="[^"]*\bdropdown\b', opening[0]):
+            continue
+        title, end = TITLE.match(body, opening.end()), _closing(body, opening.end())
+        if title is None or end is None:
+            raise ValueError(f"got {opening[0]!r} without a title or an end, wanted an admonition")
+        tag = re.sub(r"\bdropdown\b", "kl-fold", opening[0].replace("<div", "<details", 1))
+        summary = f'<summary class="admonition-title"{title[1]}>{title[2]}</summary>'
+        inside = body[title.end() : end]
+        body = f"{body[: opening.start()]}{tag}{summary}{inside}</details>{body[end + len('</div>') :]}"
+    return body
+
+
+def _closing(body: str, at: int) -> int | None:
+    """Where the </div> begins that closes a <div> opened before `at`."""
+    depth = 1
+    for tag in re.compile(r"<(/?)div\b").finditer(body, at):
+        depth += -1 if tag[1] else 1
+        if depth == 0:
+            return tag.start()
+    return None
+
+
+def name_grades(doctree: nodes.document) -> None:
+    """Write behind the title of an exercise what it asks for."""
+    for node in doctree.findall(
+        lambda n: isinstance(n, nodes.Element) and "exercise" in n.get("classes", [])
+    ):
+        for grade, word in GRADES.items():
+            title = next((c for c in node.children if isinstance(c, nodes.title)), None)
+            if grade in node["classes"] and title is not None:
+                title += [nodes.Text(" "), nodes.inline("", word, classes=["kl-grade", f"kl-{grade}"])]
+
+
+def name_folded_code(doctree: nodes.document) -> None:
+    """Say what the folded code of a cell makes: a figure, a table, or no more than code."""
+    for node in doctree.findall(HideCodeCellNode):
+        shown = "".join(
+            raw.astext()
+            for output in node.parent.children
+            if output is not node
+            for raw in output.findall(nodes.raw)
+        )
+        what = "figure" if "<figure" in shown else "table" if "<table" in shown else ""
+        of = f" of this {what}" if what else ""
+        node["prompt_show"], node["prompt_hide"] = f"Show the code{of}", f"Hide the code{of}"
+
+
+def visit_folded_code(self: Any, node: HideCodeCellNode) -> None:
+    """As MyST-NB writes it, without an aria-label that would hide from some readers what the fold holds."""
+    prompts = (("collapsed", node["prompt_show"]), ("expanded", node["prompt_hide"]))
+    spans = "".join(f'<span class="{name}">{self.encode(text)}</span>' for name, text in prompts)
+    self.body.append(f'<details class="hide {" ".join(node["classes"])}"><summary>{spans}</summary>')
+
+
+def depart_folded_code(self: Any, node: HideCodeCellNode) -> None:
+    self.body.append("</details>")
+
+
+def keep_question(app: Any, doctree: nodes.document) -> None:
+    """Keep the bold paragraph below a page's title with the page's metadata."""
+    section = next(doctree.findall(nodes.section), None)
+    paragraph = (
+        next((c for c in section.children if isinstance(c, nodes.paragraph)), None) if section else None
+    )
+    if paragraph is not None and len(paragraph.children) == 1 and isinstance(paragraph[0], nodes.strong):
+        app.env.metadata[app.env.docname]["kl_question"] = inline_html(paragraph[0])
+
+
+def add_index_entries(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Let a search for a word of the glossary find the pages that the glossary names for it."""
+    places = getattr(app, "kl_places", None)
+    if places is None:
+        env = app.env
+        places = app.kl_places = kl_cards.chapters_of_terms(env) if kl_cards.GLOSSARY in env.all_docs else {}
+    top = next(doctree.findall(nodes.section), None)
+    for term, pages in places.items():
+        for name, anchor in pages:
+            if name == docname and top is not None:
+                own = anchor if anchor not in top["ids"] else ""
+                top.insert(0, addnodes.index(entries=[("single", term, own, "main", None)]))
+
+
+def prepare(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Everything that is done to a page's tree before it is written."""
+    name_grades(doctree)
+    if app.builder.format == "html":
+        name_folded_code(doctree)
+    if app.builder.name == "html":
+        kl_links.add_to_api(app, doctree, docname)
+        add_index_entries(app, doctree, docname)
+        kl_cards.add_cards(app, doctree, docname)
+
+
+def finish(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Everything that is done to a page's HTML."""
+    questions = {
+        name: meta["kl_question"] for name, meta in app.env.metadata.items() if "kl_question" in meta
+    }
+    if "body" in context:
+        context["body"] = fold(context["body"])
+        kl_links.add_to_ledger(app, pagename, context)
+    for side in ("prev", "next"):
+        page = context.get(side)
+        docname = _docname(pagename, page["link"]) if page else ""
+        if docname in questions:
+            title = f'{page["title"]}<span class="kl-question">{questions[docname]}</span>'
+            context[side] = {**page, "title": title}
+    if pagename == "search":
+        said = json.dumps(questions, ensure_ascii=False, sort_keys=True).replace("</", "<\\/")
+        app.add_js_file(None, body=f"window.klQuestions = {said};")
+        app.add_js_file("kl_search.js")
+
+
+def _docname(pagename: str, link: str) -> str:
+    """The page that a relative link of another page leads to."""
+    parts = pagename.split("/")[:-1]
+    for part in link.split("/"):
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    return "/".join(parts).removesuffix(".html")
+
+
+def write_all_again(app: Any, env: Any, docnames: list[str]) -> None:
+    """Remember that what other pages quote is read again."""
+    app.kl_write_all = bool({kl_cards.GLOSSARY, kl_cards.API, "book/references"} & set(docnames))
+
+
+def pages_to_write(app: Any, env: Any) -> list[str]:
+    """Cards stand on all pages: a changed glossary is written everywhere."""
+    return sorted(env.found_docs) if getattr(app, "kl_write_all", False) else []
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Connect everything to Sphinx's events."""
+    app.add_node(HideCodeCellNode, override=True, html=(visit_folded_code, depart_folded_code))
+    app.config.html_search_scorer = str(HERE.parent / "_static" / "kl_scorer.js")
+    app.connect("doctree-read", keep_question)
+    app.connect("env-before-read-docs", write_all_again)
+    app.connect("env-updated", pages_to_write)
+    app.connect("doctree-resolved", prepare)
+    app.connect("html-page-context", finish)
+    app.connect("html-page-context", kl_cards.write_cards)
+    for name in ("kl_cards.js", "kl_tables.js", "kl_reading.js"):
+        app.add_js_file(name)
+    app.add_css_file("kl_reading.css")
+    return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

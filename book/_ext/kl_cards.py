@@ -1,8 +1,8 @@
 """Cards: what a term means, which paper a citation is, what a function does, shown beside the word itself.
 
-At build time the first use of a glossary term on a page, and of a public name in a section, becomes a link: to the
-glossary, to the API. Each page carries the texts of its own cards in <template> elements, which a browser
-neither shows nor searches; book/_static/kl_cards.js shows them. Without JavaScript the links remain.
+At build time the first use of a glossary term on a page, and of a public name in a section, becomes a link:
+to the glossary, to the API. Each page carries the texts of its own cards in <template> elements, which are
+neither shown nor searched; book/_static/kl_cards.js shows them. Without JavaScript the links remain.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any, NamedTuple
 
+import kl_companion
 from docutils import nodes
-from kl_tex import inline_html
 from sphinx import addnodes
 
-import kl_companion
+from kl_tex import inline_html
 
 GLOSSARY, API = "book/glossary", "book/api"
 # words of daily language, or of several meanings, that a dotted line would mark in the wrong places
@@ -35,6 +35,8 @@ NOT_RUNNING = (
     addnodes.glossary,
     addnodes.pending_xref,
 )
+NOT_CODE = (nodes.reference, nodes.title, addnodes.pending_xref, addnodes.desc)
+Cards = dict[str, "Card"]
 
 
 class Card(NamedTuple):
@@ -45,7 +47,7 @@ class Card(NamedTuple):
     html: str
 
 
-def glossary(env: Any) -> dict[str, Card]:
+def glossary(env: Any) -> Cards:
     """The card of every term of the glossary, by the term as it is written there."""
     found = {}
     for item in env.get_doctree(GLOSSARY).findall(nodes.definition_list_item):
@@ -70,7 +72,7 @@ def chapters_of_terms(env: Any) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def functions(env: Any) -> dict[str, Card]:
+def functions(env: Any) -> Cards:
     """The card of every public name that the API page documents, by its short name."""
     documented = {}
     for desc in env.get_doctree(API).findall(addnodes.desc):
@@ -90,7 +92,7 @@ def functions(env: Any) -> dict[str, Card]:
     return found
 
 
-def references(env: Any) -> dict[str, Card]:
+def references(env: Any) -> Cards:
     """The card of every entry of the bibliography, by the anchor of the entry."""
     domain = env.get_domain("cite")
     found = {}
@@ -120,31 +122,29 @@ def running_texts(doctree: nodes.document) -> Iterator[nodes.Text]:
                 yield text
 
 
-def mark_terms(app: Any, doctree: nodes.document, docname: str, cards: dict[str, Card]) -> dict[str, Card]:
+def mark_terms(app: Any, doctree: nodes.document, docname: str, cards: Cards) -> Cards:
     """Link the first use of each term; the cards used, by the address in the link."""
     terms = [term for term in cards if term not in UNMARKED]
     wanted, used, seen = pattern(terms), {}, set()
     for text in running_texts(doctree):
+        words, at = text.astext(), 0
         pieces: list[nodes.Node] = []
-        at = 0
-        for match in wanted.finditer(str(text)):
-            term = terms[int(str(match.lastgroup)[1:])]
-            card = cards[term]
-            if card.html.partition("</b>")[2] in seen:  # another name of the same entry
+        for match in wanted.finditer(words):
+            card = cards[terms[int(str(match.lastgroup)[1:])]]
+            said = card.html.partition("</b>")[2]
+            if said in seen:  # the term, or another name of the same entry
                 continue
-            seen.add(card.html.partition("</b>")[2])
-            pieces += [
-                nodes.Text(str(text)[at : match.start()]),
-                _link(app, docname, card, match[0], "kl-term"),
-            ]
-            used[pieces[-1]["refuri"]] = card  # type: ignore[index]
+            seen.add(said)
+            link = _link(app, docname, card, match[0], "kl-term")
+            used[link["refuri"]] = card
+            pieces += [nodes.Text(words[at : match.start()]), link]
             at = match.end()
         if pieces:
-            text.parent.replace(text, [*pieces, nodes.Text(str(text)[at:])])
+            text.parent.replace(text, [*pieces, nodes.Text(words[at:])])
     return used
 
 
-def mark_code(app: Any, doctree: nodes.document, docname: str, cards: dict[str, Card]) -> dict[str, Card]:
+def mark_code(app: Any, doctree: nodes.document, docname: str, cards: Cards) -> Cards:
     """Link the first use of each public name in each section; the cards used, by the address in the link."""
     used, seen = {}, set()
     for literal in list(doctree.findall(nodes.literal)):

@@ -13,9 +13,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import kl_cards
 from docutils import nodes
 from sphinx import addnodes
+
+import kl_cards
 
 LEDGER = "book/ledger"
 FEW = 6  # links that are shown; more of them fold
@@ -40,10 +41,9 @@ def imported(notebook: str) -> set[str]:
 @cache
 def names_in_checks() -> dict[str, frozenset[str]]:
     """The identifiers in the code of each check of the ledger, by the id of its row."""
+    from kl_companion.claims.ledger import CLAIMS
     from kl_companion.claims.listing import source_of
     from kl_companion.claims.page import register  # imports every source of statements
-
-    from kl_companion.claims.ledger import CLAIMS
 
     code = {id: source_of(CLAIMS[id].check) for id in register()}
     return {id: frozenset(re.findall(r"[A-Za-z_]\w*", text)) for id, text in code.items()}

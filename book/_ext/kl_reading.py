@@ -3,7 +3,7 @@
 1. Whatever has the class `dropdown` becomes <details>, which a keyboard, a printer and a screen reader know.
 2. Exercises of the classes `grade-1`, `grade-2`, `grade-3` say what they ask for.
 3. "Show the code of this figure" stands where the figure is the point.
-4. The question of a chapter, the bold paragraph below its title, stands in links to it: previous, next, search.
+4. The question of a chapter, the bold paragraph below its title, stands in links: previous, next, search.
 5. The glossary's words lead a search to the chapters that the glossary names.
 """
 
@@ -14,12 +14,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import kl_cards
-import kl_links
 from docutils import nodes
-from kl_tex import inline_html
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx import addnodes
+
+import kl_cards
+import kl_links
+from kl_tex import inline_html
 
 GRADES = {"grade-1": "warm-up", "grade-2": "pen and paper", "grade-3": "project"}
 HERE = Path(__file__).resolve().parent
@@ -40,7 +41,8 @@ def fold(body: str) -> str:
         if title is None or end is None:
             raise ValueError(f"got {opening[0]!r} without a title or an end, wanted an admonition")
         tag = re.sub(r"\bdropdown\b", "kl-fold", opening[0].replace("<div", "<details", 1))
-        summary = f'<summary class="admonition-title"{title[1]}>{title[2]}</summary>'
+        words = re.sub(r"</?a\b[^>]*>", "", title[2])  # a summary is a button: no link inside
+        summary = f'<summary class="admonition-title"{title[1]}>{words}</summary>'
         inside = body[title.end() : end]
         body = f"{body[: opening.start()]}{tag}{summary}{inside}</details>{body[end + len('</div>') :]}"
     return body
@@ -89,17 +91,17 @@ def visit_folded_code(self: Any, node: HideCodeCellNode) -> None:
 
 
 def depart_folded_code(self: Any, node: HideCodeCellNode) -> None:
+    """Close it."""
     self.body.append("</details>")
 
 
 def keep_question(app: Any, doctree: nodes.document) -> None:
     """Keep the bold paragraph below a page's title with the page's metadata."""
-    section = next(doctree.findall(nodes.section), None)
-    paragraph = (
-        next((c for c in section.children if isinstance(c, nodes.paragraph)), None) if section else None
-    )
-    if paragraph is not None and len(paragraph.children) == 1 and isinstance(paragraph[0], nodes.strong):
-        app.env.metadata[app.env.docname]["kl_question"] = inline_html(paragraph[0])
+    section = next(doctree.findall(nodes.section), nodes.section())
+    paragraph = next((c for c in section.children if isinstance(c, nodes.paragraph)), nodes.paragraph())
+    parts = [child for child in paragraph.children if child.astext().strip()]
+    if len(parts) == 1 and isinstance(parts[0], nodes.strong):
+        app.env.metadata[app.env.docname]["kl_question"] = inline_html(parts[0])
 
 
 def add_index_entries(app: Any, doctree: nodes.document, docname: str) -> None:

@@ -1,7 +1,7 @@
 """Short formulas and inline markup as HTML without MathJax, for cards, links and search results.
 
-A card is shown in an instant and read out as one sentence, so its formulas are letters with HTML's own sub- and
-superscripts. What a page typesets stays with MathJax.
+A card is shown in an instant and read out as one sentence, so its formulas are letters with HTML's own
+subscripts. What a page typesets stays with MathJax.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ from html import escape
 
 from docutils import nodes
 
-LETTERS = {
-    **dict(
-        zip("alpha beta gamma delta epsilon eta theta lambda mu nu pi".split(), "αβγδεηθλμνπ", strict=True)
-    ),
-    **dict(zip("rho sigma tau phi chi psi omega ell nabla partial".split(), "ρστφχψωℓ∇∂", strict=True)),
-    **dict(zip("Delta Lambda Phi Psi Sigma Omega infty sum prod int".split(), "ΔΛΦΨΣΩ∞∑∏∫", strict=True)),
-    **dict(zip("le ge leq geq ne neq approx to in times cdot pm".split(), "≤≥≤≥≠≠≈→∈×·±", strict=True)),
-    **dict(zip("Vert mid lvert rvert dots ldots top propto sim".split(), "‖|||……⊤∝∼", strict=True)),
-    "E": "E",
-    "Var": "Var",
-    "sg": "sg",
-    "varepsilon": "ε",
-}
+SIGNS = """
+alpha=α beta=β gamma=γ delta=δ epsilon=ε eta=η theta=θ lambda=λ mu=μ nu=ν pi=π
+rho=ρ sigma=σ tau=τ phi=φ chi=χ psi=ψ omega=ω ell=ℓ nabla=∇ partial=∂
+Delta=Δ Lambda=Λ Phi=Φ Psi=Ψ Sigma=Σ Omega=Ω infty=∞ sum=∑ prod=∏ int=∫
+le=≤ ge=≥ leq=≤ geq=≥ ne=≠ neq=≠ approx=≈ to=→ in=∈ times=× cdot=· pm=±
+Vert=‖ mid=| lvert=| rvert=| dots=… ldots=… top=⊤ propto=∝ sim=∼
+varepsilon=ε E=E Var=Var sg=sg
+"""
+LETTERS = dict(pair.split("=") for pair in re.findall(r"\S+", SIGNS))
 FUNCTIONS = ("log", "exp", "min", "max", "sqrt", "tanh")
 DROPPED = re.compile(
     r"\\(left|right|bigl|bigr|Bigl|Bigr|big|Big|displaystyle|quad|qquad|[,;:! ])(?![a-zA-Z])"
@@ -65,12 +61,12 @@ def _fraction(found: re.Match[str]) -> str:
 def inline_html(node: nodes.Element) -> str:
     """Content of a paragraph as HTML of its own: text, emphasis, code and formulas; a link keeps its text.
 
-    A formula that is too rich for letters stands as its TeX without backslashes, which no page of this book needs.
+    A formula that is too rich for letters stands as its TeX without backslashes; no page needs that.
     """
     found = []
     for child in node.children:
         if isinstance(child, nodes.Text):
-            found.append(escape(str(child), quote=False))
+            found.append(escape(child.astext(), quote=False))
         elif isinstance(child, nodes.math):
             try:
                 found.append(f"<i>{tex_to_html(child.astext())}</i>")

@@ -47,6 +47,7 @@ PAGES = [  # they look at the built pages
     "tests/test_front_page.py",
     "tests/test_explorer.py",
     "tests/test_explorer_page.py",
+    "tests/test_reading.py",
 ]
 OWN_GROUP = [
     *NOTEBOOKS,

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any, NamedTuple
 
-import kl_companion
 from docutils import nodes
 from sphinx import addnodes
 
@@ -74,13 +73,15 @@ def chapters_of_terms(env: Any) -> dict[str, list[tuple[str, str]]]:
 
 def functions(env: Any) -> Cards:
     """The card of every public name that the API page documents, by its short name."""
+    from kl_companion import _NAMES
+
     documented = {}
     for desc in env.get_doctree(API).findall(addnodes.desc):
         signature = desc[0]
         for anchor in signature.get("ids", []):
             documented[anchor] = desc
     found = {}
-    for name, module in kl_companion._NAMES.items():
+    for name, module in _NAMES.items():
         anchors = [a for a in documented if a.startswith(f"{module}.") and a.rpartition(".")[2] == name]
         if not anchors:
             continue

@@ -5,7 +5,7 @@
   const TABLES = ".bd-article :is(table.dataframe, table.table, table.docutils)";
   const NUMBER = /^[-−+]?\d[\d,]*(\.\d+)?(e[-+−]?\d+)?( ?[%kM])?( ±.*)?$/i;
 
-  /* A header cell for each column: the lowest one that has words and stands over that column alone. */
+  /* A header cell for each column: the lowest one that has words, or is there, over that column alone. */
   const headers = (table) => {
     const found = [];
     const taken = [];
@@ -17,7 +17,7 @@
           taken[y] = taken[y] || [];
           for (let x = at; x < at + cell.colSpan; x += 1) taken[y][x] = true;
         }
-        if (cell.colSpan === 1 && cell.textContent.trim()) found[at] = cell;
+        if (cell.colSpan === 1 && (cell.textContent.trim() || !found[at])) found[at] = cell;
         at += cell.colSpan;
       }
     });
@@ -62,6 +62,7 @@
       const button = document.createElement("button");
       button.type = "button";
       button.className = "kl-sort";
+      if (!cell.textContent.trim()) button.setAttribute("aria-label", "row");
       button.append(...cell.childNodes);
       cell.append(button);
       cell.setAttribute("aria-sort", "none");

@@ -1,0 +1,103 @@
+"""What the book's extension makes of formulas, folds, words and checks, without building the book."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
+    """A module of book/_ext, named by the test's parameter."""
+    monkeypatch.syspath_prepend(str(ROOT / "book/_ext"))
+    return import_module(request.param)
+
+
+def using(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("part", [name], indirect=True)
+
+
+@using("kl_tex")
+@pytest.mark.parametrize(
+    ("tex", "html"),
+    [
+        (r"\KL{\pi}{\pref}", "KL(π ‖ π<sub>ref</sub>)"),
+        (r"r\, \sg(-\log w)", "r sg(−log w)"),
+        (r"\tfrac12 (\log w)^2", "½ (log w)<sup>2</sup>"),
+        (r"\frac{a + b}{\pi}", "(a + b)/π"),
+        (
+            r"\E_\pi[r] - \beta D_f(\pi \,\Vert\, \pref)",
+            "E<sub>π</sub>[r] − β D<sub>f</sub>(π ‖ π<sub>ref</sub>)",
+        ),
+        (r"\theta_{\mathrm{ema}} < 1", "θ<sub>ema</sub> &lt; 1"),
+    ],
+)
+def test_a_short_formula_in_letters(part: ModuleType, tex: str, html: str) -> None:
+    assert part.tex_to_html(tex) == html
+
+
+@using("kl_tex")
+def test_a_macro_without_a_letter_is_refused(part: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"\\unknown"):
+        part.tex_to_html(r"\unknown{x}")
+
+
+FOLDED = """<p>a</p><div class="solution dropdown admonition" id="s">
+<p class="admonition-title" id="t">Solution to <a href="#e">Exercise 1</a></p>
+<div><div>inside</div></div></div><div class="admonition note"><p class="admonition-title">N</p></div>"""
+
+
+@using("kl_reading")
+def test_what_drops_down_becomes_details(part: ModuleType) -> None:
+    html = part.fold(FOLDED)
+    assert (
+        '<details class="solution kl-fold admonition" id="s"><summary class="admonition-title" id="t">'
+        in html
+    )
+    assert "Solution to Exercise 1</summary>\n<div><div>inside</div></div></details>" in html
+    assert html.endswith('<div class="admonition note"><p class="admonition-title">N</p></div>')
+    nested = FOLDED.replace("inside", FOLDED)
+    assert part.fold(nested).count("</details>") == 2
+    with pytest.raises(ValueError, match="without a title or an end"):
+        part.fold('<div class="admonition dropdown"><p>no title</p></div>')
+
+
+@using("kl_cards")
+def test_a_term_is_a_word_of_its_own(part: ModuleType) -> None:
+    found = [
+        m[0]
+        for m in part.pattern(["K3", "K3++", "reverse KL"]).finditer(
+            "K3++ and K3s, Reverse KL; K30, xK3, K3-x"
+        )
+    ]
+    assert found == ["K3++", "K3s", "Reverse KL"]
+
+
+@using("kl_links")
+def test_what_a_chapter_imports(part: ModuleType) -> None:
+    cells = [
+        {"cell_type": "code", "source": ["from kl_companion import k1, k3\n", "import torch"]},
+        {"cell_type": "code", "source": "from kl_companion.losses import kl_loss\nfrom math import log"},
+        {"cell_type": "markdown", "source": "from kl_companion import k5"},
+    ]
+    assert part.imported(json.dumps({"cells": cells})) == {"k1", "k3", "kl_loss"}
+
+
+@using("kl_links")
+def test_checks_name_the_functions_that_they_call(part: ModuleType) -> None:
+    names = part.names_in_checks()
+    assert "k3" in names["WZ-3.1-k3"]
+    assert sum(bool(found & {"k1", "k2", "k3", "kl_loss", "audit"}) for found in names.values()) > 50
+
+
+@using("kl_reading")
+def test_a_relative_link_leads_to_a_page(part: ModuleType) -> None:
+    assert part._docname("book/part1/01_a", "../quickstart.html") == "book/quickstart"
+    assert part._docname("book/part1/01_a", "02_b.html") == "book/part1/02_b"
+    assert part._docname("book/intro", "part1/01_a.html") == "book/part1/01_a"

@@ -89,13 +89,6 @@ def test_what_a_chapter_imports(part: ModuleType) -> None:
     assert part.imported(json.dumps({"cells": cells})) == {"k1", "k3", "kl_loss"}
 
 
-@using("kl_links")
-def test_checks_name_the_functions_that_they_call(part: ModuleType) -> None:
-    names = part.names_in_checks()
-    assert "k3" in names["WZ-3.1-k3"]
-    assert sum(bool(found & {"k1", "k2", "k3", "kl_loss", "audit"}) for found in names.values()) > 50
-
-
 @using("kl_reading")
 def test_a_relative_link_leads_to_a_page(part: ModuleType) -> None:
     assert part._docname("book/part1/01_a", "../quickstart.html") == "book/quickstart"

@@ -1,5 +1,6 @@
 // How a search orders its results: chapters first, then the glossary, then lists and tables of everything.
-const Scorer = {
+// (var: the script that this stands in declares it once more)
+var Scorer = {
   score: ([docname, , anchor, description, score]) => {
     if (docname.startsWith("book/part")) return score + 6;
     if (/^book\/(quickstart|intro)$/.test(docname)) return score + 5;
@@ -9,7 +10,7 @@ const Scorer = {
   },
   objNameMatch: 11,
   objPartialMatch: 6,
-  objPrio: { 0: 15, 1: 5, 2: -5 },
+  objPrio: { 0: 3, 1: 5, 2: -5 },
   objPrioDefault: 0,
   title: 15,
   partialTitle: 7,

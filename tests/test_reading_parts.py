@@ -68,6 +68,28 @@ def test_what_drops_down_becomes_details(part: ModuleType) -> None:
         part.fold('<div class="admonition dropdown"><p>no title</p></div>')
 
 
+@using("kl_reading")
+def test_a_proof_folds_below_its_name_and_ids_are_unique(part: ModuleType) -> None:
+    proof = '<div class="proof dropdown admonition" id="proof">\n<p>Proof. By <em>x</em>.</p>\n</div>'
+    unique = part.unique_ids(proof + '<section id="exercise-content"><p>y</p></section>')
+    assert "id=" not in unique
+    assert part.fold(unique) == (
+        '<details class="proof kl-fold admonition kl-proof"><summary class="admonition-title">Proof</summary>'
+        "<p>By <em>x</em>.</p>\n</details><section><p>y</p></section>"
+    )
+
+
+@using("kl_reading")
+@pytest.mark.parametrize(("grade", "word"), [("grade-1", "warm-up"), ("grade-3", "project"), ("note", "")])
+def test_an_exercise_says_what_it_asks_for(part: ModuleType, grade: str, word: str) -> None:
+    from docutils import nodes, utils
+
+    doctree = utils.new_document("page")
+    doctree += nodes.admonition("", nodes.title("", "Name"), classes=["exercise", grade])
+    part.name_grades(doctree)
+    assert doctree[0][0].astext().split() == ["Name", *word.split()]
+
+
 @using("kl_cards")
 def test_a_term_is_a_word_of_its_own(part: ModuleType) -> None:
     found = [

@@ -73,18 +73,18 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
             if name in chapters[page]
         ]
         rows = [(f"{ledger}#{anchor(id)}", id) for id, names in names_in_checks().items() if name in names]
-        html = _line("In the book", pages) + _line("Checked in the ledger", rows)
+        html = _line("In the book", pages, "chapters") + _line("In the ledger", rows, "statements")
         if html:
             desc[-1] += nodes.raw("", f'<div class="kl-backlinks">{html}</div>', format="html")
 
 
-def _line(label: str, links: list[tuple[str, str]]) -> str:
+def _line(label: str, links: list[tuple[str, str]], what: str) -> str:
     if not links:
         return ""
     listed = ", ".join(f'<a href="{escape(uri)}">{escape(text)}</a>' for uri, text in links)
     if len(links) <= FEW:
         return f"<p>{label}: {listed}</p>"
-    return f"<details><summary>{label}: {len(links)} places</summary><p>{listed}</p></details>"
+    return f"<details><summary>{label}: {len(links)} {what}</summary><p>{listed}</p></details>"
 
 
 def add_to_ledger(app: Any, pagename: str, context: dict[str, Any]) -> None:

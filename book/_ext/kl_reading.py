@@ -26,6 +26,16 @@ GRADES = {"grade-1": "warm-up", "grade-2": "pen and paper", "grade-3": "project"
 HERE = Path(__file__).resolve().parent
 FOLD = re.compile(r'<div\b[^>]*\bclass="[^"]*\badmonition\b[^"]*"[^>]*>')
 TITLE = re.compile(r'\s*<p class="admonition-title"([^>]*)>(.*?)</p>', re.DOTALL)
+PROOF = re.compile(r"\s*<p>Proof\. ")
+# every proof of a page has the id "proof", and every statement and exercise "...-content"
+SAME_IDS = re.compile(
+    r'(<div class="proof[\w -]*\badmonition\b)" id="proof">|(<section(?: class="[\w-]+")?) id="\w+-content">'
+)
+
+
+def unique_ids(body: str) -> str:
+    """HTML without the ids that sphinx-proof and sphinx-exercise give to several elements of a page."""
+    return SAME_IDS.sub(lambda m: f'{m[1]} kl-proof">' if m[1] else f"{m[2]}>", body)
 
 
 def fold(body: str) -> str:
@@ -38,12 +48,13 @@ def fold(body: str) -> str:
         if not re.search(r'class="[^"]*\bdropdown\b', opening[0]):
             continue
         title, end = TITLE.match(body, opening.end()), _closing(body, opening.end())
-        if title is None or end is None:
+        proof = PROOF.match(body, opening.end())  # a proof has no title, but begins with its name
+        if end is None or not (title or proof):
             raise ValueError(f"got {opening[0]!r} without a title or an end, wanted an admonition")
         tag = re.sub(r"\bdropdown\b", "kl-fold", opening[0].replace("<div", "<details", 1))
-        words = re.sub(r"</?a\b[^>]*>", "", title[2])  # a summary is a button: no link inside
-        summary = f'<summary class="admonition-title"{title[1]}>{words}</summary>'
-        inside = body[title.end() : end]
+        words = re.sub(r"</?a\b[^>]*>", "", title[2]) if title else "Proof"  # a summary is a button: no link
+        summary = f'<summary class="admonition-title"{title[1] if title else ""}>{words}</summary>'
+        inside = f"<p>{body[proof.end() : end]}" if proof else body[title.end() if title else 0 : end]
         body = f"{body[: opening.start()]}{tag}{summary}{inside}</details>{body[end + len('</div>') :]}"
     return body
 
@@ -84,7 +95,7 @@ def name_folded_code(doctree: nodes.document) -> None:
 
 
 def visit_folded_code(self: Any, node: HideCodeCellNode) -> None:
-    """As MyST-NB writes it, without an aria-label that would hide from some readers what the fold holds."""
+    """Like MyST-NB, without its aria-label, which would tell some readers nothing of what the fold holds."""
     prompts = (("collapsed", node["prompt_show"]), ("expanded", node["prompt_hide"]))
     spans = "".join(f'<span class="{name}">{self.encode(text)}</span>' for name, text in prompts)
     self.body.append(f'<details class="hide {" ".join(node["classes"])}"><summary>{spans}</summary>')
@@ -135,7 +146,7 @@ def finish(app: Any, pagename: str, templatename: str, context: dict[str, Any], 
         name: meta["kl_question"] for name, meta in app.env.metadata.items() if "kl_question" in meta
     }
     if "body" in context:
-        context["body"] = fold(context["body"])
+        context["body"] = fold(unique_ids(context["body"]))
         kl_links.add_to_ledger(app, pagename, context)
     for side in ("prev", "next"):
         page = context.get(side)

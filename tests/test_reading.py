@@ -19,7 +19,7 @@ from tests.site import browser as browsers
 
 SITE = Path(__file__).resolve().parents[1] / "_build" / "html"
 LONG = "book/part1_values_and_gradients/03_one_definition_three_readings.html"  # has long tables
-CHAPTER = "book/part1_values_and_gradients/01_measuring_kl.html"
+CHAPTER = "book/part1_values_and_gradients/02_two_parts_of_a_gradient.html"
 widths = pytest.mark.parametrize("width", browsers.SIZES.values(), ids=list(browsers.SIZES))
 
 
@@ -147,14 +147,15 @@ def test_words_and_citations_show_their_cards(reader: Reader, width: int) -> Non
     assert "Skip to main content" in reader.ask("document.activeElement.textContent")
     reader.press(ENTER)
     reader.tab_to(".kl-term")
-    assert reader.ask(f"{CARD}.textContent").startswith("K3")
+    term = reader.ask("document.activeElement.textContent")
+    assert reader.ask(f"{CARD}.textContent").startswith(f"{term} ")
     assert reader.ask("document.activeElement.getAttribute('aria-describedby')") == "kl-card"
     inside = f"(({CARD}).getBoundingClientRect())"
     assert reader.ask(f"{inside}.left >= 0 && {inside}.right <= innerWidth && {inside}.top >= 0")
     reader.press(ESCAPE)
     assert reader.ask(f"!{CARD} && document.activeElement.matches('.kl-term:not([aria-describedby])')")
     reader.tab_to(".kl-cite")
-    assert "Approximating KL divergence" in reader.ask(f"{CARD}.textContent")
+    assert re.search(r"[A-Z]\w+ .*20\d\d\.", reader.ask(f"{CARD}.textContent").replace("\n", " "))
     reader.press("\ue004")
     assert reader.ask(f"!{CARD} || document.activeElement.matches('.kl-cite, .kl-term')")
 
@@ -225,11 +226,9 @@ SEARCHES = {
 
 @widths
 def test_a_search_from_the_keyboard_finds_the_chapter(reader: Reader, width: int) -> None:
-    for words, wanted in list(SEARCHES.items()) if width > 600 else [("detach", SEARCHES["detach"])]:
+    for words, wanted in list(SEARCHES.items())[:: 1 if width > 600 else 3]:
         reader.open("book/glossary.html", width)
-        from selenium.webdriver.common.action_chains import ActionChains
-
-        ActionChains(reader.session).key_down("\ue009").send_keys("k").key_up("\ue009").perform()
+        reader.press("/")
         reader.wait("document.activeElement.matches('input[type=search]')")
         reader.press(words, ENTER)
         links = reader.wait(

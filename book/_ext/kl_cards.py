@@ -71,6 +71,20 @@ def chapters_of_terms(env: Any) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def code_of_terms(env: Any) -> dict[str, list[str]]:
+    """The code that the glossary names for a term."""
+    found = {}
+    for item in env.get_doctree(GLOSSARY).findall(nodes.definition_list_item):
+        names = [
+            literal.astext()
+            for p in list(item.findall(nodes.paragraph))[1:]
+            for literal in p.findall(nodes.literal)
+        ]
+        for term in (c for c in item.children if isinstance(c, nodes.term) and names):
+            found[term.astext()] = names
+    return found
+
+
 def functions(env: Any) -> Cards:
     """The card of every public name that the API page documents, by its short name."""
     from kl_companion import _NAMES
@@ -166,6 +180,29 @@ def mark_code(app: Any, doctree: nodes.document, docname: str, cards: Cards) -> 
     return used
 
 
+def add_code(
+    app: Any, doctree: nodes.document, docname: str, cards: Cards, codes: dict[str, list[str]]
+) -> Cards:
+    """Below a definition or proposition: the code of the terms in its title; the cards used, by address."""
+    used: Cards = {}
+    terms = list(codes)
+    for statement in doctree.findall(nodes.Admonition):
+        title = next((c for c in statement.children if isinstance(c, nodes.title)), None)  # type: ignore[attr-defined]
+        if title is None or "proof" not in statement["classes"]:  # type: ignore[index]
+            continue
+        found = [terms[int(str(m.lastgroup)[1:])] for m in pattern(terms).finditer(title.astext())]
+        names = dict.fromkeys(name for term in found for name in codes[term] if name in cards)
+        line = nodes.paragraph("", "In code: ", classes=["kl-in-code"])
+        for name in names:
+            link = _link(app, docname, cards[name], "", "kl-code")
+            link += nodes.literal(name, name)
+            line += [nodes.Text(", "), link] if used and len(line) > 1 else link
+            used[link["refuri"]] = cards[name]
+        if names:
+            statement.append(line)  # type: ignore[attr-defined]
+    return used
+
+
 def mark_citations(
     app: Any, doctree: nodes.document, docname: str, cards: dict[str, Card]
 ) -> dict[str, Card]:
@@ -190,9 +227,11 @@ def add_cards(app: Any, doctree: nodes.document, docname: str) -> None:
             "terms": glossary(env) if GLOSSARY in env.all_docs else {},
             "functions": functions(env) if API in env.all_docs else {},
             "references": references(env),
+            "codes": code_of_terms(env) if GLOSSARY in env.all_docs else {},
         }
     used = mark_citations(app, doctree, docname, app.kl_cards["references"])
     if CODE_PAGES.match(docname):
+        used |= add_code(app, doctree, docname, app.kl_cards["functions"], app.kl_cards["codes"])
         used |= mark_code(app, doctree, docname, app.kl_cards["functions"])
     if MARKED_PAGES.match(docname):
         used |= mark_terms(app, doctree, docname, app.kl_cards["terms"])

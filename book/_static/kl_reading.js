@@ -28,10 +28,27 @@
     if (page) location.href = page.href;
   });
 
-  /* The copy buttons come late, from another script, and without a name of their own. */
-  const name = () => document.querySelectorAll(".copybtn:not([aria-label])").forEach((button) => {
-    button.setAttribute("aria-label", "Copy this code");
-    button.type = "button";
+  /* A slash looks for something, as in many readers; the theme itself knows Ctrl+K. */
+  addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (document.activeElement && document.activeElement.matches("input, textarea, select, [contenteditable]")) return;
+    const field = [...document.querySelectorAll("input[name=q]")].find((e) => e.checkVisibility());
+    const button = [...document.querySelectorAll(".search-button-field, .search-button")].find((e) => e.checkVisibility());
+    if (!field && !button) return;
+    event.preventDefault();
+    if (field) field.focus();
+    else button.click();
   });
-  new MutationObserver(name).observe(document.documentElement, { childList: true, subtree: true });
+
+  /* The copy buttons come late, from another script, all at once, and without a name of their own. */
+  const watching = new MutationObserver(() => {
+    const buttons = document.querySelectorAll(".copybtn");
+    if (buttons.length) watching.disconnect();
+    buttons.forEach((button) => {
+      button.setAttribute("aria-label", "Copy this code");
+      button.type = "button";
+    });
+  });
+  watching.observe(document.documentElement, { childList: true, subtree: true });
+  addEventListener("load", () => setTimeout(() => watching.disconnect(), 5000));
 })();

@@ -21,6 +21,7 @@ from kl_companion.divergences import DIVERGENCES, T, W
 from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator
 from kl_companion.estimators.sampled import FORMS, kf_plus_plus
 from kl_companion.plotting import color, label
+from kl_companion.tabular.rows import choices_of
 from kl_companion.theory.calculus import gradient_weight, value
 from kl_companion.theory.masked import head_entry, head_value, head_weight
 
@@ -150,7 +151,7 @@ def top_k_estimators() -> dict[str, str]:
             color("bregman" if tail else "truncated"),
             inputs='"top_k"',
             target=json.dumps(entry.target),
-            head_from=json.dumps(entry.fn.head_from),
+            head_from=json.dumps(choices_of(entry).head_from),
             forms=forms,
         )
     return found

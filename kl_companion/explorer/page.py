@@ -51,11 +51,16 @@ def plots() -> dict[str, Any]:
                 dash = {"policy": "solid", "reference": "dashed", "sampler": "dotted"}[role]
                 drawn.line([], [], line_width=2.5, color=SERIES[role][0], line_dash=dash, name=role)
         else:
-            drawn.x_range = Range1d(0.5, 3.5)
+            drawn.x_range = Range1d(start=0.5, end=3.5)
             drawn.xaxis.ticker = FixedTicker(ticks=list(range(1, MOST_ARMS + 1)))
             for role in series:
                 shade, hatch = SERIES[role][0], _HATCHES.get(role, "blank")
-                bar = {"fill_color": shade, "line_color": shade, "hatch_color": "white", "hatch_alpha": 0.6}
+                bar: dict[str, Any] = {
+                    "fill_color": shade,
+                    "line_color": shade,
+                    "hatch_color": "white",
+                    "hatch_alpha": 0.6,
+                }
                 drawn.vbar(
                     x=[],
                     top=[],

@@ -156,6 +156,7 @@ def test_words_and_citations_show_their_cards(reader: Reader, width: int) -> Non
     assert reader.ask(f"!{CARD} && document.activeElement.matches('.kl-term:not([aria-describedby])')")
     reader.tab_to(".kl-cite")
     assert re.search(r"[A-Z]\w+ .*20\d\d\.", reader.ask(f"{CARD}.textContent").replace("\n", " "))
+    reader.wait("document.querySelector('.copybtn[aria-label=\"Copy this code\"]')")
     reader.press("\ue004")
     assert reader.ask(f"!{CARD} || document.activeElement.matches('.kl-cite, .kl-term')")
 
@@ -237,6 +238,7 @@ def test_a_search_from_the_keyboard_finds_the_chapter(reader: Reader, width: int
             "return found.length > 2 && found.map((link) => link.href); })()"
         )
         assert [link for link in links[:3] if wanted in link], (words, links[:6])
+        assert "/book/part" in links[0], (words, links[:6])  # a chapter before the lists of everything
     assert reader.ask("document.querySelector('#search-results .kl-question').textContent").endswith("?")
 
 

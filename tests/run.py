@@ -78,7 +78,7 @@ GROUPS = {
         warm=True,
     ),
     "ledger": Group("ledger", 3, LEDGER, PARALLEL),
-    "site": Group("site", 2, PAGES, ["-rs"]),
+    "site": Group("site", 2, PAGES, ["-rs", *PARALLEL]),
     "frameworks": Group("models and frameworks", 3, ["tests/llm", "tests/frameworks"], PARALLEL),
     "interruption": Group("interruption", 1, INTERRUPTION, ["-m", "interruption"]),
 }

@@ -44,6 +44,7 @@ LEDGER = [  # a file goes to one worker: the sources are two halves
 ]
 PAGES = [  # they look at the built pages
     "tests/test_site.py",
+    "tests/test_site_sizes.py",
     "tests/test_front_page.py",
     "tests/test_explorer.py",
     "tests/test_explorer_page.py",
@@ -78,7 +79,7 @@ GROUPS = {
         warm=True,
     ),
     "ledger": Group("ledger", 3, LEDGER, PARALLEL),
-    "site": Group("site", 2, PAGES, ["-rs", *PARALLEL]),
+    "site": Group("site", 2, PAGES, ["-rs", "-n", "2", "--maxschedchunk=1"]),
     "frameworks": Group("models and frameworks", 3, ["tests/llm", "tests/frameworks"], PARALLEL),
     "interruption": Group("interruption", 1, INTERRUPTION, ["-m", "interruption"]),
 }

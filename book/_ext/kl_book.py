@@ -3,7 +3,8 @@
 1. Chapters are executed again when, and only when, what they use changed: kl_cache.py.
 2. MathJax is served from the built pages, so that they read without a network.
 3. A quiet console: sphinx-thebe, which Jupyter Book always loads, is taken out.
-4. The book as one page for print, buttons to a repository when one is named, an API page without filler.
+4. Buttons to a repository when one is named, an API page without filler.
+5. Less to load (kl_figures.py, kl_light.py), nothing in the way of a screen reader (kl_accessible.py).
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from typing import Any
 
 from sphinx.util import logging
 
+import kl_accessible
 import kl_cache
+import kl_citation
 import kl_explorer
+import kl_figures
+import kl_light
 
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 logger = logging.getLogger(__name__)
@@ -73,17 +78,8 @@ def drop_thebe(app: Any, pagename: str, templatename: str, context: dict[str, An
     ]
 
 
-def share_html_nodes(app: Any) -> None:
-    """Let singlehtml write every node that html can.
-
-    Once an extension registers one node for singlehtml, Sphinx no longer falls back to html for the others.
-    """
-    handlers = app.registry.translation_handlers
-    handlers["singlehtml"] = {**handlers.get("html", {}), **handlers.get("singlehtml", {})}
-
-
 def add_repository(app: Any, config: Any) -> None:
-    """Repository, issue and Colab buttons for the address in the environment variable REPOSITORY, if any."""
+    """Repository, issue, Colab and Binder buttons for the address in the variable REPOSITORY, if any."""
     address = os.environ.get("REPOSITORY", "").strip().rstrip("/")
     if not address:
         return
@@ -97,8 +93,12 @@ def add_repository(app: Any, config: Any) -> None:
         "use_repository_button": True,
         "use_issues_button": True,
     }
-    if address.startswith("https://github.com/"):  # Colab opens notebooks of this host alone
-        options["launch_buttons"] = {"colab_url": "https://colab.research.google.com"}
+    if address.startswith("https://github.com/"):  # of this host both open notebooks
+        options["launch_buttons"] = {
+            "colab_url": "https://colab.research.google.com",
+            "binderhub_url": "https://mybinder.org",
+            "notebook_interface": "jupyterlab",
+        }
     config.html_theme_options = {**config.html_theme_options, **options}
 
 
@@ -133,8 +133,11 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("config-inited", use_local_mathjax)
     app.connect("config-inited", add_repository)
     app.connect("builder-inited", copy_mathjax)
-    app.connect("builder-inited", share_html_nodes)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-docstring", docstring_to_rst, priority=400)
     app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("html-page-context", kl_figures.in_page)
+    app.connect("build-finished", kl_light.trim)
+    app.connect("build-finished", kl_accessible.finish)
+    kl_citation.connect(app)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.site import accessibility
+
 HERE = Path(__file__).resolve().parent
 SIZES = {"phone": 390, "desktop": 1300}
 
@@ -96,7 +98,7 @@ def visit(session: Any, base: str, page: str) -> list[str]:
     session.execute_script((HERE / "checks.js").read_text(encoding="utf-8"))
     session.execute_async_script("klSettle(arguments[arguments.length - 1])")
     problems = [f"{p}" for p in session.execute_script("return klOnce()")]
-    for width in SIZES:
+    for width in ("desktop", "phone"):
         resize(session, SIZES[width])
         for theme in ("light", "dark"):
             session.execute_script("klTheme(arguments[0])", theme)
@@ -104,6 +106,23 @@ def visit(session: Any, base: str, page: str) -> list[str]:
             problems += [f"{width}, {theme}: {problem}" for problem in found]
     problems += [f"console: {m['message']}" for m in session.get_log("browser") if m["level"] == "SEVERE"]
     problems += [f"request to the outside: {url}" for url in requests(session) if not inside(url, base)]
+    return problems + axe(session)
+
+
+def axe(session: Any) -> list[str]:
+    """What axe-core finds on the page that is shown in a narrow window; the page is taken apart meanwhile."""
+    session.execute_async_script("klTabs(arguments[arguments.length - 1])")
+    accessibility.load(session)
+    problems = [f"phone: {problem}" for problem in accessibility.violations(session, accessibility.BY_WIDTH)]
+    resize(session, SIZES["desktop"])
+    problems += accessibility.violations(session)
+    accessibility.only_marked(session)
+    for width in SIZES:
+        resize(session, SIZES[width])
+        for theme in ("light", "dark"):
+            session.execute_script("klTheme(arguments[0])", theme)
+            found = accessibility.violations(session, accessibility.BY_COLOR)
+            problems += [f"{width}, {theme}: {problem}" for problem in found]
     return problems
 
 

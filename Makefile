@@ -17,19 +17,21 @@ export REPOSITORY
 # Tests and tables run in two processes: one thread each keeps them from fighting over the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help book test tables bench print lint clean
+.PHONY: help book test tables bench print zip pictures lint clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
 	@echo "make test      run every test, the notebooks and the built pages included"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance"
-	@echo "make print     the whole book as _build/kl-book.pdf (needs chromium)"
+	@echo "make print     the whole book as _build/kl-book.pdf, the cheat sheet as one page (needs chromium)"
+	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
+	@echo "make pictures  take the pictures of README.md again (needs chromium)"
 	@echo "make lint      ruff and mypy"
 	@echo "make clean     remove what was built (.venv stays)"
 	@echo
 	@echo "Each of them sets up $(VENV) by itself. TORCH_INDEX=<address> takes torch from another index,"
-	@echo "REPOSITORY=<address> adds repository, issue and Colab buttons to the pages."
+	@echo "REPOSITORY=<address> adds repository, issue, Colab and Binder buttons to the pages."
 
 book: $(STAMP)
 	@echo "==> Building the book (only chapters whose code or tables changed are executed)"
@@ -48,8 +50,14 @@ bench: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/kl-companion table run performance --fresh
 	@echo && $(BIN)/python -m benchmarks.goals
 
-print: $(STAMP)
+print: book
 	@$(BIN)/python book/_ext/kl_print.py
+
+zip: book
+	@$(BIN)/python book/_ext/kl_zip.py
+
+pictures: book
+	@$(BIN)/python book/_ext/kl_pictures.py
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
@@ -74,7 +82,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Frameworks whose functions are audited, and a peer of the benchmark; the lock says why they are apart.
+# Frameworks whose functions are audited, a peer of the benchmark, the checker of the pages; the lock says why apart.
 $(AUDIT)/.installed: requirements-audit.lock | $(STAMP)
 	@echo "==> Fetching the frameworks whose functions are audited into $(AUDIT)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(AUDIT) \

@@ -1,22 +1,35 @@
-"""The whole book as one PDF: Sphinx's singlehtml, printed by a headless Chromium.
+"""The whole book as one PDF, and its cheat sheet as one page: built pages, printed by a headless Chromium.
 
-Run by `make print`. Also the one place that knows how to find a browser, for the tests of the built pages.
+Run by `make print`; a file is checked before it takes the place of an older one. Also the one place that
+knows how to find a browser, for the tests of the built pages.
 """
 
 from __future__ import annotations
 
+import base64
 import os
-import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import kl_citation
+import kl_pdf
+import kl_single
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HOW_TO_GET = (
     "no browser found: install chromium (Debian: apt-get install chromium chromium-driver), or set CHROME"
 )
+WIDTH_MM = 174  # of the text on a page of A4; kl_print.css has the margins
+SHEET = "book/cheat_sheet"
+SIZES_PT = (8.0, 7.6, 7.2, 6.8, 6.4, 6.0)  # of the cheat sheet; smaller cannot be read
 # No updates, no reports, no sync: the browser talks to the pages and to nobody else.
 FLAGS = (
     "--headless=new",
@@ -63,55 +76,138 @@ def install_browser() -> str | None:
     return find_browser()
 
 
-def printable(page: Path) -> Path:
-    """Copy the single page to the top of its folder, where its links start, with everything folded opened."""
-    text = page.read_text(encoding="utf-8")
-    text = re.sub(r"<details(?![^>]*\bopen\b)", "<details open", text)
-    text = re.sub(r'<html([^>]*?) data-theme="[^"]*"', r"<html\1", text)
-    text = text.replace("<html", '<html data-theme="light" data-mode="light"', 1)
-    text = re.sub(r"<script[^>]*togglebutton[^>]*></script>", "", text)
-    # on the single page a chapter's title is a heading of the second level
-    style = "<style>@media print { .bd-article h2 { break-before: page; border-top: 0 } }</style>"
-    text = text.replace("</head>", f"{style}</head>", 1)
-    target = page.parents[1] / "print.html"
-    target.write_text(text, encoding="utf-8")
-    return target
+def title_page(cited: dict[str, Any], logo: Path) -> str:
+    """The first page: logo, title, what the book is, version, license."""
+    title, _, subtitle = cited["title"].partition("? ")
+    text = logo.read_text(encoding="utf-8")
+    return (
+        f'<div class="kl-logo">{text[text.index("<svg") :]}</div>'
+        f'<p class="kl-title">{title}?</p><p class="kl-subtitle">{subtitle}</p>'
+        f"<p>{', '.join(author['name'] for author in cited['authors'])}</p>"
+        f"<p>Version {cited['version']}, {cited['date-released']}</p>"
+        f'<p class="kl-abstract">{cited["abstract"]}</p>'
+        "<p><small>Text, figures and tables: CC BY 4.0. Code: MIT. In print the ledger has one line for each "
+        "statement; its evidence, the listings of the source and what is interactive are on the pages of the "
+        "book.</small></p>"
+    )
+
+
+@contextmanager
+def chromium(browser: str) -> Iterator[Any]:
+    """A driver of a headless Chromium; FileNotFoundError where its chromedriver is missing."""
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        raise FileNotFoundError(HOW_TO_GET)
+    os.environ["SE_OFFLINE"] = "true"
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS, "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"):
+        options.add_argument(flag)
+    session = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        session.set_script_timeout(280)
+        session.set_page_load_timeout(280)
+        session.command_executor.set_timeout(600)
+        yield session
+    finally:
+        session.quit()
+
+
+def settle(session: Any) -> list[str]:
+    """Wait until formulas are set, fit what is too wide, and say what is wrong with the page."""
+    script = (Path(__file__).with_name("kl_print.js")).read_text(encoding="utf-8")
+    session.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    size = {"width": round(WIDTH_MM / 25.4 * 96), "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    session.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    return session.execute_async_script(script)
+
+
+def write_pdf(session: Any, target: Path) -> None:
+    """Print the page that the browser shows, with bookmarks; its style sheet says size and margins."""
+    options = {
+        "printBackground": True,
+        "preferCSSPageSize": True,
+        "generateDocumentOutline": True,
+        "generateTaggedPDF": True,
+        "transferMode": "ReturnAsStream",
+    }
+    stream = session.execute_cdp_cmd("Page.printToPDF", options)["stream"]
+    with target.open("wb") as file:
+        while True:
+            piece = session.execute_cdp_cmd("IO.read", {"handle": stream, "size": 4_000_000})
+            data = piece["data"]
+            file.write(base64.b64decode(data) if piece.get("base64Encoded") else data.encode("latin-1"))
+            if piece["eof"]:
+                break
+    session.execute_cdp_cmd("IO.close", {"handle": stream})
+
+
+def print_book(session: Any, site: Path, target: Path) -> list[str]:
+    """Print the built pages into one PDF; what is wrong with it, one line each.
+
+    It is printed twice: the page numbers of the contents are read off the first.
+    """
+    title = title_page(kl_citation.cited(), ROOT / "book" / "_static" / "logo.svg")
+    text, titles = kl_single.single_page(site, ROOT / "_toc.yml", title)
+    page = site.with_name("print.html")
+    page.write_text(text, encoding="utf-8")
+    session.get(page.as_uri())
+    found = settle(session)
+    write_pdf(session, target)
+    numbers = kl_pdf.pages_of_anchors(target)
+    session.execute_script(
+        "for (const e of document.querySelectorAll('[data-page]'))"
+        " e.textContent = arguments[0][e.dataset.page] || '';",
+        numbers,
+    )
+    write_pdf(session, target)
+    if kl_pdf.pages_of_anchors(target) != numbers:
+        found.append("the contents name other pages than those on which the chapters start")
+    return found + kl_pdf.problems(target, titles)
+
+
+def print_sheet(session: Any, site: Path, target: Path) -> list[str]:
+    """Print the cheat sheet, as large as one page of A4 allows; what is wrong with it, one line each."""
+    page = site.with_name("print-sheet.html")
+    page.write_text(kl_single.sheet(site, SHEET), encoding="utf-8")
+    session.get(page.as_uri())
+    found = settle(session)
+    for points in SIZES_PT:
+        session.execute_script("document.body.style.setProperty('--kl-size', arguments[0] + 'pt')", points)
+        write_pdf(session, target)
+        if kl_pdf.pages(target) == 1:
+            return found
+    return [*found, f"the cheat sheet takes {kl_pdf.pages(target)} pages at {SIZES_PT[-1]} points: cut it"]
 
 
 def main() -> int:
-    """Build, print, say where the file is."""
+    """Print book and cheat sheet, say where they are and what is wrong with them."""
+    site = ROOT / "_build" / "html"
+    if not (site / "index.html").is_file():
+        print(f"{site} holds no built book: run `make book` first", file=sys.stderr)
+        return 1
     browser = install_browser()
     if browser is None:
         print(HOW_TO_GET, file=sys.stderr)
         return 1
-    builder = [str(Path(sys.executable).with_name("jupyter-book")), "build", ".", "--builder", "singlehtml"]
-    print("==> Writing the book as one page", flush=True)
-    code = subprocess.run([*builder, "-n", "-W", "--keep-going"], cwd=ROOT, check=False).returncode
-    if code:
-        return code
-    page = printable(ROOT / "_build" / "singlehtml" / "book" / "intro.html")
-    target = ROOT / "_build" / "kl-book.pdf"
-    unfinished = target.with_suffix(".part.pdf")
-    print("==> Printing it", flush=True)
-    subprocess.run(
-        [
-            browser,
-            *FLAGS,
-            "--virtual-time-budget=60000",
-            "--no-pdf-header-footer",
-            f"--print-to-pdf={unfinished}",
-            page.as_uri(),
-        ],
-        stderr=subprocess.DEVNULL,
-        timeout=300,
-        check=True,
-    )
-    if not unfinished.is_file() or unfinished.stat().st_size < 10_000:
-        print(f"{browser} wrote no PDF", file=sys.stderr)
-        return 1
-    os.replace(unfinished, target)
-    print(f"==> The book is at {target.relative_to(ROOT)} ({target.stat().st_size / 1e6:.1f} MB)")
-    return 0
+    status = 0
+    with chromium(browser) as session:
+        for name, printed in (("kl-cheat-sheet", print_sheet), ("kl-book", print_book)):
+            target = site.with_name(f"{name}.pdf")
+            unfinished = site.with_name(f"{name}.part.pdf")
+            print(f"==> Printing {target.name}", flush=True)
+            found = printed(session, site, unfinished)
+            for line in found:
+                print(f"wrong in {target.name}: {line}", file=sys.stderr)
+            if found:
+                status = 1
+                continue
+            os.replace(unfinished, target)
+            print(f"==> {target.relative_to(ROOT)}: {kl_pdf.summary(target)}")
+    return status
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import figure_two, optima
+from benchmarks import figure_two, optima, pages
 from kl_companion import audit, k3, prefix_tree
 from kl_companion.estimators.vocabulary import exact_kl
 from kl_companion.rollout import Rollout
@@ -114,6 +114,7 @@ def main() -> None:
         )
     figure_two.main()
     optima.main()
+    pages.main()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from kl_companion.policy_losses import apa_loss, decompose, reinforce_loss, rwr_
 from kl_companion.theory.calculus import value_is_unbiased
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
-FRONT = (BOOK / "intro.md").read_text(encoding="utf-8")
+FRONT = " ".join((BOOK / "intro.md").read_text(encoding="utf-8").split())
 TEXT = (BOOK / "which_one.md").read_text(encoding="utf-8")
 TERM = re.compile(r"`([\w(), ]+)` in the (loss|reward)")
 

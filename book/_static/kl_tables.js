@@ -58,7 +58,13 @@
   };
 
   const sortable = (table, state) => {
-    headers(table).forEach((cell, column) => {
+    headers(table).forEach((given, column) => {
+      let cell = given;
+      if (cell.tagName !== "TH") {  // an empty corner is no header until it sorts the names of the rows
+        cell = document.createElement("th");
+        cell.append(...given.childNodes);
+        given.replaceWith(cell);
+      }
       const button = document.createElement("button");
       button.type = "button";
       button.className = "kl-sort";

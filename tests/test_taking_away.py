@@ -125,6 +125,7 @@ def test_the_single_page_has_everything_once(tmp_path: Path) -> None:
         site,
         "book/b",
         '<section id="y"><h1>Second</h1><section id="s"><h2>Same id</h2><img src="../_images/f.svg#dark"/>'
+        '<details class="hide above-input"><summary>folded</summary>secret</details>'
         '<details class="hide"><summary>code</summary>x</details>'
         '<details class="kl-row"><summary>r</summary></details>'
         '<div class="admonition dropdown"><p aria-labelledby="s y">z</p></div></section></section>',
@@ -142,6 +143,7 @@ def test_the_single_page_has_everything_once(tmp_path: Path) -> None:
     assert 'class="admonition"' in text
     assert 'aria-labelledby="c01-s c01-y"' in text
     assert "headerlink" not in text
+    assert "secret" not in text
     assert "menu" not in text
     assert "a.js" not in text
     assert "<h2>Intro</h2>" in text

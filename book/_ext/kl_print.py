@@ -86,9 +86,9 @@ def title_page(cited: dict[str, Any], logo: Path) -> str:
         f"<p>{', '.join(author['name'] for author in cited['authors'])}</p>"
         f"<p>Version {cited['version']}, {cited['date-released']}</p>"
         f'<p class="kl-abstract">{cited["abstract"]}</p>'
-        "<p><small>Text, figures and tables: CC BY 4.0. Code: MIT. In print the ledger has one line for each "
-        "statement; its evidence, the listings of the source and what is interactive are on the pages of the "
-        "book.</small></p>"
+        "<p><small>Text, figures and tables: CC BY 4.0. Code: MIT. In print the ledger has a line for each "
+        "statement; its evidence, code behind figures, listings of the source and what is interactive are "
+        "on the pages of the book.</small></p>"
     )
 
 
@@ -110,7 +110,7 @@ def chromium(browser: str) -> Iterator[Any]:
     try:
         session.set_script_timeout(280)
         session.set_page_load_timeout(280)
-        session.command_executor.set_timeout(600)
+        session.command_executor.client_config.timeout = 600
         yield session
     finally:
         session.quit()

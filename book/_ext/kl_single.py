@@ -16,10 +16,11 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from bs4 import BeautifulSoup, Tag
 
-# Of four drawings one is printed; controls have nothing to control on paper.
+# Of four drawings one is printed; controls have nothing to control on paper. Code that a page folds, because
+# its figure is the point, stays on the page; everything else that is folded is printed open.
 LEFT_OUT = (
     "script, style, .headerlink, .kl-filters, .kl-count, .kl-noprint, img.kl-dark, img.kl-narrow,"
-    " .toctree-wrapper, button, noscript, template, .viewcode-link, .sd-tab-set > input"
+    " details.above-input, .toctree-wrapper, button, noscript, template, .viewcode-link, .sd-tab-set > input"
 )
 ID_LISTS = ("aria-labelledby", "aria-describedby", "aria-controls", "for")
 

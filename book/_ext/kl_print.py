@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,10 @@ HOW_TO_GET = (
     "no browser found: install chromium (Debian: apt-get install chromium chromium-driver), or set CHROME"
 )
 WIDTH_MM = 174  # of the text on a page of A4; kl_print.css has the margins
+PASSES = 4
+NUMBER = """for (const e of document.querySelectorAll("[data-page]")) {
+  e.textContent = arguments[0][e.dataset.page] || "";
+}"""
 SHEET = "book/cheat_sheet"
 SIZES_PT = (8.0, 7.6, 7.2, 6.8, 6.4, 6.0)  # of the cheat sheet; smaller cannot be read
 # No updates, no reports, no sync: the browser talks to the pages and to nobody else.
@@ -148,7 +153,7 @@ def write_pdf(session: Any, target: Path) -> None:
 def print_book(session: Any, site: Path, target: Path) -> list[str]:
     """Print the built pages into one PDF; what is wrong with it, one line each.
 
-    It is printed twice: the page numbers of the contents are read off the first.
+    It is printed until the page numbers of the contents, read off the print before, are its own.
     """
     title = title_page(kl_citation.cited(), ROOT / "book" / "_static" / "logo.svg")
     text, titles = kl_single.single_page(site, ROOT / "_toc.yml", title)
@@ -156,15 +161,16 @@ def print_book(session: Any, site: Path, target: Path) -> list[str]:
     page.write_text(text, encoding="utf-8")
     session.get(page.as_uri())
     found = settle(session)
-    write_pdf(session, target)
-    numbers = kl_pdf.pages_of_anchors(target)
-    session.execute_script(
-        "for (const e of document.querySelectorAll('[data-page]'))"
-        " e.textContent = arguments[0][e.dataset.page] || '';",
-        numbers,
-    )
-    write_pdf(session, target)
-    if kl_pdf.pages_of_anchors(target) != numbers:
+    listed = re.findall(r'data-page="([^"]+)"', text)
+    numbers: dict[str, int] = {}
+    for _ in range(PASSES):
+        write_pdf(session, target)
+        pages = kl_pdf.pages_of_anchors(target)
+        before, numbers = numbers, {name: pages.get(name, 0) for name in listed}
+        if numbers == before:
+            break
+        session.execute_script(NUMBER, numbers)
+    else:
         found.append("the contents name other pages than those on which the chapters start")
     return found + kl_pdf.problems(target, titles)
 

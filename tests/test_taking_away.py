@@ -146,9 +146,17 @@ def test_the_single_page_has_everything_once(tmp_path: Path) -> None:
     assert "secret" not in text
     assert "menu" not in text
     assert "a.js" not in text
-    assert "<h2>Intro</h2>" in text
-    assert "<h3>Tables</h3>" in text
+    assert '<h2 id="c00-x">Intro</h2>' in text
+    assert '<h3 id="c00-s">Tables</h3>' in text
     assert text.count('data-page="c01"') == 1
+    assert single.listed(text, {"c00": 3, "c01-s": 5, "c09": 9}) == {
+        "c00": 3,
+        "c00-s": 0,
+        "c01": 0,
+        "c01-s": 5,
+    }
+    assert 'data-page="c01-s">5<' in single.numbered(text, {"c01-s": 5})
+    assert 'data-page="c01">000<' in single.numbered(text, {"c01-s": 5})
 
 
 def test_a_page_that_is_none_and_a_table_of_contents_that_is_none(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -30,9 +29,6 @@ HOW_TO_GET = (
 )
 WIDTH_MM = 174  # of the text on a page of A4; kl_print.css has the margins
 PASSES = 4
-NUMBER = """for (const e of document.querySelectorAll("[data-page]")) {
-  e.textContent = arguments[0][e.dataset.page] || "";
-}"""
 SHEET = "book/cheat_sheet"
 SIZES_PT = (8.0, 7.6, 7.2, 6.8, 6.4, 6.0)  # of the cheat sheet; smaller cannot be read
 # No updates, no reports, no sync: the browser talks to the pages and to nobody else.
@@ -158,18 +154,15 @@ def print_book(session: Any, site: Path, target: Path) -> list[str]:
     title = title_page(kl_citation.cited(), ROOT / "book" / "_static" / "logo.svg")
     text, titles = kl_single.single_page(site, ROOT / "_toc.yml", title)
     page = site.with_name("print.html")
-    page.write_text(text, encoding="utf-8")
-    session.get(page.as_uri())
-    found = settle(session)
-    listed = re.findall(r'data-page="([^"]+)"', text)
     numbers: dict[str, int] = {}
-    for _ in range(PASSES):
+    for _ in range(PASSES):  # each from a fresh page: a second print of one page may break it elsewhere
+        page.write_text(kl_single.numbered(text, numbers), encoding="utf-8")
+        session.get(page.as_uri())
+        found = settle(session)
         write_pdf(session, target)
-        pages = kl_pdf.pages_of_anchors(target)
-        before, numbers = numbers, {name: pages.get(name, 0) for name in listed}
+        before, numbers = numbers, kl_single.listed(text, kl_pdf.pages_of_anchors(target))
         if numbers == before:
             break
-        session.execute_script(NUMBER, numbers)
     else:
         found.append("the contents name other pages than those on which the chapters start")
     return found + kl_pdf.problems(target, titles)

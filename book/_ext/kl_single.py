@@ -22,6 +22,7 @@ LEFT_OUT = (
     "script, style, .headerlink, .kl-filters, .kl-count, .kl-noprint, img.kl-dark, img.kl-narrow,"
     " details.above-input, .toctree-wrapper, button, noscript, template, .viewcode-link, .sd-tab-set > input"
 )
+NUMBER = re.compile(r'data-page="([^"]+)">000<')
 ID_LISTS = ("aria-labelledby", "aria-describedby", "aria-controls", "for")
 
 
@@ -104,6 +105,12 @@ def article(site: Path, page: str, numbers: dict[str, int]) -> Tag:
         classes = element.get("class", [])
         if "dropdown" in classes or "toggle" in classes:
             element["class"] = [c for c in classes if c not in ("dropdown", "toggle", "toggle-hidden")]
+    # a link to a section leads to its heading: where pages break between the two, to the page that shows it
+    for heading in found.select("section[id] > :is(h2, h3, h4, h5, h6)"):
+        section = heading.parent
+        if section is not None and section.get("id") and not heading.get("id"):
+            heading["id"] = section["id"]
+            del section["id"]
     found["id"] = anchor(number)
     found.name = "div"
     return found
@@ -113,7 +120,7 @@ def outline(chapter: Tag) -> tuple[str, list[tuple[str, str]]]:
     """A chapter's title, and the ids and titles of its sections, formulas as TeX left as they stand."""
     title = chapter.find("h2")
     sections = [
-        (section.get("id", ""), heading)
+        (heading.get("id", ""), heading)
         for section in chapter.find_all("section")
         if (heading := section.find("h3", recursive=False)) is not None
     ]
@@ -199,3 +206,13 @@ def sheet(site: Path, page: str) -> str:
 def line(identity: str, title: str) -> str:
     """A line of the contents, its list item left open."""
     return f'<li><a href="#{identity}"><span>{title}</span><b data-page="{identity}">000</b></a>'
+
+
+def listed(text: str, pages: dict[str, int]) -> dict[str, int]:
+    """The pages of the anchors that the contents name; 0 for one that is nowhere."""
+    return {name: pages.get(name, 0) for name in NUMBER.findall(text)}
+
+
+def numbered(text: str, pages: dict[str, int]) -> str:
+    """The single page with page numbers in its contents, where they are known."""
+    return NUMBER.sub(lambda found: f'data-page="{found[1]}">{pages.get(found[1], "000")}<', text)

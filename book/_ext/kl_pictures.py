@@ -15,7 +15,7 @@ import kl_print
 
 FOLDER = kl_print.ROOT / "book" / "_pictures"
 WIDTH, HEIGHT = 1200, 760
-COLORS = 64
+COLORS = 128
 # name: page, what to scroll to, width of the window
 SHOTS: dict[str, tuple[str, str, int]] = {
     "first_page": ("book/intro.html", "h1", WIDTH),
@@ -56,7 +56,7 @@ def main() -> int:
         for name, (page, where, width) in SHOTS.items():
             picture = take(session, kl_print.ROOT / "_build" / "html", page, where, width)
             path = FOLDER / f"{name}.png"
-            picture.quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+            picture.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
             print(f"{path.relative_to(kl_print.ROOT)}: {path.stat().st_size / 1000:.0f} kB")
     return 0
 

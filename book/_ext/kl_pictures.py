@@ -56,7 +56,8 @@ def main() -> int:
         for name, (page, where, width) in SHOTS.items():
             picture = take(session, kl_print.ROOT / "_build" / "html", page, where, width)
             path = FOLDER / f"{name}.png"
-            picture.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
+            few = picture.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+            few.save(path, optimize=True)
             print(f"{path.relative_to(kl_print.ROOT)}: {path.stat().st_size / 1000:.0f} kB")
     return 0
 

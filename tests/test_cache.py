@@ -135,8 +135,10 @@ def test_what_no_chapter_uses_executes_nothing(project: Path) -> None:
     (project / "kl_companion/__init__.py").write_text(new)
     (project / "tables/letters/table.csv").write_text("a\n7\n")
     (project / "tables/numbers/provenance.json").write_text("{}\n")
+    append("/* a remark */")(project / "book/_static/kl.css")
     status, executed, output = build(project)
     assert (status, executed) == (0, []), output
+    assert (project / "_build/html/_static/kl.css").read_text().endswith("/* a remark */")
     page = project / "_build/html/book/loads.html"
     assert "A chapter" in page.read_text()
 

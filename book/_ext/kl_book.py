@@ -61,6 +61,13 @@ def copy_mathjax(app: Any) -> None:
             shutil.copy2(source / name, target / name)
 
 
+def renew_static(app: Any) -> None:
+    """Copy the book's own style sheets and scripts, which Sphinx leaves as they were when no page changed."""
+    if app.builder.format == "html":
+        source = Path(app.srcdir) / "book" / "_static"
+        shutil.copytree(source, Path(app.outdir) / "_static", dirs_exist_ok=True)
+
+
 def drop_thebe(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Remove sphinx-thebe's files: its constants, written twice, are a SyntaxError on every page."""
     seen: set[tuple[str, str]] = set()
@@ -133,6 +140,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("config-inited", use_local_mathjax)
     app.connect("config-inited", add_repository)
     app.connect("builder-inited", copy_mathjax)
+    app.connect("builder-inited", renew_static)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-docstring", docstring_to_rst, priority=400)
     app.connect("html-page-context", drop_thebe, priority=900)

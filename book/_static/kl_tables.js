@@ -68,8 +68,12 @@
       const button = document.createElement("button");
       button.type = "button";
       button.className = "kl-sort";
-      if (!cell.textContent.trim()) button.setAttribute("aria-label", "row");
-      button.append(...cell.childNodes);
+      if (cell.querySelector("a, [tabindex]")) {  // a link in the header stays beside the button, not in it
+        button.setAttribute("aria-label", `sort by ${words(cell)}`);
+      } else {
+        if (!cell.textContent.trim()) button.setAttribute("aria-label", "row");
+        button.append(...cell.childNodes);
+      }
       cell.append(button);
       cell.setAttribute("aria-sort", "none");
       button.addEventListener("click", () => {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -34,14 +33,9 @@ def base() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def session(base: str) -> Iterator[Any]:
-    try:
-        with browsers.browsing() as opened:
-            browsers.resize(opened, browsers.SIZES["desktop"])
-            yield opened
-    except FileNotFoundError as error:
-        if os.environ.get("CI") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    with browsers.opened() as opened:
+        browsers.resize(opened, browsers.SIZES["desktop"])
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,9 @@ def base() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def session(base: str) -> Iterator[Any]:
-    try:
-        with browsers.browsing() as opened:
-            browsers.resize(opened, browsers.SIZES["desktop"])
-            yield opened
-    except FileNotFoundError as error:
-        if os.environ.get("CI") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    with browsers.opened() as opened:
+        browsers.resize(opened, browsers.SIZES["desktop"])
+        yield opened
 
 
 def cosine(a: torch.Tensor, b: torch.Tensor) -> float:

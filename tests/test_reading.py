@@ -6,7 +6,6 @@ Formulas are left as they are written here (MathJax is blocked): test_site.py lo
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -125,15 +124,10 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    try:
-        with browsers.served(SITE) as base, browsers.browsing() as session:
-            session.execute_cdp_cmd("Network.enable", {})
-            session.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*mathjax*"]})
-            yield Reader(session, base)
-    except FileNotFoundError as error:
-        if os.environ.get("CI") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    with browsers.served(SITE) as base, browsers.opened() as session:
+        session.execute_cdp_cmd("Network.enable", {})
+        session.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*mathjax*"]})
+        yield Reader(session, base)
 
 
 ENTER, ESCAPE, DOWN, RIGHT = "\ue007", "\ue00c", "\ue015", "\ue014"

@@ -5,7 +5,6 @@ Without a browser the second half is skipped, in one line that says how to get o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,20 +65,10 @@ def test_a_question_is_answered_one_click_from_the_first_page(question: str) -> 
     assert words in target.read_text(encoding="utf-8")
 
 
-def open_browser() -> Iterator[Any]:
-    """A session, or a skipped test that says how to get a browser; with CI=1 a failed one."""
-    try:
-        with browsers.browsing() as opened:
-            yield opened
-    except FileNotFoundError as error:
-        if os.environ.get("CI") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-
-
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
-    yield from open_browser()
+    with browsers.opened() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

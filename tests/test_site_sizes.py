@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from tests.site import browser as browsers
-from tests.test_site import SITE, open_browser
+from tests.test_site import SITE
 
 MB = 1_000_000
 CHAPTERS = sorted(path.relative_to(SITE).as_posix() for path in SITE.glob("book/part*/*.html"))
@@ -53,7 +53,8 @@ def test_figures_are_files_that_light_and_dark_pages_share() -> None:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
-    yield from open_browser()
+    with browsers.opened() as browser:
+        yield browser
 
 
 def reads(session: Any, address: str) -> None:

@@ -46,10 +46,9 @@ def copy_bokeh(app: Any) -> None:
 
 
 def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Scripts on the explorer's page alone; the style sheet wherever its form stands, print included."""
-    if pagename == PAGE or app.builder.name == "singlehtml":
+    """Scripts and style sheet on the explorer's page alone."""
+    if pagename == PAGE:
         app.add_css_file("explorer/explorer.css")
-    if pagename == PAGE and app.builder.name != "singlehtml":
         app.add_js_file("bokeh/bokeh.min.js", priority=600, loading_method="defer")
         for name in SCRIPTS:
             app.add_js_file(f"explorer/{name}.js", priority=610, loading_method="defer")

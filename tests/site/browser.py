@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from tests.site import accessibility
 
 HERE = Path(__file__).resolve().parent
@@ -83,6 +85,18 @@ def browsing() -> Iterator[Any]:
         yield session
     finally:
         session.quit()
+
+
+@contextmanager
+def opened() -> Iterator[Any]:
+    """What `browsing` gives, or a skipped test that says how to get a browser; with CI=1 a failed one."""
+    try:
+        with browsing() as session:
+            yield session
+    except FileNotFoundError as error:
+        if os.environ.get("CI") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
 
 
 def visit(session: Any, base: str, page: str) -> list[str]:

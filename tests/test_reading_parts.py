@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from sphinx import addnodes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -116,3 +121,35 @@ def test_a_relative_link_leads_to_a_page(part: ModuleType) -> None:
     assert part._docname("book/part1/01_a", "../quickstart.html") == "book/quickstart"
     assert part._docname("book/part1/01_a", "02_b.html") == "book/part1/02_b"
     assert part._docname("book/intro", "part1/01_a.html") == "book/part1/01_a"
+
+
+@using("kl_index")
+def test_a_build_of_some_pages_keeps_the_others_in_the_index(part: ModuleType) -> None:
+    def page(word: str) -> Any:
+        document = new_document(word)
+        document += addnodes.index(entries=[("single", word, f"id-{word}", "main", None)])
+        document += nodes.paragraph("", f"text of {word}")
+        return document
+
+    def environment() -> Any:  # what the index asks of Sphinx's
+        kept = ("titles", "filenames", "mapping", "title_mapping", "all_titles", "index_entries")
+        kept += ("objtypes", "objnames")
+        return SimpleNamespace(version=1, domains={}, **{f"_search_index_{name}": {} for name in kept})
+
+    def frozen(index: Any) -> dict[str, Any]:
+        return {name: index.freeze()[name] for name in ("docnames", "terms", "indexentries")}
+
+    whole = part.WholeIndex(environment(), "en", {}, "")
+    for word in ("detach", "mask"):
+        whole.feed(word, f"{word}.md", f"On {word}", page(word))
+    file = io.StringIO()
+    whole.dump(file, "json")
+    assert set(frozen(whole)["indexentries"]) == {"detach", "mask"}
+
+    later = part.WholeIndex(environment(), "en", {}, "")
+    later.load(io.StringIO(file.getvalue()), "json")
+    later.prune(["detach"])  # the other one is written again
+    later.feed("mask", "mask.md", "On mask", page("mask"))
+    assert frozen(later) == frozen(whole)
+    later.prune(["mask"])  # and then the first is taken out of the book
+    assert set(frozen(later)["indexentries"]) == {"mask"}

@@ -19,6 +19,7 @@ from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx import addnodes
 
 import kl_cards
+import kl_index
 import kl_links
 from kl_tex import inline_html
 
@@ -191,4 +192,5 @@ def setup(app: Any) -> dict[str, Any]:
     for name in ("kl_cards.js", "kl_tables.js", "kl_reading.js"):
         app.add_js_file(name)
     app.add_css_file("kl_reading.css")
+    kl_index.connect(app)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

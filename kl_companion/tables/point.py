@@ -3,6 +3,9 @@
 The specification holds `notebook`, `parameters`, `executed` (where the executed copy goes) and `ipython` (a
 folder for IPython's own files, so that neither a reader's profile nor a shared history plays a part).
 The process ends with status 1 and the end of the cell's traceback when the notebook fails.
+
+The kernel listens on socket files in a folder of its own: free port numbers are chosen before they are taken,
+and two runs that begin together can choose the same one.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,14 +26,27 @@ TRACEBACK_LINES = 12
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folders: list[str]) -> None:
     """End this process as soon as the runner is gone: the pipe that the runner holds open is then closed."""
     os.read(sys.stdin.fileno(), 1)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
-def execute(specification: dict[str, Any]) -> str | None:
-    """Run the notebook in its own folder; the message if it fails, else None."""
+def _transport(sockets: str) -> dict[str, Any]:
+    """How to talk to the kernel: over files in this folder, where the system has such sockets."""
+    if sys.platform == "win32":
+        return {}
+    traitlets = book_extra("traitlets.config")
+    return {"config": traitlets.Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})}
+
+
+def execute(specification: dict[str, Any], sockets: str) -> str | None:
+    """Run the notebook in its own folder; the message if it fails, else None.
+
+    `sockets` is an empty folder whose path is short: the system allows a socket a hundred characters.
+    """
     papermill = book_extra("papermill")
     try:
         papermill.execute_notebook(
@@ -39,19 +56,24 @@ def execute(specification: dict[str, Any]) -> str | None:
             kernel_name="python3",
             cwd=str(Path(specification["notebook"]).parent),
             progress_bar=False,
+            **_transport(sockets),
         )
     except papermill.PapermillExecutionError as error:
         lines = _ANSI.sub("", "\n".join(error.traceback)).splitlines()
         return "\n".join([f"cell [{error.exec_count}]:", *lines[-TRACEBACK_LINES:]])
-    finally:
-        shutil.rmtree(specification["ipython"], ignore_errors=True)
     return None
 
 
 def main(arguments: list[str]) -> int:
     """Run the specification whose path is the only argument."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    message = execute(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+    specification = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    folders = [specification["ipython"], tempfile.mkdtemp(prefix="kl-")]
+    threading.Thread(target=_end_with_parent, args=[folders], daemon=True).start()
+    try:
+        message = execute(specification, folders[1])
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
     if message:
         print(message, file=sys.stderr)
     return 1 if message else 0

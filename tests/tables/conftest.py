@@ -26,8 +26,11 @@ import time
 from kl_companion import tables
 
 if log:
+    from ipykernel.connect import get_connection_info
+
+    transport = get_connection_info(unpack=True)["transport"]
     with open(log, "a") as stream:
-        stream.write(f"{method}{seed} {os.environ['OMP_NUM_THREADS']} {os.getcwd()}\\n")
+        stream.write(f"{method}{seed} {os.environ['OMP_NUM_THREADS']} {os.getcwd()} {transport}\\n")
 while hang and seed == 1 and os.path.exists(hang):
     time.sleep(0.02)
 if fail and seed == 1 and os.path.exists(fail):

@@ -1,8 +1,11 @@
 """A run that is killed half-way leaves no half-written table, and the next one goes on where it stopped."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,16 +45,23 @@ def test_a_killed_run_is_resumed(project: Path, edit: Edit, toy: dict[str, Any],
     names = sorted(path.name for path in folder.iterdir())
     code = f"import sys; sys.path.insert(0, {str(Path(tables.__file__).parents[2])!r})\n"
     code += "from kl_companion import tables; tables.run('toy')"
-    runner = subprocess.Popen([sys.executable, "-c", code], cwd=project, stderr=subprocess.DEVNULL)
+    temporary = Path(tempfile.mkdtemp())  # a short path, for the sockets of the kernels
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    runner = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=project, env=environment, stderr=subprocess.DEVNULL
+    )
     try:
         wait_until(lambda: log.is_file() and "b1" in log.read_text(), "the second point is under way")
         below = psutil.Process(runner.pid).children(recursive=True)
+        assert list(temporary.glob("kl-*"))
     finally:
         runner.send_signal(signal.SIGKILL)
         runner.wait()
     assert runner.returncode == -signal.SIGKILL
     assert len(below) >= 2  # the process of the point, and its kernel
     wait_until(lambda: all(map(gone, below)), "nothing of the killed run is left running")
+    assert not list(temporary.glob("kl-*"))
+    shutil.rmtree(temporary)
     assert sorted(path.name for path in folder.iterdir()) == names
     assert before is None or (folder / "table.csv").read_text() == before
     assert len(list(project.glob("_build/tables/toy/cpu/*/rows.csv"))) == 1

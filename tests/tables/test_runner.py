@@ -31,7 +31,7 @@ def test_papermill_runs_every_point_once_and_alone(
     assert (project / "tables/toy/table.csv").read_text() == toy["table"]
     assert frame.equals(tables.load("toy"))
     folder = project / "book/experiments"
-    want = [f"{method}{seed} 1 {folder}" for method in "ab" for seed in (0, 1)]
+    want = [f"{method}{seed} 1 {folder} ipc" for method in "ab" for seed in (0, 1)]
     assert sorted((project / "log").read_text().splitlines()) == want
     lines = capfd.readouterr().err.splitlines()
     assert all(

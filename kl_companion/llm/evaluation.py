@@ -7,10 +7,11 @@ prompts and from the same random numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from kl_companion.llm.generation import Samples, generate
+from kl_companion.llm.generation import Samples, answer_samples, generate
 from kl_companion.llm.measuring import (
     KLEstimate,
     check_examples,
@@ -20,12 +21,14 @@ from kl_companion.llm.measuring import (
     right_logp,
     sequence_kl,
     summarize,
+    teacher_forced,
 )
 from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.noise import gradient_noise
 from kl_companion.llm.tasks import Example, Task
 
 __all__ = [
+    "Evaluation",
     "KLEstimate",
     "evaluate",
     "exact_reward",
@@ -83,58 +86,56 @@ def pass_at(k: int, n: int, right: torch.Tensor) -> torch.Tensor:
     return 1 - ((n - count.unsqueeze(-1) - i) / (n - i)).prod(-1)
 
 
-def evaluate(
-    policy: LanguageModel,
-    reference: LanguageModel,
-    task: Task,
-    *,
-    examples: Sequence[Example],
-    n: int = 4,
-    seed: int = 0,
-    k: int | None = None,
-    out_examples: Sequence[Example] | None = None,
-    temperature: float = 1.0,
-    batch: int | None = None,
-) -> dict[str, float]:
-    """Everything that the tables record about a policy, by name.
+class Evaluation:
+    """What `evaluate` measures, of one policy after another against one reference.
 
-    Args:
-        policy: pi.
-        reference: pi_ref; both models write ``n`` completions of every prompt, from the same seed.
-        task: Prompts and rewards.
-        examples: The prompts; the same ones in each call, for comparisons.
-        n: Completions of each prompt.
-        seed: Of the completions.
-        k: Also measure the mass of the k likeliest tokens.
-        out_examples: Also measure the reward on these, from another domain.
-        temperature: As in `sequence_kl`.
-        batch: As in `sequence_kl`.
-
-    Returns:
-        ``kl``, ``kl_se``, ``kl_per_token``, ``length``, ``entropy``, ``forward_kl``, ``forward_kl_se``
-        (see `KLEstimate`; length and entropy are the policy's), ``finished`` (share of its completions).
-        With a reward: ``reward``, ``pass_1`` and ``pass_n`` (a right completion among n; right is a reward of
-        at least 1). They are exact on these prompts where the task's answers are unique, else means over the
-        completions. With ``out_examples``: ``reward_out``. With ``k``: ``top_k_mass``, a mean over tokens.
-
-    Raises:
-        ValueError: as `sequence_kl`; ``out_examples`` of a task without reward.
+    What does not depend on the policy is done once: the reference writes its completions, and right answers
+    become tokens. Arguments and errors as `evaluate`.
     """
-    check_models(policy, reference, examples)
-    if out_examples is not None:
-        check_examples(out_examples)
-        if task.reward is None:
-            raise ValueError(f"task {task.name!r} has no reward, expected out_examples=None")
 
-    def write(lm: LanguageModel, prompts: Sequence[Example]) -> Samples:
-        generator = torch.Generator().manual_seed(seed)
-        return generate(lm, task, list(prompts), n=n, temperature=temperature, generator=generator)
+    def __init__(
+        self,
+        reference: LanguageModel,
+        task: Task,
+        *,
+        examples: Sequence[Example],
+        n: int = 4,
+        seed: int = 0,
+        k: int | None = None,
+        best_of: int | None = None,
+        out_examples: Sequence[Example] | None = None,
+        temperature: float = 1.0,
+        batch: int | None = None,
+    ) -> None:
+        check_examples(examples)
+        if out_examples is not None:
+            check_examples(out_examples)
+            if task.reward is None:
+                raise ValueError(f"task {task.name!r} has no reward, expected out_examples=None")
+        if best_of is not None and not task.unique:
+            raise ValueError(
+                f"best_of is {best_of!r} for task {task.name!r}, expected None: the answers are not unique, "
+                "so pass@n is estimated from n completions"
+            )
+        self.reference, self.task, self.examples, self.out_examples = reference, task, examples, out_examples
+        self.n, self.seed, self.k, self.best_of = n, seed, k, best_of
+        self.options: dict[str, Any] = {"temperature": temperature, "batch": batch}
+        self._answers: dict[tuple[bool, torch.device], Samples] = {}
+        self._other: Samples | None = None
 
-    with evaluating(policy.model, reference.model):
-        own, other = write(policy, examples), write(reference, examples)
-        seen = measure(policy, reference, own, temperature=temperature, k=k, batch=batch)
-        back = measure(policy, reference, other, direction="forward", temperature=temperature, batch=batch)
-        there, forth = summarize(seen, own.prompt_index), summarize(back, other.prompt_index)
+    def __call__(self, policy: LanguageModel) -> dict[str, float]:
+        """The numbers of a policy, by name."""
+        check_models(policy, self.reference, self.examples)
+        with evaluating(policy.model, self.reference.model):
+            return self._of(policy)
+
+    def _of(self, policy: LanguageModel) -> dict[str, float]:
+        own = self._write(policy, self.examples)
+        if self._other is None:
+            self._other = self._write(self.reference, self.examples)
+        seen = measure(policy, self.reference, own, k=self.k, **self.options)
+        back = measure(policy, self.reference, self._other, direction="forward", **self.options)
+        there, forth = summarize(seen, own.prompt_index), summarize(back, self._other.prompt_index)
         found = {
             "kl": there.kl,
             "kl_se": there.se,
@@ -147,24 +148,100 @@ def evaluate(
         }
         if seen.mass is not None:
             found["top_k_mass"] = (seen.mass.sum() / seen.length.sum()).item()
-        if task.unique:
-            p = exact_reward(policy, task, examples, temperature=temperature, batch=batch)
-            one_of_n = -(n * (-p).log1p()).expm1()  # 1 - (1 - p)^n
-            found |= {"reward": p.mean().item(), "pass_1": p.mean().item(), "pass_n": one_of_n.mean().item()}
-        elif task.reward is not None:
-            rewards = rewards_of(task, own)
+        return found | self._rewards(policy, own)
+
+    def _rewards(self, policy: LanguageModel, own: Samples) -> dict[str, float]:
+        """Reward and pass@n: exact where answers are unique, else of the completions."""
+        n, found = self.n, {}
+        if self.task.unique:
+            p = self._right(policy, self.examples)
+
+            def one_of(many: int) -> float:
+                return -(many * (-p).log1p()).expm1().mean().item()  # 1 - (1 - p)^many
+
+            found = {"reward": p.mean().item(), "pass_1": p.mean().item(), "pass_n": one_of(n)}
+            found |= {} if self.best_of is None else {f"pass_{self.best_of}": one_of(self.best_of)}
+        elif self.task.reward is not None:
+            rewards = rewards_of(self.task, own)
             right = (rewards >= 1).view(-1, n).sum(-1)
-            found |= {
+            found = {
                 "reward": rewards.mean().item(),
                 "pass_1": pass_at(1, n, right).mean().item(),
                 "pass_n": pass_at(n, n, right).mean().item(),
             }
-        if out_examples is not None and task.unique:
-            out = exact_reward(policy, task, out_examples, temperature=temperature, batch=batch)
-            found["reward_out"] = out.mean().item()
-        elif out_examples is not None:
-            found["reward_out"] = rewards_of(task, write(policy, out_examples)).mean().item()
-    return found
+        if self.out_examples is not None and self.task.unique:
+            found["reward_out"] = self._right(policy, self.out_examples).mean().item()
+        elif self.out_examples is not None:
+            out = self._write(policy, self.out_examples)
+            found["reward_out"] = rewards_of(self.task, out).mean().item()
+        return found
+
+    def _write(self, lm: LanguageModel, prompts: Sequence[Example]) -> Samples:
+        generator, temperature = torch.Generator().manual_seed(self.seed), self.options["temperature"]
+        return generate(lm, self.task, list(prompts), n=self.n, temperature=temperature, generator=generator)
+
+    def _right(self, policy: LanguageModel, examples: Sequence[Example]) -> torch.Tensor:
+        """Probability of each right answer."""
+        key = (examples is self.examples, policy.device)
+        if key not in self._answers:
+            self._answers[key] = answer_samples(policy, self.task, list(examples))
+        return teacher_forced(policy, self._answers[key], **self.options).exp()
+
+
+def evaluate(
+    policy: LanguageModel,
+    reference: LanguageModel,
+    task: Task,
+    *,
+    examples: Sequence[Example],
+    n: int = 4,
+    seed: int = 0,
+    k: int | None = None,
+    best_of: int | None = None,
+    out_examples: Sequence[Example] | None = None,
+    temperature: float = 1.0,
+    batch: int | None = None,
+) -> dict[str, float]:
+    """Everything that the tables record about a policy, by name; of many policies, with `Evaluation`.
+
+    Args:
+        policy: pi.
+        reference: pi_ref; both models write ``n`` completions of every prompt, from the same seed.
+        task: Prompts and rewards.
+        examples: The prompts; the same ones in each call, for comparisons.
+        n: Completions of each prompt.
+        seed: Of the completions.
+        k: Also measure the mass of the k likeliest tokens.
+        best_of: Also the chance that one of so many completions is right, where answers are unique.
+        out_examples: Also measure the reward on these, from another domain.
+        temperature: As in `sequence_kl`.
+        batch: As in `sequence_kl`.
+
+    Returns:
+        ``kl``, ``kl_se``, ``kl_per_token``, ``length``, ``entropy``, ``forward_kl``, ``forward_kl_se``
+        (see `KLEstimate`; length and entropy are the policy's), ``finished`` (share of its completions).
+        With a reward: ``reward``, ``pass_1`` and ``pass_n`` (a right completion among n; right is a reward of
+        at least 1). They are exact on these prompts where the task's answers are unique, else means over the
+        completions. With ``best_of``, 8 say: ``pass_8``. With ``out_examples``: ``reward_out``. With ``k``:
+        ``top_k_mass``, a mean over tokens.
+
+    Raises:
+        ValueError: as `sequence_kl`; ``out_examples`` of a task without reward, ``best_of`` where answers are
+            not unique.
+    """
+    measured = Evaluation(
+        reference,
+        task,
+        examples=examples,
+        n=n,
+        seed=seed,
+        k=k,
+        best_of=best_of,
+        out_examples=out_examples,
+        temperature=temperature,
+        batch=batch,
+    )
+    return measured(policy)
 
 
 def rewards_of(task: Task, samples: Samples) -> torch.Tensor:

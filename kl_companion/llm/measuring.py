@@ -212,8 +212,16 @@ def right_logp(
             "sample, and average the rewards"
         )
     check_examples(examples)
+    answers = answer_samples(lm, task, list(examples))
+    return teacher_forced(lm, answers, temperature=temperature, batch=batch)
+
+
+def teacher_forced(
+    lm: LanguageModel, samples: Samples, *, temperature: float = 1.0, batch: int | None = None
+) -> torch.Tensor:
+    """Log-probability of given completions, [batch] float64."""
+    parts = []
     with evaluating(lm.model):
-        samples, parts = answer_samples(lm, task, list(examples)), []
         for part in _parts(samples, lm.vocab, batch):
             inside = part.completion_mask.bool()
             logp = fused_logp(_chosen(lm, part, temperature), part.tokens[inside])

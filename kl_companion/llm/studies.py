@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kl_companion.llm.evaluation import evaluate
+from kl_companion.llm.evaluation import Evaluation
 from kl_companion.llm.models import LanguageModel, frozen_copy, save_model
 from kl_companion.llm.progress import Progress
 from kl_companion.llm.settings import Settings
@@ -29,6 +29,7 @@ def study(
     out_examples: Sequence[Example] | None = None,
     samples: int = 1,
     k: int | None = None,
+    best_of: int | None = None,
     every: int = 50,
     folder: str | os.PathLike[str] | None = None,
     also: Callable[[LanguageModel, int], dict[str, float]] | None = None,
@@ -45,11 +46,12 @@ def study(
         out_examples: Harder prompts, for ``reward_out``.
         samples: Completions of each prompt in an evaluation.
         k: Also measure the mass of the k likeliest tokens.
+        best_of: Also measure the chance that one of so many completions is right; see `evaluate`.
         every: Steps between evaluations.
         folder: Where to keep checkpoints and trained models, one folder per run; None keeps none. A run that
             is found there goes on where it stopped.
         also: Called with the policy and the number of finished steps at each evaluation; the numbers that it
-            returns, by name, become columns.
+            returns, by name, become columns. The start is the same for all runs and measured once.
         quiet: Show no progress.
 
     Returns:
@@ -64,9 +66,20 @@ def study(
     if not runs:
         raise ValueError("got no settings to run, expected at least one")
     other = frozen_copy(start) if reference is None else reference
+    measured = Evaluation(
+        other, task, examples=examples, out_examples=out_examples, n=samples, k=k, best_of=best_of
+    )
+    at_start: dict[str, float] = {}
 
     def look(policy: LanguageModel, step: int) -> dict[str, float]:
-        found = evaluate(policy, other, task, examples=examples, out_examples=out_examples, n=samples, k=k)
+        if step == 0:
+            if not at_start:
+                at_start.update(measure(policy, step))
+            return dict(at_start)
+        return measure(policy, step)
+
+    def measure(policy: LanguageModel, step: int) -> dict[str, float]:
+        found = measured(policy)
         more = {} if also is None else also(policy, step)
         taken = sorted(more.keys() & (found.keys() | _COLUMNS))
         if taken:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kl_companion.llm.evaluation import (
+    Evaluation,
     evaluate,
     exact_reward,
     pass_at,
@@ -97,8 +98,36 @@ def test_reward_and_pass_n_are_exact_where_the_answer_is_unique(letters, ends, t
 def test_a_sure_answer_passes_whatever_n(letters, monkeypatch):
     task = task_of("ab", 2, unique=True)
     sure = torch.zeros(1, dtype=torch.float64)
-    monkeypatch.setattr("kl_companion.llm.evaluation.right_logp", lambda *a, **k: sure)
+    monkeypatch.setattr("kl_companion.llm.evaluation.teacher_forced", lambda *a, **k: sure)
     assert evaluate(*letters, task, examples=[Example("a", "ba")], n=3)["pass_n"] == 1.0
+
+
+def test_one_of_many_is_exact_where_answers_are_unique(letters):
+    task, examples = task_of("ab", 2, unique=True), [Example("a", "ba"), Example("b", "bb")]
+    p = right_logp(letters[0], task, examples).exp()
+    found = evaluate(*letters, task, examples=examples, n=2, best_of=5)
+    assert found["pass_5"] == pytest.approx((1 - (1 - p) ** 5).mean().item(), abs=1e-12)
+    with pytest.raises(ValueError, match="best_of is 5 for task 'small', expected None: the answers are not"):
+        evaluate(*letters, task_of("ab"), examples=examples, best_of=5)
+
+
+def test_one_measure_of_many_policies_is_that_of_each(letters, monkeypatch):
+    """The reference writes once, and what was measured before leaves no trace."""
+    task = task_of("ab", 2, unique=True, reward=lambda text, example: float(text == example.answer))
+    examples, far = [Example("a", "ba"), Example("b", "bb")], [Example("aa", "ab")]
+    given = {"examples": examples, "out_examples": far, "n": 3, "seed": 2, "best_of": 4, "k": 2}
+    wanted = [evaluate(policy, letters[1], task, **given) for policy in (*letters, letters[0])]
+    wrote = []
+
+    def noted(lm, *arguments, **options):
+        wrote.append(lm)
+        return generate(lm, *arguments, **options)
+
+    monkeypatch.setattr("kl_companion.llm.evaluation.generate", noted)
+    measured = Evaluation(letters[1], task, **given)
+    assert [measured(policy) for policy in (*letters, letters[0])] == wanted
+    assert [lm is letters[1] for lm in wrote].count(True) == 2  # as the reference, and as a policy once
+    assert len(wrote) == 4
 
 
 def test_otherwise_rewards_are_those_of_the_samples(letters):

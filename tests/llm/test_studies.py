@@ -70,6 +70,23 @@ def test_what_else_is_measured_becomes_columns(tiny, task, examples):
     assert frame["weight"].nunique() == 3
 
 
+def test_the_start_is_measured_once_for_all_runs(tiny, task, examples):
+    steps = []
+
+    def note(policy, step):
+        steps.append(step)
+        return {"calls": float(len(steps))}
+
+    runs = expand({**FEW, "beta": [0.5, 0.1]})
+    frame = study(tiny, task, runs, examples=examples, every=2, also=note, best_of=None, quiet=True)
+    assert steps == [0, 2, 3, 2, 3]
+    assert frame["calls"].tolist() == [1, 2, 3, 1, 4, 5]
+    alone = study(tiny, task, runs[1:], examples=examples, every=2, quiet=True)
+    both = frame[frame["run"] == 1].reset_index(drop=True)
+    shared = [name for name in alone if name != "run"]
+    assert both[shared].equals(alone[shared])
+
+
 @pytest.mark.parametrize("name", ["kl", "beta", "grad_norm", "step", "loss"])
 def test_a_name_that_is_taken_is_refused(tiny, task, examples, name):
     with pytest.raises(ValueError, match=f"also returned '{name}'"):

@@ -16,6 +16,8 @@ REPOSITORY  ?=
 export REPOSITORY
 # Tests and tables run in two processes: one thread each keeps them from fighting over the cores.
 export OMP_NUM_THREADS ?= 1
+# Hundreds of processes import the package: each would compile it again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help book test tables bench print zip pictures lint clean
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
-import tests.typecheck  # noqa: F401  (named in pyproject.toml; must exist before kl_companion is imported)
+from tests.typecheck import WrongType  # before kl_companion is imported
 
 # One thread per process: the runner starts two, and results do not depend on the number of cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,9 +23,11 @@ def root() -> Path:
 
 
 @pytest.fixture
-def as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pytest's own checker of types, which would answer before the function does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def as_installed() -> Iterator[None]:
+    """Without the tests' own checker of types, which would answer before the function does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WrongType)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jaxtyping
 import pytest
 import torch
 
@@ -193,7 +192,7 @@ def test_choices_that_do_not_go_together_are_refused(function, options, wanted):
         function(ro, NAMES[0], **options)
 
 
-def test_what_is_missing_or_does_not_fit_is_named(monkeypatch):
+def test_what_is_missing_or_does_not_fit_is_named(as_installed):
     _, ro = rollout()
     plain = Rollout(TOKENS.clamp(0), MASK, ro.logp.detach(), ro.ref_logp)
     with pytest.raises(ValueError, match=r"^top_k_reverse_kl\(2\) needs logits; this Rollout holds sampled"):
@@ -209,7 +208,6 @@ def test_what_is_missing_or_does_not_fit_is_named(monkeypatch):
         per_token(NAMES[0], ro, tail_weight=-torch.ones(2, 4))
     weight = torch.full((2, 4), NAN, dtype=torch.float64).masked_fill(MASK.bool(), 1.0)
     assert torch.equal(per_token(NAMES[0], ro, tail_weight=weight), per_token(NAMES[0], ro))
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match="tail_weight is negative or NaN somewhere"):
         per_token(NAMES[0], ro, tail_weight=weight * NAN)
 

@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import jaxtyping
 import pytest
 import torch
 
@@ -185,8 +184,7 @@ def test_the_ends_of_the_unit_interval_fall_on_arms_that_can_be_drawn(monkeypatc
         ({"estimator": "k3", "n": None, "lr": 1e6, "steps": 50}, "not finite after .* expected a lower lr"),
     ],
 )
-def test_errors_at_the_door(change, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_errors_at_the_door(change, message, as_installed):
     arguments = {"problem": WORLD, "estimator": "k2", "steps": 3} | change
     with pytest.raises(ValueError, match=message):
         learn(**arguments)

@@ -3,9 +3,9 @@
 import ast
 import inspect
 import textwrap
+import warnings
 from collections import Counter
 
-import jaxtyping
 import pytest
 import sympy
 import torch
@@ -25,6 +25,7 @@ from tests.estimators.test_top_k_edges import REFUSED, check_holes, check_refuse
 from tests.mutation import mutants
 from tests.test_mutants import UNCHANGED, define, noticed
 from tests.theory import test_masked as splits
+from tests.typecheck import WrongType
 
 LOGS = sympy.symbols("a b", real=True)
 
@@ -35,9 +36,9 @@ def survivors(original, module, install, check):
     for description, mutated in mutants(textwrap.dedent(inspect.getsource(function)), branches=True):
 
         def judge(mutated=mutated):
-            with pytest.MonkeyPatch.context() as patch:
+            with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
                 # the formula itself has to be wrong: the checker of types would answer first
-                patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+                warnings.simplefilter("ignore", WrongType)
                 install(patch, define(mutated, module, function.__name__))
                 try:
                     check()

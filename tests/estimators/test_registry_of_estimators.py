@@ -2,7 +2,6 @@
 
 import re
 
-import jaxtyping
 import pytest
 
 from kl_companion.divergences import DIVERGENCES
@@ -56,8 +55,7 @@ def test_a_module_that_is_loaded_again_may_register_again():
     assert ESTIMATORS["mine"].fn is again
 
 
-def test_inputs_of_another_kind_are_refused(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_inputs_of_another_kind_are_refused(as_installed):
     with pytest.raises(
         ValueError, match=r"unknown inputs 'vocabs'\. Did you mean 'vocab'\? Known: sampled, top_k, vocab"
     ):

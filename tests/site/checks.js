@@ -1,5 +1,5 @@
 // Questions to a page. klSettle: wait until formulas are set. klOnce: what does not depend on theme and width.
-// klLook: what does. Each answers with a list of problems in words.
+// klLayout: what depends on the width. klLook: what depends on both. Each answers with a list of problems in words.
 (() => {
   const article = () => document.querySelector(".bd-article") || document.body;
   const name = (e) => `<${e.tagName.toLowerCase()} class="${(e.getAttribute("class") || "").slice(0, 60)}"> `
@@ -41,9 +41,6 @@
     wait(200);
   };
 
-  // The theme makes boxes that scroll reachable by keyboard a moment after the window has changed.
-  window.klTabs = (done) => setTimeout(done, 400);
-
   window.klTheme = (theme) => {
     document.documentElement.dataset.theme = document.documentElement.dataset.mode = theme;
   };
@@ -79,7 +76,7 @@
     return problems;
   };
 
-  window.klLook = (theme) => {
+  window.klLayout = () => {
     const problems = [];
     const width = document.documentElement.clientWidth;
     if (document.documentElement.scrollWidth > width + 1) {
@@ -98,6 +95,11 @@
         }
       }
     }
+    return problems;
+  };
+
+  window.klLook = (theme) => {
+    const problems = [];
     for (const e of article().querySelectorAll(".kl-figure")) {
       const visible = [...e.querySelectorAll("img")].filter(shown);
       if (shown(e) && visible.length !== 1) problems.push(`a figure shows ${visible.length} drawings`);

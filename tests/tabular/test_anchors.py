@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import pytest
 import torch
 
@@ -278,7 +277,6 @@ OPTIONS = {"decay": 0.5, "lr": 0.5, "beta": 1.0, "iterations": 3}
         ),
     ],
 )
-def test_what_is_refused(problem, options, wanted, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the package's own words are wanted
+def test_what_is_refused(problem, options, wanted, as_installed):
     with pytest.raises(ValueError, match=wanted):
         follow_anchor(problem, **OPTIONS | options)

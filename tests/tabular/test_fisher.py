@@ -1,6 +1,5 @@
 """The exact Fisher matrix against sums over sequences, automatic differentiation and other parameters."""
 
-import jaxtyping
 import pytest
 import torch
 
@@ -189,7 +188,6 @@ def test_a_network_is_the_same_for_a_seed_and_its_jacobian_is_a_slope():
         (lambda: tiny_transformer(bandit(3), layers=0), "layers=0"),
     ],
 )
-def test_what_is_refused(call, wanted, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the package's own words are wanted
+def test_what_is_refused(call, wanted, as_installed):
     with pytest.raises(ValueError, match=wanted):
         call()

@@ -1,6 +1,5 @@
 """From an estimator to the objective that it descends: every step against a derivation by hand."""
 
-import jaxtyping
 import pytest
 import sympy
 from hypothesis import given, settings
@@ -103,8 +102,7 @@ def test_log_probs_that_cancel_are_no_dependence():
     assert equal(calculus.gradient_weight(mixture), -W / (1 + W))
 
 
-def test_unknown_placements_are_refused(monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_unknown_placements_are_refused(as_installed):
     wanted = r"unknown placement 'rewards'\. Did you mean 'reward'\? Known: full, loss, reward"
     with pytest.raises(ValueError, match=wanted):
         calculus.gradient_weight(k1, "rewards")

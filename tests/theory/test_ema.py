@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -315,7 +314,6 @@ ONE, PUSH = torch.eye(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64
         (lambda: simulate_lag(0.5, 1.0, 1.0, ONE, cycles=1, order="odd"), "unknown order"),
     ],
 )
-def test_what_is_refused(call, wanted, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the package's own words are wanted
+def test_what_is_refused(call, wanted, as_installed):
     with pytest.raises(ValueError, match=wanted):
         call()

@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import pytest
 import torch
 
@@ -162,8 +161,7 @@ def test_float32_is_computed_in_float64():
         ({"rewards": torch.zeros(2, 3), "beta": numbers(1.0, 1.0, 1.0)}, "do not go together"),
     ],
 )
-def test_errors_at_the_door(change, message, monkeypatch):
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_errors_at_the_door(change, message, as_installed):
     arguments = {"rewards": numbers(1.0, 2.0, 3.0), "ref_logp": logs(0.2, 0.3, 0.5)} | change
     with pytest.raises(ValueError, match=message):
         optimal_policy(**arguments)

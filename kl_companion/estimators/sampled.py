@@ -2,7 +2,8 @@
 
 Throughout, ``logp`` is log pi(y) of a sampled y, ``ref_logp`` is log pi_ref(y), w = pi_ref/pi and
 sg is stop-gradient. Docstrings say what the *value* estimates; what the *gradient* does is for
-`kl_companion.theory.calculus` and `kl_companion.audit` to compute.
+`kl_companion.theory.calculus` and `kl_companion.audit` to compute. Of tensors that hold NaN or an infinity
+there is no estimate: each of them raises ValueError.
 
 Near w = 1 the differences below cancel. In float32 the relative error of k3 at log w = 1e-4 stays
 near 1e-3 with ``expm1`` (the form exp(x) - 1 - x is several times its own value off), which is below
@@ -12,7 +13,7 @@ what rounding already did to ``logp`` itself; so no series is used here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Literal, cast
 
 import sympy
@@ -33,6 +34,36 @@ def split_form(text: str) -> tuple[str, Form]:
     return (first.strip(), cast(Form, last.strip())) if comma else (text.strip(), "bregman")
 
 
+def _check_finite(logp: torch.Tensor, ref_logp: torch.Tensor) -> None:
+    """Raise ValueError where a log-prob is NaN or infinite, or the log-ratio too large for its dtype."""
+    log_w = (ref_logp - logp).detach()
+    if torch.compiler.is_compiling() or log_w.isfinite().all():  # a graph cannot stop half-way
+        return
+    for name, x in (("logp", logp), ("ref_logp", ref_logp)):
+        bad = ~x.isfinite()
+        if bad.any():
+            raise ValueError(
+                f"{name} is {x[bad][0].item()} at {bad.nonzero()[0].tolist()}, expected finite "
+                "log-probabilities of sampled tokens: a token of probability zero has no log-ratio"
+            )
+    where = log_w.isinf().nonzero()[0].tolist()
+    raise ValueError(
+        f"ref_logp - logp is infinite in {log_w.dtype} at {where}, expected log-ratios that it holds"
+    )
+
+
+def of_samples(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The same function of (logp, ref_logp), which refuses tensors that are not finite with a ValueError."""
+
+    @wraps(fn)
+    def checked(logp: Array, ref_logp: Array) -> Array:
+        if isinstance(logp, torch.Tensor):
+            _check_finite(logp, ref_logp)
+        return cast(Array, fn(logp, ref_logp))
+
+    return checked
+
+
 def with_weight(value: Array, weight: Array, logp: Array) -> Array:
     """sg(value) + sg(weight) log r: this value, and ``weight`` times the score as its gradient.
 
@@ -43,18 +74,21 @@ def with_weight(value: Array, weight: Array, logp: Array) -> Array:
 
 
 @register_estimator("k1", target="reverse_kl", source="tang2025pitfalls, section 2.1 (vanilla)")
+@of_samples
 def k1(logp: Array, ref_logp: Array) -> Array:
     """-log w: unbiased value of reverse KL, of either sign."""
     return logp - ref_logp
 
 
 @register_estimator("k2", target="reverse_kl", source="tang2025pitfalls, eq (1) (squared)")
+@of_samples
 def k2(logp: Array, ref_logp: Array) -> Array:
     """(log w)^2 / 2: biased value, close to reverse KL when the policies are close."""
     return (logp - ref_logp) ** 2 / 2
 
 
 @register_estimator("k3", target="reverse_kl", source="schulman2020")
+@of_samples
 def k3(logp: Array, ref_logp: Array) -> Array:
     """w - 1 - log w: unbiased value of reverse KL, never negative."""
     log_w = ref_logp - logp
@@ -62,6 +96,7 @@ def k3(logp: Array, ref_logp: Array) -> Array:
 
 
 @register_estimator("k3_plus_plus", target="reverse_kl", source="emapg2026, table 1")
+@of_samples
 def k3_plus_plus(logp: Array, ref_logp: Array) -> Array:
     """r k3 with r = pi/sg(pi): the value of k3, with the part of the gradient that sampling dropped.
 
@@ -71,12 +106,14 @@ def k3_plus_plus(logp: Array, ref_logp: Array) -> Array:
 
 
 @register_estimator("k4", target="reverse_kl", source="emapg2026, table 1")
+@of_samples
 def k4(logp: Array, ref_logp: Array) -> Array:
     """r sg(-log w): the value of k1; only the ratio r carries a gradient."""
     return score_ratio(logp) * stop_gradient(k1(logp, ref_logp))
 
 
 @register_estimator("k5", target="forward_kl", source="emapg2026, table 1")
+@of_samples
 def k5(logp: Array, ref_logp: Array) -> Array:
     """sg(w) log w + log r: unbiased value of forward KL from the policy's own samples."""
     log_w = ref_logp - logp
@@ -90,6 +127,7 @@ def k_lambda(lam: float) -> Callable[[Any, Any], Any]:
     """
     factor = sympy.nsimplify(lam)
 
+    @of_samples
     def estimator(logp: Array, ref_logp: Array) -> Array:
         log_w = ref_logp - logp
         scale = factor if isinstance(log_w, sympy.Expr) else float(factor)
@@ -127,6 +165,8 @@ def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callab
 
 
 def _kf_plus_plus_of(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
+    if isinstance(logp, torch.Tensor):
+        _check_finite(logp, ref_logp)
     log_w = ref_logp - logp
     if isinstance(log_w, sympy.Expr):
         value = of_value.dual.subs(T, exp(log_w))

@@ -7,6 +7,7 @@ clear ``ValueError`` and not in a number.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -50,6 +51,75 @@ def check_choice(kind: str, value: object, allowed: Iterable[str]) -> None:
     """Raise ValueError unless ``value`` is one of ``allowed``."""
     if value not in tuple(allowed):
         raise unknown_name(kind, value, allowed)
+
+
+def check_scalar(
+    name: str,
+    value: Any,
+    *,
+    positive: bool = False,
+    least: float = -math.inf,
+    dtype: torch.dtype = torch.float64,
+) -> None:
+    """Raise ValueError unless ``value`` is finite, and positive or at least ``least`` where that is asked.
+
+    Args:
+        name: Of the coefficient, rate or bound, for the message.
+        value: A number, or a tensor of numbers.
+        positive: Whether zero is refused too.
+        least: The smallest number that is allowed.
+        dtype: Of the tensors that it multiplies; half precision multiplies in float32.
+    """
+    largest = torch.finfo(torch.promote_types(dtype, torch.float32)).max
+    if isinstance(value, torch.Tensor):
+        x = value.detach()
+        good = bool(((x.abs() <= largest) & ((x > 0) if positive else (x >= least))).all())
+    else:
+        try:
+            x = float(value)
+        except (TypeError, ValueError, OverflowError):
+            x = math.nan
+        good = abs(x) <= largest and (x > 0 if positive else x >= least)
+    if not good:
+        wanted = "a positive number" if positive else "a finite number"
+        bound = f" of at least {least:g}" if least > -math.inf and not positive else ""
+        most = f" of at most {largest:.3g}" if largest < torch.finfo(torch.float64).max else ""
+        raise ValueError(f"{name} is {value}, expected {wanted}{bound}{most}")
+
+
+def check_temperature(temperature: float) -> float:
+    """The temperature as a float; ValueError unless it and its reciprocal are positive numbers of float32."""
+    about = torch.finfo(torch.float32)
+    if isinstance(temperature, bool) or not about.tiny <= float(temperature) <= about.max:
+        raise ValueError(
+            f"temperature is {temperature!r}, expected a positive number ({about.tiny:.2g} to {about.max:.2g})"
+        )
+    return float(temperature)
+
+
+def check_finite(name: str, x: torch.Tensor, where: torch.Tensor | None = None) -> None:
+    """Raise ValueError if ``x`` holds NaN or an infinity (only under ``where``, if given)."""
+    bad = ~x.detach().isfinite() if where is None else ~x.detach().isfinite() & where
+    if bad.any():
+        raise ValueError(f"{name} is {x.detach()[bad][0].item()} at {_first(bad)}: expected finite numbers")
+
+
+def refuse_nan(name: str, result: torch.Tensor, **parts: torch.Tensor) -> torch.Tensor:
+    """The result; ValueError if it holds NaN, naming the first of its parts that is not finite, and where.
+
+    Infinities are let pass: a number that overflowed is infinite. NaN is what two of them leave of each
+    other, or one of them times zero.
+    """
+    if not result.detach().isnan().any():
+        return result
+    for part, x in parts.items():
+        bad = ~x.detach().isfinite()
+        if bad.any():
+            raise ValueError(
+                f"{name} is not a number: {part} is {x.detach()[bad][0].item()} at {_first(bad)}, expected "
+                f"what {x.dtype} holds: policies less far apart, or smaller coefficients"
+            )
+    raise ValueError(f"{name} is not a number: sums or products on the way overflow {result.dtype}")
 
 
 def check_shape(name: str, x: torch.Tensor, wanted: torch.Size | tuple[int, ...], like: str) -> None:

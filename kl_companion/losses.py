@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from kl_companion.checks import check_choice
+from kl_companion.checks import check_choice, check_finite, check_scalar, refuse_nan
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.rollout import (
     Aggregate,
@@ -100,7 +100,7 @@ def _weighted(
         rho = rho.detach() if ratio == "detached" else rho
     if level == "sequence":
         x = _per_sequence(estimator, rollout)
-        return x if rho is None else x * rho[:, 0]
+        return x if rho is None else refuse_nan("the weighted estimate", x * rho[:, 0], estimate=x)
     if rho is not None and isinstance(estimator, str | Estimator):
         entry = get_estimator(estimator)
         if entry.inputs == "top_k":  # the head is a sum, not a sample: only the tail was drawn from mu
@@ -109,8 +109,8 @@ def _weighted(
     x = per_token(estimator, rollout)
     if credit is not None:
         x = credit_ahead(x.detach(), rollout.completion_mask, discount=credit)
-        x = x * masked(rollout.logp, rollout.completion_mask)
-    return x if rho is None else x * rho
+        x = refuse_nan("credit times logp", x * masked(rollout.logp, rollout.completion_mask), credit=x)
+    return x if rho is None else refuse_nan("the weighted estimate", x * rho, estimate=x)
 
 
 def _check_tail_weight(name: str, importance: str | None, ratio: str, credit: float | None) -> None:
@@ -158,14 +158,17 @@ def kl_loss(
             its own estimate, 1 with the whole future (see `kl_companion.rollout.credit`).
 
     Raises:
-        ValueError: unknown name or choice, choices that do not go together, or missing support.
+        ValueError: unknown name or choice, choices that do not go together, missing support, a beta that is
+            not finite, or numbers that overflow so that the loss would be NaN (which, and where, is named).
 
     Source: tang2025pitfalls, sections 2.2 and 4; wang2025choosing, sections 5.1 and 6.2.
     """
+    check_scalar("beta", beta, dtype=rollout.logp.dtype)
     x = _weighted(rollout, estimator, level, how, length, importance, ratio, clip, missing, credit)
     if level == "sequence":
-        return beta * x.mean()
-    return beta * aggregate(x, rollout.completion_mask, how, length=length)
+        return refuse_nan("the loss", beta * x.mean(), estimate=x)
+    loss = beta * aggregate(x, rollout.completion_mask, how, length=length)
+    return refuse_nan("the loss", loss, estimate=x)
 
 
 def kl_reward(
@@ -181,13 +184,15 @@ def kl_reward(
             every token, [batch, seq], zero outside the mask.
 
     Raises:
-        ValueError: unknown name or level.
+        ValueError: unknown name or level, a beta that is not finite, or estimates that overflow so that the
+            penalty would be NaN.
 
     Source: tang2025pitfalls, section 4.2; wang2025choosing, section 5.2.
     """
     check_choice("level", level, LEVELS)
+    check_scalar("beta", beta, dtype=rollout.logp.dtype)
     x = masked(per_token(estimator, rollout).detach(), rollout.completion_mask)
-    return beta * (x if level == "token" else x.sum(-1))
+    return refuse_nan("the penalty", beta * (x if level == "token" else x.sum(-1)), estimate=x)
 
 
 def policy_gradient_loss(
@@ -202,7 +207,8 @@ def policy_gradient_loss(
         length: See `aggregate`.
 
     Raises:
-        ValueError: advantages of another shape.
+        ValueError: advantages of another shape or not finite (of tokens: under the mask), or products that
+            overflow so that the loss would be NaN.
     """
     a = advantages.detach()
     if a.shape not in (rollout.logp.shape, rollout.logp.shape[:1]):
@@ -212,4 +218,5 @@ def policy_gradient_loss(
         )
     mask = rollout.completion_mask
     a = masked(a, mask) if a.ndim == 2 else a.unsqueeze(-1)
+    check_finite("advantages", a)
     return aggregate(-a * masked(rollout.logp, mask), mask, how, length=length)

@@ -12,14 +12,13 @@ a group of samples stands in for it (`log_partition`) decides what is descended.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
 
-from kl_companion.checks import check_choice, check_floating
+from kl_companion.checks import check_choice, check_floating, check_no_nan, check_scalar, refuse_nan
 from kl_companion.divergences import Divergence, T, W, get_divergence, make_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.estimators.sampled import Form, kf_plus_plus
@@ -61,14 +60,20 @@ def _total(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
 
 def _scaled_rewards(rollout: Rollout, beta: float) -> torch.Tensor:
     """R / beta of every sequence, [batch], detached; rewards and beta are checked here."""
-    if not (math.isfinite(beta) and beta > 0):
-        raise ValueError(f"beta is {beta}, expected a positive number: rewards are divided by it")
+    check_scalar("beta", beta, positive=True)  # rewards are divided by it
     if rollout.rewards is None:
         raise ValueError("the rollout holds no rewards, expected one per sequence [batch]")
     rewards = rollout.rewards.detach().to(rollout.logp.dtype)
     if not rewards.isfinite().all():
         raise ValueError(f"rewards are {rewards.tolist()}, expected finite numbers")
-    return rewards / beta
+    scaled = rewards / beta
+    if not scaled.isfinite().all():
+        where = int((~scaled.isfinite()).nonzero()[0])
+        raise ValueError(
+            f"the reward {rewards[where].item():g} of sequence {where} divided by beta={beta} is beyond "
+            f"{scaled.dtype}, expected a larger beta or a wider dtype"
+        )
+    return scaled
 
 
 def _sampled(estimator: SequenceEstimator) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -134,8 +139,10 @@ def log_partition(rollout: Rollout, how: Partition, *, beta: float = 1.0) -> tor
             f"(partition={how!r})"
         )
     if name == "importance":
-        return x.expand(used.shape).masked_fill(~used, -torch.inf).logsumexp(-1) - size.log()
-    return x.expand(used.shape).masked_fill(~used, 0.0).sum(-1) / size
+        found = x.expand(used.shape).masked_fill(~used, -torch.inf).logsumexp(-1) - size.log()
+    else:
+        found = x.expand(used.shape).masked_fill(~used, 0.0).sum(-1) / size
+    return refuse_nan("log Z", found, **{"R / beta minus the log-ratio": x})
 
 
 def ppo_mask(advantages: torch.Tensor, ratio: torch.Tensor, eps_low: float, eps_high: float) -> torch.Tensor:
@@ -152,7 +159,7 @@ def ppo_mask(advantages: torch.Tensor, ratio: torch.Tensor, eps_low: float, eps_
         eps_high: How far above 1 is free.
 
     Raises:
-        ValueError: shapes that differ, or an eps that is negative or not finite.
+        ValueError: shapes that differ, NaN, or an eps that is negative or not finite.
 
     Source: emapg2026, appendices A and J.4.
     """
@@ -162,8 +169,9 @@ def ppo_mask(advantages: torch.Tensor, ratio: torch.Tensor, eps_low: float, eps_
             f"advantages has shape {list(advantages.shape)}, expected {list(ratio.shape)} like ratio"
         )
     for name, eps in (("eps_low", eps_low), ("eps_high", eps_high)):
-        if not (math.isfinite(eps) and eps >= 0):
-            raise ValueError(f"{name} is {eps}, expected a finite number of at least 0")
+        check_scalar(name, eps, least=0.0)
+    check_no_nan("advantages", advantages)
+    check_no_nan("ratio", ratio)
     stopped = ((advantages > 0) & (ratio > 1 + eps_high)) | ((advantages < 0) & (ratio < 1 - eps_low))
     return (~stopped).to(ratio.dtype)
 
@@ -175,7 +183,7 @@ def _weighted_mean(
     if importance is not None:
         check_choice("importance", importance, ("sequence",))
     if importance is None and mask is None:
-        return x.mean()
+        return refuse_nan("the loss", x.mean(), term=x)
     rho = importance_ratio(rollout, scope="sequence")[:, 0].detach()
     if mask is not None:
         if not isinstance(mask, tuple | list) or len(mask) != 2:
@@ -183,7 +191,7 @@ def _weighted_mean(
         # the sign is that of the rewards, so beta is of no account
         advantages = center(_scaled_rewards(rollout, 1.0), rollout.group_index, "mean")
         x = x * ppo_mask(advantages, rho, *mask)
-    return (x if importance is None else x * rho).mean()
+    return refuse_nan("the loss", (x if importance is None else x * rho).mean(), term=x)
 
 
 def target_loss(
@@ -258,7 +266,7 @@ def rwr_loss(rollout: Rollout, *, beta: float = 1.0) -> torch.Tensor:
     log_size = size.to(rewards.dtype).log()[group]
     log_weight = rewards - log_ratio - log_partition(rollout, "importance", beta=beta) - log_size
     loss = -(log_weight.exp() * _total(rollout.logp, rollout)).sum()
-    return loss / len(size)
+    return refuse_nan("the loss", loss / len(size), **{"the log of a weight": log_weight})
 
 
 def reinforce_loss(
@@ -293,7 +301,13 @@ def reinforce_loss(
     rewards = _scaled_rewards(rollout, beta) * beta
     _sampled(penalty)
     cost = _total(per_token(penalty, rollout).detach(), rollout)
-    advantages = center(rewards - beta * cost, rollout.group_index, centering)
+    if not (charged := rewards - beta * cost).isfinite().all():
+        where = int((~charged.isfinite()).nonzero()[0])
+        raise ValueError(
+            f"the reward of sequence {where} minus its penalty, {beta} times {cost[where].item():g}, is beyond "
+            f"{charged.dtype}, expected a policy nearer to the reference, or a smaller beta"
+        )
+    advantages = center(charged, rollout.group_index, centering)
     return _weighted_mean(-advantages * _total(rollout.logp, rollout), rollout, importance, mask)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.checks import check_floating, check_log_probabilities, check_shape
+from kl_companion.checks import check_floating, check_log_probabilities, check_shape, check_temperature
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators import in_graph
 from kl_companion.estimators.handmade import DivergenceOfLogits, TokensOfLogits
@@ -269,13 +269,6 @@ def _check_overwritable(logits: torch.Tensor, inplace: bool) -> None:
             "inplace=True got expanded logits, several of whose entries share one place in memory: expected "
             "a place per entry for the gradient (call .contiguous() first, or leave inplace out)"
         )
-
-
-def check_temperature(temperature: float) -> float:
-    """The temperature as a float; ValueError unless it is positive and finite."""
-    if isinstance(temperature, bool) or not 0 < float(temperature) < float("inf"):
-        raise ValueError(f"temperature is {temperature!r}, expected a positive number")
-    return float(temperature)
 
 
 def check_weights(weights: torch.Tensor | None, shape: torch.Size, like: str) -> torch.Tensor | None:

@@ -16,12 +16,11 @@ from typing import Any, Literal
 
 import torch
 
-from kl_companion.checks import check_floating, check_shape
+from kl_companion.checks import check_floating, check_shape, check_temperature
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.blocks import Head
 from kl_companion.estimators.fused import (
     check_possible,
-    check_temperature,
     check_tokens,
     check_weights,
     estimate_from,

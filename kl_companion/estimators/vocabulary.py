@@ -7,13 +7,21 @@ in gradient.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 
 import sympy
 import torch
 
 from kl_companion.checks import check_distribution, check_shape
-from kl_companion.divergences import DIVERGENCES, Divergence, generator_of_log, get_divergence
+from kl_companion.divergences import (
+    DIVERGENCES,
+    Divergence,
+    T,
+    generator_of_log,
+    get_divergence,
+    torch_function,
+)
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 
 _MODERATE = 20.0  # log-ratios below which no power of t that stands in a generator overflows float32
@@ -29,12 +37,38 @@ def _inside(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Te
     """Q f(P/Q) of every entry, from finite log-probs."""
     u = log_p - log_q
     if u.numel() and u.detach().abs().max() < _MODERATE:
-        return log_q.exp() * generator_of_log(d)(u)
+        entries = log_q.exp() * generator_of_log(d)(u)
+        if entries.detach().sum().isfinite():  # float16 ends below the powers of t = e^20
+            return entries
     # Q f(t) where t <= 1 and P dual(1/t) where t > 1: the same number, and neither overflows
     low, high = u.clamp(max=0.0), u.clamp(min=0.0)
-    below = log_q.exp() * generator_of_log(d)(low)
-    above = log_p.exp() * generator_of_log(d, dual=True)(-high)
-    return torch.where(u > 0, above, below)
+    f, dual = generator_of_log(d)(low), generator_of_log(d, dual=True)(-high)
+    beyond = torch.finfo(u.dtype).max / 16  # so that the slope of f is finite too
+    far = ~((f.detach().abs() < beyond) & (dual.detach().abs() < beyond)) & (u != 0)
+    if not far.any():
+        return torch.where(u > 0, log_p.exp() * dual, log_q.exp() * f)
+    # where f or its dual is beyond the dtype and the mass perhaps 0: powers and masses in one exponent
+    near = _inside(d, log_p.masked_fill(far, 0.0), log_q.masked_fill(far, 0.0))
+    apart = sum(
+        (rest(torch.where(far, u, 1.0)) * ((1 - k) * log_q + k * log_p).masked_fill(~far, 0.0).exp())
+        for k, rest in _terms(d)
+    )
+    return torch.where(far, apart, near)
+
+
+@cache
+def _terms(d: Divergence) -> list[tuple[float, Callable[[torch.Tensor], torch.Tensor]]]:
+    """f(t) as a sum of t^k times what grows slower, a function of log t: the k and the functions."""
+    u = sympy.Symbol("u", real=True)
+    found = []
+    for term in sympy.Add.make_args(sympy.expand(sympy.powsimp(sympy.expand(d.f.subs(T, sympy.exp(u)))))):
+        power, rest = sympy.S.Zero, sympy.S.One
+        for factor in sympy.Mul.make_args(term):
+            if isinstance(factor, sympy.exp):
+                power, factor = power + factor.exp.coeff(u), sympy.exp(factor.exp - factor.exp.coeff(u) * u)
+            rest = rest * factor
+        found.append((float(power), torch_function(rest, u)))
+    return found
 
 
 def f_divergence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -28,13 +29,17 @@ def aggregate(
         length: Tokens to divide by, for ``"constant"`` only.
 
     Raises:
-        ValueError: unknown ``how``, shapes differ, or ``length`` missing, superfluous or not positive.
+        ValueError: unknown ``how``, shapes differ, ``length`` missing, superfluous or not positive, or
+            values that leave NaN: NaN itself, or infinities of both signs.
     """
     if how == "token_mean":
         check_aggregate(how, length)
         checks.check_mask(completion_mask)
-        return masked(x, completion_mask).sum() / completion_mask.to(x.dtype).sum()
-    return per_sequence(x, completion_mask, how, length=length).mean()
+        inside = masked(x, completion_mask)
+        mean = inside.sum() / completion_mask.to(x.dtype).sum()
+        return checks.refuse_nan("the aggregate", mean, x=inside)
+    each = per_sequence(x, completion_mask, how, length=length)
+    return checks.refuse_nan("the aggregate", each.mean(), **{"the sum of a sequence": each})
 
 
 def per_sequence(
@@ -48,10 +53,10 @@ def per_sequence(
     if how == "token_mean":
         raise ValueError("how is 'token_mean', expected one that does not couple the sequences of a batch")
     checks.check_mask(completion_mask)
-    total = masked(x, completion_mask).sum(-1)
-    if how == "sequence_mean":
-        return total / completion_mask.to(x.dtype).sum(-1)
-    return total / (length or 1.0)
+    inside = masked(x, completion_mask)
+    total = inside.sum(-1)
+    each = total / (completion_mask.to(x.dtype).sum(-1) if how == "sequence_mean" else length or 1.0)
+    return checks.refuse_nan("the aggregate", each, x=inside)
 
 
 def check_aggregate(how: Aggregate, length: float | None) -> None:
@@ -59,7 +64,7 @@ def check_aggregate(how: Aggregate, length: float | None) -> None:
     checks.check_choice("how", how, AGGREGATES)
     if (how == "constant") != (length is not None):
         raise ValueError(f"how={how!r} got length={length}: a length is wanted for 'constant' and only there")
-    if length is not None and not length > 0:
+    if length is not None and not 0 < length < math.inf:
         raise ValueError(f"length is {length}, expected a positive number of tokens")
 
 
@@ -70,7 +75,7 @@ def credit(x: torch.Tensor, completion_mask: torch.Tensor, *, discount: float = 
     runs from the token-level field to the sequence gradient (tang2025pitfalls, section 4.2).
 
     Raises:
-        ValueError: shapes differ, or the discount is outside [0, 1].
+        ValueError: shapes differ, the discount is outside [0, 1], or the sums leave NaN.
     """
     if not 0 <= discount <= 1:
         raise ValueError(f"discount is {discount}, expected a number from 0 to 1")
@@ -79,4 +84,4 @@ def credit(x: torch.Tensor, completion_mask: torch.Tensor, *, discount: float = 
     for t in range(inside.shape[1] - 1, -1, -1):
         ahead = inside[:, t] + discount * ahead
         out.append(ahead)
-    return torch.stack(out[::-1], dim=1)
+    return checks.refuse_nan("the credit", torch.stack(out[::-1], dim=1), x=inside)

@@ -26,14 +26,14 @@ def center(
         eps: Added to the standard deviation; a group whose values all agree gets zeros, with 0 too.
 
     Raises:
-        ValueError: unknown ``how``, a negative ``eps``, an empty batch, shapes that differ, or a group
-            with fewer than two sequences for ``"leave_one_out"`` and ``"standardized"``.
+        ValueError: unknown ``how``, a negative or infinite ``eps``, an empty batch, shapes that differ, a
+            group with fewer than two sequences for ``"leave_one_out"`` and ``"standardized"``, or (but for
+            ``"none"``) numbers that are not finite or whose sums or squares the dtype does not hold.
 
     Source: wang2025choosing, section 8.1; tang2025pitfalls, section 3.
     """
     checks.check_choice("how", how, CENTERINGS)
-    if not eps >= 0:
-        raise ValueError(f"eps is {eps}, expected 0 or more")
+    checks.check_scalar("eps", eps, least=0.0)
     checks.check_shape("prompt_index", prompt_index, x.shape, "x [batch]")
     if x.ndim != 1 or not len(x):
         raise ValueError(f"x has shape {list(x.shape)}, expected [batch] with at least one sequence")
@@ -51,13 +51,26 @@ def center(
 
     if how == "none":
         return x
+    checks.check_finite("x", x)
     if how == "leave_one_out":
-        return x - (total(x) - x) / (n - 1)
-    centered = x - total(x) / n
+        return _held(x - (total(x) - x) / (n - 1))
+    centered = _held(x - total(x) / n)
     if how == "standardized":
-        spread = (total(centered**2) / (n - 1)).sqrt() + eps
+        variance = _held(total(centered**2) / (n - 1))
+        # the root has no slope at 0: without the first `where` its gradient is infinite times zero
+        root = variance.where(variance > 0, 1.0).sqrt().where(variance > 0, 0.0)
+        spread = root + eps
         return centered / spread.where(spread > 0, 1.0)
     return centered
+
+
+def _held(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers; ValueError where the dtype does not hold them."""
+    if not x.detach().isfinite().all():
+        raise ValueError(
+            f"the mean or the spread of x is beyond {x.dtype}, expected smaller numbers or a wider dtype"
+        )
+    return x
 
 
 def leave_one_out(x: torch.Tensor, prompt_index: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -62,12 +63,28 @@ def _check_support(rollout: Rollout, never: torch.Tensor) -> None:
         )
 
 
-def _clipped(weight: torch.Tensor, clip: tuple[float, float] | None) -> torch.Tensor:
-    if clip is None:
-        return weight
-    if not 0 <= clip[0] <= clip[1]:
+def check_clip(clip: tuple[float, float] | None) -> None:
+    """Raise ValueError unless the clip is None or (lowest, highest) with 0 <= lowest <= highest."""
+    if clip is not None and not (0 <= clip[0] <= clip[1] and clip[0] < math.inf):
         raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
-    return weight.clamp(*clip)
+
+
+def _ratio(log_ratio: torch.Tensor, clip: tuple[float, float] | None) -> torch.Tensor:
+    """Clipped exp of a log-ratio; ValueError where it is infinite and no clip makes it finite."""
+    weight = log_ratio.exp()
+    # never infinite, and without a gradient of infinity, which the clip would multiply by zero
+    broken = ~weight.detach().isfinite()
+    if broken.any():
+        largest = torch.finfo(weight.dtype).max
+        if clip is None or clip[1] > largest or log_ratio.detach().isnan().any():
+            i, t = broken.nonzero()[0].tolist()
+            raise ValueError(
+                f"the importance ratio is infinite at [{i}, {t}], log-ratio {log_ratio[i, t].item():.4g}: "
+                f"expected log-ratios of at most {math.log(largest):.1f} in {weight.dtype}, because pi and "
+                "mu are too far apart (a clip bounds the ratio)"
+            )
+        weight = log_ratio.masked_fill(broken, 0.0).exp().masked_fill(broken, largest)
+    return weight if clip is None else weight.clamp(*clip)
 
 
 def importance_ratio(
@@ -87,11 +104,13 @@ def importance_ratio(
             was sampled.
 
     Raises:
-        ValueError: unknown choice, a clip range that is not 0 <= lowest <= highest, missing support.
+        ValueError: unknown choice, a clip range that is not 0 <= lowest <= highest, missing support, or a
+            ratio that the dtype does not hold and no clip bounds.
 
     Source: wang2025choosing, section 2.1.
     """
-    return _clipped(_log_ratio(rollout, scope, missing).exp(), clip)
+    check_clip(clip)
+    return _ratio(_log_ratio(rollout, scope, missing), clip)
 
 
 def importance_weight(

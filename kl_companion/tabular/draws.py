@@ -45,6 +45,11 @@ class Moments(NamedTuple):
         return self.gradient_mse**0.5
 
 
+def beyond(dtype: torch.dtype) -> ValueError:
+    """The error for moments that would be NaN."""
+    return ValueError(f"the moments are beyond {dtype}, expected a reference closer to the policy")
+
+
 class Draws(NamedTuple):
     """What one draw, and a pair of draws, say about any number of them; [worlds] in front for a stack.
 
@@ -68,6 +73,12 @@ class Draws(NamedTuple):
     target_value: torch.Tensor
     target_gradient: torch.Tensor
 
+    def checked(self) -> Draws:
+        """The same; ValueError where a moment would be NaN."""
+        if any(x.isnan().any() for x in self if isinstance(x, torch.Tensor)):
+            raise beyond(self.value.dtype)
+        return self
+
     def at(self, n: int | torch.Tensor) -> Moments:
         """Moments of the mean of n draws.
 
@@ -76,7 +87,7 @@ class Draws(NamedTuple):
                 behind the worlds of ``gradient``).
 
         Raises:
-            ValueError: n below 1, or below 2 with a baseline.
+            ValueError: n below 1, or below 2 with a baseline; moments that are differences of infinities.
         """
         size = torch.as_tensor(n, dtype=torch.float64)
         least = 1 if self.baseline is None else 2
@@ -102,6 +113,8 @@ class Draws(NamedTuple):
         if size.ndim and self.baseline != "mean":  # the same for every size
             gradient = gradient.unsqueeze(-3).expand(*bias.shape, len(size), *gradient.shape[-2:])
             bias = bias.unsqueeze(-1)
+        if bias.isnan().any() or (self.value - self.target_value).isnan().any() or variance.isnan().any():
+            raise beyond(bias.dtype)
         return Moments(
             spread(self.value).expand(variance.shape),
             spread(self.value - self.target_value).expand(variance.shape),

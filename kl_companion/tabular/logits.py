@@ -6,14 +6,13 @@ themselves the memory is that of some rows, and what is returned is one number p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from kl_companion.checks import check_floating, check_shape
+from kl_companion.checks import check_floating, check_shape, check_temperature
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.tabular.draws import Draws
@@ -116,8 +115,7 @@ def logit_moments(
         given["behavior_logits"] = behavior_logits
     _check_logits(given)
     check_options(placement, weighted, clip)
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}, expected a positive number")
+    temperature = check_temperature(temperature)
     lead, vocab = logits.shape[:-1], logits.shape[-1]
     heads = _given_heads(entry, logits)
     size = n.to(logits.device) if isinstance(n, torch.Tensor) else n

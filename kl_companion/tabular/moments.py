@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kl_companion.checks import check_choice
+from kl_companion.checks import check_choice, refuse_nan
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.estimators.vocabulary import f_divergence
@@ -69,9 +69,11 @@ def draw_statistics(
     exact, exact_gradient = _target(get_divergence(against), at)
     if baseline is None:
         single = (at.mean(at.square(c)) - size).clamp(min=0.0)
-        return Draws(mean, variance, gradient, single, nothing, nothing, None, exact, exact_gradient)
+        return Draws(
+            mean, variance, gradient, single, nothing, nothing, None, exact, exact_gradient
+        ).checked()
     expected, once, pair = _pairs(at, x, rho)
-    return Draws(mean, variance, expected, nothing, once, pair, baseline, exact, exact_gradient)
+    return Draws(mean, variance, expected, nothing, once, pair, baseline, exact, exact_gradient).checked()
 
 
 def _sequence_ratio(at: World) -> torch.Tensor:
@@ -139,7 +141,7 @@ def exact_moments(
     Raises:
         ValueError: unknown name or choice, an estimator of whole distributions, terms of another shape, n
             below 1 (below 2 with a baseline), choices that do not go together, or a behavior policy without
-            mass where the policy has some while terms are weighted.
+            mass where the policy has some while terms are weighted, or moments beyond float64.
 
     Source: tang2025pitfalls, section 3 and appendix C.
     """
@@ -166,7 +168,8 @@ def exact_field(
     The same numbers as `expected_gradient`, without a call per sequence; arguments as `exact_moments`.
     """
     at = world(problem, logits)
-    return at.gradient(coefficients(estimator, at, placement)[1])
+    c = coefficients(estimator, at, placement)[1]
+    return refuse_nan("the expected gradient", at.gradient(c), coefficient=c)
 
 
 def exact_covariance(
@@ -180,4 +183,5 @@ def exact_covariance(
     flat = sample_gradients(at, coefficients(estimator, at, placement)[1]).flatten(-2)
     mean = (at.probability.unsqueeze(-1) * flat).sum(-2, keepdim=True)
     apart = flat - mean
-    return apart.mT @ (at.probability.unsqueeze(-1) * apart)
+    covariance = apart.mT @ (at.probability.unsqueeze(-1) * apart)
+    return refuse_nan("the covariance", covariance, gradient=flat)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.checks import check_choice
+from kl_companion.checks import check_choice, refuse_nan
 from kl_companion.tabular.draws import BASELINES, Baseline
 from kl_companion.tabular.scores import (
     EstimatorLike,
@@ -55,7 +55,7 @@ def simulate(
         baseline: As `exact_moments`.
 
     Raises:
-        ValueError: as `exact_moments`; also repeats below 1.
+        ValueError: as `exact_moments`; also repeats below 1, or estimates that would be NaN.
     """
     if baseline is not None:
         check_choice("baseline", baseline, BASELINES)
@@ -88,4 +88,7 @@ def simulate(
         gradients = gradients - values[..., None, None] * score
         if baseline == "leave_one_out":
             gradients = gradients * (n / (n - 1))
-    return Estimates(values, gradients)
+    return Estimates(
+        refuse_nan("the estimate", values, **{"that of a sequence": x}),
+        refuse_nan("the gradient", gradients, coefficient=c),
+    )

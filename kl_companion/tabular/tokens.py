@@ -61,7 +61,7 @@ def token_statistics(
             placement=placement,
             weighted=weighted,
             clip=clip,
-        )
+        ).checked()
 
 
 def token_moments(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import sympy
 import torch
 
-from kl_companion.checks import check_choice, check_distribution
+from kl_companion.checks import check_choice, check_distribution, check_scalar
 from kl_companion.divergences import Divergence, T, W, get_divergence
 from kl_companion.estimators.sampled import FORMS, Form, kf_plus_plus
 from kl_companion.theory.calculus import LOGP, gradient_weight, in_ratio, trace, value, vanishes
@@ -117,10 +117,18 @@ def mass_penalty_optimum(
         divergence: ``"reverse_kl"`` or ``"forward_kl"``.
 
     Raises:
-        ValueError: another divergence, more than one row, or rows that are not normalized.
+        ValueError: another divergence, more than one row, rows that are not normalized, or a coefficient that
+            is not finite or beside which the dtype rounds the reference away.
     """
     check_choice("divergence", divergence, ("reverse_kl", "forward_kl"))
     _check_row(ref_logp)
+    check_scalar("coefficient", coefficient)
+    eps = torch.finfo(ref_logp.dtype).eps
+    if abs(coefficient) * eps >= 1:
+        raise ValueError(
+            f"coefficient is {coefficient}, expected less than {1 / eps:.3g} in size: beyond that nothing is "
+            f"left of the reference in {ref_logp.dtype}"
+        )
     inside = torch.zeros_like(ref_logp).index_fill(-1, indices, 1.0)
     if divergence == "reverse_kl":
         return (ref_logp - coefficient * inside).log_softmax(-1)

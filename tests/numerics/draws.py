@@ -20,7 +20,13 @@ class Draw:
 
     def __init__(self, data: Any) -> None:
         self.of: Callable[[Any], Any] = data.draw
+        self.leaves: list[torch.Tensor] = []
         self.dtype: torch.dtype = self.of(st.sampled_from(DTYPES))
+
+    def leaf(self, x: torch.Tensor) -> torch.Tensor:
+        """The same numbers as a leaf that takes a gradient, remembered."""
+        self.leaves.append(x.detach().clone().requires_grad_())
+        return self.leaves[-1]
 
     def one(self, *choices: Any) -> Any:
         """One of these."""
@@ -77,7 +83,7 @@ class Draw:
         return Rollout(
             tokens=torch.zeros(batch, seq, dtype=torch.int64),
             completion_mask=mask,
-            logp=logp.clone().requires_grad_(),
+            logp=self.leaf(logp),
             ref_logp=self.near(logp),
             behavior_logp=self.near(logp) if self.one(True, False) else None,
             rewards=self.tensor(batch) if rewards else None,

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import torch
 
-from kl_companion.checks import check_choice, check_floating
+from kl_companion.checks import check_choice, check_finite, check_floating, check_scalar
 
 Order = Literal["new", "old"]
 Number = TypeVar("Number", float, torch.Tensor)
@@ -33,11 +33,10 @@ def check_steps(**counts: int) -> int:
 
 
 def check_rates(lr: float, beta: float) -> None:
-    """Raise ValueError unless the step size is positive, beta is not negative, and both are finite."""
-    if not (lr > 0 and math.isfinite(lr)):
-        raise ValueError(f"lr is {lr}, expected a positive step size")
-    if not (beta >= 0 and math.isfinite(beta)):
-        raise ValueError(f"beta is {beta}, expected 0 or more")
+    """Raise ValueError unless lr is positive, beta is not negative, and both and their product are finite."""
+    check_scalar("lr", lr, positive=True)
+    check_scalar("beta", beta, least=0.0)
+    check_scalar("lr * beta", lr * beta)
 
 
 def lag_factor(a: Number, decay: float, *, steps: int = 1, order: Order = "new") -> Number:
@@ -128,7 +127,9 @@ def pull_of(lr: float, beta: float, fisher: torch.Tensor) -> torch.Tensor:
     size = f.abs().max().item() if f.numel() else 0.0
     if not torch.allclose(f, f.mT, rtol=0.0, atol=1e-9 * size):
         raise ValueError("fisher is not symmetric, expected a Fisher matrix")
-    return lr * beta * f
+    pull = lr * beta * f
+    check_finite("lr * beta * fisher", pull)
+    return pull
 
 
 def vector_of(name: str, x: torch.Tensor, d: int) -> torch.Tensor:

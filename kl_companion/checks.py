@@ -92,7 +92,7 @@ def check_temperature(temperature: float) -> float:
     about = torch.finfo(torch.float32)
     if isinstance(temperature, bool) or not about.tiny <= float(temperature) <= about.max:
         raise ValueError(
-            f"temperature is {temperature!r}, expected a positive number ({about.tiny:.2g} to {about.max:.2g})"
+            f"temperature is {temperature!r}, expected a positive number, {about.tiny:.2g} to {about.max:.2g}"
         )
     return float(temperature)
 

@@ -304,8 +304,8 @@ def reinforce_loss(
     if not (charged := rewards - beta * cost).isfinite().all():
         where = int((~charged.isfinite()).nonzero()[0])
         raise ValueError(
-            f"the reward of sequence {where} minus its penalty, {beta} times {cost[where].item():g}, is beyond "
-            f"{charged.dtype}, expected a policy nearer to the reference, or a smaller beta"
+            f"the reward of sequence {where} minus its penalty, {beta} times {cost[where].item():g}, is "
+            f"beyond {charged.dtype}, expected a policy nearer to the reference, or a smaller beta"
         )
     advantages = center(charged, rollout.group_index, centering)
     return _weighted_mean(-advantages * _total(rollout.logp, rollout), rollout, importance, mask)

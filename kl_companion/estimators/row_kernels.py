@@ -33,6 +33,7 @@ from kl_companion.divergences import (
     tidy,
 )
 from kl_companion.estimators.blocks import softmax_at
+from kl_companion.estimators.extremes import far_entries
 
 _REACHES = (40.0, 20.0, 10.0, 5.0)  # |z| up to which the formula may be allowed
 _NEGLIGIBLE = 1e-15  # what the tokens below float32's smallest probability may add to a divergence
@@ -228,7 +229,8 @@ def general_rows(d: Divergence, x: torch.Tensor, y: torch.Tensor) -> General:
     """D_f and its gradient by x, for any finite or masked float64 logits [rows, vocab], without scratch.
 
     Every entry is computed from the larger of its two probabilities, so that no power of t overflows where
-    the product does not; tokens that neither can draw in float64 (log-prob below -745) count nothing.
+    the product does not; of tokens that neither can draw in float64 (log-prob below -745) those count nothing
+    whose ratio has no infinite power either.
     """
     p, q = x.softmax(-1), y.softmax(-1)
     no_p, no_q = x.isneginf(), y.isneginf()
@@ -241,8 +243,15 @@ def general_rows(d: Divergence, x: torch.Tensor, y: torch.Tensor) -> General:
     f, t_slope, dual, slope = _masses_and_slopes(d)
     larger = torch.where(above, p, q)
     alive = both & (larger != 0)
-    value = (larger * torch.where(above, dual(high), f(low))).where(alive, 0.0).sum(-1)
+    of_larger = torch.where(above, dual(high), f(low))
+    value = (larger * of_larger).where(alive, 0.0).sum(-1)
     field = (larger * torch.where(above, slope(high), t_slope(low))).where(alive, 0.0)
+    far = both & ~alive & ~of_larger.isfinite()
+    if far.any():  # masses of 0, but a ratio whose power may be larger still
+        log_p, log_q = (a - top + p_top.log() for a, top, p_top in zip((x, y), tops, tops[2:], strict=False))
+        at = log_p[far], log_q[far]
+        value = value + torch.zeros_like(field).masked_scatter(far, far_entries(d, *at)).sum(-1)
+        field = field.masked_scatter(far, far_entries(d, *at, slope=True))
     if d.at_zero.is_finite:
         value = value + float(d.at_zero) * only_q
     if d.at_infinity.is_finite:

@@ -7,21 +7,14 @@ in gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import sympy
 import torch
 
-from kl_companion.checks import check_distribution, check_shape
-from kl_companion.divergences import (
-    DIVERGENCES,
-    Divergence,
-    T,
-    generator_of_log,
-    get_divergence,
-    torch_function,
-)
+from kl_companion.checks import check_distribution, check_shape, refuse_nan
+from kl_companion.divergences import DIVERGENCES, Divergence, generator_of_log, get_divergence
+from kl_companion.estimators.extremes import far_entries
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 
 _MODERATE = 20.0  # log-ratios below which no power of t that stands in a generator overflows float32
@@ -47,28 +40,9 @@ def _inside(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Te
     far = ~((f.detach().abs() < beyond) & (dual.detach().abs() < beyond)) & (u != 0)
     if not far.any():
         return torch.where(u > 0, log_p.exp() * dual, log_q.exp() * f)
-    # where f or its dual is beyond the dtype and the mass perhaps 0: powers and masses in one exponent
+    # where f or its dual is beyond the dtype and the mass perhaps 0
     near = _inside(d, log_p.masked_fill(far, 0.0), log_q.masked_fill(far, 0.0))
-    apart = sum(
-        (rest(torch.where(far, u, 1.0)) * ((1 - k) * log_q + k * log_p).masked_fill(~far, 0.0).exp())
-        for k, rest in _terms(d)
-    )
-    return torch.where(far, apart, near)
-
-
-@cache
-def _terms(d: Divergence) -> list[tuple[float, Callable[[torch.Tensor], torch.Tensor]]]:
-    """f(t) as a sum of t^k times what grows slower, a function of log t: the k and the functions."""
-    u = sympy.Symbol("u", real=True)
-    found = []
-    for term in sympy.Add.make_args(sympy.expand(sympy.powsimp(sympy.expand(d.f.subs(T, sympy.exp(u)))))):
-        power, rest = sympy.S.Zero, sympy.S.One
-        for factor in sympy.Mul.make_args(term):
-            if isinstance(factor, sympy.exp):
-                power, factor = power + factor.exp.coeff(u), sympy.exp(factor.exp - factor.exp.coeff(u) * u)
-            rest = rest * factor
-        found.append((float(power), torch_function(rest, u)))
-    return found
+    return near.masked_scatter(far, far_entries(d, log_p[far], log_q[far]))
 
 
 def f_divergence(
@@ -102,18 +76,18 @@ def sum_of_entries(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> t
     Entries may be -inf. An empty axis sums to 0.
 
     Raises:
-        ValueError: the sum is infinite.
+        ValueError: the sum is infinite by a mask, or its entries overflow so that it would be NaN.
     """
     no_p, no_q = log_p.isneginf(), log_q.isneginf()
     if not (no_p.any() or no_q.any()):
-        return _inside(d, log_p, log_q).sum(-1)
+        return refuse_nan(d.name, _inside(d, log_p, log_q).sum(-1))
     _check_support(d, no_p & ~no_q, d.at_zero, "the reference has probability where the policy has none")
     _check_support(d, no_q & ~no_p, d.at_infinity, "the policy has probability where the reference has none")
     both = ~no_p & ~no_q
     inside = _inside(d, log_p.where(both, 0.0), log_q.where(both, 0.0)).where(both, 0.0).sum(-1)
     only_q = log_q.exp().where(no_p & ~no_q, 0.0).sum(-1)
     only_p = log_p.exp().where(no_q & ~no_p, 0.0).sum(-1)
-    return inside + _edge(d.at_zero, only_q) + _edge(d.at_infinity, only_p)
+    return refuse_nan(d.name, inside + _edge(d.at_zero, only_q) + _edge(d.at_infinity, only_p))
 
 
 def _edge(cost: sympy.Expr, mass: torch.Tensor) -> torch.Tensor:

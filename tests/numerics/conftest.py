@@ -27,7 +27,7 @@ def counted(function: Callable[..., Any], tried: list[int]) -> Callable[..., Any
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: Any) -> Iterator[None]:
-    """Append a line of JSON to the file that the variable names: the test, its examples, whether it failed."""
+    """Append a line of JSON to the file that the variable names: test, examples, whether it failed."""
     path = os.environ.get(VARIABLE)
     if path is None:
         return (yield)

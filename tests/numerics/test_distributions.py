@@ -87,9 +87,9 @@ def check(name: str, call: Any, inputs: list[torch.Tensor], wanted: Between | No
     try:
         value = call(*leaves)
     except ValueError as error:
-        assert wanted.overflows, (error, wanted)
-        assert re.search(beyond, str(error)), error
-        return
+        if wanted.overflows and re.search(beyond, str(error)):
+            return
+        raise
     assert wanted.holds(value.item()), (value.item(), wanted)
     slopes = torch.autograd.grad(value, leaves, allow_unused=True)
     assert not any(s.isnan().any() for s in slopes if s is not None), slopes

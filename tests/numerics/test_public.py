@@ -261,8 +261,7 @@ def check(call: Callable[[Draw], Any], data: Any) -> None:
     d = Draw(data)
     try:
         result = call(d)
-    except ValueError as error:
-        assert len(str(error)) > 20, error
+    except ValueError:
         return
     found = list(numbers(result))
     assert not [x for x in found if x.isnan().any()], result

@@ -10,17 +10,30 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import torch
 
+LONGEST_LIST = 240  # characters; a longer list of names is cut to the nearest
+NEAREST = 6
+
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
-    """The error for a name that is not registered; it lists the known ones and offers the nearest."""
+    """The error for a name that is not registered; it lists the known ones and offers the nearest.
+
+    Where there are many, those that resemble the name are listed, and the others counted.
+    """
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), names, n=NEAREST, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names)}")
+    listed = ", ".join(names)
+    if len(listed) > LONGEST_LIST:
+        some = sorted(difflib.get_close_matches(str(name), names, n=NEAREST, cutoff=0.0))
+        listed = f"{', '.join(some)} and {len(names) - len(some)} others"
+    if not isinstance(name, str):
+        return ValueError(f"{kind} is {described(name)}, expected a name. Known: {listed}")
+    return ValueError(f"unknown {kind} {name!r}.{hint} Known: {listed}")
 
 
 def look_up(
@@ -29,8 +42,10 @@ def look_up(
     """The entry ``name`` of a registry, or the member of a family: ``"k_lambda(0.5)"``.
 
     Raises:
-        ValueError: neither; the known names are listed and the nearest is offered.
+        ValueError: neither, or no text at all; the known names are listed and the nearest is offered.
     """
+    if not isinstance(name, str):
+        raise unknown_name(kind, name, [*known, *(f"{f}(...)" for f in families)])
     if name in known:
         return known[name]
     family, _, rest = name.partition("(")
@@ -45,6 +60,26 @@ def number(name: str, text: str) -> float:
         return float(Fraction(text))
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{name} has the parameter {text!r}, expected a number") from error
+
+
+def check_number(name: str, x: object) -> None:
+    """Raise ValueError unless ``x`` is one real number: Python's, NumPy's or SymPy's, not a truth value."""
+    if isinstance(x, bool) or not (isinstance(x, Real) or getattr(x, "is_real", False) is True):
+        raise ValueError(f"{name} is {described(x)}, expected a number")
+
+
+def check_clip(clip: object) -> None:
+    """Raise ValueError unless ``clip`` is a pair (lowest, highest) with 0 <= lowest <= highest."""
+    pair = isinstance(clip, tuple | list) and len(clip) == 2
+    if not pair or not (0 <= clip[0] <= clip[1] and clip[0] < math.inf):  # type: ignore[index]
+        raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
+
+
+def described(x: object) -> str:
+    """A value that was got, short enough for a message: numbers and texts themselves, else the type."""
+    if isinstance(x, torch.Tensor):
+        return f"a Tensor of shape {list(x.shape)}"
+    return repr(x)[:40] if x is None or isinstance(x, str | bool | int | float) else f"a {type(x).__name__}"
 
 
 def check_choice(kind: str, value: object, allowed: Iterable[str]) -> None:
@@ -123,15 +158,21 @@ def refuse_nan(name: str, result: torch.Tensor, **parts: torch.Tensor) -> torch.
 
 
 def check_shape(name: str, x: torch.Tensor, wanted: torch.Size | tuple[int, ...], like: str) -> None:
-    """Raise ValueError unless ``x`` has the shape ``wanted``; ``like`` says whose shape that is."""
+    """Raise ValueError unless ``x`` is a tensor of the shape ``wanted``; ``like`` says whose that is."""
+    check_tensor(name, x)
     if tuple(x.shape) != tuple(wanted):
         raise ValueError(f"{name} has shape {list(x.shape)}, expected {list(wanted)} like {like}")
 
 
+def check_tensor(name: str, x: torch.Tensor) -> None:
+    """Raise ValueError unless ``x`` is a tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{name} is {described(x)}, expected a torch.Tensor")
+
+
 def check_floating(name: str, x: torch.Tensor) -> None:
     """Raise ValueError unless ``x`` is a floating-point tensor."""
-    if not isinstance(x, torch.Tensor):
-        raise ValueError(f"{name} is a {type(x).__name__}, expected a torch.Tensor")
+    check_tensor(name, x)
     if not x.is_floating_point():
         raise ValueError(f"{name} has dtype {x.dtype}, expected floating point")
 

@@ -119,7 +119,8 @@ def load_function(target: str) -> Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the reader's own code: whatever it raises is the answer
-        raise ValueError(f"importing {path_text} failed with {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"importing {path_text} failed with {said}, expected a file that runs") from error
     finally:
         sys.path.pop(0)
     functions = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == label]
@@ -157,6 +158,8 @@ def run_audit(args: argparse.Namespace) -> int:
             scale=args.scale,
             progress=_progress(quiet=args.quiet),
         )
+    if args.loss.endswith(".py"):
+        raise ValueError(f"{args.loss!r} names no function, expected {args.loss}:function")
     loss = load_function(args.loss) if ".py:" in args.loss else args.loss
     found = audit(
         loss,
@@ -253,9 +256,18 @@ def announce(names: Sequence[str], args: argparse.Namespace, jobs: int | None) -
         print(f"  {line}", file=sys.stderr, flush=True)
 
 
-def _file_of(args: argparse.Namespace) -> str:
-    """The reader's file, if a loss in a file is audited."""
-    return str(getattr(args, "loss", "")).rpartition(":")[0]
+def _of_the_reader(error: Exception, args: argparse.Namespace) -> str:
+    """What was raised; where the reader's own loss did, its name and the line."""
+    path, _, name = str(getattr(args, "loss", "")).rpartition(":")
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if path and Path(frame.filename).resolve() == Path(path).resolve()
+    ]
+    if not theirs:
+        return f"{type(error).__name__}: {error}"
+    said = f"{name} raised {type(error).__name__} at {path}:{theirs[-1].lineno}"
+    return f"{said}: {error}; expected a loss that runs on a Rollout"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -308,9 +320,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; an option that the verb does not have is refused with those that it has."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest:
+        (verbs,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+        verb = verbs.choices[args.verb]
+        known = [option for action in verb._actions for option in action.option_strings]
+        what = "option" if rest[0].startswith("-") else "argument"
+        verb.error(str(unknown_name(what, rest[0], known)))
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run."""
-    args = _parser().parse_args(argv)
+    args = _parsed(argv)
     try:
         if args.verb == "list":
             return list_names(args.topic)
@@ -320,9 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
         print(f"kl-companion: {error}", file=sys.stderr)
     except Exception as error:  # the reader's loss or a table's notebook: say what and where, not our stack
-        theirs = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == _file_of(args)]
-        where = f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
-        print(f"kl-companion: {type(error).__name__}{where}: {error}", file=sys.stderr)
+        print(f"kl-companion: {_of_the_reader(error, args)}", file=sys.stderr)
     return 2
 
 

@@ -17,8 +17,9 @@ import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
-from kl_companion.checks import look_up, number
+from kl_companion.checks import check_number, look_up, number
 
+SUPPORT = "expected one support, or a divergence that is finite without it"  # in messages of several floors
 T = sympy.Symbol("t", positive=True)
 W = sympy.Symbol("w", positive=True)
 _U = sympy.Symbol("u", real=True)
@@ -138,7 +139,10 @@ def _check_generator(name: str, f: sympy.Expr, derivative: sympy.Expr) -> None:
     steps = [b - a for a, b in itertools.pairwise(slopes)]
     if min(steps) < -1e-12 * max(map(abs, slopes)):
         at = points[steps.index(min(steps))]
-        raise ValueError(f"f of {name!r} is not convex: f' falls between t = {at} and t = {2 * at}")
+        raise ValueError(
+            f"f of {name!r} is not convex: f' falls between t = {at} and t = {2 * at}, expected a slope that "
+            "never falls"
+        )
 
 
 def make_divergence(
@@ -183,7 +187,8 @@ def register_divergence(
     """
     divergence = make_divergence(name, f, source=source, derivative=derivative)
     if name in DIVERGENCES and DIVERGENCES[name].f != divergence.f:
-        raise ValueError(f"divergence {name!r} is registered already, as f = {DIVERGENCES[name].f}")
+        taken = DIVERGENCES[name].f
+        raise ValueError(f"divergence {name!r} is registered already, as f = {taken}: expected a new name")
     DIVERGENCES[name] = divergence
     return divergence
 
@@ -193,7 +198,11 @@ def amari_alpha(alpha: float | sympy.Rational) -> Divergence:
     """Amari's alpha-divergence, f = 4/(1 - alpha^2) (1 - t^((1 + alpha)/2)), normalized (emapg2026, table 6).
 
     Its limits alpha -> 1 and alpha -> -1 are reverse and forward KL. Curvature 1 for every alpha.
+
+    Raises:
+        ValueError: alpha is no number.
     """
+    check_number("alpha", alpha)
     a = sympy.nsimplify(alpha)
     if a == 1 or a == -1:
         return DIVERGENCES["reverse_kl" if a == 1 else "forward_kl"]
@@ -207,7 +216,11 @@ def power_divergence(a: float | sympy.Rational) -> Divergence:
 
     ``power_divergence(a)`` is ``amari_alpha(2 a - 1)``; its limits a -> 1 and a -> 0 are reverse and
     forward KL.
+
+    Raises:
+        ValueError: the exponent is no number.
     """
+    check_number("the exponent", a)
     e = sympy.nsimplify(a)
     if e == 0 or e == 1:
         return DIVERGENCES["reverse_kl" if e == 1 else "forward_kl"]

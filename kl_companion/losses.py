@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from kl_companion.checks import check_choice, check_finite, check_scalar, refuse_nan
+from kl_companion.checks import check_choice, check_finite, check_scalar, check_tensor, refuse_nan
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.rollout import (
     Aggregate,
@@ -15,6 +15,7 @@ from kl_companion.rollout import (
     Rollout,
     Scope,
     aggregate,
+    check_rollout,
     importance_ratio,
     masked,
     per_token,
@@ -79,6 +80,7 @@ def _weighted(
     credit: float | None,
 ) -> torch.Tensor:
     """The estimate times its ratio: [batch, seq], or [batch] at level "sequence"; choices are checked."""
+    check_rollout(rollout)
     check_choice("level", level, LEVELS)
     check_choice("ratio", ratio, RATIOS)
     check_aggregate(how, length)
@@ -210,6 +212,7 @@ def policy_gradient_loss(
         ValueError: advantages of another shape or not finite (of tokens: under the mask), or products that
             overflow so that the loss would be NaN.
     """
+    check_tensor("advantages", advantages)
     a = advantages.detach()
     if a.shape not in (rollout.logp.shape, rollout.logp.shape[:1]):
         raise ValueError(

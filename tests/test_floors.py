@@ -34,6 +34,7 @@ FLOORS = {
     "explorer": 7,
     "cli": 8,
     "__main__": 8,
+    "refusals": 9,
 }
 HEAVY = ("torch", "sympy", "matplotlib", "numpy", "pandas")
 
@@ -161,7 +162,9 @@ def test_oracles_share_no_code():
                 found.add("." * node.level + (node.module or "").split(".")[0])
             elif isinstance(node, ast.Name):
                 assert node.id not in ("__import__", "exec", "eval"), path.name
-        assert found <= {"torch", "math", "itertools", "mpmath", "collections", "__future__"}, f"{path.name} imports {sorted(found)}"
+        assert found <= {"torch", "math", "itertools", "mpmath", "collections", "__future__"}, (
+            f"{path.name} imports {sorted(found)}"
+        )
 
 
 def test_importing_the_package_is_light():

@@ -154,13 +154,15 @@ def audit(
         progress: Called with a line of text per condition.
 
     Raises:
-        ValueError: unknown names, a loss that returns no scalar, is NaN or has no gradient, a scale
-            that is not positive, or too many evaluations.
+        ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
+            scale that is not positive, or too many evaluations.
     """
     loss_fn = as_loss(loss, placement, level)
     wanted = None if want is None else wanted_objectives(want)
     if scale is not None and not scale > 0:
         raise ValueError(f"scale is {scale}, expected a positive number")
+    if problems is not None and not len(problems):
+        raise ValueError("problems is an empty list, expected at least one Problem, or None")
     if max_terms < 1:
         raise ValueError(f"max_terms is {max_terms}, expected at least 1")
     name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", "the loss"))

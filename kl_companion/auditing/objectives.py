@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.checks import described
 from kl_companion.divergences import DIVERGENCES, Divergence
 from kl_companion.estimators.vocabulary import f_divergence
 from kl_companion.rollout import Rollout
@@ -68,12 +69,14 @@ def register_objective(
     """Register a scalar of an enumerated rollout as the objective ``name`` and return it untouched.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken, or what is registered is no function.
     """
 
     def decorate(fn: Scalar) -> Scalar:
+        if not callable(fn):
+            raise ValueError(f"the objective {name!r} is {described(fn)}, expected a function of a Rollout")
         if name in OBJECTIVES and OBJECTIVES[name].words != words:
-            raise ValueError(f"objective {name!r} is registered already")
+            raise ValueError(f"objective {name!r} is registered already, expected a new name")
         OBJECTIVES[name] = Objective(
             name, fn, words, source, regularizer, off_policy_only, lengths_only, heads_only
         )

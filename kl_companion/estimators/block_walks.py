@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.divergences import Divergence
+from kl_companion.divergences import SUPPORT, Divergence
 from kl_companion.estimators.blocks import PLAIN, Head, blocks, exact_dtype, rows_per_block
 from kl_companion.estimators.row_kernels import (
     center_rows,
@@ -217,7 +217,7 @@ def _check_support(
             row, token = where.nonzero()[0].tolist()
             raise ValueError(
                 f"{d.name} is infinite at {[*place(start + row), token]}: the {who} has probability "
-                f"where the {other} has none"
+                f"where the {other} has none, {SUPPORT}"
             )
 
 

@@ -65,7 +65,9 @@ def register_estimator(
             fn.__module__,
             fn.__qualname__,
         ):
-            raise ValueError(f"estimator {name!r} is registered already, by {taken.fn.__module__}")
+            raise ValueError(
+                f"estimator {name!r} is registered already, by {taken.fn.__module__}: expected a new name"
+            )
         ESTIMATORS[name] = Estimator(name, fn, target, inputs, source)
         return fn
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 import sympy
 import torch
 
-from kl_companion.checks import check_choice, number
+from kl_companion.checks import check_choice, check_floating, check_number, check_shape, number
 from kl_companion.divergences import Divergence, T, get_divergence, stable_generator, stable_slope
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 from kl_companion.ops import Array, exp, expm1, score_ratio, stop_gradient
@@ -34,8 +34,13 @@ def split_form(text: str) -> tuple[str, Form]:
     return (first.strip(), cast(Form, last.strip())) if comma else (text.strip(), "bregman")
 
 
-def _check_finite(logp: torch.Tensor, ref_logp: torch.Tensor) -> None:
-    """Raise ValueError where a log-prob is NaN or infinite, or the log-ratio too large for its dtype."""
+def _check_samples(logp: Any, ref_logp: Any) -> None:
+    """Refuse what is neither two tensors of one shape, finite like their difference, nor two symbols."""
+    if isinstance(logp, sympy.Expr) and isinstance(ref_logp, sympy.Expr):
+        return
+    check_floating("logp", logp)
+    check_floating("ref_logp", ref_logp)
+    check_shape("ref_logp", ref_logp, logp.shape, "logp")  # two shapes may broadcast
     log_w = (ref_logp - logp).detach()
     if torch.compiler.is_compiling() or log_w.isfinite().all():  # a graph cannot stop half-way
         return
@@ -53,12 +58,11 @@ def _check_finite(logp: torch.Tensor, ref_logp: torch.Tensor) -> None:
 
 
 def of_samples(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The same function of (logp, ref_logp), which refuses tensors that are not finite with a ValueError."""
+    """The same function of (logp, ref_logp), which refuses with a ValueError what is no pair of samples."""
 
     @wraps(fn)
     def checked(logp: Array, ref_logp: Array) -> Array:
-        if isinstance(logp, torch.Tensor):
-            _check_finite(logp, ref_logp)
+        _check_samples(logp, ref_logp)
         return cast(Array, fn(logp, ref_logp))
 
     return checked
@@ -123,8 +127,12 @@ def k5(logp: Array, ref_logp: Array) -> Array:
 def k_lambda(lam: float) -> Callable[[Any, Any], Any]:
     """log(1/w) + lam (w - 1): k1 at 0, k3 at 1; an unbiased value of reverse KL for every ``lam``.
 
+    Raises:
+        ValueError: ``lam`` is no number.
+
     Source: tang2025pitfalls, section 3 (after schulman2020).
     """
+    check_number("lam", lam)
     factor = sympy.nsimplify(lam)
 
     @of_samples
@@ -165,8 +173,7 @@ def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callab
 
 
 def _kf_plus_plus_of(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
-    if isinstance(logp, torch.Tensor):
-        _check_finite(logp, ref_logp)
+    _check_samples(logp, ref_logp)
     log_w = ref_logp - logp
     if isinstance(log_w, sympy.Expr):
         value = of_value.dual.subs(T, exp(log_w))

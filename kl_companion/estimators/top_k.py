@@ -26,6 +26,7 @@ from kl_companion.checks import (
     check_log_probabilities,
     check_no_nan,
     check_shape,
+    check_tensor,
 )
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator
@@ -49,8 +50,8 @@ class TopK:
         tail: False leaves the tail out (the truncated divergence).
 
     Raises:
-        ValueError: an unknown form or ``head_from``, not exactly one of ``k`` and ``indices``, or a
-            negative k.
+        ValueError: a name instead of a divergence, an unknown form or ``head_from``, not exactly one of
+            ``k`` and ``indices``, or a negative k.
     """
 
     divergence: Divergence
@@ -61,6 +62,10 @@ class TopK:
     tail: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.divergence, Divergence):
+            raise ValueError(
+                f"divergence is {self.divergence!r}, expected a Divergence: get_divergence(name) gives one"
+            )
         check_choice("form", self.form, FORMS)
         check_choice("head_from", self.head_from, HEADS)
         if (self.k is None) == (self.indices is None):
@@ -121,7 +126,10 @@ class TopK:
         if tail_weight is not None:
             check_shape("tail_weight", tail_weight, outside.shape, "tokens [...]")
             if not (tail_weight >= 0).all():
-                raise ValueError("tail_weight is negative or NaN somewhere, expected pi/mu, clipped or not")
+                got = tail_weight[~(tail_weight >= 0)][0].item()
+                raise ValueError(
+                    f"tail_weight is negative or NaN somewhere ({got:g}), expected pi/mu, clipped or not"
+                )
         if not self.tail:
             return head
         check_log_probabilities("logp_all of the sampled tokens", logp, outside)
@@ -140,6 +148,7 @@ class TopK:
         behavior_logp_all: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The estimate, [...]; arguments and errors as `top_k_f_divergence`."""
+        check_tensor("logp_all", logp_all)
         check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
         check_distribution("logp_all", logp_all)
         check_distribution("ref_logp_all", ref_logp_all)
@@ -315,6 +324,7 @@ def truncated_f_divergence(
     Source: emapg2026, section 5.3 and eq (120).
     """
     choices = TopK(get_divergence(divergence), k, indices, head_from, form, tail=False)
+    check_tensor("logp_all", logp_all)
     nobody = torch.zeros(logp_all.shape[:-1], dtype=torch.int64, device=logp_all.device)
     return choices(logp_all, ref_logp_all, nobody, behavior_logp_all=behavior_logp_all)
 

@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from kl_companion.checks import check_distribution, check_shape, refuse_nan
-from kl_companion.divergences import DIVERGENCES, Divergence, generator_of_log, get_divergence
+from kl_companion.divergences import DIVERGENCES, SUPPORT, Divergence, generator_of_log, get_divergence
 from kl_companion.estimators.extremes import far_entries
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 
@@ -23,7 +23,7 @@ _MODERATE = 20.0  # log-ratios below which no power of t that stands in a genera
 def _check_support(d: Divergence, dead: torch.Tensor, cost: sympy.Expr, text: str) -> None:
     """Refuse an infinite divergence, by name and place, instead of returning inf and NaN gradients."""
     if cost in (sympy.oo, sympy.zoo) and dead.any():
-        raise ValueError(f"{d.name} is infinite at {dead.nonzero()[0].tolist()}: {text}")
+        raise ValueError(f"{d.name} is infinite at {dead.nonzero()[0].tolist()}: {text}, {SUPPORT}")
 
 
 def _inside(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
@@ -64,8 +64,8 @@ def f_divergence(
     Source: emapg2026, eq (109).
     """
     d = get_divergence(divergence)
-    check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
     check_distribution("logp_all", logp_all)
+    check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
     check_distribution("ref_logp_all", ref_logp_all)
     return sum_of_entries(d, logp_all, ref_logp_all)
 

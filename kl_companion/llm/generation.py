@@ -237,7 +237,9 @@ class _Run:
         present = chosen if self.forced is None else torch.stack(self.present, -1)
         logp = torch.stack(self.logp, -1).masked_fill(~chosen, 0.0)
         if logp.isnan().any():
-            raise ValueError("the model's logits are NaN: its weights or its dtype are broken")
+            raise ValueError(
+                "the model's logits are NaN, expected numbers: its weights or its dtype are broken"
+            )
         ended = ~self.alive  # by end-of-sequence
         rows, lengths = tokens.tolist(), (present.sum(-1) - ended.long()).tolist()
         whole = _decode(self.lm, self.task, [row[:k] for row, k in zip(rows, lengths, strict=True)])
@@ -350,5 +352,6 @@ def _check_context(
     if context is not None and count + room > context:
         raise ValueError(
             f"the prompt {examples[longest].prompt[:40]!r} of example {longest} has {count} tokens, which "
-            f"with {room} for the completion is more than the model's context of {context}"
+            f"with {room} for the completion is more than the model's context of {context}; "
+            f"expected at most {context - room}"
         )

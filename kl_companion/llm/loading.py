@@ -20,22 +20,26 @@ def device_named(device: str) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"device {device!r} is not available here: {first_line(error)}") from None
+        there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        raise ValueError(
+            f"device {device!r} is not available here, expected one of {', '.join(there)}"
+        ) from error
     return place
 
 
 def check_folder(folder: Path) -> None:
     """Raise ValueError unless a folder holds a configuration and weights in safetensors."""
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no config.json: it is not a model that save_pretrained wrote")
+        raise ValueError(f"{folder} holds no config.json, expected a model that save_pretrained wrote")
     if any(folder.glob("*.safetensors")):
         return
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         raise ValueError(
-            f"{folder} holds its weights as a pickle only ({pickles[0]}), which may run code when "
-            "it is read. If you trust it, convert it once: AutoModelForCausalLM.from_pretrained(folder, "
-            "use_safetensors=False).save_pretrained(folder) writes safetensors"
+            f"{folder} holds its weights as a pickle only ({pickles[0]}), expected safetensors: a pickle "
+            "may run code when it is read. If you trust it, convert it once: "
+            "AutoModelForCausalLM.from_pretrained(folder, use_safetensors=False).save_pretrained(folder) "
+            "writes safetensors"
         )
     raise ValueError(f"{folder} holds no weights: expected *.safetensors")
 
@@ -50,7 +54,9 @@ def load_tokenizer(transformers: Any, name: str, trust_remote_code: bool) -> Any
         tokenizer = kind.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         if Path(name).is_dir():
-            raise ValueError(f"{name} holds no tokenizer that can be read: {first_line(error)}") from error
+            raise ValueError(
+                f"{name} holds no tokenizer that can be read, expected tokenizer.json: {first_line(error)}"
+            ) from error
         raise ValueError(
             f"{name!r} is no folder here, and no model with a tokenizer that the hub has or that was "
             f"downloaded before: {first_line(error)}"

@@ -77,7 +77,9 @@ def tiny_model(
         ImportError: the extra `llm` is not installed.
     """
     if min(hidden, layers, heads, kv_heads, context) < 1:
-        raise ValueError("hidden, layers, heads, kv_heads and context must be at least 1")
+        sizes = {"hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads, "context": context}
+        low = min(sizes, key=lambda name: sizes[name])
+        raise ValueError(f"{low} is {sizes[low]}, expected hidden, layers, heads, kv_heads, context from 1")
     if hidden % (2 * heads):
         raise ValueError(f"hidden is {hidden}, expected a multiple of 2 * heads = {2 * heads}")
     if heads % kv_heads:
@@ -132,7 +134,7 @@ def load_model(
         check_folder(folder)
         name = str(folder)
     elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ValueError(f"no such folder: {name!r}")
+        raise ValueError(f"no such folder: {name!r}, expected one that save_pretrained wrote")
     transformers, damaged = llm_extra("transformers"), llm_extra("safetensors").SafetensorError
     with quiet():
         tokenizer = load_tokenizer(transformers, name, trust_remote_code)

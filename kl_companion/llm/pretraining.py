@@ -147,7 +147,9 @@ def pretrained(
     sizes: dict[str, Any] = dict(size or {})
     known = set(inspect.signature(tiny_model).parameters) - {"tokenizer", "seed", "dtype"}
     if not sizes.keys() <= known:
-        raise ValueError(f"size has {sorted(sizes.keys() - known)}, known: {', '.join(sorted(known))}")
+        raise ValueError(
+            f"size has {sorted(sizes.keys() - known)}, expected some of: {', '.join(sorted(known))}"
+        )
     training: dict[str, Any] = {
         "steps": steps,
         "seed": seed,

@@ -155,8 +155,8 @@ class Settings:
             raise ValueError(f"estimator={self.estimator!r} got k=None, expected the size of its head")
         if not top_k and (self.k is not None or self.form != "bregman"):
             raise ValueError(
-                f"estimator={self.estimator!r} got k={self.k}, form={self.form!r}: these two are for "
-                f"{' and '.join(TOP_K)}"
+                f"estimator={self.estimator!r} got k={self.k}, form={self.form!r}, expected None and "
+                f"'bregman': they are for {' and '.join(TOP_K)}"
             )
         needs = self.entry.inputs
         if self.level == "sequence" and self.placement != "reward" and needs != "sampled":
@@ -171,7 +171,10 @@ class Settings:
                 raise ValueError("importance_clip got importance=None, expected the scope of the ratio")
             object.__setattr__(self, "importance_clip", self._pair("importance_clip", self.importance_clip))
         if self.importance is not None and self.placement == "reward":
-            raise ValueError("importance is for a KL in the loss: a cost in the reward is not differentiated")
+            raise ValueError(
+                f"importance={self.importance!r} got placement='reward', expected None: importance is for a "
+                "KL in the loss, a cost in the reward is not differentiated"
+            )
         if self.placement == "both" and self.level != "token":
             raise ValueError("placement='both' got level='sequence', expected 'token': it credits tokens")
         costs = self.placement != "loss" and self.level == "token"

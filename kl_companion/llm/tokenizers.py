@@ -86,6 +86,6 @@ def _unknown_character(tokenizer: Any, texts: list[str]) -> ValueError:
             if ids is None or (tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids[0]):
                 return ValueError(
                     f"the tokenizer does not know the character {character!r} in {text[:40]!r}; "
-                    f"its vocabulary has {len(tokenizer)} tokens"
+                    f"expected characters among its {len(tokenizer)} tokens"
                 )
     return ValueError(f"the tokenizer does not know a part of {texts[0][:40]!r}")

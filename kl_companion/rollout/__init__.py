@@ -1,7 +1,7 @@
 """What a loss may look at, and what it does with it: the batch, its weights, its groups, its tokens."""
 
 from kl_companion.rollout.aggregation import AGGREGATES, Aggregate, aggregate, credit
-from kl_companion.rollout.batch import Rollout, masked, per_token
+from kl_companion.rollout.batch import Rollout, check_rollout, masked, per_token
 from kl_companion.rollout.centering import CENTERINGS, Centering, center, leave_one_out
 from kl_companion.rollout.importance import (
     MISSING,
@@ -24,6 +24,7 @@ __all__ = [
     "Scope",
     "aggregate",
     "center",
+    "check_rollout",
     "credit",
     "importance_ratio",
     "importance_weight",

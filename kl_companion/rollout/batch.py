@@ -35,7 +35,7 @@ class Rollout:
         logits, ref_logits, behavior_logits: [batch, seq, vocab] or None.
 
     Raises:
-        ValueError: shapes that do not agree, a mask row without a token, NaN, a log-prob above 0 or
+        ValueError: shapes or dtypes that do not agree, a mask row without a token, NaN, a log-prob above 0 or
             -inf under the mask. What stands outside the mask is kept, and never used by this package.
     """
 
@@ -54,15 +54,18 @@ class Rollout:
         checks.check_mask(self.completion_mask)
         shape, inside = self.completion_mask.shape, self.completion_mask.bool()
         checks.check_shape("tokens", self.tokens, shape, "completion_mask [batch, seq]")
+        _check_ids(self.tokens)
         for name in ("logp", "ref_logp", "behavior_logp"):
             x = getattr(self, name)
-            if x is not None:
+            if x is not None or name != "behavior_logp":
                 checks.check_shape(name, x, shape, "completion_mask [batch, seq]")
                 checks.check_log_probabilities(name, x, inside)
         for name in ("rewards", "prompt_index"):
             x = getattr(self, name)
             if x is not None:
                 checks.check_shape(name, x, shape[:1], "one per sequence [batch]")
+        if self.prompt_index is not None and self.prompt_index.is_floating_point():
+            raise ValueError(f"prompt_index has dtype {self.prompt_index.dtype}, expected whole numbers")
         if self.rewards is not None and self.rewards.is_floating_point():
             checks.check_no_nan("rewards", self.rewards)
         self._check_logits(shape)
@@ -100,9 +103,12 @@ class Rollout:
         """
         checks.check_mask(completion_mask)
         checks.check_shape("tokens", tokens, completion_mask.shape, "completion_mask [batch, seq]")
+        _check_ids(tokens)
+        checks.check_floating("logits", logits)
         wanted = (*tokens.shape, logits.shape[-1])
         checks.check_shape("logits", logits, wanted, "tokens [batch, seq] with a last axis [vocab]")
         checks.check_shape("ref_logits", ref_logits, logits.shape, "logits [batch, seq, vocab]")
+        checks.check_floating("ref_logits", ref_logits)
         if behavior_logits is not None:
             checks.check_shape("behavior_logits", behavior_logits, logits.shape, "logits [batch, seq, vocab]")
         outside = ((tokens < 0) | (tokens >= logits.shape[-1])) & completion_mask.bool()
@@ -170,6 +176,17 @@ class Rollout:
         return torch.zeros(self.tokens.shape[0], dtype=torch.long, device=self.tokens.device)
 
 
+def _check_ids(tokens: torch.Tensor) -> None:
+    if tokens.dtype != torch.int64:
+        raise ValueError(f"tokens has dtype {tokens.dtype}, expected torch.int64: the sampled ids")
+
+
+def check_rollout(rollout: Rollout) -> None:
+    """Raise ValueError for a dict or a tensor where a `Rollout` is wanted."""
+    if not isinstance(rollout, Rollout):
+        raise ValueError(f"rollout is a {type(rollout).__name__}, expected a kl_companion.Rollout")
+
+
 def _of_sampled(scores: torch.Tensor, index: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
     """Log-probs of the ids ``index`` [batch, seq, 1] from logits [batch, seq, vocab]; [batch, seq]."""
     return clean(scores, completion_mask).log_softmax(-1).gather(-1, index).squeeze(-1)
@@ -197,6 +214,9 @@ def per_token(
     Raises:
         ValueError: unknown name, or whole distributions are needed and the rollout has no logits.
     """
+    check_rollout(rollout)
+    if not isinstance(estimator, str | Estimator) and not callable(estimator):
+        raise ValueError(f"estimator is {checks.described(estimator)}, expected a name or a function")
     sampled = [masked(x, rollout.completion_mask) for x in (rollout.logp, rollout.ref_logp)]
     if not isinstance(estimator, str | Estimator):
         return estimator(*sampled, **options)

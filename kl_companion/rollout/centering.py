@@ -34,6 +34,7 @@ def center(
     """
     checks.check_choice("how", how, CENTERINGS)
     checks.check_scalar("eps", eps, least=0.0)
+    checks.check_tensor("x", x)
     checks.check_shape("prompt_index", prompt_index, x.shape, "x [batch]")
     if x.ndim != 1 or not len(x):
         raise ValueError(f"x has shape {list(x.shape)}, expected [batch] with at least one sequence")

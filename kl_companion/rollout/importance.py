@@ -63,12 +63,6 @@ def _check_support(rollout: Rollout, never: torch.Tensor) -> None:
         )
 
 
-def check_clip(clip: tuple[float, float] | None) -> None:
-    """Raise ValueError unless the clip is None or (lowest, highest) with 0 <= lowest <= highest."""
-    if clip is not None and not (0 <= clip[0] <= clip[1] and clip[0] < math.inf):
-        raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
-
-
 def _ratio(log_ratio: torch.Tensor, clip: tuple[float, float] | None) -> torch.Tensor:
     """Clipped exp of a log-ratio; ValueError where it is infinite and no clip makes it finite."""
     weight = log_ratio.exp()
@@ -109,7 +103,7 @@ def importance_ratio(
 
     Source: wang2025choosing, section 2.1.
     """
-    check_clip(clip)
+    checks.check_clip(clip)
     return _ratio(_log_ratio(rollout, scope, missing), clip)
 
 

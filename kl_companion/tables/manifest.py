@@ -193,7 +193,7 @@ def _notebook(root: Path, value: Any) -> Path:
     if path.is_absolute() or ".." in path.parts or path.suffix != ".ipynb":
         raise ValueError(f"notebook is {value!r}, expected the path of an .ipynb below the project root")
     if not (root / path).is_file():
-        raise ValueError(f"notebook {value!r} does not exist below the project root")
+        raise ValueError(f"notebook {value!r} does not exist, expected a file below the project root")
     return root / path
 
 

@@ -23,14 +23,16 @@ def project_root() -> Path:
     given = os.environ.get(ROOT_VARIABLE)
     if given:
         if not (Path(given) / "tables").is_dir():
-            raise FileNotFoundError(f"{ROOT_VARIABLE} is {given!r}, which holds no folder tables/")
+            raise FileNotFoundError(
+                f"{ROOT_VARIABLE} is {given!r}, which holds no folder tables/, expected one"
+            )
         return Path(given).resolve()
     here = Path.cwd().resolve()
     for folder in (here, *here.parents):
         if (folder / "_toc.yml").is_file() and (folder / "tables").is_dir():
             return folder
     raise FileNotFoundError(
-        f"no folder with _toc.yml and tables/ at or above {here}: "
+        f"no folder with _toc.yml and tables/ at or above {here}, expected one: "
         f"work inside the book's sources, or set {ROOT_VARIABLE} to their folder"
     )
 

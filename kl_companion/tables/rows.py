@@ -44,6 +44,8 @@ def write_rows(out: str | os.PathLike[str] | None, rows: Any) -> None:
     index = [name for name in getattr(getattr(rows, "index", None), "names", []) if name is not None]
     if index:
         raise ValueError(f"the index {index} of the rows would be lost: write rows.reset_index()")
+    if not hasattr(rows, "to_dict") and (not isinstance(rows, Iterable) or isinstance(rows, str | Mapping)):
+        raise ValueError(f"rows is a {type(rows).__name__}, expected a DataFrame or a list of dicts")
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
     if not records:
         raise ValueError("there are no rows, expected at least one")

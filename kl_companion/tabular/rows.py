@@ -218,7 +218,7 @@ def _drawn(
     if infinite.any():
         raise ValueError(
             f"{entry.name} is infinite at {infinite.nonzero()[0].tolist()}: the sampled token has no "
-            "probability under the policy or under the reference"
+            "probability under the policy or under the reference, expected some under both"
         )
     x, c = _with_slope(fn, policy.logp.where(drawn, 0.0), reference.logp.where(drawn, 0.0))
     return x.where(drawn, 0.0), c.where(drawn, 0.0)

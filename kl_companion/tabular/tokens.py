@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kl_companion.checks import check_choice, check_distribution, check_shape
+from kl_companion.checks import check_choice, check_clip, check_distribution, check_shape, check_tensor
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.tabular.draws import Draws, Moments
@@ -19,8 +19,8 @@ from kl_companion.tabular.scores import PLACEMENTS, Placement
 def check_options(placement: Placement, weighted: bool, clip: tuple[float, float] | None) -> None:
     """Raise ValueError for an unknown placement, or a clip out of order or without a weight."""
     check_choice("placement", placement, PLACEMENTS)
-    if clip is not None and not 0 <= clip[0] <= clip[1]:
-        raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
+    if clip is not None:
+        check_clip(clip)
     if clip is not None and not weighted:
         raise ValueError(f"clip={clip} got weighted=False, expected a weight to clip")
 
@@ -43,6 +43,7 @@ def token_statistics(
         ``at(n)`` costs next to nothing for any number of sizes.
     """
     entry = get_estimator(estimator)
+    check_tensor("logp_all", logp_all)
     check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
     logp, ref_logp = logp_all.detach(), ref_logp_all.detach()
     mu = logp if behavior_logp_all is None else behavior_logp_all.detach()

@@ -153,8 +153,8 @@ def bandit(vocab: int = 100, *, seed: int = 0, scale: float = 1.0, off_policy: b
 
     Source: tang2025pitfalls, appendix C.
     """
-    if vocab < 2:
-        raise ValueError(f"vocab is {vocab}, expected at least 2")
+    if not isinstance(vocab, int) or vocab < 2:
+        raise ValueError(f"vocab is {vocab}, expected a whole number, at least 2")
     if not scale >= 0:
         raise ValueError(f"scale is {scale}, expected 0 or more")
     generator = torch.Generator().manual_seed(seed)

@@ -27,7 +27,7 @@ import mpmath
 import sympy
 from sympy.integrals.manualintegrate import manualintegrate
 
-from kl_companion.checks import check_choice
+from kl_companion.checks import check_choice, described
 from kl_companion.divergences import DIVERGENCES, T, W, tidy
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.ops import StopGradient
@@ -44,7 +44,8 @@ def trace(estimator: EstimatorLike) -> sympy.Expr:
     """The estimator applied to symbols: an expression in ``LOGP`` and ``REF_LOGP``.
 
     Raises:
-        ValueError: an unknown name, or an estimator that reads whole distributions.
+        ValueError: an unknown name, an estimator that reads whole distributions, or a function that takes
+            tensors only.
     """
     if isinstance(estimator, str | Estimator):
         entry = get_estimator(estimator)
@@ -53,7 +54,15 @@ def trace(estimator: EstimatorLike) -> sympy.Expr:
                 f"{entry.name!r} reads whole distributions; a derivation needs a sampled estimator"
             )
         estimator = entry.fn
-    return sympy.sympify(estimator(LOGP, REF_LOGP))
+    if not callable(estimator):
+        raise ValueError(f"estimator is {described(estimator)}, expected a name or a function")
+    try:
+        return sympy.sympify(estimator(LOGP, REF_LOGP))
+    except TypeError as error:  # what functions of torch say of a symbol
+        name = getattr(estimator, "__name__", "the function")
+        raise ValueError(
+            f"{name} does not take the symbols ({error}), expected one that is written with kl_companion.ops"
+        ) from error
 
 
 def in_ratio(expr: sympy.Expr) -> sympy.Expr:
@@ -91,17 +100,23 @@ def gradient_weight(estimator: EstimatorLike, placement: Placement = "loss") -> 
     return path if placement == "loss" else tidy(path + in_ratio(expr))
 
 
+def _check_symbol(name: str, expr: sympy.Expr, symbol: sympy.Symbol) -> None:
+    """Raise ValueError for a text, or an expression in another symbol: a symbol of that name is another."""
+    if isinstance(expr, str):
+        raise ValueError(f"{name} is the text {expr!r}, expected an expression in {symbol}")
+    if others := sympy.sympify(expr).free_symbols - {symbol}:
+        said = sorted(map(str, others))
+        raise ValueError(f"{name} has the symbols {said}, expected only {symbol} ({str(symbol).upper()})")
+
+
 def implied_slope(weight: sympy.Expr) -> sympy.Expr:
     """f'(t) = h(1/t) - h(1): the slope of the divergence that the weight h descends.
 
     Raises:
         ValueError: the weight has symbols other than ``W``.
     """
+    _check_symbol("the weight", weight, W)
     weight = sympy.sympify(weight)
-    if weight.free_symbols - {W}:
-        raise ValueError(
-            f"the weight {weight} has the symbols {weight.free_symbols - {W}}, expected only w (W)"
-        )
     if weight.has(sympy.sign, sympy.Abs):
         return (weight - weight.subs(W, 1)).subs(W, 1 / T)
     return sympy.expand_log(sympy.simplify((weight - weight.subs(W, 1)).subs(W, 1 / T)), force=True)
@@ -177,7 +192,12 @@ def same_weight(a: sympy.Expr, b: sympy.Expr) -> bool:
     """Whether two gradient weights differ by a constant only, hence agree in expectation.
 
     On a masked set (a top-k tail) constants do not vanish: this is equality over the whole vocabulary.
+
+    Raises:
+        ValueError: a weight has symbols other than ``W``.
     """
+    for weight in (a, b):
+        _check_symbol("the weight", weight, W)
     difference = sympy.sympify(a) - sympy.sympify(b)
     return vanishes(difference - difference.subs(W, 2))
 
@@ -205,7 +225,13 @@ def match_divergence(f: sympy.Expr, *, max_terms: int = 2) -> dict[str, sympy.Ex
 
     Returns:
         ``{name: coefficient}``: empty for zero, the first shortest match, None when there is none.
+
+    Raises:
+        ValueError: f has symbols other than ``T``, or ``max_terms`` is below 1.
     """
+    _check_symbol("f", f, T)
+    if max_terms < 1:
+        raise ValueError(f"max_terms is {max_terms}, expected at least 1")
     return match_slope(sympy.diff(sympy.sympify(f), T), max_terms=max_terms)
 
 

@@ -23,6 +23,7 @@ import torch
 from kl_companion.checks import check_choice, check_distribution, check_scalar
 from kl_companion.divergences import Divergence, T, W, get_divergence
 from kl_companion.estimators.sampled import FORMS, Form, kf_plus_plus
+from kl_companion.estimators.top_k import checked_head
 from kl_companion.theory.calculus import LOGP, gradient_weight, in_ratio, trace, value, vanishes
 
 Entry = Callable[[Any, Any], Any]
@@ -117,11 +118,13 @@ def mass_penalty_optimum(
         divergence: ``"reverse_kl"`` or ``"forward_kl"``.
 
     Raises:
-        ValueError: another divergence, more than one row, rows that are not normalized, or a coefficient that
-            is not finite or beside which the dtype rounds the reference away.
+        ValueError: another divergence, more than one row, rows that are not normalized, indices that are no
+            tokens of the vocabulary, each once, or a coefficient that is not finite or beside which the dtype
+            rounds the reference away.
     """
     check_choice("divergence", divergence, ("reverse_kl", "forward_kl"))
     _check_row(ref_logp)
+    checked_head(indices, ref_logp.shape[:-1], len(ref_logp))
     check_scalar("coefficient", coefficient)
     eps = torch.finfo(ref_logp.dtype).eps
     if abs(coefficient) * eps >= 1:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import sympy
 import torch
 
-from kl_companion.checks import check_choice, check_distribution, check_floating
+from kl_companion.checks import check_choice, check_distribution, check_floating, check_number
 from kl_companion.divergences import Divergence, T, get_divergence
 from kl_companion.theory.slopes import Slope, slope_of
 
@@ -176,6 +176,8 @@ def _checked(
     """Rewards and log-reference [..., vocab] and beta [..., 1], broadcast, in float64."""
     check_floating("rewards", rewards)
     check_distribution("ref_logp", ref_logp)
+    if not isinstance(beta, torch.Tensor):
+        check_number("beta", beta)
     scale = torch.as_tensor(beta, dtype=torch.float64)
     if rewards.ndim == 0 or rewards.shape[-1] != ref_logp.shape[-1]:
         raise ValueError(

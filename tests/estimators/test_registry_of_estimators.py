@@ -74,17 +74,19 @@ def test_estimators_by_name():
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("k3_plus", "unknown estimator 'k3_plus'. Did you mean 'k3_plus_plus'? Known: exact_forward_kl"),
+        ("k3_plus", "unknown estimator 'k3_plus'. Did you mean 'k3_plus_plus'? Known: "),
         ("k_lambda", "Did you mean 'k_lambda("),
         ("k_lambda(0.5", "unknown estimator 'k_lambda(0.5'"),
         ("nothing like it", "unknown estimator 'nothing like it'. Known: "),
     ],
 )
-def test_unknown_names_list_the_known(name, wanted):
+def test_unknown_names_list_the_nearest(name, wanted):
     with pytest.raises(ValueError, match=re.escape(wanted)) as caught:
         get_estimator(name)
-    assert all(known in str(caught.value) for known in ESTIMATORS)
-    assert all(f"{family}(...)" in str(caught.value) for family in registry.ESTIMATOR_FAMILIES)
+    listed, others = str(caught.value).partition("Known: ")[2].rsplit(" and ", 1)
+    known = {*ESTIMATORS, *(f"{family}(...)" for family in registry.ESTIMATOR_FAMILIES)}
+    assert set(listed.split(", ")) <= known
+    assert others == f"{len(known) - 6} others"
 
 
 def test_what_importing_the_package_registers():

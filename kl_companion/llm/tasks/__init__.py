@@ -39,7 +39,7 @@ def make_task(name: str, **options: Any) -> Task:
         inspect.signature(make).bind(**options)
     except TypeError as error:
         known = ", ".join(inspect.signature(make).parameters)
-        raise ValueError(f"task {name!r}: {error}; its options are: {known}") from None
+        raise ValueError(f"task {name!r}: {error}, expected some of its options: {known}") from None
     return make(**options)
 
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import torch
 
-from kl_companion.checks import check_choice, check_finite, check_floating, check_scalar
+from kl_companion.checks import check_choice, check_finite, check_floating, check_number, check_scalar
 
 Order = Literal["new", "old"]
 Number = TypeVar("Number", float, torch.Tensor)
@@ -20,6 +20,7 @@ EQUAL = 1e-12  # relative rounding of a = lr * beta * eigenvalue
 
 def check_decay(decay: float) -> None:
     """Raise ValueError unless the decay of the anchor is in [0, 1)."""
+    check_number("decay", decay)
     if not 0 <= decay < 1:
         raise ValueError(f"decay is {decay}, expected 0 or more and less than 1 (1 is an anchor that stays)")
 

@@ -107,8 +107,8 @@ def check_scalar(
     """
     largest = torch.finfo(torch.promote_types(dtype, torch.float32)).max
     if isinstance(value, torch.Tensor):
-        x = value.detach()
-        good = bool(((x.abs() <= largest) & ((x > 0) if positive else (x >= least))).all())
+        entries = value.detach()
+        good = bool(((entries.abs() <= largest) & ((entries > 0) if positive else (entries >= least))).all())
     else:
         try:
             x = float(value)

@@ -36,8 +36,8 @@ def check_folder(folder: Path) -> None:
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         raise ValueError(
-            f"{folder} holds its weights as a pickle only ({pickles[0]}), expected safetensors: a pickle "
-            "may run code when it is read. If you trust it, convert it once: "
+            f"{folder} holds its weights as a pickle only ({pickles[0]}), which may run code when "
+            "it is read; expected safetensors. If you trust it, convert it once: "
             "AutoModelForCausalLM.from_pretrained(folder, use_safetensors=False).save_pretrained(folder) "
             "writes safetensors"
         )

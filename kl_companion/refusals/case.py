@@ -17,7 +17,7 @@ _WANTED = re.compile(
     r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: "
     r"|\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|lower|set|work) "
 )
-_QUOTED = re.compile(r"--\w|'|\"|\[|\d|\btorch\.|=|\.py\b")
+_QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.py\b")
 _KIND = re.compile(
     r"\b(?:a|an) [a-zA-Z]+, expected|\b(?:holds|returned|reads|requires|required|missing|NaN|empty|of its own"
     r"|nothing|neither|no|none|None|not|different|twice|another)\b"

@@ -105,8 +105,9 @@ def _check_symbol(name: str, expr: sympy.Expr, symbol: sympy.Symbol) -> None:
     if isinstance(expr, str):
         raise ValueError(f"{name} is the text {expr!r}, expected an expression in {symbol}")
     if others := sympy.sympify(expr).free_symbols - {symbol}:
-        said = sorted(map(str, others))
-        raise ValueError(f"{name} has the symbols {said}, expected only {symbol} ({str(symbol).upper()})")
+        said = ", ".join(sorted(map(str, others)))
+        wanted = f"{symbol} ({str(symbol).upper()})"
+        raise ValueError(f"{name} {expr} has the symbols {{{said}}}, expected only {wanted}")
 
 
 def implied_slope(weight: sympy.Expr) -> sympy.Expr:

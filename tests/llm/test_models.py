@@ -117,7 +117,7 @@ def test_a_tiny_model_depends_on_its_seed_only(tiny: LanguageModel) -> None:
     [
         ({"hidden": 36}, r"hidden is 36, expected a multiple of 2 \* heads = 8"),
         ({"kv_heads": 3}, "kv_heads is 3, expected a divisor of heads = 4"),
-        ({"layers": 0}, "must be at least 1"),
+        ({"layers": 0}, "expected hidden, layers, heads, kv_heads, context from 1"),
     ],
 )
 def test_sizes_that_make_no_transformer(size: dict[str, int], message: str, tiny: LanguageModel) -> None:

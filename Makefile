@@ -19,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the package: each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help book test tables bench print zip pictures lint clean
+.PHONY: help book test tables bench print zip pictures lint install-check lock audit-dependencies clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
@@ -30,6 +30,9 @@ help:
 	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
 	@echo "make lint      ruff and mypy"
+	@echo "make install-check        build the package, install it into empty environments and use it (15 minutes)"
+	@echo "make lock                 resolve pyproject.toml anew and write requirements.lock"
+	@echo "make audit-dependencies   ask for known vulnerabilities of the pinned packages (needs the network)"
 	@echo "make clean     remove what was built (.venv stays)"
 	@echo
 	@echo "Each of them sets up $(VENV) by itself. TORCH_INDEX=<address> takes torch from another index,"
@@ -65,6 +68,15 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+install-check: $(STAMP)
+	@$(BIN)/python -m tests.installation
+
+lock: $(STAMP)
+	@$(BIN)/python -m tests.installing.lock
+
+audit-dependencies: $(STAMP)
+	@$(BIN)/python -m tests.installing.advisories
 
 clean:
 	rm -rf _build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,68 @@
+"""`make audit-dependencies`: known vulnerabilities of what requirements.lock pins, as pip-audit finds them.
+
+pip-audit is installed into a temporary environment, so it needs the network, as do the advisories that it
+asks the package index for. The exit status is 0 when every pin was looked up and none is vulnerable, 1 when
+one is, and 3 when the question could not be asked for some of them: that is no good news.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKS = ("requirements.lock", "requirements-audit.lock")
+CLEAN, VULNERABLE, NOT_ASKED = 0, 1, 3
+
+
+def verdict(answer: dict) -> tuple[int, list[str]]:
+    """The exit status and the lines to print, from what `pip-audit --format json` writes."""
+    dependencies = answer["dependencies"]
+    skipped = [d["name"] for d in dependencies if "skip_reason" in d]
+    lines = [
+        f"{d['name']} {d['version']}: {v['id']}, fixed in {', '.join(v['fix_versions']) or 'no version yet'}"
+        for d in dependencies
+        for v in d.get("vulns", [])
+    ]
+    asked = len(dependencies) - len(skipped)
+    status = VULNERABLE if lines else NOT_ASKED if skipped or not dependencies else CLEAN
+    lines.append(f"{asked} of {len(dependencies)} packages looked up, {len(lines)} known vulnerabilities")
+    if skipped:
+        lines.append(
+            f"NOT LOOKED UP: {len(skipped)} packages, such as {skipped[0]}: the advisories of the package "
+            "index do not answer here. Nothing is known about these; ask again where pypi.org is reached."
+        )
+    return status, lines
+
+
+def main() -> int:
+    """Ask pip-audit about every lock; the worst answer counts."""
+    statuses = []
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "venv" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
+        if subprocess.run([python, "-m", "pip", "install", "--quiet", "pip-audit"], check=False).returncode:
+            print("NOT LOOKED UP: pip-audit could not be installed; the package index does not answer here.")
+            return NOT_ASKED
+        for name in LOCKS:
+            print(f"==> {name}", flush=True)
+            command = [python, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
+            asked = [*command, "--format", "json", "--requirement", str(ROOT / name)]
+            done = subprocess.run(asked, capture_output=True, text=True, check=False)
+            try:
+                status, lines = verdict(json.loads(done.stdout))
+            except (ValueError, KeyError):
+                status, lines = (
+                    NOT_ASKED,
+                    [f"NOT LOOKED UP: pip-audit gave no answer:\n{done.stderr.strip()}"],
+                )
+            statuses.append(status)
+            print("\n".join(lines), flush=True)
+    return VULNERABLE if VULNERABLE in statuses else max(statuses)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,91 @@
+"""What each extra brings, and what is said where it is missing; it runs where only the package is installed.
+
+Run as a program: `python extras.py FOLDER [EXTRA ...]` asks for what every extra but the named ones brings,
+and prints each answer that is not clear. The folder is empty; a small table is written there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# what the extra brings first of all: where it is there, by whatever way, nothing is missing
+BRINGS = {"book": "yaml", "llm": "transformers", "trl": "trl", "cluster": "distributed"}
+# (extra, what is asked for): nothing in the package needs the extra `test`
+ASKED = [
+    ("book", "from kl_companion import tables; tables.load('toy')"),
+    ("book", "from kl_companion import tables; tables.run('toy')"),
+    ("book", "from kl_companion.plotting import figure; figure(print, alt='An empty plot')"),
+    ("book", "from kl_companion.explorer.page import plots; plots()"),
+    ("llm", "from kl_companion.llm.models import load_model; load_model('nobody/nothing')"),
+    ("llm", "from kl_companion.llm.tokenizers import character_tokenizer; character_tokenizer('ab')"),
+    ("llm", "from kl_companion.llm.checkpoints import save_checkpoint; save_checkpoint('run', 1, {}, {})"),
+    ("llm", "from kl_companion.llm import recipe; recipe.main(['--output', 'run', '--steps', '1'])"),
+    ("trl", "import kl_companion.frameworks.trl_trainer"),
+    ("trl", "from kl_companion.frameworks.trl_example import train; train('.')"),
+    ("cluster", "from kl_companion.tables import cluster; cluster.checked('dask', 'tcp://localhost:1')"),
+]
+NEEDS = {"kl_companion.frameworks.trl_trainer": "trl"}  # modules that only import with an extra
+TOY = """\
+title: A toy
+notebook: toy.ipynb
+columns: {a: int}
+key: [a]
+cost: seconds
+deterministic: true
+"""
+
+
+def modules(without: Sequence[str] = ()) -> list[str]:
+    """Every module of the package that imports without the named extras."""
+    import kl_companion
+
+    found = [m.name for m in pkgutil.walk_packages(kl_companion.__path__, "kl_companion.")]
+    return [name for name in found if NEEDS.get(name) not in without and not name.endswith("__main__")]
+
+
+def unclear(folder: Path, present: Sequence[str] = ()) -> tuple[int, list[str]]:
+    """How much was asked for in vain, and what was not answered with the extra and the command."""
+    (folder / "tables" / "toy").mkdir(parents=True)
+    (folder / "_toc.yml").touch()
+    (folder / "tables" / "toy" / "manifest.yml").write_text(TOY, encoding="utf-8")
+    os.chdir(folder)
+    asked, said = 0, []
+    for extra, code in ASKED:
+        if extra in present:
+            continue
+        asked += 1
+        try:
+            exec(code, {})
+        except ImportError as error:
+            if f"pip install 'kl-companion[{extra}]'" not in str(error):
+                said.append(f"{code}: {error}")
+        except BaseException as error:
+            said.append(f"{code}: {type(error).__name__}: {error}")
+        else:
+            said.append(f"{code}: nothing was missing")
+    return asked, said
+
+
+def main(arguments: list[str]) -> int:
+    """Import all that should import, ask for all that is missing; 0 when every answer is clear."""
+    folder, present = Path(arguments[0]), arguments[1:]
+    here = [extra for extra, module in BRINGS.items() if importlib.util.find_spec(module) is not None]
+    if lost := sorted(set(present) & set(BRINGS) - set(here)):
+        print(f"the extra {lost} brought nothing")
+        return 1
+    names = modules([extra for extra in BRINGS if extra not in here])
+    for name in names:
+        importlib.import_module(name)
+    asked, said = unclear(folder, here)
+    print("\n".join(said) or f"{len(names)} modules imported, {asked} clear messages")
+    return int(bool(said))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

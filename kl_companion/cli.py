@@ -160,7 +160,15 @@ def run_audit(args: argparse.Namespace) -> int:
         )
     if args.loss.endswith(".py"):
         raise ValueError(f"{args.loss!r} names no function, expected {args.loss}:function")
-    loss = load_function(args.loss) if ".py:" in args.loss else args.loss
+    loss = args.loss
+    if ".py:" in loss:
+        if not args.quiet:
+            print(
+                f"  executing {_file_of(args)}, as python does with a file of yours",
+                file=sys.stderr,
+                flush=True,
+            )
+        loss = load_function(loss)
     found = audit(
         loss,
         placement=args.placement,
@@ -284,8 +292,15 @@ def _parser() -> argparse.ArgumentParser:
     deriver.add_argument("--placement", choices=("loss", "reward", "full"), default="loss")
     deriver.add_argument("--latex", action="store_true", help="print LaTeX")
 
-    auditor = verbs.add_parser("audit", help="which objective a loss descends")
-    auditor.add_argument("loss", help="an estimator, path/file.py:function, or a framework's setting")
+    auditor = verbs.add_parser(
+        "audit",
+        help="which objective a loss descends",
+        description="Which objective a loss descends. path/file.py:function executes that file, with all "
+        "that it does, as python path/file.py would: audit only files that you trust.",
+    )
+    auditor.add_argument(
+        "loss", help="an estimator, path/file.py:function (executed), or a framework's setting"
+    )
     auditor.add_argument(
         "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not descend it"
     )

@@ -70,11 +70,14 @@ def read_manifest(name: str) -> Manifest:
     """Read and check `tables/<name>/manifest.yml`.
 
     Raises:
-        ValueError: no such table, or anything in the manifest that is not as the module's text says.
+        ValueError: no such table, anything in the manifest that is not as the module's text says, or a folder
+            or notebook that is a link out of the project.
         ImportError: PyYAML (extra `book`) is not installed.
     """
     root = project_root()
     path = root / "tables" / known_table(name) / "manifest.yml"
+    if not path.parent.resolve().is_relative_to(root / "tables"):  # the table would be written there
+        raise ValueError(f"tables/{name} is a link to {path.parent.resolve()}, expected a folder of tables/")
     yaml = book_extra("yaml")
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -194,6 +197,8 @@ def _notebook(root: Path, value: Any) -> Path:
         raise ValueError(f"notebook is {value!r}, expected the path of an .ipynb below the project root")
     if not (root / path).is_file():
         raise ValueError(f"notebook {value!r} does not exist, expected a file below the project root")
+    if not (root / path).resolve().is_relative_to(root):
+        raise ValueError(f"notebook {value!r} is a link to a file elsewhere, expected one below the project root")
     return root / path
 
 

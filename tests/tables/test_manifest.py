@@ -87,6 +87,55 @@ def test_a_wrong_manifest_is_refused_before_anything_runs(
     assert not (project / "_build").exists()
 
 
+@pytest.mark.parametrize("name", ["../toy", "toy/../../secret", ".", "", "/etc", "toy/"])
+def test_a_name_that_is_a_path_is_no_table(project: Path, quick: list[dict[str, Any]], name: str) -> None:
+    (project / "secret").mkdir()
+    for folder in (project / "secret", project / "tables"):
+        (folder / "manifest.yml").write_text((project / FILE).read_text())
+    for use in (tables.run, tables.load, tables.check, read_manifest):
+        with pytest.raises(ValueError, match="unknown table"):
+            use(name)
+    assert not quick
+    assert not (project / "_build").exists()
+
+
+@pytest.mark.parametrize("path", ["/etc/toy.ipynb", "book/../../toy.ipynb", "book/experiments/linked.ipynb"])
+def test_a_notebook_stands_in_the_project(
+    project: Path, edit: Edit, quick: list[dict[str, Any]], tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "toy.ipynb").write_text((project / NOTEBOOK).read_text())
+    (project / "book/experiments/linked.ipynb").symlink_to(tmp_path / "toy.ipynb")
+    edit(FILE, NOTEBOOK, path)
+    with pytest.raises(ValueError, match="below the project root"):
+        tables.run("toy")
+    assert not quick
+
+
+def test_a_table_is_written_into_its_folder_only(
+    project: Path, quick: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (project / "tables/toy").rename(elsewhere)
+    (project / "tables/toy").symlink_to(elsewhere)
+    with pytest.raises(ValueError, match=r"tables/toy is a link to .*elsewhere, expected"):
+        tables.run("toy")
+    assert not quick
+    assert [path.name for path in elsewhere.iterdir()] == ["manifest.yml"]
+
+
+def test_a_table_that_is_a_link_is_replaced_and_not_followed(
+    project: Path, quick: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.csv"
+    kept.write_text("mine\n")
+    for name in ("table.csv", "provenance.json"):
+        (project / "tables/toy" / name).symlink_to(kept)
+    tables.run("toy")
+    assert kept.read_text() == "mine\n"
+    assert not (project / "tables/toy/table.csv").is_symlink()
+    assert quick
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

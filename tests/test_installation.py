@@ -82,7 +82,7 @@ print("\\n".join(said) or asked)
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(len(extras.ASKED))
-    assert {extra for extra, _ in extras.ASKED} == set(EXTRAS) - {"test"}
+    assert {extra for extra, _, _ in extras.ASKED} == set(EXTRAS) - {"test"}
 
 
 def test_every_extra_is_tried_and_those_that_are_named_exist() -> None:

@@ -8,27 +8,40 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# what the extra brings first of all: where it is there, by whatever way, nothing is missing
-BRINGS = {"book": "yaml", "llm": "transformers", "trl": "trl", "cluster": "distributed"}
-# (extra, what is asked for): nothing in the package needs the extra `test`
+# what the extra brings first of all
+BRINGS = {"book": "papermill", "llm": "transformers", "trl": "trl", "cluster": "distributed"}
+# (extra, the module that is missed first, what is asked for): nothing in the package needs the extra `test`
 ASKED = [
-    ("book", "from kl_companion import tables; tables.load('toy')"),
-    ("book", "from kl_companion import tables; tables.run('toy')"),
-    ("book", "from kl_companion.plotting import figure; figure(print, alt='An empty plot')"),
-    ("book", "from kl_companion.explorer.page import plots; plots()"),
-    ("llm", "from kl_companion.llm.models import load_model; load_model('nobody/nothing')"),
-    ("llm", "from kl_companion.llm.tokenizers import character_tokenizer; character_tokenizer('ab')"),
-    ("llm", "from kl_companion.llm.checkpoints import save_checkpoint; save_checkpoint('run', 1, {}, {})"),
-    ("llm", "from kl_companion.llm import recipe; recipe.main(['--output', 'run', '--steps', '1'])"),
-    ("trl", "import kl_companion.frameworks.trl_trainer"),
-    ("trl", "from kl_companion.frameworks.trl_example import train; train('.')"),
-    ("cluster", "from kl_companion.tables import cluster; cluster.checked('dask', 'tcp://localhost:1')"),
+    ("book", "yaml", "from kl_companion import tables; tables.load('toy')"),
+    ("book", "papermill", "from kl_companion import tables; tables.run('toy')"),
+    ("book", "seaborn", "from kl_companion.plotting import figure; figure(print, alt='An empty plot')"),
+    ("book", "bokeh", "from kl_companion.explorer.page import plots; plots()"),
+    ("llm", "transformers", "from kl_companion.llm.models import load_model; load_model('nobody/nothing')"),
+    ("llm", "tokenizers", "from kl_companion.llm.tokenizers import character_tokenizer as c; c('ab')"),
+    (
+        "llm",
+        "safetensors",
+        "from kl_companion.llm.checkpoints import save_checkpoint as s; s('x', 1, {}, {})",
+    ),
+    (
+        "llm",
+        "transformers",
+        "from kl_companion.llm.recipe import main; main(['--output', 'x', '--steps', '1'])",
+    ),
+    ("trl", "trl", "import kl_companion.frameworks.trl_trainer"),
+    ("trl", "trl", "from kl_companion.frameworks.trl_example import train; train('.')"),
+    (
+        "cluster",
+        "distributed",
+        "from kl_companion.tables import cluster as c; c.checked('dask', 'tcp://a:1')",
+    ),
 ]
 NEEDS = {"kl_companion.frameworks.trl_trainer": "trl"}  # modules that only import with an extra
 TOY = """\
@@ -39,6 +52,15 @@ key: [a]
 cost: seconds
 deterministic: true
 """
+PARAMETERS = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ["out = None"]}
+
+
+def installed(module: str) -> bool:
+    """Whether a module can be imported here."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def modules(without: Sequence[str] = ()) -> list[str]:
@@ -49,15 +71,16 @@ def modules(without: Sequence[str] = ()) -> list[str]:
     return [name for name in found if NEEDS.get(name) not in without and not name.endswith("__main__")]
 
 
-def unclear(folder: Path, present: Sequence[str] = ()) -> tuple[int, list[str]]:
+def unclear(folder: Path) -> tuple[int, list[str]]:
     """How much was asked for in vain, and what was not answered with the extra and the command."""
     (folder / "tables" / "toy").mkdir(parents=True)
     (folder / "_toc.yml").touch()
     (folder / "tables" / "toy" / "manifest.yml").write_text(TOY, encoding="utf-8")
+    (folder / "toy.ipynb").write_text(json.dumps({"cells": [PARAMETERS], "nbformat": 4}), encoding="utf-8")
     os.chdir(folder)
     asked, said = 0, []
-    for extra, code in ASKED:
-        if extra in present:
+    for extra, module, code in ASKED:
+        if installed(module):
             continue
         asked += 1
         try:
@@ -75,14 +98,14 @@ def unclear(folder: Path, present: Sequence[str] = ()) -> tuple[int, list[str]]:
 def main(arguments: list[str]) -> int:
     """Import all that should import, ask for all that is missing; 0 when every answer is clear."""
     folder, present = Path(arguments[0]), arguments[1:]
-    here = [extra for extra, module in BRINGS.items() if importlib.util.find_spec(module) is not None]
+    here = [extra for extra, module in BRINGS.items() if installed(module)]
     if lost := sorted(set(present) & set(BRINGS) - set(here)):
         print(f"the extra {lost} brought nothing")
         return 1
     names = modules([extra for extra in BRINGS if extra not in here])
     for name in names:
         importlib.import_module(name)
-    asked, said = unclear(folder, here)
+    asked, said = unclear(folder)
     print("\n".join(said) or f"{len(names)} modules imported, {asked} clear messages")
     return int(bool(said))
 

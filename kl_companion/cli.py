@@ -163,11 +163,8 @@ def run_audit(args: argparse.Namespace) -> int:
     loss = args.loss
     if ".py:" in loss:
         if not args.quiet:
-            print(
-                f"  executing {_file_of(args)}, as python does with a file of yours",
-                file=sys.stderr,
-                flush=True,
-            )
+            file = loss.rpartition(":")[0]
+            print(f"  executing {file}, as python does with a file of yours", file=sys.stderr, flush=True)
         loss = load_function(loss)
     found = audit(
         loss,

@@ -198,7 +198,9 @@ def _notebook(root: Path, value: Any) -> Path:
     if not (root / path).is_file():
         raise ValueError(f"notebook {value!r} does not exist, expected a file below the project root")
     if not (root / path).resolve().is_relative_to(root):
-        raise ValueError(f"notebook {value!r} is a link to a file elsewhere, expected one below the project root")
+        raise ValueError(
+            f"notebook {value!r} is a link to a file elsewhere, expected one below the project root"
+        )
     return root / path
 
 

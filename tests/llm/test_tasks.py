@@ -312,7 +312,7 @@ def test_two_styles_are_drawn_as_the_law_says():
     ("name", "options", "message"),
     [
         ("srt", {}, "unknown task 'srt'. Did you mean 'sort'"),
-        ("sort", {"digit": 3}, "task 'sort': .*'digit'; expected some of its options: digits"),
+        ("sort", {"digit": 3}, "task 'sort': .*'digit', expected some of its options: digits"),
         ("sort", {"digits": 0}, "digits is 0, expected a whole number from 1 to 64"),
         ("sort", {"digits": True}, "digits is True"),
         ("sort", {"digits": 2.5}, "digits is 2.5"),

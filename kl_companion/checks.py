@@ -111,10 +111,10 @@ def check_scalar(
         good = bool(((entries.abs() <= largest) & ((entries > 0) if positive else (entries >= least))).all())
     else:
         try:
-            x = float(value)
+            plain = float(value)
         except (TypeError, ValueError, OverflowError):
-            x = math.nan
-        good = abs(x) <= largest and (x > 0 if positive else x >= least)
+            plain = math.nan
+        good = abs(plain) <= largest and (plain > 0 if positive else plain >= least)
     if not good:
         wanted = "a positive number" if positive else "a finite number"
         bound = f" of at least {least:g}" if least > -math.inf and not positive else ""
@@ -125,7 +125,8 @@ def check_scalar(
 def check_temperature(temperature: float) -> float:
     """The temperature as a float; ValueError unless it and its reciprocal are positive numbers of float32."""
     about = torch.finfo(torch.float32)
-    if isinstance(temperature, bool) or not about.tiny <= float(temperature) <= about.max:
+    number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+    if not number or not about.tiny <= float(temperature) <= about.max:
         raise ValueError(
             f"temperature is {temperature!r}, expected a positive number, {about.tiny:.2g} to {about.max:.2g}"
         )

@@ -165,6 +165,7 @@ def kl_loss(
 
     Source: tang2025pitfalls, sections 2.2 and 4; wang2025choosing, sections 5.1 and 6.2.
     """
+    check_rollout(rollout)
     check_scalar("beta", beta, dtype=rollout.logp.dtype)
     x = _weighted(rollout, estimator, level, how, length, importance, ratio, clip, missing, credit)
     if level == "sequence":
@@ -192,6 +193,7 @@ def kl_reward(
     Source: tang2025pitfalls, section 4.2; wang2025choosing, section 5.2.
     """
     check_choice("level", level, LEVELS)
+    check_rollout(rollout)
     check_scalar("beta", beta, dtype=rollout.logp.dtype)
     x = masked(per_token(estimator, rollout).detach(), rollout.completion_mask)
     return refuse_nan("the penalty", beta * (x if level == "token" else x.sum(-1)), estimate=x)

@@ -38,3 +38,15 @@ def far_entries(
     # (1 - k) log Q + k log P and not log Q + k u: an infinite slope must not be taken from another
     each = [((1 - k) * log_q + k * log_p).exp() * rest(u) for k, rest in _terms(d, slope)]
     return torch.stack(each).sum(0)
+
+
+def held_entries(
+    inside: Callable[..., torch.Tensor], d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor
+) -> torch.Tensor:
+    """``inside(d, log_p, log_q)``, and where that is not finite, `far_entries`."""
+    found = inside(d, log_p, log_q)
+    if found.detach().sum().isfinite():
+        return found
+    far = ~found.detach().isfinite()
+    near = inside(d, log_p.masked_fill(far, 0.0), log_q.masked_fill(far, 0.0))
+    return near.masked_scatter(far, far_entries(d, log_p[far], log_q[far]))

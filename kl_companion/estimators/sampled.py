@@ -169,11 +169,15 @@ def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callab
     of_value = d if form == "bregman" else d.as_given
     of_weight = d.as_given if form == "generic" else d
 
-    return partial(_kf_plus_plus_of, of_value, of_weight)
+    return partial(_kf_of_finite, of_value, of_weight)
+
+
+def _kf_of_finite(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
+    _check_samples(logp, ref_logp)
+    return _kf_plus_plus_of(of_value, of_weight, logp, ref_logp)
 
 
 def _kf_plus_plus_of(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
-    _check_samples(logp, ref_logp)
     log_w = ref_logp - logp
     if isinstance(log_w, sympy.Expr):
         value = of_value.dual.subs(T, exp(log_w))

@@ -14,7 +14,7 @@ import torch
 
 from kl_companion.checks import check_distribution, check_shape, refuse_nan
 from kl_companion.divergences import DIVERGENCES, SUPPORT, Divergence, generator_of_log, get_divergence
-from kl_companion.estimators.extremes import far_entries
+from kl_companion.estimators.extremes import held_entries
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
 
 _MODERATE = 20.0  # log-ratios below which no power of t that stands in a generator overflows float32
@@ -30,19 +30,12 @@ def _inside(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Te
     """Q f(P/Q) of every entry, from finite log-probs."""
     u = log_p - log_q
     if u.numel() and u.detach().abs().max() < _MODERATE:
-        entries = log_q.exp() * generator_of_log(d)(u)
-        if entries.detach().sum().isfinite():  # float16 ends below the powers of t = e^20
-            return entries
+        return log_q.exp() * generator_of_log(d)(u)
     # Q f(t) where t <= 1 and P dual(1/t) where t > 1: the same number, and neither overflows
     low, high = u.clamp(max=0.0), u.clamp(min=0.0)
-    f, dual = generator_of_log(d)(low), generator_of_log(d, dual=True)(-high)
-    beyond = torch.finfo(u.dtype).max / 16  # so that the slope of f is finite too
-    far = ~((f.detach().abs() < beyond) & (dual.detach().abs() < beyond)) & (u != 0)
-    if not far.any():
-        return torch.where(u > 0, log_p.exp() * dual, log_q.exp() * f)
-    # where f or its dual is beyond the dtype and the mass perhaps 0
-    near = _inside(d, log_p.masked_fill(far, 0.0), log_q.masked_fill(far, 0.0))
-    return near.masked_scatter(far, far_entries(d, log_p[far], log_q[far]))
+    below = log_q.exp() * generator_of_log(d)(low)
+    above = log_p.exp() * generator_of_log(d, dual=True)(-high)
+    return torch.where(u > 0, above, below)
 
 
 def f_divergence(
@@ -80,11 +73,11 @@ def sum_of_entries(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> t
     """
     no_p, no_q = log_p.isneginf(), log_q.isneginf()
     if not (no_p.any() or no_q.any()):
-        return refuse_nan(d.name, _inside(d, log_p, log_q).sum(-1))
+        return refuse_nan(d.name, held_entries(_inside, d, log_p, log_q).sum(-1))
     _check_support(d, no_p & ~no_q, d.at_zero, "the reference has probability where the policy has none")
     _check_support(d, no_q & ~no_p, d.at_infinity, "the policy has probability where the reference has none")
     both = ~no_p & ~no_q
-    inside = _inside(d, log_p.where(both, 0.0), log_q.where(both, 0.0)).where(both, 0.0).sum(-1)
+    inside = held_entries(_inside, d, log_p.where(both, 0.0), log_q.where(both, 0.0)).where(both, 0.0).sum(-1)
     only_q = log_q.exp().where(no_p & ~no_q, 0.0).sum(-1)
     only_p = log_p.exp().where(no_q & ~no_p, 0.0).sum(-1)
     return refuse_nan(d.name, inside + _edge(d.at_zero, only_q) + _edge(d.at_infinity, only_p))

@@ -103,7 +103,8 @@ def importance_ratio(
 
     Source: wang2025choosing, section 2.1.
     """
-    checks.check_clip(clip)
+    if clip is not None:
+        checks.check_clip(clip)
     return _ratio(_log_ratio(rollout, scope, missing), clip)
 
 

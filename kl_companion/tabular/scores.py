@@ -74,7 +74,8 @@ def coefficients(
             raise ValueError(
                 f"got {entry.name!r}, which reads next-token distributions, expected a sampled estimator"
             )
-        x = entry.fn(leaf.sum(-1), ref_logp.sum(-1))
+        # a sequence that is never sampled may have no log-ratio
+        x = entry.fn(*(y.sum(-1).where(at.probability > 0, 0.0) for y in (leaf, ref_logp)))
     else:
         x = _terms(estimator, at, leaf, ref_logp)
     possible = at.probability > 0

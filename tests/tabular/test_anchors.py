@@ -253,7 +253,7 @@ OPTIONS = {"decay": 0.5, "lr": 0.5, "beta": 1.0, "iterations": 3}
         (bandit(3, off_policy=True), {}, "behavior policy of its own"),
         (TREE, {"decay": 1.0}, "decay is 1.0, expected 0 or more and less than 1"),
         (TREE, {"decay": -0.1}, "decay is -0.1"),
-        (TREE, {"lr": 0.0}, "lr is 0.0, expected a positive step size"),
+        (TREE, {"lr": 0.0}, "lr is 0.0, expected a positive number"),
         (TREE, {"lr": math.inf}, "lr is inf"),
         (TREE, {"beta": -1.0}, "beta is -1.0"),
         (TREE, {"iterations": 0}, "iterations is 0, expected at least 1"),

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from kl_companion.checks import check_choice
+from kl_companion.checks import check_choice, check_scalar
 from kl_companion.theory.ema.modes import (
     EQUAL,
     ORDERS,
@@ -101,6 +101,7 @@ def regime(
     steps = check_steps(period=period, inner_steps=inner_steps)
     if not (max_fisher_eigenvalue >= 0 and math.isfinite(max_fisher_eigenvalue)):
         raise ValueError(f"max_fisher_eigenvalue is {max_fisher_eigenvalue}, expected 0 or more")
+    check_scalar("lr * beta", lr * beta)
     a = lr * beta * max_fisher_eigenvalue
     threshold = stability_threshold(decay, steps=steps, order=order)
     quiet = oscillation_threshold(decay, steps=steps, order=order)

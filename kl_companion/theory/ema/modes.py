@@ -34,10 +34,9 @@ def check_steps(**counts: int) -> int:
 
 
 def check_rates(lr: float, beta: float) -> None:
-    """Raise ValueError unless lr is positive, beta is not negative, and both and their product are finite."""
+    """Raise ValueError unless the step size is positive, beta is not negative, and both are finite."""
     check_scalar("lr", lr, positive=True)
     check_scalar("beta", beta, least=0.0)
-    check_scalar("lr * beta", lr * beta)
 
 
 def lag_factor(a: Number, decay: float, *, steps: int = 1, order: Order = "new") -> Number:

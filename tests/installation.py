@@ -34,7 +34,7 @@ USED = {
         "-c",
         "from kl_companion.tables import cluster; cluster.checked('dask', 'tcp://localhost:1')",
     ],
-    "test": ["-c", "import pytest, xdist, nbmake, hypothesis, jaxtyping, beartype, selenium, mypy"],
+    "test": ["-c", "import pytest, xdist, nbmake, hypothesis, beartype, selenium, mypy"],
 }
 
 

@@ -77,7 +77,7 @@ def test_what_cannot_run_exits_2_with_a_reason(arguments, message, capsys):
         ("def f(logp:\n", "f", "failed with SyntaxError"),
         ("def f(logp):\n    return 2.0", "f", "returned float, expected a tensor"),
         ("def f(logp):\n    return logp.detach()", "f", "no gradient"),
-        ("def f(logp):\n    return logp.log()", "f", "nan"),
+        ("def f(logp):\n    return logp.log()", "f", "returned NaN"),
         ("\n\ndef f(logp, ref_logp):\n    return logp @ ref_logp", "f", "mine.py:4: "),
         ("def f(log_prob):\n    return 1", "f", "returned int, expected a tensor"),
     ],

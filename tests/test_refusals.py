@@ -1,9 +1,9 @@
 """Bad input: every case of the catalogue is refused, in words that name what was got and what was wanted."""
 
 import inspect
+import warnings
 from collections import Counter
 
-import jaxtyping
 import pytest
 
 import kl_companion
@@ -11,6 +11,7 @@ from kl_companion import DIVERGENCES, ESTIMATORS, OBJECTIVES
 from kl_companion.checks import check_choice, unknown_name
 from kl_companion.refusals import CASES, GROUPS, Case, Exit, Refusal, parts, run, unclear
 from kl_companion.refusals.case import folder
+from tests.typecheck import WrongType
 
 ALLOWED = {"ValueError", "ImportError", "FileNotFoundError", "exit status 2"}
 # what is missing is a device, and the input is right
@@ -29,8 +30,8 @@ def public_functions():
 @pytest.fixture(scope="module")
 def refusals():
     before = [list(register) for register in (DIVERGENCES, ESTIMATORS)], {**OBJECTIVES}
-    with pytest.MonkeyPatch.context() as patch:  # pytest's own checker of types would answer first
-        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with warnings.catch_warnings():  # the tests' own checker of types would answer first
+        warnings.simplefilter("ignore", WrongType)
         found = [run(case) for case in CASES]
     assert [list(register) for register in (DIVERGENCES, ESTIMATORS)] == before[0], "a case registered a name"
     assert all(OBJECTIVES[name] == objective for name, objective in before[1].items())

@@ -83,6 +83,8 @@ def _compute(loss: Callable[..., Any], names: dict[str, str], rollout: Rollout) 
         raise ValueError(
             f"{label} returned shape {list(out.shape)}, expected a scalar, or one per token {tokens}"
         )
+    if (out if out.numel() == 1 else masked(out, rollout.completion_mask)).isnan().any():
+        raise ValueError(f"{label} returned NaN on an enumerated batch, expected numbers")
     return out
 
 

@@ -142,8 +142,8 @@ REFUSED = [
         "tokens holds the id 3, expected 0 to 2",
     ),
     ({"tokens": torch.tensor([-1, 0])}, "tokens holds the id -1, expected 0 to 2"),
-    ({"tail_weight": torch.tensor([1.0, -0.1])}, "tail_weight is negative or NaN somewhere"),
-    ({"tail_weight": torch.tensor([1.0, math.nan])}, "tail_weight is negative or NaN somewhere"),
+    ({"tail_weight": torch.tensor([0.5, -0.1])}, r"tail_weight is negative or NaN somewhere \(-0\.1\)"),
+    ({"tail_weight": torch.tensor([0.5, math.nan])}, r"tail_weight is negative or NaN somewhere \(nan\)"),
     ({"tail_weight": torch.ones(2, 1)}, r"tail_weight has shape \[2, 1\], expected \[2\] like tokens"),
     (
         {"head_from": "sampler"},
@@ -153,6 +153,7 @@ REFUSED = [
     ({"form": "bregmann"}, r"unknown form 'bregmann'\. Did you mean 'bregman'\? Known: bregman, generic"),
     ({"behavior_logp_all": P[:1]}, r"behavior_logp_all has shape \[1, 3\], expected \[2, 3\]"),
     ({"behavior_logp_all": P * math.nan}, r"behavior_logp_all is NaN at \[0, 0\]"),
+    ({"logp_all": [[0.5]]}, r"^logp_all is a list, expected a torch\.Tensor"),
     ({"logp_all": P - 1}, r"^logp_all has a row \[0\] whose probabilities sum to 0\.367879"),
     ({"ref_logp_all": Q + 1}, r"^ref_logp_all has a row \[0\] whose probabilities sum to 2\.71828"),
     ({"ref_logp_all": Q[:1]}, r"ref_logp_all has shape \[1, 3\], expected \[2, 3\] like logp_all"),

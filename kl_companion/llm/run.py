@@ -105,7 +105,9 @@ class Run:
             )
         pairs, given = zip(samples.texts, samples.examples, strict=True), self.task.reward
         rewards = [0.0 if given is None else given(text, example) for text, example in pairs]
-        return samples, torch.tensor(rewards, dtype=torch.float32, device=samples.tokens.device)
+        found = torch.tensor(rewards, dtype=torch.float32, device=samples.tokens.device)
+        self.check("the mean reward", found.mean())
+        return samples, found
 
     def compare(self, samples: Samples, rewards: torch.Tensor) -> Advantages:
         """Rewards, minus the KL where it is a cost, compared within groups."""

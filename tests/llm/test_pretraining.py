@@ -224,8 +224,8 @@ def test_the_digest_follows_the_code_and_not_the_comments(monkeypatch: pytest.Mo
     ("name", "options", "message"),
     [
         ("sorting", {}, "unknown task 'sorting'"),
-        ("sort", {"size": {"hiden": 8}}, r"size has \['hiden'\], known: context, heads, hidden"),
-        ("sort", {"numbers": 3}, "its options are: digits"),
+        ("sort", {"size": {"hiden": 8}}, r"size has \['hiden'\], expected some of: context, heads, hidden"),
+        ("sort", {"numbers": 3}, "expected some of its options: digits"),
     ],
 )
 def test_recipes_that_make_no_model(

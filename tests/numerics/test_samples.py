@@ -59,3 +59,8 @@ def test_a_log_ratio_that_the_dtype_does_not_hold_is_refused() -> None:
     logp, ref_logp = torch.tensor([-6e4], dtype=torch.float16), torch.tensor([6e4], dtype=torch.float16)
     with pytest.raises(ValueError, match=r"infinite in torch.float16 at \[0\]"):
         ESTIMATORS["k3"].fn(logp, ref_logp)
+
+
+def test_log_ratios_whose_sum_alone_is_too_large_are_taken() -> None:
+    logp = torch.tensor([-3e38, -3e38])
+    assert torch.equal(ESTIMATORS["k1"].fn(logp, torch.zeros(2)), logp)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from kl_companion import Problem, Rollout
+from kl_companion import Problem, Rollout, bandit, prefix_tree
 from tests.numerics.bounds import DTYPES, log_ratios, logits
 
 EDGES = [0.0, -0.0, -1.0, 1.0, 1e-300, 1e300, math.inf, -math.inf, math.nan]
@@ -92,8 +92,6 @@ class Draw:
 
     def problem(self, *, rewards: bool = True) -> Problem:
         """A bandit of up to three arms, or a tree of two tokens, with extreme or masked logits."""
-        from kl_companion import bandit, prefix_tree
-
         vocab = self.whole(2, 3)
         world = bandit(vocab) if self.one(True, False) else prefix_tree(vocab, 2)
         shape = world.logits.shape

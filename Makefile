@@ -19,13 +19,14 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the package: each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help book test tables bench print zip pictures lint install-check lock audit-dependencies clean
+.PHONY: help book test tables bench reliability print zip pictures lint install-check lock audit-dependencies clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
 	@echo "make test      run every test, the notebooks and the built pages included"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance"
+	@echo "make reliability          kill, fill, mutate and install it many times; the table of that name (an hour)"
 	@echo "make print     the whole book as _build/kl-book.pdf, the cheat sheet as one page (needs chromium)"
 	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
@@ -54,6 +55,9 @@ bench: $(STAMP) $(AUDIT)/.installed
 	@echo && echo "==> Against the peers: about ten minutes on two processors; leave the machine alone meanwhile"
 	@$(BIN)/kl-companion table run performance --fresh
 	@echo && $(BIN)/python -m benchmarks.goals
+
+reliability: $(STAMP) $(AUDIT)/.installed
+	@$(BIN)/kl-companion table run reliability --fresh
 
 print: book
 	@$(BIN)/python book/_ext/kl_print.py

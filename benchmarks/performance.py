@@ -4,7 +4,8 @@
     python -m benchmarks.performance --suite cpu              # minutes: what `make bench` runs
     python -m benchmarks.performance --suite gpu              # needs CUDA; the same variants, in its memory
 
-Every work and allocator gets a fresh process, and every peak of memory one too; `warm` is glibc told, in the
+Every work and allocator gets a fresh process, and every peak of memory one too; those of eager variants are
+forks of one process that has imported the peers and done nothing else. `warm` is glibc told, in the
 environment of the process, to keep the memory that it was given, as a training loop with another allocator
 would. With --out the rows go to a JSON file, in any case a summary to the terminal.
 """
@@ -13,13 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import torch
@@ -34,6 +39,11 @@ WARM = {
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
     "MALLOC_MMAP_THRESHOLD_": "100000000000",
 }
+Job = dict[str, object]
+IMPORTS = [  # what takes seconds, done once for all peaks of memory; a peer that is not here is passed over
+    *("pandas", "torch", "benchmarks.measure", "benchmarks.performance"),
+    *("trl.experimental.gkd.gkd_trainer", "trl.trainer.utils", "trl.kernels.chunked_divergence"),
+]
 COLUMNS = (
     *("work", "dtype", "allocator", "tokens", "vocab", "hidden", "variant", "rounds", "milliseconds"),
     *("best_milliseconds", "times_faster", "of_floor", "extra_megabytes", "extra_of_logits"),
@@ -88,14 +98,19 @@ def smoke_cases(device: str = "cpu") -> list[Case]:
 # -- processes -----------------------------------------------------------------------------------------------
 
 
-def child(job: dict[str, object], threads: int, cache: str) -> list[Row]:
-    """Run one job in a fresh process; RuntimeError with the end of what it said if it fails."""
+def variables(job: Job, threads: int, cache: str) -> dict[str, str]:
+    """The environment of a job's process."""
     case = Case(**job["case"]) if "case" in job else None  # type: ignore[arg-type]
     environment = {key: text for key, text in os.environ.items() if not key.startswith("MALLOC_")}
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     environment |= {"TORCHINDUCTOR_CACHE_DIR": cache, "TRL_EXPERIMENTAL_SILENCE": "1"}
-    environment |= WARM if case and case.allocator == "warm" else {}
+    return environment | (WARM if case and case.allocator == "warm" else {})
+
+
+def child(job: Job, threads: int, cache: str) -> list[Row]:
+    """Run one job in a fresh process; RuntimeError with the end of what it said if it fails."""
     command = [sys.executable, "-m", "benchmarks.performance", "--job", json.dumps(job)]
+    environment = variables(job, threads, cache)
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{job} failed:\n{done.stderr[-3000:]}")
@@ -106,7 +121,47 @@ def child(job: dict[str, object], threads: int, cache: str) -> list[Row]:
     return rows
 
 
-def do(job: dict[str, object]) -> list[Row]:
+def compiles(job: Job) -> bool:
+    """Does the variant of a job compile itself first?"""
+    case = Case(**job["case"])  # type: ignore[arg-type]
+    return VARIANTS[case.work][str(job["variant"])].compiled
+
+
+def peaks(jobs: list[Job], threads: int, cache: str) -> Iterator[list[Row]]:
+    """Run jobs of memory, two at a time: eager ones in forks, compiled ones in processes from scratch."""
+    if not jobs:
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTS)
+
+    def run(job: Job) -> list[Row]:
+        return child(job, threads, cache) if compiles(job) else fork(context, job)
+
+    environment = variables(jobs[0], threads, cache)  # the process that forks takes it over
+    with mock.patch.dict(os.environ, environment, clear=True), ThreadPoolExecutor(2) as pool:
+        yield from pool.map(run, jobs)
+
+
+def fork(context: ForkServerContext, job: Job) -> list[Row]:
+    """Run one job in a fork; RuntimeError when it ends without an answer."""
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(job, sender))
+    process.start()
+    sender.close()
+    try:
+        rows: list[Row] = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"{job} failed with status {process.exitcode}, see above") from None
+    process.join()
+    return rows
+
+
+def _answer(job: Job, sender: Connection) -> None:
+    sender.send(do(job))
+
+
+def do(job: Job) -> list[Row]:
     """What a child does."""
     if job["do"] == "machine":
         return measure.machine(str(job["device"]), *job["sizes"])  # type: ignore[misc]
@@ -147,7 +202,7 @@ def merge(rows: Iterable[Row], device: str) -> list[Row]:
     return [{name: row[name] for name in COLUMNS} for row in found.values()]
 
 
-def jobs_of(suite: str, works: Iterable[str] = ()) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+def jobs_of(suite: str, works: Iterable[str] = ()) -> tuple[list[Job], list[Job]]:
     """What a suite does one after the other (times), and what may run side by side (memory).
 
     With `works`, only these.
@@ -155,7 +210,7 @@ def jobs_of(suite: str, works: Iterable[str] = ()) -> tuple[list[dict[str, objec
     device, works = "cuda" if suite == "gpu" else "cpu", tuple(works) or (*VARIANTS, "moments")
     cases = [case for case in (gpu_cases() if suite == "gpu" else cpu_cases()) if case.work in works]
     sizes = [2000, 8192, 9] if suite == "gpu" else [400, 2048, 5]
-    timed: list[dict[str, object]] = [{"do": "machine", "device": device, "sizes": sizes}]
+    timed: list[Job] = [{"do": "machine", "device": device, "sizes": sizes}]
     timed += [{"do": "times", "case": case._asdict()} for case in cases]
     if suite == "gpu":
         return timed, []
@@ -187,12 +242,12 @@ def suite_rows(suite: str, threads: int, works: Iterable[str] = ()) -> list[Row]
     if suite == "smoke":
         return smoke()
     timed, alone = jobs_of(suite, works)
-    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as cache:
         rows = []
         for number, job in enumerate(timed, 1):
             rows += child(job, threads, cache)
             print(f"[{number}/{len(timed)}] {job}", file=sys.stderr, flush=True)
-        for more in pool.map(lambda job: child(job, threads, cache), alone):
+        for more in peaks(alone, threads, cache):
             rows += more
     torch.set_num_threads(threads)
     return merge(rows, measure.device_name("cuda" if suite == "gpu" else "cpu"))

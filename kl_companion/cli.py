@@ -223,6 +223,8 @@ def run_table(args: argparse.Namespace) -> int:
             f"table {args.action} got no name, expected one or more of: {', '.join(tables.names())}, or --all"
         )
     names = list(args.names or tables.names())
+    if args.action == "run" and not args.names:
+        names = in_minutes(names)
     for name in names:
         if name not in tables.names():
             raise unknown_name("table", name, tables.names())
@@ -250,6 +252,19 @@ def run_table(args: argparse.Namespace) -> int:
             )
             print(f"{name}: {len(frame)} rows")
     return 0
+
+
+def in_minutes(names: Sequence[str]) -> list[str]:
+    """The tables that `--all` makes: one that takes hours is made when it is named."""
+    from kl_companion.tables.manifest import read_manifest
+
+    found = []
+    for name in names:
+        if read_manifest(name).cost == "hours":
+            print(f"  {name}: takes hours, so --all leaves it: table run {name}", file=sys.stderr)
+        else:
+            found.append(name)
+    return found
 
 
 def announce(names: Sequence[str], args: argparse.Namespace, jobs: int | None) -> None:
@@ -319,7 +334,7 @@ def _parser() -> argparse.ArgumentParser:
     table = verbs.add_parser("table", help="result tables")
     table.add_argument("action", choices=("run", "check", "show"))
     table.add_argument("names", nargs="*")
-    table.add_argument("--all", action="store_true", help="every table")
+    table.add_argument("--all", action="store_true", help="every table; run leaves those that take hours")
     table.add_argument("--profile", choices=("cpu", "gpu", "smoke"), default="cpu")
     table.add_argument(
         "--jobs", type=int, help="points at a time; by default 2, on a cluster one per thread of its workers"

@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
     """Try everything; 0 when nothing failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.installation", description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the counts and every outcome to this file")
-    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
+    parser.add_argument("--only", choices=PARTS, nargs="*", default=PARTS, help="none: what is built")
     chosen = parser.parse_args(arguments)
     report = Report()
     with tempfile.TemporaryDirectory(prefix="kl companion ", ignore_cleanup_errors=True) as temporary:

@@ -108,6 +108,23 @@ def test_memory_of_a_variant_that_works_in_place() -> None:
     assert place < 1.0
 
 
+def test_a_peak_of_memory_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not measure.CLEAR.exists():
+        pytest.skip("no /proc here")
+    monkeypatch.setattr(performance, "IMPORTS", [])
+    monkeypatch.setattr(performance, "compiles", lambda job: False)
+    case = Case("reverse_kl", tokens=64, vocab=40_000)._asdict()
+    jobs: list[performance.Job] = [
+        {"do": "memory", "case": case, "variant": name} for name in ("naive", "ours, in place", "not there")
+    ]
+    found = performance.peaks(jobs, 1, "")
+    assert next(found)[0]["extra_of_logits"] > 3.0
+    assert next(found)[0]["extra_of_logits"] < 1.0  # what the first one held plays no part
+    with pytest.raises(RuntimeError, match=r"'not there'\} failed with status 1, see above"):
+        next(found)
+    assert list(performance.peaks([], 1, "")) == []
+
+
 def test_a_case_for_a_gpu_runs_the_same_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
     real = measure.make_inputs

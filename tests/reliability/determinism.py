@@ -1,0 +1,109 @@
+"""The same table again: byte for byte with one thread, and within a tolerance with two.
+
+Points of a table are processes of their own, so a table is the same when each of its points is. Tables that
+are made in a minute are made whole; of a longer one the last point of the grid is taken, the shortest as a
+rule. `--every` takes every point of every table (two and a half hours).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kl_companion.tables import names, provenance
+from kl_companion.tables.manifest import Manifest, read_manifest
+from kl_companion.tables.rows import Row, parse
+from kl_companion.tables.runner import ONE_THREAD, WRITTEN, Point, points_of, run_here
+from kl_companion.tables.store import provenance_path, table_path
+from tests.reliability.trying import Trial
+
+SHORT = 60.0  # seconds of a table that is made whole
+TWO_THREADS = dict.fromkeys(ONE_THREAD, "2")
+TRAINED = ("ema_pg", "llm_distillation", "llm_rl", "llm_oracle")  # a network in float32 was trained for them
+EXACT, LOOSE = 1e-6, 0.25  # of a cell, relative to the larger of 1 and its size
+QUICK = ("value_mse",)
+
+
+class Again(NamedTuple):
+    """One point made three times: are the bytes of the first two equal, and how far is the third?"""
+
+    name: str
+    same: bool
+    distance: float
+
+
+def again(manifest: Manifest, point: Point, folder: Path, *, once: bool = False) -> Again:
+    """Make a point twice with one thread and once with two; `once` takes the first for the second."""
+    written = []
+    for number, variables in enumerate([{}, TWO_THREADS] if once else [{}, {}, TWO_THREADS]):
+        place = folder / str(number)
+        place.mkdir()
+        status, message = run_here(manifest.notebook, point.parameters, place, variables)
+        if status:
+            raise RuntimeError(f"{manifest.name} {point.values}: {message}")
+        written.append((place / WRITTEN).read_text(encoding="utf-8"))
+    first, last = (parse(text, manifest.columns, point.values) for text in (written[0], written[-1]))
+    same = once or written[0] == written[1]
+    return Again(f"{manifest.name} {point.values}", same, distance(first, last))
+
+
+def distance(one: Sequence[Row], other: Sequence[Row]) -> float:
+    """The largest difference of two numbers in the same cell, relative to the larger of 1 and their size.
+
+    Infinity where anything else differs: the number of rows, a text, a gap.
+    """
+    if len(one) != len(other):
+        return math.inf
+    found = 0.0
+    for a, b in zip(one, other, strict=True):
+        for name in a:
+            x, y = a[name], b[name]
+            if x == y:
+                continue
+            if not (isinstance(x, float) and isinstance(y, float)):
+                return math.inf
+            found = max(found, abs(x - y) / max(1.0, abs(x), abs(y)))
+    return found
+
+
+def seconds(manifest: Manifest) -> float:
+    """What the table took when it was made."""
+    record = json.loads(provenance_path(table_path(manifest, "cpu")).read_text(encoding="utf-8"))
+    return float(record["wall_seconds"])
+
+
+def chosen(manifest: Manifest, *, every: bool) -> list[Point]:
+    """The points of a table that are made again."""
+    points = points_of(manifest, provenance.begin(manifest, "cpu"), Path())
+    return points if every or seconds(manifest) <= SHORT else points[-1:]
+
+
+def trials(quick: bool, seed: int, *, every: bool = False) -> Iterator[Trial]:
+    """Three lines: bytes with one thread, numbers with two, of what is computed and of what is trained.
+
+    The quick form takes one table and leaves out the second time: `make test` makes each quick table again
+    and compares it with the committed file.
+    """
+    manifests = [read_manifest(name) for name in (QUICK if quick else names())]
+    found: list[Again] = []
+    for manifest in manifests:
+        if not manifest.deterministic:
+            continue
+        for point in chosen(manifest, every=every):
+            with tempfile.TemporaryDirectory() as folder:
+                found.append(again(manifest, point, Path(folder), once=quick))
+    if not quick:
+        other = [f"{one.name}: other bytes the second time" for one in found if not one.same]
+        yield Trial("points of tables, made twice: the same bytes", len(found), len(other), said=tuple(other))
+    for what, tolerance, trained in (
+        (f"points of tables, with two threads: the same to {EXACT:g}", EXACT, False),
+        (f"points of tables that train a network, with two threads: the same to {LOOSE:g}", LOOSE, True),
+    ):
+        group = [one for one in found if (one.name.split()[0] in TRAINED) == trained]
+        far = [f"{one.name}: {one.distance:.3g} apart" for one in group if not one.distance <= tolerance]
+        if group:
+            yield Trial(what, len(group), len(far), said=tuple(far))

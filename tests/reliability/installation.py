@@ -1,0 +1,35 @@
+"""What was built, installed into empty environments, and used there: `make install-check`, counted."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests import installation
+from tests.reliability.trying import Trial
+
+
+def trials(quick: bool, seed: int) -> Iterator[Trial]:
+    """A line per environment; quick is what is built and packed. The seed plays no part."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "outcomes.json"
+        only = ["--only"] if quick else []
+        installation.main(["--json", str(file), *only])
+        outcomes = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+    yield from counted(outcomes)
+
+
+def counted(outcomes: list[dict[str, str]]) -> Iterator[Trial]:
+    """Outcomes by environment; what could not be tried here is not counted as tried, and said."""
+    tried: dict[str, int] = defaultdict(int)
+    failed: dict[str, list[str]] = defaultdict(list)
+    for outcome in outcomes:
+        name = outcome["environment"]
+        tried[name] += outcome["status"] != "not tried"
+        if outcome["status"] == "failed":
+            failed[name].append(f"{name}, {outcome['tried']}: {outcome['said'][-500:]}")
+    for name, count in tried.items():
+        yield Trial(f"installation, {name}", count, len(failed[name]), said=tuple(failed[name]))

@@ -25,7 +25,7 @@ SHORT = 60.0  # seconds of a table that is made whole
 TWO_THREADS = dict.fromkeys(ONE_THREAD, "2")
 TRAINED = ("ema_pg", "llm_distillation", "llm_rl", "llm_oracle")  # a network in float32 was trained for them
 EXACT, LOOSE = 1e-6, 0.25  # of a cell, relative to the larger of 1 and its size
-QUICK = ("value_mse",)
+QUICK = "value_mse"
 
 
 class Again(NamedTuple):
@@ -85,15 +85,15 @@ def chosen(manifest: Manifest, *, every: bool) -> list[Point]:
 def trials(quick: bool, seed: int, *, every: bool = False) -> Iterator[Trial]:
     """Three lines: bytes with one thread, numbers with two, of what is computed and of what is trained.
 
-    The quick form takes one table and leaves out the second time: `make test` makes each quick table again
+    The quick form takes one point and leaves out the second time: `make test` makes each quick table again
     and compares it with the committed file.
     """
-    manifests = [read_manifest(name) for name in (QUICK if quick else names())]
+    manifests = [read_manifest(name) for name in ([QUICK] if quick else names())]
     found: list[Again] = []
     for manifest in manifests:
         if not manifest.deterministic:
             continue
-        for point in chosen(manifest, every=every):
+        for point in chosen(manifest, every=every)[-1 if quick else 0 :]:
             with tempfile.TemporaryDirectory() as folder:
                 found.append(again(manifest, point, Path(folder), once=quick))
     if not quick:

@@ -108,3 +108,16 @@ def test_the_command_says_it_before_the_first_point(
     assert said == ["  toy: 4 of 4 points to run, never timed\n  1 of 1 tables to make\n"]
     assert main(["table", "run", "toy", "--quiet"]) == 0
     assert said[1] == ""
+
+
+def test_a_table_that_takes_hours_is_made_when_it_is_named(
+    project: Path, edit: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit("tables/toy/manifest.yml", "cost: seconds", "cost: hours")
+    made: list[str] = []
+    monkeypatch.setattr(tables, "run", lambda name, **options: made.append(name) or [])
+    assert main(["table", "run", "--all"]) == 0
+    assert made == []
+    assert capsys.readouterr().err == "  toy: takes hours, so --all leaves it: table run toy\n"
+    assert main(["table", "run", "toy", "--quiet"]) == 0
+    assert made == ["toy"]

@@ -1,0 +1,142 @@
+"""What each subject counts, and that a failure or a loss is seen."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kl_companion.refusals import Case
+from tests.reliability import __main__ as command
+from tests.reliability import determinism, installation, numerics, refusals
+from tests.reliability.trying import Trial
+
+
+def test_examples_are_counted_by_kind() -> None:
+    lines = [
+        {"test": "tests/numerics/test_samples.py::test_a[k1]", "examples": 10, "failed": False},
+        {"test": "tests/numerics/test_samples.py::test_a[k2]", "examples": 4, "failed": True},
+        {"test": "tests/numerics/test_public.py::test_b", "examples": 7, "failed": False},
+        {"test": "tests/numerics/test_tally.py::test_c", "examples": 1, "failed": False},
+    ]
+    samples, public = numerics.counted(lines)
+    assert (samples.tried, samples.failed, samples.lost) == (14, 1, None)
+    assert samples.said == ("tests/numerics/test_samples.py::test_a[k2]",)
+    assert (public.tried, public.failed) == (7, 0)
+    assert "never NaN" in public.what
+
+
+def test_every_file_of_properties_has_a_line() -> None:
+    files = {path.name for path in Path(numerics.__file__).parents[1].glob("numerics/test_*.py")}
+    assert files - set(numerics.WHAT) == {"test_tally.py"}  # it tests the counter itself
+
+
+def test_environments_are_counted_and_what_was_not_tried_is_not() -> None:
+    outcomes = [
+        {"environment": "no extras", "tried": "pip check", "status": "passed", "said": ""},
+        {"environment": "no extras", "tried": "imports", "status": "failed", "said": "No module"},
+        {"environment": "Python 3.12", "tried": "everything", "status": "not tried", "said": "no torch"},
+        {"environment": "Python 3.12", "tried": "what pip finds", "status": "passed", "said": ""},
+    ]
+    core, newer = installation.counted(outcomes)
+    assert core == Trial("installation, no extras", 2, 1, None, ("no extras, imports: No module",))
+    assert (newer.tried, newer.failed) == (1, 0)
+
+
+def test_a_message_that_is_not_clear_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Case("nothing", "everything", lambda: None)
+    monkeypatch.setattr(refusals, "GROUPS", {"One": (silent,), "Other": (silent, silent)})
+    assert [trial.tried for trial in refusals.trials(True, 0)] == [1]
+    found = list(refusals.trials(False, 0))
+    assert [(trial.tried, trial.failed) for trial in found] == [(1, 1), (2, 2)]
+    assert "nothing was refused" in found[0].said[0]
+
+
+def test_how_far_two_tables_are_apart() -> None:
+    one = [{"name": "a", "x": 1.0, "n": 3}, {"name": "b", "x": 100.0, "n": None}]
+    assert determinism.distance(one, one) == 0.0
+    assert determinism.distance(one, [{**one[0], "x": 1.5}, one[1]]) == pytest.approx(0.5 / 1.5)
+    assert determinism.distance(one, [one[0], {**one[1], "x": 101.0}]) == pytest.approx(1 / 101)
+    assert determinism.distance([{"x": 0.01}], [{"x": 0.02}]) == pytest.approx(0.01)
+    for other in ([one[0]], [one[0], {**one[1], "n": 4}], [{**one[0], "name": "c"}, one[1]]):
+        assert determinism.distance(one, other) == math.inf
+    assert determinism.distance([{"x": None}], [{"x": 1.0}]) == math.inf
+
+
+def test_bytes_and_numbers_that_differ_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {
+        "value_mse": determinism.Again("value_mse", True, 1e-3),
+        "llm_rl": determinism.Again("llm_rl", False, 0.1),
+    }
+    monkeypatch.setattr(determinism, "names", lambda: [*found, "performance"])
+    monkeypatch.setattr(determinism, "chosen", lambda manifest, *, every: [None])
+    monkeypatch.setattr(determinism, "again", lambda manifest, *rest, once: found[manifest.name])
+    bytes_, computed, trained = determinism.trials(False, 0)
+    assert (bytes_.tried, bytes_.failed) == (2, 1)
+    assert bytes_.said == ("llm_rl: other bytes the second time",)
+    assert (computed.tried, computed.failed) == (1, 1)
+    assert (trained.tried, trained.failed) == (1, 0)
+
+
+def test_short_tables_are_made_whole_and_of_long_ones_the_last_point() -> None:
+    short, long = determinism.read_manifest("value_mse"), determinism.read_manifest("llm_rl")
+    assert len(determinism.chosen(short, every=False)) == 2
+    assert [p.values for p in determinism.chosen(long, every=False)] == [
+        {"name": "stale, weighted K3++ in loss"}
+    ]
+    assert len(determinism.chosen(long, every=True)) == 28
+
+
+@pytest.mark.interruption
+def test_a_table_with_two_threads_is_the_same() -> None:
+    (trial,) = determinism.trials(True, 0)
+    assert (trial.tried, trial.failed) == (1, 0), trial.said
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failed", "lost", "status"), [(0, None, 0), (0, 0, 0), (1, None, 1), (0, 1, 1)], ids=str
+)
+def test_the_status_tells_of_failures_and_losses(
+    failed: int,
+    lost: int | None,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def trials(quick: bool, seed: int) -> Iterator[Trial]:
+        assert (quick, seed) == (True, 3)
+        yield Trial("something", 5, failed, lost, ("a line",) if failed else ())
+
+    module = ModuleType("a_subject")
+    module.trials = trials  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_subject", module)
+    monkeypatch.setattr(command, "SUBJECTS", {"one": "a_subject"})
+    file = tmp_path / "lines.json"
+    assert command.main(["--quick", "--seed", "3", "--json", str(file)]) == status
+    (row,) = json.loads(file.read_text())
+    assert {name: row[name] for name in ("subject", "what", "tried", "failed", "lost")} == {
+        "subject": "one",
+        "what": "something",
+        "tried": 5,
+        "failed": failed,
+        "lost": lost,
+    }
+    said = capsys.readouterr().out
+    assert f"something: 5 tried, {failed} failed" in said
+    assert ("a line" in said) == bool(failed)
+    assert ("lost" in said) == (lost is not None)
+
+
+def test_an_unknown_subject_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["numberics"])
+    assert "unknown subject 'numberics', expected one of: numerics, mutation" in capsys.readouterr().err

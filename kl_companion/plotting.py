@@ -1,7 +1,8 @@
 """One figure style for the whole book, drawn for a light and a dark page, a wide and a narrow screen.
 
 Needs the extra `book` (matplotlib, seaborn); importing this module does not. A drawing function is called
-once per variant and must therefore only draw. Colors and markers belong to names, not to positions: `k1`
+once per width and must therefore only draw; the dark variant is the light one with the ink and the grid lines
+exchanged. Colors and markers belong to names, not to positions: `k1`
 looks the same in every figure, and a marker and a line style say again what the color says.
 """
 
@@ -144,7 +145,7 @@ def figure(
     """Draw a figure in every variant that a page may need.
 
     Args:
-        draw: Called once per variant with one `Axes`, or with a list of `rows * columns` of them, row by
+        draw: Called once per width with one `Axes`, or with a list of `rows * columns` of them, row by
             row. It must only draw.
         alt: What the figure shows, in a sentence.
         size: Width and height in inches of the whole figure on a wide screen.
@@ -167,39 +168,30 @@ def figure(
         raise ValueError(f"rows is {rows}, wanted at least 1")
     if min(size) <= 0:
         raise ValueError(f"size is {size}, wanted positive inches (width, height)")
-    width, height = size
-    panels = rows * columns
+    panels, height = rows * columns, size[1]
     narrow = (_NARROW_INCHES, height / rows * panels if panels > 1 else min(height, 3.6))
     svg: dict[str, bytes] = {}
     png = b""
-    layouts = (("wide", (width, height), (rows, columns)), ("narrow", narrow, (panels, 1)))
-    for layout, inches, shape in layouts:
-        places: list[Any] = []  # of the panels: worked out once, because it takes half of the time
-        for theme in ("light", "dark"):
-            with _themed(theme):
-                drawn = _draw(draw, inches, shape)
-                if not places:
-                    drawn.get_layout_engine().execute(drawn)
-                    places = [axis.get_position() for axis in drawn.axes]
-                drawn.set_layout_engine("none")
-                for axis, place in zip(drawn.axes, places, strict=True):
-                    axis.set_position(place)
-                svg[f"{theme}-{layout}"] = _save(
-                    drawn, format="svg", transparent=True, metadata={"Date": None}
-                )
-                if (theme, layout) == ("light", "wide"):
-                    png = _save(drawn, format="png", dpi=160, facecolor="white", metadata={"Software": None})
+    for layout, inches, shape in (("wide", size, (rows, columns)), ("narrow", narrow, (panels, 1))):
+        with _themed():
+            drawn = _draw(draw, inches, shape)
+            drawn.get_layout_engine().execute(drawn)
+            drawn.set_layout_engine("none")  # a layout takes as long as a drawing: it is worked out once
+            svg[f"light-{layout}"] = _as_svg(drawn)
+            if layout == "wide":
+                png = _as_png(drawn)
+        svg[f"dark-{layout}"] = _darkened(svg[f"light-{layout}"])
     return ThemedFigure(alt=alt.strip(), svg=svg, png=png, caption=(caption or "").strip())
 
 
-def _themed(theme: str) -> AbstractContextManager[None]:
-    """Seaborn's style in the colors of one theme, for the length of a with block."""
+def _themed() -> AbstractContextManager[None]:
+    """Seaborn's style in the colors of the light theme, for the length of a with block."""
     try:
         import matplotlib
         import seaborn
     except ImportError as error:
         raise ImportError(f"figures need {error.name}: pip install 'kl-companion[book]'") from error
-    ink, grid = _INK[theme]
+    ink, grid = _INK["light"]
     settings = {
         **seaborn.plotting_context("notebook", font_scale=1.1),
         **seaborn.axes_style("ticks"),
@@ -233,7 +225,27 @@ def _draw(draw: Callable[[Any], object], inches: tuple[float, float], shape: tup
     return drawn
 
 
-def _save(drawn: Any, **options: Any) -> bytes:
+def _as_svg(drawn: Any) -> bytes:
+    """The drawing as it stands; `Figure.savefig` would draw it once more to work out its layout."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     target = io.BytesIO()
-    drawn.savefig(target, **options)
+    FigureCanvasSVG(drawn).print_svg(target, metadata={"Date": None})
     return target.getvalue()
+
+
+def _as_png(drawn: Any) -> bytes:
+    """The drawing in pixels, on white."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    target = io.BytesIO()
+    drawn.set(dpi=160, facecolor="white")
+    FigureCanvasAgg(drawn).print_png(target, metadata={"Software": None})
+    return target.getvalue()
+
+
+def _darkened(drawing: bytes) -> bytes:
+    """A drawing for the dark page: all that is not ink or grid reads on both pages."""
+    for light, dark in zip(*_INK.values(), strict=True):
+        drawing = drawing.replace(light.encode(), dark.encode())
+    return drawing

@@ -57,6 +57,31 @@ def test_variants_are_transparent_and_in_the_ink_of_their_theme(made: plotting.T
     assert "#1f2933" not in made.svg["dark-wide"].decode()
 
 
+def test_the_dark_variant_is_what_would_be_drawn_in_dark_ink(monkeypatch: pytest.MonkeyPatch) -> None:
+    def everything(axes: list[Any]) -> None:
+        draw(axes[0])
+        axes[0].axhline(1, color="gray", alpha=0.5)
+        axes[1].scatter([0, 1], [1, 0], color=plotting.color("k1"), edgecolor="white")
+        axes[1].set_title("β and $x^2$")
+        axes[1].imshow([[0.0, 0.5], [0.25, 1.0]])
+
+    recolored = plotting.figure(everything, alt="Much", columns=2).svg
+    monkeypatch.setitem(plotting._INK, "light", plotting._INK["dark"])
+    drawn = plotting.figure(everything, alt="Much", columns=2).svg
+    for layout in ("wide", "narrow"):
+        assert anonymous(recolored[f"dark-{layout}"]) == anonymous(drawn[f"light-{layout}"])
+        assert anonymous(recolored[f"light-{layout}"]) != anonymous(drawn[f"light-{layout}"])
+
+
+def anonymous(drawing: bytes) -> str:
+    """A drawing whose names of shapes, which hash their colors, are numbers in the order of appearance."""
+    text = drawing.decode()
+    names = dict.fromkeys(re.findall(r'id="([a-z][0-9a-f]{10})"', text))
+    for number, name in enumerate(names):
+        text = text.replace(name, f"shape-{number}")
+    return text
+
+
 def test_what_a_notebook_shows(made: plotting.ThemedFigure) -> None:
     bundle = made._repr_mimebundle_()
     assert set(bundle) == {"text/html", "image/png", "text/plain"}
@@ -78,7 +103,7 @@ def test_panels_stand_side_by_side_or_one_below_the_other() -> None:
             axis.plot([0, 1], [1, 0])
 
     drawn = plotting.figure(two, alt="Two panels", columns=2, size=(8, 3))
-    assert seen == [2, 2, 2, 2]
+    assert seen == [2, 2]
     size = {name: shape(svg) for name, svg in drawn.svg.items()}
     assert size["light-wide"] == (8 * 72, 3 * 72)
     assert size["light-narrow"] == (pytest.approx(4.6 * 72), 6 * 72)

@@ -10,25 +10,34 @@ and two runs that begin together can choose the same one.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
 import sys
-import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kl_companion.tables.holding import temporary
 from kl_companion.tables.project import book_extra
 
 TRACEBACK_LINES = 12
+FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def _end_with_parent(folders: list[str]) -> None:
-    """End this process as soon as the runner is gone: the pipe that the runner holds open is then closed."""
+def _end_with_parent(folders: list[str], psutil: Any) -> None:
+    """End with the kernel as soon as the runner is gone: the pipe that the runner holds open is then closed.
+
+    A kernel ends by itself only when the first process of the system adopts it, and not at once.
+    """
     os.read(sys.stdin.fileno(), 1)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            process.kill()
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
@@ -64,16 +73,27 @@ def execute(specification: dict[str, Any], sockets: str) -> str | None:
     return None
 
 
+def run(specification: dict[str, Any]) -> str | None:
+    """Run the notebook with the folders that it needs, and end with the runner; the message if it fails."""
+    with temporary("kl-kernel-") as sockets:
+        folders = [specification["ipython"], str(sockets)]
+        watched = [folders, book_extra("psutil")]
+        threading.Thread(target=_end_with_parent, args=watched, daemon=True).start()
+        try:
+            return execute(specification, str(sockets))
+        finally:
+            shutil.rmtree(specification["ipython"], ignore_errors=True)
+
+
 def main(arguments: list[str]) -> int:
     """Run the specification whose path is the only argument."""
     specification = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    folders = [specification["ipython"], tempfile.mkdtemp(prefix="kl-")]
-    threading.Thread(target=_end_with_parent, args=[folders], daemon=True).start()
     try:
-        message = execute(specification, folders[1])
-    finally:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        message = run(specification)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        message = f"The disk is full: {error}"
     if message:
         print(message, file=sys.stderr)
     return 1 if message else 0

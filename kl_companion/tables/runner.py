@@ -3,7 +3,8 @@
 Every point runs in a process of its own, with one thread for arithmetic, so that neither the number of jobs
 nor their order changes a byte. A finished point is kept under `_build/tables/<name>/<profile>/`, in a folder
 named by the digest of all that it depends on; the table and its provenance are put into `tables/<name>/` at
-the very end, each in one move. So a run may be killed at any time and repeated.
+the very end, each in one move. So a run may be killed at any time and repeated. Two runs of one table do not
+share these folders: the second one waits, and then finds the points of the first.
 
 Where a point runs is one function, `Place.execute`: here (`run_here`), or on a cluster (`cluster.py`).
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kl_companion.tables import provenance
+from kl_companion.tables.holding import alone
 from kl_companion.tables.manifest import OUT, Manifest, points, read_manifest, settings
 from kl_companion.tables.project import book_extra
 from kl_companion.tables.rows import Cell, Row, parse, render, write_text
@@ -36,6 +39,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 QUIET_SECONDS = 2.0
 WRITTEN, EXECUTED, LOG = "rows.part.csv", "executed.ipynb", "log.txt"  # what a run leaves in its folder
 SECONDS = "seconds.txt"  # and how long it took, for what is said before the next run
+LOCK = "lock"  # held by the run that uses the folder of a profile
 
 
 class TableError(RuntimeError):
@@ -79,7 +83,7 @@ def run(
     backend: str | None = None,
     address: str | None = None,
 ) -> pd.DataFrame:
-    """Compute a result table.
+    """Compute a result table; while another run of it is under way, wait until that has ended.
 
     Args:
         name: a folder of `tables/`.
@@ -108,35 +112,46 @@ def run(
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
         raise ValueError(f"jobs is {jobs!r}, expected a whole number from 1 on")
     manifest = read_manifest(name)
-    grid = settings(manifest, profile).grid
+    settings(manifest, profile)
     place_of = _place(backend, address)
     if backend is None and profile == "gpu" and provenance.gpu_name() is None:
         raise RuntimeError(f"profile 'gpu' of table {name!r} needs a CUDA device, and torch finds none")
     for module in ("joblib", "papermill"):
         book_extra(module)
-    clock, record = time.monotonic(), provenance.begin(manifest, profile)
+    report = _reporter(progress, time.monotonic())
     work = Path(into).resolve() / "points" if into else work_folder(manifest, profile)
-    every = points_of(manifest, record, work)
-    todo = unfinished(every, fresh=fresh)
-    with place_of(manifest, record) if todo else nullcontext(HERE) as place:
-        _run_points(manifest, todo, len(every), jobs or place.jobs, place, _reporter(progress, clock))
-        record["device"] = place.devices() or record["device"]
-    rows = [row for point in every for row in _read(manifest, point, point.rows)]
-    try:
-        table = render(rows, manifest.columns, manifest.key, grid)
-    except ValueError as error:
-        raise TableError(f"{name}: {error}") from None
-    record = provenance.finish(
-        record,
-        table=table,
-        seconds=time.monotonic() - clock,
-        resumed=len(every) - len(todo),
-        taken=[_seconds(point) for point in every],
-    )
     target = Path(into).resolve() / "table.csv" if into else table_path(manifest, profile)
-    if todo or not _made(target, table, record):
-        _put(work, target, table, json.dumps(record, sort_keys=True, indent=2) + "\n")
+    waiting = f"{name}: another run of this table is under way, this one waits for it to end"
+    with alone(work / LOCK, lambda: _say(progress, waiting)):
+        manifest = read_manifest(name)  # as it is by now
+        clock, record = time.monotonic(), provenance.begin(manifest, profile)
+        every = points_of(manifest, record, work)
+        todo = unfinished(every, fresh=fresh)
+        with place_of(manifest, record) if todo else nullcontext(HERE) as place:
+            _run_points(manifest, todo, len(every), jobs or place.jobs, place, report)
+            record["device"] = place.devices() or record["device"]
+        rows = [row for point in every for row in _read(manifest, point, point.rows)]
+        try:
+            table = render(rows, manifest.columns, manifest.key, record["grid"])
+        except ValueError as error:
+            raise TableError(f"{name}: {error}") from None
+        record = provenance.finish(
+            record,
+            table=table,
+            seconds=time.monotonic() - clock,
+            resumed=len(every) - len(todo),
+            taken=[_seconds(point) for point in every],
+        )
+        _sweep(work)
+        if todo or not _made(target, table, record):
+            _put(work, target, table, json.dumps(record, sort_keys=True, indent=2) + "\n")
     return to_frame(parse(table, manifest.columns), manifest.columns)
+
+
+def _sweep(work: Path) -> None:
+    """Remove what a killed run was writing; what it left of a point goes when the point is run again."""
+    for part in [*work.glob("*.part"), *work.glob("*/*.part")]:
+        part.unlink(missing_ok=True)
 
 
 def _place(
@@ -197,13 +212,16 @@ def _run_points(
 
     def attempt(point: Point) -> tuple[Point, float, str | None]:
         begin = time.monotonic()
-        error = None if failed.is_set() else _run_point(manifest, point, place)
-        seconds = time.monotonic() - begin
+        try:
+            error = None if failed.is_set() else _run_point(manifest, point, place)
+            seconds = time.monotonic() - begin
+            if error is None and point.rows.is_file():
+                write_text(point.folder / SECONDS, f"{seconds:.1f}\n")
+        except OSError as reason:  # a full disk
+            error = f"{manifest.name}, point {_named(point)}failed. {type(reason).__name__}: {reason}"
         if error:
             failed.set()
-        elif point.rows.is_file():
-            write_text(point.folder / SECONDS, f"{seconds:.1f}\n")
-        return point, seconds, error
+        return point, time.monotonic() - begin, error
 
     # threads suffice: each only waits for the process of its point, or for the cluster
     parallel = joblib.Parallel(
@@ -222,10 +240,9 @@ def _run_points(
 def _run_point(manifest: Manifest, point: Point, place: Place) -> str | None:
     """Run one point and keep its rows; the message if that fails, else None."""
     point.rows.unlink(missing_ok=True)
+    shutil.rmtree(point.folder, ignore_errors=True)
     point.folder.mkdir(parents=True, exist_ok=True)
     written, executed = point.folder / WRITTEN, point.folder / EXECUTED
-    written.unlink(missing_ok=True)
-    executed.unlink(missing_ok=True)
     status, message = place.execute(manifest.notebook, point.parameters, point.folder)
     if status == 0:
         try:
@@ -284,7 +301,12 @@ def _process(specification: Path, environment: Mapping[str, str]) -> tuple[int, 
             process.stdin.close()
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     begin = max((number for number, line in enumerate(lines) if line.startswith("cell [")), default=None)
-    return status, "\n".join(lines[-12:] if begin is None else lines[begin:])
+    said = "\n".join(lines[-12:] if begin is None else lines[begin:])
+    if status < 0:
+        said = f"Its process was killed by signal {-status}: was the memory full? {said}".rstrip()
+    elif status and not said:
+        said = f"Its process ended with {status} and said nothing: is the disk full?"
+    return status, said
 
 
 def process_environment() -> dict[str, str]:
@@ -311,16 +333,23 @@ def _named(point: Point) -> str:
     return f"{values or 'the only one'}: "
 
 
-def _reporter(progress: Callable[[str], None] | None, clock: float) -> Callable[[str], None]:
+def _say(progress: Callable[[str], None] | None, line: str) -> None:
+    """Say something at once."""
     if progress is not None:
-        return progress
+        progress(line)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _reporter(progress: Callable[[str], None] | None, clock: float) -> Callable[[str], None]:
+    """Where the lines about finished points go."""
 
     def report(line: str) -> None:
         elapsed = time.monotonic() - clock
         if elapsed > QUIET_SECONDS:
             print(f"{line} ({elapsed:.0f} s since the start)", file=sys.stderr, flush=True)
 
-    return report
+    return progress or report
 
 
 def _made(target: Path, table: str, record: Mapping[str, Any]) -> bool:

@@ -12,14 +12,15 @@ import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from kl_companion.tables import provenance
+from kl_companion.tables.holding import temporary
 from kl_companion.tables.project import ROOT_VARIABLE
 from kl_companion.tables.runner import EXECUTED, LOG, WRITTEN, process_environment, run_here
 
 CACHE_VARIABLE = "KL_COMPANION_CACHE"  # where trained start models are kept
+FOLDER = "kl-worker-"  # how the names of the folders begin that points run in
 
 
 class Task(NamedTuple):
@@ -51,14 +52,14 @@ class Outcome(NamedTuple):
 
 def identify(task: Task) -> Worker:
     """What this worker holds of the code that a task uses."""
-    with _temporary() as folder:
-        return _identify(task, _written(task, Path(folder)))
+    with temporary(FOLDER) as folder:
+        return _identify(task, _written(task, folder))
 
 
 def run_task(task: Task, parameters: dict[str, Any]) -> Outcome:
     """Run one point in a temporary folder of its own, unless the code here is another than the driver's."""
-    with _temporary() as folder:
-        root = Path(folder).resolve()
+    with temporary(FOLDER) as folder:
+        root = folder.resolve()
         notebook = _written(task, root)
         worker = _identify(task, notebook)
         if said := refusal(socket.gethostname(), worker, task):
@@ -90,10 +91,6 @@ def refusal(name: str, worker: Worker, task: Task) -> str | None:
     if task.gpu and worker.device["gpu"] is None:
         return f"worker {name} has no CUDA device that torch finds, and profile 'gpu' needs one."
     return None
-
-
-def _temporary() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix="kl-companion-", ignore_cleanup_errors=True)
 
 
 def _written(task: Task, root: Path) -> Path:

@@ -1,5 +1,6 @@
 """A run that is killed half-way leaves no half-written table, and the next one goes on where it stopped."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,21 @@ def gone(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.fixture
+def adopting() -> Iterator[None]:
+    """Orphans become children of this process, as they do of a desktop session, not of the first process."""
+    adopt = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
+    set_child_subreaper = 36
+    adopt(set_child_subreaper, 1, 0, 0, 0)
+    yield
+    adopt(set_child_subreaper, 0, 0, 0, 0)
+
+
 @pytest.mark.interruption
 @pytest.mark.parametrize("before", [None, "the table of an earlier run\n"])
-def test_a_killed_run_is_resumed(project: Path, edit: Edit, toy: dict[str, Any], before: str | None) -> None:
+def test_a_killed_run_is_resumed(
+    project: Path, edit: Edit, toy: dict[str, Any], before: str | None, adopting: None
+) -> None:
     log, hang, folder = project / "log", project / "hang", project / "tables/toy"
     hang.touch()  # the second point does not end before this file is gone
     edit("tables/toy/manifest.yml", "{scale: 2.0}", f"{{scale: 2.0, hang: {hang}, log: {log}}}")

@@ -1,17 +1,21 @@
 """Making a table: the grid, finished points, failures, provenance. Only the first two tests run papermill."""
 
+import errno
 import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kl_companion import tables
-from kl_companion.tables import provenance
+from kl_companion.tables import provenance, runner
+from kl_companion.tables.holding import alone
 
 Edit = Callable[[str, str, str], None]
 Runs = list[dict[str, Any]]
@@ -273,3 +277,99 @@ def test_outside_a_repository_the_commit_is_null(project: Path, quick: Runs) -> 
     tables.run("toy", progress=quiet)
     record = json.loads((project / "tables/toy/provenance.json").read_text())
     assert (record["commit"], record["dirty"]) == (None, None)
+
+
+def test_a_second_run_waits_and_finds_what_the_first_one_made(project: Path, quick: Runs) -> None:
+    ends, errors = threading.Event(), []
+    process = runner._process
+
+    def slow(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+        waiting.wait(20)  # until the second run has come
+        return process(specification, environment)
+
+    def first() -> None:
+        try:
+            tables.run("toy", progress=quiet)
+        except BaseException as error:
+            errors.append(error)
+        ends.set()
+
+    waiting, said = threading.Event(), list[str]()
+
+    def hear(line: str) -> None:
+        said.append(line)
+        waiting.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_process", slow)
+        threading.Thread(target=first).start()
+        while not list(project.glob("_build/tables/toy/cpu/*/specification.json")):
+            assert not ends.wait(0.01), errors
+        tables.run("toy", progress=hear)
+    assert ends.wait(20)
+    assert errors == []
+    assert len(quick) == 4
+    waits = "toy: another run of this table is under way, this one waits for it to end"
+    assert said == [waits, "toy [4/4] finished before"]
+    assert tables.check() == []
+
+
+def test_other_profiles_do_not_wait_for_each_other(project: Path, quick: Runs) -> None:
+    work = project / "_build/tables/toy/cpu"
+    with alone(work / runner.LOCK, lambda: None):
+        tables.run("toy", profile="smoke", progress=quiet)
+        tables.run("toy", into=project / "elsewhere", progress=quiet)
+    assert len(quick) == 6
+
+
+def test_what_a_killed_run_was_writing_is_removed(project: Path, quick: Runs, tree: Tree) -> None:
+    tables.run("toy", progress=quiet)
+    before = tree(project / "_build")
+    rows = next((project / "_build/tables/toy/cpu").glob("*/rows.csv"))
+    for path in (rows.with_name("ipython") / "x", rows.with_name("seconds.txt.1.part"), rows):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("half")
+    (rows.parents[1] / "table.csv.1.part").write_text("half")
+    rows.unlink()
+    tables.run("toy", progress=quiet)
+    assert len(quick) == 5
+    assert tree(project / "_build").keys() == before.keys()
+
+
+def test_a_full_disk_fails_one_point_and_keeps_the_others(
+    project: Path, quick: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = runner._process
+
+    def full(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+        if len(quick) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return process(specification, environment)
+
+    monkeypatch.setattr(runner, "_process", full)
+    message = r"^toy, point method=b seed=1: failed. OSError: \[Errno 28\] No space left on device$"
+    with pytest.raises(tables.TableError, match=message):
+        tables.run("toy", progress=quiet)
+    assert [(run["method"], run["seed"]) for run in quick] == [("b", 0)]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        (
+            "import os; os.abort()",
+            -6,
+            "Its process was killed by signal 6: was the memory full?",
+        ),
+        ("raise SystemExit(3)", 3, "Its process ended with 3 and said nothing: is the disk full?"),
+        ("print('cell [2]:'); raise SystemExit(1)", 1, "cell [2]:"),
+    ],
+)
+def test_a_process_that_ends_without_a_word(
+    code: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert runner._process(tmp_path / "specification.json", {}) == (status, said)

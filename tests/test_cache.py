@@ -1,15 +1,12 @@
 """A chapter is executed again when what it uses changed, and only then; a failed build does not pass later.
 
-A small project with the real extension and the real settings is built again and again. Each toy chapter
-writes its name to a log when it runs, so executions are counted where they happen.
+The toy book is built again and again.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,59 +15,9 @@ import nbformat
 import pytest
 import yaml
 
+from tests.toy_book import BUILD, make_project, pages
+
 pytestmark = pytest.mark.slow
-LOG = "import os\nwith open(os.environ['KL_TOY_LOG'], 'a') as log:\n    log.write('{name}\\n')\n"
-INIT = '''"""Lazy."""
-import importlib
-_NAMES: dict[str, str] = {"one": "kl_companion.used", "two": "kl_companion.other"}
-def __getattr__(name):
-    if name not in _NAMES:
-        raise AttributeError(name)
-    return getattr(importlib.import_module(_NAMES[name]), name)
-'''
-TABLES = '''"""Read a table."""
-from pathlib import Path
-def load(name):
-    return (Path(__file__).parents[2] / "tables" / name / "table.csv").read_text()
-'''
-
-
-def notebook(*cells: str) -> str:
-    made = nbformat.v4.new_notebook()
-    made.cells = [nbformat.v4.new_markdown_cell("# A chapter")]
-    made.cells += [nbformat.v4.new_code_cell(cell) for cell in cells]
-    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return nbformat.writes(made)
-
-
-def make_project(root: Path, project: Path) -> None:
-    shutil.copytree(root / "book/_ext", project / "book/_ext", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(root / "book/_static", project / "book/_static")
-    package = project / "kl_companion"
-    (package / "tables").mkdir(parents=True)
-    shutil.copy(root / "kl_companion/tables/closure.py", package / "tables/closure.py")
-    (package / "tables/__init__.py").write_text(TABLES)
-    (package / "__init__.py").write_text(INIT)
-    (package / "used.py").write_text("from . import helper\none = helper.ONE\n")
-    (package / "helper.py").write_text("ONE = 1\n")
-    (package / "other.py").write_text("two = 2\n")
-    for name in ("numbers", "letters"):
-        (project / "tables" / name).mkdir(parents=True)
-        (project / "tables" / name / "manifest.yml").write_text("title: toy\n")
-        (project / "tables" / name / "table.csv").write_text("a\n1\n")
-    chapters = {
-        "imports": "from kl_companion import one\nprint(one)",
-        "loads": "from kl_companion import tables\nprint(tables.load('numbers'))",
-        "attribute": "import kl_companion as kl\nprint(kl.one, kl.two)",
-    }
-    for name, code in chapters.items():
-        text = notebook("import sys\nsys.path.insert(0, '..')\n" + LOG.format(name=name), code)
-        (project / f"book/{name}.ipynb").write_text(text)
-    (project / "book/intro.md").write_text("# Intro\n\nA page.\n")
-    (project / "book/references.bib").write_text("")
-    shutil.copy(root / "_config.yml", project / "_config.yml")
-    toc = {"format": "jb-book", "root": "book/intro", "chapters": [{"file": f"book/{n}"} for n in chapters]}
-    (project / "_toc.yml").write_text(yaml.safe_dump(toc))
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +35,8 @@ def build(project: Path) -> tuple[int, list[str], str]:
     """Build the book as the Makefile does: exit status, names of the chapters that ran, what was printed."""
     log = project / "log.txt"
     log.write_text("")
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "-n", "-W", "--keep-going"]
     done = subprocess.run(
-        command,
+        BUILD,
         cwd=project,
         env={**os.environ, "KL_TOY_LOG": str(log), "REPOSITORY": ""},
         capture_output=True,
@@ -166,6 +112,57 @@ def test_a_new_chapter_appears_in_the_sidebar_of_every_page(project: Path) -> No
     assert (status, executed) == (0, []), output
     for page in (project / "_build/html/book").glob("*.html"):
         assert "A chapter that came later" in page.read_text(), page.name
+
+
+def test_what_a_killed_build_has_left_is_not_trusted(project: Path) -> None:
+    status, _, output = build(project)
+    assert status == 0, output
+    html = project / "_build/html"
+    before = pages(html)
+    mark = project / "_build/.doctrees/under_way"
+    assert not mark.exists()
+    # it noted what it had read, and was killed when it wrote the pages: one is older, one cut, one not there
+    mark.touch()
+    (html / "book/loads.html").write_text("the page from before an edit")
+    (html / "book/imports.html").write_bytes(before["book/imports.html"][:99])
+    (html / "genindex.html").unlink()
+    status, executed, output = build(project)
+    assert (status, executed) == (0, []), output
+    assert pages(html) == before
+    assert not mark.exists()
+
+
+def test_half_of_an_executed_chapter_is_forgotten(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jupyter_cache import get_cache
+    from jupyter_cache.base import CacheBundleIn
+
+    monkeypatch.syspath_prepend(str(root / "book/_ext"))
+    import kl_cache
+
+    def put(code: str) -> Path:
+        made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+        bundle = CacheBundleIn(made, f"{code}.ipynb")
+        record = cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+        return folder / "executed" / record.hashkey / "base.ipynb"
+
+    folder = tmp_path / "cache"
+    kl_cache.forget_half_written(folder)
+    assert not folder.exists()
+    cache = get_cache(folder)
+    whole, half, none, last = (put(f"x = {n}") for n in range(4))
+    half.write_text(half.read_text()[:50])
+    none.unlink()
+    (folder / "executed/begun").mkdir()
+    kl_cache.forget_half_written(folder)
+    assert set(folder.glob("executed/*/*")) == {whole, last}
+    assert len(list((folder / "executed").iterdir())) == 2
+    assert sorted(record.uri for record in cache.list_cache_records()) == ["x = 0.ipynb", "x = 3.ipynb"]
+    assert none == put("x = 2")  # jupyter-cache makes its folder, which must not be there
+    (folder / "global.db").write_bytes(b"")  # killed when it was about to make the tables in it
+    kl_cache.forget_half_written(folder)
+    assert not folder.exists()
 
 
 def test_tables_are_found_in_calls_of_load_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,9 @@ So every chapter gets a digest of what it really uses:
 `outdated` has Sphinx read again the chapters whose digest changed; `stamp` writes the digest into the
 kernelspec of the text handed to MyST-NB, so that jupyter-cache finds a changed chapter no more, and a
 reverted one again.
+
+Sphinx notes what it has read before it writes the pages, and takes any file that is there for a whole one. So
+a build is marked as under way: what one that was killed has left is not trusted, only executed chapters are.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import importlib.util
 import json
 import platform
 import re
+import shutil
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import metadata
@@ -32,6 +36,7 @@ from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "kl_book_digest"
+MARK = "under_way"  # a file beside what Sphinx notes, as long as a build has not ended
 LIBRARIES = frozenset(
     {"torch", "numpy", "sympy", "pandas", "scipy", "matplotlib", "seaborn", "joblib", "bokeh"}
 )
@@ -187,10 +192,54 @@ def forget_if_warned(app: Any, exception: Exception | None) -> None:
         (Path(app.doctreedir) / "environment.pickle").unlink(missing_ok=True)
 
 
+def mend(app: Any) -> None:
+    """After a build that was killed, have every page written again; then mark this one as under way."""
+    mark, output = Path(app.doctreedir) / MARK, Path(app.outdir)
+    if mark.is_file():
+        (mark.parent / "environment.pickle").unlink(missing_ok=True)
+        for folder in (output / "_modules", output.parent / "jupyter_execute"):  # kept by those who find them
+            shutil.rmtree(folder, ignore_errors=True)
+        forget_half_written(output.parent / ".jupyter_cache")
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def forget_half_written(folder: Path) -> None:
+    """Keep those executed chapters of a cache that are there from the first byte to the last."""
+    from jupyter_cache import get_cache
+    from jupyter_cache.cache.db import NbCacheRecord
+
+    if not folder.is_dir():
+        return
+    executed = folder / "executed"
+    try:
+        cache = get_cache(folder)
+        records = {record.hashkey: record.pk for record in cache.list_cache_records()}
+    except Exception as error:  # its database was just being made
+        logger.info("the cache of executed chapters begins anew: %s", error)
+        shutil.rmtree(folder)
+        return
+    found = {path.name for path in executed.iterdir()} if executed.is_dir() else set()
+    for key in found | records.keys():
+        try:
+            json.loads((executed / key / "base.ipynb").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            shutil.rmtree(executed / key, ignore_errors=True)
+            if key in records:
+                NbCacheRecord.remove_records([records[key]], cache.db)
+
+
+def unmark(app: Any, exception: Exception | None) -> None:
+    """A build that ends, well or not, leaves nothing half-written that counts."""
+    (Path(app.doctreedir) / MARK).unlink(missing_ok=True)
+
+
 def connect(app: Any) -> None:
     """Attach all of this to a Sphinx application."""
+    mend(app)  # now: Sphinx has not yet read what it noted
     app.connect("env-get-outdated", outdated)
     app.connect("source-read", stamp)
     app.connect("env-purge-doc", purge)
     app.connect("env-merge-info", merge)
     app.connect("build-finished", forget_if_warned)
+    app.connect("build-finished", unmark, priority=999)  # after those who change written pages

@@ -54,7 +54,7 @@ def save_checkpoint(
         copies = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
         safetensors.save_file(copies, part / TENSORS)
         (part / STATE).write_text(json.dumps(state, sort_keys=True), encoding="utf-8")
-        shutil.rmtree(target, ignore_errors=True)
+        _remove(target)
         os.replace(part, target)
     except Exception as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -62,10 +62,25 @@ def save_checkpoint(
         raise OSError(
             f"the checkpoint of step {step} could not be written to {run} ({error}); {kept}"
         ) from error
-    for old in older:
-        if old != step:
-            shutil.rmtree(run / f"step-{old:06d}", ignore_errors=True)
+    tidy(run, step)
     return target
+
+
+def tidy(folder: str | os.PathLike[str], step: int) -> None:
+    """Remove all checkpoints but that of a step, and what a run that was killed has left half-way."""
+    for other in steps_in(folder):
+        if other != step:
+            _remove(Path(folder) / f"step-{other:06d}")
+    for left in Path(folder).glob("part-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove a checkpoint: it is whole, or no longer there under its name."""
+    if checkpoint.is_dir():
+        part = checkpoint.with_name(f"part-{checkpoint.name}")
+        os.replace(checkpoint, part)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def steps_in(folder: str | os.PathLike[str]) -> list[int]:

@@ -179,6 +179,7 @@ def save_model(lm: LanguageModel, folder: str | Path) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise ValueError(f"{folder} holds files but no config.json: give an empty folder or a model's")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    full = llm_extra("safetensors").SafetensorError  # what it raises when the disk is full
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     old = made / "old"
     try:
@@ -189,6 +190,8 @@ def save_model(lm: LanguageModel, folder: str | Path) -> None:
         if folder.is_dir():
             os.replace(folder, old)
         os.replace(new, folder)
+    except full as error:
+        raise OSError(f"{folder} could not be written: {error}") from None
     except BaseException:
         if old.is_dir() and not folder.exists():
             os.replace(old, folder)

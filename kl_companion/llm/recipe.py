@@ -41,6 +41,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -73,7 +75,7 @@ HELD_OUT = 1_000_003  # seed of the prompts that are evaluated
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the recipe; 0, or an error that argparse or the recipe explains."""
+    """Run the recipe; 0, 1 when a file cannot be written, or an error that argparse explains."""
     parser = make_parser()
     chosen = parser.parse_args(arguments)
     try:
@@ -90,7 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         task = make_task(chosen.task, **options)
     except ValueError as error:
         parser.error(str(error))
-    run(chosen, settings, task, options)
+    try:
+        run(chosen, settings, task, options)
+    except OSError as error:  # a full disk
+        print(f"{parser.prog}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -172,6 +178,8 @@ def write(output: Path, records: list[Record], lm: LanguageModel, recipe: dict[s
             os.replace(part, output / name)
         finally:
             part.unlink(missing_ok=True)
+    for left in [*output.glob(".model-*"), *output.glob(".*.part")]:  # by a run that was killed
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 class Lines:

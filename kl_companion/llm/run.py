@@ -22,6 +22,7 @@ from kl_companion.llm.checkpoints import (
     optimizer_tensors,
     restore_optimizer,
     save_checkpoint,
+    tidy,
 )
 from kl_companion.llm.generation import Samples, generate
 from kl_companion.llm.models import LanguageModel, frozen_copy
@@ -243,6 +244,7 @@ class Run:
         if found is None:
             return
         check_same_run(found, self.said(), self.folder)  # type: ignore[arg-type]
+        tidy(self.folder, found.step)  # type: ignore[arg-type]
         with torch.no_grad():
             for m, lm in self.kept().items():
                 for name, x in _weights(lm).items():

@@ -103,9 +103,13 @@ def test_a_kill_half_way_leaves_nothing_that_counts(model_cache: Path, tmp_path:
     assert folder.name == recipe_digest({"one": 1})
     assert (folder / "deep" / "file.txt").is_file()
 
-    os.utime(left, (0, 0))  # a day later
+    half = model_cache / f".{left.name}-x"  # what `save_model` writes beside the folder that it fills
+    half.mkdir()
+    for path in (left, half):
+        os.utime(path, (0, 0))  # a day later
     cached({"two": 2}, write())
     assert not left.exists()
+    assert not half.exists()
 
 
 def test_a_young_unfinished_folder_is_left_to_its_owner(model_cache: Path) -> None:

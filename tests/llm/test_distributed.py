@@ -172,6 +172,8 @@ def test_the_recipe_trains_an_embedded_model_and_goes_on_from_a_checkpoint(
     embedded = ["--model", "embedded", "--pretraining-steps", "2", "--pretraining-until", "none"]
     histories = {}
     for name, parts in {"whole": [4], "parts": [2, 4]}.items():
+        (tmp_path / name / ".model-left").mkdir(parents=True)  # by a run that was killed
+        (tmp_path / name / ".history.csv.1.part").touch()
         for steps in parts:
             more = ["--steps", str(steps), "--every", "2", "--output", str(tmp_path / name)]
             more += ["--checkpoint", str(tmp_path / f"kept-{name}")]
@@ -187,7 +189,16 @@ def test_the_recipe_trains_an_embedded_model_and_goes_on_from_a_checkpoint(
     told = json.loads((tmp_path / "whole" / "recipe.json").read_text())
     assert told["beta"] == 0.2
     assert told["processes"] == 1
-    assert not list((tmp_path / "whole").glob("*.part"))
+    assert not list((tmp_path / "whole").glob(".*"))
+
+
+def test_the_recipe_says_why_nothing_could_be_written(
+    alone: None, model_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    options = ["--pretraining-steps", "1", "--pretraining-until", "none", "--steps", "1"]
+    assert recipe.main([*SHORT, *options, "--output", str(tmp_path / "file" / "below")]) == 1
+    assert capsys.readouterr().err.startswith("python -m kl_companion.llm.recipe: NotADirectoryError: ")
 
 
 def parsed(arguments: str) -> Settings:

@@ -211,6 +211,21 @@ def test_a_failed_save_leaves_the_old_model(
     assert [path.name for path in broken.parent.iterdir()] == ["broken"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_weights_for_which_there_is_no_space(tiny: LanguageModel, broken: Path) -> None:
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, limit[1]))
+    try:
+        with pytest.raises(OSError, match=r"broken could not be written: .*File too large"):
+            save_model(tiny_model(tiny.tokenizer, hidden=32, seed=3), broken)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert torch.equal(logits(load_model(broken)), logits(tiny))
+    assert [path.name for path in broken.parent.iterdir()] == ["broken"]
+
+
 def test_a_save_that_fails_at_the_last_moment_puts_the_old_model_back(
     tiny: LanguageModel, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

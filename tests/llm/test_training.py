@@ -1,6 +1,8 @@
 """The training loop: what it learns, what it resumes, and where it stops."""
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kl_companion.llm.checkpoints import load_checkpoint, save_checkpoint, steps_in
+from kl_companion.llm.checkpoints import STATE, TENSORS, load_checkpoint, save_checkpoint, steps_in
 from kl_companion.llm.distillation import distill
 from kl_companion.llm.models import LanguageModel, frozen_copy
 from kl_companion.llm.run import Run, TrainingStopped
@@ -190,6 +192,37 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one(tmp_path, mo
     monkeypatch.undo()
     assert load_checkpoint(tmp_path).tensors["x"].tolist() == [1.0, 1.0, 1.0]
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_checkpoint_is_never_half_removed(at, tmp_path, monkeypatch):
+    """Removing stops before the n-th file, as it does in a process that is killed there."""
+    save_checkpoint(tmp_path, 2, {"x": torch.ones(3)}, {"run": {}})
+    removed = []
+    unlink = os.unlink
+
+    def stop(*arguments, **options):
+        if len(removed) == at:
+            raise KeyboardInterrupt
+        removed.append(arguments)
+        unlink(*arguments, **options)
+
+    monkeypatch.setattr(os, "unlink", stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 1, {"x": torch.zeros(3)}, {"run": {}})
+    monkeypatch.undo()
+    assert all({p.name for p in f.iterdir()} == {STATE, TENSORS} for f in tmp_path.glob("step-*"))
+    assert load_checkpoint(tmp_path).step == 1
+    save_checkpoint(tmp_path, 3, {"x": torch.zeros(3)}, {"run": {}})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
+
+
+def test_a_resumed_run_removes_what_a_killed_one_left(tiny, task, tmp_path):
+    trained(tiny, task, FEW, checkpoint=tmp_path)
+    shutil.copytree(tmp_path / "step-000003", tmp_path / "part-7")
+    shutil.copytree(tmp_path / "step-000003", tmp_path / "step-000001")
+    trained(tiny, task, FEW, checkpoint=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
 
 
 def test_interrupted_run_goes_on(tiny, task, tmp_path):

@@ -21,7 +21,11 @@ from tests.warm import warm  # noqa: E402
 # One thread per process, for two run side by side; and what one has compiled is not compiled by the next.
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
 PARALLEL = ["-n", "2", "--dist", "loadfile"]
-INTERRUPTION = ["tests/tables/test_interruption.py", "tests/tables/test_cluster.py"]
+INTERRUPTION = [
+    "tests/tables/test_interruption.py",
+    "tests/tables/test_cluster.py",
+    "tests/reliability/test_interruptions_quick.py",
+]
 
 
 class Group(NamedTuple):

@@ -111,9 +111,7 @@ def _publish(made: Path, target: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Remove what processes that were killed have left."""
-    for path in folder.glob(
-        "*.unfinished-*"
-    ):  # with one more dot: of `save_model`, half-way in such a folder
+    for path in folder.glob("*.unfinished-*"):  # one more dot before what `save_model` has half-written
         try:
             if time.time() - path.stat().st_mtime > _STALE:
                 shutil.rmtree(path, ignore_errors=True)

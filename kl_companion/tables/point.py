@@ -48,7 +48,9 @@ def _transport(sockets: str) -> dict[str, Any]:
     if sys.platform == "win32":
         return {}
     traitlets = book_extra("traitlets.config")
-    return {"config": traitlets.Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})}
+    # how to connect stands there, too: by default in a temporary file, which a killed process leaves
+    given = {"transport": "ipc", "ip": f"{sockets}/kernel", "connection_file": f"{sockets}/connection.json"}
+    return {"config": traitlets.Config(KernelManager=given)}
 
 
 def execute(specification: dict[str, Any], sockets: str) -> str | None:

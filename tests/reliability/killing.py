@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -110,8 +111,9 @@ class Work:
         return [line.split()[0] for line in log.read_text().splitlines()] if log.is_file() else []
 
     def files(self, folder: Path) -> set[str]:
-        """Every file and folder by its path."""
-        return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+        """Every file and folder by its path, but those by which Python tries a folder for temporary files."""
+        found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+        return {name for name in found if not re.fullmatch(r"tmp/[a-z0-9_]{8}", name)}
 
     def rest(self, folder: Path) -> None:
         """What happens to a folder before the work is repeated."""

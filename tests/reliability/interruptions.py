@@ -77,9 +77,9 @@ def training(base: Path, draw: random.Random, *, quick: bool) -> Iterator[Trial]
 
     work = Training()
     whole = undisturbed(work, base)
-    kills = [killed_at_a_write] if quick else [*10 * [killed()], *20 * [killed_at_a_write]]
+    kills = [killed_at_a_write] if quick else [*6 * [killed()], *14 * [killed_at_a_write]]
     yield trial(f"{work.what}, killed", work, base, whole, kills, draw)
-    fills = [limited] if quick else [*10 * [full], *10 * [limited]]
+    fills = [limited] if quick else [*6 * [full], *6 * [limited]]
     yield trial(f"{work.what}, a full disk", work, base, whole, fills, draw)
 
 
@@ -91,10 +91,10 @@ def pretraining(base: Path, draw: random.Random, *, quick: bool) -> Iterator[Tri
 
     work = Pretraining()
     whole = undisturbed(work, base)
-    kills = [*5 * [killed()], *15 * [killed_at_a_write]]
+    kills = [*4 * [killed()], *10 * [killed_at_a_write]]
     yield trial(f"{work.what}, killed", work, base, whole, kills, draw)
-    yield trial(f"{work.what}, a full disk", work, base, whole, [*8 * [full], *8 * [limited]], draw)
-    yield together(f"{work.what}, two at once", work, base, whole, 5, draw)
+    yield trial(f"{work.what}, a full disk", work, base, whole, [*5 * [full], *5 * [limited]], draw)
+    yield together(f"{work.what}, two at once", work, base, whole, 3, draw)
 
 
 def book(base: Path, draw: random.Random, *, quick: bool) -> Iterator[Trial]:

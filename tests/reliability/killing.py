@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -321,7 +321,7 @@ def consequences(
 
 
 def trial(
-    what: str, work: Work, base: Path, whole: Whole, disturbances: list[Disturbance], draw: random.Random
+    what: str, work: Work, base: Path, whole: Whole, disturbances: Sequence[Disturbance], draw: random.Random
 ) -> Trial:
     """Disturb the work in each of these ways, and count."""
     failed, lost, said = 0, 0, list[str]()

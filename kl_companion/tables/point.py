@@ -49,7 +49,7 @@ def _transport(sockets: str) -> dict[str, Any]:
         return {}
     traitlets = book_extra("traitlets.config")
     # how to connect stands there, too: by default in a temporary file, which a killed process leaves
-    given = {"transport": "ipc", "ip": f"{sockets}/kernel", "connection_file": f"{sockets}/connection.json"}
+    given = {"transport": "ipc", "ip": f"{sockets}/k", "connection_file": f"{sockets}/connection.json"}
     return {"config": traitlets.Config(KernelManager=given)}
 
 
@@ -77,7 +77,7 @@ def execute(specification: dict[str, Any], sockets: str) -> str | None:
 
 def run(specification: dict[str, Any]) -> str | None:
     """Run the notebook with the folders that it needs, and end with the runner; the message if it fails."""
-    with temporary("kl-kernel-") as sockets:
+    with temporary("kl-k-") as sockets:
         folders = [specification["ipython"], str(sockets)]
         watched = [folders, book_extra("psutil")]
         threading.Thread(target=_end_with_parent, args=watched, daemon=True).start()

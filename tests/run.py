@@ -24,7 +24,7 @@ PARALLEL = ["-n", "2", "--dist", "loadfile"]
 INTERRUPTION = [
     "tests/tables/test_interruption.py",
     "tests/tables/test_cluster.py",
-    "tests/reliability/test_interruptions_quick.py",
+    "tests/reliability",
 ]
 
 
@@ -87,7 +87,7 @@ GROUPS = {
     "ledger": Group("ledger", 3, LEDGER, PARALLEL),
     "site": Group("site", 2, PAGES, ["-rs", "-n", "2", "--maxschedchunk=1"]),
     "frameworks": Group("models and frameworks", 3, ["tests/llm", "tests/frameworks"], PARALLEL),
-    "interruption": Group("interruption", 1.5, INTERRUPTION, ["-m", "interruption"]),
+    "interruption": Group("interruption", 1, INTERRUPTION, ["-m", "interruption", *PARALLEL]),
 }
 
 

@@ -1,4 +1,4 @@
-"""Counts the examples that each test tries: the table `reliability` prints how many there were."""
+"""Counts the examples that each test tries: `make reliability` prints how many there were."""
 
 from __future__ import annotations
 

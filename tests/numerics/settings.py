@@ -1,4 +1,4 @@
-"""How many examples a property is tried on: a few in `make test`, many for the table `reliability`."""
+"""How many examples a property is tried on: a few in `make test`, many in `make reliability`."""
 
 from __future__ import annotations
 

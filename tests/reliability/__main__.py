@@ -1,8 +1,8 @@
-"""One subject of the table `reliability`, or all of them: what was tried, what failed, what was lost.
+"""One subject, or all of them: what was tried, what failed, what was lost.
 
     python -m tests.reliability [SUBJECT ...] [--quick] [--seed 0] [--json FILE]
 
-`make reliability` makes the table: every subject in its full form, which takes about an hour.
+`make reliability` runs every subject in its full form, which takes about an hour.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every subject of the reliability table returns."""
+"""What every subject returns."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 
 class Trial(NamedTuple):
-    """One line of the table: what was done, how often, and how often it went wrong.
+    """One line: what was done, how often, and how often it went wrong.
 
     Attributes:
-        what: What was done, in words that a reader understands without the code.
+        what: What was done, in words that are understood without the code.
         tried: How often.
         failed: How often the result was not what it must be (a mutant that no test noticed, a next run that
             did not complete, a wrong answer).

@@ -100,7 +100,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Frameworks whose functions are audited, a peer of the benchmark, the checker of the pages; the lock says why apart.
+# Frameworks whose functions are audited, a peer of the benchmark, tools of the tests; the lock says why apart.
 $(AUDIT)/.installed: requirements-audit.lock | $(STAMP)
 	@echo "==> Fetching the frameworks whose functions are audited into $(AUDIT)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(AUDIT) \

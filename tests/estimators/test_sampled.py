@@ -169,6 +169,25 @@ def test_symbols_give_expressions():
         assert isinstance(fn(a, b), sympy.Expr)
 
 
+FAR = torch.tensor([-1.0, -3e38, -3e38])
+ONE = torch.full((3,), -1.0)
+
+
+@pytest.mark.parametrize(
+    ("logp", "ref_logp", "wanted"),
+    [
+        (torch.tensor([-1.0, -math.inf, -math.inf]), ONE, "logp is -inf at [1], expected finite"),
+        (ONE, torch.tensor([-1.0, -1.0, math.nan]), "ref_logp is nan at [2], expected finite"),
+        (FAR, -FAR, "ref_logp - logp is infinite in torch.float32 at [1], expected"),
+        (sympy.Symbol("a"), ONE, "logp is"),
+        (ONE, sympy.Symbol("a"), "ref_logp is"),
+    ],
+)
+def test_no_pair_of_samples_is_refused_by_name_and_place(logp, ref_logp, wanted):
+    with pytest.raises(ValueError, match=re.escape(wanted)):
+        k3(logp, ref_logp)
+
+
 def test_kf_plus_plus_takes_any_divergence():
     cubic = make_divergence("cubic", (RATIO - 1) ** 2 * (RATIO + 2), source="test")  # t^3 - 3t + 2
     value, slope = value_and_slope(kf_plus_plus(cubic), -2 * L2, -L2)

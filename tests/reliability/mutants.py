@@ -1,0 +1,175 @@
+"""Mutants of what the package computes: how many of them does a test notice?
+
+    python -m tests.reliability.mutants [--groups losses ...] [--number 40 | --every] [--seed 0]
+
+Each mutant is one small change of one module (`tests.reliability.mutating`). The tests of that module run on
+it, then those that use the module (`tests.reliability.noticing`), until one fails. A mutant that none of
+them notices is a gap in the tests, unless survivors.yml says why it is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from tests.reliability import forked, mutating, noticing, survivors
+from tests.reliability.mutating import ROOT, Mutant
+from tests.reliability.trying import Trial
+
+QUICK, NUMBER = 25, 40  # mutants in the quick form, and in the full form of each group
+SECONDS = 150  # of processor time for one stage of tests; the unchanged module has to do with it too
+CHECKED = "kl_companion.ops"  # the module whose unchanged form the quick form tries
+
+
+class Tried(NamedTuple):
+    """One mutant and what became of it; `why` is the reason in survivors.yml, or empty."""
+
+    group: str
+    mutant: str
+    digest: str
+    noticed: bool
+    by: str
+    why: str
+    entry: str
+    seconds: float
+
+
+def _run(module: str, runs: Sequence[tuple[str, list[list[str]]]]) -> Iterator[forked.Outcome]:
+    others = [m for g in noticing.GROUPS for m in noticing.modules(g)]
+    for outcome in forked.outcomes(module, runs, others, SECONDS):
+        if not outcome.used:
+            raise RuntimeError(f"the tests of {module} do not import it")
+        yield outcome
+
+
+def check(module: str, stages: list[list[str]]) -> None:
+    """The tests pass on the unchanged module, imported as the mutants are; or nothing would survive."""
+    for outcome in _run(module, [(mutating.source_of(module), stages)]):
+        if outcome.by:
+            raise RuntimeError(f"{module} is unchanged, and its tests do not pass: {outcome.by}")
+
+
+def _stages(group: str, mutant: Mutant, quick: bool) -> list[list[str]]:
+    """The tests for a mutant: the one that noticed it before, which may do so no longer, then the others.
+
+    The quick form asks about an explained mutant only the tests of its own module.
+    """
+    stages = noticing.stages(group, mutant.module)
+    if quick and mutant.key in survivors.explained():
+        stages = stages[:1]
+    hint = noticing.hints().get(mutant.digest)
+    return [[hint], *stages] if hint else stages
+
+
+def attempt(group: str, mutants: Sequence[Mutant], *, quick: bool = False) -> Iterator[Tried]:
+    """Run the tests on mutants of one group, by module."""
+    for module, some in groupby(mutants, key=lambda m: m.module):
+        chosen = list(some)
+        ran = _run(module, [(m.source, _stages(group, m, quick)) for m in chosen])
+        for mutant, outcome in zip(chosen, ran, strict=True):
+            why = survivors.explained().get(mutant.key, "")
+            entry = "" if outcome.noticed or why else survivors.entry(mutant)
+            yield Tried(
+                group, str(mutant), mutant.digest, outcome.noticed, outcome.by, why, entry, outcome.seconds
+            )
+
+
+def everything(groups: Sequence[str], number: int | None, seed: int) -> Iterator[Tried]:
+    """The full form: ``number`` mutants of each group, all with None; first the unchanged modules."""
+    for group in groups:
+        mutants = mutating.drawn(noticing.modules(group), number, seed)
+        passed: set[str] = set()
+        for module in dict.fromkeys(m.module for m in mutants):
+            stages = noticing.stages(group, module)
+            check(module, [stage for i, stage in enumerate(stages) if i == 0 or stage[0] not in passed])
+            passed |= {file for stage in stages for file in stage}
+        yield from attempt(group, mutants)
+
+
+def few(number: int, seed: int) -> Iterator[Tried]:
+    """The quick form: ``number`` mutants over all groups, as evenly as it goes."""
+    check(CHECKED, noticing.stages("ops", CHECKED)[:1])
+    for i, group in enumerate(noticing.GROUPS):
+        share = number // len(noticing.GROUPS) + (i < number % len(noticing.GROUPS))
+        yield from attempt(group, mutating.drawn(noticing.modules(group), share, seed), quick=True)
+
+
+def summary(tried: Sequence[Tried], what: str) -> Trial:
+    """One line of the table: how many there were, and how many no test noticed."""
+    left = [t for t in tried if not t.noticed]
+    return Trial(f"mutants of {what}", len(tried), len(left))
+
+
+def explanations(tried: Sequence[Tried]) -> Trial:
+    """The line of the table that says whether every survivor is explained."""
+    left = [t for t in tried if not t.noticed]
+    unknown = tuple(t.mutant for t in left if not t.why)
+    return Trial("reasons why a mutant is not noticed", len(left), len(unknown), said=unknown)
+
+
+def trials(quick: bool, seed: int) -> Iterator[Trial]:
+    """The lines of the table: the mutants of each group, and the reasons for those that survive."""
+    command = [sys.executable, "-m", "tests.reliability.mutants", "--json", "--seed", str(seed)]
+    # in a process that has not imported the package
+    with subprocess.Popen(
+        [*command, *(["--quick"] if quick else [])], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        tried: list[Tried] = []
+        lines = (Tried(*json.loads(line)) for line in process.stdout)
+        for group, some in groupby(lines, key=lambda t: "all modules" if quick else t.group):
+            tried += (here := list(some))
+            yield summary(here, group)
+    if process.returncode not in (0, 1):
+        raise RuntimeError(f"the mutants could not be tried: status {process.returncode}")
+    yield explanations(tried)
+
+
+def _say(t: Tried) -> None:
+    if not t.noticed:
+        print(f"survives ({t.why or 'NOT EXPLAINED'}): {t.mutant}\n{t.entry}", flush=True)
+    else:
+        print(f"{t.seconds:5.1f} s  {t.mutant.splitlines()[0]}  {t.by}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Try mutants; 0 when each is noticed or explained, 1 otherwise, 2 when they cannot be tried."""
+    parser = argparse.ArgumentParser(prog="python -m tests.reliability.mutants", description=__doc__)
+    parser.add_argument("--groups", nargs="+", choices=noticing.GROUPS, default=list(noticing.GROUPS))
+    parser.add_argument("--number", type=int, default=NUMBER, help="mutants of each group")
+    parser.add_argument("--every", action="store_true", help="all of them: hours")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} mutants over all groups")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--remember", action="store_true", help="keep which test noticed a mutant of the quick form"
+    )
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each mutant")
+    chosen = parser.parse_args(arguments)
+    forked.ready()
+    number = None if chosen.every else chosen.number
+    some = few(QUICK, chosen.seed) if chosen.quick else everything(chosen.groups, number, chosen.seed)
+    tried = []
+    try:
+        for t in some:
+            tried.append(t)
+            print(json.dumps(t), flush=True) if chosen.json else _say(t)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if chosen.remember:
+        noticing.remember({t.digest: t.by for t in tried if "::" in t.by and "(import)" not in t.by})
+    lines = [summary([t for t in tried if t.group == g], g) for g in dict.fromkeys(t.group for t in tried)]
+    lines.append(explanations(tried))
+    if not chosen.json:
+        for line in lines:
+            print(f"{line.what:<40}{line.tried:>6} tried{line.failed:>5} failed")
+    return int(lines[-1].failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

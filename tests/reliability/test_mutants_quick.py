@@ -1,0 +1,115 @@
+"""The quick form of the mutants, and that it can fail."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+
+from tests.reliability import mutants, mutating, noticing, survivors
+from tests.reliability.mutants import Tried
+
+# on the unchanged module, on one that means the same, on one that does not, and on one that does not end;
+# in a process that has not imported the package
+CAN_IT_FAIL = """
+import json
+from tests.reliability import forked, mutating
+forked.ready()
+source = mutating.source_of("kl_companion.ops")
+same = source.replace("return sympy.exp(x) - 1", "return -1 + sympy.exp(x)")
+other = source.replace("return sympy.exp(x) - 1", "return sympy.exp(x) + 1")
+endless = source.replace("return x.log()", "while True:\\n        pass")
+assert len({source, same, other, endless}) == 4
+runs = [(text, [["tests/test_ops.py"]]) for text in (source, same, other, endless)]
+print(json.dumps(list(forked.outcomes("kl_companion.ops", runs, ["kl_companion.checks"], 4))))
+"""
+
+
+def python(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], cwd=mutating.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_changes_nothing_survives_and_what_changes_something_does_not():
+    same = json.loads(python("-c", CAN_IT_FAIL).splitlines()[-1])
+    assert [noticed for noticed, *_ in same] == [False, False, True, True]
+    assert all(used for _, _, used, _ in same)
+    assert same[2][1].startswith("tests/test_ops.py::")
+    assert same[3][1] == "time"
+
+
+def test_every_one_of_a_few_mutants_is_noticed_or_explained():
+    tried, reasons = list(mutants.trials(True, 0))
+    assert tried.tried == mutants.QUICK
+    assert not reasons.said, "\n".join(reasons.said)
+    assert tried.failed == reasons.tried
+
+
+def test_an_explanation_names_a_mutant_that_there_is():
+    assert not list(survivors.stale())
+    assert all(len(why) > 20 for why in survivors.explained().values())
+
+
+def test_an_explanation_of_a_mutant_that_there_is_not_is_stale(monkeypatch):
+    there = ("kl_companion.ops", "_", "return sympy.exp(x) - 1", "return sympy.exp(x) + 1")
+    known = {
+        there: "yes",
+        (*there[:3], "return sympy.exp(x) + 2"): "no",
+        ("kl_companion.gone", *there[1:]): "no",
+    }
+    monkeypatch.setattr(survivors, "explained", lambda: known)
+    assert list(survivors.stale()) == list(known)[1:]
+
+
+def test_survivors_count_and_those_without_a_reason_fail():
+    seen = [Tried("losses", f"m{i}", "", i > 1, "", "why" if i else "", "", 0.0) for i in range(4)]
+    assert mutants.summary(seen, "losses")[:3] == ("mutants of losses", 4, 2)
+    assert mutants.explanations(seen)[1:] == (2, 1, None, ("m0",))
+
+
+def test_every_module_of_the_groups_has_its_tests():
+    named = [mutating.path_of(module) for group in noticing.GROUPS for module in noticing.modules(group)]
+    folders = [mutating.ROOT / "kl_companion" / name for name in ("rollout", "tabular", "auditing")]
+    there = [path for folder in folders for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert set(there) <= set(named)
+    files = {
+        f for g in noticing.GROUPS for m in noticing.modules(g) for s in noticing.stages(g, m) for f in s
+    }
+    assert not [f for f in files if not (mutating.ROOT / f).exists()]
+
+
+LEFT_OUT = '''
+from __future__ import annotations
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    LIMIT = 1 + 1
+Either = int | str
+def f(x: int | None, *, y: Literal[1] = 5) -> int | list[0]:
+    """Adds 1 + 1."""
+    z: Literal[2] = x
+    for a, b in zip(x, y, strict=True):
+        if a == b:
+            raise ValueError(f"{a + 1} is {b}" + "1" * 3)
+    return f"{x + 1}" if not x else isinstance(z, int | str)
+'''
+KEPT = ["y: Literal[1] = 6", "y: Literal[1] = 4", "in []", "a != b", "if x else"]
+
+
+def test_what_says_nothing_is_left_out(monkeypatch, tmp_path):
+    path = tmp_path / "left_out.py"
+    path.write_text(LEFT_OUT)
+    monkeypatch.setattr(mutating, "path_of", lambda module: path)
+    made = [mutating.mutant(place) for place in mutating.places("left_out")]
+    assert len(made) == len(KEPT)
+    assert all(any(kept in m.becomes for m in made) for kept in KEPT)
+
+
+def test_a_change_is_shown_by_its_lines():
+    made = [m for place in mutating.places("kl_companion.ops") if (m := mutating.mutant(place))]
+    assert {ast.dump(ast.parse(m.source)) for m in made}.isdisjoint(
+        {ast.dump(ast.parse(mutating.source_of("kl_companion.ops")))}
+    )
+    assert ("kl_companion.ops", "StopGradient", "nargs = (1,)", "nargs = (2,)") in {m.key for m in made}
+    assert ("kl_companion.ops", "exp", "@singledispatch", "") in {m.key for m in made}

@@ -106,10 +106,11 @@ def summary(tried: Sequence[Tried], what: str) -> Trial:
 
 
 def explanations(tried: Sequence[Tried]) -> Trial:
-    """The line of the table that says whether every survivor is explained."""
-    left = [t for t in tried if not t.noticed]
-    unknown = tuple(t.mutant for t in left if not t.why)
-    return Trial("reasons why a mutant is not noticed", len(left), len(unknown), said=unknown)
+    """The line of the table that says whether every survivor, and nothing else, has a reason to survive."""
+    asked = [t for t in tried if not t.noticed or t.why]
+    wrong = [t for t in asked if t.noticed or not t.why]
+    said = tuple(f"{t.mutant}\n{f'noticed by {t.by}' if t.noticed else 'no reason'}" for t in wrong)
+    return Trial("reasons why a mutant is not noticed", len(asked), len(wrong), said=said)
 
 
 def trials(quick: bool, seed: int) -> Iterator[Trial]:

@@ -49,6 +49,7 @@ OPERATORS = (
     "RemoveDecorator",
     "ZeroIterationForLoop",
 )
+PER_LINE = 2  # mutants of one line in a draw
 # a `*` elsewhere makes parameters keyword-only or unpacks
 BINARY = {"arith_expr", "term", "power", "expr", "and_expr", "xor_expr"}
 REPLACED = {"==", "!=", "<", "<=", ">", ">=", "is", "is not"}
@@ -248,7 +249,8 @@ def drawn(modules: tuple[str, ...], number: int | None, seed: int) -> list[Mutan
     """Mutants of some modules, all different, by module; ``number`` of them at random, or all with None.
 
     The draw orders places by a digest of what they are, so that a changed line changes the draw of its own
-    mutants and of no others.
+    mutants and of no others. It takes at most two of one line: a list of constants has as many mutants as a
+    page of formulas.
     """
     seen: dict[str, int] = {}
     order: list[tuple[bytes, Place]] = []
@@ -259,9 +261,15 @@ def drawn(modules: tuple[str, ...], number: int | None, seed: int) -> list[Mutan
         seen[what] = seen.get(what, 0) + 1
         order.append((hashlib.sha256(f"{what} {seen[what]}".encode()).digest(), place))
     found: dict[tuple[str, str], Mutant] = {}
+    of_line: dict[tuple[str, int], int] = {}
     for _, place in sorted(order):
-        if number is not None and len(found) >= number:
-            break
+        if number is not None:
+            at = (place.module, place.line)
+            of_line[at] = of_line.get(at, 0) + 1
+            if len(found) >= number:
+                break
+            if of_line[at] > PER_LINE:
+                continue
         made = mutant(place)
         if made is not None:
             found.setdefault((made.module, made.source), made)

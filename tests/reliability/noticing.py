@@ -64,7 +64,7 @@ FURTHER: dict[str, tuple[str, ...]] = {
     "sampled": ("estimators/test_registry_of_estimators", "numerics/test_samples", "numerics/test_refusals"),
     "vocabulary": ("numerics/test_distributions", "numerics/test_refusals", "estimators/test_top_k"),
     "rollout": ("test_losses", "test_heads_in_losses", "numerics/test_refusals", "test_off_policy"),
-    "calculus": ("test_registry", "theory/test_masked"),
+    "calculus": ("test_registry",),
     "tabular": (
         "tabular/test_expectations",
         "tabular/test_draws",

@@ -63,10 +63,18 @@ def test_an_explanation_of_a_mutant_that_there_is_not_is_stale(monkeypatch):
     assert list(survivors.stale()) == list(known)[1:]
 
 
-def test_survivors_count_and_those_without_a_reason_fail():
-    seen = [Tried("losses", f"m{i}", "", i > 1, "", "why" if i else "", "", 0.0) for i in range(4)]
+def test_a_survivor_without_a_reason_fails_and_a_reason_without_a_survivor():
+    def tried(name: str, noticed: bool, why: str) -> Tried:
+        return Tried("losses", name, "", noticed, "a test", why, "", 0.0)
+
+    seen = [
+        tried("a", False, ""),
+        tried("b", False, "equal"),
+        tried("c", True, "equal"),
+        tried("d", True, ""),
+    ]
     assert mutants.summary(seen, "losses")[:3] == ("mutants of losses", 4, 2)
-    assert mutants.explanations(seen)[1:] == (2, 1, None, ("m0",))
+    assert mutants.explanations(seen)[1:] == (3, 2, None, ("a\nno reason", "c\nnoticed by a test"))
 
 
 def test_every_module_of_the_groups_has_its_tests():

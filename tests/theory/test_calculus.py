@@ -254,6 +254,8 @@ def test_the_longest_sum_to_try():
         "forward_kl": 2,
         "jensen_shannon": 1,
     }
+    with pytest.raises(ValueError, match="max_terms is 0, expected at least 1"):
+        calculus.match_divergence(two, max_terms=0)
 
 
 @pytest.mark.parametrize(

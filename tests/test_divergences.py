@@ -275,6 +275,8 @@ def test_torch_function_of_a_constant_and_of_two_symbols():
     assert dv.torch_function(sympy.log(1), T)(x).tolist() == [0.0, 0.0, 0.0]
     assert dv.torch_function(Rational(1, 4), T)(x).tolist() == [0.25, 0.25, 0.25]
     assert dv.torch_function(T - 2 * W, T, W)(x, x + 1).tolist() == [-3.0, -4.0, -5.0]
+    for k in (3, 7):  # to the last digit
+        assert dv.torch_function(T * sympy.log(k), T)(x.double())[0].item() == math.log(k)
 
 
 def test_torch_function_of_pieces_and_signs():

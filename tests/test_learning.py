@@ -138,6 +138,11 @@ def test_the_seed_decides_every_byte_and_estimators_share_the_draws():
     torch.testing.assert_close(placed, one, rtol=0, atol=1e-12)
 
 
+def test_what_is_not_said_is_the_default_that_the_page_names():
+    said = learn(WORLD, "k2", placement="loss", beta=1.0, n=4, steps=3, lr=1.0, seed=0, record=1)
+    assert torch.equal(learn(WORLD, steps=3).logp, said.logp)
+
+
 def test_draws_follow_the_policy():
     size = 200_000
     policy = torch.tensor(

@@ -1,9 +1,9 @@
-"""The paragraph of an audit, word by word, from cases made by hand."""
+"""What an audit says, word by word, from cases made by hand."""
 
 import pytest
 
 from kl_companion.auditing.report import number, paragraph
-from kl_companion.auditing.verdict import Audit, Case, Condition
+from kl_companion.auditing.verdict import Audit, Case, Condition, remedy_for
 
 ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)
 REVERSE = "token_reverse_kl is the reverse KL, KL(policy || reference), of every next token, with the states"
@@ -98,3 +98,15 @@ def test_an_audit_shows_its_first_case():
     nothing = Audit("it", (case(OFF, zero=True, curl=0.5),))
     assert (nothing.matches, nothing.curl, nothing.zero) == ({}, 0.0, True)
     assert "Its value" not in Audit("it", (first,), "reward").note
+
+
+def test_a_remedy_is_as_strong_near_the_reference_as_what_is_descended():
+    given = [case(ON, {"token_pearson": 0.5, "sequence_entropy": 3.0})]  # curvature 2
+    assert "return rho * " in remedy_for("reverse_kl", given, None)  # curvature 1
+    assert "return 4 * rho * " in remedy_for("jensen_shannon", given, ("k3", 0.04))  # curvature 1/4
+    nothing = [case(ON, zero=True)]
+    assert "return 0.04 * rho * " in remedy_for("reverse_kl", nothing, ("k3", 0.04))
+    assert "return rho * " in remedy_for("reverse_kl", nothing, ("k3", -0.04))
+    assert "return rho * " in remedy_for("reverse_kl", nothing, None)
+    assert ".mean()" in remedy_for("reverse_kl", [case(ON, {"sequence_pearson": 1.0})], None)
+    assert ".mean()" not in remedy_for("reverse_kl", [case(ON, ONE, {"sequence_pearson": 1.0})], None)

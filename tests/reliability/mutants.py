@@ -39,8 +39,12 @@ class Tried(NamedTuple):
     seconds: float
 
 
-def _run(module: str, runs: Sequence[tuple[str, list[list[str]]]]) -> Iterator[forked.Outcome]:
-    others = [m for g in noticing.GROUPS for m in noticing.modules(g)]
+OTHERS = [module for group in noticing.GROUPS for module in noticing.modules(group)]
+
+
+def _run(
+    module: str, runs: Sequence[tuple[str, list[list[str]]]], others: Sequence[str] = OTHERS
+) -> Iterator[forked.Outcome]:
     for outcome in forked.outcomes(module, runs, others, SECONDS):
         if not outcome.used:
             raise RuntimeError(f"the tests of {module} do not import it")
@@ -54,49 +58,49 @@ def check(module: str, stages: list[list[str]]) -> None:
             raise RuntimeError(f"{module} is unchanged, and its tests do not pass: {outcome.by}")
 
 
-def _stages(group: str, mutant: Mutant, quick: bool) -> list[list[str]]:
-    """The tests for a mutant: the one that noticed it before, which may do so no longer, then the others.
-
-    The quick form asks about an explained mutant only the tests of its own module.
-    """
-    stages = noticing.stages(group, mutant.module)
-    if quick and mutant.key in survivors.explained():
-        stages = stages[:1]
+def _stages(group: str, mutant: Mutant) -> list[list[str]]:
+    """The tests for a mutant: the one that noticed it before, which may do so no longer, then the others."""
     hint = noticing.hints().get(mutant.digest)
-    return [[hint], *stages] if hint else stages
+    return [*([[hint]] if hint else []), *noticing.stages(group, mutant.module)]
 
 
-def attempt(group: str, mutants: Sequence[Mutant], *, quick: bool = False) -> Iterator[Tried]:
-    """Run the tests on mutants of one group, by module."""
-    for module, some in groupby(mutants, key=lambda m: m.module):
-        chosen = list(some)
-        ran = _run(module, [(m.source, _stages(group, m, quick)) for m in chosen])
-        for mutant, outcome in zip(chosen, ran, strict=True):
-            why = survivors.explained().get(mutant.key, "")
-            entry = "" if outcome.noticed or why else survivors.entry(mutant)
-            yield Tried(
-                group, str(mutant), mutant.digest, outcome.noticed, outcome.by, why, entry, outcome.seconds
-            )
+def attempt(group: str, mutants: Sequence[Mutant], others: Sequence[str] = OTHERS) -> Iterator[Tried]:
+    """Run the tests on mutants of one module."""
+    ran = _run(mutants[0].module, [(m.source, _stages(group, m)) for m in mutants], others)
+    for mutant, outcome in zip(mutants, ran, strict=True):
+        why = survivors.explained().get(mutant.key, "")
+        entry = "" if outcome.noticed or why else survivors.entry(mutant)
+        yield Tried(
+            group, str(mutant), mutant.digest, outcome.noticed, outcome.by, why, entry, outcome.seconds
+        )
+
+
+def _by_module(mutants: Sequence[Mutant]) -> dict[str, list[Mutant]]:
+    return {module: list(some) for module, some in groupby(mutants, key=lambda m: m.module)}
 
 
 def everything(groups: Sequence[str], number: int | None, seed: int) -> Iterator[Tried]:
     """The full form: ``number`` mutants of each group, all with None; first the unchanged modules."""
     for group in groups:
-        mutants = mutating.drawn(noticing.modules(group), number, seed)
         passed: set[str] = set()
-        for module in dict.fromkeys(m.module for m in mutants):
+        for module, some in _by_module(mutating.drawn(noticing.modules(group), number, seed)).items():
             stages = noticing.stages(group, module)
             check(module, [stage for i, stage in enumerate(stages) if i == 0 or stage[0] not in passed])
             passed |= {file for stage in stages for file in stage}
-        yield from attempt(group, mutants)
+            yield from attempt(group, some)
 
 
 def few(number: int, seed: int) -> Iterator[Tried]:
-    """The quick form: ``number`` mutants over all groups, as evenly as it goes."""
+    """The quick form: ``number`` mutants over all groups, as evenly as it goes, without explained ones."""
     check(CHECKED, noticing.stages("ops", CHECKED)[:1])
+    todo: dict[str, tuple[str, list[Mutant]]] = {}
     for i, group in enumerate(noticing.GROUPS):
         share = number // len(noticing.GROUPS) + (i < number % len(noticing.GROUPS))
-        yield from attempt(group, mutating.drawn(noticing.modules(group), share, seed), quick=True)
+        mutants = mutating.drawn(noticing.modules(group), share, seed, survivors.explained())
+        todo |= {module: (group, some) for module, some in _by_module(mutants).items()}
+    for i, (group, some) in enumerate(todo.values()):
+        forked.prepare(list(todo)[i:], OTHERS)  # once for all that follow
+        yield from attempt(group, some, ())
 
 
 def summary(tried: Sequence[Tried], what: str) -> Trial:

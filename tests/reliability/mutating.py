@@ -20,7 +20,7 @@ import ast
 import difflib
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +56,9 @@ REPLACED = {"==", "!=", "<", "<=", ">", ">=", "is", "is not"}
 TYPES = {"str", "int", "float", "bool", "None", "list", "tuple", "dict", "set", "slice"}
 
 
+Key = tuple[str, str, str, str]
+
+
 class Mutant(NamedTuple):
     """A module with one change.
 
@@ -76,7 +79,7 @@ class Mutant(NamedTuple):
     source: str
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> Key:
         """What stays when lines are added above."""
         return self.module, self.function, self.was, self.becomes
 
@@ -245,7 +248,9 @@ def _lines(source: str) -> dict[int, str]:
     return {i: line.strip() for i, line in enumerate(source.splitlines(), 1) if line.strip()}
 
 
-def drawn(modules: tuple[str, ...], number: int | None, seed: int) -> list[Mutant]:
+def drawn(
+    modules: tuple[str, ...], number: int | None, seed: int, without: Container[Key] = ()
+) -> list[Mutant]:
     """Mutants of some modules, all different, by module; ``number`` of them at random, or all with None.
 
     The draw orders places by a digest of what they are, so that a changed line changes the draw of its own
@@ -271,6 +276,6 @@ def drawn(modules: tuple[str, ...], number: int | None, seed: int) -> list[Mutan
             if of_line[at] > PER_LINE:
                 continue
         made = mutant(place)
-        if made is not None:
+        if made is not None and made.key not in without:
             found.setdefault((made.module, made.source), made)
     return sorted(found.values(), key=lambda m: (modules.index(m.module), m.line, m.becomes))

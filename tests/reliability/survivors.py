@@ -8,10 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from tests.reliability.mutating import Mutant, mutant, path_of, places, source_of
+from tests.reliability.mutating import Key, Mutant, mutant, path_of, places, source_of
 
 FILE = Path(__file__).with_name("survivors.yml")
-Key = tuple[str, str, str, str]
 
 
 @cache

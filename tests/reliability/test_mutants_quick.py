@@ -44,7 +44,7 @@ def test_every_one_of_a_few_mutants_is_noticed_or_explained():
     tried, reasons = list(mutants.trials(True, 0))
     assert tried.tried == mutants.QUICK
     assert not reasons.said, "\n".join(reasons.said)
-    assert tried.failed == reasons.tried
+    assert tried.failed == 0
 
 
 def test_an_explanation_names_a_mutant_that_there_is():

@@ -197,13 +197,13 @@ def _forked(module: str, source: str, tests: Sequence[str], seconds: float) -> O
 
 def _through(module: str, source: str, stages: Sequence[Sequence[str]], seconds: float) -> Outcome:
     """One stage of tests after the other, until one notices."""
-    start, used = time.monotonic(), False
+    start, seen = time.monotonic(), []
     for tests in stages:
-        outcome = _forked(module, source, tests, seconds)
-        used = used or outcome.used
-        if outcome.noticed:
+        seen.append(_forked(module, source, tests, seconds))
+        if seen[-1].noticed:
             break
-    return outcome._replace(used=used, seconds=time.monotonic() - start)
+    noticed, by = seen[-1].noticed, seen[-1].by or next((x.by for x in seen if x.by), "")
+    return Outcome(noticed, by, any(x.used for x in seen), time.monotonic() - start)
 
 
 def outcomes(

@@ -144,7 +144,9 @@ def _say(t: Tried) -> None:
 
 def main(arguments: list[str]) -> int:
     """Try mutants; 0 when each is noticed or explained, 1 otherwise, 2 when they cannot be tried."""
-    parser = argparse.ArgumentParser(prog="python -m tests.reliability.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.reliability.mutants", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--groups", nargs="+", choices=noticing.GROUPS, default=list(noticing.GROUPS))
     parser.add_argument("--number", type=int, default=NUMBER, help="mutants of each group")
     parser.add_argument("--every", action="store_true", help="all of them: hours")
@@ -172,7 +174,8 @@ def main(arguments: list[str]) -> int:
     lines.append(explanations(tried))
     if not chosen.json:
         for line in lines:
-            print(f"{line.what:<40}{line.tried:>6} tried{line.failed:>5} failed")
+            score = f"{1 - line.failed / line.tried:>8.1%}" if line.tried else ""
+            print(f"{line.what:<40}{line.tried:>6} tried{line.failed:>5} failed{score}")
     return int(lines[-1].failed > 0)
 
 

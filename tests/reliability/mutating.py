@@ -144,7 +144,9 @@ def _is_annotation(node: Any) -> bool:
             return False
         if up.type == "annassign" and low is up.children[1]:
             return True
-        if up.type in ("param", "tfpdef", "funcdef") and low is getattr(up, "annotation", None):
+        if up.type == "tfpdef" and low is up.children[2]:  # of a parameter
+            return True
+        if up.type == "funcdef" and low is up.annotation:
             return True
     return False
 
@@ -193,7 +195,7 @@ def _changed(place: Place) -> str:
     trees, operators = tools()
     operator = operators[place.operator]
 
-    class Once(trees.Visitor):  # type: ignore[misc, name-defined]
+    class Once(trees.Visitor):  # type: ignore[name-defined]
         left = place.occurrence
 
         def visit(self, node: Any) -> Any:

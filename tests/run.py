@@ -47,6 +47,7 @@ LEDGER = [  # a file goes to one worker: the sources are two halves
     "tests/test_corrected_forms.py",
     "tests/test_ledger_page.py",
     "tests/test_reported_claims.py",
+    "tests/reliability/test_mutants_quick.py",  # of the code, beside those of the claims
 ]
 PAGES = [  # they look at the built pages
     "tests/test_site.py",

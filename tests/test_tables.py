@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 from kl_companion import tables
+from kl_companion.tables import runner
 from kl_companion.tables.planning import plan
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFESTS = {path.parent.name: path for path in sorted(ROOT.glob("tables/*/manifest.yml"))}
@@ -21,6 +23,8 @@ def _repeatable(manifest: Path) -> bool:
 def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KL_COMPANION_ROOT", raising=False)
     monkeypatch.chdir(ROOT)
+    # papermill takes longer to import than most of these points to run
+    monkeypatch.setattr(runner, "POINT", (*warm.command(), *runner.POINT[1:]))
 
 
 def test_there_are_tables() -> None:

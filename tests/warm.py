@@ -22,7 +22,7 @@ SEEDS = ("random", "0")  # of hashing: what a process gets by itself, and what t
 READY = "ready"
 LIBRARIES = (
     *("numpy", "pandas", "sympy", "torch", "matplotlib.figure", "matplotlib.backends.backend_svg", "seaborn"),
-    *("IPython", "ipykernel.kernelapp", "ipykernel.ipkernel", "nbformat"),
+    *("IPython", "ipykernel.kernelapp", "ipykernel.ipkernel", "nbformat", "papermill"),
 )
 
 

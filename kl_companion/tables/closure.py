@@ -267,10 +267,18 @@ def _canonical(path: Path, used: set[str], docstrings: bool) -> bytes:
     if docstrings and not names:
         return content
     try:
-        tree = parse(content)
+        tree = _dumped(content, bool(names))
     except SyntaxError:
         return content
-    if names:
+    reached = sorted((name, module) for name, module in names.items() if module in used)
+    return f"{tree}\n{reached}".encode()
+
+
+@lru_cache(maxsize=1024)
+def _dumped(content: bytes, lazy: bool) -> str:
+    """A module as a syntax tree without docstrings, a lazy one also without what its names decide."""
+    tree = parse(content)
+    if lazy:
         skip = ("_NAMES", "__all__")
         tree.body = [n for n in tree.body if _assigned(n) not in skip and not _type_checking(n)]
     for node in ast.walk(tree):
@@ -278,5 +286,4 @@ def _canonical(path: Path, used: set[str], docstrings: bool) -> bytes:
             continue
         if ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
-    reached = sorted((name, module) for name, module in names.items() if module in used)
-    return f"{ast.dump(tree)}\n{reached}".encode()
+    return ast.dump(tree)

@@ -39,6 +39,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 QUIET_SECONDS = 2.0
 WRITTEN, EXECUTED, LOG = "rows.part.csv", "executed.ipynb", "log.txt"  # what a run leaves in its folder
 SECONDS = "seconds.txt"  # and how long it took, for what is said before the next run
+POINT = (sys.executable, "-m", "kl_companion.tables.point")  # runs one specification
 LOCK = "lock"  # held by the run that uses the folder of a profile
 
 
@@ -290,7 +291,7 @@ HERE = Place(run_here, 1, lambda: None)
 def _process(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:
     """Run `point.py`; its status and what it says about a failure."""
     log = specification.with_name(LOG)
-    command = [sys.executable, "-m", "kl_companion.tables.point", str(specification)]
+    command = [*POINT, str(specification)]
     with log.open("wb") as stream:
         # the pipe stays open as long as this process lives: the other one ends when it is closed
         process = subprocess.Popen(

@@ -14,12 +14,13 @@
     const [x, y, z] = [r, g, b].map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
     return 0.2126 * x + 0.7152 * y + 0.0722 * z;
   };
-  const behind = (e) => {
-    for (let at = e; at; at = at.parentElement) {
-      const color = parse(getComputedStyle(at).backgroundColor);
-      if (color.a > 0.9) return color;
+  const behind = (e, known) => {
+    if (!e) return { r: 255, g: 255, b: 255, a: 1 };
+    if (!known.has(e)) {
+      const color = parse(getComputedStyle(e).backgroundColor);
+      known.set(e, color.a > 0.9 ? color : behind(e.parentElement, known));
     }
-    return { r: 255, g: 255, b: 255, a: 1 };
+    return known.get(e);
   };
   const texts = function* (root) {
     const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -106,13 +107,13 @@
     }
     // AA: 4.5 to 1, and 3 to 1 for large text. The first text of each look is marked: axe is to see it too.
     let pale = 0;
-    const looks = new Set();
+    const looks = new Set(), grounds = new Map();
     for (const e of new Set([...texts(document.body)].map((node) => node.parentElement))) {
-      if (e.closest("mjx-assistive-mml, .headerlink, script, style, noscript, template") || !shown(e)) continue;
+      if (e.closest("mjx-assistive-mml, .headerlink, script, style, noscript, template")) continue;
       const { color, fontSize, fontWeight } = getComputedStyle(e);
-      const ground = behind(e);
+      const ground = behind(e, grounds);
       const look = [color, ground.r, ground.g, ground.b, fontSize, fontWeight].join();
-      if (looks.has(look)) continue;
+      if (looks.has(look) || !shown(e)) continue;
       looks.add(look);
       if (!e.closest("mjx-container")) e.dataset.klLook = looks.size;
       const [a, b] = [luminance(parse(color)), luminance(ground)].sort((x, y) => y - x);
@@ -122,12 +123,11 @@
       if (contrast < least - 0.005 && pale++ < 8) problems.push(`contrast ${contrast.toFixed(2)}: ${name(e)}`);
     }
     if (theme === "dark") {
-      for (const e of document.body.querySelectorAll("*")) {
+      for (const e of document.body.querySelectorAll(":not(mjx-container *)")) {
         const color = parse(getComputedStyle(e).backgroundColor);
+        if (!(color.a > 0.5 && luminance(color) > 0.6)) continue;
         const box = e.getBoundingClientRect();
-        if (color.a > 0.5 && luminance(color) > 0.6 && box.width > 60 && box.height > 16 && shown(e)) {
-          problems.push(`white box: ${name(e)}`);
-        }
+        if (box.width > 60 && box.height > 16 && shown(e)) problems.push(`white box: ${name(e)}`);
       }
       for (const e of document.querySelectorAll("img")) {
         if (shown(e) && e.complete && e.naturalWidth && corners(e)) problems.push(`image with a white ground: ${e.alt || e.src.slice(0, 60)}`);

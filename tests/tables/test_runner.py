@@ -368,8 +368,5 @@ def test_a_full_disk_fails_one_point_and_keeps_the_others(
 def test_a_process_that_ends_without_a_word(
     code: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(runner, "POINT", (sys.executable, "-c", code))
     assert runner._process(tmp_path / "specification.json", {}) == (status, said)

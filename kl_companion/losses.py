@@ -40,9 +40,8 @@ def _per_sequence(estimator: EstimatorLike, rollout: Rollout) -> torch.Tensor:
                 "expected a sampled estimator"
             )
         estimator = entry.fn
-    logp = masked(rollout.logp, rollout.completion_mask).sum(-1)
-    ref_logp = masked(rollout.ref_logp, rollout.completion_mask).sum(-1)
-    return estimator(logp, ref_logp)
+    both = (rollout.logp, rollout.ref_logp)
+    return estimator(*(masked(x, rollout.completion_mask).sum(-1) for x in both))
 
 
 def kl_terms(
@@ -222,6 +221,6 @@ def policy_gradient_loss(
             f"(one per sequence) or {list(rollout.logp.shape)} (one per token)"
         )
     mask = rollout.completion_mask
-    a = masked(a, mask) if a.ndim == 2 else a.unsqueeze(-1)
+    a = masked(a, mask) if a.ndim == 2 else a[:, None]
     check_finite("advantages", a)
     return aggregate(-a * masked(rollout.logp, mask), mask, how, length=length)

@@ -21,7 +21,7 @@ class StopGradient(sympy.Function):
 
     nargs = (1,)
 
-    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+    def fdiff(self, *_: int) -> sympy.Expr:
         """Derivative with respect to the argument: zero, whatever the argument holds."""
         return sympy.S.Zero
 

@@ -231,6 +231,7 @@ def test_registering_normalizes_the_slope_and_nothing_else(monkeypatch):
         (log(T), r"not convex: f' falls between t = 1/4096 and t = 1/2048"),
         (1 - T**2, "not convex"),
         (T * log(T) - (T - 1) ** 2, "not convex"),  # convex below 1/2 only
+        (Rational(1, 10**8) * (1 - T**2), "not convex"),  # however small
         ((T - 1) * sqrt(T - 1), "(not convex|not real)"),  # not a real number below t = 1
     ],
 )
@@ -259,6 +260,12 @@ def test_divergences_by_name():
 def test_a_family_wants_a_number(text):
     with pytest.raises(ValueError, match=rf"amari_alpha has the parameter '{text}', expected a number"):
         dv.get_divergence(f"amari_alpha({text})")
+
+
+def test_a_kink_times_itself_is_none():
+    one = T - 1
+    assert dv.tidy(sympy.Abs(one) * sympy.sign(one)) == one
+    assert dv.tidy(sympy.Abs(one) + sympy.sign(one) * sympy.Abs(one)) == sympy.Abs(one) + one
 
 
 def test_torch_function_folds_constants_and_keeps_gradients():

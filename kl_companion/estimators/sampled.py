@@ -107,7 +107,6 @@ def k3(logp: Array, ref_logp: Array) -> Array:
 
 
 @register_estimator("k3_plus_plus", target="reverse_kl", source="emapg2026, table 1")
-@of_samples
 def k3_plus_plus(logp: Array, ref_logp: Array) -> Array:
     """r k3 with r = pi/sg(pi): the value of k3, with the part of the gradient that sampling dropped.
 
@@ -117,10 +116,9 @@ def k3_plus_plus(logp: Array, ref_logp: Array) -> Array:
 
 
 @register_estimator("k4", target="reverse_kl", source="emapg2026, table 1")
-@of_samples
 def k4(logp: Array, ref_logp: Array) -> Array:
     """r sg(-log w): the value of k1; only the ratio r carries a gradient."""
-    return score_ratio(logp) * stop_gradient(k1(logp, ref_logp))
+    return stop_gradient(k1(logp, ref_logp)) * score_ratio(logp)
 
 
 @register_estimator("k5", target="forward_kl", source="emapg2026, table 1")

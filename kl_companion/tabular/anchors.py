@@ -112,9 +112,10 @@ def follow_anchor(
     for step in range(1, last + 1):
         found = theta.detach().clone()
         logits = scores(theta)
-        pull = beta * _kl(problem, logits, scores(held).detach(), level)
-        value = _reward(problem, logits) if isinstance(objective, str) else 0.0
-        (ascent,) = torch.autograd.grad(value - pull, theta)
+        ascended = -beta * _kl(problem, logits, scores(held).detach(), level)
+        if isinstance(objective, str):
+            ascended = ascended + _reward(problem, logits)
+        (ascent,) = torch.autograd.grad(ascended, theta)
         if direction is not None:
             ascent = ascent + direction
         if adam is None:

@@ -205,9 +205,9 @@ def _numbers(draws: Draws, n: int | torch.Tensor, temperature: float) -> torch.T
     exact = draws.target_value
     found = torch.stack(
         [
-            moments.value + like,
-            moments.value_bias + like,
-            moments.value_variance + like,
+            torch.as_tensor(moments.value).expand_as(variance),
+            torch.as_tensor(moments.value_bias).expand_as(variance),
+            torch.as_tensor(moments.value_variance).expand_as(variance),
             norm(draws.gradient) / temperature,
             moments.gradient_bias / temperature + like,
             variance / temperature**2,

@@ -3,7 +3,7 @@
 import pytest
 
 from kl_companion.auditing.report import number, paragraph
-from kl_companion.auditing.verdict import Audit, Case, Condition, remedy_for
+from kl_companion.auditing.verdict import Audit, Case, Condition, accepts, remedy_for
 
 ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)
 REVERSE = "token_reverse_kl is the reverse KL, KL(policy || reference), of every next token, with the states"
@@ -52,6 +52,21 @@ def test_a_verdict(given, verdict):
     said = " ".join(glossary[n] for n in glossary if any(n in m for m in given.matches[:2]))
     wanted = f"On-policy, it descends {verdict}, at small ratios without end-of-sequence. "
     assert paragraph("it", [given], placement="reward") == (wanted + said).strip()
+
+
+@pytest.mark.parametrize(
+    ("match", "accepted"),
+    [
+        ({"token_reverse_kl": 0.25}, True),
+        ({"token_reverse_kl": -0.25}, False),  # a part of it is ascended
+        ({"expected_reward": -0.5, "token_reverse_kl": 0.25}, True),
+        ({"token_forward_kl": 0.25}, False),
+        ({"token_reverse_kl": 0.25, "token_forward_kl": 0.25}, False),
+        ({"expected_reward": -0.5}, False),
+    ],
+)
+def test_what_is_accepted_as_wanted(match, accepted):
+    assert accepts(case(ON, match), {"token_reverse_kl"}) is accepted
 
 
 def test_cases_that_say_the_same_are_one_sentence():

@@ -204,6 +204,9 @@ def test_the_two_registered_kls():
     assert exact_kl(p, q).item() == pytest.approx(BY_HAND["reverse_kl"][0], rel=1e-12)
     assert exact_forward_kl(p, q).item() == pytest.approx(BY_HAND["forward_kl"][0], rel=1e-12)
     assert exact_kl(q, p).item() == pytest.approx(BY_HAND["forward_kl"][0], rel=1e-12)
+    for function, target in ((exact_kl, "reverse_kl"), (exact_forward_kl, "forward_kl")):
+        entry = get_estimator(function.__name__)
+        assert (entry.fn, entry.target, entry.inputs) == (function, target, "vocab")
 
 
 @pytest.mark.parametrize("name", list(BY_HAND))

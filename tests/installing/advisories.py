@@ -11,14 +11,16 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("requirements.lock", "requirements-audit.lock")
 CLEAN, VULNERABLE, NOT_ASKED = 0, 1, 3
 
 
-def verdict(answer: dict) -> tuple[int, list[str]]:
+def verdict(answer: dict[str, Any]) -> tuple[int, list[str]]:
     """The exit status and the lines to print, from what `pip-audit --format json` writes."""
     dependencies = answer["dependencies"]
     skipped = [d["name"] for d in dependencies if "skip_reason" in d]
@@ -38,29 +40,36 @@ def verdict(answer: dict) -> tuple[int, list[str]]:
     return status, lines
 
 
-def main() -> int:
-    """Ask pip-audit about every lock; the worst answer counts."""
-    statuses = []
+def answers() -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """For each lock what pip-audit answers, or why it gave no answer."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / "venv" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
-        if subprocess.run([python, "-m", "pip", "install", "--quiet", "pip-audit"], check=False).returncode:
-            print("NOT LOOKED UP: pip-audit could not be installed; the package index does not answer here.")
-            return NOT_ASKED
+        missing = subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "pip-audit"], check=False
+        ).returncode
+        command = [python, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
         for name in LOCKS:
-            print(f"==> {name}", flush=True)
-            command = [python, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
+            if missing:
+                yield name, "pip-audit could not be installed; the package index does not answer here."
+                continue
             asked = [*command, "--format", "json", "--requirement", str(ROOT / name)]
             done = subprocess.run(asked, capture_output=True, text=True, check=False)
             try:
-                status, lines = verdict(json.loads(done.stdout))
+                yield name, {"dependencies": json.loads(done.stdout)["dependencies"]}
             except (ValueError, KeyError):
-                status, lines = (
-                    NOT_ASKED,
-                    [f"NOT LOOKED UP: pip-audit gave no answer:\n{done.stderr.strip()}"],
-                )
-            statuses.append(status)
-            print("\n".join(lines), flush=True)
+                yield name, f"pip-audit gave no answer:\n{done.stderr.strip()}"
+
+
+def main() -> int:
+    """Ask pip-audit about every lock; the worst answer counts."""
+    statuses = []
+    for name, answer in answers():
+        print(f"==> {name}", flush=True)
+        said = isinstance(answer, str)
+        status, lines = (NOT_ASKED, [f"NOT LOOKED UP: {answer}"]) if said else verdict(answer)
+        statuses.append(status)
+        print("\n".join(lines), flush=True)
     return VULNERABLE if VULNERABLE in statuses else max(statuses)
 
 

@@ -22,6 +22,7 @@ SUBJECTS = {
     "interruption": "tests.reliability.interruptions",
     "determinism": "tests.reliability.determinism",
     "installation": "tests.reliability.installation",
+    "security": "tests.reliability.security",
     "bad input": "tests.reliability.refusals",
 }
 

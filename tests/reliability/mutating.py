@@ -7,6 +7,7 @@ Left out, because it says nothing about the tests:
 
 * annotations, ``if TYPE_CHECKING:`` and unions of types: names for readers and checkers of types;
 * what stands inside a string or a ``raise``: the text of a message;
+* a cache and how much it keeps: without it the same numbers come, later;
 * ``strict=`` of ``zip``: an assertion, which only a mistake in the package itself could reach;
 * operators that fit no tensor, symbol or number at hand (shifts, ``%`` for ``+``): Python itself raises at
   the first use, so that they would be noticed without any test of a value, and the score would flatter;
@@ -49,6 +50,7 @@ OPERATORS = (
     "RemoveDecorator",
     "ZeroIterationForLoop",
 )
+CACHES = {"cache", "lru_cache"}
 PER_LINE = 2  # mutants of one line in a draw
 # a `*` elsewhere makes parameters keyword-only or unpacks
 BINARY = {"arith_expr", "term", "power", "expr", "and_expr", "xor_expr"}
@@ -165,6 +167,8 @@ def _left_out(node: Any, operator: str) -> bool:
         if x.type == "if_stmt" and x.children[1].get_code().strip() == "TYPE_CHECKING":
             return True
         if x.type == "argument" and x.children[0].get_code().strip() == "strict":
+            return True
+        if x.type == "decorator" and x.children[1].get_code().partition("(")[0] in CACHES:
             return True
     if operator.startswith("ReplaceBinaryOperator"):
         return node.parent.type not in BINARY or _is_union(node) or _is_annotation(node)

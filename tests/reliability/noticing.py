@@ -46,7 +46,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "auditing.recognize": ("auditing/test_audit", "auditing/test_audit_of_heads"),
         "auditing.remedy": ("auditing/test_audit",),
         "auditing.report": ("auditing/test_report", "auditing/test_audit"),
-        "auditing.solve": ("auditing/test_audit",),
+        "auditing.solve": ("auditing/test_solve", "auditing/test_audit"),
         "auditing.verdict": ("auditing/test_report", "auditing/test_audit", "auditing/test_adapt"),
     },
 }

@@ -99,6 +99,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     LIMIT = 1 + 1
 Either = int | str
+@lru_cache(maxsize=7)
 def f(x: int | None, *, y: Literal[1] = 5) -> int | list[0]:
     """Adds 1 + 1."""
     z: Literal[2] = x

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from kl_companion.refusals import Case
 from tests.reliability import __main__ as command
-from tests.reliability import determinism, installation, numerics, refusals
+from tests.reliability import determinism, installation, numerics, refusals, security
 from tests.reliability.trying import Trial
 
 
@@ -55,6 +56,46 @@ def test_a_message_that_is_not_clear_is_a_failure(monkeypatch: pytest.MonkeyPatc
     found = list(refusals.trials(False, 0))
     assert [(trial.tried, trial.failed) for trial in found] == [(1, 1), (2, 2)]
     assert "nothing was refused" in found[0].said[0]
+
+
+def test_tests_of_security_are_counted(tmp_path: Path) -> None:
+    lines = ["import pytest", "def test_a(): pass", "def test_b(): assert 0"]
+    lines += ["@pytest.fixture", "def broken(): raise OSError", "def test_c(broken): pass"]
+    lines += ["def test_d(): pytest.skip()"]
+    (tmp_path / "test_toy.py").write_text("\n".join(lines))
+    trial = security.passed("toys", [str(tmp_path / "test_toy.py"), "-c", "/dev/null"])
+    assert (trial.what, trial.tried, trial.failed) == ("toys", 3, 2)
+    assert [line.partition("::")[2] for line in trial.said] == ["test_b", "test_c"]
+    with pytest.raises(RuntimeError, match="did not run"):
+        security.passed("toys", ["--no-such-option"])
+
+
+def test_the_tests_of_security_exist() -> None:
+    for arguments in security.TESTS.values():
+        assert (security.ROOT / arguments[0]).is_file()
+
+
+def test_a_page_that_loads_from_elsewhere_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="run `make book` first"):
+        security.loads(tmp_path)
+    (tmp_path / "index.html").write_text('<img src="a.png">')
+    (tmp_path / "b.html").write_text(
+        '<img src="https://x.org/a.png"><script src="https://x.org/a.js"></script>'
+    )
+    trial = security.loads(tmp_path)
+    assert (trial.tried, trial.failed, len(trial.said)) == (2, 1, 2)
+
+
+def test_packages_that_nobody_was_asked_about_are_not_tried() -> None:
+    found: list[dict[str, Any]] = [
+        {"name": "a", "version": "1", "vulns": []},
+        {"name": "b", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]},
+        {"name": "c", "skip_reason": "no answer"},
+    ]
+    trial = security.advised([("one.lock", {"dependencies": found}), ("other.lock", "no answer")])
+    assert (trial.tried, trial.failed) == (2, 1)
+    assert trial.said[0] == "one.lock: b 2: CVE-1, fixed in 3"
+    assert trial.said[-1] == "other.lock: NOT LOOKED UP: no answer"
 
 
 def test_how_far_two_tables_are_apart() -> None:

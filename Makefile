@@ -26,7 +26,7 @@ help:
 	@echo "make test      run every test, the notebooks and the built pages included"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance"
-	@echo "make reliability          kill, fill, mutate and install it many times, and count what broke (an hour)"
+	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (an hour)"
 	@echo "make print     the whole book as _build/kl-book.pdf, the cheat sheet as one page (needs chromium)"
 	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
@@ -56,8 +56,9 @@ bench: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/kl-companion table run performance --fresh
 	@echo && $(BIN)/python -m benchmarks.goals
 
-reliability: $(STAMP) $(AUDIT)/.installed
-	@$(BIN)/python -m tests.reliability
+reliability: book $(AUDIT)/.installed
+	@$(BIN)/kl-companion table run reliability --fresh
+	@$(BIN)/kl-companion table show reliability
 
 print: book
 	@$(BIN)/python book/_ext/kl_print.py

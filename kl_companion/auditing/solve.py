@@ -89,7 +89,7 @@ def curl(loss_fn: Loss, problem: Problem, *, group_size: int = 1) -> float:
         step = step.view_as(theta)
         ahead = expected_gradient(loss_fn, problem, logits=theta + step, group_size=group_size)
         behind = expected_gradient(loss_fn, problem, logits=theta - step, group_size=group_size)
-        columns.append((ahead - behind).flatten())
-    jacobian = torch.stack(columns)  # times the distance of the two points, which the ratio does not see
+        columns.append((ahead - behind).flatten() / (2 * _STEP))
+    jacobian = torch.stack(columns)
     size = jacobian.norm().item()
-    return 0.0 if size < _STEP * ZERO else (jacobian - jacobian.T).norm().item() / size
+    return 0.0 if size < ZERO else (jacobian - jacobian.T).norm().item() / size

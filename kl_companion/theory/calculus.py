@@ -35,7 +35,7 @@ from kl_companion.ops import StopGradient
 Placement = Literal["loss", "reward", "full"]
 PLACEMENTS: tuple[Placement, ...] = ("loss", "reward", "full")
 LOGP, REF_LOGP = sympy.symbols("ell ell_ref", real=True)
-_X = sympy.Symbol("x")  # log w
+_X = sympy.Symbol("x", real=True)  # log w
 
 EstimatorLike = str | Estimator | Callable[[Any, Any], Any]
 

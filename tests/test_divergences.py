@@ -231,7 +231,7 @@ def test_registering_normalizes_the_slope_and_nothing_else(monkeypatch):
         (log(T), r"not convex: f' falls between t = 1/4096 and t = 1/2048"),
         (1 - T**2, "not convex"),
         (T * log(T) - (T - 1) ** 2, "not convex"),  # convex below 1/2 only
-        (Rational(1, 10**8) * (1 - T**2), "not convex"),  # however small
+        (Rational(1, 10**12) * (1 - T**2), "not convex"),  # however small
         ((T - 1) * sqrt(T - 1), "(not convex|not real)"),  # not a real number below t = 1
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kl_companion import ESTIMATORS, audit, prefix_tree
+from kl_companion import ESTIMATORS, audit, bandit, prefix_tree
 from kl_companion.auditing import curl, explain, remedy
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.recognize import recognize
@@ -253,6 +253,14 @@ def test_every_remedy_passes_the_audit_that_prints_it(divergence, level):
         found = audit(names["remedy"], want=f"{level}_{divergence}", off_policy=off_policy, scale=4.0)
         assert found.met
         assert found.matches == pytest.approx({f"{level}_{divergence}": 0.05})
+
+
+def test_two_problems_show_whose_value_a_loss_estimates_and_one_does_not():
+    def found(count):
+        return audit("k1", problems=[bandit(3, seed=s) for s in range(count)]).value_matches
+
+    assert found(1) == {}
+    assert found(2)["sequence_reverse_kl"] == pytest.approx(1.0)
 
 
 def test_want_accepts_rewards_beside_the_regularizer_and_both_levels():

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from kl_companion import prefix_tree
+from kl_companion.auditing import objectives as module
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives, register_objective, value
-from kl_companion.divergences import DIVERGENCES
+from kl_companion.divergences import DIVERGENCES, T, make_divergence
 from tests.oracles import worlds
 from tests.oracles.numeric import finite_difference
 
@@ -113,3 +114,12 @@ def test_fields_by_differences(name):
 def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match=r"'expected_reward' is registered already"):
         register_objective("expected_reward", words="another", source="-")(lambda ro: ro.logp.sum())
+
+
+def test_a_divergence_that_is_registered_later_is_an_objective(monkeypatch):
+    late = make_divergence("late", (T - 1) ** 4, source="test")
+    monkeypatch.setattr(module, "OBJECTIVES", dict(OBJECTIVES))
+    monkeypatch.setattr(module, "DIVERGENCES", {**DIVERGENCES, "late": late})
+    names = objectives(off_policy=False).keys()
+    assert {"token_late", "sequence_late"} <= names
+    assert "token_late" not in OBJECTIVES

@@ -227,8 +227,9 @@ def _teacher(
 
 
 def _head(soft_cap: float | None, name: str) -> Head:
-    if soft_cap is not None and not 0 < soft_cap < float("inf"):
-        raise ValueError(f"{name} is {soft_cap!r}, expected a positive number or None")
+    single = torch.finfo(torch.float32)
+    if soft_cap is not None and not single.tiny <= soft_cap <= single.max:
+        raise ValueError(f"{name} is {soft_cap!r}, expected a positive number that float32 holds, or None")
     return Head(None if soft_cap is None else float(soft_cap))
 
 
@@ -309,7 +310,9 @@ class _Linear(torch.autograd.Function):
             return (*first_order_only(made), *nothing)
         if ctx.per_row is not None:
             with torch.no_grad():
-                made = ((ctx.per_row * incoming[0].reshape(-1, 1)).to(ctx.per_row.dtype), None, None)
+                by = incoming[0].reshape(-1, 1)
+                # the gradient of a token that counts for nothing is zero, though it be infinite for one
+                made = ((ctx.per_row * by).where(by != 0, 0.0).to(ctx.per_row.dtype), None, None)
             return (*first_order_only(made), *nothing)
         hidden, weight, bias = ctx.saved_tensors
         policy = Projection(hidden, weight, bias)

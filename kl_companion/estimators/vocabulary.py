@@ -29,7 +29,7 @@ def _check_support(d: Divergence, dead: torch.Tensor, cost: sympy.Expr, text: st
 def _inside(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """Q f(P/Q) of every entry, from finite log-probs."""
     u = log_p - log_q
-    if u.numel() and u.detach().abs().max() < _MODERATE:
+    if u.dtype != torch.float16 and u.numel() and u.detach().abs().max() < _MODERATE:
         return log_q.exp() * generator_of_log(d)(u)
     # Q f(t) where t <= 1 and P dual(1/t) where t > 1: the same number, and neither overflows
     low, high = u.clamp(max=0.0), u.clamp(min=0.0)

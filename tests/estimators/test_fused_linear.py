@@ -312,6 +312,8 @@ BAD = {
     "one dtype": lambda: linear_kl(H, W.double(), ref_logits=H @ W.T),
     "expected exactly one": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, ref_logits=H @ W.T),
     "soft_cap": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=0.0),
+    "soft_cap is 1e-300": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=1e-300),
+    "soft_cap is inf": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=float("inf")),
     "temperature": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, temperature=0.0),
     "memory": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, memory="slow"),
     "memory is 0": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, memory=0),
@@ -352,6 +354,29 @@ def test_weights_of_another_loss_are_refused():
     value = linear_kl(hidden, W, ref_hidden=RH, ref_weight=RW, weights=torch.tensor([1.0, 2.0, 3.0, 4.0]))
     with pytest.raises(ValueError, match="multiple"):
         value.sum().backward()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("memory", ["fast", 1])  # one chunk, or one token in each
+def test_a_gradient_beyond_half_precision_is_infinite_and_not_nan(frozen, memory):
+    # two tokens that push the logits in opposite directions, and an ordinary one
+    rows = ([[0, 0], [-25, -29], [0, 0]], [[-50, -4], [0, 0], [-50, 0]], [[-31, 0], [0, 0], [31, 0]])
+    hidden, weight, ref_hidden = (torch.tensor(x, dtype=torch.float16) for x in rows)
+    bias = torch.zeros(3, dtype=torch.float16)
+    leaves = [hidden.requires_grad_()]
+    if not frozen:
+        leaves += [weight.requires_grad_(), bias.requires_grad_()]
+    rest = {"ref_hidden": ref_hidden, "ref_weight": weight.detach(), "temperature": 0.01, "memory": memory}
+    value = linear_kl(hidden, weight, bias=bias, **rest)
+    assert value.isfinite().all()
+    made = torch.autograd.grad(value.sum(), leaves, retain_graph=True)
+    assert made[0][0].isinf().all()
+    assert not any(x.isnan().any() for x in made)
+    assert all(x.isinf().any() for x in made)
+    # the token whose gradient overflows does not count: nothing of it is left
+    (masked,) = torch.autograd.grad((value * torch.tensor([0.0, 1.0, 0.0])).sum(), leaves[:1])
+    assert masked.isfinite().all()
+    assert masked[0].tolist() == [0.0, 0.0]
 
 
 def test_the_same_bytes_twice():

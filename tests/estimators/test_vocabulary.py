@@ -173,6 +173,18 @@ def test_very_different_policies_stay_finite(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_half_precision_holds_ratios_beyond_its_largest_number(name):
+    p = torch.tensor([0.0, 0.0], dtype=torch.float64).log_softmax(-1).half()
+    q = torch.tensor([10.0, -1.9], dtype=torch.float64).log_softmax(-1).half()  # t = 73,000
+    generator = worlds.GENERATORS[name]
+    wanted = sum(b * generator(a / b) for a, b in zip(p.double().exp(), q.double().exp(), strict=True))
+    x = p.clone().requires_grad_()
+    value = f_divergence(name, x, q)
+    assert value.item() == pytest.approx(wanted.item(), rel=0.02)
+    assert not torch.autograd.grad(value, x)[0].isnan().any()  # that of pearson is 73,000 as well
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_float32_keeps_its_digits_near_equality(name):
     logits, shift = softmax_pair(5, 2, 50, scale=1.0)
     p, q = ((x).float().log_softmax(-1) for x in (logits + 1e-4 * shift, logits))

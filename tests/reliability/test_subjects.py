@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kl_companion.refusals import Case
+from kl_companion.tables.rows import Column
 from tests.reliability import __main__ as command
 from tests.reliability import determinism, installation, numerics, refusals, security
 from tests.reliability.trying import Trial
@@ -107,6 +108,27 @@ def test_how_far_two_tables_are_apart() -> None:
     for other in ([one[0]], [one[0], {**one[1], "n": 4}], [{**one[0], "name": "c"}, one[1]]):
         assert determinism.distance(one, other) == math.inf
     assert determinism.distance([{"x": None}], [{"x": 1.0}]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("second", "same", "apart"), [("0.1200", True, 0.0), ("0.1204", True, 4e-4), ("0.1206", False, 6e-4)]
+)
+def test_bytes_are_those_of_the_table(
+    second: str, same: bool, apart: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = determinism.read_manifest("value_mse")
+    manifest = manifest._replace(columns=[Column("n", "int"), Column("mse", "float", 3)], key=["n"])
+    written = iter(["0.1200", second, second])
+
+    def run(notebook: Path, parameters: object, folder: Path, variables: object) -> tuple[int, str]:
+        (folder / determinism.WRITTEN).write_text(f"n,mse\n1,{next(written)}\n")
+        return 0, ""
+
+    monkeypatch.setattr(determinism, "run_here", run)
+    point = determinism.Point({}, {}, tmp_path)
+    found = determinism.again(manifest, point, tmp_path)
+    assert found.same is same
+    assert found.distance == pytest.approx(apart, abs=1e-9)
 
 
 def test_bytes_and_numbers_that_differ_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,10 @@ def chunk_rows(count: int, memory: str | int, policy: torch.Tensor, buffers: int
 
 
 def overflown(gradient: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A gradient in place, from numbers of a dtype: in half precision NaN is what infinity times zero, or less
-    infinity, has made. It becomes infinity, as a scaler of the loss looks for; elsewhere nothing changes."""
+    """A gradient, in place, from numbers of a dtype: in half precision its NaN become infinity.
+
+    An overflow has made them, as infinity times zero or minus infinity; a scaler of the loss looks for it.
+    """
     return gradient.nan_to_num_(math.inf, math.inf, -math.inf) if dtype == torch.float16 else gradient
 
 

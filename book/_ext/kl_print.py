@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,19 +63,28 @@ def find_browser() -> str | None:
 
 
 def install_browser() -> str | None:
-    """Find a browser; where there is none and this process is root on Debian or Ubuntu, install it."""
-    found = find_browser()
-    if found or os.name != "posix" or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return found
-    print("installing chromium from the distribution ...", file=sys.stderr, flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "chromium-driver"],
-    ):
-        if subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode:
-            return None
-    return find_browser()
+    """Find a browser; where there is none and this process is root on Debian or Ubuntu, install it.
+
+    One process at a time: two that install disturb each other, and one that looks meanwhile finds half of it.
+    """
+    if os.name != "posix":
+        return find_browser()
+    import fcntl
+
+    with (Path(tempfile.gettempdir()) / f"kl-browser-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = find_browser()
+        if found or os.geteuid() != 0 or shutil.which("apt-get") is None:
+            return found
+        print("installing chromium from the distribution ...", file=sys.stderr, flush=True)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (
+            ["apt-get", "update", "-qq"],
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "chromium-driver"],
+        ):
+            if subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode:
+                return None
+        return find_browser()
 
 
 def title_page(cited: dict[str, Any], logo: Path) -> str:

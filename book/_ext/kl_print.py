@@ -19,6 +19,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kl_companion.tables.holding import alone
+
 import kl_citation
 import kl_pdf
 import kl_single
@@ -69,10 +71,8 @@ def install_browser() -> str | None:
     """
     if os.name != "posix":
         return find_browser()
-    import fcntl
-
-    with (Path(tempfile.gettempdir()) / f"kl-browser-{os.getuid()}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = Path(tempfile.gettempdir()) / f"kl-browser-{os.getuid()}.lock"
+    with alone(lock, lambda: print("another process looks for a browser ...", file=sys.stderr, flush=True)):
         found = find_browser()
         if found or os.geteuid() != 0 or shutil.which("apt-get") is None:
             return found

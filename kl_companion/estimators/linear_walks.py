@@ -67,25 +67,15 @@ def chunk_rows(count: int, memory: str | int, policy: torch.Tensor, buffers: int
     return math.ceil(count / math.ceil(count / fitting)) if count else 1
 
 
-def overflown(gradient: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A gradient, in place, from numbers of a dtype: in half precision its NaN become infinity.
-
-    An overflow has made them, as infinity times zero or minus infinity; a scaler of the loss looks for it.
-    """
-    return gradient.nan_to_num_(math.inf, math.inf, -math.inf) if dtype == torch.float16 else gradient
-
-
 def _accumulate(total: torch.Tensor, chunk: torch.Tensor, hidden: torch.Tensor, first: bool) -> None:
     """Add chunk.T @ hidden to a weight gradient; the sum of narrow products is kept wide."""
     if chunk.dtype == total.dtype:
         torch.addmm(total, chunk.T, hidden, beta=0 if first else 1, out=total)
-        overflown(total, chunk.dtype)
         return
     for start in range(0, total.shape[0], _SLAB):
         part = torch.mm(chunk[:, start : start + _SLAB].T, hidden)
         slab = total[start : start + _SLAB]
         slab.copy_(part) if first else slab.add_(part)
-        overflown(slab, chunk.dtype)
 
 
 def walk_chunks(
@@ -115,11 +105,16 @@ def walk_chunks(
         chunk = projection.logits(start, stop, buffer)
         on_logits(start, stop, chunk, made.wanted)
         if made.hidden is not None:
-            overflown(torch.mm(chunk, weight, out=made.hidden[start:stop]), chunk.dtype)
+            torch.mm(chunk, weight, out=made.hidden[start:stop])
         if made.weight is not None:
             _accumulate(made.weight, chunk, hidden[start:stop], start == 0)
         if made.bias is not None:
-            overflown(made.bias.add_(chunk.sum(0, dtype=made.bias.dtype)), chunk.dtype)
+            made.bias.add_(chunk.sum(0, dtype=made.bias.dtype))
+    if weight.dtype == torch.float16:
+        # an overflow times zero, or minus another, is NaN: make it infinity, as a scaler of the loss expects
+        for gradient in made:
+            if gradient is not None:
+                gradient.nan_to_num_(math.inf, math.inf, -math.inf)
     return made
 
 

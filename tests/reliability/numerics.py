@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.installing.trying import ROOT
 from tests.numerics.conftest import VARIABLE as TALLY
 from tests.numerics.settings import VARIABLE as EXAMPLES
-from tests.reliability.trying import Trial
+from tests.reliability.trying import Trial, run_tests
 
 FOLDER = "tests/numerics"
 MANY, FEW = 100, 2  # examples per property, and in the quick form, which `make test` has run with more
@@ -31,11 +27,7 @@ def trials(quick: bool, seed: int) -> Iterator[Trial]:
     files = [f"{FOLDER}/test_samples.py"] if quick else [FOLDER]
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally"
-        environment = {**os.environ, EXAMPLES: str(FEW if quick else MANY), TALLY: str(tally)}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        if not tally.is_file():
-            raise RuntimeError(f"{FOLDER} did not run:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        run_tests(files, tally, **{EXAMPLES: str(FEW if quick else MANY), TALLY: str(tally)})
         lines = [json.loads(line) for line in tally.read_text(encoding="utf-8").splitlines()]
     yield from counted(lines)
 

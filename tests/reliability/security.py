@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from xml.etree import ElementTree
 
 from tests.installing import advisories
 from tests.installing.trying import ROOT
-from tests.reliability.trying import Trial
+from tests.reliability.trying import Trial, run_tests
 from tests.site import pages
 
 # what is tried, and the tests that try it, which `make test` runs as well
@@ -40,12 +38,7 @@ def passed(what: str, arguments: list[str]) -> Trial:
     """Run some tests and count them."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tests.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}"]
-        done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-        if not file.is_file():
-            raise RuntimeError(
-                f"{' '.join(arguments)} did not run:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-            )
+        run_tests([f"--junitxml={file}", *arguments], file)
         cases = list(ElementTree.parse(file).iter("testcase"))
     ran = [case for case in cases if case.find("skipped") is None]
     bad = [case for case in ran if case.find("failure") is not None or case.find("error") is not None]

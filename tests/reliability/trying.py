@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
+
+from tests.installing.trying import ROOT
 
 
 class Trial(NamedTuple):
@@ -28,3 +34,13 @@ class Trial(NamedTuple):
 
 # a subject: `quick` is the form that `make test` runs, seconds; `seed` draws what is random
 Subject = Callable[[bool, int], Iterator[Trial]]
+
+
+def run_tests(arguments: list[str], written: Path, **variables: str) -> None:
+    """Run pytest in a process of its own, where tests may fail; RuntimeError unless it has written a file."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if not written.is_file():
+        said = f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        raise RuntimeError(f"{' '.join(arguments)} did not run:\n{said}")

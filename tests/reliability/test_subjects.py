@@ -137,7 +137,7 @@ def test_bytes_and_numbers_that_differ_are_failures(monkeypatch: pytest.MonkeyPa
         "llm_rl": determinism.Again("llm_rl", False, 0.1),
     }
     monkeypatch.setattr(determinism, "names", lambda: [*found, "performance"])
-    monkeypatch.setattr(determinism, "chosen", lambda manifest, *, every: [None])
+    monkeypatch.setattr(determinism, "chosen", lambda manifest: [None])
     monkeypatch.setattr(determinism, "again", lambda manifest, *rest, once: found[manifest.name])
     bytes_, computed, trained = determinism.trials(False, 0)
     assert (bytes_.tried, bytes_.failed) == (2, 1)
@@ -148,11 +148,8 @@ def test_bytes_and_numbers_that_differ_are_failures(monkeypatch: pytest.MonkeyPa
 
 def test_short_tables_are_made_whole_and_of_long_ones_the_last_point() -> None:
     short, long = determinism.read_manifest("value_mse"), determinism.read_manifest("llm_rl")
-    assert len(determinism.chosen(short, every=False)) == 2
-    assert [p.values for p in determinism.chosen(long, every=False)] == [
-        {"name": "stale, weighted K3++ in loss"}
-    ]
-    assert len(determinism.chosen(long, every=True)) == 28
+    assert len(determinism.chosen(short)) == 2
+    assert [p.values for p in determinism.chosen(long)] == [{"name": "stale, weighted K3++ in loss"}]
 
 
 @pytest.mark.interruption

@@ -31,7 +31,7 @@ help:
 	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
 	@echo "make lint      ruff and mypy"
-	@echo "make install-check        build the package, install it into empty environments and use it (15 minutes)"
+	@echo "make install-check        build the package, install it into empty environments and use it (half an hour)"
 	@echo "make lock                 resolve pyproject.toml anew and write requirements.lock"
 	@echo "make audit-dependencies   ask for known vulnerabilities of the pinned packages (needs the network)"
 	@echo "make clean     remove what was built (.venv stays)"

@@ -137,8 +137,8 @@ def test_bytes_and_numbers_that_differ_are_failures(monkeypatch: pytest.MonkeyPa
         "llm_rl": determinism.Again("llm_rl", False, 0.1),
     }
     monkeypatch.setattr(determinism, "names", lambda: [*found, "performance"])
-    monkeypatch.setattr(determinism, "chosen", lambda manifest: [None])
-    monkeypatch.setattr(determinism, "again", lambda manifest, *rest, once: found[manifest.name])
+    monkeypatch.setattr(determinism, "chosen", lambda manifest: [(manifest, None, True)])
+    monkeypatch.setattr(determinism, "again", lambda manifest, *rest, same, two: found[manifest.name])
     bytes_, computed, trained = determinism.trials(False, 0)
     assert (bytes_.tried, bytes_.failed) == (2, 1)
     assert bytes_.said == ("llm_rl: other bytes the second time",)
@@ -146,10 +146,17 @@ def test_bytes_and_numbers_that_differ_are_failures(monkeypatch: pytest.MonkeyPa
     assert (trained.tried, trained.failed) == (1, 0)
 
 
-def test_short_tables_are_made_whole_and_of_long_ones_the_last_point() -> None:
-    short, long = determinism.read_manifest("value_mse"), determinism.read_manifest("llm_rl")
-    assert len(determinism.chosen(short)) == 2
-    assert [p.values for p in determinism.chosen(long)] == [{"name": "stale, weighted K3++ in loss"}]
+@pytest.mark.parametrize(
+    ("name", "points", "two"), [("value_mse", 2, 2), ("policy_gradient_losses", 4, 1), ("llm_rl", 1, 1)]
+)
+def test_short_tables_are_made_whole_and_of_long_ones_the_last_point(
+    name: str, points: int, two: int
+) -> None:
+    found = determinism.chosen(determinism.read_manifest(name))
+    assert (len(found), sum(with_two for *_, with_two in found)) == (points, two)
+    assert found[-1][2]
+    if name == "llm_rl":
+        assert found[0][1].values == {"name": "stale, weighted K3++ in loss"}
 
 
 @pytest.mark.interruption

@@ -133,14 +133,14 @@ def visit(session: Any, base: str, page: str) -> list[str]:
             problems += [f"{width}, {theme}: {problem}" for problem in found]
     problems += [f"console: {m['message']}" for m in session.get_log("browser") if m["level"] == "SEVERE"]
     problems += [f"request to the outside: {url}" for url in requests(session) if not inside(url, base)]
+    accessibility.load(session)
     # the theme makes boxes that scroll reachable by keyboard a moment after the window has changed
     time.sleep(max(0.0, turned + TABS_SECONDS - time.monotonic()))
     return problems + axe(session)
 
 
 def axe(session: Any) -> list[str]:
-    """What axe-core finds on the page that is shown in a narrow window; the page is taken apart meanwhile."""
-    accessibility.load(session)
+    """What axe-core, loaded, finds on a page in a narrow window; the page is taken apart meanwhile."""
     problems = [f"phone: {problem}" for problem in accessibility.violations(session, accessibility.BY_WIDTH)]
     resize(session, SIZES["desktop"])
     problems += accessibility.violations(session)

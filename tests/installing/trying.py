@@ -62,8 +62,9 @@ class Report:
 
 def clean(home: Path) -> dict[str, str]:
     """The variables of a process that knows nothing of this checkout, with an empty home directory."""
-    hidden = ("PYTHON", "KL_COMPANION", "VIRTUAL_ENV", "JUPYTER", "MPL", "HF_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    ours = ("PYTHON", "KL_COMPANION", "VIRTUAL_ENV", "MPL", "HF_")
+    kernels = ("IPYTHON", "JPY_", "JUPYTER", "FORCE_COLOR")  # a table is made in one
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours + kernels)}
     cache = subprocess.run(
         [sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True
     )
@@ -72,7 +73,7 @@ def clean(home: Path) -> dict[str, str]:
 
 
 def call(*command: str | Path, cwd: Path, env: dict[str, str], ok: int = 0, timeout: float = 900) -> str:
-    """What a command printed; RuntimeError with the end of it when its status is another one."""
+    """What a command printed; RuntimeError with the end of it, and what failed, at another status."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
@@ -83,9 +84,10 @@ def call(*command: str | Path, cwd: Path, env: dict[str, str], ok: int = 0, time
         timeout=timeout,
     )
     if done.returncode != ok:
-        shown = " ".join(str(word) for word in command[:6])
+        shown, said = " ".join(str(word) for word in command[:6]), done.stdout + done.stderr
+        failed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
         raise RuntimeError(
-            f"{shown} ended with {done.returncode}, expected {ok}: {(done.stdout + done.stderr)[-3000:]}"
+            f"{shown} ended with {done.returncode}, expected {ok}: " + "\n".join([said[-3000:], *failed[:20]])
         )
     return done.stdout + done.stderr
 

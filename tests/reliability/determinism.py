@@ -26,7 +26,7 @@ WHOLE, WHOLE_WITH_TWO = 300.0, 60.0  # seconds of a table that is made whole
 # threads that wait do not turn in circles, where more of them than cores would take the time from each other
 TWO_THREADS = {**dict.fromkeys(ONE_THREAD, "2"), "OMP_WAIT_POLICY": "PASSIVE"}
 TRAINED = ("ema_pg", "llm_distillation", "llm_rl", "llm_oracle")  # a network in float32 was trained for them
-EXACT, LOOSE = 1e-6, 0.25  # of a cell, relative to the larger of 1 and its size
+EXACT, LOOSE = 1e-6, 1e-3  # of a cell, relative to the larger of 1 and its size
 QUICK = "value_mse"
 AT_A_TIME = 2  # points; each run is a process of its own
 

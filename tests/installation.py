@@ -2,6 +2,8 @@
 
     python -m tests.installation [--json FILE] [--only PART ...]
 
+The whole clone is its book and every test, half an hour at most; it fails for a commit that is not green.
+
 Everything happens in a temporary folder whose name has spaces, with an empty home directory; only pip's
 downloads are shared. The environment of an extra sees the core's packages through a .pth file and nothing
 else, so it holds the core dependencies and that extra. Versions are those of requirements.lock.
@@ -20,7 +22,7 @@ from tests.installing import clones, distributions, others
 from tests.installing.trying import ROOT, Report, call, clean, environment, install, packages, use_core
 
 EXTRAS = Path(distributions.__file__).with_name("extras.py")
-PARTS = ("environments", "clone", "pythons")
+PARTS = ("environments", "pythons", "clone", "whole clone")
 # what is done with an extra beyond imports and messages: a module of it, run as a reader would run it
 RECIPE = (
     "--steps 2 --pretraining-steps 2 --pretraining-until none --evaluate 0 --prompts 2 --group 2 --device cpu"
@@ -92,7 +94,7 @@ def main(arguments: list[str]) -> int:
             if "pythons" in chosen.only:
                 others.pythons(report, wheel, folder, env)
             if "clone" in chosen.only:
-                clones.clone(report, folder, env)
+                clones.clone(report, folder, env, whole="whole clone" in chosen.only)
     counts = report.counts()
     print("\n{tried} tried, {failed} failed, {not_tried} not tried".format(**counts))
     if chosen.json:

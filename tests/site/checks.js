@@ -1,5 +1,6 @@
 // Questions to a page. klSettle: wait until formulas are set. klOnce: what does not depend on theme and width.
 // klLayout: what depends on the width. klLook: what depends on both. Each answers with a list of problems in words.
+// klStill: wait until the theme has answered a change of the window.
 (() => {
   const article = () => document.querySelector(".bd-article") || document.body;
   const name = (e) => `<${e.tagName.toLowerCase()} class="${(e.getAttribute("class") || "").slice(0, 60)}"> `
@@ -41,6 +42,13 @@
     };
     wait(200);
   };
+
+  // The page's own clock: on a busy machine a timer comes late, but never before one that was due earlier.
+  let turned = performance.now();
+  window.addEventListener("resize", () => { turned = performance.now(); });
+  window.klStill = (milliseconds, done) => requestAnimationFrame(() => {
+    setTimeout(done, Math.max(0, turned + milliseconds - performance.now()));
+  });
 
   window.klTheme = (theme) => {
     document.documentElement.dataset.theme = document.documentElement.dataset.mode = theme;

@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
                 environments(report, wheel, folder, env)
             if "pythons" in chosen.only:
                 others.pythons(report, wheel, folder, env)
-            if "clone" in chosen.only:
+            if {"clone", "whole clone"} & set(chosen.only):
                 clones.clone(report, folder, env, whole="whole clone" in chosen.only)
     counts = report.counts()
     print("\n{tried} tried, {failed} failed, {not_tried} not tried".format(**counts))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installation import USED
+from tests import installation
 from tests.installing import distributions, extras, lock
 from tests.installing.trying import Report
 
@@ -86,7 +86,7 @@ print("\\n".join(said) or asked)
 
 
 def test_every_extra_is_tried_and_those_that_are_named_exist() -> None:
-    assert set(USED) == set(EXTRAS)
+    assert set(installation.USED) == set(EXTRAS)
     assert set(extras.BRINGS) == set(EXTRAS) - {"test"}
     texts = [ROOT / "README.md", *(ROOT / "book").glob("*.md"), *(ROOT / "kl_companion").rglob("*.py")]
     named = re.compile(r"(?:kl-companion|'\.|install \.)\[([\w,]+)\]")
@@ -155,3 +155,13 @@ def test_a_failure_is_counted_and_what_was_not_tried_is_no_success(
         "failed",
         "not tried",
     ]
+
+
+def test_the_whole_clone_is_tried_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(installation.distributions, "build", lambda *_: (Path(__file__), Path(__file__)))
+    monkeypatch.setattr(installation.distributions, "problems", lambda *_: [])
+    monkeypatch.setattr(installation.clones, "clone", lambda *_, whole: asked.append(whole))
+    for part in ("clone", "whole clone"):
+        installation.main(["--only", part])
+    assert asked == [False, True]

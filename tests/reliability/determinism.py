@@ -100,8 +100,8 @@ def trials(quick: bool, seed: int) -> Iterator[Trial]:
     The quick form takes one point and leaves out the second time: `make test` makes each quick table again
     and compares it with the committed file.
     """
-    manifests = [read_manifest(name) for name in ([QUICK] if quick else names())]
-    manifests = [manifest for manifest in manifests if manifest.deterministic]
+    named = [read_manifest(name) for name in ([QUICK] if quick else names())]
+    manifests = [manifest for manifest in named if manifest.deterministic]
     todo = [
         one
         for manifest in sorted(manifests, key=seconds, reverse=True)  # the long ones first: no core waits

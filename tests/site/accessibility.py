@@ -14,30 +14,6 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 BY_COLOR = ["color-contrast"]  # and by it alone: the rest of TAGS asks what the page is made of
 BY_WIDTH = ["scrollable-region-focusable", "target-size"]
 
-# axe takes a minute for ten thousand elements. Formulas are drawn by one program, rows of a table and entries
-# of a list by one template: of more than a dozen like siblings it sees the first, a formula as one word. Each
-# combination of colors and sizes stays (checks.js marks the first text that has it).
-CONDENSE = """
-const spare = (e) => { if (!e.matches("[data-kl-look]") && !e.querySelector("[data-kl-look]")) e.remove(); };
-for (const formula of document.querySelectorAll("mjx-container")) formula.textContent = "formula";
-for (const code of document.querySelectorAll("pre")) {
-  [...code.querySelectorAll("span")].slice(arguments[0]).forEach(spare);
-}
-for (const parent of document.querySelectorAll("body *")) {
-  if (parent.childElementCount <= arguments[0]) continue;
-  const seen = {};
-  for (const child of [...parent.children]) {
-    const kind = child.tagName + child.className;
-    seen[kind] = (seen[kind] || 0) + 1;
-    if (seen[kind] > arguments[0]) spare(child);
-  }
-}
-for (const like of ["dl.py", ".toc-h3", ".toc-h4", ".kl-row", ".kl-erratum", ".genindextable li"]) {
-  [...document.querySelectorAll(like)].slice(arguments[0]).forEach(spare);
-}
-"""
-FEW = 12
-
 # What is left for a question about colors: the marked texts and what they stand in.
 MARKED = """
 const kept = new Set();
@@ -70,8 +46,7 @@ def script() -> str:
 
 
 def load(session: Any) -> None:
-    """Put axe into the page, once after each load; of repeated things the first are left, for good."""
-    session.execute_script(CONDENSE, FEW)
+    """Put axe into the page, once after each load."""
     session.execute_cdp_cmd("Runtime.evaluate", {"expression": script()})
 
 
@@ -85,10 +60,10 @@ def violations(session: Any, rules: list[str] | None = None) -> list[str]:
 
     Args:
         session: a driver on a loaded page, after `load`.
-        rules: names of axe's rules; all those of TAGS but BY_COLOR where it is None.
+        rules: names of axe's rules; where it is None, all those of TAGS but BY_COLOR and BY_WIDTH.
     """
     if rules is None:
-        off = {name: {"enabled": False} for name in BY_COLOR}
+        off = {name: {"enabled": False} for name in BY_COLOR + BY_WIDTH}
         options: dict[str, Any] = {"runOnly": {"type": "tag", "values": TAGS}, "rules": off}
     else:
         options = {"runOnly": {"type": "rule", "values": rules}}

@@ -21,7 +21,8 @@ from tests.site import accessibility
 
 HERE = Path(__file__).resolve().parent
 SIZES = {"phone": 390, "desktop": 1300}
-TABS = 400  # milliseconds; the theme makes boxes that scroll reachable by keyboard 300 after the last resize
+TABS = 320  # milliseconds; the theme makes boxes that scroll reachable by keyboard 300 after the last change
+FEW = 12  # of like things, which are left for the questions about looks
 
 
 def printing() -> ModuleType:
@@ -122,34 +123,45 @@ def visit(session: Any, base: str, page: str) -> list[str]:
     session.execute_script((HERE / "checks.js").read_text(encoding="utf-8"))
     session.execute_async_script("klSettle(arguments[arguments.length - 1])")
     problems = [f"{p}" for p in session.execute_script("return klOnce()")]
-    for width in ("desktop", "phone"):
-        resize(session, SIZES[width])
-        problems += [f"{width}: {problem}" for problem in session.execute_script("return klLayout()")]
-        for theme in ("light", "dark"):
-            session.execute_script("klTheme(arguments[0])", theme)
-            found = session.execute_script("return klLook(arguments[0])", theme)
-            problems += [f"{width}, {theme}: {problem}" for problem in found]
+    session.execute_script("klPlainCode()")
+    problems += layout(session, "desktop") + layout(session, "phone")
+    session.execute_script("klThin(arguments[0])", FEW)
+    problems += looks(session, "phone")
+    session.execute_async_script("klStill(...arguments)", TABS)
+    accessibility.load(session)
+    problems += [f"phone: {problem}" for problem in accessibility.violations(session, accessibility.BY_WIDTH)]
+    problems += looks(session, "desktop") + accessibility.violations(session)
+    accessibility.only_marked(session)
+    # each width and each theme once, for klLook has measured all four
+    problems += colors(session, "desktop", "dark") + colors(session, "phone", "light")
     problems += [f"console: {m['message']}" for m in session.get_log("browser") if m["level"] == "SEVERE"]
     problems += [f"request to the outside: {url}" for url in requests(session) if not inside(url, base)]
-    session.execute_async_script("klStill(...arguments)", TABS)
-    return problems + axe(session)
+    return problems
 
 
-def axe(session: Any) -> list[str]:
-    """What axe-core finds on the page that is shown in a narrow window; the page is taken apart meanwhile."""
-    accessibility.load(session)  # the theme looks at its boxes anew a moment after it
-    problems = [f"phone: {problem}" for problem in accessibility.violations(session, accessibility.BY_WIDTH)]
-    resize(session, SIZES["desktop"])
-    problems += accessibility.violations(session)
-    accessibility.only_marked(session)
-    # each width and each theme once, for klLook has measured all four; the last is the next page's width,
-    # since what is left of this one would not stand resizing
-    for width, theme in (("phone", "light"), ("desktop", "dark")):
-        resize(session, SIZES[width])
+def layout(session: Any, width: str) -> list[str]:
+    """What is wider than the page, or cut, at a width of SIZES."""
+    resize(session, SIZES[width])
+    return [f"{width}: {problem}" for problem in session.execute_script("return klLayout()")]
+
+
+def looks(session: Any, width: str) -> list[str]:
+    """What a reader does not see well in one of both themes, at a width of SIZES."""
+    resize(session, SIZES[width])
+    problems = []
+    for theme in ("light", "dark"):
         session.execute_script("klTheme(arguments[0])", theme)
-        found = accessibility.violations(session, accessibility.BY_COLOR)
+        found = session.execute_script("return klLook(arguments[0])", theme)
         problems += [f"{width}, {theme}: {problem}" for problem in found]
     return problems
+
+
+def colors(session: Any, width: str, theme: str) -> list[str]:
+    """What axe-core says about the marked texts at a width of SIZES in a theme."""
+    resize(session, SIZES[width])
+    session.execute_script("klTheme(arguments[0])", theme)
+    found = accessibility.violations(session, accessibility.BY_COLOR)
+    return [f"{width}, {theme}: {problem}" for problem in found]
 
 
 def resize(session: Any, width: int) -> None:

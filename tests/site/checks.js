@@ -1,6 +1,7 @@
 // Questions to a page. klSettle: wait until formulas are set. klOnce: what does not depend on theme and width.
 // klLayout: what depends on the width. klLook: what depends on both. Each answers with a list of problems in words.
-// klStill: wait until the theme has answered a change of the window.
+// klPlainCode and klThin: leave fewer elements, for good, before and after widths are asked for.
+// klStill: wait until the theme has answered a change of the window or of the elements.
 (() => {
   const article = () => document.querySelector(".bd-article") || document.body;
   const name = (e) => `<${e.tagName.toLowerCase()} class="${(e.getAttribute("class") || "").slice(0, 60)}"> `
@@ -49,6 +50,52 @@
   window.klStill = (milliseconds, done) => requestAnimationFrame(() => {
     setTimeout(done, Math.max(0, turned + milliseconds - performance.now()));
   });
+
+  // The first element of each style: the elements above it and it itself, by their tags, classes and style attributes.
+  const firsts = (root) => {
+    const numbers = new Map([["", 0]]), styles = new Map([[root.parentElement, 0]]), found = new Set();
+    const walk = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT);
+    for (let e = root; e; e = walk.nextNode()) {
+      const style = [styles.get(e.parentElement), e.tagName, e.getAttribute("class"), e.getAttribute("style")].join();
+      if (!numbers.has(style)) {
+        numbers.set(style, numbers.size);
+        found.add(e);
+      }
+      styles.set(e, numbers.get(style));
+    }
+    return found;
+  };
+
+  // A browser, and axe most of all, takes its time by the number of elements. Same lines and widths stay here.
+  window.klPlainCode = () => {
+    const first = firsts(document.body);
+    for (const span of document.querySelectorAll("pre span:not([id])")) {
+      if (!first.has(span)) span.replaceWith(...span.childNodes);
+    }
+    for (const code of document.querySelectorAll("pre")) code.normalize();
+  };
+
+  // Formulas are drawn by one program, rows of a table and entries of a list by one template: of more than a few
+  // like siblings those stay that come first or hold the first element of a style, or an image; a formula is a word.
+  window.klThin = (few) => {
+    window.bootstrap?.ScrollSpy?.getInstance(document.body)?.dispose(); // it would look for entries that are gone
+    for (const formula of document.querySelectorAll("mjx-container")) formula.textContent = "formula";
+    const first = firsts(document.body);
+    const spare = (e) => { if (![e, ...e.querySelectorAll("*")].some((x) => first.has(x) || x.tagName === "IMG")) e.remove(); };
+    for (const parent of document.querySelectorAll("body *")) {
+      if (parent.childElementCount <= few) continue;
+      const seen = {};
+      for (const child of [...parent.children]) {
+        const kind = child.tagName + child.className;
+        seen[kind] = (seen[kind] || 0) + 1;
+        if (seen[kind] > few) spare(child);
+      }
+    }
+    for (const like of ["dl.py", ".toc-h3", ".toc-h4", ".kl-row", ".kl-erratum", ".genindextable li"]) {
+      [...document.querySelectorAll(like)].slice(few).forEach(spare);
+    }
+    turned = performance.now(); // the theme looks at its boxes anew, as after a change of the window
+  };
 
   window.klTheme = (theme) => {
     document.documentElement.dataset.theme = document.documentElement.dataset.mode = theme;

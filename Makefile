@@ -26,7 +26,7 @@ help:
 	@echo "make test      run every test, the notebooks and the built pages included"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance"
-	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (1.5 hours)"
+	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (2 hours)"
 	@echo "make print     the whole book as _build/kl-book.pdf, the cheat sheet as one page (needs chromium)"
 	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import installation
-from tests.installing import distributions, extras, lock
+from tests.installing import clones, distributions, extras, lock
 from tests.installing.trying import Report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,3 +165,27 @@ def test_the_whole_clone_is_tried_by_its_own_name(monkeypatch: pytest.MonkeyPatc
     for part in ("clone", "whole clone"):
         installation.main(["--only", part])
     assert asked == [False, True]
+
+
+def test_the_whole_clone_tells_the_seconds_of_each_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = []
+
+    def call(*command: object, **_: object) -> str:
+        done.append(" ".join(str(word) for word in command))
+        if "git" in command:
+            (tmp_path / "a path with spaces" / "clone").mkdir(parents=True)
+        if "test" in command:
+            return "1 passed\n\ngroup  seconds   budget\nunit       200      240\ntotal      200      240\n"
+        return "forward_kl\n"
+
+    monkeypatch.setattr(clones, "call", call)
+    monkeypatch.setattr(clones, "ordinary", lambda env: ([], env, Path("python3")))
+    report = Report()
+    clones.clone(report, tmp_path, {"PIP_CACHE_DIR": ""}, whole=True)
+    assert report.counts()["failed"] == 0
+    whole = [outcome for outcome in report.outcomes if outcome.environment == "whole clone"]
+    assert [outcome.tried for outcome in whole] == ["make book", "make test"]
+    assert whole[1].said == "unit 200 240; total 200 240"
+    assert done[-2:] == ["make -n tables", "make clean"]

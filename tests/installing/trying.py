@@ -36,7 +36,7 @@ class Report:
         """Keep and print one outcome."""
         self.outcomes.append(Outcome(environment, tried, round(seconds, 1), status, said))
         first = said.strip().splitlines()[-1] if said.strip() else ""
-        print(f"{environment:<18}{tried:<42}{seconds:>6.1f} s  {status:<10}{first[:140]}", flush=True)
+        print(f"{environment:<18}{tried:<42}{seconds:>6.1f} s  {status:<10}{first[:200]}", flush=True)
 
     @contextmanager
     def trying(self, environment: str, tried: str) -> Iterator[list[str]]:

@@ -2,7 +2,7 @@
 
     python -m tests.reliability [SUBJECT ...] [--quick] [--seed 0] [--json FILE]
 
-`make reliability` writes the full form of every subject into the table `reliability`, in an hour and a half.
+`make reliability` writes the full form of every subject into the table `reliability`, in two hours.
 """
 
 from __future__ import annotations

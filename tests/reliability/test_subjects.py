@@ -50,6 +50,20 @@ def test_environments_are_counted_and_what_was_not_tried_is_not() -> None:
     assert (newer.tried, newer.failed) == (1, 0)
 
 
+def test_the_table_has_every_part_and_the_quick_form_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def main(arguments: list[str]) -> int:
+        asked.append(arguments[arguments.index("--only") + 1 :])
+        Path(arguments[1]).write_text('{"outcomes": []}')
+        return 0
+
+    monkeypatch.setattr(installation.installation, "main", main)
+    for quick in (False, True):
+        assert list(installation.trials(quick, 0)) == []
+    assert asked == [["environments", "pythons", "clone", "whole clone"], []]
+
+
 def test_a_message_that_is_not_clear_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = Case("nothing", "everything", lambda: None)
     monkeypatch.setattr(refusals, "GROUPS", {"One": (silent,), "Other": (silent, silent)})

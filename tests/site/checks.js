@@ -51,12 +51,14 @@
     setTimeout(done, Math.max(0, turned + milliseconds - performance.now()));
   });
 
-  // The first element of each style: the elements above it and it itself, by their tags, classes and style attributes.
+  // The first element of each style: the elements above it and it itself, by their tags, classes and style
+  // attributes, and by whether a box is open: what a closed one hides stands for nothing that is seen.
   const firsts = (root) => {
     const numbers = new Map([["", 0]]), styles = new Map([[root.parentElement, 0]]), found = new Set();
     const walk = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT);
     for (let e = root; e; e = walk.nextNode()) {
-      const style = [styles.get(e.parentElement), e.tagName, e.getAttribute("class"), e.getAttribute("style")].join();
+      const own = ["class", "style", "open", "hidden"].map((name) => e.getAttribute(name));
+      const style = [styles.get(e.parentElement), e.tagName, ...own].join();
       if (!numbers.has(style)) {
         numbers.set(style, numbers.size);
         found.add(e);

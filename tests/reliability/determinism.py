@@ -3,6 +3,10 @@
 Points of a table are processes of their own, so a table is the same when each of its points is. Tables that
 are made in five minutes are made whole, with two threads those that are made in one; of a longer one the last
 point of the grid is taken, one of the shortest.
+
+Two threads add up in another order. What is computed differs in its last digits. A network that is trained in
+float32 on its own draws differs by as little until one rounding turns one draw: from there on that run is
+another sample. So of a trained point half of the lines have to be within the tolerance, not all.
 """
 
 from __future__ import annotations
@@ -34,12 +38,12 @@ AT_A_TIME = 2  # points; each run is a process of its own
 class Again(NamedTuple):
     """One point made again: are its lines of the table the same bytes, and how far are those of two threads?
 
-    None where it was not made that way.
+    `distances` has a number for each line. None where it was not made that way.
     """
 
     name: str
     same: bool | None
-    distance: float | None
+    distances: list[float] | None
 
 
 def again(manifest: Manifest, point: Point, folder: Path, *, same: bool = True, two: bool = True) -> Again:
@@ -57,27 +61,26 @@ def again(manifest: Manifest, point: Point, folder: Path, *, same: bool = True, 
     return Again(
         f"{manifest.name} {point.values}",
         tables[0] == tables[1] if same else None,
-        distance(rows[0], rows[-1]) if two else None,
+        distances(rows[0], rows[-1]) if two else None,
     )
 
 
-def distance(one: Sequence[Row], other: Sequence[Row]) -> float:
-    """The largest difference of two numbers in the same cell, relative to the larger of 1 and their size.
+def distances(one: Sequence[Row], other: Sequence[Row]) -> list[float]:
+    """Each line's largest difference of two numbers in a cell, relative to the larger of 1 and their sizes.
 
-    Infinity where anything else differs: the number of rows, a text, a gap.
+    Infinity where anything else differs, a text or a gap; for every line, where their numbers do.
     """
     if len(one) != len(other):
+        return [math.inf] * max(len(one), len(other))
+    return [max(_apart(a[name], b[name]) for name in a) for a, b in zip(one, other, strict=True)]
+
+
+def _apart(x: object, y: object) -> float:
+    if x == y:
+        return 0.0
+    if not (isinstance(x, float) and isinstance(y, float)):
         return math.inf
-    found = 0.0
-    for a, b in zip(one, other, strict=True):
-        for name in a:
-            x, y = a[name], b[name]
-            if x == y:
-                continue
-            if not (isinstance(x, float) and isinstance(y, float)):
-                return math.inf
-            found = max(found, abs(x - y) / max(1.0, abs(x), abs(y)))
-    return found
+    return abs(x - y) / max(1.0, abs(x), abs(y))
 
 
 def seconds(manifest: Manifest) -> float:
@@ -119,14 +122,26 @@ def trials(quick: bool, seed: int) -> Iterator[Trial]:
     if twice:
         other = [f"{one.name}: other bytes the second time" for one in twice if not one.same]
         yield Trial("points of tables, made twice: the same bytes", len(twice), len(other), said=tuple(other))
-    apart = [(one.name, one.distance) for one in found if one.distance is not None]
     for what, tolerance, trained in (
         (f"points of tables, with two threads: the same to {EXACT:g}", EXACT, False),
-        (f"points of tables that train a network, with two threads: the same to {LOOSE:g}", LOOSE, True),
+        (
+            f"points of tables that train a network, with two threads: half of the lines to {LOOSE:g}",
+            LOOSE,
+            True,
+        ),
     ):
-        group = [(name, far) for name, far in apart if (name.split()[0] in TRAINED) == trained]
-        beyond = [(name, far) for name, far in group if not far <= tolerance]
-        farthest = sorted(group, key=lambda one: one[1])[-1:]  # whether the tolerance is a sharp one
-        said = tuple(f"{name}: {far:.3g} apart" for name, far in beyond or farthest)
-        if group:
-            yield Trial(what, len(group), len(beyond), said=said)
+        lines = {
+            one.name: sorted(one.distances)
+            for one in found
+            if one.distances is not None and (one.name.split()[0] in TRAINED) == trained
+        }
+        far = {name: apart[(len(apart) - 1) // 2 if trained else -1] for name, apart in lines.items()}
+        beyond = [name for name in far if not far[name] <= tolerance]
+        shown = dict.fromkeys([*beyond, *sorted(lines, key=lambda name: lines[name][-1])[-1:]])
+        said = tuple(
+            f"{name}: {sum(not x <= tolerance for x in lines[name])} of {len(lines[name])} lines beyond, "
+            f"the farthest {lines[name][-1]:.3g} apart"
+            for name in shown  # what is beyond, and the farthest: whether the tolerance is a sharp one
+        )
+        if lines:
+            yield Trial(what, len(lines), len(beyond), said=said)

@@ -115,13 +115,14 @@ def test_packages_that_nobody_was_asked_about_are_not_tried() -> None:
 
 def test_how_far_two_tables_are_apart() -> None:
     one = [{"name": "a", "x": 1.0, "n": 3}, {"name": "b", "x": 100.0, "n": None}]
-    assert determinism.distance(one, one) == 0.0
-    assert determinism.distance(one, [{**one[0], "x": 1.5}, one[1]]) == pytest.approx(0.5 / 1.5)
-    assert determinism.distance(one, [one[0], {**one[1], "x": 101.0}]) == pytest.approx(1 / 101)
-    assert determinism.distance([{"x": 0.01}], [{"x": 0.02}]) == pytest.approx(0.01)
-    for other in ([one[0]], [one[0], {**one[1], "n": 4}], [{**one[0], "name": "c"}, one[1]]):
-        assert determinism.distance(one, other) == math.inf
-    assert determinism.distance([{"x": None}], [{"x": 1.0}]) == math.inf
+    assert determinism.distances(one, one) == [0.0, 0.0]
+    assert determinism.distances(one, [{**one[0], "x": 1.5}, one[1]]) == [pytest.approx(0.5 / 1.5), 0.0]
+    assert determinism.distances(one, [one[0], {**one[1], "x": 101.0}]) == [0.0, pytest.approx(1 / 101)]
+    assert determinism.distances([{"x": 0.01}], [{"x": 0.02}]) == [pytest.approx(0.01)]
+    assert determinism.distances(one, [one[0]]) == [math.inf, math.inf]
+    assert determinism.distances(one, [one[0], {**one[1], "n": 4}]) == [0.0, math.inf]
+    assert determinism.distances(one, [{**one[0], "name": "c"}, one[1]]) == [math.inf, 0.0]
+    assert determinism.distances([{"x": None}], [{"x": 1.0}]) == [math.inf]
 
 
 @pytest.mark.parametrize(
@@ -142,22 +143,37 @@ def test_bytes_are_those_of_the_table(
     point = determinism.Point({}, {}, tmp_path)
     found = determinism.again(manifest, point, tmp_path)
     assert found.same is same
-    assert found.distance == pytest.approx(apart, abs=1e-9)
+    assert found.distances == pytest.approx([apart], abs=1e-9)
 
 
-def test_bytes_and_numbers_that_differ_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "apart", "failed"),
+    [
+        ("value_mse", [0.0, 1e-7, 1e-7], 0),
+        ("value_mse", [0.0, 0.0, 1e-5], 1),
+        ("llm_rl", [1e-4, 0.3, 0.2, 0.0], 0),  # one draw turned in half of its lines
+        ("llm_rl", [1e-4, 0.3, 0.2], 1),
+        ("llm_rl", [math.inf], 1),
+    ],
+)
+def test_bytes_and_numbers_that_differ_are_failures(
+    name: str, apart: list[float], failed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = {
-        "value_mse": determinism.Again("value_mse", True, 1e-3),
-        "llm_rl": determinism.Again("llm_rl", False, 1e-4),
+        "llm_oracle": determinism.Again("llm_oracle", False, [1e-4]),
+        "off_policy_losses": determinism.Again("off_policy_losses", True, None),
+        name: determinism.Again(name, True, apart),
     }
     monkeypatch.setattr(determinism, "names", lambda: [*found, "performance"])
     monkeypatch.setattr(determinism, "chosen", lambda manifest: [(manifest, None, True)])
     monkeypatch.setattr(determinism, "again", lambda manifest, *rest, same, two: found[manifest.name])
-    bytes_, computed, trained = determinism.trials(False, 0)
-    assert (bytes_.tried, bytes_.failed) == (2, 1)
-    assert bytes_.said == ("llm_rl: other bytes the second time",)
-    assert (computed.tried, computed.failed) == (1, 1)
-    assert (trained.tried, trained.failed) == (1, 0)
+    bytes_, *others = determinism.trials(False, 0)
+    assert (bytes_.tried, bytes_.failed) == (3, 1)
+    assert bytes_.said == ("llm_oracle: other bytes the second time",)
+    with_two = {trial.what: (trial.tried, trial.failed) for trial in others}
+    trained = [counts for what, counts in with_two.items() if "train" in what]
+    computed = [counts for what, counts in with_two.items() if "train" not in what]
+    assert (computed, trained) == (([(1, failed)], [(1, 0)]) if name == "value_mse" else ([], [(2, failed)]))
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def plots() -> dict[str, Any]:
 
 def _range(name: str, text: str, low: float, high: float, step: float) -> str:
     bounds = f'min="{low:g}" max="{high:g}" step="{step:g}"'
-    said = f'<span>{text} <output aria-hidden="true"></output></span>'
+    said = f'<span>{text} <span class="kl-value" aria-hidden="true"></span></span>'
     return f'<label>{said}<input type="range" name="{name}" {bounds}></label>'
 
 

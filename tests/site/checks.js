@@ -121,6 +121,10 @@
         problems.push(`raw markup in the text: ${JSON.stringify(node.textContent.trim().slice(0, 80))}`);
       }
     }
+    for (const label of document.querySelectorAll("label")) {
+      const inside = label.querySelector("input, select, textarea");
+      if (inside && label.control !== inside) problems.push(`a label names something else than its control: ${name(inside)}`);
+    }
     const known = new Set();
     for (const { id } of document.querySelectorAll("[id]")) {
       if (known.has(id)) problems.push(`two elements have the id ${id}`);

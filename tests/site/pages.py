@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
 LOADING_LINKS = {"stylesheet", "preload", "icon", "shortcut", "modulepreload", "manifest"}
+# Nine tags of ten are words of code, with a class and nothing that is looked for here: the parser is slow.
+COLORED = re.compile('<span class="[^"<>]*">|</span>')
 
 
 class Page(HTMLParser):
@@ -47,7 +50,7 @@ class Page(HTMLParser):
 
 @lru_cache(maxsize=512)
 def parse(path: Path) -> Page:
-    return Page(path.read_text(encoding="utf-8"))
+    return Page(COLORED.sub("", path.read_text(encoding="utf-8")))
 
 
 def broken_links(site: Path) -> list[str]:

@@ -32,7 +32,7 @@
     };
     const slider = (name, text, value, [low, high]) => {
       const label = document.createElement("label");
-      label.innerHTML = `<span>${text} <output aria-hidden="true"></output></span><input type="range" name="${name}" min="${low}" max="${high}" step="0.05">`;
+      label.innerHTML = `<span>${text} <span class="kl-value" aria-hidden="true"></span></span><input type="range" name="${name}" min="${low}" max="${high}" step="0.05">`;
       label.querySelector("input").value = value;
       return label;
     };
@@ -52,7 +52,7 @@
     };
     const said = (input, text) => {
       input.setAttribute("aria-valuetext", text);
-      input.closest("label").querySelector("output").textContent = text;
+      input.closest("label").querySelector(".kl-value").textContent = text;
     };
     const toForm = () => {
       const e = form.elements;

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
 LOADING_LINKS = {"stylesheet", "preload", "icon", "shortcut", "modulepreload", "manifest"}
-# Nine tags of ten are words of code, with a class and nothing that is looked for here: the parser is slow.
+# Three tags of four are words of code, with a class and nothing that is looked for here: the parser is slow.
 COLORED = re.compile('<span class="[^"<>]*">|</span>')
 
 

@@ -289,7 +289,10 @@ HERE = Place(run_here, 1, lambda: None)
 
 
 def _process(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run `point.py`; its status and what it says about a failure."""
+    """Run `point.py`; its status and what it says about a failure, nothing where there is none.
+
+    A kernel that ends may still complain, in its log, of a socket that is closed.
+    """
     log = specification.with_name(LOG)
     command = [*POINT, str(specification)]
     with log.open("wb") as stream:
@@ -300,12 +303,14 @@ def _process(specification: Path, environment: Mapping[str, str]) -> tuple[int, 
         status = process.wait()
         if process.stdin:
             process.stdin.close()
+    if status == 0:
+        return 0, ""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     begin = max((number for number, line in enumerate(lines) if line.startswith("cell [")), default=None)
     said = "\n".join(lines[-12:] if begin is None else lines[begin:])
     if status < 0:
         said = f"Its process was killed by signal {-status}: was the memory full? {said}".rstrip()
-    elif status and not said:
+    elif not said:
         said = f"Its process ended with {status} and said nothing: is the disk full?"
     return status, said
 

@@ -361,6 +361,7 @@ def test_a_full_disk_fails_one_point_and_keeps_the_others(
             -6,
             "Its process was killed by signal 6: was the memory full?",
         ),
+        ("import sys; sys.stderr.write('a socket is closed')", 0, ""),
         ("raise SystemExit(3)", 3, "Its process ended with 3 and said nothing: is the disk full?"),
         ("print('cell [2]:'); raise SystemExit(1)", 1, "cell [2]:"),
     ],

@@ -127,8 +127,8 @@ def visit(session: Any, base: str, page: str) -> list[str]:
     problems += layout(session, "desktop") + layout(session, "phone")
     session.execute_script("klThin(arguments[0])", FEW)
     problems += looks(session, "phone")
-    session.execute_async_script("klStill(...arguments)", TABS)
     accessibility.load(session)
+    session.execute_async_script("klStill(...arguments)", TABS)
     problems += [f"phone: {problem}" for problem in accessibility.violations(session, accessibility.BY_WIDTH)]
     problems += looks(session, "desktop") + accessibility.violations(session)
     accessibility.only_marked(session)

@@ -51,13 +51,13 @@
     setTimeout(done, Math.max(0, turned + milliseconds - performance.now()));
   });
 
-  // The first element of each style: the elements above it and it itself, by their tags, classes and style
+  // The first element of each style: the elements above it and it itself, by their tags, classes, roles and style
   // attributes, and by whether a box is open: what a closed one hides stands for nothing that is seen.
   const firsts = (root) => {
     const numbers = new Map([["", 0]]), styles = new Map([[root.parentElement, 0]]), found = new Set();
     const walk = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT);
     for (let e = root; e; e = walk.nextNode()) {
-      const own = ["class", "style", "open", "hidden"].map((name) => e.getAttribute(name));
+      const own = ["class", "style", "role", "open", "hidden"].map((name) => e.getAttribute(name));
       const style = [styles.get(e.parentElement), e.tagName, ...own].join();
       if (!numbers.has(style)) {
         numbers.set(style, numbers.size);
@@ -78,11 +78,15 @@
   };
 
   // Formulas are drawn by one program, rows of a table and entries of a list by one template: of more than a few
-  // like siblings those stay that come first or hold the first element of a style, or an image; a formula is a word.
+  // like ones those stay that come first or hold the first element of a style, or an image; a formula is a word.
+  // What is said of each one alone, like the name of a link, is asked before, by klOnce.
   window.klThin = (few) => {
     window.bootstrap?.ScrollSpy?.getInstance(document.body)?.dispose(); // it would look for entries that are gone
-    for (const formula of document.querySelectorAll("mjx-container")) formula.textContent = "formula";
+    const formulas = [...document.querySelectorAll("mjx-container")];
+    for (const formula of formulas) formula.textContent = "formula";
     const first = firsts(document.body);
+    // each one can be reached by keyboard, and axe measures each such element against all others
+    for (const formula of formulas.slice(few)) if (!first.has(formula)) formula.replaceWith("formula");
     const spare = (e) => { if (![e, ...e.querySelectorAll("*")].some((x) => first.has(x) || x.tagName === "IMG")) e.remove(); };
     for (const parent of document.querySelectorAll("body *")) {
       if (parent.childElementCount <= few) continue;
@@ -93,7 +97,11 @@
         if (seen[kind] > few) spare(child);
       }
     }
-    for (const like of ["dl.py", ".toc-h3", ".toc-h4", ".kl-row", ".kl-erratum", ".genindextable li"]) {
+    const likes = [ // wherever they stand
+      ".bd-article li", ".bd-sidebar-primary li", ".toc-h3", ".toc-h4", ".genindextable li", "section > p",
+      "tbody tr:not(:first-child)", "div.cell", "dl.py", ".kl-row", ".kl-erratum",
+    ];
+    for (const like of likes) {
       [...document.querySelectorAll(like)].slice(few).forEach(spare);
     }
     turned = performance.now(); // the theme looks at its boxes anew, as after a change of the window
@@ -124,6 +132,11 @@
     for (const label of document.querySelectorAll("label")) {
       const inside = label.querySelector("input, select, textarea");
       if (inside && label.control !== inside) problems.push(`a label names something else than its control: ${name(inside)}`);
+    }
+    for (const e of document.querySelectorAll("a[href], button, summary, th")) {
+      const said = [e, ...e.querySelectorAll("[aria-label], [title], img")]
+        .some((x) => ["aria-label", "aria-labelledby", "title", "alt"].some((key) => (x.getAttribute(key) || "").trim()));
+      if (!said && !e.textContent.trim()) problems.push(`nothing to read in ${e.outerHTML.slice(0, 120)}`);
     }
     const known = new Set();
     for (const { id } of document.querySelectorAll("[id]")) {

@@ -6,9 +6,11 @@ leads nowhere fails `jupyter-book build -n -W` and is no business of this file.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.prose import LONGEST, Passage, chapter, long_stretches, missing_parts, passages
@@ -16,6 +18,7 @@ from tests.symbols import read_symbols
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 CHAPTERS = sorted(BOOK.glob("part*/*.ipynb"))
+NOTEBOOKS = sorted(BOOK.glob("**/*.ipynb"))
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: f"{p.parent.name}-{p.stem}")
 
 # (chapter's folder and name, symbol): why a reader needs no introduction there
@@ -60,6 +63,23 @@ def test_a_chapter_shows_something_every_600_words(path: Path) -> None:
 def test_a_chapter_introduces_its_symbols(path: Path) -> None:
     faults = {s: text for s, text in unmet(path).items() if (name(path), s) not in EXCEPTIONS}
     assert not faults, "\n".join(f"{s} is used before it is introduced: {text}" for s, text in faults.items())
+
+
+# On a phone the panels of a figure stand one below the other: they are counted, not placed.
+PLACED = re.compile(
+    r"\b(Left|Right): |\bLeft, |\((left|right)\)|\bOn the (left|right)\b|\b[Tt]he (left|right) (panel|half)"
+)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_no_panel_is_called_left_or_right(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    read = [c.source for c in cells if c.cell_type == "markdown" or "figure(" in c.source]
+    assert [
+        text[max(0, found.start() - 40) : found.end() + 40]
+        for text in read
+        for found in PLACED.finditer(text)
+    ] == []
 
 
 def test_no_exception_is_idle() -> None:

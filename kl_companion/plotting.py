@@ -218,8 +218,10 @@ def _themed() -> AbstractContextManager[None]:
 def _draw(draw: Callable[[Any], object], inches: tuple[float, float], shape: tuple[int, int]) -> Any:
     """A figure that belongs to no window and no global state, filled by the caller's function."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    drawn = Figure(figsize=inches, layout="constrained")
+    # with this space a title stands nearer to its own panel than to the one above
+    drawn = Figure(figsize=inches, layout=ConstrainedLayoutEngine(hspace=0.05))
     axes = [axis for row in drawn.subplots(*shape, squeeze=False) for axis in row]
     draw(axes[0] if len(axes) == 1 else axes)
     return drawn

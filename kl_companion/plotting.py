@@ -64,6 +64,7 @@ _LABELS = {
 }
 _INK = {"light": ("#1f2933", "#d5dbe1"), "dark": ("#e6e9ec", "#3d4752")}
 _NARROW_INCHES = 4.6  # at this width, text of 12 points is 12 pixels high on a telephone
+_LEGEND_POINTS = 11
 
 
 def color(name: str) -> str:
@@ -96,6 +97,39 @@ def label(name: str) -> str:
     if name[:1] == "k" and name[1:2].isdigit():
         return "K" + name[1:].replace("_plus", "+").replace("_", " ")
     return name.replace("_", " ")
+
+
+def legend_below(axes: Any) -> None:
+    """One legend for all panels, below them, where it hides no curve and may be as large as other text.
+
+    Args:
+        axes: What `figure` hands to its drawing function, one `Axes` or a list, with all curves drawn. A
+            label that several panels have stands once.
+
+    Raises:
+        ValueError: nothing in the panels has a label.
+    """
+    panels = axes if isinstance(axes, list) else [axes]
+    entries: dict[str, Any] = {}
+    for axis in panels:
+        for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(text, handle)
+    if not entries:
+        got = "1 panel" if len(panels) == 1 else f"{len(panels)} panels"
+        raise ValueError(f"{got} without a label, wanted at least one curve drawn with label=...")
+    drawn = panels[0].figure
+    for rows in range(1, len(entries) + 1):  # as few as fit the width
+        legend = drawn.legend(
+            entries.values(),
+            entries.keys(),
+            loc="outside lower center",
+            ncols=-(-len(entries) // rows),
+            fontsize=_LEGEND_POINTS,
+            columnspacing=1.4,
+        )
+        if legend.get_window_extent().width <= drawn.bbox.width or rows == len(entries):
+            return
+        legend.remove()
 
 
 @dataclass(frozen=True)
@@ -169,7 +203,7 @@ def figure(
     if min(size) <= 0:
         raise ValueError(f"size is {size}, wanted positive inches (width, height)")
     panels, height = rows * columns, size[1]
-    narrow = (_NARROW_INCHES, height / rows * panels if panels > 1 else min(height, 3.6))
+    narrow = (_NARROW_INCHES, height / rows * panels if panels > 1 else min(height, 4.2))
     svg: dict[str, bytes] = {}
     png = b""
     for layout, inches, shape in (("wide", size, (rows, columns)), ("narrow", narrow, (panels, 1))):

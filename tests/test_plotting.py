@@ -182,6 +182,34 @@ def lab(channels: list[float]) -> tuple[float, float, float]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1)])
+def test_one_legend_stands_below_all_panels_and_fits(shape: tuple[int, int]) -> None:
+    def draw_many(axes: list[Any]) -> None:
+        for axis in axes:
+            for name in ("k1", "k2", "k3_plus_plus", "jensen_shannon", "squared_hellinger", "pearson"):
+                axis.plot([0, 1], [0, len(name)], **plotting.style(name))
+            axis.set_xlabel("updates")
+        axes[1].plot([0, 1], [2, 2], label="only here")
+        plotting.legend_below(axes)
+
+    with plotting._themed():
+        drawn = plotting._draw(draw_many, (4.6, 6.0), shape)
+        drawn.draw_without_rendering()
+    (legend,) = drawn.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["K1", "K2", "K3++", "Jensen–Shannon", "squared Hellinger", "Pearson χ²", "only here"]
+    place = legend.get_window_extent()
+    assert drawn.bbox.x0 <= place.x0 < place.x1 <= drawn.bbox.x1
+    assert drawn.bbox.y0 <= place.y0
+    assert place.y1 <= min(axis.get_tightbbox().y0 for axis in drawn.axes)
+    assert len({round(text.get_window_extent().y0) for text in legend.get_texts()}) < len(texts)  # in columns
+
+
+def test_a_legend_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"1 panel without a label, wanted .*label="):
+        plotting.figure(plotting.legend_below, alt="nothing")
+
+
 def test_unknown_names_get_a_look_that_depends_on_the_name_alone() -> None:
     assert plotting.style("my_estimator") == plotting.style("my_estimator")
     assert plotting.color("my_estimator") in plotting._FALLBACK

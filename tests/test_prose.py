@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.chapters import code_cells
 from tests.prose import LONGEST, Passage, chapter, long_stretches, missing_parts, passages
 from tests.symbols import read_symbols
 
@@ -85,8 +86,8 @@ def test_no_panel_is_called_left_or_right(path: Path) -> None:
 @every_chapter
 def test_figures_have_no_text_that_a_phone_makes_too_small(path: Path) -> None:
     """A point is a pixel there (`plotting._NARROW_INCHES`)."""
-    code = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code")
-    assert [size for size in re.findall(r"fontsize=([\d.]+)", code) if float(size) < 9] == []
+    sizes = re.findall(r"fontsize=([\d.]+)", "\n".join(code_cells(path)))
+    assert [size for size in sizes if float(size) < 9] == []
 
 
 def test_no_exception_is_idle() -> None:

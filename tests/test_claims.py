@@ -17,6 +17,8 @@ from tests.expected_claims import CORRECTED, EXPECTED
 
 KINDS = ("definition", "identity", "table-row", "algorithm", "experiment", "llm-experiment", "qualitative")
 BAD, GOOD = 0.1, 1e-12
+SPARED = Evidence(BAD, inside=GOOD, given="stated in 1", counterexample="x", unit="difference")
+MISPRINT = Evidence(BAD, GOOD, agrees_with="proof", counterexample="x", unit="difference", correction="y")
 
 
 # how errors become a verdict
@@ -29,8 +31,11 @@ BAD, GOOD = 0.1, 1e-12
         ("holds", Evidence(ledger.TOLERANCE)),
         ("false as printed", Evidence(2 * ledger.TOLERANCE)),
         ("holds", Evidence(GOOD, BAD, inside=BAD, agrees_with="x")),
-        ("holds only if", Evidence(BAD, GOOD, inside=GOOD, agrees_with="x")),
-        ("holds only if", Evidence(BAD, inside=ledger.TOLERANCE)),
+        ("holds only if", Evidence(BAD, GOOD, inside=GOOD, given="stated in 1", agrees_with="x")),
+        ("holds only if", Evidence(BAD, inside=ledger.TOLERANCE, given="implied by 2")),
+        ("misprint", Evidence(BAD, GOOD, inside=GOOD, agrees_with="x")),
+        ("false as printed", Evidence(BAD, inside=GOOD, condition="a restriction of this book")),
+        ("false as printed", Evidence(BAD, inside=BAD, given="stated in 1")),
         ("misprint", Evidence(BAD, GOOD, inside=BAD, agrees_with="x")),
         ("misprint", Evidence(BAD, GOOD, agrees_with="proof")),
         ("false as printed", Evidence(BAD, GOOD)),
@@ -42,12 +47,15 @@ BAD, GOOD = 0.1, 1e-12
         ("false as printed", Evidence(math.nan, math.nan, inside=math.nan, agrees_with="x")),
         ("not reproducible here", Evidence(needs="a judgement")),
         ("not reproducible here", Evidence(GOOD, needs="a model")),
+        ("bibliography", Evidence(record="the year is 2020")),
+        ("bibliography", Evidence(BAD, GOOD, agrees_with="x", record="the year is 2020")),
     ],
 )
 def test_the_verdict_follows_from_the_errors(verdict, evidence):
     assert evidence.verdict == verdict
     assert verdict in VERDICTS
-    assert (verdict in FAILING) == (verdict not in ("holds", "not reproducible here"))
+    spared = ("holds", "bibliography", "not reproducible here")
+    assert (verdict in FAILING) == (verdict not in spared)
 
 
 def test_helpers_of_checks():
@@ -66,6 +74,25 @@ def test_helpers_of_checks():
     assert shared.less(1.0, 2.0) == 0.0
     assert shared.less(2.0, 1.0, by=0.5) == 1.5
     assert shared.less(math.nan, 1.0) == math.inf
+
+
+def test_a_hedge_needs_its_share_and_nearly_a_tenth():
+    assert ledger.hedged([True] * 3 + [False]) == 0.0
+    assert ledger.hedged([True] * 2 + [False] * 2) == pytest.approx(0.25)
+    assert ledger.hedged([]) == math.inf
+    assert ledger.degree(0.1) == ledger.degree(-0.1) == 0.0
+    assert ledger.degree(-0.125) == pytest.approx(0.025)
+    assert ledger.degree(math.nan) == math.inf
+    assert len(shared.hedge_bandits()) == 90
+    assert len(shared.hedge_trees()) == 48
+
+
+def test_the_standard_says_its_own_numbers():
+    text = " ".join(rule.text for rule in ledger.STANDARD)
+    assert "75%" in text
+    assert "10%" in text
+    assert all(word in text.lower() for word in (*ledger.HEDGES, *ledger.DEGREES))
+    assert all(rule.name and rule.text.endswith(".") for rule in ledger.STANDARD)
 
 
 def test_worlds_of_the_checks_are_what_they_say():
@@ -120,14 +147,14 @@ def test_verdict(id, capsys):
     assert evidence.verdict == EXPECTED[id]
     assert (evidence.corrected is not None) == (id in CORRECTED)
     assert capsys.readouterr() == ("", "")
-    texts = (evidence.condition, evidence.counterexample or "", evidence.correction, evidence.needs)
+    texts = [str(x) for x in evidence if isinstance(x, str)]
     assert not any("nan" in text.lower().split() or text != text.strip() for text in texts)
+    assert all(text.count("$") % 2 == 0 for text in texts)
     assert (CLAIMS[id].how == "reading") == bool(evidence.needs)
+    assert CLAIMS[id].how == "text" or not evidence.record
     if evidence.agrees_with not in (None, "proof"):
         assert register()[evidence.agrees_with].source == register()[id].source
         assert EXPECTED[evidence.agrees_with] in ("holds", "holds only if")
-    if evidence.verdict in ("misprint", "false as printed"):
-        assert evidence.correction
 
 
 def test_every_check_belongs_to_a_row():
@@ -158,9 +185,14 @@ def test_unknown_rows_and_second_checks_are_refused(monkeypatch, as_installed):
     ("evidence", "message"),
     [
         (Evidence(BAD), "false as printed, expected a counterexample"),
-        (Evidence(BAD, inside=GOOD, condition="x"), "holds only if, expected a counterexample"),
-        (Evidence(BAD, inside=GOOD, counterexample="x"), "expected the condition in words"),
-        (Evidence(BAD, GOOD, agrees_with="TM-eq33", counterexample="x"), "Did you mean 'TM-eq3'"),
+        (Evidence(BAD, counterexample="x"), "expected the unit of its error, one of difference"),
+        (Evidence(BAD, counterexample="x", unit="miles"), "expected the unit of its error"),
+        (Evidence(BAD, counterexample="x", unit="difference"), "expected the corrected statement"),
+        (Evidence(BAD, inside=GOOD, given="stated in 1"), "holds only if, expected a counterexample"),
+        (SPARED, "expected the condition in words"),
+        (SPARED._replace(given="by us", condition="x"), "given to begin with 'stated in' or 'implied by'"),
+        (Evidence(0.0, condition="x"), "holds, expected no condition"),
+        (MISPRINT._replace(agrees_with="TM-eq33"), "Did you mean 'TM-eq3'"),
     ],
 )
 def test_evidence_that_lacks_what_it_must_say_is_refused(evidence, message, monkeypatch):

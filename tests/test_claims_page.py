@@ -3,7 +3,8 @@
 import pytest
 
 from kl_companion.claims import FAILING, register, run
-from kl_companion.claims.page import plain, source_statements
+from kl_companion.claims.page import source_statements
+from kl_companion.claims.texts import plain
 
 CHAPTER = "part3_sequences/01_token_or_sequence"
 ROWS = [r for r in register().values() if r.chapter == CHAPTER]

@@ -142,5 +142,5 @@ def test_bad_tables(claims, change, message):
         Ledger(change(claims.head(2)))
 
 
-def test_the_verdicts_are_the_five():
-    assert len(VERDICTS) == 5
+def test_the_verdicts_are_the_five_and_bibliography():
+    assert len(VERDICTS) == 6

@@ -2,8 +2,10 @@
 
 from kl_companion.claims.ledger import (
     CLAIMS,
+    CORRECTED,
     FAILING,
     SOURCES,
+    STANDARD,
     VERDICTS,
     Claim,
     Evidence,
@@ -15,8 +17,10 @@ from kl_companion.claims.ledger import (
 
 __all__ = [
     "CLAIMS",
+    "CORRECTED",
     "FAILING",
     "SOURCES",
+    "STANDARD",
     "VERDICTS",
     "Claim",
     "Evidence",

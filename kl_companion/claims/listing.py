@@ -12,22 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.claims.ledger import CLAIMS, VERDICTS
-from kl_companion.claims.page import NAMES, anchor, letters, plain  # it imports every source
+from kl_companion.claims.page import NAMES, anchor  # it imports every source
+from kl_companion.claims.texts import plain, typeset
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    *("id", "source", "location", "statement", "verdict", "condition", "correction", "counterexample"),
-    *("needs", "printed_error", "condition_error", "corrected_error", "how", "chapter"),
+    *("id", "source", "location", "statement", "verdict", "condition", "given", "note", "correction"),
+    *("counterexample", "practice", "needs", "record"),
+    *("printed_error", "condition_error", "corrected_error", "unit", "how", "chapter"),
 )
 HOW = {
     "symbols": "derived in symbols",
     "enumeration": "computed by enumeration",
     "simulation": "simulated with seeds",
-    "reading": "compared with the text or its numbers",
+    "text": "compared with the text, its tables or the cited work",
+    "reading": "read, not computed",
 }
-_SIGN = dict(zip(VERDICTS, ("holds", "only-if", "misprint", "false", "open"), strict=True))
+_SIGN = dict(zip(VERDICTS, ("holds", "only-if", "misprint", "false", "bibliography", "open"), strict=True))
 
 
 class Ledger:
@@ -70,14 +73,14 @@ class Ledger:
     def _repr_html_(self) -> str:
         entries = "".join(self._entry(row) for row in self.rows)
         return (
-            f'<div class="kl-ledger">{self._controls()}'
+            f'<div class="kl-ledger mathjax_process">{self._controls()}'
             f'<p class="kl-count" role="status">{len(self.rows)} statements</p>{entries}</div>'
         )
 
     def _controls(self) -> str:
         sources = {r["source"]: NAMES[r["source"]] for r in self.rows}
         verdicts = {_SIGN[v]: v for v in VERDICTS if any(r["verdict"] == v for r in self.rows)}
-        verdicts["failing"] = "all that need a word"
+        verdicts["failing"] = "all that do not hold as printed"
         sections = "".join(
             f'<optgroup label="{escape(name)}">'
             + "".join(_option(f"{source}|{s}", s) for s in self._sections(source))
@@ -111,10 +114,14 @@ class Ledger:
     def _details(self, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Labels with their content in HTML; empty content is left out."""
         said = [
-            ("Holds if", escape(letters(row["condition"]))),
-            ("Instead", escape(letters(row["correction"]))),
-            ("Counterexample", escape(letters(row["counterexample"]))),
+            ("Holds if", typeset(row["condition"])),
+            ("The source gives this condition", typeset(row["given"])),
+            ("Instead", typeset(row["correction"])),
+            ("Counterexample", typeset(row["counterexample"])),
+            ("In practice", typeset(row["practice"])),
+            ("Note", typeset(row["note"])),
             ("Checking it takes", escape(row["needs"])),
+            ("The cited work says", escape(row["record"])),
             ("Error", escape(_errors(row))),
             ("Check", f"{HOW[row['how']]}; run it: <code>kl-companion claims {escape(row['id'])}</code>"),
             ("Chapter", self._chapter(row["chapter"])),
@@ -148,7 +155,8 @@ def _errors(row: Mapping[str, Any]) -> str:
         "condition_error": "where the condition is met",
         "corrected_error": "corrected",
     }
-    return ", ".join(f"{row[name]} {label}" for name, label in labels.items() if row[name])
+    said = ", ".join(f"{row[name]} {label}" for name, label in labels.items() if row[name])
+    return f"{said} ({row['unit']})" if said and row["unit"] else said
 
 
 def _select(name: str, options: str) -> str:

@@ -16,6 +16,7 @@ import kl_companion.claims.tang2025pitfalls
 import kl_companion.claims.wang2025choosing  # noqa: F401
 from kl_companion.checks import unknown_name
 from kl_companion.claims.ledger import FAILING, Evidence, Row, register, run
+from kl_companion.claims.texts import letters, plain, typeset
 
 NAMES = {
     "tang2025pitfalls": "Tang & Munos",
@@ -24,48 +25,6 @@ NAMES = {
     "summary2025pitfalls": "Summary",
     "emapg2026": "EMA-PG",
 }
-_LETTERS = {
-    "alpha": "α",
-    "theta": "θ",
-    "eta": "η",
-    "delta": "δ",
-    "chi": "χ",
-    "Lambda": "Λ",
-    "phi": "φ",
-    "psi": "ψ",
-    "pi": "π",
-    "rho": "ρ",
-    "nabla": "∇",
-    "mu": "μ",
-    "beta": "β",
-    "lambda": "λ",
-    "epsilon": "ε",
-    "sum": "∑",
-    "sqrt": "√",
-    "propto": "∝",
-    "cdot": "·",
-}
-
-
-def plain(text: str) -> str:
-    r"""The simple LaTeX of a statement in letters: ``\pi_ref`` becomes π_ref."""
-    text = re.sub(r"\\frac\{?(\w)\}?\{?(\w)\}?", r"\1/\2", text)
-    text = re.sub(r"\\hat(?:\{(\w+)\}| (\w+))", lambda m: f"(estimate of {m[1] or m[2]})", text)
-    text = re.sub(r"\\([a-zA-Z]+)", lambda m: _LETTERS.get(m[1], m[0]), text)
-    text = re.sub(r"√\{([^{}]*)\}", r"√(\1)", text)
-    text = re.sub(r"\^\{([^{}]*)\}", r"^(\1)", text)
-    text = re.sub(r"_\{([^{}]*[+-][^{}]*)\}", r"_(\1)", text)  # δ_(t+k), not δ_t+k
-    return re.sub(r"_\{([^{}]*)\}", r"_\1", text)
-
-
-def letters(text: str) -> str:
-    """A condition or counterexample with Greek letters and signs for their names: rho >= 1 becomes ρ ≥ 1."""
-    text = re.sub(
-        r"(?<![a-zA-Z])(pi|rho|mu|alpha|beta|lambda|theta|eta|chi|delta|sqrt)(?![a-zA-Z])",
-        lambda m: _LETTERS[m[1]],
-        plain(text),
-    )
-    return text.replace(">=", "≥").replace("<=", "≤")
 
 
 class Statements(NamedTuple):
@@ -83,7 +42,7 @@ class Statements(NamedTuple):
         for row, found in self.rows:
             lines.append(f"{row.id}: {found.verdict}. {plain(row.statement)}")
             if row.id in self.failing:
-                lines += [f"    {label}: {text}" for label, text in _said(found)]
+                lines += [f"    {label}: {letters(text)}" for label, text in _said(found)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -103,7 +62,7 @@ class Statements(NamedTuple):
             f"<p>{len(self.rows)} statements of the sources, in our words; "
             f"{len(self.failing)} do not hold as printed.</p>"
         )
-        return f'<div class="kl-claims">{count}{entries}{more if kept else ""}</div>'
+        return f'<div class="kl-claims mathjax_process">{count}{entries}{more if kept else ""}</div>'
 
 
 def anchor(id: str) -> str:
@@ -121,10 +80,11 @@ def _said(found: Evidence) -> list[tuple[str, str]]:
     """What stands below a failing statement: condition or correction, then the counterexample."""
     parts = (
         ("Holds if", found.condition),
+        ("The source gives this condition", found.given),
         ("Instead", found.correction),
         ("Counterexample", found.counterexample or ""),
     )
-    return [(label, letters(text)) for label, text in parts if text]
+    return [(label, text) for label, text in parts if text]
 
 
 def _entry(group: list[tuple[Row, Evidence]]) -> str:
@@ -134,7 +94,7 @@ def _entry(group: list[tuple[Row, Evidence]]) -> str:
         f"<small>{_where(row)}</small></p>"
         for row, _ in group
     )
-    notes = "".join(f"<div><b>{label}:</b> {escape(text)}</div>" for label, text in said)
+    notes = "".join(f"<div><b>{label}:</b> {typeset(text)}</div>" for label, text in said)
     return f"<section>{claims}{notes}</section>"
 
 

@@ -6,6 +6,7 @@ the package only the worlds and the formulas of the estimators take part: no mom
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
@@ -47,6 +48,25 @@ def worlds() -> tuple[Problem, ...]:
 def arms(count: int = 100, vocab: int = 100, scale: float = 1.0) -> Problem:
     """A stack of bandits as tang2025pitfalls, appendix C, draws them: one per seed."""
     return stack([bandit(vocab, seed=seed, scale=scale) for seed in range(count)])
+
+
+@cache
+def hedge_bandits() -> tuple[Problem, ...]:
+    """The fixed list for hedged statements about one decision: 90 bandits, near the reference and far."""
+    sizes = itertools.product((3, 10, 100), (0.3, 1.0, 2.5), range(10))
+    return tuple(bandit(v, seed=seed, scale=s) for v, s, seed in sizes)
+
+
+@cache
+def hedge_trees() -> tuple[Problem, ...]:
+    """The fixed list for hedged statements about sequences: 48 trees, near the reference and far."""
+    shapes = ((2, 2, False), (3, 2, False), (2, 3, True), (3, 3, True))
+    return tuple(
+        prefix_tree(v, t, seed=seed, eos=eos, scale=s)
+        for v, t, eos in shapes
+        for s in (0.3, 1.0, 2.0)
+        for seed in range(4)
+    )
 
 
 def two_policies(policy: Sequence[float], reference: Sequence[float]) -> Problem:

@@ -93,3 +93,6 @@ WANG = {
     "WZ-equations-lost": "holds",
     "X-sgrho-k1k3": "holds",
 }
+
+# rows that fail and whose correction is words alone, or a condition
+WANG_UNCORRECTED: tuple[str, ...] = ()

@@ -1,8 +1,7 @@
-"""The corrections of the sources, one entry for each cause, in the order of the register.
+"""The corrections of the sources, one entry for each cause, those with consequences first.
 
 An entry says in words what is printed, why it cannot be right and how it may have been meant. What is
-computed, the corrected form and the counterexample, comes from the checks of its rows. No row of
-shah2025comedy fails, so that source has no entry.
+computed, the corrected form, the counterexample and how much it matters, comes from the checks of its rows.
 """
 
 from kl_companion.claims.errata.emapg2026 import EMAPG
@@ -14,4 +13,4 @@ from kl_companion.claims.errata.wang2025choosing import WANG
 
 __all__ = ["ERRATA", "Erratum"]
 
-ERRATA: tuple[Erratum, ...] = checked((*TANG, *WANG, *SUMMARY, *EMAPG, *EMAPG_POLICIES))
+ERRATA: tuple[Erratum, ...] = checked((*EMAPG, *EMAPG_POLICIES, *TANG, *WANG, *SUMMARY))

@@ -23,6 +23,7 @@ EMAPG = (
             "EMA-fig2",
             "EMA-G2-unbiased",
         ),
+        consequence="slip",
         printed=(
             "Abstract, section 5.3 with eqs (25)-(27), the last line of algorithms 1 and 2, table 1 with "
             "the check marks of both top-k rows, the caption of figure 2, and G.2: an exact head on a set "
@@ -46,6 +47,7 @@ EMAPG = (
     Erratum(
         title="The step size stands before one term only",
         rows=("EMA-intro-update",),
+        consequence="slip",
         printed=(
             r"Section 1, first display: the update adds \alpha A \nabla log \pi to \theta and subtracts "
             r"\beta times the gradient of the KL, without \alpha."
@@ -63,6 +65,7 @@ EMAPG = (
     Erratum(
         title="The estimate of the sequence KL has the other sign",
         rows=("EMA-eq10",),
+        consequence="slip",
         printed=r"Section 5.1, eq (10): the estimate of the KL of sequences is -log(\pi(y|x)/\pi_ref(y|x)).",
         why=r"Its mean under \pi is minus the KL, hence negative unless the two policies are equal.",
         charitable=(
@@ -73,6 +76,7 @@ EMAPG = (
     Erratum(
         title="Sampled KL overtakes the printed top-k form",
         rows=("EMA-fig4",),
+        consequence="slip",
         printed=(
             "Figure 4, caption: in all regimes top-k KL has a lower gradient error than sampled KL; "
             "truncated KL is beaten beyond a critical sample size only."
@@ -91,6 +95,7 @@ EMAPG = (
     Erratum(
         title="One answer per prompt has no advantage",
         rows=("EMA-alg3+group",),
+        consequence="slip",
         printed=(
             "Appendix A, algorithm 3, lines 5 and 12: one answer is sampled per prompt, and the advantage of "
             "the details below is its reward less the mean reward of the prompt's answers."
@@ -108,6 +113,7 @@ EMAPG = (
     Erratum(
         title="The tail of the reverse form is subtracted",
         rows=("EMA-appA-sign",),
+        consequence="slip",
         printed=(
             "Appendix A, details of Top-k KL: the sampled part of the reverse form is r "
             r"sg(log(\pi_ref/\pi)), added to the head with its weight."
@@ -124,6 +130,7 @@ EMAPG = (
     Erratum(
         title="Rollouts are samples of the policy, not of its logarithm",
         rows=("EMA-appA-ysample",),
+        consequence="slip",
         printed=(
             "Appendix A, details of the base algorithm: the rollouts of a prompt are y ~ log "
             r"\pi_old(.|x)."
@@ -134,6 +141,7 @@ EMAPG = (
     Erratum(
         title="The mask of a token has an index that is not defined",
         rows=("EMA-appA-mask",),
+        consequence="slip",
         printed=(
             "Appendix A, details of the base algorithm: the mask M_n of token n is 0 where the ratio s_l "
             "leaves the bound on the side of the advantage."
@@ -150,6 +158,7 @@ EMAPG = (
     Erratum(
         title="The mean of the log-ratio is the KL, not zero",
         rows=("EMA-H-note2",),
+        consequence="slip",
         printed=(
             "Appendix H, closing note on variance, second item: for the reverse KL the baseline is E[-log "
             "w] = 0."
@@ -166,6 +175,7 @@ EMAPG = (
     Erratum(
         title="Neyman's generator has lost its denominator",
         rows=("EMA-tab5-Neyman",),
+        consequence="slip",
         printed="Table 5, row Neyman: f = (t - 1)^2, beside the estimator r (1 - w)^2.",
         why=(
             "The printed f is that of Pearson, one row above, and sg(w) f(1/w) with it is r (1 - w)^2/w, "

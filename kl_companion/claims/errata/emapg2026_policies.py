@@ -11,6 +11,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="Value and KL of a group are no expectations",
         rows=("EMA-eq145",),
+        consequence="slip",
         printed=(
             r"Appendix J, eq (145): V and \hat{KL}, into which the bound (144) is split, are the "
             "expectations of the group's mean reward and mean log-ratio."
@@ -27,6 +28,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="The derivative of K1 holds no reward",
         rows=("EMA-J1-start",),
+        consequence="slip",
         printed=r"J.1, first line: the loss K1 = -log w has the gradient -(R - log Z) \nabla log \pi.",
         why=(
             r"log w = R - l - log Z, and of these only l depends on \theta: the derivative is \nabla log "
@@ -41,6 +43,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="The KL of the group changes its sign",
         rows=("EMA-J1-sign",),
+        consequence="slip",
         printed=(
             r"J.1, sum over the rollouts: -\sum_j (R_j - V) \nabla log \pi_j + \sum_j \hat{KL} \nabla log "
             r"\pi_j."
@@ -58,6 +61,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="A sum over the group is not N times the box",
         rows=("EMA-eq147+sum",),
+        consequence="slip",
         printed=(
             r"J.1, from lemma J.1 to eq (147): the sum over N rollouts gives -(R - V) \nabla log \pi + "
             r"\nabla KL(\pi||\pi_ref) for each of them."
@@ -76,6 +80,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="The KL term of the square has the other sign, and lowers the weight of the KL",
         rows=("EMA-J2-expand", "EMA-J2-expand+upweights"),
+        consequence="slip",
         printed=(
             r"J.2, expanding log Z: the square is (l - (R - V) + \hat{KL})^2, its gradient that of (l - (R "
             r"- V))^2 plus \hat{KL} \nabla log \pi; this term, it is said, just upweights the KL."
@@ -93,6 +98,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="The half of K2 is left out",
         rows=("EMA-J2-expand+start", "EMA-eq148", "EMA-tab8-K2"),
+        consequence="slip",
         printed=(
             r"J.2, first line and eq (148), and table 8, row K2: (log w)^2/2 has the gradient \nabla (l - "
             "R + log Z)^2, with V for log Z in the last two."
@@ -109,6 +115,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="The reward term of the squared loss has the other sign",
         rows=("EMA-J2-apa",),
+        consequence="slip",
         printed=(
             r"J.2, on the APA loss: \nabla (l - (R - V))^2 = (R - V) \nabla log \pi + \nabla "
             r"KL(\pi||\pi_ref)."
@@ -125,6 +132,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="A mean in the place of minus a sum",
         rows=("EMA-J3-mean",),
+        consequence="slip",
         printed=(
             r"J.3, batched form: the mean over the group of \nabla log \pi softmax(R - log(\pi/\pi_ref))."
         ),
@@ -140,6 +148,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="K3 is not a sum of policy gradient and K5",
         rows=("EMA-eq150", "EMA-tab8-K3"),
+        consequence="slip",
         printed=(
             "J.4, eq (150), and table 8, row K3: the gradient of K3 = -log w + w - 1 is the policy "
             r"gradient L1, -(R - log Z) \nabla log \pi, plus that of K5: GRPO and MPO combined."
@@ -156,6 +165,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="K3++ is K2 alone",
         rows=("EMA-eq151", "EMA-tab8-K3pp"),
+        consequence="slip",
         printed=(
             "J.4, eq (151), and table 8, row K3++: the gradient of r (-log w + w - 1) is that of L1 plus "
             "that of L2: GRPO and APA combined."
@@ -173,6 +183,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="The two KLs have each other's label",
         rows=("EMA-tab9-tlogt", "EMA-tab9-mlogt"),
+        consequence="slip",
         printed=(
             r"Table 9, on D_f(\pi||\pi*): the row of f = t log t is named Forward KL, that of f = -log t "
             "Reverse KL."
@@ -189,6 +200,7 @@ EMAPG_POLICIES = (
     Erratum(
         title="One evaluation set is missing in the list",
         rows=("EMA-exp-math-sets",),
+        consequence="slip",
         printed=(
             "Section 6, math reasoning: the evaluation sets are MATH500, Minerva, AIME 2024 and 2025, and "
             "OlympiadBench."

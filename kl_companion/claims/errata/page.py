@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kl_companion.checks import check_choice
 from kl_companion.claims.errata import ERRATA, Erratum
+from kl_companion.claims.errata.erratum import CONSEQUENCES
 from kl_companion.claims.ledger import SOURCES
-from kl_companion.claims.page import NAMES, anchor, letters
+from kl_companion.claims.page import NAMES, anchor
+from kl_companion.claims.texts import letters, typeset
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("id", "location", "verdict", "correction", "counterexample")
+COLUMNS = (
+    *("id", "location", "verdict", "condition", "correction", "counterexample", "practice", "record"),
+    *("printed_error", "unit"),
+)
 Found = Mapping[str, str]
 """A row of the table `claims`, the columns `COLUMNS`; what is missing is empty."""
 
@@ -30,59 +35,70 @@ class Entry(NamedTuple):
         return [text for text in dict.fromkeys(f[column] for f in self.found) if text]
 
     def details(self) -> list[tuple[str, list[str]]]:
-        """What there is to say, as (label, texts in plain letters); locations and commands are not in it."""
+        """What there is to say, as (label, texts); locations and commands are not in it."""
+        errors = dict.fromkeys(
+            f"{f['printed_error']} ({f['unit']})" for f in self.found if f["printed_error"]
+        )
         said = [
             ("Printed", [self.erratum.printed]),
             ("Why it cannot be right", [self.erratum.why]),
+            ("The cited work says", self.distinct("record")),
             ("Corrected", self.distinct("correction")),
-            ("Smallest counterexample", self.distinct("counterexample")),
+            ("It would hold if", self.distinct("condition")),
+            ("A counterexample", self.distinct("counterexample")),
+            ("Error as printed", list(errors)),
+            ("In practice", self.distinct("practice")),
             ("Charitable reading", [self.erratum.charitable]),
         ]
-        return [(label, [letters(t) for t in texts]) for label, texts in said if texts]
+        return [(label, texts) for label, texts in said if texts]
 
 
 class ErrataPage(NamedTuple):
-    """Corrections by source, each with the numbers of its checks."""
+    """Corrections by consequence, each with the numbers of its checks."""
 
     entries: tuple[Entry, ...]
 
-    def by_source(self) -> dict[str, list[Entry]]:
-        """The entries of each source that has one, in the order of the sources."""
+    def by_consequence(self) -> dict[str, list[Entry]]:
+        """The entries of each consequence that has one, the gravest first."""
         found: dict[str, list[Entry]] = {}
         for entry in self.entries:
-            found.setdefault(entry.erratum.source, []).append(entry)
+            found.setdefault(entry.erratum.consequence, []).append(entry)
         return found
 
     def __str__(self) -> str:
         lines = []
-        for source, entries in self.by_source().items():
-            lines.append(NAMES[source])
+        for consequence, entries in self.by_consequence().items():
+            lines.append(CONSEQUENCES[consequence])
             for entry in entries:
                 lines += _lines(entry)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         parts = []
-        for source, entries in self.by_source().items():
-            parts.append(f"<h3>{escape(NAMES[source])}</h3>")
+        for consequence, entries in self.by_consequence().items():
+            parts.append(f"<h3>{escape(CONSEQUENCES[consequence])}</h3>")
             parts += [_section(entry) for entry in entries]
-        return f'<div class="kl-errata">{"".join(parts)}</div>'
+        return f'<div class="kl-errata mathjax_process">{"".join(parts)}</div>'
+
+
+def _title(entry: Entry) -> str:
+    return f"{NAMES[entry.erratum.source]}: {entry.erratum.title}"
 
 
 def _lines(entry: Entry) -> list[str]:
     where = "; ".join(f"{f['location']} ({f['id']}: {f['verdict']})" for f in entry.found)
-    said = [f"    {label}: {text}" for label, texts in entry.details() for text in texts]
-    return [f"  {entry.erratum.title}", f"    Where: {where}", *said]
+    said = [f"    {label}: {letters(text)}" for label, texts in entry.details() for text in texts]
+    return [f"  {letters(_title(entry))}", f"    Where: {where}", *said]
 
 
 def _section(entry: Entry) -> str:
     ids = entry.erratum.rows
     where = [f"{escape(f['location'])} · {_link(f['id'])}: {escape(f['verdict'])}" for f in entry.found]
     items = [("Where", where)]
-    items += [(label, [escape(t) for t in texts]) for label, texts in entry.details()]
+    items += [(label, [typeset(t) for t in texts]) for label, texts in entry.details()]
     items.append(("Reproduce", [f"<code>kl-companion claims {escape(id)}</code>" for id in ids]))
     return (
-        f'<section class="kl-erratum" id="erratum-{anchor(ids[0])}"><h4>{escape(entry.erratum.title)}</h4>'
+        f'<section class="kl-erratum" id="erratum-{anchor(ids[0])}"><h4>{typeset(_title(entry))}</h4>'
         f"<dl>{''.join(_item(*item) for item in items)}</dl></section>"
     )
 

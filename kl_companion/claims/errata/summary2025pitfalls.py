@@ -8,6 +8,7 @@ SUMMARY = (
     Erratum(
         title="The second misuse differentiates every token, not the last one",
         rows=("AI-1",),
+        consequence="slip",
         printed=(
             "AI summary, second misuse: the sequential structure is ignored in that gradients are "
             "computed at the final token only."

@@ -8,6 +8,7 @@ TANG = (
     Erratum(
         title="The ratio in the control variate is upside down",
         rows=("TM-2.1-control-variate",),
+        consequence="slip",
         printed=(
             "Section 2.1, after the variance-reduced estimate: the control variate of mean zero is named "
             r"as 1 - \pi/\pi_ref."
@@ -25,6 +26,7 @@ TANG = (
     Erratum(
         title="Minus the estimate is not a loss to descend",
         rows=("TM-2.2-sign",),
+        consequence="slip",
         printed=(
             "Section 2.2, first paragraph: the loss is the negative of the KL estimate, and gradient "
             "descent on it is to minimize the KL."
@@ -41,6 +43,7 @@ TANG = (
     Erratum(
         title="The parameters meant are those of the policy",
         rows=("TM-eq2-parameters",),
+        consequence="slip",
         printed=(
             "Section 3, before eq (2): the vanilla estimate is differentiated with respect to the parameters "
             "of p."
@@ -56,6 +59,7 @@ TANG = (
     Erratum(
         title="A gradient sign is missing",
         rows=("TM-3-lambda-grad",),
+        consequence="slip",
         printed=(
             r"Section 3, after the estimate with a factor: E[\nabla KL_\lambda] = \lambda KL(\pi_ref,\pi)."
         ),
@@ -72,6 +76,7 @@ TANG = (
     Erratum(
         title="The equation meant is (3)",
         rows=("TM-4.1-eqref",),
+        consequence="slip",
         printed=(
             "Section 4.1, the special case of token-level losses: the variance-reduced gradient estimate "
             r"is cited as eq (4), with the mean E_\pi \sum_t \nabla KL(\pi_ref(.|y_{<t}),\pi(.|y_{<t}))."
@@ -89,6 +94,7 @@ TANG = (
     Erratum(
         title="Off-policy, the squared log-ratio is not the one that keeps the optimum",
         rows=("TM-6-squared-offpolicy",),
+        consequence="slip",
         printed=(
             r"Section 6, off-policy learning: with samples from \mu, E_\mu[(log(\pi/\pi_ref))^2] is the "
             "unique regularization that leaves the optimal policy intact."
@@ -107,6 +113,7 @@ TANG = (
     Erratum(
         title="One minus sign too many in step (c)",
         rows=("TM-appA-c",),
+        consequence="slip",
         printed=r"Appendix A, step (c) of the derivation: -E_{\pi_ref}[-\nabla log \pi].",
         why=(
             r"Step (b) is -E_\pi[(\pi_ref/\pi) \nabla log \pi], which importance sampling turns into "
@@ -117,6 +124,7 @@ TANG = (
     Erratum(
         title="An average over parameters that is a sum",
         rows=("TM-appC-rootMSE",),
+        consequence="slip",
         printed=(
             "Appendix C, accuracy of a gradient: the root mean squared error is described as an average "
             r"over parameters, beside the formula \sqrt{\sum_i(\hat g_i - \nabla_i KL)^2}."
@@ -133,6 +141,7 @@ TANG = (
     Erratum(
         title="The ratio of appendix D is a logarithm already",
         rows=("TM-appD-rho",),
+        consequence="slip",
         printed=(
             r"Appendix D, first sentence: \rho_t := log(\pi/\pi_ref) of token t. The derivation then adds "
             r"up log \rho_t."
@@ -149,6 +158,7 @@ TANG = (
     Erratum(
         title="Two years in the list of references",
         rows=("TM-refs",),
+        consequence="slip",
         printed=(
             "References: the note of Schulman on approximating the KL is dated 2017 (and cited so from "
             "section 2.1 on), the paper of Paszke and others on PyTorch 1912."

@@ -8,6 +8,7 @@ WANG = (
     Erratum(
         title="A KL in the reward does not need an accurate value",
         rows=("WZ-5-requires",),
+        consequence="slip",
         printed=(
             "Section 5.2, closing list: an estimate that shapes the reward has to have an accurate value, "
             "and its policy-gradient update has to match the objective."
@@ -25,6 +26,7 @@ WANG = (
     Erratum(
         title="Authors of two papers in the list of references",
         rows=("WZ-refs", "WZ-refs-shah"),
+        consequence="slip",
         printed=(
             "Reference list: arXiv:2505.17508 is by Yifan Zhang, Yiping Ji, Gavin Brown and others, and "
             "arXiv:2512.21852 by eight authors, Vedant Shah to Pablo Samuel Castro."

@@ -192,6 +192,7 @@ def run_claims(args: argparse.Namespace) -> int:
 
     from kl_companion.checks import check_choice
     from kl_companion.claims import FAILING, SOURCES, VERDICTS, register, run
+    from kl_companion.claims.texts import letters, plain
 
     torch.set_num_threads(1)
     if args.source is not None:
@@ -207,9 +208,9 @@ def run_claims(args: argparse.Namespace) -> int:
         if args.failed and found.verdict not in FAILING:
             continue
         _row(row.id, found.verdict, f"{row.source}, {row.location}")
-        print(f"    says: {row.statement}")
+        print(f"    says: {plain(row.statement)}")
         for label, text in found.details():
-            print(f"    {label}: {text}", flush=True)
+            print(f"    {label}: {letters(text)}", flush=True)
     print(f"{len(chosen)} claims: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n))
     return 0
 

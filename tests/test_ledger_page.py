@@ -78,7 +78,7 @@ def test_filters_offer_what_is_there(ledger, claims):
     assert set(claims["source"]) <= values
     sections = set(re.findall(r'data-section="([^"]*)"', page))
     assert sections <= values
-    assert {"failing", "holds", "misprint", "only-if", "false", "open"} <= values
+    assert {"failing", "holds", "misprint", "only-if", "false", "bibliography", "open"} <= values
 
 
 @pytest.mark.parametrize(

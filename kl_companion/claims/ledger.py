@@ -90,8 +90,8 @@ STANDARD: tuple[Rule, ...] = (
     ),
     Rule(
         "One statement, one verdict",
-        "Rows that say the same, in one source or in several, get the same verdict from the same check. "
-        "Notes on a row that holds say what was tried and how large things are; they restrict nothing.",
+        "Rows that say the same, in one source or in several, get the same verdict. Notes on a row that "
+        "holds say what was tried and how large things are; they restrict nothing.",
     ),
 )
 

@@ -11,8 +11,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kl_companion.claims.ledger import CLAIMS, VERDICTS
-from kl_companion.claims.page import NAMES, anchor  # it imports every source
+from kl_companion.claims.ledger import CLAIMS, STANDARD, VERDICTS
+from kl_companion.claims.page import anchor  # it imports every source
+from kl_companion.claims.same import others
+from kl_companion.claims.sources import NAMES, READINGS
 from kl_companion.claims.texts import plain, typeset
 
 if TYPE_CHECKING:
@@ -31,6 +33,31 @@ HOW = {
     "reading": "read, not computed",
 }
 _SIGN = dict(zip(VERDICTS, ("holds", "only-if", "misprint", "false", "bibliography", "open"), strict=True))
+
+
+class Definitions:
+    """Terms with an explanation each, as a definition list or as lines."""
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        self.entries = dict(entries)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {text}" for name, text in self.entries.items())
+
+    def _repr_html_(self) -> str:
+        items = "".join(_item(escape(name), escape(text)) for name, text in self.entries.items())
+        return f'<dl class="kl-standard">{items}</dl>'
+
+
+def standard() -> Definitions:
+    """The standard of judgement, rule by rule."""
+    return Definitions({rule.name: rule.text for rule in STANDARD})
+
+
+def readings(source: str | None = None) -> Definitions:
+    """What was read of each source, or of one, and what the copy lacked."""
+    chosen = {key: s for key, s in READINGS.items() if source in (None, key)}
+    return Definitions({s.name: f"{s.version}. Not in the copy: {s.lacks}." for s in chosen.values()})
 
 
 class Ledger:
@@ -123,6 +150,10 @@ class Ledger:
             ("Checking it takes", escape(row["needs"])),
             ("The cited work says", escape(row["record"])),
             ("Error", escape(_errors(row))),
+            (
+                "Also said in",
+                ", ".join(f'<a href="#{anchor(id)}">{escape(id)}</a>' for id in others(row["id"])),
+            ),
             ("Check", f"{HOW[row['how']]}; run it: <code>kl-companion claims {escape(row['id'])}</code>"),
             ("Chapter", self._chapter(row["chapter"])),
             ("Code", f"<pre>{escape(source_of(CLAIMS[row['id']].check))}</pre>"),

@@ -16,15 +16,8 @@ import kl_companion.claims.tang2025pitfalls
 import kl_companion.claims.wang2025choosing  # noqa: F401
 from kl_companion.checks import unknown_name
 from kl_companion.claims.ledger import FAILING, Evidence, Row, register, run
+from kl_companion.claims.sources import NAMES
 from kl_companion.claims.texts import letters, plain, typeset
-
-NAMES = {
-    "tang2025pitfalls": "Tang & Munos",
-    "wang2025choosing": "Wang & Zhang",
-    "shah2025comedy": "Shah et al.",
-    "summary2025pitfalls": "Summary",
-    "emapg2026": "EMA-PG",
-}
 
 
 class Statements(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,8 +10,9 @@ from kl_companion.checks import check_choice
 from kl_companion.claims.errata import ERRATA, Erratum
 from kl_companion.claims.errata.erratum import CONSEQUENCES
 from kl_companion.claims.ledger import SOURCES
-from kl_companion.claims.page import NAMES, anchor
-from kl_companion.claims.texts import letters, typeset
+from kl_companion.claims.page import anchor
+from kl_companion.claims.sources import NAMES
+from kl_companion.claims.texts import letters, plain, typeset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +82,54 @@ class ErrataPage(NamedTuple):
         return f'<div class="kl-errata mathjax_process">{"".join(parts)}</div>'
 
 
+class Conditions(NamedTuple):
+    """Statements that hold only under a condition that their own source gives."""
+
+    rows: tuple[Found, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{r['id']}: {plain(r['statement'])}\n"
+            + "\n".join(f"    {label}: {letters(r[name])}" for label, name in _CONDITIONS.items())
+            for r in self.rows
+        )
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for row in self.rows:
+            where = f"{escape(NAMES[row['source']])}, {escape(row['location'])} · {_link(row['id'])}"
+            items = "".join(_item(label, [typeset(row[name])]) for label, name in _CONDITIONS.items())
+            parts.append(
+                f'<section class="kl-erratum"><p>{escape(plain(row["statement"]))} '
+                f"<small>{where}</small></p><dl>{items}</dl></section>"
+            )
+        return f'<div class="kl-errata mathjax_process">{"".join(parts)}</div>'
+
+
+_CONDITIONS = {"Holds if": "condition", "The source gives this": "given", "Outside of it": "counterexample"}
+
+
+def conditions_page(claims: pd.DataFrame) -> Conditions:
+    """The rows of the table `claims` with the verdict "holds only if", for a page to show.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    wanted = ["id", "source", "location", "statement", "verdict", *_CONDITIONS.values()]
+    rows = _texts(claims, wanted)
+    return Conditions(tuple(r for r in rows if r["verdict"] == "holds only if"))
+
+
+def _texts(claims: pd.DataFrame, columns: Sequence[str]) -> list[Found]:
+    """Rows of the table as texts, missing ones empty; ValueError for a missing column."""
+    missing = [name for name in columns if name not in claims.columns]
+    if missing:
+        raise ValueError(f"claims has no column {missing[0]!r}, expected {', '.join(columns)}")
+    chosen = claims[list(columns)].astype(object)
+    found: list[Found] = chosen.where(chosen.notna(), "").to_dict("records")
+    return found
+
+
 def _title(entry: Entry) -> str:
     return f"{NAMES[entry.erratum.source]}: {entry.erratum.title}"
 
@@ -124,13 +173,9 @@ def errata_page(claims: pd.DataFrame, source: str | None = None) -> ErrataPage:
         ValueError: a column is missing, the source is unknown, or a correction names a row that is not in
             the table.
     """
-    missing = [name for name in COLUMNS if name not in claims.columns]
-    if missing:
-        raise ValueError(f"claims has no column {missing[0]!r}, expected {', '.join(COLUMNS)}")
+    rows = {row["id"]: row for row in _texts(claims, COLUMNS)}
     if source is not None:
         check_choice("source", source, SOURCES)
-    texts = claims[list(COLUMNS)].astype(object).where(claims[list(COLUMNS)].notna(), "")
-    rows: dict[str, Found] = {row["id"]: row for row in texts.to_dict("records")}
     chosen = [e for e in ERRATA if source in (None, e.source)]
     absent = [id for entry in chosen for id in entry.rows if id not in rows]
     if absent:

@@ -14,27 +14,7 @@ NOT_THE_SAME = {
     frozenset(("EMA-eq147", "EMA-J2-apa")): "losses whose gradients differ in a sign",
 }
 _SKIPPED = frozenset(
-    [
-        "the",
-        "a",
-        "an",
-        "of",
-        "is",
-        "its",
-        "it",
-        "in",
-        "that",
-        "and",
-        "to",
-        "with",
-        "for",
-        "as",
-        "on",
-        "by",
-        "this",
-        "these",
-        "are",
-    ]
+    re.findall(r"\w+", "the a an of is its it in that and to with for as on by this these are")
 )
 _PRINTED_NUMBERS = re.compile(r"EMA-tab([2-7]|9|10)-|WZ-table-")  # rows of one table share their words
 

@@ -52,8 +52,10 @@
         row.open = true;
         row.scrollIntoView();
       };
-      form.addEventListener("input", filter);
-      form.elements.source.addEventListener("input", () => { form.elements.section.value = ""; filter(); });
+      for (const event of ["input", "change"]) {  // some tools that fill forms send the second alone
+        form.elements.source.addEventListener(event, () => { form.elements.section.value = ""; });
+        form.addEventListener(event, filter);
+      }
       window.addEventListener("hashchange", open);
       window.addEventListener("load", open);  // what loads late moves the row
       filter();

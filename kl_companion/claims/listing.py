@@ -15,7 +15,7 @@ from kl_companion.claims.ledger import CLAIMS, STANDARD, VERDICTS
 from kl_companion.claims.page import anchor  # it imports every source
 from kl_companion.claims.same import others
 from kl_companion.claims.sources import NAMES, READINGS
-from kl_companion.claims.texts import plain, typeset
+from kl_companion.claims.texts import letters, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ class Ledger:
     def _repr_html_(self) -> str:
         entries = "".join(self._entry(row) for row in self.rows)
         return (
-            f'<div class="kl-ledger mathjax_process">{self._controls()}'
+            f'<div class="kl-ledger">{self._controls()}'
             f'<p class="kl-count" role="status">{len(self.rows)} statements</p>{entries}</div>'
         )
 
@@ -141,12 +141,12 @@ class Ledger:
     def _details(self, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Labels with their content in HTML; empty content is left out."""
         said = [
-            ("Holds if", typeset(row["condition"])),
-            ("The source gives this condition", typeset(row["given"])),
-            ("Instead", typeset(row["correction"])),
-            ("Counterexample", typeset(row["counterexample"])),
-            ("In practice", typeset(row["practice"])),
-            ("Note", typeset(row["note"])),
+            ("Holds if", _letters(row["condition"])),
+            ("The source gives this condition", _letters(row["given"])),
+            ("Instead", _letters(row["correction"])),
+            ("Counterexample", _letters(row["counterexample"])),
+            ("In practice", _letters(row["practice"])),
+            ("Note", _letters(row["note"])),
             ("Checking it takes", escape(row["needs"])),
             ("The cited work says", escape(row["record"])),
             ("Error", escape(_errors(row))),
@@ -178,6 +178,11 @@ def source_of(check: Callable[..., Any]) -> str:
     """The code of a check; of one that a function makes for several rows, the code of that function."""
     outer = check.__qualname__.partition(".<locals>")[0]
     return inspect.getsource(getattr(sys.modules[check.__module__], outer, check)).rstrip()
+
+
+def _letters(text: str) -> str:
+    """A finding in HTML without formulas to typeset: hundreds of them would make the page slow."""
+    return escape(letters(text))
 
 
 def _errors(row: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ def verdict(answer: dict[str, Any]) -> tuple[int, list[str]]:
     if skipped:
         lines.append(
             f"NOT LOOKED UP: {len(skipped)} packages, such as {skipped[0]}: the advisories of the package "
-            "index do not answer here. Nothing is known about these; ask again where pypi.org is reached."
+            "index do not answer here. Nothing is known about these; ask again where they do."
         )
     return status, lines
 

@@ -23,6 +23,8 @@ TYPED = re.compile(
     r"\b(?:holds? (?:only if|as printed)|false as printed|(?:a|the) misprint\b|misprinted)"
     r"|(?<=[.!?)] )(?:True|False|Right|Wrong)(?=[,.:;])"
 )
+# a bullet that begins with the place of a statement
+ABOUT_A_PLACE = re.compile(r"^\* \*\*(?:Figures?|Tables?|Sections?|Algorithms?) \d.*", re.MULTILINE)
 ABOUT_PRINTED = re.compile(r"^#+ Corrections to ", re.MULTILINE)
 
 
@@ -53,6 +55,7 @@ def test_a_chapter_types_no_verdict_and_names_rows_that_exist(chapter):
         assert {id for id in ROLE.findall(text) if id not in register()} == set()
         if ABOUT_PRINTED.search(text):
             assert silent_bullets(text) == []
+        assert [b for b in ABOUT_A_PLACE.findall(text) if not ROLE.search(b)] == []
 
 
 def test_what_is_looked_for_is_found():

@@ -10,8 +10,8 @@ WANG = (
         rows=("WZ-8.1-effbeta",),
         consequence="result",
         printed=(
-            "Section 8.1, point 3: with advantages $A = r - mean(r)$, the KL term that is centered by the mean "
-            r"of its own batch shrinks by 1/n, which is said to equal a smaller effective $\beta$."
+            r"Section 8.1, point 3: with advantages $A = r - \mathrm{mean}(r)$, the KL term that is centered "
+            r"by the mean of its own batch shrinks by 1/n, which is equated with a smaller effective $\beta$."
         ),
         why=(
             "In such an advantage the reward is centered by the same mean and shrinks by the same factor "
@@ -28,8 +28,8 @@ WANG = (
         rows=("WZ-8.1-LOO",),
         consequence="result",
         printed=(
-            "Section 8.1, point 3: centered by the mean over the other samples, the KL term stays unbiased and "
-            "has less variance. The conclusion recommends it for both."
+            "Section 8.1, point 3: centered by the mean over the other samples, the KL term stays unbiased "
+            "and has less variance. The conclusion recommends it for both."
         ),
         why=(
             "The mean over $n - 1$ samples is itself noisy, and near the reference that noise is larger than "
@@ -37,9 +37,9 @@ WANG = (
             "samples the variance rises, and in some worlds with any number."
         ),
         charitable=(
-            "It is unbiased. A leave-one-out mean helps where the mean of what is centered is large beside its "
-            "spread, as with many rewards, to which the KL is added; far from the reference it can help the "
-            "KL too."
+            "It is unbiased. A leave-one-out mean helps where the mean of what is centered is large beside "
+            "its spread, as with many rewards, to which the KL is added; far from the reference it can help "
+            "the KL too."
         ),
     ),
     Erratum(
@@ -70,9 +70,9 @@ WANG = (
             "and its policy-gradient update has to match the objective."
         ),
         why=(
-            r"What enters the policy-gradient term is $\E[s k]$ alone, with $s$ the score. A constant added to "
-            "$k$ spoils the value and leaves the update as it is, because the score has mean zero; $k_3$ has "
-            "an unbiased value and a biased update."
+            r"What enters the policy-gradient term is $\E[s k]$ alone, with $s$ the score. A constant added "
+            "to $k$ spoils the value and leaves the update as it is, because the score has mean zero; $k_3$ "
+            "has an unbiased value and a biased update."
         ),
         charitable=(
             "Sections 7 and 10 treat value and update as two separate questions. An accurate value does "

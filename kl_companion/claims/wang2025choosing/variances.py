@@ -215,8 +215,8 @@ def close_to_the_reference_the_difference_is_the_noise() -> Evidence:
         ),
         counterexample=(
             "policy (1 - d, d), reference (1 - 4d, 4d), sampled from the policy, d = 0.00001: the KL is "
-            rf"{exact(reverse_kl, tiny)[0]:.2g}, and $\rho k_1$ has {total('k1', tiny) / total('k3', tiny):.2f} "
-            r"times the variance of $\rho k_3$"
+            rf"{exact(reverse_kl, tiny)[0]:.2g}, and $\rho k_1$ has "
+            rf"{total('k1', tiny) / total('k3', tiny):.2f} times the variance of $\rho k_3$"
         ),
     )
 

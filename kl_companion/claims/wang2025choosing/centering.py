@@ -1,4 +1,4 @@
-"""Section 8: one force from loss and reward, and what centering does to it (wang2025choosing)."""
+"""Section 8: one gradient from loss and reward, and what centering does to it (wang2025choosing)."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def half_square_in_the_reward() -> Evidence:
 
 @claim("WZ-7.1-mixture")
 def no_pure_regularization_is_left() -> Evidence:
-    """k3 in the reward descends KL(q||p) - KL(p||q), which falls without bound as q loses an arm of p."""
+    """k3 in the reward minimizes KL(q||p) - KL(p||q), which falls without bound as q loses an arm of p."""
     errors = []
     found = []
     for d in (1e-2, 1e-20, 1e-200):
@@ -170,7 +170,7 @@ def descents(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def collapses(name: str) -> str:
-    """What the exact descent did, in words."""
+    """What training with exact gradients did, in words."""
     kl, least = descents(name)
     return (
         f"in exact training on {kl.shape[1]} bandits of 6 arms the KL rose in "
@@ -193,7 +193,7 @@ def unstable(name: str) -> float:
 
 @claim("WZ-7.1-shah", how="reading")
 def stable_and_unstable_training() -> Evidence:
-    """The report is about language models; exact descents on bandits show the same split."""
+    """The report is about language models; exact training on bandits shows the same split."""
     return Evidence(
         needs="the runs of shah2025comedy: language models trained with k1 and with k3 in the reward",
         note=f"On bandits, $k_1$: {collapses('k1')}. $k_3$: {collapses('k3')}.",
@@ -202,14 +202,14 @@ def stable_and_unstable_training() -> Evidence:
 
 @claim("WZ-7.2-k1")
 def seven_two_k1() -> Evidence:
-    """k1: unbiased value, right update, stable descent."""
+    """k1: unbiased value, right update, stable training."""
     errors = [value_is_unbiased("k1"), update_is_right("k1"), stable("k1")]
     return Evidence(worst(errors), note=f"Stable: {collapses('k1')}.")
 
 
 @claim("WZ-7.2-k2")
 def seven_two_k2() -> Evidence:
-    """k2: biased value, wrong update, and a descent that leads away from the reference."""
+    """k2: biased value, wrong update, and training that leads away from the reference."""
     errors = [update_is_wrong("k2"), unstable("k2")]
     errors += [differs(bias("k2", p), 0.0, by=1e-9) for p in worlds()]
     return Evidence(worst(errors), note=f"Not advised: {collapses('k2')}.")

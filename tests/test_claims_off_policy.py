@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kl_companion.claims import off_policy as shared
+from kl_companion.claims.wang2025choosing import spreads
 from kl_companion.claims.worlds import terms, two_policies
 
 SMALL = shared.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
@@ -36,6 +37,32 @@ def test_covariance_and_what_rho_k1_adds_to_it():
     extra = sum(0.5 * 0.375**2 * (2 * x + 1) for x in shared.k1(SMALL).tolist())
     assert float(shared.excess_covariance(SMALL)[0, 0]) == pytest.approx(extra)
     assert shared.least(torch.diag(torch.tensor([4.0, -1.0, 2.0]))) == pytest.approx(-0.25)
+    assert shared.nowhere_less(torch.diag(torch.tensor([4.0, 0.0, 2.0])))
+    assert not shared.nowhere_less(torch.diag(torch.tensor([4.0, -1e-6, 2.0])))
+
+
+def test_share_of_cases_against_a_statement():
+    assert shared.share(x > 2 for x in (1, 2, 3, 4)) == 0.5
+    assert shared.share([]) == math.inf
+
+
+def test_the_ratio_up_to_which_k3_has_the_smaller_variance():
+    """The variance of k3 minus that of k1 is the mean of (w - 1)(w - 1 - 2 log w), w = p/q, by hand."""
+    bound = spreads.K3_BOUND
+    assert f"{bound:.3f}" == "3.513"
+
+    def term(w):
+        return (w - 1) * (w - 1 - 2 * math.log(w))
+
+    assert term(bound) == pytest.approx(0, abs=1e-12)
+    assert all(term(bound * i / 1000) < 0 for i in range(1, 1000))
+    assert all(term(bound * (1 + i / 1000)) > 0 for i in range(1, 1000))
+    for problem in (*spreads.one_sided(), spreads.just_beyond(), spreads.far_apart()):
+        w = (-shared.k1(problem)).exp().tolist()
+        gap = sum(p * term(x) for p, x in zip(terms(problem).p.tolist(), w, strict=True))
+        found = spreads.spread("k3", problem) - spreads.spread("k1", problem)
+        assert found == pytest.approx(gap, rel=1e-6, abs=1e-12)
+        assert spreads.larger("k3", problem) == (gap > 0)
 
 
 def test_groups_and_centering():

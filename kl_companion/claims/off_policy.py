@@ -6,7 +6,8 @@ Like `kl_companion.claims.worlds` it is explicit sums and automatic differentiat
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Literal
 
@@ -50,6 +51,12 @@ def three_policies(policy: Sequence[float], reference: Sequence[float], behavior
     """A bandit with these probabilities, sampled from the third."""
     mu = torch.tensor([behavior], dtype=torch.float64).log()
     return two_policies(policy, reference)._replace(behavior_logits=mu)
+
+
+def share(against: Iterable[bool]) -> float:
+    """Share of the cases tried that are against a statement; infinite where none was tried."""
+    found = [bool(case) for case in against]
+    return sum(found) / len(found) if found else math.inf
 
 
 @cache
@@ -143,6 +150,11 @@ def least(matrix: torch.Tensor) -> float:
     """The smallest eigenvalue relative to the largest: negative where some direction is."""
     spectrum = torch.linalg.eigvalsh(matrix)
     return float(spectrum[0] / spectrum.abs().max().clamp(min=1e-300))
+
+
+def nowhere_less(matrix: torch.Tensor) -> bool:
+    """Whether a difference of covariances is negative in no direction, up to rounding."""
+    return least(matrix) >= -1e-12
 
 
 def groups(problem: Problem, n: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,8 +7,19 @@ from kl_companion.claims.wang2025choosing import (
     guide,
     multistep,
     rewards,
+    spreads,
     values,
     variances,
 )
 
-__all__ = ["centering", "directions", "gradients", "guide", "multistep", "rewards", "values", "variances"]
+__all__ = [
+    "centering",
+    "directions",
+    "gradients",
+    "guide",
+    "multistep",
+    "rewards",
+    "spreads",
+    "values",
+    "variances",
+]

@@ -59,26 +59,21 @@ def _charges(problem: Problem) -> dict[str, torch.Tensor]:
 @claim("WZ-7.1-multistep")
 def several_steps_need_weights_or_values() -> Evidence:
     """The token's own ratio is not enough; a ratio for every step is, or values after the token's product."""
-    wrong, inside, with_values = [], [], []
+    errors, with_values = [], []
     for problem in steps_elsewhere():
         gradient = kl_gradient(problem)
         found = {name: apart(_update(problem, c), gradient) for name, c in _charges(problem).items()}
-        wrong.append(less(0.0, found["own token"]))
-        inside += [found["every step"], found["up to the token, values"]]
+        errors.append(less(0.0, found["own token"]))
+        errors += [found["every step"], found["up to the token, values"]]
         with_values.append(found["own token, values"])
     for problem in trees():  # on-policy all of them are right
-        inside += [apart(_update(problem, c), kl_gradient(problem)) for c in _charges(problem).values()]
+        errors += [apart(_update(problem, c), kl_gradient(problem)) for c in _charges(problem).values()]
     return Evidence(
-        max(worst(wrong), worst(inside), worst(with_values)),
-        inside=max(worst(wrong), worst(inside)),
-        condition=(
-            "the values stand in for the ratios after a token; those up to it stay, for mu visits other "
-            "prefixes than the policy does"
-        ),
-        counterexample=(
-            f"on {len(with_values)} off-policy trees, with the ratio of the token alone and the exact mean "
-            f"of the log-ratios from it on, the update is off by {min(with_values):.3f} to "
-            f"{max(with_values):.3f}"
+        worst(errors),
+        note=(
+            "Values replace the ratios after a token; the product of those up to it stays, because mu visits "
+            "other prefixes. With the token's own ratio and values alone the update is off by "
+            f"{min(with_values):.3f} to {max(with_values):.3f}, in {len(with_values)} trees."
         ),
     )
 
@@ -120,9 +115,9 @@ def where_more_bias_comes_from() -> Evidence:
     errors.append(less(max(cosines), 1.0, by=1e-4))
     return Evidence(
         worst(errors),
-        condition=(
-            "a critic that errs biases GAE with a decay below 1 and nothing at decay 1, where it is a plain "
-            "baseline; divided by the standard deviation of the group the expected update changes its "
-            f"direction too (cosine {min(cosines):.3f} to {max(cosines):.4f})"
+        note=(
+            "A critic that errs biases GAE with a decay below 1. At decay 1 it is a plain baseline and "
+            "biases nothing. Division by the group's standard deviation turns the expected update (cosine "
+            f"{min(cosines):.3f} to {max(cosines):.4f})."
         ),
     )

@@ -20,7 +20,9 @@ from kl_companion.claims.off_policy import (
     sampled_elsewhere,
     times_score,
 )
-from kl_companion.claims.wang2025choosing.values import bias, table_value
+from kl_companion.claims.wang2025choosing.guide import LOST
+from kl_companion.claims.wang2025choosing.spreads import table_value
+from kl_companion.claims.wang2025choosing.values import bias
 from kl_companion.claims.worlds import (
     apart,
     arms,
@@ -114,7 +116,10 @@ def reduced_value_in_the_reward() -> Evidence:
     """E[s k3] = grad KL(q||p) - grad KL(p||q)."""
     return Evidence(
         _field("k3", "both"),
-        condition="near the reference the two cancel: a force of second order, where that of k1 is of first",
+        note=(
+            "Near the reference both gradients cancel: the update is of second order in the log-ratios, "
+            "that of $k_1$ of first order."
+        ),
     )
 
 
@@ -122,13 +127,14 @@ def reduced_value_in_the_reward() -> Evidence:
 def half_square_in_the_reward() -> Evidence:
     """E[s k2] = grad E_q[k2] - grad KL(q||p), which is not grad KL(q||p)."""
     return Evidence(
-        _field("k2", "square"), condition="near the reference this force is of second order as well"
+        _field("k2", "square"),
+        note=f"{LOST} Near the reference this update is of second order in the log-ratios.",
     )
 
 
 @claim("WZ-7.1-mixture")
 def no_pure_regularization_is_left() -> Evidence:
-    """k3 in the reward descends KL(q||p) - KL(p||q), which falls without bound as q loses an arm of p."""
+    """k3 in the reward minimizes KL(q||p) - KL(p||q), which falls without bound as q loses an arm of p."""
     errors = []
     found = []
     for d in (1e-2, 1e-20, 1e-200):
@@ -151,7 +157,7 @@ def one_ratio_is_enough() -> Evidence:
         errors += [apart(once, true), differs(twice, true)]
         errors.append(differs(average(in_reward("k3", problem), problem), kl_gradient(problem)))
     return Evidence(
-        worst(errors), condition="samples that are one decision or a whole sequence, with its ratio"
+        worst(errors), note="Tested on single decisions and on whole sequences with their whole ratio."
     )
 
 
@@ -164,13 +170,12 @@ def descents(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def collapses(name: str) -> str:
-    """What the exact descent did, in words."""
+    """What training with exact gradients did, in words."""
     kl, least = descents(name)
     return (
-        f"exact descent on {kl.shape[1]} bandits of 6 arms: the KL rose in {int((kl[1] > kl[0]).sum())}, "
-        "from "
-        f"{float(kl[0].mean()):.2f} to {float(kl[1].mean()):.2g} on average; least probability "
-        f"{float(least.min()):.1g}"
+        f"in exact training on {kl.shape[1]} bandits of 6 arms the KL rose in "
+        f"{int((kl[1] > kl[0]).sum())}, on average from {float(kl[0].mean()):.2f} to "
+        f"{float(kl[1].mean()):.2g}; the least probability left is {float(least.min()):.1g}"
     )
 
 
@@ -188,33 +193,33 @@ def unstable(name: str) -> float:
 
 @claim("WZ-7.1-shah", how="reading")
 def stable_and_unstable_training() -> Evidence:
-    """The report is about language models; exact descents on bandits show the same split."""
+    """The report is about language models; exact training on bandits shows the same split."""
     return Evidence(
         needs="the runs of shah2025comedy: language models trained with k1 and with k3 in the reward",
-        correction=f"on bandits, k1: {collapses('k1')}; k3: {collapses('k3')}",
+        note=f"On bandits, $k_1$: {collapses('k1')}. $k_3$: {collapses('k3')}.",
     )
 
 
 @claim("WZ-7.2-k1")
 def seven_two_k1() -> Evidence:
-    """k1: unbiased value, right update, stable descent."""
+    """k1: unbiased value, right update, stable training."""
     errors = [value_is_unbiased("k1"), update_is_right("k1"), stable("k1")]
-    return Evidence(worst(errors), condition=f"stable: {collapses('k1')}")
+    return Evidence(worst(errors), note=f"Stable: {collapses('k1')}.")
 
 
 @claim("WZ-7.2-k2")
 def seven_two_k2() -> Evidence:
-    """k2: biased value, wrong update, and a descent that leads away from the reference."""
+    """k2: biased value, wrong update, and training that leads away from the reference."""
     errors = [update_is_wrong("k2"), unstable("k2")]
     errors += [differs(bias("k2", p), 0.0, by=1e-9) for p in worlds()]
-    return Evidence(worst(errors), condition=f"not advised: {collapses('k2')}")
+    return Evidence(worst(errors), note=f"Not advised: {collapses('k2')}.")
 
 
 @claim("WZ-7.2-k3")
 def seven_two_k3() -> Evidence:
     """k3: unbiased value, wrong update, can collapse."""
     errors = [value_is_unbiased("k3"), update_is_wrong("k3"), unstable("k3")]
-    return Evidence(worst(errors), condition=f"can collapse: {collapses('k3')}")
+    return Evidence(worst(errors), note=f"Can collapse: {collapses('k3')}.")
 
 
 @claim("WZ-9.3-k1")
@@ -253,8 +258,8 @@ def value_and_gradient_are_two_axes() -> Evidence:
         errors.append(differs(average(in_reward("k2", problem), problem), kl))
     return Evidence(
         worst(errors),
-        condition=(
-            "k1 in the reward: both; k3 in the reward: the value; k2 in the loss: the gradient; "
-            "k2 in the reward: neither"
+        note=(
+            "Right with $k_1$ in the reward are both, with $k_3$ there the value alone, with $k_2$ in the "
+            "loss the gradient alone, with $k_2$ in the reward neither."
         ),
     )

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.ledger import JUDGEMENT, TOLERANCE, Evidence, claim, degree, violation
 from kl_companion.claims.off_policy import (
     all_worlds,
     average,
@@ -17,19 +17,23 @@ from kl_companion.claims.off_policy import (
     in_reward,
     k1,
     kl_gradient,
-    least,
     near,
+    nowhere_less,
     rho,
     sampled_elsewhere,
+    share,
     three_policies,
     times_score,
 )
 from kl_companion.claims.wang2025choosing.gradients import table_row
+from kl_companion.claims.wang2025choosing.guide import LOST
 from kl_companion.claims.worlds import (
     apart,
     differentiated,
     differs,
     exact,
+    hedge_bandits,
+    hedge_trees,
     less,
     mean,
     reverse_kl,
@@ -42,11 +46,14 @@ from kl_companion.claims.worlds import (
 )
 from kl_companion.tabular import Problem
 
-RATIO = f"p/q <= sqrt(e) = {math.sqrt(math.e):.3f} for everything that is sampled"
-ORDER = (
-    "in direction u exactly where E_mu[rho^2 (s.u)^2 (2 k1 + 1)] >= 0; for every direction and every mu "
-    "it is "
-    f"enough that {RATIO}"
+RATIO = rf"$p/q \le \sqrt{{e}}$ = {math.sqrt(math.e):.3f} for everything that is sampled"
+CONDITION = (
+    r"in direction u exactly where $\E_\mu[\rho^2 (s \cdot u)^2 (2 k_1 + 1)] \ge 0$; in every direction and "
+    rf"for every sampler it is enough that {RATIO}"
+)
+NEIGHBORHOOD = (
+    "outside of the small-KL neighborhood, where p/q is 1 plus a small term, the sign of $2 k_1 + 1$ is not "
+    "guaranteed, and with it the order"
 )
 
 
@@ -72,30 +79,32 @@ def one_sided(sampled: bool) -> tuple[Problem, ...]:
     return tuple(found) if sampled else tuple(p._replace(behavior_logits=None) for p in found[::3])
 
 
-def order(problems: tuple[Problem, ...] | None = None) -> Evidence:
-    """rho k1 has the larger variance in every direction: tested anywhere, and where p/q <= sqrt(e)."""
+def order(*others: float, problems: tuple[Problem, ...] | None = None) -> Evidence:
+    """rho k1 has the larger variance in every direction: share of worlds against it; where p/q <= sqrt(e).
+
+    ``others`` are the errors of what else a row says; where one of them is not 0, every world is against it.
+    """
     several = problems or all_worlds()
     bounded = [*(near(p) for p in several), *one_sided(True), *(() if problems else one_sided(False))]
     small = rare(0.01)
     if problems is not None:  # the same world, sampled by itself under another name
         small = small._replace(behavior_logits=small.logits)
-    inside = violation(*(-least(excess_covariance(p)) - 1e-12 for p in bounded))
+    holds = not others or worst(others) <= TOLERANCE
+    printed, inside = (
+        share(not holds or not nowhere_less(excess_covariance(p)) for p in cases)
+        for cases in ((*several, small), bounded)
+    )
     return Evidence(
-        violation(*(-least(excess_covariance(p)) for p in (*several, small))),
+        printed,
         inside=inside,
-        condition=ORDER,
+        unit="share of cases",
+        condition=CONDITION,
+        given=f"stated in section 6.3{', which section 9 sums up' if problems else ''}: {NEIGHBORHOOD}",
         counterexample=(
-            f"policy (0.99, 0.01), reference (0.96, 0.04), mu = policy: rho k1 has variance "
-            f"{total('k1', small):.4f}, rho k3 {total('k3', small):.4f}, and the KL is only "
+            f"policy (0.99, 0.01), reference (0.96, 0.04), sampled from the policy: $\\rho k_1$ has variance "
+            f"{total('k1', small):.4f}, $\\rho k_3$ {total('k3', small):.4f}, and the KL is only "
             f"{exact(reverse_kl, small)[0]:.4f}"
         ),
-    )
-
-
-def also(errors: float, evidence: Evidence) -> Evidence:
-    """The same evidence for a statement that adds something else, with the errors of that."""
-    return evidence._replace(
-        printed=max(evidence.printed, errors), inside=max(evidence.inside or 0.0, errors)
     )
 
 
@@ -106,7 +115,7 @@ def difference_of_variances() -> Evidence:
     for problem in all_worlds():
         one, other = (covariance(in_loss(n, problem), problem) for n in ("k1", "k3"))
         errors.append(apart(one - other, excess_covariance(problem)) / (1 + float(one.abs().max())))
-    return Evidence(worst(errors), condition="both have one mean, grad KL; mu gives mass wherever q does")
+    return Evidence(worst(errors), note=f"{LOST} Both losses have one mean, the gradient of the KL.")
 
 
 @claim("WZ-gradvar")
@@ -117,20 +126,20 @@ def attached_k3_has_the_lower_variance() -> Evidence:
 
 @claim("WZ-onoff-rho-k1")
 def both_rho_k1() -> Evidence:
-    """On- and off-policy, rho k1 descends the KL, with the higher variance."""
-    return also(table_row("k1", "k1 + 1", "reverse_kl"), order())
+    """On- and off-policy, rho k1 has the gradient of the KL, with the higher variance."""
+    return order(table_row("k1", "k1 + 1", "reverse_kl"))
 
 
 @claim("WZ-onoff-sgrho-k2")
 def both_detached_k2() -> Evidence:
-    """On- and off-policy, sg(rho) k2 descends the KL, with a low variance."""
-    return also(table_row("k2", "k1", "reverse_kl", "detached"), order())
+    """On- and off-policy, sg(rho) k2 has the gradient of the KL, with a low variance."""
+    return order(table_row("k2", "k1", "reverse_kl", "detached"))
 
 
 @claim("WZ-onoff-rho-k3")
 def both_rho_k3() -> Evidence:
-    """On- and off-policy, rho k3 descends the KL, with a low variance."""
-    return also(table_row("k3", "k1", "reverse_kl"), order())
+    """On- and off-policy, rho k3 has the gradient of the KL, with a low variance."""
+    return order(table_row("k3", "k1", "reverse_kl"))
 
 
 def _value_error(name: str) -> float:
@@ -145,14 +154,14 @@ def _value_error(name: str) -> float:
 def guide_rho_k1() -> Evidence:
     """Off-policy: right gradient, unbiased value, higher variance."""
     field = table_row("k1", "k1 + 1", "reverse_kl", problems=sampled_elsewhere())
-    return also(max(field, _value_error("k1")), order(sampled_elsewhere()))
+    return order(field, _value_error("k1"), problems=sampled_elsewhere())
 
 
 @claim("WZ-9.2-rho-k3")
 def guide_rho_k3() -> Evidence:
     """Off-policy: right gradient, low variance, unbiased value."""
     field = table_row("k3", "k1", "reverse_kl", problems=sampled_elsewhere())
-    return also(max(field, _value_error("k3")), order(sampled_elsewhere()))
+    return order(field, _value_error("k3"), problems=sampled_elsewhere())
 
 
 def _bias_share(problem: Problem) -> float:
@@ -165,19 +174,21 @@ def _bias_share(problem: Problem) -> float:
 def guide_detached_k2() -> Evidence:
     """Off-policy: right gradient, low variance, and a value whose bias is minimal near the reference."""
     field = table_row("k2", "k1", "reverse_kl", "detached", sampled_elsewhere())
-    vanishing = []
-    for problem in sampled_elsewhere():  # half the distance, half the share
-        shares = [_bias_share(near(problem, b)) / b for b in (0.02, 0.01)]
-        vanishing += [violation(s - 1.0) for s in shares]
+    close = worst(degree(_bias_share(near(p, bound))) for p in sampled_elsewhere() for bound in (0.1, 0.05))
+    evidence = order(field, close, problems=sampled_elsewhere())
     far = three_policies((0.99, 0.01), (0.01, 0.99), (0.5, 0.5))
-    printed = violation(_bias_share(far) - 0.1)
-    evidence = also(max(field, worst(vanishing)), order(sampled_elsewhere()))
+    cases = (*sampled_elsewhere(), far)
+    against = (degree(_bias_share(p)) > 0 or not nowhere_less(excess_covariance(p)) for p in cases)
     return evidence._replace(
-        printed=max(printed, evidence.printed),
-        condition=f"the bias, as a share of the KL: log(p/q) is small; the variance: {ORDER}",
+        printed=max(share(against), evidence.inside or 0.0),
+        condition=(
+            r"bias: within 10 percent of the KL where $|\log(p/q)| \le 0.1$ for everything that is sampled; "
+            rf"variance: in every direction and for every sampler where {RATIO}"
+        ),
+        given=f"stated in section 3.1, by which $k_2$ is useful near q = p, and in 6.3: {NEIGHBORHOOD}",
         counterexample=(
             f"policy (0.99, 0.01), reference (0.01, 0.99): the bias is {_bias_share(far):.2f} times the KL; "
-            f"the variance: {evidence.counterexample}"
+            f"{evidence.counterexample}"
         ),
     )
 
@@ -185,39 +196,70 @@ def guide_detached_k2() -> Evidence:
 @claim("WZ-var-small")
 def close_to_the_reference_the_difference_is_the_noise() -> Evidence:
     """As log(p/q) tends to 0 everywhere, the difference of variances tends to E_mu[rho^2 (s.u)^2] > 0."""
-    inside = []
+    against = []
     for problem in all_worlds():
         for bound in (1e-2, 1e-4):
             close = near(problem, bound)
             noise = covariance(times_score(torch.ones(len(rho(close))).double(), close), close)
             gap = (excess_covariance(close) - noise).abs().max() / noise.abs().max()
-            inside.append(violation(float(gap) - 2 * bound))
-            inside.append(violation(-least(excess_covariance(close)) - 1e-12))
-    tiny = [rare(d) for d in (1e-3, 1e-5)]
+            against.append(float(gap) > 2 * bound or not nowhere_less(excess_covariance(close)))
+    tiny = rare(1e-5)
     return Evidence(
-        violation(*(-least(excess_covariance(p)) for p in tiny)),
-        inside=worst(inside),
-        condition=f"small is every log-ratio, not the KL, which rare samples hardly enter: {RATIO} is enough",
+        share(not nowhere_less(excess_covariance(p)) for p in (*regime(), tiny)),
+        inside=share(against),
+        unit="share of cases",
+        condition=f"small is every log-ratio; a small KL alone leaves rare ones large. Enough is {RATIO}",
+        given=(
+            "implied by section 6.3, which expands in p/q - 1 for each sample and says that beyond this "
+            r"neighborhood the sign of $2 k_1 + 1$ is open; the formula itself is missing in the copy read"
+        ),
         counterexample=(
-            "; ".join(
-                f"KL {exact(reverse_kl, p)[0]:.2g}: rho k1 has {total('k1', p) / total('k3', p):.2f} "
-                "times the "
-                "variance of rho k3"
-                for p in tiny
-            )
-            + " (policy (1 - d, d), reference (1 - 4d, 4d), mu = policy, d = 0.001 and 0.00001)"
+            "policy (1 - d, d), reference (1 - 4d, 4d), sampled from the policy, d = 0.00001: the KL is "
+            rf"{exact(reverse_kl, tiny)[0]:.2g}, and $\rho k_1$ has "
+            rf"{total('k1', tiny) / total('k3', tiny):.2f} times the variance of $\rho k_3$"
         ),
     )
 
 
+CLOSE = 0.1  # nats per decision or sequence
+
+
+@cache
+def regime() -> tuple[Problem, ...]:
+    """The fixed bandits and trees with a small KL, sampled from a policy a tenth of the way back."""
+    drawn = [p for p in (*hedge_bandits(), *hedge_trees()) if exact(reverse_kl, p)[0] <= CLOSE]
+    return tuple(p._replace(behavior_logits=p.logits + 0.1 * (p.ref_logits - p.logits)) for p in drawn)
+
+
 @claim("WZ-var-regime")
 def a_nearby_sampler_settles_the_order() -> Evidence:
-    """With mu near q and a constrained KL, rho k1 has the higher variance."""
-    return order()._replace(
-        condition=(
-            f"{ORDER}; that mu is near q plays no part in the sign: on-policy it can be wrong, and with p/q "
-            "bounded no mu turns it"
-        )
+    """With mu near q and a constrained KL, rho k1 has the higher variance: usually, and not for certain."""
+    small = rare(0.01)
+    nearby = small._replace(behavior_logits=small.logits + 0.1 * (small.ref_logits - small.logits))
+    cases = (*regime(), nearby)
+    bounded = [near(p) for p in cases]
+    one, other = total("k1", nearby), total("k3", nearby)
+    in_total = [total("k1", p) / total("k3", p) for p in regime()]
+    return Evidence(
+        share(not nowhere_less(excess_covariance(p)) for p in cases),
+        inside=share(not nowhere_less(excess_covariance(p)) for p in bounded),
+        unit="share of cases",
+        condition=CONDITION,
+        counterexample=(
+            f"policy (0.99, 0.01), reference (0.96, 0.04), KL {exact(reverse_kl, nearby)[0]:.4f}, sampler a "
+            rf"tenth of the way back: $\rho k_1$ has variance {one:.4f}, $\rho k_3$ {other:.4f}"
+        ),
+        correction=(
+            r"With a small KL and a nearby sampler $\rho k_1$ usually has the higher variance. It is certain "
+            f"where {RATIO}, whatever the sampler: a small KL does not bound the ratio of rare samples."
+        ),
+        practice=(
+            f"Of {len(in_total)} fixed bandits and trees with a KL of at most {CLOSE} and such a sampler, "
+            rf"$\rho k_1$ has the higher variance in {sum(x > 1 for x in in_total)} if it is summed over "
+            f"parameters, at the median {float(torch.tensor(in_total).median()):.0f} times, and in "
+            f"{sum(nowhere_less(excess_covariance(p)) for p in regime())} in every direction. To prefer "
+            r"$\rho k_3$ stays right."
+        ),
     )
 
 
@@ -249,32 +291,39 @@ def _neglected(policy: tuple[float, ...], reference: tuple[float, ...], mu_last:
     return three_policies(policy, reference, (*[rest] * (len(policy) - 1), mu_last))
 
 
+def _with_ratio(problem: Problem) -> list[float]:
+    """Variances of the gradients of all losses with a ratio, summed over parameters."""
+    detached = variance(terms(problem).p, in_loss("k2", problem, "detached"))
+    return [*(total(name, problem) for name in ("k1", "k2", "k3")), detached]
+
+
+@cache
+def geometric(count: int) -> Problem:
+    """Arms of probability 1/2^i under the policy, 1/3^i under the reference, 1/5^i under the sampler."""
+    i = torch.arange(count, dtype=torch.float64)
+    weights = ((-i * math.log(base)).exp() for base in (2, 3, 5))
+    return three_policies(*((w / w.sum()).tolist() for w in weights))
+
+
 @claim("WZ-offpolicy-extreme")
 def a_sampler_that_neglects_the_policy() -> Evidence:
-    """The variance grows like 1/mu on an arm that mu neglects, unless the gradient of that arm is 0."""
-    policy, wanted = (0.3, 0.3, 0.4), []
+    """The variance grows like 1/mu on an arm that mu neglects, and beyond all bounds with tails of rho."""
+    policy, errors = (0.3, 0.3, 0.4), []
     for reference in ((0.2, 0.2, 0.6), (0.6, 0.3, 0.1)):
-        for name in ("k1", "k3"):
-            small, smaller = (total(name, _neglected(policy, reference, m)) for m in (1e-4, 1e-6))
-            wanted += [violation(abs(small / smaller * 100 - 1) - 0.05), less(1e3, smaller)]
-    at_reference = _neglected(policy, policy, 1e-6)
+        found = [_with_ratio(_neglected(policy, reference, m)) for m in (1e-4, 1e-6)]
+        for small, smaller in zip(*found, strict=True):
+            errors += [violation(abs(small / smaller * 100 - 1) - 0.05), less(1e3, smaller)]
+    for short, long in zip(*(_with_ratio(geometric(n)) for n in (20, 40)), strict=True):
+        errors += [less(20 * short, long)]
     e = math.e
     at_e = _neglected((0.6, 0.2, 0.2), (0.8 - 0.2 * e + 0.1, 0.1, 0.2 * e), 1e-6)
     tail = three_policies((1 - 1e-6, 1e-6), (0.5, 0.5), (1 - 1e-9, 1e-9))
-    found = {"k3": total("k3", at_reference), "k1": total("k1", at_e)}
     return Evidence(
-        max(worst(wanted), less(1e3, found["k3"]), less(1e3, total("k3", tail))),
-        inside=worst(wanted),
-        condition=(
-            "q^2 |s|^2 k1^2 / mu is large somewhere (for rho k1: (k1 + 1)^2): mu neglects what q prefers and "
-            "what has a gradient; a large ratio alone is not enough"
-        ),
-        counterexample=(
-            f"mu = 0.000001 on an arm of probability 0.4: the variance of rho k3 is {found['k3']:.2g} if "
-            "p = q; "
-            f"on an arm with p = e q that of rho k1 is {found['k1']:.2f}; in a tail, q = 1e-6 and mu = "
-            "1e-9 have "
-            f"ratio 1000, and rho k3 the variance {total('k3', tail):.2g}"
+        worst(errors),
+        note=(
+            "The neglected arm counts by its gradient and its probability: with p = e q on it, one exact "
+            rf"ratio, $\rho k_1$ keeps variance {total('k1', at_e):.2f}; a ratio of 1000 on an arm of "
+            rf"probability 0.000001 leaves $\rho k_3$ at {total('k3', tail):.2g}."
         ),
     )
 
@@ -284,27 +333,23 @@ def _clipped(problem: Problem, most: float) -> torch.Tensor:
     return (rho(problem).clamp(max=most) * k1(problem))[:, None, None] * terms(problem).score
 
 
-@claim("WZ-offpolicy-clip")
+@claim("WZ-offpolicy-clip", how="reading")
 def a_clipped_ratio_under_mismatch() -> Evidence:
-    """With the ratio clipped the variance stays bounded as mu neglects an arm; the gradient gets a bias."""
+    """That clipping has to be used is advice; what it does to variance and bias is computed."""
     policy, reference = (0.3, 0.3, 0.4), (0.2, 0.2, 0.6)
-    errors, biases = [], []
-    for mu in (1e-2, 1e-4, 1e-6):
-        problem = _neglected(policy, reference, mu)
-        clipped = _clipped(problem, 2.0)
-        spread = variance(terms(problem).p, clipped)
-        errors += [violation(spread - 1.0), less(2 * spread, total("k3", problem))]
-        wanted = kl_gradient(problem)
-        biases.append(float((average(clipped, problem) - wanted).norm() / wanted.norm()))
-        errors.append(apart(average(in_loss("k3", problem), problem), wanted))
-        errors.append(apart(average(_clipped(problem, math.inf), problem), wanted))
-    errors.append(less(0.1, min(biases)))
+    found = [_neglected(policy, reference, mu) for mu in (1e-2, 1e-4, 1e-6)]
+    whole, clipped, biases = [], [], []
+    for problem in found:
+        cut, wanted = _clipped(problem, 2.0), kl_gradient(problem)
+        whole.append(total("k3", problem))
+        clipped.append(variance(terms(problem).p, cut))
+        biases.append(float((average(cut, problem) - wanted).norm() / wanted.norm()))
     return Evidence(
-        worst(errors),
-        condition=(
-            "clipping bounds the variance and gives up the unbiased gradient: with rho clipped at 2, in the "
-            f"world of WZ-offpolicy-extreme, by {min(biases):.2f} to {max(biases):.2f} of it; that it has to "
-            "be so is a judgement"
+        needs=JUDGEMENT,
+        note=(
+            f"As the sampler's probability of an arm falls from 0.01 to 0.000001, the variance of "
+            rf"$\rho k_3$ grows from {whole[0]:.2g} to {whole[-1]:.2g}. With the ratio clipped at 2 it is at "
+            f"most {max(clipped):.2f}, and the gradient is off by {min(biases):.0%} to {max(biases):.0%}."
         ),
     )
 
@@ -319,13 +364,13 @@ def extreme_mismatch_voids_the_advantage() -> Evidence:
         close = near(problem)
         for shift in (-4.0, 4.0):
             elsewhere = close._replace(behavior_logits=close.logits + shift * torch.sin(close.logits * 9))
-            errors.append(violation(-least(excess_covariance(elsewhere)) - 1e-12))
-    return Evidence(worst(errors), condition=f"the advantage remains, under any mu, where {RATIO}")
+            errors.append(float(not nowhere_less(excess_covariance(elsewhere))))
+    return Evidence(worst(errors), note=f"The advantage remains, under any sampler, where {RATIO}.")
 
 
 @claim("WZ-1.2-bottom")
 def the_recommended_losses() -> Evidence:
-    """k2 without a ratio, rho k3 and sg(rho) k2 descend the KL, and k1 in the reward; the others do not."""
+    """k2 without a ratio, rho k3, sg(rho) k2, and k1 in the reward have the gradient of the KL."""
     errors = []
     for problem in all_worlds():
         kl = kl_gradient(problem)
@@ -338,5 +383,6 @@ def the_recommended_losses() -> Evidence:
         errors += [apart(average(g, problem), kl) for g in right]
         errors += [differs(average(g, problem), kl) for g in other]
     return Evidence(
-        worst(errors), condition="samples that are one decision or a whole sequence; rho k1 is right too"
+        worst(errors),
+        note=r"Tested on single decisions and on whole sequences. $\rho k_1$ has the right gradient, too.",
     )

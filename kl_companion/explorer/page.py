@@ -138,7 +138,7 @@ def form() -> str:
     )
     world = (
         "<fieldset><legend>The policies</legend>"
-        + _radios("world", "Each is", {"arms": "a choice between arms", "gauss": "a Gaussian"})
+        + _radios("world", "Kind of policy", {"arms": "a choice between arms", "gauss": "a Gaussian"})
         + f'<div class="kl-arms">{_range("n", "arms", 2, MOST_ARMS, 1)}'
         + f'{_range("beta", "coefficient β", 0.05, 3, 0.05)}<div class="kl-each"></div></div>'
         + f'<div class="kl-gauss">{_gaussians()}</div></fieldset>'

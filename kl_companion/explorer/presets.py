@@ -75,7 +75,7 @@ PRESETS = {
         (
             Sentence(
                 "K1 estimates the reverse KL without bias. In the loss, its expected gradient is zero, so "
-                "training behaves as if there were no KL term: more than 99 % of the probability ends on "
+                "training behaves as if there were no KL term: more than 99% of the probability ends on "
                 "arm 1, which has the highest reward.",
                 lambda x: (
                     unbiased(x)
@@ -137,7 +137,7 @@ PRESETS = {
         {**PLAIN, "p": [1.0, 0.6, -7.0], "q": [0.5, 0.3, -0.1]},
         (
             Sentence(
-                "The reference gives arm 3 more than 10 % of its probability, the policy less than 0.1 %. K3 "
+                "The reference gives arm 3 more than 10% of its probability, the policy less than 0.1%. K3 "
                 "is unbiased, but the standard deviation of one sample is more than 40 times its mean.",
                 lambda x: (
                     float(x.reference[2]) > 0.1
@@ -199,7 +199,7 @@ PRESETS = {
             Sentence(
                 "Arm 1 is summed exactly (the top-k part), the other two are sampled. The value is unbiased "
                 "for the reverse KL, but the gradient has an extra part that moves probability out of the "
-                "top-k part: gradient descent lowers the logit of arm 1 more than 20 % faster than it would "
+                "top-k part: gradient descent lowers the logit of arm 1 more than 20% faster than it would "
                 "with the gradient of the reverse KL.",
                 lambda x: (
                     int(x.policy.argmax()) == 0

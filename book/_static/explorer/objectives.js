@@ -10,9 +10,9 @@ window.klObjectives = (() => {
     forward_kl: "the forward KL, KL(reference ‖ policy)",
     squared_log_ratio: "half the squared log-ratio, expected under the policy (not a KL)",
     entropy: "the entropy of the policy",
-    behavior_squared_log_ratio: "half the squared log-ratio of the samples, held fixed",
-    behavior_log_likelihood: "the log-likelihood of the samples, held fixed",
-    behavior_reference_ratio: "the mean of reference/policy over the samples, held fixed",
+    behavior_squared_log_ratio: "half the squared log-ratio, averaged over fixed samples",
+    behavior_log_likelihood: "the log-likelihood of fixed samples",
+    behavior_reference_ratio: "the mean of reference/policy over fixed samples",
     top_mass: "the policy's probability on its own likeliest arms",
     reference_top_mass: "the policy's probability on the reference's likeliest arms",
   };

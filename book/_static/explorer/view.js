@@ -140,8 +140,8 @@
         return entry().inputs === "top_k" ? "Training does not come to rest: two arms keep changing places in the top-k part."
           : "Training does not come to rest in the time that is computed.";
       }
-      if (gone.length) return `Training ends at ${chances}: ${gone.length > 1 ? `arms ${list(gone)} are` : `arm ${gone[0]} is`} lost.`;
-      return `Training ends at ${chances}, which is ${near.length ? `the optimum under the ${near.join(" and under the ")} KL` : "the optimum under neither KL"}.`;
+      if (gone.length) return `Training ends at the probabilities ${chances}: ${gone.length > 1 ? `arms ${list(gone)} are` : `arm ${gone[0]} is`} lost.`;
+      return `Training ends at the probabilities ${chances}, which is ${near.length ? `the optimum under the ${near.join(" and under the ")} KL` : "the optimum under neither KL"}.`;
     };
     const summary = (x) => {
       const where = `${entry().label} in the ${state.place}, ${state.off ? "sampled from μ" : "sampled from the policy"}`

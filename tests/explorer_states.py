@@ -26,7 +26,9 @@ def drawn(seed: int, arms: int, size: float = 1.5) -> State:
 
 def arms() -> dict[str, State]:
     """Every sampled estimator in every place, with every ratio; heads of every form; edges; presets."""
-    found: dict[str, State] = {key: state for key, (_, state) in PRESETS.items() if state["world"] == "arms"}
+    found: dict[str, State] = {
+        key: preset.state for key, preset in PRESETS.items() if preset.state["world"] == "arms"
+    }
     seed = 0
     for est in (*SAMPLED, "exact_kl", "exact_forward_kl"):
         for place in ("loss", "reward"):

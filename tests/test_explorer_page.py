@@ -13,9 +13,10 @@ import torch
 
 from kl_companion.explorer.enumerated import exact
 from kl_companion.explorer.presets import PLAIN, PRESETS
+from kl_companion.explorer.sentences import of_forward, of_reverse
 from tests import explorer_states as states
 from tests.site import browser as browsers
-from tests.site.explorer import PAGE, open_page, settle
+from tests.site.explorer import PAGE, as_exact, choose, open_page, settle, shown
 
 SITE = Path(__file__).resolve().parents[1] / "_build" / "html"
 MEGABYTE = 1_000_000
@@ -64,6 +65,15 @@ def focus(session: Any, selector: str) -> None:
     session.execute_script("document.querySelector(arguments[0]).focus()", f".kl-explorer {selector}")
 
 
+def note(session: Any) -> str:
+    """What is said of the preset that is shown; nothing where none is."""
+    return str(
+        session.execute_script(
+            "const e = document.querySelector('.kl-note'); return e.checkVisibility() ? e.textContent : ''"
+        )
+    )
+
+
 def state_of(session: Any) -> dict[str, Any]:
     return dict(session.execute_script("return window.klExplorerState()"))
 
@@ -98,20 +108,20 @@ def test_by_keyboard_from_k3_in_the_loss_to_k3_in_the_reward(session: Any, base:
     from selenium.webdriver.common.keys import Keys
 
     open_page(session, base)
-    assert "It descends forward KL, KL(reference ‖ policy)." in summary(session)
+    assert "Its expected gradient is that of the forward KL, KL(reference ‖ policy)." in summary(session)
     focus(session, "[name=place][value=loss]")
     keys(session, Keys.ARROW_RIGHT)
     assert state_of(session)["place"] == "reward"
-    assert "reverse KL, KL(policy ‖ reference), minus forward KL" in summary(session)
+    assert "that of the reverse KL, KL(policy ‖ reference), minus the forward KL" in summary(session)
     focus(session, "[name=est]")
     keys(session, "K", "1")
     assert state_of(session)["est"] == "k1"
-    assert "It descends reverse KL, KL(policy ‖ reference)." in summary(session)
+    assert "Its expected gradient is that of the reverse KL, KL(policy ‖ reference)." in summary(session)
     focus(session, "[name=off][value=no]")
     keys(session, Keys.ARROW_RIGHT)
     assert state_of(session)["off"] is True
     assert session.execute_script("return document.activeElement.name") == "off"
-    assert "half the squared log-ratio of the samples" in summary(session)
+    assert "half the squared log-ratio, averaged over fixed samples" in summary(session)
 
 
 def test_a_slider_moves_by_keys_and_the_numbers_follow(session: Any, base: str) -> None:
@@ -146,11 +156,12 @@ def test_a_preset_button_in_the_text_loads_by_key_and_a_link_brings_it_back(sess
     from selenium.webdriver.common.keys import Keys
 
     open_page(session, base)
-    session.execute_script("document.querySelector('p [data-preset=k3_reward_far]').focus()")
+    session.execute_script("document.querySelector('dt [data-preset=k3_reward_far]').focus()")
     keys(session, Keys.ENTER)
     wanted = state_of(session)
-    assert wanted == {**PRESETS["k3_reward_far"][1]}
-    assert "is lost" in summary(session)
+    assert wanted == PRESETS["k3_reward_far"].state
+    assert "arms 2 and 3 are lost" in summary(session)
+    assert PRESETS["k3_reward_far"].sentences[0].text in note(session)
     link = session.execute_script("return location.hash")
     said = summary(session)
     open_page(session, base, link)
@@ -188,6 +199,65 @@ def test_what_does_not_go_together_gives_way(session: Any, base: str) -> None:
     )
     assert not [name for name in options if name.startswith("top_k")]
     assert set(states.SAMPLED) <= set(options)
+
+
+@pytest.mark.parametrize("kind", ["input", "change"])
+def test_either_event_alone_updates_the_answer(session: Any, base: str, kind: str) -> None:
+    """Some drivers, password managers and assistive software send only one of the two."""
+    open_page(session, base)
+    many = [{"est": "k1"}, {"place": "reward"}, {"off": "yes"}, {"p0": "1.5"}, {"q2": "-1"}, {"beta": "2"}]
+    before, *after = shown(session, "k3_loss", [{}, *many, {"n": "4"}, {"world": "gauss"}], kind)
+    for there in after:
+        assert there["state"] != before["state"]
+        assert there["words"] != before["words"]
+
+
+def test_what_a_preset_shows_is_said_while_it_is_there(session: Any, base: str) -> None:
+    open_page(session, base)
+    for key, preset in PRESETS.items():
+        session.execute_script("document.querySelector(arguments[0]).click()", f"form [data-preset={key}]")
+        assert note(session) == f"{preset.label}. {preset.sentences[0].text}"
+        choose(session, {"p0" if preset.state["world"] == "arms" else "gp0": "1.25"}, "change")
+        assert note(session) == ""
+
+
+def moved(state: dict[str, Any]) -> list[tuple[str, int, float]]:
+    """Every slider of a logit, or of a Gaussian's mean and deviation, 0.1 up and down."""
+    letters = "pqm" if state["off"] else "pq"
+    roles = letters if state["world"] == "arms" else [f"g{role}" for role in letters]
+    return [(r, j, round(x + step, 6)) for r in roles for j, x in enumerate(state[r]) for step in (0.1, -0.1)]
+
+
+@pytest.mark.parametrize("key", PRESETS)
+def test_the_sentence_of_a_preset_holds_when_any_slider_moves(session: Any, base: str, key: str) -> None:
+    """By the page's controls and in its words; `test_explorer` asks its numbers about the other sentences."""
+    preset = PRESETS[key]
+    open_page(session, base)
+    listed = session.execute_script("return document.querySelector('.kl-notes').textContent")
+    assert all(sentence.text in listed for sentence in preset.sentences)
+    moves = moved(preset.state)
+    assert len(moves) >= 8
+    first, *others = preset.sentences
+    said_of = [first] * (1 + len(moves)) + others
+    values = [{}, *({f"{role}{j}": str(x)} for role, j, x in moves), *(dict(s.change) for s in others)]
+    found = shown(session, key, values)
+    assert found[0]["state"] == preset.state
+    for (role, j, x), there in zip(moves, found[1:], strict=False):
+        assert there["state"][role][j] == pytest.approx(x)
+    wrong = []
+    for sentence, chosen, there in zip(said_of, values, found, strict=True):
+        x, words = as_exact(there["numbers"]), there["words"]
+        expected = {
+            "unbiased": abs(x.bias) < 1e-9,
+            "Its expected gradient is zero": float(x.gradient.norm()) < 1e-12,
+            "Its expected gradient is that of the reverse KL, KL(policy ‖ reference).": of_reverse(x),
+            "Its expected gradient is that of the forward KL, KL(reference ‖ policy).": of_forward(x),
+            "the variance of one sample is infinite": x.variance == math.inf,
+            "lost": bool((x.end < 1e-9).any()),
+        }
+        if not sentence.holds(x) or {text: text in words for text in expected} != expected:
+            wrong.append(f"{sentence.text} {chosen}: {words}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("width", browsers.SIZES.values())

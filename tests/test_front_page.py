@@ -75,6 +75,26 @@ def test_every_answer_is_reached_by_keyboard(page: Any, width: str) -> None:
         assert shown[0].find_element("partial link text", "").get_attribute("href")
 
 
+@pytest.mark.parametrize("kind", ["input", "change"])
+def test_either_event_alone_updates_the_answer(page: Any, kind: str) -> None:
+    """Some drivers, password managers and assistive software send only one of the two."""
+    for entry in (*GUIDE["guide"], GUIDE["guide"][0]):
+        page.execute_script(
+            """
+            const [wanted, kind] = arguments;
+            for (const [name, value] of Object.entries(wanted)) {
+              const select = document.querySelector('.kl-questions').elements[name];
+              select.value = value;
+              select.dispatchEvent(new Event(kind, { bubbles: true }));
+            }
+            """,
+            entry["when"],
+            kind,
+        )
+        (shown,) = page.execute_script(SHOWN)
+        assert shown.find_element("tag name", "pre").text.strip() == entry["code"].strip()
+
+
 def test_the_first_screen_holds_guide_findings_and_commands(page: Any) -> None:
     browsers.resize(page, browsers.SIZES["desktop"])
     page.execute_script("window.scrollTo(0, 0)")

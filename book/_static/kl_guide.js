@@ -13,7 +13,8 @@
       for (const answer of answers) answer.setAttribute("aria-live", "polite");
       form.hidden = false;
       guide.classList.add("kl-asking");
-      form.addEventListener("input", show);
+      // some drivers, password managers and assistive software send only one of the two
+      for (const kind of ["input", "change"]) form.addEventListener(kind, show);
       show();
     }
   };

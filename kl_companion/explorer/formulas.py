@@ -140,7 +140,7 @@ def top_k_estimators() -> dict[str, str]:
     for name, divergence, tail in whole:
         entry = get_estimator(f"{name}(1)")
         said = label(divergence)
-        said = f"top-k {said}" if tail else f"head of {said} alone, no tail"
+        said = f"top-k {said}" if tail else f"top-k part of {said} alone"
         parts = {
             form: f"{{head: {_head(divergence, form)}, tail: {_tail(divergence, form) if tail else 'null'}}}"
             for form in FORMS

@@ -12,6 +12,7 @@ from typing import Any
 
 from kl_companion.explorer.formulas import script
 from kl_companion.explorer.presets import PLAIN, PRESETS
+from kl_companion.explorer.sentences import Preset
 from kl_companion.plotting import color
 
 MOST_ARMS = 5
@@ -28,7 +29,7 @@ _HATCHES = {"reference": "/", "sampler": ".", "reverse": "\\", "forward": "x"}  
 PLOTS = {
     "arms": ("Probability of each arm", ("policy", "reference", "sampler")),
     "densities": ("Densities", ("policy", "reference", "sampler")),
-    "push": ("Where one step of descent pushes", ("estimate", "reverse", "forward")),
+    "push": ("One step of gradient descent: minus the gradient", ("estimate", "reverse", "forward")),
     "end": ("Where training ends", ("estimate", "reverse", "forward", "reference")),
 }
 
@@ -120,24 +121,24 @@ def _plot(name: str) -> str:
 def form() -> str:
     """The form and the places of the results, as HTML."""
     buttons = "".join(
-        f'<button type="button" data-preset="{key}">{html.escape(said)}</button>'
-        for key, (said, _) in PRESETS.items()
+        f'<button type="button" data-preset="{key}">{html.escape(preset.label)}</button>'
+        for key, preset in PRESETS.items()
     )
     forms = {"bregman": "as in this book", "generic": "generic", "published": "as published"}
     ratios = {"none": "no ratio", "detached": "detached: sg(ρ) · term", "attached": "attached: ρ · term"}
     setup = (
         '<fieldset><legend>The term</legend><label><span>Estimator</span><select name="est"></select></label>'
-        + _radios("place", "It stands", {"loss": "in the loss", "reward": "in the reward"})
-        + f'<div class="kl-head">{_range("k", "arms in the head, k", 0, MOST_ARMS, 1)}'
-        + _select("form", "Form of head and tail", forms)
+        + _radios("place", "Placed", {"loss": "in the loss", "reward": "in the reward"})
+        + f'<div class="kl-head">{_range("k", "arms in the top-k part, k", 0, MOST_ARMS, 1)}'
+        + _select("form", "Form of the top-k estimator", forms)
         + "</div>"
         + _radios("off", "Samples come from", {"no": "the policy", "yes": "another policy, μ"})
         + _select("ratio", "Importance ratio ρ = π/μ", ratios)
         + "</fieldset>"
     )
     world = (
-        "<fieldset><legend>The world</legend>"
-        + _radios("world", "Policies are", {"arms": "choices between arms", "gauss": "Gaussians"})
+        "<fieldset><legend>The policies</legend>"
+        + _radios("world", "Kind of policy", {"arms": "a choice between arms", "gauss": "a Gaussian"})
         + f'<div class="kl-arms">{_range("n", "arms", 2, MOST_ARMS, 1)}'
         + f'{_range("beta", "coefficient β", 0.05, 3, 0.05)}<div class="kl-each"></div></div>'
         + f'<div class="kl-gauss">{_gaussians()}</div></fieldset>'
@@ -150,7 +151,8 @@ def form() -> str:
         + "<output></output></p>"
     )
     return (
-        f'<fieldset class="kl-presets"><legend>Start from</legend>{buttons}</fieldset>'
+        f'<fieldset class="kl-presets"><legend>Start from</legend>{buttons}'
+        '<p class="kl-note" role="status" aria-live="polite" hidden></p></fieldset>'
         f'<div class="kl-setup">{setup}</div>'
         f'<div class="kl-result" role="group" aria-label="Results">{result}</div>'
         f'<div class="kl-world">{world}</div>'
@@ -163,7 +165,8 @@ class Explorer:
     def __init__(self) -> None:
         data = {
             "plots": plots(),
-            "presets": {key: state for key, (_, state) in PRESETS.items()},
+            "presets": {key: preset.state for key, preset in PRESETS.items()},
+            "notes": {key: [preset.label, preset.sentences[0].text] for key, preset in PRESETS.items()},
             "plain": PLAIN,
             "series": {role: shade for role, (shade, _) in SERIES.items()},
         }
@@ -181,3 +184,31 @@ class Explorer:
 
     def __repr__(self) -> str:
         return "Explorer: open the page of the built book"
+
+
+class Notes:
+    """What every preset shows, with a button that loads it; ``html`` is the markup."""
+
+    def __init__(self) -> None:
+        self.html = (
+            f'<dl class="kl-notes">{"".join(_note(key, preset) for key, preset in PRESETS.items())}</dl>'
+        )
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{preset.label}: {' '.join(sentence.text for sentence in preset.sentences)}"
+            for preset in PRESETS.values()
+        )
+
+
+def _note(key: str, preset: Preset) -> str:
+    label = html.escape(preset.label)
+    first, *others = (html.escape(sentence.text) for sentence in preset.sentences)
+    changes = "".join(f"<li>{text}</li>" for text in others)
+    return (
+        f'<dt>{label} <button type="button" data-preset="{key}" aria-label="Load: {label}">Load</button></dt>'
+        f"<dd><p>{first}</p><ul>{changes}</ul></dd>"
+    )

@@ -6,17 +6,21 @@ window.klObjectives = (() => {
   const TOLERANCE = 1e-9;
 
   const SAID = {
-    reverse_kl: "reverse KL, KL(policy ‖ reference)",
-    forward_kl: "forward KL, KL(reference ‖ policy)",
+    reverse_kl: "the reverse KL, KL(policy ‖ reference)",
+    forward_kl: "the forward KL, KL(reference ‖ policy)",
     squared_log_ratio: "half the squared log-ratio, expected under the policy (not a KL)",
     entropy: "the entropy of the policy",
-    behavior_squared_log_ratio: "half the squared log-ratio of the samples, held fixed",
-    behavior_log_likelihood: "the log-likelihood of the samples, held fixed",
-    behavior_reference_ratio: "the mean of reference/policy over the samples, held fixed",
+    behavior_squared_log_ratio: "half the squared log-ratio, averaged over fixed samples",
+    behavior_log_likelihood: "the log-likelihood of fixed samples",
+    behavior_reference_ratio: "the mean of reference/policy over fixed samples",
     top_mass: "the policy's probability on its own likeliest arms",
     reference_top_mass: "the policy's probability on the reference's likeliest arms",
   };
-  const said = (name) => SAID[name] || window.klFormulas.divergences[name].label;
+  const said = (name) => {
+    if (SAID[name]) return SAID[name];
+    const { label } = window.klFormulas.divergences[name];
+    return `the ${label}${label.includes("divergence") ? "" : " divergence"}`;
+  };
 
   // Coefficients of the scores; each field is sum_j a_j s_j.
   const others = {

@@ -21,7 +21,7 @@
     const fillMenu = () => {
       form.elements.est.replaceChildren();
       form.elements.est.dataset.world = state.world;
-      const groups = { sampled: "From the sampled token", vocab: "From whole distributions", top_k: "Head and tail" };
+      const groups = { sampled: "From the sampled token", vocab: "From whole distributions", top_k: "Top-k part and sampled rest" };
       for (const [inputs, said] of Object.entries(groups)) {
         if (state.world === "gauss" && inputs === "top_k") continue;
         const group = document.createElement("optgroup");
@@ -128,16 +128,20 @@
       const factor = Math.abs(size - 1) < 1e-6 ? "" : `${Number(size.toPrecision(6))} × `;
       return `${c < 0 ? "minus " : i ? "plus " : ""}${factor}${window.klObjectives.said(name)}`;
     }).join(", ");
-    const verdict = (x) => (x.objective.zero ? "nothing: its expected gradient is zero"
-      : x.objective.terms.length ? combination(x.objective) : "no objective with a name, nor a sum of three");
+    const verdict = (x) => (x.objective.zero ? "zero"
+      : x.objective.terms.length ? `that of ${combination(x.objective)}` : "that of no named objective, nor of a sum of up to three");
     const apart = (a, b) => Math.max(...a.map((v, j) => Math.abs(v - b[j])));
+    const list = (words) => (words.length > 1 ? `${words.slice(0, -1).join(", ")} and ${words.at(-1)}` : words.join(""));
     const ending = ({ fixed }) => {
       const near = ["reverse", "forward"].filter((name) => apart(fixed.policy, fixed[name]) < 1e-5);
       const gone = fixed.gone.flatMap((g, j) => (g ? [j + 1] : []));
-      const chances = fixed.policy.map((p) => show(p, 3)).join(", ");
-      if (!fixed.rests) return `Training does not come to rest: two arms take turns in the head.`;
-      if (gone.length) return `Training ends at ${chances}: arm ${gone.join(" and arm ")} is lost.`;
-      return `Training ends at ${chances}, ${near.length ? `the optimum under the ${near.join(" and the ")} KL` : "the optimum under neither KL"}.`;
+      const chances = fixed.policy.map((p, j) => (fixed.gone[j] ? "0" : show(p, 3))).join(", ");
+      if (!fixed.rests) {
+        return entry().inputs === "top_k" ? "Training does not come to rest: two arms keep changing places in the top-k part."
+          : "Training does not come to rest in the time that is computed.";
+      }
+      if (gone.length) return `Training ends at the probabilities ${chances}: ${gone.length > 1 ? `arms ${list(gone)} are` : `arm ${gone[0]} is`} lost.`;
+      return `Training ends at the probabilities ${chances}, which is ${near.length ? `the optimum under the ${near.join(" and under the ")} KL` : "the optimum under neither KL"}.`;
     };
     const summary = (x) => {
       const where = `${entry().label} in the ${state.place}, ${state.off ? "sampled from μ" : "sampled from the policy"}`
@@ -146,14 +150,14 @@
       const spread = x.variance === Infinity ? "the variance of one sample is infinite"
         : x.variance < 1e-24 ? "no noise" : `standard deviation of one sample ${show(Math.sqrt(x.variance))}`;
       const what = estimators[state.est].target.replaceAll("_", " ").replace("kl", "KL");
-      const angles = x.cosine ? ` Its gradient is ${degrees(x.cosine.reverse)} from that of the reverse KL, ${degrees(x.cosine.forward)} from that of the forward KL.` : "";
+      const angles = x.cosine ? ` The gradient is ${degrees(x.cosine.reverse)} away from that of the reverse KL and ${degrees(x.cosine.forward)} from that of the forward KL.` : "";
       return { where, verdict: verdict(x), rest: `Value: ${show(x.value)}, ${bias} for the ${what}; ${spread}.${angles}${x.fixed ? ` ${ending(x)}` : ""}` };
     };
     const table = (x) => {
       const length = (g) => Math.sqrt(g.reduce((a, b) => a + b * b, 0));
       const rows = [
         ["Expected value", show(x.value)], ["Reverse KL, KL(policy ‖ reference)", show(x.reverse.value)],
-        ["Forward KL, KL(reference ‖ policy)", show(x.forward.value)], ["Bias for what it is named for", show(x.bias)],
+        ["Forward KL, KL(reference ‖ policy)", show(x.forward.value)], ["Bias, against the divergence it is named for", show(x.bias)],
         ["Variance of one sample", show(x.variance)], ["Standard deviation of one sample", show(Math.sqrt(x.variance))],
         ["Length of the expected gradient", show(length(x.gradient))],
         ["Variance of one sample's gradient", show(x.gradientVariance)],
@@ -179,15 +183,27 @@
       }
       for (const name of ["k", "n", "beta", "gp0", "gp1", "gq0", "gq1", "gm0", "gm1"]) said(e[name], e[name].value.replace("-", "−"));
     };
+    // What a preset shows is said while its setting is there: its sentence may not hold further away.
+    const note = () => {
+      const same = (other) => Object.keys(other).every((key) => String(other[key]) === String(state[key]));
+      const key = Object.keys(data.presets).find((name) => same(data.presets[name]));
+      const line = find(".kl-note");
+      line.hidden = !key;
+      line.replaceChildren();
+      if (!key) return;
+      const [label, sentence] = data.notes[key];
+      line.append(Object.assign(document.createElement("strong"), { textContent: `${label}.` }), ` ${sentence}`);
+    };
     const render = () => {
       const started = performance.now();
       last = window.klExplore(state);
       const words = summary(last);
       const line = find(".kl-summary");
-      line.innerHTML = `${words.where}. <strong>It descends</strong> <span class="kl-verdict-words">${words.verdict}</span>. ${words.rest}`;
+      line.innerHTML = `${words.where}. <strong>Its expected gradient is</strong> <span class="kl-verdict-words">${words.verdict}</span>. ${words.rest}`;
       table(last);
       tell();
       limits();
+      note();
       if (plots) plots.draw(state, last, entry());
       root.dataset.ready = "yes";
       root.dataset.ms = Math.round(performance.now() - started);
@@ -201,12 +217,16 @@
       if (write) history.replaceState(null, "", toLink());
       render();
     };
-    form.addEventListener("input", ({ target }) => {
-      state = settle(changed(target));
+    const answer = ({ target }) => {
+      const next = settle(changed(target));
+      if (JSON.stringify(next) === JSON.stringify(state)) return;  // the second of two events
+      state = next;
       if (["off", "n", "world", "place", "est"].includes(target.name)) toForm();  // other controls come, go or give way
       history.replaceState(null, "", toLink());
       soon();
-    });
+    };
+    // some drivers, password managers and assistive software send only one of the two
+    for (const kind of ["input", "change"]) form.addEventListener(kind, answer);
     form.addEventListener("submit", (event) => event.preventDefault());
     for (const button of document.querySelectorAll("[data-preset]")) {
       button.addEventListener("click", () => {

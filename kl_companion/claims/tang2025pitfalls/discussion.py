@@ -30,7 +30,6 @@ from kl_companion.estimators import ESTIMATORS
 from kl_companion.tabular import Problem, bandit, learn
 from kl_companion.theory.optima import optimal_policy
 
-
 LEVELS = (0.01, 0.05, 0.1)  # of the KL
 
 
@@ -59,8 +58,8 @@ def both_directions_agree_near_the_reference() -> Evidence:
             "log-ratio"
         ),
         correction=(
-            "The two divergences are nearly equal where every ratio of probabilities is near 1. A low KL alone "
-            "is not enough: rare outcomes can have a large ratio at a KL as low as one likes."
+            "The two divergences are nearly equal where every ratio of probabilities is near 1. A low KL "
+            "alone is not enough: rare outcomes can have a large ratio at a KL as low as one likes."
         ),
         counterexample=(
             r"policy (1 - d, d), reference (1 - 4d, 4d), d = 0.000001: $\KL{\pi}{\pref}$ = "
@@ -68,9 +67,10 @@ def both_directions_agree_near_the_reference() -> Evidence:
             f"{exact(forward_kl, rare[-1])[0]:.3g}, {100 * share:.0f} % more"
         ),
         practice=(
-            "While a reward is learned from the reference on (bandits of appendix C), the two differ on average "
-            f"by {along}. That both estimates trace one curve of reward against KL (Figure 7) is not touched: "
-            "the ledger finds the same on bandits."
+            "While a reward is learned from the reference on (bandits of appendix C), the two differ on "
+            "average "
+            f"by {along}. It does not touch Figure 7: on bandits, too, both estimates trace one curve of "
+            "reward against KL."
         ),
     )
 
@@ -127,8 +127,8 @@ def divergences_part_once_the_policy_moves_far() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            r"At equal KL the optimum with $\KL{\pref}{\pi}$ has gained less reward, by this share at this KL: "
-            f"{text} (bandits of appendix C); it falls again, to {100 * _frontier(0.3)[1]:.1f} % at "
+            r"At equal KL the optimum with $\KL{\pref}{\pi}$ has gained less reward, by this share at this "
+            f"KL: {text} (bandits of appendix C); it falls again, to {100 * _frontier(0.3)[1]:.1f} % at "
             f"{_frontier(0.3)[0]:.2g}, once both are near the best arm."
         ),
     )
@@ -184,12 +184,13 @@ def both_estimates_trace_one_curve_at_low_kl() -> Evidence:
             found.append(float(wrong.mean() / right.mean()) - 1)
     errors = [degree(s) for found in shares.values() for s in found]
     errors += [less(abs(a), abs(b)) for a, b in itertools.pairwise(shares[1.0])]
-    text = ", ".join(f"{100 * abs(s):.2g} % at {level:g}" for s, level in zip(shares[1.0], LEVELS, strict=True))
+    pairs = zip(shares[1.0], LEVELS, strict=True)
+    text = ", ".join(f"{100 * abs(s):.2g} % at {level:g}" for s, level in pairs)
     return Evidence(
         worst(errors),
         note=(
-            r"Bandits of appendix C, $\beta$ = 0.1, 0.3 and 1, expected gradients. The rewards at equal KL differ "
-            rf"most at $\beta$ = 1, by KL: {text}."
+            r"Bandits of appendix C, $\beta$ = 0.1, 0.3 and 1, expected gradients. The rewards at equal KL "
+            rf"differ most at $\beta$ = 1, by KL: {text}."
         ),
     )
 
@@ -237,14 +238,15 @@ def squared_log_ratio_alone_keeps_the_optimum() -> Evidence:
         inside=worst(inside),
         unit="relative difference",
         condition=(
-            r"the reward, too, is averaged under $\mu$, minus its mean, and the rivals are averages under $\mu$ of "
-            "another function of the log-ratio"
+            r"the reward, too, is averaged under $\mu$, minus its mean, and the rivals are averages under "
+            r"$\mu$ of another function of the log-ratio"
         ),
-        given=r"implied by section 6: the works cited there for the square average the reward under $\mu$ as well",
+        given=r"implied by section 6: the works cited for the square average the reward under $\mu$ too",
         counterexample=(
-            r"the reward under $\pi$: rewards (1, 0), reference (1/2, 1/2), $\mu$ (0.1, 0.9), $\beta = 1$: the "
-            f"optimum has probability {wanted:.3f} for the first arm, the maximizer of "
-            rf"$\E_\pi r - \E_\mu[l^2]/2$ has {moved:.3f}. With weights $\pi/\mu$ a KL gradient keeps the optimum too"
+            r"the reward under $\pi$: rewards (1, 0), reference (1/2, 1/2), $\mu$ (0.1, 0.9), $\beta = 1$: "
+            f"the optimum has probability {wanted:.3f} for the first arm, the maximizer of "
+            rf"$\E_\pi r - \E_\mu[l^2]/2$ has {moved:.3f}. With weights $\pi/\mu$ a KL gradient keeps the "
+            "optimum too"
         ),
     )
 
@@ -286,25 +288,23 @@ def squared_estimate_is_the_only_correct_loss() -> Evidence:
             "multiple of the log-ratio, of mean gradient zero, makes no difference"
         ),
         correction=(
-            r"Of the powers of $l = \log(\pi/\pref)$ the square alone has the right gradient; other losses have "
-            r"it too, such as $\sg(l) \log\pi$ of section 3."
+            r"Of the powers of $l = \log(\pi/\pref)$ the square alone has the right gradient; other losses "
+            r"have it too, such as $\sg(l) \log\pi$ of section 3."
         ),
         counterexample=(
-            f"in {len(worlds())} worlds these have the KL's gradient: {', '.join(right)} ({len(right)} of the "
-            f"{len(rivals)} losses tried beside the squared estimate)"
+            f"in {len(worlds())} worlds these have the KL's gradient: {', '.join(right)} ({len(right)} of "
+            f"the {len(rivals)} losses tried beside the squared estimate)"
         ),
         practice=(
-            "Losses that are right need not be given up: the one of section 3 has in every sample the gradient "
-            "of the squared estimate, and in a training run nothing changes between them."
+            "It matters to the choice of a loss: the ones named are right as well. That of section 3 has the "
+            "gradient of the squared estimate in every sample, so that training with either is the same."
         ),
     )
 
 
 def _off_the_kl_gradient(loss: Formula) -> float:
     """How far the expected gradient of a loss is from that of the KL, over the small worlds."""
-    return worst(
-        apart(mean(terms(p).p, differentiated(loss, p)), exact(reverse_kl, p)[1]) for p in worlds()
-    )
+    return worst(apart(mean(terms(p).p, differentiated(loss, p)), exact(reverse_kl, p)[1]) for p in worlds())
 
 
 LLAMA = "Llama 3.1 instruct 8B{}, the 7500 training prompts of MATH and the GPUs to train on them"
@@ -325,4 +325,4 @@ def distillation_of_a_language_model() -> Evidence:
 @claim("TM-appE", how="reading")
 def settings_of_the_language_models() -> Evidence:
     """Section 5.1 says Llama 3, appendix E Llama 3.1: only a run could tell them apart."""
-    return Evidence(needs=LLAMA.format(" and 70B"))
+    return Evidence(needs=LLAMA.format(" and 70B"), note="Section 5.1 says Llama 3, appendix E Llama 3.1.")

@@ -111,7 +111,8 @@ def reduced_lowers_the_kl_more_slowly() -> Evidence:
             f"{here[0].shape[1]} bandits, one seed each)"
         ),
         practice=(
-            f"Slower after {500 - round(500 * float(against))} of 500 updates, all within the first {last} (n = "
+            f"Slower after {500 - round(500 * float(against))} of 500 updates, all within the first {last} "
+            "(n = "
             "4; depends on the seeds). Far away it matters more: with policies three times as far apart this "
             f"estimate ends at a KL of {float(far[1][-1].mean()):.2f}, above the "
             f"{float(far[1][0].mean()):.2f} of the start, and vanilla at {float(far[0][-1].mean()):.2f}."
@@ -174,7 +175,8 @@ def objective_is_a_constant_away_from_minus_the_kl() -> Evidence:
             f"{spread[2.0, False]:.3g} between policies of one bandit"
         ),
         practice=(
-            "The optimum stays the same, since the factor is positive. It matters to who reads one quantity off "
+            "The optimum stays the same, since the factor is positive. It matters to who reads one "
+            "quantity off "
             rf"the other: a loss of 0.01 in the objective is {0.01 / BETAS[0]:g} nats of KL at $\beta$ = "
             rf"{BETAS[0]:g} and {0.01 / 0.001:g} nats at the $\beta$ = 0.001 of section 5.1."
         ),
@@ -284,9 +286,9 @@ def converged_kl_against_the_sample_size() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            rf"Means of {BANDITS} bandits at $\beta$ = 1, 2 and 3, one seed. The plateau begins at n = 16, not "
-            rf"always at 4: with n = 4, 16 and 64 its level is {levels[1.0]} at $\beta$ = 1, but {levels[3.0]} at "
-            r"$\beta$ = 3."
+            rf"Means of {BANDITS} bandits at $\beta$ = 1, 2 and 3, one seed. The plateau begins at n = 16, "
+            rf"not always at 4: with n = 4, 16 and 64 its level is {levels[1.0]} at $\beta$ = 1, but "
+            rf"{levels[3.0]} at $\beta$ = 3."
         ),
     )
 
@@ -299,7 +301,7 @@ def reduced_converges_to_another_optimum() -> Evidence:
         ends = found[beta] = [converged("variance-reduced (incorrect)", beta, n) for n in SIZES]
         errors.append(lower(ends[-1]["other"], ends[-1]["wanted"]))
         errors.append(degree(float(ends[2]["wanted"].mean() / ends[1]["wanted"].mean()) - 1))
-        if beta > 1:  # at 1 the runs have not ended, and the bandits differ too much for three standard errors
+        if beta > 1:  # at 1 the runs have not ended, and differ too much for three standard errors
             errors += [lower(b["other"], a["other"]) for a, b in itertools.pairwise(ends)]
     problem = arms(10, 6)
     start, ref_logp = problem._replace(logits=problem.ref_logits), _reference(problem)
@@ -315,7 +317,7 @@ def reduced_converges_to_another_optimum() -> Evidence:
         worst(errors),
         note=(
             r"KL to $\pi_{rev}^*$ and to $\pi^*$ with n = 4, 16 and 64 (means, one seed): "
-            rf"{levels[1.0, 'other']} and {levels[1.0, 'wanted']} at $\beta$ = 1, where {HORIZON} updates are not "
-            rf"quite enough; {levels[3.0, 'other']} and {levels[3.0, 'wanted']} at $\beta$ = 3."
+            rf"{levels[1.0, 'other']} and {levels[1.0, 'wanted']} at $\beta$ = 1, where {HORIZON} updates "
+            rf"are not quite enough; {levels[3.0, 'other']} and {levels[3.0, 'wanted']} at $\beta$ = 3."
         ),
     )

@@ -74,8 +74,8 @@ def reduced_value_is_unbiased() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            "A sampler that is truncated loses mass of the reference, and the mean is then too low: at policy "
-            f"(1, 0), reference (1/2, 1/2) the KL is {kl:.3f} and the estimate always {found:.3f}."
+            "A sampler that is truncated loses mass of the reference, and the mean is then too low: at "
+            f"policy (1, 0), reference (1/2, 1/2) the KL is {kl:.3f} and the estimate always {found:.3f}."
         ),
     )
 
@@ -119,8 +119,8 @@ def _reduction(problem: Problem) -> tuple[float, float]:
 def _safe_ratio() -> float:
     """The root u > 1 of 2 log u = u - 1: with no ratio pi_ref/pi above it, every outcome lowers the variance.
 
-    Of 2 (KL + forward KL) - chi-square, an outcome with pi_ref/pi = u has the share pi (u - 1)(2 log u - u + 1),
-    up to a multiple of pi_ref - pi, which sums to zero.
+    Of 2 (KL + forward KL) - chi-square, an outcome with pi_ref/pi = u has the share
+    pi (u - 1)(2 log u - u + 1), up to a multiple of pi_ref - pi, which sums to zero.
     """
     low, high = 2.0, 10.0
     for _ in range(100):

@@ -76,9 +76,7 @@ def third_step_of_appendix_a() -> Evidence:
         ),
         practice=(
             "None for the result: steps (b) and (d) and eq (3) are right. Code written from step (c) alone "
-            "would "
-            f"push the policy away from the reference, {-wrong / right:.0f} times the right gradient with "
-            "the opposite sign."
+            f"would have {wrong / right:.0f} times the right gradient, away from the reference."
         ),
     )
 
@@ -158,7 +156,7 @@ def mean_squared_error_is_a_mean() -> Evidence:
         for name in ("k1", "k2", "k3"):
             error = (values(name, problem) - kl) ** 2
             total = (float(mean(t.p, values(name, problem))) - kl) ** 2 + variance(t.p, values(name, problem))
-            printed.append(apart(error, total))
+            printed.append(apart(error / total, 1.0))
             inside.append(apart(mean(t.p, error), total))
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     single = (values("k1", small) - exact(reverse_kl, small)[0]) ** 2
@@ -166,7 +164,7 @@ def mean_squared_error_is_a_mean() -> Evidence:
     return Evidence(
         worst(printed),
         inside=worst(inside),
-        unit="difference",
+        unit="relative difference",
         condition="the formula is for one repeat, and the mean over the 100 repeats is taken afterwards",
         given="stated in section 2.1: 100 simulations are averaged for an estimate of the error",
         counterexample=(

@@ -75,7 +75,7 @@ def the_kl_from_samples_of_another_policy() -> Evidence:
         inside=worst(inside),
         unit="share of cases",
         condition=r"the samples carry no weight $\pi/\mu$",
-        given="implied by section 2.1: the estimates are defined there without weights, for a sample of the policy",
+        given="implied by section 2.1: its estimates carry no weights and take a sample of the policy",
         counterexample=(
             rf"in {right} of {len(several)} off-policy worlds the mean of $(\pi/\mu) \log(\pi/\pref)$ "
             r"under $\mu$ "
@@ -120,7 +120,7 @@ def the_squared_estimate_is_the_case_on_policy() -> Evidence:
         errors.append(differs(average(in_loss("k2", problem), problem), kl_gradient(problem)))
     return Evidence(
         worst(errors),
-        note=r"Half of it, with $\pi$ held fixed where it samples. Off-policy it has not the gradient of the KL.",
+        note=r"Half of it, with $\pi$ held fixed where it samples. Off-policy its gradient is another one.",
     )
 
 

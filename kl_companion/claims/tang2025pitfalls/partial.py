@@ -190,11 +190,11 @@ def full_gradient_minimizes_the_sequence_kl_faster() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            "At one step size the expected token-level step lowers KL_seq "
+            "At one step size the token-level step lowers KL_seq "
             f"{', '.join(f'{float(r.mean()):.2f}' for r in rates)} times as fast on average, on trees whose "
             f"log-ratios per token reach {', '.join(f'{2 * c:g}' for c in scales)}; at one length of step "
             f"{', '.join(f'{c:.2f}' for c in cosines)}. In {int((every > 1).sum())} of {len(every)} single "
-            "trees it is the faster one at one step size."
+            "trees it is faster at one step size."
         ),
     )
 

@@ -207,8 +207,8 @@ def leave_one_out_reduces_the_variance() -> Evidence:
             draw_statistics("k1", problem, placement="reward", baseline=b) for b in (None, "leave_one_out")
         )
         for n, pairs in found.items():
-            before, after = (float(x.at(n).gradient_variance) for x in (plain, left))
-            pairs.append((1 - after / before, leave_one_out_gain(problem, n) / n / before))
+            without, with_it = (float(x.at(n).gradient_variance) for x in (plain, left))
+            pairs.append((1 - with_it / without, leave_one_out_gain(problem, n) / n / without))
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     every = [pair for pairs in found.values() for pair in pairs]
     lost = {n: sum(drop < 0 for drop, _ in pairs) for n, pairs in found.items()}
@@ -352,7 +352,7 @@ def rho_of_appendix_d_is_a_log_already() -> Evidence:
             f"{max(undefined):.2f} hold a token of negative log-ratio, whose logarithm does not exist"
         ),
         practice=(
-            "None: code with a double logarithm stops with NaN at the first such token, and every step of "
+            "None: code with a double logarithm fails at the first such token, and every step of "
             "the derivation is right with the ratio."
         ),
     )

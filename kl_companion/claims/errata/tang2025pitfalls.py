@@ -177,7 +177,8 @@ TANG = (
         rows=("TM-3-lambda-grad",),
         consequence="slip",
         printed=(
-            r"Section 3, after the estimate with a factor: $\E[\nabla KL_\lambda] = \lambda \KL{\pref}{\pi}$."
+            r"Section 3, after the estimate with a factor: $\E[\nabla \mathrm{KL}_\lambda] = \lambda "
+            r"\KL{\pref}{\pi}$."
         ),
         why=(
             "The left side is a vector of derivatives, the right side a number. The log-ratio contributes "
@@ -242,7 +243,7 @@ TANG = (
         consequence="slip",
         printed=(
             "Appendix C, accuracy of a gradient: the root mean squared error is described as an average "
-            r"over parameters, beside the formula $\sqrt{\sum_i(\hat g_i - \nabla_i KL)^2}$."
+            r"over parameters, beside the formula $\sqrt{\sum_i(\hat g_i - \nabla_i \mathrm{KL})^2}$."
         ),
         why=(
             "The formula sums over the parameters and does not divide by their number: the words give a "

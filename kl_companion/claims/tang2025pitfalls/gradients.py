@@ -159,7 +159,10 @@ def factor_scales_the_gradient_of_the_other_kl() -> Evidence:
         worst(corrected),
         unit="relative difference",
         agrees_with="TM-eq3",
-        correction=r"A gradient sign is missing: $\E[\nabla KL_\lambda] = \lambda \nabla \KL{\pref}{\pi}$.",
+        correction=(
+            "A gradient sign is missing: "
+            r"$\E[\nabla \mathrm{KL}_\lambda] = \lambda \nabla \KL{\pref}{\pi}$."
+        ),
         counterexample=(
             rf"$\lambda = 1$, policy (3/4, 1/4), reference (1/2, 1/2): the mean gradient is ({parts}), the "
             f"KL {exact(forward_kl, small)[0]:.3f}"
@@ -258,7 +261,7 @@ def the_kl_is_a_near_optimal_baseline() -> Evidence:
         condition=("log-ratio and squared length of the score are uncorrelated, as under a uniform policy"),
         correction=(
             r"With $l = \log(\pi/\pref)$ and the score $s$, the constant of least variance is the KL plus "
-            r"$Cov(l, \|s\|^2) / \E\|s\|^2$; the KL itself can be worse than no baseline."
+            r"$\mathrm{Cov}(l, \|s\|^2) / \E\|s\|^2$; the KL itself can be worse than no baseline."
         ),
         counterexample=(
             f"policy (0.6, 0.3, 0.1), reference (0.2, 0.4, 0.4): variance {none:.3f} without a baseline, "

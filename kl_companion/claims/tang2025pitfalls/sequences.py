@@ -224,7 +224,8 @@ def leave_one_out_reduces_the_variance() -> Evidence:
         ),
         unit="share of cases",
         condition=(
-            r"$(n - 1) KL (2 \E[l \|s\|^2] - KL \E\|s\|^2) \ge \Var(l) \E\|s\|^2 + \|\nabla KL\|^2$, with "
+            r"$(n - 1) d (2 \E[l \|s\|^2] - d \E\|s\|^2) \ge \Var(l) \E\|s\|^2 + \|\nabla d\|^2$, with $d$ "
+            "the KL, "
             r"$l$ the log-ratio and $s$ the score of a whole sequence"
         ),
         correction=(

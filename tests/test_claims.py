@@ -68,6 +68,8 @@ def test_helpers_of_checks():
     assert ledger.violation(-1.0, math.nan) == math.inf
     assert shared.apart(torch.tensor([1.0, math.nan]), 1.0) == math.inf
     assert shared.apart(torch.tensor([1.0, -2.0]), 1.0) == 3.0
+    assert shared.relative(torch.tensor([4.0, 0.0]), torch.tensor([1.0, 0.0])) == 3.0
+    assert shared.relative(torch.zeros(2), torch.zeros(2)) == math.inf
     assert shared.worst([0.0, math.nan]) == math.inf
     assert shared.differs(1.0, 1.0, by=0.5) == 0.5
     assert shared.differs(1.0, 2.0, by=0.5) == 0.0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 
-from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.ledger import JUDGEMENT, Evidence, claim, violation
 from kl_companion.claims.off_policy import (
     average,
     half_square,
@@ -18,6 +16,7 @@ from kl_companion.claims.off_policy import (
     sampled_elsewhere,
     times_score,
 )
+from kl_companion.claims.tang2025pitfalls.partial import prefixes_without_a_say
 from kl_companion.claims.wang2025choosing.rewards import (
     collapses,
     stable,
@@ -42,7 +41,7 @@ from kl_companion.claims.worlds import (
     worlds,
     worst,
 )
-from kl_companion.tabular import Problem, learn, prefix_tree
+from kl_companion.tabular import Problem, learn
 from kl_companion.theory.optima import optimal_policy
 
 
@@ -62,7 +61,7 @@ def _next_token_kl(problem: Problem) -> float:
 
 @claim("SH-objective")
 def exact_divergence_is_a_sum_over_all_sequences() -> Evidence:
-    """The sum has vocab^length terms; samples of the policy give its mean, those of another policy do not."""
+    """Every prefix has a say in it; samples of the policy give its mean, those of another policy do not."""
     errors = []
     for problem in trees():
         kl = exact(reverse_kl, problem)[0]
@@ -73,13 +72,13 @@ def exact_divergence_is_a_sum_over_all_sequences() -> Evidence:
     for problem in sampled_elsewhere():
         elsewhere = mean(terms(problem).p, values("k1", problem))
         errors.append(differs(elsewhere, exact(reverse_kl, problem)[0]))
-    counts = [len(prefix_tree(3, length).sequences) for length in (1, 2, 3, 4)]
-    errors += [apart(float(b), 3.0 * a) for a, b in itertools.pairwise(counts)]
+    errors += [prefixes_without_a_say(problem) for problem in trees()]
     return Evidence(
         worst(errors),
-        condition=(
-            "whole sequences; given a prefix, the KL of the next token is one sum over the vocabulary, "
-            "so that only prefixes need sampling"
+        note=(
+            "Intractable for whole sequences: the value depends on the next-token distribution after every "
+            "prefix. Given a prefix, the KL of the next token is one sum over the vocabulary, so that only "
+            "prefixes need sampling."
         ),
     )
 
@@ -88,10 +87,10 @@ def exact_divergence_is_a_sum_over_all_sequences() -> Evidence:
 def no_study_before_this_one() -> Evidence:
     """A statement about everything that had been published."""
     return Evidence(
-        needs="a search of what was published before, and a judgement of what counts as systematic",
-        correction=(
-            "tang2025pitfalls, which a review names, compares estimates in the loss, on bandits and with "
-            "language models; k_2 and k_3 in the reward are not among them"
+        needs=JUDGEMENT,
+        note=(
+            "Tang and Munos, whom a review names, compare estimates in the loss, on bandits and with "
+            "language models; $k_2$ and $k_3$ in the reward are not among them."
         ),
     )
 
@@ -111,10 +110,11 @@ def practices_without_the_gradient_of_their_objective() -> Evidence:
             errors.append(differs(found, kl_gradient(problem)))
     return Evidence(
         worst(errors),
-        condition=(
-            "these practices: k_1 or k_3 in the loss, k_2 or k_3 in the reward, or any of the three token by "
-            "token in the loss. k_1 in the reward and, on-policy, k_2 of a whole sequence in the loss have "
-            "the gradient of the reverse KL"
+        note=(
+            "Tried: $k_1$ or $k_3$ in the loss, $k_2$ or $k_3$ in the reward, any of the three token by "
+            "token in "
+            "the loss. The gradient is right for $k_1$ in the reward and, on-policy, for $k_2$ of a whole "
+            "sequence in the loss."
         ),
     )
 
@@ -123,10 +123,10 @@ def practices_without_the_gradient_of_their_objective() -> Evidence:
 def the_point_has_been_made_before() -> Evidence:
     """A review's judgement of what is new."""
     return Evidence(
-        needs="a judgement, and the paper's text",
-        correction=(
-            "of estimates in the loss the earlier note says it (TM-eq2, TM-eq3, TM-4.1-biased); that k_3 is "
-            "wrong in the reward as well (SH-K3-both) is in none of its rows here"
+        needs=JUDGEMENT,
+        note=(
+            "Of estimates in the loss the earlier note says it (TM-eq2, TM-eq3, TM-4.1-biased); that $k_3$ "
+            "is wrong in the reward as well (SH-K3-both) is in none of its rows here."
         ),
     )
 
@@ -174,7 +174,7 @@ def the_table_of_configurations() -> Evidence:
             found[f"{name} in the {placement}"] = "unbiased" if error < 1e-9 else "biased"
     return Evidence(
         needs="table 1 of the paper, which abstract and reviews do not give",
-        correction="gradients, enumerated: " + "; ".join(f"{k}: {v}" for k, v in found.items()),
+        note="Gradients, enumerated: " + "; ".join(f"{k}: {v}" for k, v in found.items()) + ".",
     )
 
 
@@ -186,10 +186,10 @@ def _in_reward(name: str, problem: Problem) -> torch.Tensor:
 def findings_confirm_what_is_done_already() -> Evidence:
     """A review's judgement, where the abstract has prevailing practices without the right gradient."""
     return Evidence(
-        needs="a judgement of what is widely done",
-        correction=(
-            "both ways are in use: k_1 in the reward, which is right, and k_3 differentiated in the loss, "
-            "which is not (SH-abstract-discrepancy)"
+        needs=JUDGEMENT,
+        note=(
+            "Both ways are in use: $k_1$ in the reward, which is right, and $k_3$ differentiated in the "
+            "loss, which is not (SH-abstract-discrepancy)."
         ),
     )
 
@@ -212,10 +212,11 @@ def estimators_under_a_clipped_ratio() -> Evidence:
         off.append(float((through - pull).norm() / pull.norm()))
     return Evidence(
         needs="the paper's runs, with each estimator under several clips and under none",
-        correction=(
-            f"on {len(off)} bandits that another policy samples, k_1 in the reward has the KL's gradient; "
-            f"once the sum is clipped as in PPO, the KL's part is off by {min(off):.0%} to {max(off):.0%} of "
-            "it. An estimate in the loss, beside the clipped term, is not touched by the clip"
+        note=(
+            f"On {len(off)} bandits that another policy samples, with $k_1$ in the reward and PPO's clip "
+            "on the "
+            f"sum, the KL's part of the gradient is off by {100 * min(off):.0f} to {100 * max(off):.0f} %. "
+            "An estimate in the loss, beside the clipped term, is not touched by the clip."
         ),
     )
 
@@ -229,9 +230,9 @@ def a_wrong_gradient_can_be_unstable() -> Evidence:
     calm = violation(*(reverse_kl(path[1], ref_logp) - reverse_kl(path[0], ref_logp)).tolist())
     return Evidence(
         max(unstable("k3"), stable("k1"), calm),
-        condition=(
-            f"can: k3 in the reward, {collapses('k3')}; k3 in the loss is biased and ends at the "
-            "reference. On bandits with expected gradients; no language model was trained"
+        note=(
+            f"On bandits with expected gradients: $k_3$ in the reward, {collapses('k3')}. Not every bias "
+            "does it: $k_3$ in the loss is biased and ends at the reference. No language model was trained."
         ),
     )
 
@@ -256,9 +257,9 @@ def right_gradients_perform_better() -> Evidence:
     behind = [a - b for a, b in found if a - b > 1e-6]
     return Evidence(
         needs="the paper's language models and its in- and out-of-domain evaluations",
-        correction=(
-            f"on {len(found)} bandits with beta = 0.5, the optimum that k3 in the loss rests at has less "
-            f"reward at equal KL in {len(behind)}, by {max(behind, default=0.0):.3f} at most"
+        note=(
+            rf"On {len(found)} bandits with $\beta$ = 0.5, the optimum at which $k_3$ in the loss ends has "
+            f"less reward at equal KL in {len(behind)}, by {max(behind, default=0.0):.3f} at most."
         ),
     )
 
@@ -276,8 +277,8 @@ def regularization_stabilizes_off_policy_learning() -> Evidence:
     kept, free = (sum(_second_moment(p, beta) for p in bandits()) / len(bandits()) for beta in (1.0, 0.05))
     return Evidence(
         needs="the paper's off-policy runs with language models",
-        correction=(
-            f"on {len(bandits())} bandits sampled from the reference, the mean squared ratio of the "
-            f"optimum is {kept:.2f} on average at beta = 1 and {free:.2f} at beta = 0.05"
+        note=(
+            f"On {len(bandits())} bandits sampled from the reference, the mean squared ratio of the "
+            rf"optimum is {kept:.2f} on average at $\beta$ = 1 and {free:.2f} at $\beta$ = 0.05."
         ),
     )

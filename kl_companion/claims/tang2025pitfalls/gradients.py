@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.ledger import Evidence, claim, degree, violation
 from kl_companion.claims.worlds import (
-    STRICT,
     apart,
     arms,
     bandits,
@@ -14,8 +13,11 @@ from kl_companion.claims.worlds import (
     differs,
     exact,
     forward_kl,
+    hedge_bandits,
+    hedge_trees,
     less,
     mean,
+    relative,
     reverse_kl,
     terms,
     two_policies,
@@ -24,7 +26,7 @@ from kl_companion.claims.worlds import (
     worlds,
     worst,
 )
-from kl_companion.tabular import Problem, draw_statistics, learn
+from kl_companion.tabular import Problem, learn
 from kl_companion.theory.optima import optimal_policy
 
 
@@ -72,11 +74,17 @@ def differentiated_in_the_parameters_of_the_policy() -> Evidence:
     return Evidence(
         worst(printed),
         worst(corrected),
+        unit="difference",
         agrees_with="TM-eq2",
-        correction="with respect to the parameters of pi",
+        correction=r"The derivative is with respect to the parameters of $\pi$.",
         counterexample=(
             "policy (3/4, 1/4), reference (1/2, 1/2): in the logits of the other policy at hand, the "
             f"reference, the mean is ({found})"
+        ),
+        practice=(
+            "None: the equation beside the words is right. It would matter only to code that trains the "
+            f"reference as well, whose mean gradient is up to {worst(printed):.2g} in the worlds tried, "
+            "not 0."
         ),
     )
 
@@ -94,9 +102,9 @@ def differentiated_vanilla_only_adds_noise() -> Evidence:
             grows.append(variance(t.p, both) > variance(t.p, alone))
     return Evidence(
         worst(errors),
-        condition=(
-            "the noise goes with the score, so that it acts like a constant baseline beta of the reward: "
-            f"with beta 0.1 and 1 it raises the variance in {sum(grows)} of {len(grows)} small worlds"
+        note=(
+            rf"It acts like a constant baseline $\beta$ of the reward: with $\beta$ = 0.1 and 1 it raises "
+            f"the variance in {sum(grows)} of {len(grows)} cases."
         ),
     )
 
@@ -142,18 +150,26 @@ def factor_scales_the_gradient_of_the_other_kl() -> Evidence:
         kl, gradient = exact(forward_kl, problem)
         for lam in LAMBDAS:
             found = field(f"k_lambda({lam:g})", problem)
-            printed.append(apart(found, lam * kl))
+            printed.append(relative(torch.full_like(found, lam * kl), found))
             corrected.append(apart(found, lam * gradient))
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     parts = ", ".join(f"{x:.3f}" for x in field("k_lambda(1)", small).flatten().tolist())
     return Evidence(
         worst(printed),
         worst(corrected),
+        unit="relative difference",
         agrees_with="TM-eq3",
-        correction="a gradient sign is missing: lambda times the gradient of KL(pi_ref, pi)",
+        correction=(
+            "A gradient sign is missing: "
+            r"$\E[\nabla \mathrm{KL}_\lambda] = \lambda \nabla \KL{\pref}{\pi}$."
+        ),
         counterexample=(
-            f"lambda 1, policy (3/4, 1/4), reference (1/2, 1/2): the mean gradient is ({parts}), the KL "
-            f"{exact(forward_kl, small)[0]:.3f}"
+            rf"$\lambda = 1$, policy (3/4, 1/4), reference (1/2, 1/2): the mean gradient is ({parts}), the "
+            f"KL {exact(forward_kl, small)[0]:.3f}"
+        ),
+        practice=(
+            "None: a number cannot be used as a gradient, and eq (3), which has the sign, is the case "
+            r"$\lambda = 1$."
         ),
     )
 
@@ -218,11 +234,11 @@ def _formula_error(problem: Problem) -> float:
     return apart(_best_baseline(problem), kl + covariance / size)
 
 
-def _excess(problem: Problem) -> float:
-    """By how much the variance with the KL as baseline exceeds the least one, over what no baseline has."""
+def _with_baselines(problem: Problem) -> tuple[float, float, float]:
+    """Variance with the best constant, with the KL and without a baseline."""
     p, kl = terms(problem).p, exact(reverse_kl, problem)[0]
     least, at_kl, none = (variance(p, vanilla(problem, v)) for v in (_best_baseline(problem), kl, 0.0))
-    return (at_kl - least) / max(none, 1e-300)
+    return least, at_kl, none
 
 
 @claim("TM-3-near-optimal")
@@ -231,21 +247,31 @@ def the_kl_is_a_near_optimal_baseline() -> Evidence:
     even = [
         two_policies([1 / v] * v, torch.arange(1.0, v + 1).div(v * (v + 1) / 2).tolist()) for v in (2, 3, 6)
     ]
-    small = two_policies((0.9, 0.1), (0.5, 0.5))
-    p, kl = terms(small).p, exact(reverse_kl, small)[0]
-    none, at_kl, least = (variance(p, vanilla(small, v)) for v in (0.0, kl, _best_baseline(small)))
-    drawn = [_excess(arms()._replace(logits=a, ref_logits=b)) for a, b in _rows(arms(10))]
+    small = two_policies((0.6, 0.3, 0.1), (0.2, 0.4, 0.4))
+    least, at_kl, none = _with_baselines(small)
+    found = [_with_baselines(q) for q in (*hedge_bandits(), *hedge_trees())]
+    beyond = sum(degree(kl / max(best, 1e-300) - 1) > 0 for best, kl, _ in found)
+    drawn = [_with_baselines(arms()._replace(logits=a, ref_logits=b)) for a, b in _rows(arms(20))]
+    excess = [kl / best - 1 for best, kl, _ in drawn]
+    uniform = [abs(kl - best) / other for best, kl, other in map(_with_baselines, even)]
     return Evidence(
-        violation(*(_excess(q) - 0.05 for q in (*worlds(), small))),
-        inside=worst([*(abs(_excess(q)) for q in even), *(_formula_error(q) for q in worlds())]),
-        condition=(
-            "log-ratio and squared length of the score are uncorrelated, as under a uniform policy; in "
-            "bandits of appendix C the excess over the least variance is "
-            f"{100 * sum(drawn) / len(drawn):.1f} percent of the variance on average"
+        beyond / len(found),
+        inside=worst([*uniform, *(_formula_error(q) for q in worlds())]),
+        unit="share of cases",
+        condition=("log-ratio and squared length of the score are uncorrelated, as under a uniform policy"),
+        correction=(
+            r"With $l = \log(\pi/\pref)$ and the score $s$, the constant of least variance is the KL plus "
+            r"$\mathrm{Cov}(l, \|s\|^2) / \E\|s\|^2$; the KL itself can be worse than no baseline."
         ),
         counterexample=(
-            f"policy (0.9, 0.1), reference (1/2, 1/2): variance {none:.3f} without a baseline, "
+            f"policy (0.6, 0.3, 0.1), reference (0.2, 0.4, 0.4): variance {none:.3f} without a baseline, "
             f"{at_kl:.3f} with the KL, {least:.3f} with the best constant"
+        ),
+        practice=(
+            "In bandits of appendix C the variance with the KL is above the least one by "
+            f"{100 * sum(excess) / len(excess):.0f} % on average and {100 * max(excess):.0f} % at most. In "
+            f"{beyond} of the {len(found)} worlds of the fixed list it is more than 10 % above; in "
+            f"{sum(kl > other for _, kl, other in found)} it is above that without a baseline."
         ),
     )
 
@@ -284,84 +310,3 @@ def leave_one_out_gain(problem: Problem, n: int) -> float:
     both, size = float(mean(t.p, ratio * square)), float(mean(t.p, square))
     spread = variance(t.p, ratio)
     return kl * (2 * both - kl * size) - (spread * size + float(gradient.square().sum())) / (n - 1)
-
-
-@claim("TM-fig2-LOO")
-def leave_one_out_has_marginally_smaller_variance() -> Evidence:
-    """On average over bandits of appendix C it loses for few samples and wins a little for many."""
-    sizes = torch.arange(2, 1025)
-    plain, left = (
-        torch.as_tensor(
-            draw_statistics("k1", arms(), placement="reward", baseline=b).at(sizes).gradient_variance
-        ).mean(0)
-        for b in (None, "leave_one_out")
-    )
-    share = left / plain
-    first = int((share >= 1).sum())  # the share falls with n
-    return Evidence(
-        violation(float(share.max()) - 1),
-        inside=violation(
-            float(share[first:].max()) - 1, 0.75 - float(share.min()), float((share[1:] - share[:-1]).max())
-        ),
-        condition=(
-            f"n >= {int(sizes[first])} on average over bandits of appendix C, down to "
-            f"{float(share[-1]):.2f} times the variance at n = {int(sizes[-1])}; in general n > 1 + "
-            "(Var(l) E|s|^2 + |grad KL|^2) / (KL (2 E[l|s|^2] - KL E|s|^2)), with l the log-ratio and s "
-            "the score"
-        ),
-        counterexample=(
-            f"appendix C's own n = 4: {float(share[2]):.2f} times the variance of vanilla on average, and "
-            f"{float(share[0]):.2f} times at n = 2"
-        ),
-    )
-
-
-@claim("TM-fig2")
-def errors_of_the_gradients_against_the_sample_size() -> Evidence:
-    """The error of vanilla falls like one over root n; the incorrect ones level off at their bias."""
-    sizes = 2 ** torch.arange(11)
-    found = {
-        (name, placement): draw_statistics(name, arms(), placement=placement).at(sizes)  # type: ignore[arg-type]
-        for name, placement in (("k1", "reward"), ("k1", "loss"), ("k3", "loss"))
-    }
-    rmse = {key: torch.as_tensor(m.gradient_rmse).mean(0) for key, m in found.items()}
-    right = rmse["k1", "reward"]
-    errors = [apart(right * sizes.double().sqrt(), right[0])]
-    for key in (("k1", "loss"), ("k3", "loss")):
-        floor = float(torch.as_tensor(found[key].gradient_bias).mean(0)[-1])
-        errors += [less(float(right[-1]), floor), less(floor, float(rmse[key][-1]), by=0.0)]
-        errors.append(less(float(rmse[key][-1]), 1.25 * floor))
-    return Evidence(worst(errors))
-
-
-@claim("TM-eq5")
-def analytic_gradient_is_exact_and_of_less_variance() -> Evidence:
-    """The sum over all outcomes is the gradient; a sample varies unless all outcomes say the same."""
-    inside = []
-    for problem in worlds():
-        t, (_, gradient) = terms(problem), exact(reverse_kl, problem)
-        inside += [apart(mean(t.p, vanilla(problem)), gradient), less(0.0, variance(t.p, vanilla(problem)))]
-    equal = two_policies((0.75, 0.25), (0.75, 0.25))
-    other = two_policies((0.75, 0.25), (1 - _second_root(), _second_root()))
-    spread = [variance(terms(p).p, vanilla(p)) for p in (equal, other)]
-    return Evidence(
-        max(worst(inside), *(less(0.0, v, by=STRICT) for v in spread)),
-        inside=worst(inside),
-        condition=(
-            "log-ratio times score is not the same for every outcome; where it is, both variances are 0"
-        ),
-        counterexample=(
-            f"policy and reference (3/4, 1/4): both variances are {spread[0]:.3g}; with two arms also at "
-            f"another reference, here ({1 - _second_root():.4f}, {_second_root():.4f}): {spread[1]:.3g}"
-        ),
-    )
-
-
-def _second_root(p: float = 0.25) -> float:
-    """The other q at which (1 - p) log(p/q) + p log((1 - p)/(1 - q)) = 0: both arms give one gradient."""
-    low, high = 1 - p, 1 - 1e-12
-    for _ in range(200):
-        q = torch.tensor((low + high) / 2, dtype=torch.float64)
-        above = (1 - p) * torch.log(p / q) + p * torch.log((1 - p) / (1 - q)) > 0
-        low, high = (low, float(q)) if above else (float(q), high)
-    return low

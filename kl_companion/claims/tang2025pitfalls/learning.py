@@ -7,12 +7,13 @@ source does not give, are swept. "Converged" is the last policy after `HORIZON` 
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cache
 from typing import Any
 
 import torch
 
-from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.ledger import DEGREE, Evidence, claim, degree, violation
 from kl_companion.claims.worlds import (
     apart,
     arms,
@@ -77,7 +78,7 @@ def minimizing_the_kl_by_samples() -> Evidence:
 
 @claim("TM-fig3-slower", how="simulation")
 def reduced_lowers_the_kl_more_slowly() -> Evidence:
-    """In expectation it is slower in the first updates only; with few samples also far from the reference."""
+    """Slower in the first updates only; far away it does not even lower the KL with few samples."""
     two = ("vanilla", "variance-reduced (incorrect)")
     expected, here, far = (
         [kl_path(w, n=None) for w in two],
@@ -86,23 +87,35 @@ def reduced_lowers_the_kl_more_slowly() -> Evidence:
     )
     slow = int((expected[1].mean(-1) > expected[0].mean(-1))[1:].double().cumprod(0).sum())
     later = (100, 250, 500)
+    against = (here[1].mean(-1) < here[0].mean(-1))[1:].double().mean()
+    last = int((here[1].mean(-1) >= here[0].mean(-1)).nonzero().max())
+    certain = [lower(here[1][i], here[0][i]) for i in later]  # by three standard errors
+    certain.append(lower(far[0][-1], far[1][-1]))
     return Evidence(
-        worst(lower(here[0][i], here[1][i]) for i in later),
+        float(against) if worst(certain) == 0 else math.inf,
+        unit="share of cases",
         inside=worst(
-            [
-                *(lower(far[0][i], far[1][i]) for i in later),
-                *(lower(expected[0][i], expected[1][i]) for i in (1, 5, 10)),
-            ]
+            e
+            for i, j in itertools.pairwise((0, 1, 5, 10))
+            for e in (lower(expected[0][j], expected[1][j]), lower(expected[1][j], expected[1][i]))
         ),
-        condition=(
-            f"in the first {slow} updates (expected gradients, appendix C's policies), or with n = 4 and "
-            f"policies three times as far apart, where it ends at {float(far[1][-1].mean()):.2f} against "
-            f"{float(far[0][-1].mean()):.2f}"
+        condition=f"it is early in the run: in the first {slow} updates, with expected gradients",
+        correction=(
+            "With the policies of appendix C the differentiated variance-reduced estimate is slower in the "
+            "first updates and then faster than vanilla, with n = 4 and with expected gradients."
         ),
         counterexample=(
             f"appendix C, n = 4: after {later[0]} updates the KL is {float(here[1][100].mean()):.4f} "
             f"against {float(here[0][100].mean()):.4f} for vanilla, after 500 "
-            f"{float(here[1][-1].mean()):.4f} against {float(here[0][-1].mean()):.4f}"
+            f"{float(here[1][-1].mean()):.4f} against {float(here[0][-1].mean()):.4f} (means of "
+            f"{here[0].shape[1]} bandits, one seed each)"
+        ),
+        practice=(
+            f"Slower after {500 - round(500 * float(against))} of 500 updates, all within the first {last} "
+            "(n = "
+            "4; depends on the seeds). Far away it matters more: with policies three times as far apart this "
+            f"estimate ends at a KL of {float(far[1][-1].mean()):.2f}, above the "
+            f"{float(far[1][0].mean()):.2f} of the start, and vanilla at {float(far[0][-1].mean()):.2f}."
         ),
     )
 
@@ -153,11 +166,19 @@ def objective_is_a_constant_away_from_minus_the_kl() -> Evidence:
         worst(spread[b, False] for b in BETAS),
         worst(spread[b, True] for b in BETAS),
         inside=spread[1.0, False],
-        condition="beta = 1; for other beta the constant is between the objective and -beta KL(pi, pi*)",
-        correction="a constant away from -beta KL(pi, pi*)",
+        unit="difference",
+        agrees_with="TM-3.1-objective",
+        condition=r"$\beta = 1$",
+        correction=r"The objective is a constant away from $-\beta \KL{\pi}{\pi^*}$.",
         counterexample=(
-            f"at beta = 2 the sum of objective and KL differs by {spread[2.0, False]:.3g} between "
-            "policies of one bandit"
+            rf"at $\beta = 2$ the sum of objective and $\KL{{\pi}}{{\pi^*}}$ differs by "
+            f"{spread[2.0, False]:.3g} between policies of one bandit"
+        ),
+        practice=(
+            "The optimum stays the same, since the factor is positive. It matters to who reads one "
+            "quantity off "
+            rf"the other: a loss of 0.01 in the objective is {0.01 / BETAS[0]:g} nats of KL at $\beta$ = "
+            rf"{BETAS[0]:g} and {0.01 / 0.001:g} nats at the $\beta$ = 0.001 of section 5.1."
         ),
     )
 
@@ -220,12 +241,13 @@ def _does_not_improve(beta: float, n: int) -> float:
 @claim("TM-fig4", how="simulation")
 def regularized_reward_by_samples() -> Evidence:
     """Vanilla improves, to a level that falls with n; the incorrect ones do or do not, with beta."""
-    inside = [_does_not_improve(beta, 16) for beta in (1.0, 1.5)]
+    stays, tried = (1.0, 1.5), (0.3, 1.0, 1.5, 3.0)
+    improves = sum(_does_not_improve(beta, 16) > 0 for beta in tried)
+    inside = [_does_not_improve(beta, 16) for beta in stays]
     for beta in (1.0, 3.0):
         ends = [converged("vanilla", beta, n) for n in SIZES]
         inside += [lower(end["wanted"], end["start"]) for end in ends]
         inside += [lower(b["wanted"], a["wanted"]) for a, b in itertools.pairwise(ends)]
-    printed = worst(_does_not_improve(beta, 16) for beta in (0.3, 3.0))
     grid = torch.arange(2, 40) / 10
     worse = [b for b in grid.tolist() if normalized_limit(b) > 1]
     share = {
@@ -234,15 +256,17 @@ def regularized_reward_by_samples() -> Evidence:
         for x in (converged("variance-reduced (incorrect)", beta, 16),)
     }
     return Evidence(
-        max(printed, worst(inside)),
+        max(improves / len(tried), worst(inside)),
         inside=worst(inside),
+        unit="share of cases",
         condition=(
-            f"beta between about {min(worse):.1f} and {max(worse):.1f} (the source gives no beta): there "
-            "KL(pi_rev*, pi*) exceeds KL(pi_ref, pi*)"
+            rf"$\beta$ is between about {min(worse):.1f} and {max(worse):.1f}: there "
+            r"$\KL{\pi_{rev}^*}{\pi^*}$ exceeds $\KL{\pref}{\pi^*}$"
         ),
+        given=r"implied by Figure 4: it shows runs with one $\beta$, which the text does not print",
         counterexample=(
-            f"the variance-reduced estimate with n = 16 ends at {share[0.3]:.2f} of the first KL for beta "
-            f"= 0.3, at {share[3.0]:.2f} for beta = 3"
+            f"the variance-reduced estimate with n = 16 ends at {share[0.3]:.2f} of the first KL for "
+            rf"$\beta$ = 0.3, at {share[3.0]:.2f} for $\beta$ = 3 (means of {BANDITS} bandits, one seed)"
         ),
     )
 
@@ -250,36 +274,50 @@ def regularized_reward_by_samples() -> Evidence:
 @claim("TM-fig5", how="simulation")
 def converged_kl_against_the_sample_size() -> Evidence:
     """Vanilla gains from every fourfold n; the variance-reduced estimate levels off, and higher."""
-    errors = []
-    for beta in (1.0, 3.0):
+    errors, levels = [], {}
+    for beta in (1.0, 2.0, 3.0):
         right = [converged("vanilla", beta, n)["wanted"] for n in SIZES]
         wrong = [converged("variance-reduced (incorrect)", beta, n)["wanted"] for n in SIZES]
         errors += [lower(b, a) for a, b in itertools.pairwise(right)]
         errors += [lower(a, b) for a, b in zip(right, wrong, strict=True)]
-        # level: from n = 16 to 64 it moves by less than a tenth, vanilla by more than a third
-        errors.append(less(apart(wrong[2].mean() / wrong[1].mean(), 1.0), 0.1))
-        errors.append(less(float(right[2].mean() / right[1].mean()), 2 / 3))
-    return Evidence(worst(errors), condition="beta = 1 and 3, the mean over bandits of appendix C")
+        errors += [less(float(b.mean() / a.mean()), 1 - DEGREE) for a, b in itertools.pairwise(right)]
+        errors.append(degree(float(wrong[2].mean() / wrong[1].mean()) - 1))  # it has leveled off at n = 16
+        levels[beta] = ", ".join(f"{float(x.mean()):.4f}" for x in wrong)
+    return Evidence(
+        worst(errors),
+        note=(
+            rf"Means of {BANDITS} bandits at $\beta$ = 1, 2 and 3, one seed. The plateau begins at n = 16, "
+            rf"not always at 4: with n = 4, 16 and 64 its level is {levels[1.0]} at $\beta$ = 1, but "
+            rf"{levels[3.0]} at $\beta$ = 3."
+        ),
+    )
 
 
 @claim("TM-fig6", how="simulation")
 def reduced_converges_to_another_optimum() -> Evidence:
-    """The KL to pi_rev* falls with n, that to pi* does not; the exact gradient ends at pi_rev*."""
-    ends = [converged("variance-reduced (incorrect)", 3.0, n) for n in SIZES]
-    errors = [lower(b["other"], a["other"]) for a, b in itertools.pairwise(ends)]
-    errors.append(lower(ends[-1]["other"], ends[-1]["wanted"]))
-    errors.append(less(float(ends[1]["wanted"].mean()) / 2, float(ends[2]["wanted"].mean())))
+    """The KL to pi_rev* falls with n, that to pi* levels off; the exact gradient ends at pi_rev*."""
+    errors, found = [], {}
+    for beta in (1.0, 2.0, 3.0):
+        ends = found[beta] = [converged("variance-reduced (incorrect)", beta, n) for n in SIZES]
+        errors.append(lower(ends[-1]["other"], ends[-1]["wanted"]))
+        errors.append(degree(float(ends[2]["wanted"].mean() / ends[1]["wanted"].mean()) - 1))
+        if beta > 1:  # at 1 the runs have not ended, and differ too much for three standard errors
+            errors += [lower(b["other"], a["other"]) for a, b in itertools.pairwise(ends)]
     problem = arms(10, 6)
     start, ref_logp = problem._replace(logits=problem.ref_logits), _reference(problem)
     end = learn(start, "k3", n=None, steps=2000, record=2000, rewards=True).logp[-1]
     wanted, other = (optimal_policy(problem.rewards, ref_logp, d).logp for d in ("reverse_kl", "forward_kl"))
     errors += [apart(reverse_kl(end, other), 0.0), differs(wanted, other)]
-    short = converged("variance-reduced (incorrect)", 1.0, 64)["other"].mean()
+    levels = {
+        (beta, end): ", ".join(f"{float(e[end].mean()):.2g}" for e in ends)
+        for beta, ends in found.items()
+        for end in ("other", "wanted")
+    }
     return Evidence(
         worst(errors),
-        condition=(
-            f"the runs have converged: at beta = 3 after {HORIZON} updates they have, at beta = 1 the "
-            f"mean KL to pi_rev* is still {float(short):.3f} with n = 64; expected gradients arrive there "
-            "in both cases"
+        note=(
+            r"KL to $\pi_{rev}^*$ and to $\pi^*$ with n = 4, 16 and 64 (means, one seed): "
+            rf"{levels[1.0, 'other']} and {levels[1.0, 'wanted']} at $\beta$ = 1, where {HORIZON} updates "
+            rf"are not quite enough; {levels[3.0, 'other']} and {levels[3.0, 'wanted']} at $\beta$ = 3."
         ),
     )

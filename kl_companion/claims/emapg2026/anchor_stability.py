@@ -337,9 +337,11 @@ def exact_for_another_order() -> Evidence:
         ),
         practice=(
             "none for stability: a run within eq (9) is stable. With step size and coefficient of the "
-            rf"experiments and $\eta = 0.9$, eq (9) allows $\lambda_{{max}}$ up to {nine(0.9, 10) / size:.2f} "
-            f"billion, algorithm 3 with $T = 10$ up to {algorithm(0.9, 10) / size:.2f} billion. The steady lag "
-            "of eq (63) is up to $T$ times too small (EMA-eq61-63)"
+            rf"experiments and $\eta = 0.9$, eq (9) allows $\lambda_{{max}}$ up to "
+            f"{nine(0.9, 10) / size:.2f} billion, algorithm 3 with $T = 10$ up to "
+            f"{algorithm(0.9, 10) / size:.2f} billion. The steady lag of eq (63) is up to $T$ times too "
+            f"small "
+            "(EMA-eq61-63)"
         ),
         unit="share of cases",
     )

@@ -44,7 +44,7 @@ from kl_companion.claims.worlds import (
     variance,
     worst,
 )
-from kl_companion.tabular import Problem, bandit
+from kl_companion.tabular import Problem
 
 
 def _functions(vocab: int) -> list[Estimate]:

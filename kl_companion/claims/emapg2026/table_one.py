@@ -6,6 +6,7 @@ world of one token, because the table speaks of one token at a given prefix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
@@ -142,6 +143,12 @@ TABLE: dict[str, Row] = {
         partial(with_head, forward=True), "forward", "forward", True, "forward", True, "k", True
     ),
 }
+
+
+def off_by(found: torch.Tensor, right: torch.Tensor) -> float:
+    """Relative difference: the norm of the difference over that of the right one; NaN becomes infinite."""
+    share = float((found - right).norm() / right.norm())
+    return math.inf if math.isnan(share) else share
 
 
 @cache

@@ -105,7 +105,7 @@ def coefficient_of_the_kl() -> Evidence:
         worst(corrected),
         agrees_with="EMA-alg3+step",
         correction=(
-            r"$\theta \leftarrow \theta + \alpha(A\nabla\log\pi - \beta\nabla\hat{KL})$, as lines 22 and 23 "
+            r"the step is $\alpha(A\nabla\log\pi - \beta\nabla\hat{KL})$, as lines 22 and 23 "
             "of algorithm 3 and section 4 have it"
         ),
         counterexample=(

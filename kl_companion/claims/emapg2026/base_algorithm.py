@@ -200,6 +200,8 @@ def one_is_averaged_the_other_summed() -> Evidence:
         (printed if lengths.max() > 1 else inside).append(_misfit(problem, beta, beta))
         if lengths.min() == lengths.max():  # a fixed length L: beta L is what it is
             corrected.append(_misfit(problem, beta, beta * float(lengths[0])))
+            averaged = beta * partial(problem) / lengths[0] - field(problem.rewards / lengths, problem)
+            corrected.append(apart(averaged * lengths[0], beta * partial(problem) - reward_gradient(problem)))
         both = _summed(problem, beta, torch.ones_like(problem.rewards))
         corrected.append(apart(both, beta * partial(problem) - reward_gradient(problem)))
     problem = prefix_tree(2, 2, seed=1)
@@ -209,9 +211,9 @@ def one_is_averaged_the_other_summed() -> Evidence:
         inside=worst(inside),
         condition="every answer has one token",
         correction=(
-            r"both summed, as in lines 16 to 22 of algorithm 3, or both averaged over the $L$ tokens, has "
-            r"the coefficient $\beta$. With $J$ averaged and $\hat{KL}$ summed it is $\beta L$ at a fixed "
-            r"length"
+            r"both summed, as in lines 16 to 22 of algorithm 3 (or both averaged, at a fixed length $L$), "
+            r"has the coefficient $\beta$. With $J$ averaged and $\hat{KL}$ summed it is $\beta L$ at a "
+            r"fixed length"
         ),
         counterexample=(
             rf"answers of two tokens, $\beta$ = {beta}: the gradient of $-J + \beta\hat{{KL}}$ differs by "

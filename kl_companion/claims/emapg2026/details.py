@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from kl_companion.claims.emapg2026.splits import FORWARD, REVERSE, Split, bias, weights
+from kl_companion.claims.emapg2026.splits import (
+    FORWARD,
+    REVERSE,
+    Split,
+    bias,
+    of_the_reference,
+    of_the_sampler,
+    weights,
+)
 from kl_companion.claims.emapg2026.table_one import score_ratio
-from kl_companion.claims.emapg2026.top_k import of_the_reference, of_the_sampler
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import sampled_elsewhere
 from kl_companion.claims.worlds import bandits, exact, forward_kl, reverse_kl, two_policies, worst

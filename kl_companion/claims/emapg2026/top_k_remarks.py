@@ -16,7 +16,7 @@ from kl_companion.claims.emapg2026.splits import (
 )
 from kl_companion.claims.emapg2026.synthetic_task import HEADS, Task, forms, tasks
 from kl_companion.claims.emapg2026.table_one import SEEN, STEP, k4, k5, moments, with_head
-from kl_companion.claims.emapg2026.top_k import compared, noisier
+from kl_companion.claims.emapg2026.top_k import compared, less_noise_than_sampling
 from kl_companion.claims.ledger import Evidence, claim, violation
 from kl_companion.claims.off_policy import sampled_elsewhere, three_policies
 from kl_companion.claims.worlds import (
@@ -59,9 +59,10 @@ def a_dense_signal() -> Evidence:
                 dense.append(apart(_read(problem, k, forward=forward), k + (~chosen).long()))
         whole = moments(partial(with_head, k=len(p), forward=True), problem)[1]
         dense.append(apart(whole, exact(_cross_entropy, problem)[1]))
-    found = noisier(compared(gradients_only=True))
+    found = less_noise_than_sampling()  # of values too; here it is the gradients alone
+    noisier = compared(gradients_only=True).share
     return found._replace(
-        printed=max(worst(dense), found.printed), corrected=max(worst(dense), found.corrected or 0.0)
+        printed=max(worst(dense), noisier), corrected=max(worst(dense), found.corrected or 0.0)
     )
 
 

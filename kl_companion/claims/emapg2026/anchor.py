@@ -120,9 +120,8 @@ def no_further_set_of_weights() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            "in comparison with a run that stores its reference. Beside adapters the fixed reference is the "
-            "base model and costs nothing, and the anchor is one adapter more. The anchor needs the "
-            r"precision of the policy: a weight of 0.02 in bfloat16 with $\eta = 0.9$ first moves when the "
-            f"policy is {_stuck(0.9):.1e} away"
+            "beside a reference that is stored; with adapters the fixed reference costs nothing and the "
+            "anchor is one adapter more. The anchor needs the policy's precision: a weight of 0.02 in "
+            rf"bfloat16 with $\eta = 0.9$ first moves when the policy is {_stuck(0.9):.1e} away"
         ),
     )

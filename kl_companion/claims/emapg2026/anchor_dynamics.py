@@ -312,7 +312,7 @@ def what_raises_the_steady_kl() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            "modes without gradient or curvature have no KL. Eq (9) bounds what raising beta can do: with "
+            "for modes with gradient and curvature. Eq (9) bounds what raising beta can do: with "
             "eigenvalues 1 and 0.01, the gradient in the flat mode and alpha beta = 0.5, the KL of eta = 0.9 "
             f"at eta = 0.95 takes alpha beta = {strength:.1f}, beyond 1.95"
         ),

@@ -298,9 +298,9 @@ def division_by_the_spread() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            f"a group of equal rewards has 0/0 and is left out or given 0: a share {equal:.2f} of the groups "
-            "for two answers, policy (0.9, 0.1), N = 2. At N = 2 the rest follows the win rate against "
-            "itself, where it has no weight how much better a reward is"
+            f"a group of equal rewards has 0/0 and is left out or given 0 (a share {equal:.2f} of the groups "
+            "for two answers, policy (0.9, 0.1), N = 2). At N = 2 the rest follows the win rate against "
+            "itself: how much better a reward is has no weight"
         ),
     )
 

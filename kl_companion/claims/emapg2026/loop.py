@@ -169,9 +169,9 @@ def the_whole_loop() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            "nothing clipped, exact KL. The first of the steps has the gradient of E[R]; a later one weighs "
-            "token n and not the tokens before it, as PPO does. Two binary tokens, R = 1 for (0, 1), pi_old "
-            f"even, pi (0.8, 0.2) first and after a 0: {found:.4f} in place of {true:.4f} on the first logit"
+            "the first of the steps has the gradient of E[R]; later ones weigh token n and not the tokens "
+            "before it. Two binary tokens, R = 1 for (0, 1), pi_old even, pi (0.8, 0.2) first and after a 0: "
+            f"{found:.4f} in place of {true:.4f} on the first logit"
         ),
     )
 

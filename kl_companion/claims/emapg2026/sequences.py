@@ -156,9 +156,8 @@ def token_level_gradient() -> Evidence:
         worst(errors),
         note=(
             "no function of the parameters has this gradient: on small trees its Jacobian is asymmetric by "
-            f"up to {max(found):.3f}. With two binary tokens, an even reference and a policy (0.6, 0.4), "
-            f"then (1/2, 1/2) or (0.95, 0.05), the first logit gets {token:.4f}, and {sequence:.4f} from the "
-            "gradient of the sequence KL"
+            f"up to {max(found):.3f}. Two binary tokens, even reference, policy (0.6, 0.4), then (1/2, 1/2) "
+            f"or (0.95, 0.05): the first logit gets {token:.4f}, from the sequence KL {sequence:.4f}"
         ),
     )
 

@@ -99,20 +99,18 @@ def explained() -> Explained:
             "the forward form"
         ),
         correction=(
-            r"the expected gradient is $\nabla\KL{\pi}{\pref} + \nabla\pi(S)$ in the reverse and "
-            r"$\nabla\KL{\pref}{\pi} - \nabla\pi(S)$ in the forward form. Unbiased for every $S$: $\pi\,$K3 "
-            r"summed over $S$ and K3++ outside; the printed sum with the rest of appendix H.3, "
-            r"$r\log(\pi/\pref)$; the printed sum with a detached log-ratio, and K4"
+            r"the expected gradient is $\nabla \KL{\pi}{\pref} + \nabla\pi(S)$ in the reverse and "
+            r"$\nabla \KL{\pref}{\pi} - \nabla\pi(S)$ in the forward form. Unbiased for every $S$: $\pi\,$K3 "
+            "summed over $S$ and K3++ outside; the printed sum with the rest of appendix H.3, "
+            r"$r \log(\pi/\pref)$; the printed sum with a detached log-ratio, and K4"
         ),
         practice=(
-            rf"near the anchor $\nabla\pi(S)$ outweighs the KL: with 100 tokens and $k$ = {LIKELIEST} it has "
-            rf"{near:.1f} times the norm of $\nabla$KL where the logits differ by 0.3, and {far:.2f} times "
-            rf"at "
-            "2.5 (medians of 10 seeds). Alone and with a fixed $S$ the published form stops at "
-            rf"$\pi \propto \pref e^{{-1_S}}$ (reverse) and $\pi(S) = \sqrt{{\pref(S)}}$ (forward): from "
-            rf"$\pref(S)$ = {MASS} at {ends[0]:.2f} and {ends[1]:.2f}. It is small where $S$ holds nearly "
-            rf"all "
-            "the mass; values are unbiased"
+            r"near the anchor $\nabla\pi(S)$ outweighs the KL: with 100 tokens and "
+            rf"$k$ = {LIKELIEST} it has {near:.1f} times the norm of $\nabla \mathrm{{KL}}$ where the logits "
+            f"differ by 0.3, and {far:.2f} times at 2.5 (medians of 10 seeds). Alone and with a fixed $S$ "
+            r"training stops at $\pi \propto \pref e^{-1_S}$ (reverse) and $\pi(S) = \sqrt{\pref(S)}$ "
+            rf"(forward): from $\pref(S)$ = {MASS} at {ends[0]:.2f} and {ends[1]:.2f}. It is small where $S$ "
+            "holds nearly all the mass; values are unbiased"
         ),
     )
 

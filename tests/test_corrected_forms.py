@@ -54,6 +54,10 @@ BY_HAND = {
         ]
         for id in SYNTHETIC
     },
+    # every set of tokens of every world: two mutants are enough
+    "EMA-5.3-lowervar": [
+        ("noise", "saved = inside - float(", f"saved = {x} - float(") for x in ("-inside", "2 * inside")
+    ],
     # the form that is right is the one of eq (23), written out beside the printed one
     "EMA-appA-sign": [
         ("REVERSE", "Split(lambda p, q: p.exp() * (p - q), k4)", f"Split(lambda p, q: {x} * (p - q), k4)")

@@ -211,9 +211,9 @@ def one_is_averaged_the_other_summed() -> Evidence:
         inside=worst(inside),
         condition="every answer has one token",
         correction=(
-            r"both summed, as in lines 16 to 22 of algorithm 3 (or both averaged, at a fixed length $L$), "
-            r"has the coefficient $\beta$. With $J$ averaged and $\hat{KL}$ summed it is $\beta L$ at a "
-            r"fixed length"
+            r"with $J$ and $\hat{KL}$ both summed, as in lines 16 to 22 of algorithm 3 (or both averaged, at "
+            r"a fixed length $L$), the coefficient is $\beta$; with $J$ averaged and $\hat{KL}$ summed it is "
+            r"$\beta L$ at a fixed length"
         ),
         counterexample=(
             rf"answers of two tokens, $\beta$ = {beta}: the gradient of $-J + \beta\hat{{KL}}$ differs by "

@@ -76,8 +76,9 @@ def sign_of_the_sequence_estimate() -> Evidence:
         ),
         practice=(
             "none where eqs (10) and (11) are used together. A KL that is logged by eq (10) has the wrong "
-            "sign, and as a term of a loss it would be maximized; added to a reward, with $\\beta$, it is "
-            "right"
+            r"sign, and so has a penalty that subtracts it from a reward; added to the reward, times "
+            r"$\beta$, it "
+            "is right"
         ),
         unit="difference",
     )

@@ -187,9 +187,9 @@ def less_noise_than_sampling() -> Evidence:
         max(found.share, float(n.top_k > n.sampled) / found.cases),
         exact_comparison(),
         correction=(
-            r"the variance is lower exactly if $\E[1_S|x|^2] > |\E[x]|^2 - |\E[1_{S^c}x]|^2$, $x$ a sampled "
-            r"value or gradient, $S^c$ the rest; for the reverse gradient at most $1/(1 - R)$ times as "
-            r"large, $R = |\nabla KL|^2/\E[\ell^2|s|^2] \le p/(1 - p)^2$ with $p = \max\pi$"
+            r"the variance is lower exactly if $\E[1_S|x|^2] > |\E[x]|^2 - |\E[1_{S^c}\,x]|^2$, $x$ a "
+            r"sampled value or gradient, $S^c$ the rest; for the reverse gradient at most $1/(1 - R)$ times "
+            r"as large, $R = |\nabla KL|^2/\E[\ell^2|s|^2] \le p/(1 - p)^2$ with $p = \max\pi$"
         ),
         counterexample=(
             r"$\pi$ = (0.5, 0.5), $\pref$ = (0.51, 0.49), $S$ = {first token}: gradient variance "

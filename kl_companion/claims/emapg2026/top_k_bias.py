@@ -100,9 +100,11 @@ def explained() -> Explained:
         ),
         correction=(
             r"the expected gradient is $\nabla \KL{\pi}{\pref} + \nabla\pi(S)$ in the reverse and "
-            r"$\nabla \KL{\pref}{\pi} - \nabla\pi(S)$ in the forward form. Unbiased for every $S$: $\pi\,$K3 "
-            "summed over $S$ and K3++ outside; the printed sum with the rest of appendix H.3, "
-            r"$r \log(\pi/\pref)$; the printed sum with a detached log-ratio, and K4"
+            r"$\nabla \KL{\pref}{\pi} - \nabla\pi(S)$ in the forward form. Unbiased for every $S$: (reverse) "
+            r"$\pi\,$K3 summed over $S$, K3++ outside; or the printed sum with the rest of appendix H.3, "
+            r"$r \log(\pi/\pref)$, and with a detached log-ratio also with K4; (forward) the printed sum "
+            r"with $\sg(w)\log w$; or $\pref\log(\pref/\pi) + \pi - \pref$ summed, "
+            r"$\sg(w)(\log w + 1/w - 1)$ outside"
         ),
         practice=(
             r"near the anchor $\nabla\pi(S)$ outweighs the KL: with 100 tokens and "

@@ -121,8 +121,7 @@ EMAPG = (
         ),
         charitable=(
             "The section speaks of large vocabularies. In the setting of appendix G the gradient is less "
-            "noisy for every $K$ and every task, and a head that takes many tokens out of the noise always "
-            "has a chance to pay. That the signal is dense is right."
+            "noisy for every $K$ and every task. That the signal is dense is right."
         ),
     ),
     Erratum(

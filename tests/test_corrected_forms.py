@@ -20,6 +20,7 @@ from tests.sabotage import everywhere, forget
 KINDS = {"sign", "factor"}
 # one task and two heads of the synthetic sweep instead of sixteen and seven
 SMALLER = ("EMA-fig4", "EMA-G2-unbiased")
+SYNTHETIC = (*SMALLER, "EMA-G2-critical")
 # rows of which one mutant is enough: they share all but the sets of tokens with EMA-eq25-26 and EMA-eq27
 ONE = (
     *("EMA-abstract-topk", "EMA-alg1", "EMA-alg2", "EMA-5.3-anyset", "EMA-fig2"),
@@ -51,8 +52,12 @@ BY_HAND = {
             ("forms", "'bregman': errors_of(x, top * score, rest * score)", f"'bregman': errors_of(x, {x})")
             for x in ("top * score, -rest * score", "2 * top * score, rest * score")
         ]
-        for id in SMALLER
+        for id in SYNTHETIC
     },
+    # every set of tokens of every world: two mutants are enough
+    "EMA-5.3-lowervar": [
+        ("noise", "saved = inside - float(", f"saved = {x} - float(") for x in ("-inside", "2 * inside")
+    ],
     # the form that is right is the one of eq (23), written out beside the printed one
     "EMA-appA-sign": [
         ("REVERSE", "Split(lambda p, q: p.exp() * (p - q), k4)", f"Split(lambda p, q: {x} * (p - q), k4)")

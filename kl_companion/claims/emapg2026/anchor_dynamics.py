@@ -45,7 +45,7 @@ def recursion_of_the_lag() -> Evidence:
             ]
             errors.append(apart_by_size(found, operator @ lag + alpha * gradient))
             theta, anchor = new, behind
-    return Evidence(worst(errors), condition="the anchor moves with the old policy, at every step")
+    return Evidence(worst(errors), note="the anchor moves with the old policy, at every step")
 
 
 def _powers(x: Ground, k: int) -> list[torch.Tensor]:
@@ -214,10 +214,10 @@ def lag_that_the_walk_settles_at() -> Evidence:
     before, after = _cycle_lag(10)
     return Evidence(
         worst(errors),
-        condition=(
-            "eqs (2) to (6), with g held fixed for good. Algorithm 3 averages every T_ema iterations: with "
-            f"T = 10, eta = 0.9, alpha beta lambda = 0.05, alpha g = 0.1 the lag is {before:.3f} before and "
-            f"{after:.3f} after the anchor moves, eq (63) says {0.1 / (0.1 + 0.05):.3f}"
+        note=(
+            "of eqs (2) to (6). In algorithm 3 the anchor moves every T steps: with T = 10, eta = 0.9, "
+            f"alpha beta lambda = 0.05 and alpha g = 0.1 the lag is {before:.3f} before and {after:.3f} "
+            f"after it moves, where eq (63) has {0.1 / (0.1 + 0.05):.3f}"
         ),
     )
 
@@ -245,9 +245,9 @@ def bound_of_the_steady_lag() -> Evidence:
     errors.append(violation(before - 10 * bound))
     return Evidence(
         worst(errors),
-        condition=(
-            "eqs (2) to (6). Algorithm 3 with T = 10, eta = 0.9, alpha beta lambda = 0.05 and alpha g = 0.1 "
-            f"settles at {after:.3f} to {before:.3f}, beyond alpha g / (1 - eta) = {bound:.0f}; T times "
+        note=(
+            "of eqs (2) to (6). Algorithm 3 with T = 10, eta = 0.9, alpha beta lambda = 0.05 and alpha g = "
+            f"0.1 settles at {after:.3f} to {before:.3f}, beyond alpha g / (1 - eta) = {bound:.0f}; T times "
             "the bound holds there"
         ),
     )
@@ -279,7 +279,7 @@ def kl_that_the_walk_settles_at() -> Evidence:
         errors.append(remainders(left, 3))
     return Evidence(
         worst(errors),
-        condition="eqs (2) to (6); the true KL differs by a remainder of third order in the lag",
+        note="eqs (2) to (6); the true KL differs by a remainder of third order in the lag",
     )
 
 
@@ -311,10 +311,9 @@ def what_raises_the_steady_kl() -> Evidence:
     strength = 0.5 + float((offset - beta).subs({less_gap: 0.05, alpha: 1, curvature: 0.01}))
     return Evidence(
         worst(errors),
-        condition=(
-            "modes with a gradient and a curvature; the others have no KL. Raising beta is bounded by eq "
-            "(9): with eigenvalues 1 and 0.01, the gradient in the flat mode and alpha beta = 0.5, going "
-            f"from eta = 0.9 to 0.95 at the same KL takes alpha beta = {strength:.1f}, beyond 1.95. Lowering "
-            "alpha has no such bound"
+        note=(
+            "for modes with gradient and curvature. Eq (9) bounds what raising beta can do: with "
+            "eigenvalues 1 and 0.01, the gradient in the flat mode and alpha beta = 0.5, the KL of eta = 0.9 "
+            f"at eta = 0.95 takes alpha beta = {strength:.1f}, beyond 1.95"
         ),
     )

@@ -13,7 +13,6 @@ from kl_companion.claims.worlds import (
     bandits,
     exact,
     field,
-    less,
     mean,
     reverse_kl,
     terms,
@@ -24,6 +23,7 @@ from kl_companion.claims.worlds import (
 from kl_companion.tabular import Problem
 
 SIZES = (1e-1, 1e-2, 1e-3)
+SINGULAR = 1e-6  # the smallest eigenvalue relative to the largest
 NOISE = 1e-14  # rounding, where a remainder is as small
 
 
@@ -106,7 +106,7 @@ def natural_gradient() -> Evidence:
         matrix = fisher(problem)
         gradient = field(problem.rewards, problem).flatten()
         spectrum = torch.linalg.eigvalsh(matrix)
-        exists.append(less(0.0, float(spectrum[0] / spectrum[-1])))
+        exists.append(spectrum[0] / spectrum[-1] > SINGULAR)
         small, slope = _pinned(problem, matrix), _pinned(problem, gradient)
         natural = torch.linalg.solve(small, slope)
         budget = float(natural @ small @ natural)
@@ -121,16 +121,18 @@ def natural_gradient() -> Evidence:
         best.append(apart(moved @ free, moved @ at) / (1 + float((moved @ at).abs().max())))
     best += [_trust_region(p) for p in bandits()]
     return Evidence(
-        max(worst(exists), worst(best)),
+        max(1 - sum(exists) / len(exists), worst(best)),
         inside=worst(best),
         condition=(
-            "F is invertible, as with one logit of each row fixed; otherwise the pseudo-inverse takes the "
-            "place of the inverse and moves the distribution in the same way"
+            "$F$ has an inverse, as with one logit of each row fixed; otherwise the pseudo-inverse takes its "
+            "place and moves the distribution in the same way"
         ),
+        given="implied by section 3: an inverse of $F$ is written",
         counterexample=(
-            "softmax logits: adding a constant to all of them changes nothing, so F times the vector of ones "
-            "is 0"
+            "softmax logits: adding a constant to all of them changes nothing, so $F$ times the vector of "
+            "ones is 0"
         ),
+        unit="share of cases",
     )
 
 
@@ -167,9 +169,9 @@ def gradient_of_the_kl_near_its_minimum() -> Evidence:
         none.append(apart(token, matrix @ (far.logits - far.ref_logits).flatten()))
     return Evidence(
         max(worst(errors), worst(none)),
-        condition=(
-            "to first order in theta - theta'. In softmax logits the gradient of the next token's KL is "
-            "F (theta - theta') at any distance; only the KL of sequences has a remainder"
+        note=(
+            "in softmax logits the gradient of the next token's KL is F (theta - theta') at any distance; "
+            "only the KL of sequences has a remainder, of second order"
         ),
     )
 
@@ -223,11 +225,11 @@ def estimate_of_the_bound() -> Evidence:
     flat = fisher(two_policies([1 / 30] * 30, [1 / 30] * 30))
     return Evidence(
         worst(errors),
-        condition=(
-            "on average over samples drawn from the policy; a finite sample may fall below. "
-            "alpha beta E|s|^2 < 1 + eta is then enough for eq (9) and may be far from needed: the trace is "
-            f"{min(loose):.1f} to {max(loose):.1f} times the eigenvalue in {len(loose)} small worlds, and "
-            f"{float(flat.trace() / torch.linalg.eigvalsh(flat)[-1]):.0f} times for 30 equally likely tokens"
+        note=(
+            "the mean over sampled responses has the trace as its expectation. The bound is loose: the "
+            f"trace is {min(loose):.1f} to {max(loose):.1f} times the eigenvalue in {len(loose)} small "
+            f"worlds, and {float(flat.trace() / torch.linalg.eigvalsh(flat)[-1]):.0f} times for 30 equally "
+            "likely tokens"
         ),
     )
 
@@ -253,9 +255,9 @@ def update_near_the_anchor() -> Evidence:
             errors += [remainders(values, 3), remainders(slopes, 2), remainders(steps, 2)]
     return Evidence(
         worst(errors),
-        condition=(
-            "up to a remainder of second order in delta for the KL of sequences; none for the sum of "
-            "next-token KLs in softmax logits (EMA-eq3+gradient)"
+        note=(
+            "the remainder of gradient and step is of second order in delta for the KL of sequences; there "
+            "is none for the sum of next-token KLs in softmax logits (EMA-eq3+gradient)"
         ),
     )
 
@@ -276,8 +278,8 @@ def fisher_of_samples() -> Evidence:
                 for k, size in zip(kl, (0.1, 0.01, 0.001), strict=True)
             ]
             inside.append(remainders(true, 3))
-            quadratic = every @ lag @ lag / 2
-            printed.append(float((quadratic - kl[-1] / 1e-6).abs().max()))
+            of_one_sample = every @ lag @ lag / 2
+            printed.append(float((of_one_sample * 1e-6 / kl[-1] - 1).abs().max()))
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     scores, lag = terms(small).score.flatten(1), torch.tensor([1e-3, 0.0], dtype=torch.float64)
     value, form = exact(reverse_kl, lagging(small, lag[None]))[0], (scores @ lag).square() / 2
@@ -285,11 +287,13 @@ def fisher_of_samples() -> Evidence:
         max(worst(printed), worst(inside)),
         inside=worst(inside),
         condition=(
-            "F_t is the mean over all responses of the policy itself; the mean over a sample of them is "
-            "unbiased, and each single sample is far off"
+            "$F_t$ is the mean over all responses of the policy. A mean over some of them is unbiased; a "
+            "single response is far off"
         ),
+        given=r"stated in appendix C: $F_t$ is $F_\theta$ at step $t$, defined as an expectation",
         counterexample=(
             "policy (3/4, 1/4), lag (0.001, 0): KL "
             f"{value:.3e}; the quadratic form from one sample is {form[0]:.3e} or {form[1]:.3e}"
         ),
+        unit="relative difference",
     )

@@ -52,7 +52,7 @@ def joint_map_of_policy_and_lag() -> Evidence:
             lower = torch.cat([0 * unit, eta * unit - alpha * beta * matrix], 1)
             joint = torch.cat([upper, lower]) @ joint + alpha * torch.cat([gradient, gradient])
             errors += [apart(plain, theta), apart_by_size(joint, torch.cat([theta, theta - anchor]))]
-    return Evidence(worst(errors), condition="the anchor moves by eq (2): at every step, with the old policy")
+    return Evidence(worst(errors), note="the anchor moves by eq (2): at every step, with the old policy")
 
 
 @claim("EMA-eq4-6+g")
@@ -63,9 +63,9 @@ def policy_gradient_of_one_sample() -> Evidence:
         errors.append(apart(field(problem.rewards, problem), reward_gradient(problem)))
     return Evidence(
         worst(errors),
-        condition=(
-            "on average over responses; appendix C starts from the mean. Assumption (7) and everything after "
-            "it are about the mean: gradients of single samples are not nearly constant"
+        note=(
+            "its mean over responses is the gradient of E[R], from which appendix C starts. Assumption (7) "
+            "is about that mean: gradients of single samples are not nearly constant"
         ),
     )
 
@@ -109,7 +109,9 @@ def k_steps_at_once() -> Evidence:
                 apart_by_size(a, b)
                 for a, b in zip(_closed(x, k), (sums[k], sum(sums[:k], 0 * d)), strict=True)
             ]
-    return Evidence(worst(errors), condition="eta < 1: at eta = 1 and a singular F, I - D is singular")
+    return Evidence(
+        worst(errors), note="eta < 1 by section 3; at eta = 1 and a singular F, I - D is singular"
+    )
 
 
 def _drifting_transient() -> float:
@@ -143,7 +145,7 @@ def nearly_constant_is_enough() -> Evidence:
     errors.append(_drifting_transient())
     return Evidence(
         worst(errors),
-        condition=(
+        note=(
             "an assumption. Its part about F is not needed for stability: where every F_t keeps "
             "alpha beta lambda_max below 1 + eta by a margin, each step shrinks the transient"
         ),
@@ -187,10 +189,10 @@ def stable_below_one_plus_eta() -> Evidence:
     bound = (1 + 0.9) / (1e-6 * 1e-3)
     return Evidence(
         worst(errors),
-        condition=(
-            "eqs (2) to (6): plain gradient steps, the anchor moved at every step with the old policy. With "
-            "alpha = 1e-6, beta = 1e-3 and eta = 0.9 of the experiments, which are run with Adam, it asks "
-            f"for a largest eigenvalue below {bound:.1e}"
+        note=(
+            "of eqs (2) to (6): plain gradient steps, the old policy averaged in at every step. With alpha = "
+            "1e-6, beta = 1e-3 and eta = 0.9 of the experiments, which use Adam, it asks for a largest "
+            f"eigenvalue below {bound:.1e}"
         ),
     )
 
@@ -207,9 +209,7 @@ def the_calm_regime() -> Evidence:
         errors.append(violation(*(-lags[1:] * lags[:-1]).flatten().tolist()))
     for x in grounds(CALM, (0.0, 0.5, 0.9)):
         errors.append(violation(*(_left(x, 300) - 1e-6).tolist()))
-    return Evidence(
-        worst(errors), condition="mode by mode; a single weight mixes modes and may change its sign"
-    )
+    return Evidence(worst(errors), note="mode by mode; a single weight mixes modes and may change its sign")
 
 
 @claim("EMA-lem4.2-r2", how="simulation")
@@ -246,7 +246,7 @@ def the_unstable_regime() -> Evidence:
     high, late = _softmax_lag(1.1)
     return Evidence(
         worst(errors),
-        condition=(
+        note=(
             "unstable means that the transient does not go to 0: at equality it keeps its size. With the "
             f"true KL of a softmax over six tokens, ten percent above the threshold, a lag of 0.001 grows "
             f"to {high:.2f} and is {late:.2g} after 600 steps"
@@ -279,12 +279,12 @@ PERIODS = ((0.5, 1), (0.9, 1), (0.95, 1), (0.5, 2), (0.9, 10), (0.95, 10), (0.9,
 def _exactness(
     threshold: Threshold, left: Callable[[float, float, int], float], periods: tuple[tuple[float, int], ...]
 ) -> float:
-    """Error of "the lag dies out below the threshold and grows above it", 2 percent off, any (eta, T)."""
-    errors = []
+    """Share of (eta, T) where the lag does not die out 2 percent below and grow 2 percent above it."""
+    wrong = 0
     for eta, steps in periods:
         low, high = (left(c * threshold(eta, steps), eta, steps) for c in (0.98, 1.02))
-        errors.append(violation(low - 0.5, 1 - high))
-    return worst(errors)
+        wrong += not (low < 0.5 and high > 1)
+    return wrong / len(periods)
 
 
 def _within(a: float) -> float:
@@ -302,7 +302,7 @@ def _plain(a: float, eta: float, steps: int) -> float:
 
 @claim("EMA-lem4.2-exact", how="simulation")
 def exact_for_another_order() -> Evidence:
-    """Algorithm 3 stays stable beyond eq (9): the new policy is averaged in, after T steps."""
+    """Algorithm 3 stays stable beyond eq (9): the new policy is averaged in, after T gradient steps."""
 
     def nine(eta: float, steps: int) -> float:
         return 1 + eta
@@ -316,23 +316,32 @@ def exact_for_another_order() -> Evidence:
         violation(*(_cycles(0.98 * nine(e, t), e, t) - 0.5 for e, t in PERIODS)),
         violation(-_within(1.0), -_within(0.5), _within(1.02) + 0.01),
     ]
-    at = 1.95
+    at, size = 1.95, 1e9 * 1e-6 * 1e-3  # alpha beta of the experiments, in billionths
     return Evidence(
         _exactness(nine, _cycles, PERIODS),
         worst(corrected),
         inside=_exactness(nine, _plain, PERIODS),
         condition=(
-            "the dynamics are eqs (2) to (6): one plain gradient step, then the anchor moves with the old "
+            "the training dynamics are eqs (2) to (6): one gradient step, then the anchor moves with the old "
             "policy"
         ),
         counterexample=(
-            f"Algorithm 3 with eta = 0.9 and alpha beta lambda = {at}, beyond 1.9: 30 cycles leave "
-            f"{_cycles(at, 0.9, 1, 30):.3f} of the lag for T = 1 and {_cycles(at, 0.9, 10, 30):.1g} for "
-            f"T = 10, with the true KL of a softmax {_softmax_cycles(at, 0.9, 10):.1g}"
+            rf"algorithm 3 with $\eta = 0.9$ and $\alpha\beta\lambda = {at}$, beyond 1.9: 30 cycles leave "
+            f"{_cycles(at, 0.9, 1, 30):.3f} of the lag for $T = 1$ and {_cycles(at, 0.9, 10, 30):.1g} for "
+            f"$T = 10$, with the true KL of a softmax {_softmax_cycles(at, 0.9, 10):.1g}"
         ),
         correction=(
-            "for Algorithm 3, T gradient steps between two moves of the anchor: stable iff "
-            "alpha beta lambda_max < 1 + eta^(-1/T), without a change of sign in any step iff it is at most "
-            "1. Eq (9) is enough, and not needed"
+            "for algorithm 3, with $T$ gradient steps between two moves of the anchor: stable exactly if "
+            r"$\alpha\beta\lambda_{max} < 1 + \eta^{-1/T}$, and without a change of sign exactly if "
+            r"$\alpha\beta\lambda_{max} \le 1$. Eq (9) is sufficient and not necessary"
         ),
+        practice=(
+            "none for stability: a run within eq (9) is stable. With step size and coefficient of the "
+            rf"experiments and $\eta = 0.9$, eq (9) allows $\lambda_{{max}}$ up to "
+            f"{nine(0.9, 10) / size:.2f} billion, algorithm 3 with $T = 10$ up to "
+            f"{algorithm(0.9, 10) / size:.2f} billion. The steady lag of eq (63) is up to $T$ times too "
+            f"small "
+            "(EMA-eq61-63)"
+        ),
+        unit="share of cases",
     )

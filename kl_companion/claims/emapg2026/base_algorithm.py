@@ -20,7 +20,7 @@ from kl_companion.claims.emapg2026.rollout_groups import (
     small,
     summed,
 )
-from kl_companion.claims.emapg2026.table_one import k4, k5, moments
+from kl_companion.claims.emapg2026.table_one import k4, k5, moments, off_by
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import naive, sampled_elsewhere
 from kl_companion.claims.tang2025pitfalls.sequences import partial
@@ -89,10 +89,12 @@ def samples_of_the_old_policy() -> Evidence:
         worst(printed),
         worst(corrected),
         agrees_with="EMA-alg3",
-        correction="y ~ pi_old(.|x), as in line 5 of algorithm 3",
+        correction=r"$y \sim \pi_{old}(\cdot|x)$, as in line 5 of algorithm 3",
         counterexample=(
             f"policy (0.9, 0.1): the log-probs {float(logp[0]):.3f} and {float(logp[1]):.3f} are negative"
         ),
+        practice="none: nothing can be sampled from a logarithm, so every implementation takes the policy",
+        unit="difference",
     )
 
 
@@ -106,16 +108,22 @@ def index_of_the_ratio() -> Evidence:
         if s.shape[1] > 1:
             fixed = [s[:, n : n + 1].expand_as(s) for n in range(s.shape[1])]
             readings = [by_scores(s * mask(x, advantages(problem)), problem) for x in fixed]
-            printed.append(min(apart(x, wanted) for x in readings))
+            printed.append(min(off_by(x, wanted) for x in readings))
     s = torch.tensor([1.4, 1.0], dtype=torch.float64)
     own, by_first, by_second = (_row(mask(x, torch.ones(2))) for x in (s, s[[0, 0]], s[[1, 1]]))
     return Evidence(
         min(printed),
         worst(corrected),
         agrees_with="EMA-appA-mask+equivalent",
-        correction="s_n, the ratio of the same token: l is not defined",
+        correction="$s_n$, the ratio of the same token: $l$ is not defined",
+        practice=(
+            "none for PPO's clip as it is usually written, with each token's own ratio. With the ratio of "
+            "one "
+            f"token in all masks the gradient is off by {min(printed):.0%} or more here"
+        ),
+        unit="relative difference",
         counterexample=(
-            f"two tokens, A = 1, ratios 1.4 and 1: masks {own} by their own ratios, {by_first} by that of "
+            f"two tokens, $A = 1$, ratios 1.4 and 1: masks {own} by their own ratios, {by_first} by that of "
             f"the first, {by_second} by that of the second"
         ),
     )
@@ -146,11 +154,14 @@ def masks_and_ppo() -> Evidence:
         worst([*printed, *inside]),
         inside=worst(inside),
         condition=(
-            "the gradient is meant, also where A = 0; at a bound, where PPO's objective has a kink, the mask "
-            "takes the side within. The numbers differ: the masked one is no value to log"
+            "the gradient is meant; at a bound, where PPO's objective has a kink, the mask takes the side "
+            "within. The numbers differ: the masked one is no value to log"
         ),
+        given="implied by algorithm 3, line 23: only the gradient is used, and the ratio is detached",
+        unit="difference",
         counterexample=(
-            f"one token, pi = mu = 1/2, A = 1: PPO's objective is {_value(surrogate):.3f}, the masked one "
+            rf"one token, $\pi = \mu = 1/2$, $A = 1$: PPO's objective is {_value(surrogate):.3f}, the masked "
+            rf"one "
             f"{math.log(0.5) * _value(lambda s, a: mask(s, a) * s * a):.3f}"
         ),
     )
@@ -162,48 +173,59 @@ def _value(f: Weights) -> float:
     return float(f(one, one))
 
 
-def _misfit(problem: Problem, beta: float, scale: float, strength: float) -> float:
-    """Distance of -J/L + beta KL from scale (-grad E[R] + strength grad KL), token level, in expectation."""
-    length = problem.completion_mask.sum(-1)
-    j = field(problem.rewards / length, problem)
-    kl = partial(problem)
-    return apart(-j + beta * kl, scale * (-reward_gradient(problem) + strength * kl))
+def _summed(problem: Problem, beta: float, weight: torch.Tensor) -> torch.Tensor:
+    """Expected gradient of -sum_n weight A log pi_n + beta sum_n KL_n; ``weight`` is per answer, [count]."""
+    return beta * partial(problem) - field(problem.rewards * weight, problem)
+
+
+def _misfit(problem: Problem, beta: float, strength: float) -> float:
+    """Relative difference of -J + beta KL, J over L tokens, from a multiple of -grad E[R] + strength KL.
+
+    The multiple is the one that fits best: a common factor is a step size.
+    """
+    found = _summed(problem, beta, 1 / problem.completion_mask.sum(-1))
+    right = _summed(problem, strength, torch.ones_like(problem.rewards))
+    return off_by(found, float((found * right).sum() / right.square().sum()) * right)
 
 
 @claim("EMA-appA-norm")
 def one_is_averaged_the_other_summed() -> Evidence:
-    """With J averaged over L tokens and KL summed, the coefficient is beta L."""
+    """With J averaged over L tokens and KL summed, the coefficient is beta L; both summed it is beta."""
     printed: list[float] = []
     inside: list[float] = []
+    corrected: list[float] = []
     beta = 0.1
-    for problem in rollouts():
-        length = problem.rows.shape[1]
-        (printed if length > 1 else inside).append(_misfit(problem, beta, 1 / length, beta))
-        inside.append(_misfit(problem, beta, 1 / length, beta * length))
-    for problem in trees():
+    for problem in (*rollouts(), *trees()):
         lengths = problem.completion_mask.sum(-1)
-        wanted = reward_gradient(problem)
-        short = field(problem.rewards / lengths, problem)
-        parallel = float((short * wanted).sum() / (short.norm() * wanted.norm()))
-        if lengths.min() == lengths.max():
-            inside.append(abs(parallel - 1))
-            printed.append(_misfit(problem, beta, 1 / float(lengths[0]), beta))
-        else:
-            printed.append(1 - parallel)
+        (printed if lengths.max() > 1 else inside).append(_misfit(problem, beta, beta))
+        if lengths.min() == lengths.max():  # a fixed length L: beta L is what it is
+            corrected.append(_misfit(problem, beta, beta * float(lengths[0])))
+            averaged = beta * partial(problem) / lengths[0] - field(problem.rewards / lengths, problem)
+            corrected.append(apart(averaged * lengths[0], beta * partial(problem) - reward_gradient(problem)))
+        both = _summed(problem, beta, torch.ones_like(problem.rewards))
+        corrected.append(apart(both, beta * partial(problem) - reward_gradient(problem)))
     problem = prefix_tree(2, 2, seed=1)
     return Evidence(
         worst([*printed, *inside]),
+        worst(corrected),
         inside=worst(inside),
-        condition=(
-            "an answer has one token. With a fixed length L the loss has beta L in the place of beta; with "
-            "lengths that differ, 1/L per answer is another objective than the reward"
+        condition="every answer has one token",
+        correction=(
+            r"with $J$ and $\hat{KL}$ both summed, as in lines 16 to 22 of algorithm 3 (or both averaged, at "
+            r"a fixed length $L$), the coefficient is $\beta$; with $J$ averaged and $\hat{KL}$ summed it is "
+            r"$\beta L$ at a fixed length"
         ),
         counterexample=(
-            f"answers of two tokens, beta = {beta}: the loss is off by "
-            f"{_misfit(problem, beta, 0.5, beta):.4f} from half of -E[R] + {beta} KL, by "
-            f"{_misfit(problem, beta, 0.5, 2 * beta):.4f} from half of -E[R] + {2 * beta} KL (largest entry "
-            "of the gradient)"
+            rf"answers of two tokens, $\beta$ = {beta}: the gradient of $-J + \beta\hat{{KL}}$ differs by "
+            rf"{_misfit(problem, beta, beta):.1%} from that of any multiple of $-\E[R] + {beta}\,$KL, and by "
+            rf"{_misfit(problem, beta, 2 * beta):.1%} from that of $-\E[R] + {2 * beta}\,$KL"
         ),
+        practice=(
+            rf"large for long answers, if code follows the details: $\beta$ = 0.001 acts as "
+            rf"{0.001 * 1000:g} with answers of 1,000 tokens. With lengths that differ, $1/L$ per answer is "
+            "another objective besides. Which of the two the reported runs use is not said"
+        ),
+        unit="relative difference",
     )
 
 
@@ -223,45 +245,39 @@ def moments_of_the_group() -> Evidence:
             errors.append(apart(found, (1 - 1 / size) * gradient))
     return Evidence(
         worst(errors),
-        condition=(
-            "N >= 2. V and std^2 are unbiased; the gradient is 1 - 1/N of that of E[R], because the own "
-            "reward is in V"
+        note=(
+            "V and std^2 are unbiased; the gradient is 1 - 1/N of that of E[R], because the own reward is in "
+            "V. N - 1 asks for N of at least 2"
         ),
     )
 
 
-def _per_answer(problem: Problem, size: int) -> torch.Tensor:
-    """Expected policy gradient of a group, A = R - V, over N - 1 (over 1 where N = 1)."""
-    g = group(problem, size)
-    return summed(g.reward - g.value, problem, g) / max(1, size - 1)
-
-
 @claim("EMA-alg3+group")
-def one_answer_is_its_own_mean() -> Evidence:
-    """With N = 1 every A is 0; from N = 2 on the gradient is that of E[R], up to a factor."""
-    printed, corrected = [], []
+def advantages_of_a_prompt() -> Evidence:
+    """From N = 2 on the gradient with A = R - V is that of E[R], up to the factor 1 - 1/N."""
+    errors = []
     for problem in rollouts():
-        wanted = reward_gradient(problem)
-        printed.append(apart(_per_answer(problem, 1), wanted))
-        corrected += [apart(_per_answer(problem, size), wanted) for size in SIZES]
-    g = group(small(), 1)
+        for size in SIZES:
+            g = group(problem, size)
+            found = summed(g.reward - g.value, problem, g) / (size - 1)
+            errors.append(apart(found, reward_gradient(problem)))
+    alone = group(small(), 1)
     return Evidence(
-        worst(printed),
-        worst(corrected),
-        agrees_with="EMA-appA-groupmean",
-        correction="N >= 2 answers per prompt, as in the details below the algorithm; or V from elsewhere",
-        counterexample=(
-            "two answers with rewards 1 and 0, one rollout: whichever it is, A is "
-            f"{float((g.reward - g.value).abs().max()):g} and std(x) is 0/0; the gradient of E[R] "
-            f"in the first logit is {float(reward_gradient(small()).flatten()[0]):.4f}"
+        worst(errors),
+        note=(
+            "line 5 shows one answer and leaves N to the details, whose std needs N of at least 2. With N = "
+            "1 "
+            f"the advantage would be {float((alone.reward - alone.value).abs().max()):g}, and only the KL "
+            f"would "
+            "move the policy"
         ),
     )
 
 
 @claim("EMA-appA-groupmean+std")
 def division_by_the_spread() -> Evidence:
-    """0/0 for a group of equal rewards; at N = 2 what is left is the win rate against itself."""
-    printed, inside = [], []
+    """At N = 2 the gradient is that of the win rate against itself; only groups of equal rewards have 0/0."""
+    errors = []
     for problem in rollouts():
         beats = (problem.rewards[:, None] - problem.rewards).sign()
 
@@ -272,24 +288,19 @@ def division_by_the_spread() -> Evidence:
             g = group(problem, size)
             scaled = (g.reward - g.value) / g.reward.std(-1, keepdim=True)
             flat = (g.reward == g.reward[:, :1]).all(-1)
-            printed += [apart(scaled, scaled), apart(scaled[flat], 0.0)]
-            inside.append(apart(scaled[~flat].isnan().double(), 0.0))
+            errors.append(apart(scaled[~flat].isnan().double(), 0.0))
+            errors.append(apart(scaled[~flat].std(-1), 1.0))
             if size == 2:
                 found = summed(scaled.where(~flat[:, None], 0.0), problem, g) / 2
-                inside.append(apart(found, exact(wins, problem)[1] / math.sqrt(2)))
+                errors.append(apart(found, exact(wins, problem)[1] / math.sqrt(2)))
     g = group(small(), 2)
     equal = float(g.chance[(g.reward == g.reward[:, :1]).all(-1)].sum())
     return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=(
-            "the rewards of a group are not all equal: such a group has 0/0, and has to be left out or given "
-            "0. At N = 2 the rest follows the win rate against itself: how much better one reward is has no "
-            "weight"
-        ),
-        counterexample=(
-            f"two answers, policy (0.9, 0.1), N = 2: with probability {equal:.2f} both rewards are equal and "
-            "A/std is 0/0"
+        worst(errors),
+        note=(
+            f"a group of equal rewards has 0/0 and is left out or given 0 (a share {equal:.2f} of the groups "
+            "for two answers, policy (0.9, 0.1), N = 2). At N = 2 the rest follows the win rate against "
+            "itself: how much better a reward is has no weight"
         ),
     )
 
@@ -309,9 +320,7 @@ def any_base_algorithm() -> Evidence:
             both, alone = _loss_gradient(problem, s, beta), _loss_gradient(problem, s, 0.0)
             kl = kl_gradient(problem) if problem.rows.shape[1] == 1 else partial(problem)
             errors += [apart(both - alone, beta * kl), apart(alone, -by_scores(s, problem))]
-    return Evidence(
-        worst(errors), condition="as a sum of gradients, before an optimizer such as Adam rescales it"
-    )
+    return Evidence(worst(errors), note="as a sum of gradients, before an optimizer such as Adam rescales it")
 
 
 def _loss_gradient(problem: Problem, weight: torch.Tensor, beta: float) -> torch.Tensor:
@@ -347,10 +356,10 @@ def normalization_over_the_batch() -> Evidence:
         errors.append(apart(found, reward_gradient(problem) / 2))
     return Evidence(
         worst(errors),
-        condition=(
-            "the advantages of the batch are not all 0. A is centered per prompt already, so that "
-            "subtracting the mean does nothing; one number divides the whole batch, so that prompts of "
-            "little spread stay small, and a prompt of equal rewards is 0, not 0/0"
+        note=(
+            "A is centered per prompt already, so that subtracting the mean does nothing. One number divides "
+            "the whole batch: prompts of little spread stay small, and a prompt of equal rewards is 0, not "
+            "0/0"
         ),
     )
 
@@ -366,4 +375,4 @@ def a_clip_to_one() -> Evidence:
             errors += [apart(value, without[0]), apart(gradient, without[1])]
             errors.append(apart(gradient, naive(estimate, problem)))
         errors.append(differs(naive(k4, problem), kl_gradient(problem)))
-    return Evidence(worst(errors), condition="of the KL term; J keeps its own ratio")
+    return Evidence(worst(errors), note="of the KL term; J keeps its own ratio")

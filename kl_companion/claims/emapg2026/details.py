@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from kl_companion.claims.emapg2026.splits import FORWARD, REVERSE, Split, bias, weights
+from kl_companion.claims.emapg2026.splits import (
+    FORWARD,
+    REVERSE,
+    Split,
+    bias,
+    of_the_reference,
+    of_the_sampler,
+    weights,
+)
 from kl_companion.claims.emapg2026.table_one import score_ratio
-from kl_companion.claims.emapg2026.top_k import of_the_reference, of_the_sampler
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import sampled_elsewhere
 from kl_companion.claims.worlds import bandits, exact, forward_kl, reverse_kl, two_policies, worst
@@ -31,14 +38,17 @@ def sampled_part_of_the_reverse_form() -> Evidence:
         _value(printed, forward=False),
         _value(REVERSE, forward=False),
         agrees_with="EMA-eq23",
-        correction=(
-            "r sg(log(pi/pi_ref)), which is K4. This is right in value; for the gradient head and tail need "
-            "one f as well (EMA-alg1)"
-        ),
+        correction=r"$r\,\sg(\log(\pi/\pref))$, which is K4; for the gradient see EMA-alg1",
         counterexample=(
-            "policy (3/4, 1/4), reference (1/2, 1/2), head {first token}: the mean is "
+            "policy (3/4, 1/4), reference (1/2, 1/2), the first token in the top-k part: the mean is "
             f"{kl + off:.4f}, the KL is {kl:.4f}"
         ),
+        practice=(
+            "none for code that follows eq (23) or algorithm 1. Written by the details, the sampled rest is "
+            "subtracted: a logged KL is off by twice the rest, and tokens outside the top k are pushed away "
+            "from the reference"
+        ),
+        unit="difference",
     )
 
 

@@ -35,12 +35,6 @@ def elsewhere() -> tuple[Problem, ...]:
     return (*flat, bandit(12, seed=4, scale=2.0, off_policy=True))
 
 
-@cache
-def cut() -> tuple[Problem, ...]:
-    """One token, sampled from the policy without its tail."""
-    return truncate(bandit(4, seed=1), top_k=2), truncate(bandit(12, seed=2), top_p=0.9)
-
-
 def weighted(estimate: Estimate, problem: Problem, clip: tuple[float, float] | None = None) -> Estimate:
     """sg(s) times the estimate, with s = pi/mu, clipped or not, and 0 for what mu never samples."""
     behavior = problem.sampled_from[0].log_softmax(-1)
@@ -58,34 +52,26 @@ def bias(estimate: Estimate, problem: Problem, target: str) -> tuple[float, floa
 
 @claim("EMA-5.2-offpolicy")
 def the_weight_keeps_what_was_unbiased() -> Evidence:
-    """E_mu[s x] = E_pi[x], of values and gradients; without s it is not; nor with a sampler that is cut."""
-    inside: list[float] = []
-    printed: list[float] = []
+    """E_mu[s x] = E_pi[x], of values and gradients; without s it is not."""
+    errors: list[float] = []
     for problem in elsewhere():
         at_home = problem._replace(behavior_logits=None)
         for estimate in SAMPLED.values():
             here, there = moments(weighted(estimate, problem), problem), moments(estimate, at_home)
-            inside += [apart(here[0], there[0]), apart(here[1], there[1])]
+            errors += [apart(here[0], there[0]), apart(here[1], there[1])]
         for name in UNBIASED:
             target = DIRECTION.get(name, "reverse")
-            inside += bias(weighted(SAMPLED[name], problem), problem, target)
-            inside += [max(0.0, SEEN - e) for e in bias(SAMPLED[name], problem, target)]
-    for problem in cut():
-        for name in UNBIASED:
-            printed += bias(weighted(SAMPLED[name], problem), problem, DIRECTION.get(name, "reverse"))
-    first = cut()[0]
-    found, kl = moments(weighted(k4, first), first)[0], exact(reverse_kl, first)[0]
-    kept = float(first.logits[0].softmax(-1).topk(2).values.sum())
+            errors += bias(weighted(SAMPLED[name], problem), problem, target)
+            errors += [max(0.0, SEEN - e) for e in bias(SAMPLED[name], problem, target)]
+    cut = truncate(bandit(4, seed=1), top_k=2)
+    found, kl = moments(weighted(k4, cut), cut)[0], exact(reverse_kl, cut)[0]
+    kept = float(cut.logits[0].softmax(-1).topk(2).values.sum())
     return Evidence(
-        max(worst(inside), worst(printed)),
-        inside=worst(inside),
-        condition=(
-            "mu may sample every token that pi may, s is not clipped, and the prefix is given: one weight "
-            "per token leaves the prefixes those that mu visits"
-        ),
-        counterexample=(
-            f"four tokens, sampled from the policy cut to its top 2 (mass {kept:.3f}): s K4 has the mean "
-            f"{found:.4f}, the KL is {kl:.4f}"
+        worst(errors),
+        note=(
+            "at a given prefix, from a sampler that gives every token some probability. From the policy cut "
+            rf"to the top 2 of 4 tokens (mass {kept:.3f}) $s\,$K4 has the mean {found:.4f}, and the KL is "
+            f"{kl:.4f}"
         ),
     )
 
@@ -127,11 +113,14 @@ def clipped_weights() -> Evidence:
     return Evidence(
         max(worst(wide), worst(tight)),
         inside=worst(wide),
-        condition="no weight s leaves [s_min, s_max], so that nothing is clipped",
+        condition=r"no weight leaves $[s_{min}, s_{max}]$, so that nothing is clipped; on-policy it is 1",
+        given=r"stated in table 1: means are taken over tokens of $\pi_\theta$, where every weight is 1",
         counterexample=(
-            "pi = (1/2, 1/2), pi_ref = (1/4, 3/4), mu = (0.9, 0.1), s clipped to [0, 2.5], k = 0: mean "
-            f"{found:.4f}, the KL is {exact(reverse_kl, small)[0]:.4f}"
+            r"$\pi$ = (1/2, 1/2), $\pref$ = (1/4, 3/4), $\mu$ = (0.9, 0.1), $s$ clipped to [0, 2.5], "
+            r"$k = 0$: "
+            f"mean {found:.4f}, the KL is {exact(reverse_kl, small)[0]:.4f}"
         ),
+        unit="difference",
     )
 
 
@@ -145,7 +134,7 @@ def k3_plus_plus_and_the_modified_k3() -> Evidence:
         first, second = (in_loss(k3, problem, how) for how in ("attached", "detached"))
         errors.append(differs(first, second))
         errors.append(bias(weighted(k3_plus_plus, problem), problem, "reverse")[1])
-    return Evidence(worst(errors), condition="the product is the same; r and s name its two factors")
+    return Evidence(worst(errors), note="the product is the same; r and s name its two factors")
 
 
 def _weighted_gradient(name: str, how: Literal["attached", "detached"], problem: Problem) -> torch.Tensor:
@@ -154,30 +143,24 @@ def _weighted_gradient(name: str, how: Literal["attached", "detached"], problem:
 
 @claim("EMA-eq22+sg")
 def the_weight_should_carry_no_gradient() -> Evidence:
-    """Right where r, or K2's square, supplies the score; K1 and K3 get theirs from the attached weight."""
-    errors: dict[str, list[float]] = {name: [] for name in SAMPLED}
+    """Detached it keeps the on-policy value and gradient of every estimator; attached it does not."""
+    errors = []
     for problem in elsewhere():
-        for name, found in errors.items():
-            wanted = exact(OBJECTIVES[DIRECTION.get(name, "reverse")], problem)[1]
-            found.append(apart(_weighted_gradient(name, "detached", problem), wanted))
-            found.append(differs(_weighted_gradient(name, "attached", problem), wanted))
-            if name in ("K1", "K3"):  # the other way round: attached right, detached wrong
-                found.append(apart(_weighted_gradient(name, "attached", problem), wanted))
-    inside = worst(e for name in ("K2", *UNBIASED) for e in errors[name])
-    turned = worst(e for name in ("K1", "K3") for e in errors[name][2::3])
+        at_home = problem._replace(behavior_logits=None)
+        for name, estimate in SAMPLED.items():
+            value, gradient = moments(estimate, at_home)
+            errors.append(apart(moments(weighted(estimate, problem), problem)[0], value))
+            errors.append(apart(_weighted_gradient(name, "detached", problem), gradient))
+            errors.append(differs(_weighted_gradient(name, "attached", problem), gradient))
     small = three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
     g = {h: float(_weighted_gradient("K3", h, small)[0, 0]) for h in ("attached", "detached")}
+    errors.append(apart(g["attached"], exact(reverse_kl, small)[1][0, 0]))
     return Evidence(
-        max(inside, turned, worst(e for found in errors.values() for e in found)),
-        inside=max(inside, turned),
-        condition=(
-            "the estimate has its gradient right on-policy: K2, K3++, K4, K5. With K1 and K3 the attached "
-            "weight is what supplies the missing term"
-        ),
-        counterexample=(
-            "pi = (3/4, 1/4), pi_ref = mu = (1/2, 1/2), first logit: s K3 has the mean gradient "
-            f"{g['attached']:.4f} with the weight attached, that of the KL, and {g['detached']:.4f} with it "
-            "detached, that of the forward KL"
+        worst(errors),
+        note=(
+            "K1 and K3 lack a term on-policy, and an attached weight supplies it, as in DeepSeek-V3.2: at "
+            r"$\pi$ = (3/4, 1/4), $\pref = \mu$ = (1/2, 1/2) the first logit gets "
+            f"{g['attached']:.4f} from $s\\,$K3 attached, as from the KL, and {g['detached']:.4f} detached"
         ),
     )
 
@@ -233,12 +216,14 @@ def exact_kl_needs_no_weight() -> Evidence:
         max(worst(printed), worst(inside)),
         inside=worst(inside),
         condition=(
-            "the prefix is given. An expectation over sequences of pi needs the weights of the tokens "
+            r"the prefix is given. An expectation over sequences of $\pi$ needs the weights of the tokens "
             "before, also for exact KL"
         ),
+        given="implied by section 5.2: its expectations, eqs (17) and (20), are at a given prefix",
+        unit="difference",
         counterexample=(
-            "two binary tokens, first pi = pi_ref = (1/2, 1/2) and mu = (0.9, 0.1), then pi = (0.9, 0.1) "
-            f"instead of (1/2, 1/2) after the second token alone: the exact KLs sum to {found:.4f} on "
-            f"average under mu, to {exact(reverse_kl, small)[0]:.4f} under pi"
+            r"two binary tokens, first $\pi = \pref$ = (1/2, 1/2) and $\mu$ = (0.9, 0.1), then $\pi$ = "
+            f"(0.9, 0.1) instead of (1/2, 1/2) after the second token alone: the exact KLs sum to "
+            f"{found:.4f} on average under $\\mu$, to {exact(reverse_kl, small)[0]:.4f} under $\\pi$"
         ),
     )

@@ -59,6 +59,26 @@ def heads(scores: torch.Tensor) -> Iterator[torch.Tensor]:
     return (rank < k for k in range(len(rank) + 1))
 
 
+def of_the_policy(problem: Problem) -> Iterator[torch.Tensor]:
+    """The k likeliest tokens of the policy, every k."""
+    return heads(terms(problem).logp.sum(-1))
+
+
+def of_the_reference(problem: Problem) -> Iterator[torch.Tensor]:
+    """The k likeliest tokens of the reference, every k."""
+    return heads(terms(problem).ref_logp.sum(-1))
+
+
+def of_the_sampler(problem: Problem) -> Iterator[torch.Tensor]:
+    """The k likeliest tokens of whoever samples, every k."""
+    return heads(terms(problem).p)
+
+
+def every_set(problem: Problem) -> Iterator[torch.Tensor]:
+    """Every set of tokens."""
+    return subsets(len(terms(problem).p))
+
+
 def averaged(
     split: Split, chosen: torch.Tensor, problem: Problem, weight: torch.Tensor | None = None
 ) -> tuple[float, torch.Tensor]:

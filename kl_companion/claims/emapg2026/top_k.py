@@ -1,8 +1,10 @@
-"""Section 5.3, algorithms 1 and 2: an exact head and a sampled tail, on every set of tokens (emapg2026)."""
+"""Section 5.3 and figure 8: a summed head and a sampled tail, their memory and their noise (emapg2026).
+
+The bias of their gradients is in `kl_companion.claims.emapg2026.top_k_bias`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -10,22 +12,22 @@ import torch
 
 from kl_companion.claims.emapg2026.splits import (
     PUBLISHED,
-    REPAIRED,
     REVERSE,
     averaged,
     bias,
-    heads,
-    mass_gradient,
-    subsets,
-    weights,
+    every_set,
+    of_the_policy,
+    of_the_reference,
 )
+from kl_companion.claims.emapg2026.table_one import off_by
 from kl_companion.claims.ledger import Evidence, claim, violation
-from kl_companion.claims.off_policy import sampled_elsewhere, three_policies
+from kl_companion.claims.off_policy import sampled_elsewhere
 from kl_companion.claims.worlds import (
     apart,
     bandits,
     differentiated,
     exact,
+    hedge_bandits,
     mean,
     reverse_kl,
     terms,
@@ -36,102 +38,6 @@ from kl_companion.claims.worlds import (
 )
 from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
 from kl_companion.tabular import Problem
-
-CLIP = (0.0, 2.5)
-
-
-@cache
-def at_the_reference() -> Problem:
-    """Four tokens, policy and reference equal."""
-    p = torch.tensor([1.0, 0.5, 0.0, -0.5]).double().softmax(-1).tolist()
-    return two_policies(p, p)
-
-
-def _vector(x: torch.Tensor) -> str:
-    return "(" + ", ".join(f"{v:.3f}" for v in x.flatten().tolist()) + ")"
-
-
-def algorithm(
-    direction: str, sets: Callable[[Problem], Iterator[torch.Tensor]], *, elsewhere: bool = False
-) -> Evidence:
-    """Whether value and gradient are unbiased for every set, as published and with one f throughout.
-
-    The corrected error holds what is said of the published form too: its value is unbiased, and its
-    gradient is off by plus (reverse) or minus (forward) the gradient of the head's probability.
-    """
-    split, truth, sign = PUBLISHED[direction]
-    printed, corrected = [], []
-    for problem in sampled_elsewhere()[:6] if elsewhere else bandits():
-        rho, right = weights(problem) if elsewhere else None, exact(truth, problem)
-        for chosen in sets(problem):
-            value, gradient = bias(split, right, chosen, problem, rho)
-            printed += [abs(value), apart(gradient, 0.0)]
-            corrected += [abs(value), apart(gradient, sign * mass_gradient(chosen, problem))]
-            for repaired in REPAIRED[direction]:
-                value, gradient = bias(repaired, right, chosen, problem, rho)
-                corrected += [abs(value), apart(gradient, 0.0)]
-    small = at_the_reference()
-    _, off = bias(split, truth, torch.tensor([True, False, False, False]), small)
-    said = "+" if sign > 0 else "-"
-    return Evidence(
-        worst(printed),
-        worst(corrected),
-        correction=(
-            f"the value is unbiased; the expected gradient is that of the KL {said} the gradient of P(S). "
-            "Head and tail must be written with the same f: appendix H.3's tail, or the normalized f "
-            "in both"
-        ),
-        counterexample=(
-            f"policy = reference, logits (1, 0.5, 0, -0.5), S = {{first token}}: the {direction} form has "
-            f"the expected gradient {_vector(off)}, and the KL has none"
-        ),
-    )
-
-
-def of_the_policy(problem: Problem) -> Iterator[torch.Tensor]:
-    """The k likeliest tokens of the policy, every k."""
-    return heads(terms(problem).logp.sum(-1))
-
-
-def of_the_reference(problem: Problem) -> Iterator[torch.Tensor]:
-    """The k likeliest tokens of the reference, every k."""
-    return heads(terms(problem).ref_logp.sum(-1))
-
-
-def of_the_sampler(problem: Problem) -> Iterator[torch.Tensor]:
-    """The k likeliest tokens of whoever samples, every k."""
-    return heads(terms(problem).p)
-
-
-def every_set(problem: Problem) -> Iterator[torch.Tensor]:
-    """Every set of tokens."""
-    return subsets(len(terms(problem).p))
-
-
-def both(one: Evidence, other: Evidence) -> Evidence:
-    """One statement about both directions."""
-    return one._replace(
-        printed=max(one.printed, other.printed),
-        corrected=max(one.corrected or 0.0, other.corrected or 0.0),
-        correction=f"{one.correction} (forward: - instead of +)",
-    )
-
-
-def in_both_directions(sets: Callable[[Problem], Iterator[torch.Tensor]] | None = None) -> Evidence:
-    """The evidence about reverse and forward KL together; by default with the head that each one names."""
-    return both(algorithm("reverse", sets or of_the_policy), algorithm("forward", sets or of_the_reference))
-
-
-@claim("EMA-abstract-topk")
-def unbiased_at_any_k() -> Evidence:
-    """Value and gradient of both KLs, every k."""
-    return in_both_directions()
-
-
-@claim("EMA-fig2")
-def a_masked_tail_keeps_it_unbiased() -> Evidence:
-    """An exact head and a masked sample: unbiased."""
-    return in_both_directions()
 
 
 @claim("EMA-5.3-partition")
@@ -149,60 +55,6 @@ def head_and_tail_add_up() -> Evidence:
                     apart(entries[chosen].sum() + tail, exact(truth, problem)[0]),
                 ]
     return Evidence(worst(errors))
-
-
-@claim("EMA-eq25-26")
-def reverse_form() -> Evidence:
-    """Head of the policy's likeliest tokens, K4 outside it."""
-    return algorithm("reverse", of_the_policy)
-
-
-@claim("EMA-eq27")
-def forward_form() -> Evidence:
-    """Head of the reference's likeliest tokens, K5 outside it."""
-    return algorithm("forward", of_the_reference)
-
-
-def _clipped(direction: str) -> str:
-    """What a clip of pi/mu does to the value, in words and numbers."""
-    problem = three_policies((0.5, 0.4, 0.1), (0.4, 0.2, 0.4), (0.85, 0.1, 0.05))
-    split, truth, _ = PUBLISHED[direction]
-    chosen = torch.tensor([True, False, False])
-    off, _ = bias(split, truth, chosen, problem, weights(problem).clamp(*CLIP))
-    return (
-        f"; with pi/mu clipped to [{CLIP[0]:g}, {CLIP[1]:g}] the value is biased too: policy "
-        f"(0.5, 0.4, 0.1), reference (0.4, 0.2, 0.4), mu (0.85, 0.1, 0.05), S = {{first token}}: "
-        f"by {off:.3f} of {exact(truth, problem)[0]:.3f}"
-    )
-
-
-def printed_algorithm(direction: str, sets: Callable[[Problem], Iterator[torch.Tensor]]) -> Evidence:
-    """The algorithm with the weight pi/mu on its tail, on- and off-policy, and what its clip adds."""
-    evidence, elsewhere = algorithm(direction, sets), algorithm(direction, sets, elsewhere=True)
-    return evidence._replace(
-        printed=max(evidence.printed, elsewhere.printed),
-        corrected=max(evidence.corrected or 0.0, elsewhere.corrected or 0.0),
-        counterexample=f"{evidence.counterexample}{_clipped(direction)}",
-        correction=f"{evidence.correction}, and pi/mu not clipped",
-    )
-
-
-@claim("EMA-alg1")
-def algorithm_1() -> Evidence:
-    """Reverse KL: head from the sampling policy, K4 outside it times pi/mu."""
-    return printed_algorithm("reverse", of_the_sampler)
-
-
-@claim("EMA-alg2")
-def algorithm_2() -> Evidence:
-    """Forward KL: head from the anchor, K5 outside it times pi/mu."""
-    return printed_algorithm("forward", of_the_reference)
-
-
-@claim("EMA-5.3-anyset")
-def unbiased_for_any_set() -> Evidence:
-    """Every set of tokens, whether it is a top-k or not."""
-    return in_both_directions(every_set)
 
 
 @claim("EMA-5.3-special")
@@ -246,10 +98,11 @@ def few_numbers_are_read() -> Evidence:
                     errors.append(violation(float(sum(read)) - 2 * (k + 1)))
     return Evidence(
         worst(errors),
-        condition=(
-            "of log-probs that are normalized: their normalizer reads a whole row of logits once per position"
-        ),
+        note="of normalized log-probs: the normalizer reads a whole row of logits once per position",
     )
+
+
+SHARES = (0.1, 0.3)  # of the vocabulary that the top k are, beside k = 1
 
 
 class Noise(NamedTuple):
@@ -269,10 +122,40 @@ def noise(coefficient: torch.Tensor, chosen: torch.Tensor, p: torch.Tensor, x: t
     return Noise(variance(p, whole), variance(p, tail), saved)
 
 
-@claim("EMA-5.3-lowervar")
-def less_noise_than_sampling() -> Evidence:
-    """Var top-k <= Var sampled exactly where the head saves more second moment than squared mean."""
-    printed, inside = [], []
+class Compared(NamedTuple):
+    """How often the top-k form is noisier than the sampled one, and by what factor of the variance."""
+
+    noisier: int
+    cases: int
+    factor: float
+
+    @property
+    def share(self) -> float:
+        """Of the cases in which it is noisier."""
+        return self.noisier / self.cases
+
+
+@cache
+def compared(*, gradients_only: bool = False) -> Compared:
+    """Both directions over the fixed list of bandits, with three sizes of the top-k part each."""
+    found = []
+    for problem in hedge_bandits():
+        t = terms(problem)
+        log_t = t.log_ratio.sum(-1)
+        w, one = (-log_t).exp(), torch.ones_like(log_t)[:, None]
+        reverse, forward = [*of_the_policy(problem)], [*of_the_reference(problem)]
+        for k in sorted({1, *(max(1, round(share * len(log_t))) for share in SHARES)}):
+            of_both = [(reverse[k], log_t, t.score), (forward[k], 1 - w, t.score)]
+            if not gradients_only:
+                of_both += [(reverse[k], log_t, one), (forward[k], -w * log_t, one)]
+            found += [noise(c, chosen, t.p, x) for chosen, c, x in of_both]
+    factors = [n.top_k / n.sampled for n in found]
+    return Compared(sum(x > 1 for x in factors), len(factors), max(factors))
+
+
+def exact_comparison() -> float:
+    """Error of the exact condition and of the bound, for every set of tokens."""
+    errors = []
     for problem in bandits():
         t = terms(problem)
         log_t = t.log_ratio.sum(-1)
@@ -280,33 +163,45 @@ def less_noise_than_sampling() -> Evidence:
         for chosen in every_set(problem):
             for c, x in ((log_t, t.score), (1 - w, t.score), (log_t, one), (-w * log_t, one)):
                 n = noise(c, chosen, t.p, x)
-                printed.append(violation(n.top_k - n.sampled))
-                if n.saved >= 0:
-                    inside.append(violation(n.top_k - n.sampled - 1e-12 * (1 + n.sampled)))
-                inside.append(violation(abs(n.sampled - n.top_k - n.saved) - 1e-12 * (1 + n.sampled)))
+                errors.append(violation(abs(n.sampled - n.top_k - n.saved) - 1e-12 * (1 + n.sampled)))
         r = float(exact(reverse_kl, problem)[1].square().sum() / mean(t.p, _square(log_t, t.score)))
         for chosen in every_set(problem):  # whatever the set, sampling gains no more than a factor 1 - R
             n = noise(log_t, chosen, t.p, t.score)
-            inside.append(violation(n.top_k * (1 - r) - n.sampled - 1e-12 * (1 + n.sampled)))
+            errors.append(violation(n.top_k * (1 - r) - n.sampled - 1e-12 * (1 + n.sampled)))
         largest = float(t.p.max())
-        inside.append(violation(r - largest / (1 - largest) ** 2 - 1e-12))
-    small = two_policies((0.5, 0.5), (0.51, 0.49))
-    t = terms(small)
-    n = noise(t.log_ratio.sum(-1), torch.tensor([True, False]), t.p, t.score)
+        errors.append(violation(r - largest / (1 - largest) ** 2 - 1e-12))
+    return worst(errors)
+
+
+def two_even_tokens() -> Noise:
+    """Noise of the reverse gradient of the policy (0.5, 0.5), reference (0.51, 0.49), first token summed."""
+    t = terms(two_policies((0.5, 0.5), (0.51, 0.49)))
+    return noise(t.log_ratio.sum(-1), torch.tensor([True, False]), t.p, t.score)
+
+
+@claim("EMA-5.3-lowervar")
+def less_noise_than_sampling() -> Evidence:
+    """Var top-k <= Var sampled exactly where the head saves more second moment than squared mean."""
+    found, n = compared(), two_even_tokens()
     return Evidence(
-        max(worst(printed), violation(n.top_k - n.sampled)),
-        inside=worst(inside),
-        condition=(
-            "E[1_S |x|^2] >= |E x|^2 - |E x outside S|^2 for the sampled x (a value, or a coefficient times "
-            "the score). The variance of the reverse gradient never exceeds the sampled one by more than a "
-            "factor 1/(1 - R), with R = |grad KL|^2 / E|l s|^2 <= p_max / (1 - p_max)^2: next to "
-            "nothing where no token has much probability. Only the noise: the published gradient is "
-            "biased besides"
+        max(found.share, float(n.top_k > n.sampled) / found.cases),
+        exact_comparison(),
+        correction=(
+            r"the variance is lower exactly if $\E[1_S|x|^2] > |\E[x]|^2 - |\E[1_{S^c}\,x]|^2$, $x$ a "
+            r"sampled value or gradient, $S^c$ the rest; for the reverse gradient at most $1/(1 - R)$ times "
+            r"as large, $R = |\nabla KL|^2/\E[\ell^2|s|^2] \le p/(1 - p)^2$ with $p = \max\pi$"
         ),
         counterexample=(
-            f"policy (0.5, 0.5), reference (0.51, 0.49), S = {{first token}}: gradient variance "
-            f"{n.top_k:.2g} with the head, {n.sampled:.2g} without"
+            r"$\pi$ = (0.5, 0.5), $\pref$ = (0.51, 0.49), $S$ = {first token}: gradient variance "
+            f"{n.top_k:.1e} with the top-k part, {n.sampled:.1e} without"
         ),
+        practice=(
+            f"little: on the fixed list of 90 vocabularies the variance is higher in {found.noisier} of "
+            f"{found.cases} comparisons, by a factor of at most {found.factor:.1f}, and lower in the others. "
+            "In the setting of appendix G, with 32,000 tokens, that of the gradient is lower everywhere "
+            "(EMA-6-positive-k)"
+        ),
+        unit="share of cases",
     )
 
 
@@ -348,7 +243,7 @@ def the_head_is_always_on_policy() -> Evidence:
         for k in range(1, vocab + 1):
             found = _head_field(problem, k, _visits(problem, t.p))
             right = _head_field(problem, k, target)
-            error = apart(found, right) / (1e-12 + apart(right, 0.0))
+            error = off_by(found, right)
             printed.append(error)
             if len(problem.logits) == 1:
                 inside.append(error)
@@ -357,9 +252,11 @@ def the_head_is_always_on_policy() -> Evidence:
     return Evidence(
         worst(printed),
         inside=worst(inside),
-        condition="the prefix is given (one decision, or an objective at the prefixes of the sampler)",
+        condition="the prefix is given: one decision, or an objective at the prefixes of the sampler",
+        given="implied by section 5.2: its expectations, eqs (17) and (20), are at a given prefix",
+        unit="relative difference",
         counterexample=(
-            "trees whose prefixes another policy visits: an entry of the head's expected gradient is off by "
-            f"up to {worst(printed):.0%} of the largest"
+            "trees whose prefixes another policy visits: the head's expected gradient is off by up to "
+            f"{worst(printed):.0%} of its norm"
         ),
     )

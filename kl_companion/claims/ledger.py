@@ -52,7 +52,8 @@ STANDARD: tuple[Rule, ...] = (
         "Support and setting",
         "Policy, reference and sampler give every outcome a positive probability, as a softmax does, "
         "unless the text speaks of truncated distributions. Samples come from the policy unless another "
-        "sampler is named; gradients are expected gradients; there are no ties in ratios or rewards.",
+        "sampler is named; gradients are expected gradients. Ties decide nothing: worlds in which ratios, "
+        "rewards or products of log-ratio and score are the same for every outcome are left out.",
     ),
     Rule(
         "Which restriction spares a statement",

@@ -28,10 +28,6 @@ from kl_companion.claims.worlds import (
 from kl_companion.estimators.sampled import k_lambda
 from kl_companion.tabular import Problem, bandit, draw_statistics
 
-SUPPORT = (
-    "the policy gives mass wherever the reference does, as a softmax does and a truncated sampler does not"
-)
-
 
 def _bias(estimator: str, problem: Problem) -> float:
     return float(mean(terms(problem).p, values(estimator, problem))) - exact(reverse_kl, problem)[0]

@@ -176,5 +176,5 @@ def test_the_count_of_defaults_is_that_of_the_table():
     near = near[~near.setting.str.contains("distill|opd|gkd|jsd|sdpo|sdft|prime_rl|tinker")]
     reverse = near.objective.isin(["token_reverse_kl", "sequence_reverse_kl"]).sum()
     assert (len(near), reverse) == (21, 9)
-    assert "of 21 defaults nine descend a reverse KL" in FRONT
-    assert "Of 21 defaults of public frameworks nine descend a reverse KL" in FRONT
+    assert "of 21 defaults nine have the gradient of a reverse KL" in FRONT
+    assert "Of 21 defaults of public frameworks nine have the gradient of a reverse KL" in FRONT

@@ -6,7 +6,17 @@ because a constant is nothing but noise there.
 
 from __future__ import annotations
 
-from kl_companion.recommendations.records import AVERAGED, CHARGED_K3, K1, K2, K3, SUMMED, TOTAL, Recommendation, Term
+from kl_companion.recommendations.records import (
+    AVERAGED,
+    CHARGED_K3,
+    K1,
+    K2,
+    K3,
+    SUMMED,
+    TOTAL,
+    Recommendation,
+    Term,
+)
 
 ON_POLICY: tuple[Recommendation, ...] = (
     Recommendation(

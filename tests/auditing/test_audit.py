@@ -285,7 +285,9 @@ def test_the_remedy_keeps_the_strength_of_the_loss():
         return 0.02 * ESTIMATORS["k3"].fn(logp, ref_logp)
 
     assert "return 0.02 * kl" in audit(mine, want="reverse_kl", off_policy=False, scale=1.0).remedy
-    assert "return 0.01 * kl" in audit(mine, want="pearson", off_policy=False, scale=1.0).remedy  # curvature 2
+    assert (
+        "return 0.01 * kl" in audit(mine, want="pearson", off_policy=False, scale=1.0).remedy
+    )  # curvature 2
 
     def ineffective(logp, ref_logp):
         return 0.07 * (logp - ref_logp)

@@ -70,7 +70,7 @@ LOGGED: tuple[Recommendation, ...] = (
         chapter=_CHAPTER,
         lines="kl = logp - ref_logp",
         arguments='"k1"',
-        when="sampled tokens, the policy has abandoned some that the reference likes (λ* below ¼)",
+        when="sampled tokens, some likely under the reference and almost never sampled (λ* below ¼)",
         why="unbiased; the large w of such a token enters as its logarithm only",
     ),
     Recommendation(
@@ -96,7 +96,7 @@ LOGGED: tuple[Recommendation, ...] = (
         chapter="chapter-off-policy",
         lines=_RHO + "kl = rho * (logp - ref_logp)",
         arguments='"k1", importance="token"',
-        when="the same, where the policy has abandoned tokens that the reference likes",
+        when="the same, with tokens that are likely under the reference and almost never sampled",
         why="unbiased; the large w of such a token enters as its logarithm only",
     ),
     Recommendation(

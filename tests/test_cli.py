@@ -31,7 +31,7 @@ def test_a_planted_mistake_is_named_and_its_remedy_passes_the_same_audit(planted
     assert "Off-policy, kl_penalty descends" in out
     assert "at small and large ratios" in out
     remedy = out.split("in plain PyTorch:\n\n")[1]
-    assert len(remedy.strip().splitlines()) == 5
+    assert len(remedy.strip().splitlines()) <= 6
     assert "kl_companion" not in remedy
     fixed = tmp_path / "fixed.py"
     fixed.write_text(remedy)

@@ -19,6 +19,7 @@ FLOORS = {
     "checks": 0,
     "ops": 0,
     "divergences": 1,
+    "recommendations": 1,
     "estimators": 2,
     "rollout": 3,
     "theory": 3,

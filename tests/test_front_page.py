@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from kl_companion.recommendations import GUIDE, QUESTIONS
 from tests.site import browser as browsers
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
-GUIDE = yaml.safe_load((ROOT / "book" / "guide.yml").read_text(encoding="utf-8"))
 SHOWN = "return [...document.querySelectorAll('.kl-answer')].filter((e) => e.checkVisibility())"
 
 
@@ -37,7 +36,7 @@ def tab_to(session: Any, name: str) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    order = ["", *GUIDE["questions"]]
+    order = ["", *QUESTIONS]
     for _ in range(30):
         here = session.execute_script("return document.activeElement.name || ''")
         if here == name:
@@ -63,12 +62,11 @@ def choose(session: Any, name: str, position: int) -> None:
 @pytest.mark.parametrize("width", sorted(browsers.SIZES))
 def test_every_answer_is_reached_by_keyboard(page: Any, width: str) -> None:
     browsers.resize(page, browsers.SIZES[width])
-    questions = GUIDE["questions"]
-    code = {tuple(entry["when"].values()): entry["code"].strip() for entry in GUIDE["guide"]}
-    for wanted in itertools.product(*(question["answers"] for question in questions.values())):
-        for (name, question), value in zip(questions.items(), wanted, strict=True):
+    code = {tuple(getattr(entry, name) for name in QUESTIONS): entry.code for entry in GUIDE}
+    for wanted in itertools.product(*(answers for _, answers in QUESTIONS.values())):
+        for (name, (_, answers)), value in zip(QUESTIONS.items(), wanted, strict=True):
             if page.execute_script("return document.forms[0].elements[arguments[0]]?.value", name) != value:
-                choose(page, name, list(question["answers"]).index(value))
+                choose(page, name, list(answers).index(value))
         shown = page.execute_script(SHOWN)
         assert len(shown) == 1
         assert shown[0].find_element("tag name", "pre").text.strip() == code[wanted]
@@ -107,5 +105,5 @@ def test_the_first_screen_holds_guide_findings_and_commands(page: Any) -> None:
 
 def test_without_scripts_every_answer_is_there() -> None:
     text = (SITE / "book" / "intro.html").read_text(encoding="utf-8")
-    assert text.count('class="kl-answer') == len(GUIDE["guide"]) == 12
+    assert text.count('class="kl-answer') == len(GUIDE) == 12
     assert '<form class="kl-questions" hidden' in text

@@ -1,4 +1,4 @@
-"""Five lines of PyTorch that do what was wanted, with no import of ours."""
+"""A few lines of PyTorch that have the gradient that was wanted, with no import of ours."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import sympy
 from sympy.printing.pytorch import TorchPrinter
 
 from kl_companion.divergences import Divergence, T, W
-
-# log w is at hand in both KLs, and expm1 keeps them accurate where the policies agree
-_PRECISE = {
-    "reverse_kl": "torch.expm1(log_w) - log_w",
-    "forward_kl": "log_w * log_w.exp() - torch.expm1(log_w)",
-}
+from kl_companion.recommendations import ANY_DIVERGENCE, recommended_for
 
 
 class _Printer(TorchPrinter):
@@ -24,43 +19,44 @@ class _Printer(TorchPrinter):
         return f"{self.parenthesize(expr.base, 1000)} ** {float(expr.exp):g}"
 
 
-def _estimate(divergence: Divergence) -> str:
-    if divergence.name in _PRECISE:
-        return _PRECISE[divergence.name]
-    return str(_Printer().doprint(sympy.expand_log(divergence.dual.subs(T, W))))
+def _printed(expr: sympy.Expr) -> str:
+    return str(_Printer().doprint(sympy.expand_log(expr)))
+
+
+def _lines(divergence: Divergence, level: str) -> list[str]:
+    """Lines that compute ``kl``: those of the table of recommendations, which has Kf++ for any f."""
+    known = recommended_for(divergence.name, level)
+    if known is not None:
+        return known.lines.splitlines()
+    value, weight = divergence.dual.subs(T, W), divergence.derivative.subs(T, 1 / W)
+    lines = ANY_DIVERGENCE.format(value=_printed(value), weight=_printed(weight)).splitlines()
+    if level == "token":
+        return lines
+    names = "logp, ref_logp, behavior_logp"
+    return [f"{names} = ((x * mask).sum(-1) for x in ({names}))", *lines]
 
 
 def remedy(divergence: Divergence, *, level: str, beta: float = 1.0) -> str:
-    """Source of a function ``remedy`` whose value and gradient are unbiased for beta times the divergence.
+    """Source of a function ``remedy`` whose gradient is unbiased for beta times the divergence.
 
-    It is the ratio of policy to sampling policy, with its gradient, times w f(1/w) (emapg2026, eqs
-    (115)-(119)); on-policy pass ``logp.detach()`` as ``behavior_logp``.
+    It is the term that the table of recommendations has for the loss, with samples of any policy: K2 or K3
+    times the detached ratio of policy to sampling policy; Kf++ times it for another f (emapg2026, eqs
+    (115)-(119)). On-policy pass ``logp.detach()`` as ``behavior_logp``.
 
     Args:
         divergence: What is wanted.
-        level: ``"token"``: one value per token; ``"sequence"``: a scalar from whole sequences.
+        level: ``"token"``: one value per token; ``"sequence"``: a scalar from whole sequences, whose tokens
+            ``mask`` marks.
         beta: Coefficient.
     """
-    body = _estimate(divergence)
-    log_w = "log_w" in body
-    w = "log_w = {}" if log_w else "w = torch.exp({})"
-    scale = "" if beta == 1 else f"{beta:g} * "
-    if level == "token":
-        return "\n".join(
-            (
-                "import torch",
-                "def remedy(logp, ref_logp, behavior_logp):  # on-policy: logp.detach()",
-                f"    {w.format('ref_logp - logp')}",
-                "    rho = torch.exp(logp - behavior_logp)  # keep its gradient",
-                f"    return {scale}rho * ({body})  # one value per token",
-            )
-        )
+    body = _lines(divergence, level)
+    mask = "" if level == "token" else ", mask"
+    scaled = "kl" if beta == 1 else f"{beta:g} * kl"
     return "\n".join(
         (
-            "import torch",
-            "def remedy(logp, ref_logp, behavior_logp, completion_mask):",
-            "    lp, ref, mu = ((x * completion_mask).sum(-1) for x in (logp, ref_logp, behavior_logp))",
-            f"    {w.format('ref - lp')}; rho = torch.exp(lp - mu)  # keep its gradient",
-            f"    return ({scale}rho * ({body})).mean()  # on-policy: behavior_logp = logp.detach()",
+            *(["import torch"] if "torch." in "".join(body) else []),
+            f"def remedy(logp, ref_logp, behavior_logp{mask}):  # on-policy: logp.detach()",
+            *(f"    {line}" for line in body),
+            f"    return ({scaled}).mean()" if mask else f"    return {scaled}  # one value per token",
         )
     )

@@ -60,7 +60,7 @@ class Audit:
             by sample.
         want: The objective that was asked for, or None.
         met: Whether it is what the loss descends; None when nothing was asked for.
-        remedy: Five lines of PyTorch when ``met`` is False.
+        remedy: A few lines of PyTorch when ``met`` is False, see `remedy`.
     """
 
     name: str
@@ -149,7 +149,7 @@ def _coefficient(cases: Sequence[Case], same_as: tuple[str, float] | None, curva
 
 
 def remedy_for(want: str, cases: Sequence[Case], same_as: tuple[str, float] | None) -> str:
-    """Five lines that do what was wanted, at the level at which the loss works, as strong as it is."""
+    """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
     level, divergence = _split(want)
     seen = {n.partition("_")[0] for case in cases for m in case.matches for n in m}
     chosen = level or ("sequence" if "sequence" in seen and "token" not in seen else "token")

@@ -96,4 +96,4 @@ def test_a_whole_trainer_loss_with_advantages_and_a_clip_is_taken_apart():
     found = audit(grpo, off_policy=False, want="reverse_kl")
     assert all(c.matches == ({"token_forward_kl": 0.02, "expected_reward": -1.0},) for c in found.cases)
     assert not found.met
-    assert "0.02 * rho" in found.remedy
+    assert "return 0.02 * kl" in found.remedy

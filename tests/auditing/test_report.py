@@ -117,11 +117,11 @@ def test_an_audit_shows_its_first_case():
 
 def test_a_remedy_is_as_strong_near_the_reference_as_what_is_descended():
     given = [case(ON, {"token_pearson": 0.5, "sequence_entropy": 3.0})]  # curvature 2
-    assert "return rho * " in remedy_for("reverse_kl", given, None)  # curvature 1
-    assert "return 4 * rho * " in remedy_for("jensen_shannon", given, ("k3", 0.04))  # curvature 1/4
+    assert "return kl " in remedy_for("reverse_kl", given, None)  # curvature 1
+    assert "return 4 * kl " in remedy_for("jensen_shannon", given, ("k3", 0.04))  # curvature 1/4
     nothing = [case(ON, zero=True)]
-    assert "return 0.04 * rho * " in remedy_for("reverse_kl", nothing, ("k3", 0.04))
-    assert "return rho * " in remedy_for("reverse_kl", nothing, ("k3", -0.04))
-    assert "return rho * " in remedy_for("reverse_kl", nothing, None)
+    assert "return 0.04 * kl " in remedy_for("reverse_kl", nothing, ("k3", 0.04))
+    assert "return kl " in remedy_for("reverse_kl", nothing, ("k3", -0.04))
+    assert "return kl " in remedy_for("reverse_kl", nothing, None)
     assert ".mean()" in remedy_for("reverse_kl", [case(ON, {"sequence_pearson": 1.0})], None)
     assert ".mean()" not in remedy_for("reverse_kl", [case(ON, ONE, {"sequence_pearson": 1.0})], None)

@@ -162,10 +162,8 @@ def close(seed, length=3, far=1.0, distance=1e-3):
 
 def test_near_the_reference_the_order_of_the_variances_is_the_same_for_every_tree():
     for seed in range(20):
-        one, two, three, four = (
-            moments_by_hand(close(seed), form)[1] for form in ("sequence", "log-ratio", "K3", "next token")
-        )
-        assert four < three < min(one, two)
+        one, two, three = (exact_moments(LOSSES[form], close(seed)).gradient_variance for form in AMOUNTS)
+        assert moments_by_hand(close(seed), "next token")[1] < three < min(one, two)
 
 
 def test_ratios_of_earlier_tokens_multiply_the_second_moment_by_a_power_series():
@@ -185,6 +183,8 @@ def test_ratios_of_earlier_tokens_multiply_the_second_moment_by_a_power_series()
             norm = sum(((z == y) - x) ** 2 for z, x in enumerate(p))
             token += c * (a / c * math.log(a / b)) ** 2 * norm
         exact = sum((a * (math.log(a / b) - kl)) ** 2 for a, b in zip(p, q, strict=True))
-        for form, single in (("K3", token), ("next token", exact)):
-            mean, variance = moments_by_hand(problem, form)
-            assert variance + mean.square().sum().item() == pytest.approx(factor * single, rel=0.01)
+        sampled = exact_moments(LOSSES["K3"], problem)
+        second = sampled.gradient_variance + sampled.gradient.square().sum().item()
+        assert second == pytest.approx(factor * token, rel=0.01)
+        mean, variance = moments_by_hand(problem, "next token")
+        assert variance + mean.square().sum().item() == pytest.approx(factor * exact, rel=0.01)

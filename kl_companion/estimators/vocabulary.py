@@ -89,7 +89,13 @@ def _edge(cost: sympy.Expr, mass: torch.Tensor) -> torch.Tensor:
 
 @register_estimator("exact_kl", target="reverse_kl", source="tang2025pitfalls, eq (5)", inputs="vocab")
 def exact_kl(logp_all: torch.Tensor, ref_logp_all: torch.Tensor) -> torch.Tensor:
-    """KL(policy || reference) of every row: [..., vocab] -> [...]. See `f_divergence` for errors."""
+    """KL(policy || reference) of every row: [..., vocab] -> [...]. See `f_divergence` for errors.
+
+    Summed along sampled completions this is the Rao-Blackwellized estimator of the KL between two
+    language models (amini2025better): the sampled log-ratio of every token is replaced by its expectation
+    given the prefix. As a loss it has the token-level gradient; for that of whole sequences the value
+    is also charged, detached, to the earlier tokens.
+    """
     return f_divergence(DIVERGENCES["reverse_kl"], logp_all, ref_logp_all)
 
 

@@ -286,6 +286,23 @@ def test_truncated_kl_is_that_of_reverse_kl():
     assert truncated_kl(p, q, k=1).item() == pytest.approx(0.75 * math.log(1.5) - 0.25, rel=1e-13)
 
 
+def test_a_stop_gradient_in_the_plain_sum_has_the_gradient_of_the_bregman_head():
+    for seed, vocab in WORLDS:
+        theta, ref, _ = world(seed, vocab)
+        q, head = oracle.probabilities(ref), oracle.likeliest(theta, vocab - 1)
+
+        def stopped(x, q=q, head=head):
+            p = oracle.probabilities(x)
+            return sum(p[j] * (math.log(p[j].item()) - math.log(q[j].item())) for j in head)
+
+        def ours(x, ref=ref, k=vocab - 1):
+            return truncated_kl(x.log_softmax(-1), ref.log_softmax(-1), k=k)
+
+        p = oracle.probabilities(theta)
+        mass = sum(q[j] - p[j] for j in head)
+        close((ours(theta), gradient(ours, theta)), (stopped(theta) + mass, gradient(stopped, theta)))
+
+
 def test_the_set_carries_no_gradient_and_rows_have_their_own():
     theta, ref, _ = world(4, 7)
     both = torch.stack([theta, ref]).requires_grad_()

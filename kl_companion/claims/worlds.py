@@ -190,6 +190,12 @@ def apart(a: torch.Tensor | float, b: torch.Tensor | float) -> float:
     return math.inf if difference.isnan().any() else float(difference.max())
 
 
+def relative(found: torch.Tensor, right: torch.Tensor) -> float:
+    """Norm of the difference of two vectors over the norm of the right one; NaN becomes infinite."""
+    share = float((found - right).norm() / right.norm())
+    return math.inf if math.isnan(share) else share
+
+
 def worst(errors: Iterable[float]) -> float:
     """The largest of several errors; NaN becomes infinite."""
     return max(math.inf if math.isnan(e) else float(e) for e in errors)

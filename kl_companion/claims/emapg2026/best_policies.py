@@ -35,8 +35,12 @@ Objective = Callable[[torch.Tensor], torch.Tensor]
 Setting = tuple[Problem, float]
 BETAS = (0.3, 1.0, 4.0)
 ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
-POSITIVE = "the reference gives every answer probability"
-INTERIOR = "f'(0+) = -oo, or beta is so large that the optimum gives every answer probability"
+INTERIOR = r"$f'(0+) = -\infty$, or $\beta$ is so large that the optimum gives every answer probability"
+EXAMPLE = r"$\beta = 1$, rewards (0, 1, 5), $\pref$ = (0.5, 0.3, 0.2)"
+CUT = (
+    r"where $(R - \lambda)/\beta \le f'(0+)$ the optimum is 0; elsewhere it is "
+    r"$\pref\,(f')^{-1}((R - \lambda)/\beta)$, with $\lambda$ such that both add up to 1"
+)
 
 
 class Case(NamedTuple):
@@ -195,6 +199,21 @@ def clipped_example() -> tuple[list[float], list[float]]:
     lam = float((q * problem.rewards).sum())  # 1 + (R - lambda)/beta is linear in lambda
     printed = q * (1 + problem.rewards - lam)
     return printed.tolist(), best("Pearson", problem, 1.0).policy.tolist()
+
+
+def in_training() -> str:
+    """How often beta is too small for Pearson, in words: rewards of 0 and 1, and the beta of appendix A."""
+    rate, beta = 0.3, 0.001
+    q = tensor([1 - rate, rate])
+    problem = two_policies(q.tolist(), q.tolist())._replace(rewards=tensor([0.0, 1.0]))
+    found, formula = best("Pearson", problem, beta), 1 + (0 - rate) / beta
+    return (
+        r"with rewards 0 and 1 Pearson needs $\beta$ no smaller than the reference's rate of success. With "
+        rf"$\beta$ = {beta} of appendix A and a rate of {rate} the formula gives a wrong answer "
+        f"{formula:.0f} "
+        rf"times $\pref$; the optimum gives it {float(found.policy[0]):.0f}. Both KLs, Jensen-Shannon, "
+        r"Hellinger, Neyman and $\alpha < 1$ are never affected"
+    )
 
 
 def form_errors(name: str) -> Iterator[tuple[float, float, float]]:

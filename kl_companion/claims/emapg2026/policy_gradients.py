@@ -26,7 +26,6 @@ from kl_companion.claims.worlds import (
     apart,
     bandits,
     differentiated,
-    differs,
     exact,
     field,
     forward_kl,
@@ -34,14 +33,17 @@ from kl_companion.claims.worlds import (
     less,
     log_ratio,
     mean,
+    relative,
     reverse_kl,
     terms,
+    variance,
     worst,
 )
-from kl_companion.tabular import Problem
+from kl_companion.tabular import Problem, bandit
 
-ANSWERS = "two answers, policy (0.9, 0.1), even reference, R = (1, 0)"
+ANSWERS = r"two answers, $\pi$ = (0.9, 0.1), $\pref$ = (0.5, 0.5), $R$ = (1, 0)"
 WORLD = f"{ANSWERS}, first logit"
+GROUP = 8  # rollouts of a prompt, in what is said of practice
 
 
 def expected_reward(problem: Problem) -> torch.Tensor:
@@ -83,31 +85,24 @@ def beta_in_the_rewards() -> Evidence:
             distances.append(exact(reverse_kl, best)[0])
         errors += [less(b, a, by=1e-9) for a, b in itertools.pairwise(distances)]
     return Evidence(
-        worst(errors), condition="the gradient is divided by beta as well: a step size must follow"
+        worst(errors), note=r"the gradient is divided by $\beta$ as well, and a step size has to make up for it"
     )
 
 
 @claim("EMA-eq141-142+every")
 def every_estimator_as_a_policy_gradient() -> Evidence:
-    """As losses K2, K3++, K4 descend KL(pi||pi*), K3 and K5 KL(pi*||pi), and K1 nothing."""
-    forward = ("K3", "K5")
-    errors: dict[str, list[float]] = {name: [] for name in SAMPLED}
+    """As losses K2, K3++ and K4 minimize KL(pi||pi*), K3 and K5 KL(pi*||pi); K1 does it in the reward."""
+    forward, errors = ("K3", "K5"), []
     for problem in rollouts():
-        for name, found in errors.items():
-            wanted = to_target(problem, forward=name in forward)[1]
-            found.append(apart(field(at_target(SAMPLED[name], problem), problem), wanted))
-    inside = [e for name, found in errors.items() if name != "K1" for e in found]
-    for problem in rollouts():  # K1 as a penalty: its value times the score
-        inside.append(apart(field(-log_w(problem), problem), to_target(problem)[1]))
-        inside.append(apart(field(at_target(k1, problem), problem), 0.0))
-    nothing = abs(first(field(at_target(k1, small()), small())))
+        for name in SAMPLED:
+            c = -log_w(problem) if name == "K1" else at_target(SAMPLED[name], problem)
+            errors.append(apart(field(c, problem), to_target(problem, forward=name in forward)[1]))
+        errors.append(apart(field(at_target(k1, problem), problem), 0.0))
     return Evidence(
-        worst([*inside, *errors["K1"]]),
-        inside=worst(inside),
-        condition="K1 is taken as a penalty in the reward, its value times the score, and not as a loss",
-        counterexample=(
-            f"{WORLD}: the expected gradient of the loss K1 is {nothing:.4f}, whatever the rewards are, "
-            f"that of KL(pi||pi*) {first(to_target(small())[1]):.4f}"
+        worst(errors),
+        note=(
+            "K1 as a penalty in the reward, its value times the score. As a loss, as J.1 begins, it has the "
+            "expected gradient 0: see EMA-J1-start"
         ),
     )
 
@@ -131,9 +126,9 @@ def the_partition_function_of_a_group() -> Evidence:
     said = ", ".join(f"{m:.3f}" for m in means)
     return Evidence(
         worst(errors),
-        condition=(
-            "in every group. The estimate of Z is unbiased, its log too low on average. "
-            f"With {ANSWERS}: {said} at N = 1, 2, 3; log Z = {float(log_z(small())):.3f}"
+        note=(
+            r"in every group. The estimate of $Z$ is unbiased, its logarithm too low on average: with "
+            f"{ANSWERS} it is {said} at $N$ = 1, 2, 3, and $\\log Z$ = {float(log_z(small())):.3f}"
         ),
     )
 
@@ -156,11 +151,51 @@ def value_and_kl_as_expectations() -> Evidence:
         worst(printed),
         worst(corrected),
         agrees_with="EMA-lemJ.1",
-        correction="V and KL are the group's means, without the expectation, as in J.1 and in appendix A",
-        counterexample=(
-            f"{ANSWERS}, N = 2, the first one twice: eq (144) is "
-            f"{both:.4f}, V - KL of eq (145) is {number:.4f}"
+        unit="difference",
+        correction=(
+            r"$V$ and $\widehat{KL}$ are the means over the group, without the expectation, as in J.1 and in "
+            "appendix A"
         ),
+        counterexample=(
+            f"{ANSWERS}, a group with the first answer twice: eq (144) is {both:.4f}, $V - $KL of eq (145) is "
+            f"{number:.4f}"
+        ),
+        practice=(
+            "none for who averages over the group, as implementations do. A constant in its place would have "
+            "no gradient at all: its product with the score has the mean 0"
+        ),
+    )
+
+
+AS_A_LOSS = (
+    r"as a loss K1 has the gradient $\nabla\log\pi$, of mean 0, whatever the rewards are. As a penalty in the "
+    r"reward it gives $-(R - \ell - \log Z)\nabla\log\pi$ with $\ell = \log(\pi/\pref)$, and its mean is that of "
+    "eq (147)"
+)
+
+
+def nothing_is_learned() -> str:
+    """What a run with K1 as a loss does, in words."""
+    problem = small()
+    noise = variance(terms(problem).p, at_target(k1, problem)[:, None, None] * terms(problem).score)
+    return (
+        r"a trainer that minimizes the loss $-\log w$ has no drift at all: no reward is learned, no KL is kept, "
+        f"and noise remains (variance {noise:.2f} of a sample's gradient, where the gradient of "
+        rf"$\KL{{\pi}}{{\pi^*}}$ has the length {float(to_target(problem)[1].norm()):.2f}; {ANSWERS}). PPO with the "
+        "KL in the reward is right"
+    )
+
+
+def loss_k1(problem: Problem) -> torch.Tensor:
+    """Expected gradient of K1 as a loss."""
+    return field(at_target(k1, problem), problem)
+
+
+def k1_example(printed: torch.Tensor) -> str:
+    """The counterexample of K1 as a loss, beside what is printed for it."""
+    return (
+        f"{WORLD}: the loss K1 has the expected gradient {abs(first(loss_k1(small()))):.4f}, printed is "
+        rf"{first(printed):.4f}; $\KL{{\pi}}{{\pi^*}}$ has {first(to_target(small())[1]):.4f}"
     )
 
 
@@ -171,24 +206,19 @@ def gradient_of_k1() -> Evidence:
     for problem in rollouts():
         claimed = -(problem.rewards - log_z(problem))
         c = at_target(k1, problem)
-        printed += [apart(c, claimed), apart(field(c, problem), field(claimed, problem))]
+        printed.append(relative(field(c, problem), field(claimed, problem)))
         corrected += [apart(c, 1.0), apart(field(c, problem), 0.0)]
         corrected.append(apart(field(-log_w(problem), problem), to_target(problem)[1]))
         corrected.append(apart(field(claimed, problem), -reward_gradient(problem)))
-    claimed = field(-(small().rewards - log_z(small())), small())
     return Evidence(
         worst(printed),
         worst(corrected),
+        unit="relative difference",
         correction=(
-            "grad(-log w) = grad log pi, of mean 0 (table 1 says so of K1). As a penalty in the reward K1 "
-            "gives -(R - l - log Z) grad log pi, l = log pi/pi_ref: the printed line lacks l, and is plain "
-            "REINFORCE without a KL"
+            rf"{AS_A_LOSS}. The printed line lacks $\ell$: it is REINFORCE without a KL"
         ),
-        counterexample=(
-            f"{WORLD}: the printed gradient has the mean {first(claimed):.4f}, the derivative of K1 "
-            f"{abs(first(field(at_target(k1, small()), small()))):.4f}, and KL(pi||pi*) the gradient "
-            f"{first(to_target(small())[1]):.4f}"
-        ),
+        counterexample=k1_example(field(-(small().rewards - log_z(small())), small())),
+        practice=nothing_is_learned(),
     )
 
 
@@ -202,7 +232,7 @@ def sign_of_the_aggregate_kl() -> Evidence:
             g = group(problem, size)
             line = summed(-(g.reward - g.value + g.kl), problem, g)
             split = [summed(-(g.reward - g.value), problem, g), summed(g.kl, problem, g)]
-            printed += [apart(line, split[0] + split[1]), apart(line, -(size - 1) * reward + kl)]
+            printed.append(relative(split[0] + split[1], line))
             corrected += [apart(line, split[0] - split[1]), apart(line, -(size - 1) * reward - kl)]
             whole = summed(g.log_ratio - g.reward + g.value - g.kl, problem, g)
             corrected.append(apart(whole, (size - 1) * (kl - reward)))
@@ -212,12 +242,19 @@ def sign_of_the_aggregate_kl() -> Evidence:
         worst(printed),
         worst(corrected),
         agrees_with="proof",
+        unit="relative difference",
         correction=(
-            "minus: the line above gives -sum s_j KL, whose mean is -grad KL. The sign is turned back by the "
-            "log-ratio l_j that the start leaves out: sum s_j (l_j - R_j + V - KL) has the mean "
-            "(N - 1)(grad KL - grad E[R])"
+            r"minus: the line above gives $-\sum_j\widehat{KL}\,\nabla\log\pi_j$. With the $\ell_j$ that the start "
+            r"leaves out, $\sum_j(\ell_j - R_j + V - \widehat{KL})\nabla\log\pi_j$ has the mean $(N - 1)(\nabla\KL{"
+            r"\pi}{\pref} - \nabla\E[R])$"
         ),
-        counterexample=f"{WORLD}, N = 2: the second sum contributes {-part:.4f}, printed is {part:+.4f}",
+        counterexample=(
+            f"{WORLD}, $N = 2$: the second sum contributes {-part:.4f}, printed is {part:+.4f}"
+        ),
+        practice=(
+            "two slips meet, and the sign of the KL in the box is right. Who implements the line above the "
+            "sum, with the detached mean of the group, pushes the policy away from the reference"
+        ),
     )
 
 
@@ -233,17 +270,16 @@ def lemma_of_the_regularizer() -> Evidence:
             inside += [apart(summed(g.kl, problem, g), wanted)]
             inside += [apart(summed(g.log_ratio / size, problem, g), wanted)]
             inside.append(apart(summed(number, problem, g), 0.0))
-            printed.append(apart(summed(number, problem, g), wanted))
+            printed.append(relative(summed(number, problem, g), wanted))
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            "KL is the group's own mean, not the expectation that eq (145) defines; and the sum over all N "
-            "rollouts yields one grad KL, so each yields 1/N of it"
-        ),
+        condition=r"$\widehat{KL}$ is the mean over the group, not the expectation that eq (145) defines",
+        given=r"stated in J.1: the display above the lemma and its proof write $\widehat{KL}$ as that mean",
+        unit="relative difference",
         counterexample=(
-            f"{WORLD}: with KL = {exact(reverse_kl, small())[0]:.4f}, the expectation, the left side is 0, "
-            f"the gradient of the KL {first(kl_gradient(small())):.4f}"
+            rf"{WORLD}: with $\widehat{{KL}}$ = {exact(reverse_kl, small())[0]:.4f}, the expectation, the left "
+            f"side is 0, the gradient of the KL {first(kl_gradient(small())):.4f}"
         ),
     )
 
@@ -266,33 +302,37 @@ def diagonal_and_the_rest() -> Evidence:
     return Evidence(worst(errors))
 
 
-@claim("EMA-eq147")
+def box(problem: Problem) -> torch.Tensor:
+    """Expected right side of eq (147): -(R - V) s + grad KL."""
+    return field(-(problem.rewards - expected_reward(problem)), problem) + kl_gradient(problem)
+
+
+@claim("EMA-eq147", "EMA-tab8-K1")
 def k1_as_regularized_policy_gradient() -> Evidence:
     """-(R - V) s + grad KL: what K1 in the reward gives; as a loss K1 gives 0."""
-    printed, inside = [], []
+    printed, corrected = [], []
     for problem in rollouts():
-        box = field(-(problem.rewards - expected_reward(problem)), problem) + kl_gradient(problem)
-        printed.append(apart(field(at_target(k1, problem), problem), box))
-        inside += [apart(field(-log_w(problem), problem), box), apart(regularized(problem), box)]
+        printed.append(relative(loss_k1(problem), box(problem)))
+        corrected += [apart(loss_k1(problem), 0.0), apart(field(-log_w(problem), problem), box(problem))]
+        corrected += [apart(regularized(problem), box(problem)), apart(to_target(problem)[1], box(problem))]
         for size in SIZES:
             g = group(problem, size)
             others = (g.reward.sum(-1, keepdim=True) - g.reward) / (size - 1)
             with_others = summed(-(g.reward - others), problem, g) / size + kl_gradient(problem)
-            inside.append(apart(with_others, box))
+            corrected.append(apart(with_others, box(problem)))
             own = summed(-(g.reward - g.value), problem, g) / size
-            inside.append(apart(own, -(1 - 1 / size) * reward_gradient(problem)))
+            corrected.append(apart(own, -(1 - 1 / size) * reward_gradient(problem)))
     return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=(
-            "K1 is a penalty in the reward; in expectation; and V does not hold the own reward: with the "
-            "mean of all N the reward's gradient is 1 - 1/N of its size"
+        worst(printed),
+        worst(corrected),
+        inside=worst(corrected),
+        condition="K1 is a penalty in the reward, its value times the score, and not a loss",
+        unit="relative difference",
+        correction=(
+            rf"{AS_A_LOSS}; with the mean of all $N$ rewards for $V$, the reward's gradient has $1 - 1/N$ of its size"
         ),
-        counterexample=(
-            f"{WORLD}: the loss K1 has the expected gradient "
-            f"{abs(first(field(at_target(k1, small()), small()))):.4f}, the box "
-            f"{first(regularized(small())):.4f}"
-        ),
+        counterexample=k1_example(box(small())),
+        practice=nothing_is_learned(),
     )
 
 
@@ -305,53 +345,72 @@ def sum_over_the_group_and_one_rollout() -> Evidence:
         for size in SIZES:
             g = group(problem, size)
             per_rollout = summed(-(g.reward - g.value) + g.kl, problem, g) / size
-            printed += [apart(per_rollout, regularized(problem))]
-            printed.append(apart(per_rollout, kl - (1 - 1 / size) * reward))
+            printed.append(relative(box(problem), per_rollout))
             corrected.append(apart(per_rollout, kl / size - (1 - 1 / size) * reward))
     g = group(small(), 3)
     found = first(summed(-(g.reward - g.value) + g.kl, small(), g) / 3)
     return Evidence(
         worst(printed),
         worst(corrected),
-        agrees_with="EMA-lemJ.1",
+        unit="relative difference",
         correction=(
-            "per rollout grad KL has the factor 1/N, N - 1 times less weight than the reward; the full grad "
-            "KL of the box comes from the own log-ratio of each rollout, not from the mean of the group"
+            r"per rollout the lemma gives $\frac{1}{N}\nabla\KL{\pi}{\pref}$, and the rewards $1 - 1/N$ of their "
+            "gradient. The full gradient of the KL in the box comes from the own log-ratio of each rollout"
         ),
         counterexample=(
-            f"{WORLD}, N = 3: the split of J.1 has the mean {found:.4f} per rollout, the box "
-            f"{first(regularized(small())):.4f}"
+            f"{WORLD}, $N = 3$: the split of J.1 has the mean {found:.4f} per rollout, the box "
+            f"{first(box(small())):.4f}"
         ),
+        practice=(
+            f"who implements the split of J.1 with groups of {GROUP} has the KL at 1/{GROUP - 1} of the weight "
+            r"that was asked for: its optimum is that of $\beta$ divided by "
+            f"{GROUP - 1}. A KL of its own in the loss or in the reward is not affected"
+        ),
+    )
+
+
+def kl_terms_apart() -> str:
+    """How far K3's gradient is from that of the KL, near the reference and far from it, in words."""
+    said = []
+    for scale in (0.1, 0.5, 2.0):
+        problem = bandit(10, seed=0, scale=scale)
+        share = relative(exact(forward_kl, problem)[1], kl_gradient(problem))
+        said.append(f"{share:.0%} at a KL of {exact(reverse_kl, problem)[0]:.2g} nats")
+    return (
+        "near the reference the two gradients agree to first order. In a bandit with ten arms (seed 0) they "
+        f"differ by {', '.join(said)}, so that long runs and small "
+        r"$\beta$ are affected; the optimum is another one. PPO with the KL in the reward is right"
     )
 
 
 @claim("EMA-eq147+ppo")
 def what_ppo_and_grpo_follow() -> Evidence:
     """K1 in the reward follows the box; K3 in the loss, as in GRPO, follows the other KL."""
-    printed, inside = [], []
+    printed, corrected = [], []
     for problem in rollouts():
         for size in SIZES:
             g = group(problem, size)
             penalized = g.reward - g.log_ratio
             others = (penalized.sum(-1, keepdim=True) - penalized) / (size - 1)
             ppo = summed(-(penalized - others), problem, g) / size
-            inside.append(apart(ppo, regularized(problem)))
+            corrected.append(apart(ppo, box(problem)))
             advantage = summed(-(g.reward - g.value), problem, g) / size
             grpo = advantage + mean(terms(problem).p, differentiated(k3, problem))
             of_forward = exact(forward_kl, problem)[1] - (1 - 1 / size) * reward_gradient(problem)
-            inside.append(apart(grpo, of_forward))
-            printed.append(apart(grpo, regularized(problem)))
-        inside.append(differs(exact(forward_kl, problem)[1], kl_gradient(problem)))
+            corrected.append(apart(grpo, of_forward))
+            printed.append(relative(grpo, box(problem)))
     found = first(exact(forward_kl, small())[1])
     return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=(
-            "the KL is in the reward as K1, and the baseline does not hold the own rollout: PPO with a "
-            "penalized reward. GRPO's K3 in the loss follows the gradient of KL(ref||pi)"
+        worst(printed),
+        worst(corrected),
+        unit="relative difference",
+        correction=(
+            "PPO with K1 in the reward follows eq (147). GRPO has K3 in the loss, whose gradient is that of "
+            r"$\KL{\pref}{\pi}$, as table 1 says of K3"
         ),
         counterexample=(
-            f"{WORLD}: K3 in the loss adds {found:.4f}, the gradient of KL(pi||ref) is "
+            rf"{WORLD}: K3 in the loss adds {found:.4f}, the gradient of $\KL{{\pi}}{{\pref}}$ is "
             f"{first(kl_gradient(small())):.4f}"
         ),
+        practice=kl_terms_apart(),
     )

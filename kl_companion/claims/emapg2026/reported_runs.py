@@ -58,8 +58,8 @@ def starts() -> str:
     before = gain(scores(2, REVERSE)["Avg."], scores(4, INSTRUCT)["Avg."])
     return (
         f"averages from the base and from the instruct model: {', '.join(said)}. PPO and GRPO end higher "
-        f"from the instruct model, EMA-PG {before:.0f}% higher from the base model. A cold start is a small "
-        "set of long chains of thought before RL, which instruction tuning is not"
+        f"from the instruct model, EMA-PG {before:.0f}% higher from the base model. Instruction tuning is "
+        "no cold start"
     )
 
 

@@ -43,7 +43,8 @@ BY_HAND = {
     "EMA-tab1-TopkF+overall": [("overall_column", "wrong(bregman=True)", "wrong(bregman=False)")],
     # up to a factor and with the weight shared: the other order of the arguments is another divergence
     **{
-        f"EMA-tab9-{f}": [("_mislabeled", "NAMED[right]", "turned(NAMED[right])")] for f in ("tlogt", "mlogt")
+        f"EMA-tab9-{f}": [("_mislabeled", "(row, NAMED[right]", "(row, turned(NAMED[right])")]
+        for f in ("tlogt", "mlogt")
     },
     # one form out of four that are computed together, each at 32,000 tokens
     **{

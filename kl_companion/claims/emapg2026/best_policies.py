@@ -38,8 +38,8 @@ ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
 INTERIOR = r"$f'(0+) = -\infty$, or $\beta$ is so large that the optimum gives every answer probability"
 EXAMPLE = r"$\beta = 1$, rewards (0, 1, 5), $\pref$ = (0.5, 0.3, 0.2)"
 CUT = (
-    r"where $(R - \lambda)/\beta \le f'(0+)$ the optimum is 0; elsewhere it is "
-    r"$\pref\,(f')^{-1}((R - \lambda)/\beta)$, with $\lambda$ such that both add up to 1"
+    r"where $(R - \lambda)/\beta \le f'(0+)$ the optimum is 0; elsewhere it is $\pref\,(f')^{-1}((R - "
+    r"\lambda)/\beta)$, with $\lambda$ such that both add up to 1"
 )
 
 
@@ -210,9 +210,8 @@ def in_training() -> str:
     return (
         r"with rewards 0 and 1 Pearson needs $\beta$ no smaller than the reference's rate of success. With "
         rf"$\beta$ = {beta} of appendix A and a rate of {rate} the formula gives a wrong answer "
-        f"{formula:.0f} "
-        rf"times $\pref$; the optimum gives it {float(found.policy[0]):.0f}. Both KLs, Jensen-Shannon, "
-        r"Hellinger, Neyman and $\alpha < 1$ are never affected"
+        rf"{formula:.0f} times $\pref$; the optimum gives it {float(found.policy[0]):.0f}. Both KLs, "
+        r"Jensen-Shannon, Hellinger, Neyman and $\alpha < 1$ are never affected"
     )
 
 

@@ -266,17 +266,16 @@ def detaching_the_log_ratio() -> Evidence:
         ),
         unit="share of cases",
         correction=(
-            "the gradient stays unbiased, and its variance is typically lower: by "
-            r"$\E_\pi[(2\ell + 1)|s|^2]$, which can be negative"
+            r"the gradient stays unbiased, and its variance is typically lower: by $\E_\pi[(2\ell + "
+            "1)|s|^2]$, which can be negative"
         ),
         counterexample=(
-            r"$\pi$ = (0.99, 0.01), $\pref$ = (0.96, 0.04): gradient variance "
-            f"{after:.4f} with the stop-gradient, {before:.4f} without"
+            rf"$\pi$ = (0.99, 0.01), $\pref$ = (0.96, 0.04): gradient variance {after:.4f} with the "
+            f"stop-gradient, {before:.4f} without"
         ),
         practice=(
             f"K4 has the lower variance in {sum(x < 1 for x in listed)} of {len(listed)} bandits of the "
             f"fixed list, up to {1 / min(listed):.0f} times lower; elsewhere up to {max(listed):.1f} times "
-            "higher. "
-            "The mean gradient is the same, so that no optimum moves"
+            "higher. The mean gradient is the same, so that no optimum moves"
         ),
     )

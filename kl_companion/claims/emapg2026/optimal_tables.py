@@ -303,16 +303,14 @@ def alpha_transform() -> Evidence:
         inside=worst(inside),
         condition=(
             r"$\alpha < 1$: then $\lambda > R$ for every answer. Or $\alpha > 1$ and $\beta$ so large that "
-            "the "
-            r"optimum gives every answer probability: then $\lambda < R$"
+            r"the optimum gives every answer probability: then $\lambda < R$"
         ),
         unit="difference",
         correction=NO_REWARD,
         counterexample=(
             rf"$\alpha = 3$, {EXAMPLE}: the optimum "
-            rf"{shown(best('alpha = 3', small(), 1.0).policy.tolist())} has $\lambda$ = {lam:.3g}, which "
-            "is not "
-            "below the reward 0"
+            rf"{shown(best('alpha = 3', small(), 1.0).policy.tolist())} has $\lambda$ = {lam:.3g}, which is "
+            "not below the reward 0"
         ),
         practice=in_training(),
     )
@@ -344,8 +342,7 @@ def one_transform_for_every_divergence() -> Evidence:
         correction=NO_REWARD,
         counterexample=(
             f"Pearson, {EXAMPLE}: the optimum is {shown(best('Pearson', small(), 1.0).policy.tolist())}; "
-            "that "
-            "of the reverse KL is positive everywhere"
+            "that of the reverse KL is positive everywhere"
         ),
         practice=in_training(),
     )

@@ -64,9 +64,8 @@ def softmax_over_the_group() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            r"in every group. As an estimate of the gradient of $\KL{\pi^*}{\pi}$ it is biased, because "
-            "the own "
-            f"weight is in $Z$: with four answers (seed 5) by {said} of its length at $N$ = 2, 3, 4"
+            r"in every group. As an estimate of the gradient of $\KL{\pi^*}{\pi}$ it is biased, because the "
+            f"own weight is in $Z$: with four answers (seed 5) by {said} of its length at $N$ = 2, 3, 4"
         ),
     )
 
@@ -94,8 +93,7 @@ def batched_form() -> Evidence:
         unit="relative difference",
         correction=(
             "minus the sum over the group: the softmax holds the $1/N$ already. As a direction to maximize "
-            "the "
-            "printed form is right up to its length, $1/N$ of the other"
+            "the printed form is right up to its length, $1/N$ of the other"
         ),
         counterexample=(
             f"{WORLD}, $N = 2$: the line above has the mean {-found:.4f}, the batched form {found / 2:+.4f}"
@@ -115,10 +113,8 @@ def regression_on_rewards() -> Evidence:
     return Evidence(
         needs=JUDGEMENT,
         note=(
-            f"{ANSWERS}, a group of both: weights {two(x)}, where $e^R$ alone gives "
-            rf"{two(small().rewards.softmax(-1))}. At $\pi = \pref$ they are {two(same)}: the same, if the "
-            "sampler "
-            "is the anchor, as in RWR and MPO; elsewhere they carry $\\pref/\\pi$"
+            r"at $\pi = \pref$, where RWR and MPO sample, the weights are those of $e^R$ alone, "
+            rf"{two(same)}; elsewhere they carry $\pref/\pi$: {two(x)} with {ANSWERS} and a group of both"
         ),
     )
 
@@ -166,9 +162,8 @@ def k5_as_rwr() -> Evidence:
 
 LIKE_K5 = (
     r"$(1 - w)\nabla\log \pi$ in every sample, which is K5's gradient: K3 minimizes $\KL{\pi^*}{\pi}$ "
-    "alone, as "
-    "RWR and MPO do, and the reward enters through $w$ only. GRPO and MPO together are K1 in the reward and "
-    "K5 as a loss"
+    "alone, as RWR and MPO do, and the reward enters through $w$ only. GRPO and MPO together are K1 in the "
+    "reward and K5 as a loss"
 )
 LIKE_K2 = (
     rf"$\nabla L_{{3++}} = \nabla L_2$ in every sample, with {HALF}: K3++ is APA alone, and no term of "
@@ -183,10 +178,9 @@ def another_optimum() -> str:
         found = to_target(problem, forward=True)[1]
         sums.append(float(found.norm() / (found + box(problem)).norm()))
     return (
-        "who trains K3 in the belief that it contains GRPO trains RWR and MPO alone: in the "
-        f"{len(sums)} worlds that were tried its gradient has {min(sums):.0%} to {max(sums):.0%} of the "
-        "length "
-        "of the sum in table 8. The optimum $\\pi^*$ is that of this sum as well; the way there differs"
+        f"who trains K3 in the belief that it contains GRPO trains RWR and MPO alone: in the {len(sums)} "
+        f"worlds that were tried its gradient has {min(sums):.0%} to {max(sums):.0%} of the length of the "
+        r"sum in table 8. The optimum $\pi^*$ is that of this sum as well; the way there differs"
     )
 
 
@@ -194,8 +188,7 @@ def counted_twice() -> str:
     """What the printed sum of K3++ would train, in words."""
     return (
         "K3++ has the right optimum. The sum as it is printed counts the reward twice: its optimum is that "
-        "of "
-        r"$\beta/2$. With the $L_1$ of table 8 the sum is three times as long, and its direction the same"
+        r"of $\beta/2$. With the $L_1$ of table 8 the sum is three times as long, and its direction the same"
     )
 
 
@@ -262,8 +255,7 @@ def k4_as_k2() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            r"$L_2$ is $(\log w)^2/2$, as on the left side of eq (148) and in table 8; the right side of "
-            "eq (148) "
-            f"lacks {HALF}"
+            r"$L_2$ is $(\log w)^2/2$, as on the left side of eq (148) and in table 8; the right side of eq "
+            f"(148) lacks {HALF}"
         ),
     )

@@ -153,11 +153,10 @@ def value_and_kl_as_expectations() -> Evidence:
         ),
         counterexample=(
             f"{ANSWERS}, a group with the first answer twice: eq (144) is {both:.4f}, $V - $KL of eq (145) "
-            "is "
-            f"{number:.4f}"
+            f"is {number:.4f}"
         ),
         practice=(
-            "none for who averages over the group. A constant in its place would have "
-            "no gradient at all: its product with the score has the mean 0"
+            "none for who averages over the group. A constant in its place would have no gradient at all: "
+            "its product with the score has the mean 0"
         ),
     )

@@ -41,10 +41,8 @@ from kl_companion.tabular import Problem, bandit
 GROUP = 8  # rollouts of a prompt, in what is said of practice
 AS_A_LOSS = (
     r"as a loss K1 has the gradient $\nabla\log \pi$, of mean 0, whatever the rewards are. As a penalty in "
-    "the "
-    r"reward it gives $-(R - \ell - \log Z)\nabla\log \pi$ with $\ell = \log(\pi/\pref)$, and its mean is "
-    "that of "
-    "eq (147)"
+    r"the reward it gives $-(R - \ell - \log Z)\nabla\log \pi$ with $\ell = \log(\pi/\pref)$, and its mean "
+    "is that of eq (147)"
 )
 
 
@@ -54,11 +52,9 @@ def nothing_is_learned() -> str:
     noise = variance(terms(problem).p, at_target(k1, problem)[:, None, None] * terms(problem).score)
     return (
         r"a trainer that minimizes the loss $-\log w$ has no drift at all: no reward is learned, no KL is "
-        "kept, "
-        f"and noise remains (variance {noise:.2f} of a sample's gradient, where the gradient of "
+        f"kept, and noise remains (variance {noise:.2f} of a sample's gradient, where the gradient of "
         rf"$\KL{{\pi}}{{\pi^*}}$ has the length {float(to_target(problem)[1].norm()):.2f}; {ANSWERS}). PPO "
-        "with the "
-        "KL in the reward is right"
+        "with the KL in the reward is right"
     )
 
 
@@ -118,11 +114,9 @@ def sign_of_the_aggregate_kl() -> Evidence:
         agrees_with="proof",
         unit="relative difference",
         correction=(
-            r"minus: the line above gives $-\sum_j\hat{KL}\,\nabla\log \pi_j$. With the $\ell_j$ that "
-            "the start "
-            r"leaves out, $\sum_j(\ell_j - R_j + V - \hat{KL})\nabla\log \pi_j$ has the mean $(N - "
-            r"1)(\nabla\,\KL{"
-            r"\pi}{\pref} - \nabla\E[R])$"
+            r"minus: the line above gives $-\sum_j\hat{KL}\,\nabla\log \pi_j$. With the $\ell_j$ that the "
+            r"start leaves out, $\sum_j(\ell_j - R_j + V - \hat{KL})\nabla\log \pi_j$ has the mean $(N - "
+            r"1)(\nabla\,\KL{\pi}{\pref} - \nabla\E[R])$"
         ),
         counterexample=(f"{WORLD}, $N = 2$: the second sum contributes {-part:.4f}, printed is {part:+.4f}"),
         practice=(
@@ -152,8 +146,7 @@ def lemma_of_the_regularizer() -> Evidence:
         given=r"stated in J.1: the display above the lemma and its proof write $\hat{KL}$ as that mean",
         unit="relative difference",
         counterexample=(
-            rf"{WORLD}: with $\hat{{KL}}$ = {exact(reverse_kl, small())[0]:.4f}, the expectation, the "
-            "left "
+            rf"{WORLD}: with $\hat{{KL}}$ = {exact(reverse_kl, small())[0]:.4f}, the expectation, the left "
             f"side is 0, the gradient of the KL {first(kl_gradient(small())):.4f}"
         ),
     )
@@ -230,9 +223,9 @@ def sum_over_the_group_and_one_rollout() -> Evidence:
         worst(corrected),
         unit="relative difference",
         correction=(
-            r"per rollout the lemma gives $\frac{1}{N}\nabla\,\KL{\pi}{\pref}$, and the rewards $1 - 1/N$ of "
-            "their "
-            "gradient. The full gradient of the KL in the box comes from the own log-ratio of each rollout"
+            r"per rollout the lemma gives $\frac{1}{N}\nabla\,\KL{\pi}{\pref}$, and the rewards $1 - 1/N$ "
+            "of their gradient. The full gradient of the KL in the box comes from the own log-ratio of each "
+            "rollout"
         ),
         counterexample=(
             f"{WORLD}, $N = 3$: the split of J.1 has the mean {found:.4f} per rollout, the box "
@@ -240,9 +233,8 @@ def sum_over_the_group_and_one_rollout() -> Evidence:
         ),
         practice=(
             f"who implements the split of J.1 with groups of {GROUP} has the KL at 1/{GROUP - 1} of the "
-            "weight "
-            r"that was asked for: its optimum is that of $\beta$ divided by "
-            f"{GROUP - 1}. A KL of its own in the loss or in the reward is not affected"
+            rf"weight that was asked for: its optimum is that of $\beta$ divided by {GROUP - 1}. A KL of "
+            "its own in the loss or in the reward is not affected"
         ),
     )
 
@@ -256,8 +248,8 @@ def kl_terms_apart() -> str:
         said.append(f"{share:.0%} at a KL of {exact(reverse_kl, problem)[0]:.2g} nats")
     return (
         "near the reference the two gradients agree to first order. In a bandit with ten arms (seed 0) they "
-        f"differ by {', '.join(said)}, so that long runs and small "
-        r"$\beta$ are affected; the optimum is another one. PPO with the KL in the reward is right"
+        rf"differ by {', '.join(said)}, so that long runs and small $\beta$ are affected; the optimum is "
+        "another one. PPO with the KL in the reward is right"
     )
 
 

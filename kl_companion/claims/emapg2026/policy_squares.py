@@ -108,8 +108,7 @@ def log_z_inside_the_square() -> Evidence:
         ),
         counterexample=(
             rf"{WORLD}, $N = 2$, the square with $V - \hat{{KL}}$ for $\log Z$: expected gradient "
-            f"{right:.4f}; "
-            f"the printed split has {wrong:.4f}"
+            f"{right:.4f}; the printed split has {wrong:.4f}"
         ),
         practice=(
             "the box (148) leaves the term out, and no result depends on its sign. Who adds it as printed "
@@ -153,16 +152,14 @@ def what_the_second_term_does() -> Evidence:
         worst(corrected),
         unit="share of cases",
         correction=(
-            r"the term lowers the weight of the KL from 1 to $1 - 1/N$, which is the weight of the reward as "
-            r"well: with it the gradient is $1 - 1/N$ times that of $\KL{\pi}{\pi^*}$. It is $V$ alone "
-            "that gives "
-            r"the KL more weight, $N/(N - 1)$ of the reward's"
+            "the term lowers the weight of the KL from 1 to $1 - 1/N$, which is the weight of the reward as "
+            r"well: with it the gradient is $1 - 1/N$ times that of $\KL{\pi}{\pi^*}$. It is $V$ alone that "
+            "gives the KL more weight, $N/(N - 1)$ of the reward's"
         ),
         counterexample=(
             r"three answers (seed 1), $N = 2$, half the square: $\nabla\,\mathrm{KL}$ and $-\nabla\E[R]$ "
-            "have the "
-            f"coefficients {found[0][0]:.2f} and {found[0][1]:.2f} without the term, {found[1][0]:.2f} and "
-            f"{found[1][1]:.2f} with it"
+            f"have the coefficients {found[0][0]:.2f} and {found[0][1]:.2f} without the term, "
+            f"{found[1][0]:.2f} and {found[1][1]:.2f} with it"
         ),
         practice=(
             f"with groups of {GROUP} the square with $V$ alone, as in the box (148), has the KL at "
@@ -230,9 +227,8 @@ def k2_as_apa() -> Evidence:
         agrees_with="EMA-eq80",
         unit="relative difference",
         correction=(
-            rf"with {HALF}, in expectation; $V$ is $\E[R]$ or the mean of the other rollouts. With the "
-            "mean of "
-            r"all $N$ it is $\nabla\,\KL{\pi}{\pref} - (1 - 1/N)\nabla\E[R]$"
+            rf"with {HALF}, in expectation; $V$ is $\E[R]$ or the mean of the other rollouts. With the mean "
+            r"of all $N$ it is $\nabla\,\KL{\pi}{\pref} - (1 - 1/N)\nabla\E[R]$"
         ),
         counterexample=twice(slope(square, log_ratio(small()), target), small()),
         practice=TWICE,
@@ -256,9 +252,7 @@ def the_square_without_a_weight() -> Evidence:
         needs="the experiments of the papers that it names, which are no part of this source",
         note=(
             r"samples from (0.9, 0.1), even reference, $R$ = (1, 0), at $\pi = \pi^*$, first logit: the "
-            "expected "
-            rf"gradient is {abs(kept):.4f} with $\log Z$ or $V - \hat{{KL}}$, and {moved:.4f} with $V$ "
-            "alone: "
-            "without a weight the optimum moves"
+            rf"expected gradient is {abs(kept):.4f} with $\log Z$ or $V - \hat{{KL}}$, and {moved:.4f} with "
+            "$V$ alone: without a weight the optimum moves"
         ),
     )

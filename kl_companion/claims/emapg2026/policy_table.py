@@ -140,8 +140,7 @@ def weights_on_losses() -> Evidence:
         inside=worst(inside),
         condition=(
             r"$Z$ is exact or comes from samples of $\pi$; where the group of $\mu$ has to estimate it, eq "
-            "(143) "
-            r"divides by $\mu$ in the place of $\pi$"
+            r"(143) divides by $\mu$ in the place of $\pi$"
         ),
         given=r"stated in appendix J, above eq (143): the group that estimates $Z$ is drawn from $\pi$",
         unit="relative difference",
@@ -195,9 +194,8 @@ def masks_on_losses() -> Evidence:
         unit="relative difference",
         counterexample=(
             f"{OFF_POLICY}, loss K2, bounds 0.2 and 0.28, first logit: {found:.4f} masked, {full:.4f} "
-            "without. "
-            rf"The sign of $R - V$ masks {int(2 - kept.sum())} of 2 answers, though $\log w$ = "
-            rf"{two(log_w(world))} and $\pi/\mu$ = {two(rho(world))}: the step would have drawn both "
-            "ratios to 1"
+            rf"without. The sign of $R - V$ masks {int(2 - kept.sum())} of 2 answers, though $\log w$ = "
+            rf"{two(log_w(world))} and $\pi/\mu$ = {two(rho(world))}: the step would have drawn both ratios "
+            "to 1"
         ),
     )

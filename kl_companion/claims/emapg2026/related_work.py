@@ -105,8 +105,7 @@ def special_cases_of_f_divergences() -> Evidence:
         worst(errors),
         note=(
             "computed for GAN and DPO, with the best discriminator and exact expectations; GAIL is not, "
-            "where "
-            "pairs of states and actions take the place of samples"
+            "where pairs of states and actions take the place of samples"
         ),
     )
 

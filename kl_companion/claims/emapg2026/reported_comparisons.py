@@ -71,8 +71,7 @@ def the_sets_that_the_text_lists() -> Evidence:
         counterexample=f"{', '.join(sorted(apart))} has a row in table 3 and a part in its average",
         practice=(
             "no result depends on it. Over the five sets of the sentence the averages of base model, GRPO "
-            "and "
-            f"EMA-PG would be {', '.join(f'{x:.3f}' for x in of_five)}, where table 3 has "
+            f"and EMA-PG would be {', '.join(f'{x:.3f}' for x in of_five)}, where table 3 has "
             f"{', '.join(list(cells(3, 'Average').values())[:3])}"
         ),
     )
@@ -108,8 +107,8 @@ def above_every_other_method() -> Evidence:
         needs=JUDGEMENT,
         note=(
             "with top-k reverse KL it is above every other method of the table, "
-            f"{'except on ' + ', '.join(behind) if behind else 'on every set'}; the closest is {nearest[1]}, "
-            f"{nearest[0]:.3f} above {nearest[2]}; {SINGLE}"
+            f"{'except on ' + ', '.join(behind) if behind else 'on every set'}; the closest is "
+            f"{nearest[1]}, {nearest[0]:.3f} above {nearest[2]}; {SINGLE}"
         ),
     )
 
@@ -152,8 +151,7 @@ def anchor_and_warp_beside_grpo() -> Evidence:
         ),
         note=(
             "printed scores. WARP differs from the row of the anchor in more than the level of its KL, so "
-            "that "
-            "they do not tell which difference counts (EMA-5.1-empirical)"
+            "that they do not tell which difference counts (EMA-5.1-empirical)"
         ),
     )
 
@@ -194,7 +192,6 @@ def period_of_the_cited_code() -> Evidence:
         excess(float(PERIOD["cited code"]), PERIOD["source"]),
         note=(
             "the number. In the cited code it counts optimizer steps, in algorithm 3 iterations of "
-            r"$\Lambda$ "
-            f"steps; the coefficient there is {PERIOD['cited coefficient']}, here 0.9 to 0.95"
+            rf"$\Lambda$ steps; the coefficient there is {PERIOD['cited coefficient']}, here 0.9 to 0.95"
         ),
     )

@@ -120,9 +120,8 @@ def improvements_of_table_2() -> Evidence:
         worst(before.values()),
         note=(
             f"{at}: the rounded scores {ours} and {theirs} give {gain(float(ours), float(theirs)):.3f}%, "
-            "scores "
-            f"that round to them the printed {cells(2, GAIN)[at]}%. All gains are those of the reverse form; "
-            f"the forward form is ahead on {', '.join(ahead)}"
+            f"scores that round to them the printed {cells(2, GAIN)[at]}%. All gains are those of the "
+            f"reverse form; the forward form is ahead on {', '.join(ahead)}"
         ),
     )
 
@@ -146,8 +145,7 @@ def _average_gain(table: int, ours: str) -> Evidence:
         excess(rounded, cells(table, GAIN)["Avg."]),
         note=(
             f"it compares the two printed averages; {whole:.1f}% from the averages of the printed scores, "
-            "and "
-            f"{each:.1f}% is the mean of the seven gains"
+            f"and {each:.1f}% is the mean of the seven gains"
         ),
     )
 
@@ -205,9 +203,8 @@ def relative_improvements_of_table_3() -> Evidence:
         max(worst(before.values()), excess(share(base, theirs, ours), printed)),
         note=(
             f"{at}: the rounded scores give {share(*map(float, three)):.1f}%, the multiples of 1/{n} that "
-            "round "
-            f"to them {share(base, theirs, ours):.1f}%, as printed ({printed}%). Its denominator is small: "
-            f"scores that round to these give anything from {_range_of_shares(three)}"
+            f"round to them {share(base, theirs, ours):.1f}%, as printed ({printed}%). Its denominator is "
+            f"small: scores that round to these give anything from {_range_of_shares(three)}"
         ),
     )
 

@@ -77,8 +77,7 @@ def neyman_generator() -> Evidence:
         practice=(
             "none for who computes the estimator of the row, which is right. An exact sum with the printed "
             f"$f$ is Pearson's divergence: {min(wrong):+.0%} to {max(wrong):+.0%} in the {len(wrong)} "
-            "bandits "
-            "that were tried"
+            "bandits that were tried"
         ),
     )
 
@@ -164,16 +163,14 @@ def one_name_one_divergence() -> Evidence:
             error, factor = _same_up_to_scale(f, g)
             errors.append(error)
             if factor != 1:
-                factors.append(f"{name} in table {number} {factor:g}")
+                factors.append(f"{name} {factor:g} in table {number}")
     for a in (sympy.Rational(-1, 3), sympy.Rational(1, 2), sympy.Integer(3)):
         error, factor = _same_up_to_scale(alpha_9(a).f, alpha_5((1 + a) / 2).f)
         errors += [error, abs(factor - 1)]
     return Evidence(
         worst(errors),
         note=(
-            "no sentence says so: this row compares the tables. One $\\beta$ is two strengths where the "
-            "factor "
-            rf"is not 1 ({', '.join(factors)}, against table 5). Table 5's $\alpha$ is $(1 + \alpha)/2$ of "
-            "the others"
+            r"this row compares the tables. Where the factor is not 1 one $\beta$ is two strengths (against "
+            rf"table 5: {', '.join(factors)}). Table 5's $\alpha$ is $(1 + \alpha)/2$ of the others"
         ),
     )

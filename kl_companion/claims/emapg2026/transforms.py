@@ -123,9 +123,8 @@ def increasing_and_convex() -> Evidence:
     return Evidence(
         worst(errors),
         note=(
-            f"{SAME_Z}. Solved again while one of two rewards, $x$, changes (even reference, $\\beta = 1$, "
-            "the "
-            f"other 0), the second derivative is {at[0]:.3f} at $x = -2$ and {at[1]:.3f} at $x = 2$"
+            rf"{SAME_Z}. Solved again while one of two rewards, $x$, changes (even reference, $\beta = 1$, "
+            f"the other 0), the second derivative is {at[0]:.3f} at $x = -2$ and {at[1]:.3f} at $x = 2$"
         ),
     )
 
@@ -220,9 +219,8 @@ def any_two_divergences() -> Evidence:
         condition=f"for the first divergence {INTERIOR}",
         unit="difference",
         correction=(
-            "right for optima without zeros, and every $\\lambda_2$ (a constant of the new rewards). An "
-            "answer "
-            r"with probability 0 asks for the reward $-\infty$ where $f_2'(0+) = -\infty$"
+            r"right for optima without zeros, and every $\lambda_2$ (a constant of the new rewards). An "
+            r"answer with probability 0 asks for the reward $-\infty$ where $f_2'(0+) = -\infty$"
         ),
         counterexample=(
             f"Pearson to reverse KL, {EXAMPLE}: the optimum is {shown(cut)}, and under the reverse KL no "

@@ -110,9 +110,8 @@ def log_partition_function_is_the_best_value() -> Evidence:
         inside=worst(always),
         condition=r"the value is the regularized one of the optimal policy, $\E[R] - \KL{\pi^*}{\pref}$",
         given=(
-            "implied by appendix K: the optimum is a Boltzmann policy as in the papers cited there "
-            "(Ziebart et "
-            "al. 2008, Schulman et al. 2017), whose values contain the entropy or the KL"
+            "implied by appendix K: the optimum is a Boltzmann policy as in the papers cited there (Ziebart "
+            "et al. 2008, Schulman et al. 2017), whose values contain the entropy or the KL"
         ),
         unit="difference",
         counterexample=(
@@ -278,10 +277,8 @@ def z_from_the_group() -> Evidence:
         worst(always),
         note=(
             "the estimate of $Z$ is unbiased; $w$ divides by it, and the gradient keeps a bias of order "
-            "$1/N$: "
-            f"with two answers and the weight $-w$ it is {shares[2]:.0%} at $N = 2$, {shares[8]:.0%} at 8 "
-            "and "
-            f"{shares[256]:.1%} at 256"
+            f"$1/N$: with two answers and the weight $-w$ it is {shares[2]:.0%} at $N = 2$, {shares[8]:.0%} "
+            f"at 8 and {shares[256]:.1%} at 256"
         ),
     )
 

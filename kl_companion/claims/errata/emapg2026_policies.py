@@ -160,8 +160,8 @@ EMAPG_POLICIES = (
         ),
         why=(
             "It drops one score from each sample, a term of mean 0. That changes the variance by "
-            r"$\E_\pi[(2\ell + 1)|s|^2]$ with $\ell = -\log w$, which is negative where the policy gives "
-            "likely samples much less than the reference does, or is nearly certain."
+            r"$\E_\pi[(2\ell + 1)|s|^2]$ with $\ell = -\log w$, which is negative where the samples with a "
+            "long score, the rare ones, are much likelier under the reference."
         ),
         charitable=(
             "In most worlds the sentence is right, and the mean of the gradient is the same everywhere. Of "

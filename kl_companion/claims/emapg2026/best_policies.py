@@ -37,6 +37,14 @@ BETAS = (0.3, 1.0, 4.0)
 ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
 INTERIOR = r"$f'(0+) = -\infty$, or $\beta$ is so large that the optimum gives every answer probability"
 EXAMPLE = r"$\beta = 1$, rewards (0, 1, 5), $\pref$ = (0.5, 0.3, 0.2)"
+CONDITION = f"$f$ is strictly convex and differentiable, and {INTERIOR}"
+PEARSON = r"$\beta > \E_{ref}[R] - \min R$ with Pearson's $(t - 1)^2/2$"
+ALPHA = r"$\alpha < 1$, or $\alpha > 1$ and $\beta$ so large that the optimum gives every answer probability"
+NO_TILT = f"Pearson, {EXAMPLE}: the formula gives"
+NO_TRANSFORM = (
+    f"Pearson to reverse KL, {EXAMPLE}: under the reverse KL no finite rewards give an answer probability "
+    "0, as in Pearson's optimum"
+)
 CUT = (
     r"where $(R - \lambda)/\beta \le f'(0+)$ the optimum is 0; elsewhere it is $\pref\,(f')^{-1}((R - "
     r"\lambda)/\beta)$, with $\lambda$ such that both add up to 1"

@@ -8,9 +8,9 @@ import sympy
 import torch
 
 from kl_companion.claims.emapg2026.best_policies import (
+    CONDITION,
     CUT,
-    EXAMPLE,
-    INTERIOR,
+    NO_TILT,
     best,
     case,
     cases,
@@ -183,14 +183,9 @@ def optimum_with_any_divergence() -> Evidence:
         worst(printed),
         worst(corrected),
         inside=worst(inside),
-        condition=(
-            rf"$f$ is strictly convex and differentiable, and {INTERIOR}; Pearson's $(t - 1)^2/2$ needs "
-            r"$\beta \ge \E_{ref}R - \min R$"
-        ),
+        condition=CONDITION,
         unit="difference",
         correction=f"with a strictly convex and differentiable $f$: {CUT}",
-        counterexample=(
-            f"Pearson, {EXAMPLE}: the formula gives {shown(wrong)}, the optimum is {shown(right)}"
-        ),
+        counterexample=f"{NO_TILT} {shown(wrong)}, the optimum is {shown(right)}",
         practice=in_training(),
     )

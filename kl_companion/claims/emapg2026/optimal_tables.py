@@ -10,8 +10,12 @@ import sympy
 import torch
 
 from kl_companion.claims.emapg2026.best_policies import (
+    ALPHA,
+    CONDITION,
     EXAMPLE,
-    INTERIOR,
+    NO_TILT,
+    NO_TRANSFORM,
+    PEARSON,
     Case,
     best,
     case,
@@ -114,12 +118,12 @@ def pearson_row() -> Evidence:
         worst(printed),
         worst(corrected),
         inside=worst(inside),
-        condition=r"$\beta \ge \E_{ref}R - \min R$",
+        condition=PEARSON,
         unit="difference",
         correction=(
             r"$\pref\,\max(0, 1 + (R - \lambda)/\beta)$; $f$, $f'$ and the inverse are right as they are"
         ),
-        counterexample=f"{EXAMPLE}: the formula gives {shown(wrong)}, the optimum is {shown(right)}",
+        counterexample=f"{NO_TILT} {shown(wrong)}, the optimum is {shown(right)}",
         practice=in_training(),
     )
 
@@ -153,10 +157,7 @@ def alpha_row() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            r"$\alpha < 1$, or $\alpha > 1$ and $\beta$ so large that the optimum gives every answer "
-            "probability"
-        ),
+        condition=ALPHA,
         unit="difference",
         correction=(
             r"for $\alpha > 1$ the base of the power is cut off at 0. ($f'(1) = -2/(1 - \alpha)$, so that "
@@ -267,13 +268,11 @@ def pearson_transform() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            r"$\beta > \E_{ref}R - \min R$: then $\lambda = \E_{ref}R$ is in the range for every answer"
-        ),
+        condition=PEARSON,
         unit="difference",
         correction=NO_REWARD,
         counterexample=(
-            rf"{EXAMPLE}: $\lambda = \E_{{ref}}R$ = {lam:g} is not below $0 + \beta$, and the transform of "
+            rf"{EXAMPLE}: $\lambda = \E_{{ref}}[R]$ = {lam:g} is not below $0 + \beta$, and the transform of "
             f"$R = 0$ is the logarithm of {1 - lam:.2g}"
         ),
         practice=in_training(),
@@ -301,10 +300,7 @@ def alpha_transform() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            r"$\alpha < 1$: then $\lambda > R$ for every answer. Or $\alpha > 1$ and $\beta$ so large that "
-            r"the optimum gives every answer probability: then $\lambda < R$"
-        ),
+        condition=ALPHA,
         unit="difference",
         correction=NO_REWARD,
         counterexample=(
@@ -337,12 +333,9 @@ def one_transform_for_every_divergence() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=f"$f$ is strictly convex and differentiable, and {INTERIOR}",
+        condition=CONDITION,
         unit="difference",
         correction=NO_REWARD,
-        counterexample=(
-            f"Pearson, {EXAMPLE}: the optimum is {shown(best('Pearson', small(), 1.0).policy.tolist())}; "
-            "that of the reverse KL is positive everywhere"
-        ),
+        counterexample=f"{NO_TRANSFORM} {shown(best('Pearson', small(), 1.0).policy.tolist())}",
         practice=in_training(),
     )

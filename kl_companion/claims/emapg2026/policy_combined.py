@@ -99,7 +99,7 @@ def batched_form() -> Evidence:
             f"{WORLD}, $N = 2$: the line above has the mean {-found:.4f}, the batched form {found / 2:+.4f}"
         ),
         practice=(
-            "who minimizes the printed form makes good answers less likely. With the sign of eq (149) and a "
+            "minimizing the printed form makes good answers less likely. With the sign of eq (149) and a "
             f"mean, a group of {GROUP} takes steps {GROUP} times shorter, which a learning rate makes up for"
         ),
     )
@@ -178,9 +178,10 @@ def another_optimum() -> str:
         found = to_target(problem, forward=True)[1]
         sums.append(float(found.norm() / (found + box(problem)).norm()))
     return (
-        f"who trains K3 in the belief that it contains GRPO trains RWR and MPO alone: in the {len(sums)} "
-        f"worlds that were tried its gradient has {min(sums):.0%} to {max(sums):.0%} of the length of the "
-        r"sum in table 8. The optimum $\pi^*$ is that of this sum as well; the way there differs"
+        "a loss K3 that is trained because it should contain GRPO trains RWR and MPO alone: in the "
+        f"{len(sums)} worlds that were tried its gradient has {min(sums):.0%} to {max(sums):.0%} of the "
+        r"length of the sum in table 8. The optimum $\pi^*$ is that of this sum as well; the way there "
+        "differs"
     )
 
 

@@ -156,7 +156,7 @@ def value_and_kl_as_expectations() -> Evidence:
             f"is {number:.4f}"
         ),
         practice=(
-            "none for who averages over the group. A constant in its place would have no gradient at all: "
-            "its product with the score has the mean 0"
+            "none where the mean over the group is used. A constant in its place would have no gradient at "
+            "all: its product with the score has the mean 0"
         ),
     )

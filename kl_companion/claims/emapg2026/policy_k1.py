@@ -120,8 +120,8 @@ def sign_of_the_aggregate_kl() -> Evidence:
         ),
         counterexample=(f"{WORLD}, $N = 2$: the second sum contributes {-part:.4f}, printed is {part:+.4f}"),
         practice=(
-            "two slips meet, and the sign of the KL in the box is right. Who implements the line above the "
-            "sum, with the detached mean of the group, pushes the policy away from the reference"
+            "two slips meet, and the sign of the KL in the box is right. An implementation of the line above "
+            "the sum, with the detached mean of the group, pushes the policy away from the reference"
         ),
     )
 
@@ -232,9 +232,9 @@ def sum_over_the_group_and_one_rollout() -> Evidence:
             f"{first(box(small())):.4f}"
         ),
         practice=(
-            f"who implements the split of J.1 with groups of {GROUP} has the KL at 1/{GROUP - 1} of the "
-            rf"weight that was asked for: its optimum is that of $\beta$ divided by {GROUP - 1}. A KL of "
-            "its own in the loss or in the reward is not affected"
+            f"an implementation of the split of J.1 with groups of {GROUP} has the KL at 1/{GROUP - 1} of "
+            rf"the weight that was asked for: its optimum is that of $\beta$ divided by {GROUP - 1}. A KL "
+            "of its own in the loss or in the reward is not affected"
         ),
     )
 

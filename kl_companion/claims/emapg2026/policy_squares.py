@@ -111,8 +111,8 @@ def log_z_inside_the_square() -> Evidence:
             f"{right:.4f}; the printed split has {wrong:.4f}"
         ),
         practice=(
-            "the box (148) leaves the term out, and no result depends on its sign. Who adds it as printed "
-            "raises the weight of the KL, where the term lowers it"
+            "the box (148) leaves the term out, and no result depends on its sign. Added as printed it "
+            "raises the weight of the KL; the right term lowers it"
         ),
     )
 
@@ -194,8 +194,8 @@ def gradient_of_the_square_with_v() -> Evidence:
             f"{first(small_reward + kl_gradient(small())):.4f}"
         ),
         practice=(
-            "none where the square itself is the loss and is differentiated. Who implements the printed "
-            "gradient minimizes the reward"
+            "none where the square itself is the loss and is differentiated. An implementation of the "
+            "printed gradient minimizes the reward"
         ),
     )
 

@@ -75,7 +75,7 @@ def neyman_generator() -> Evidence:
             f"{at_2[1]:g}"
         ),
         practice=(
-            "none for who computes the estimator of the row, which is right. An exact sum with the printed "
+            "none where the estimator of the row is computed, which is right. An exact sum with the printed "
             f"$f$ is Pearson's divergence: {min(wrong):+.0%} to {max(wrong):+.0%} in the {len(wrong)} "
             "bandits that were tried"
         ),

@@ -11,8 +11,8 @@ import sympy
 import torch
 
 from kl_companion.claims.emapg2026.best_policies import (
-    EXAMPLE,
-    INTERIOR,
+    CONDITION,
+    NO_TRANSFORM,
     best,
     case,
     in_training,
@@ -216,16 +216,13 @@ def any_two_divergences() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=f"for the first divergence {INTERIOR}",
+        condition=CONDITION,
         unit="difference",
         correction=(
             r"right for optima without zeros, and every $\lambda_2$ (a constant of the new rewards). An "
             r"answer with probability 0 asks for the reward $-\infty$ where $f_2'(0+) = -\infty$"
         ),
-        counterexample=(
-            f"Pearson to reverse KL, {EXAMPLE}: the optimum is {shown(cut)}, and under the reverse KL no "
-            "finite rewards give an answer probability 0"
-        ),
+        counterexample=f"{NO_TRANSFORM} {shown(cut)}",
         practice=in_training(),
     )
 

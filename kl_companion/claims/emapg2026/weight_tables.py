@@ -63,9 +63,9 @@ def _mislabeled(name: str, right: str, row_of_the_name: str, order: str) -> Evid
             f"policy (3/4, 1/4), target (1/2, 1/2): $D_f$ is {found:.4f}, the {name} of table 1 {said:.4f}"
         ),
         practice=(
-            f"who takes the row by its label trains the other KL. In the {len(targets())} bandits that were "
+            f"taken by its label the row trains the other KL: in the {len(targets())} bandits that were "
             f"tried the two gradients differ by {min(apart_by):.0%} to {max(apart_by):.0%} of their length. "
-            "Who takes it by $f$ or by the weight is not affected"
+            "Taken by $f$ or by the weight it is right"
         ),
     )
 

@@ -288,11 +288,11 @@ EMAPG_POLICIES = (
         rows=("EMA-tab9-tlogt", "EMA-tab9-mlogt"),
         consequence="slip",
         printed=(
-            r"Table 9, on $D_f(\pi||\pi^*)$: the row of $f = t\log t$ is named Forward KL, that of $f = "
+            r"Table 9, on $D_f(\pi||\pi^*)$: the row of $f = t \log t$ is named Forward KL, that of $f = "
             r"-\log t$ Reverse KL."
         ),
         why=(
-            r"With the policy first, $t\log t$ generates $\KL{\pi}{\pi^*}$ and $-\log t$ generates "
+            r"With the policy first, $t \log t$ generates $\KL{\pi}{\pi^*}$ and $-\log t$ generates "
             r"$\KL{\pi^*}{\pi}$: the reverse and the forward KL of tables 1 and 5."
         ),
         charitable=(

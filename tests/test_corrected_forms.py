@@ -44,7 +44,8 @@ BY_HAND = {
     "EMA-tab1-TopkF+overall": [("overall_column", "wrong(bregman=True)", "wrong(bregman=False)")],
     # up to a factor and with the weight shared: the other order of the arguments is another divergence
     **{
-        f"EMA-tab9-{f}": [("_mislabeled", "NAMED[right]", "turned(NAMED[right])")] for f in ("tlogt", "mlogt")
+        f"EMA-tab9-{f}": [("_mislabeled", "(row, NAMED[right]", "(row, turned(NAMED[right])")]
+        for f in ("tlogt", "mlogt")
     },
     # one form out of four that are computed together, each at 32,000 tokens
     **{
@@ -62,6 +63,11 @@ BY_HAND = {
     "EMA-appA-sign": [
         ("REVERSE", "Split(lambda p, q: p.exp() * (p - q), k4)", f"Split(lambda p, q: {x} * (p - q), k4)")
         for x in ("-p.exp()", "2 * p.exp()")
+    ],
+    # symbols move printed and corrected form together; the policy that is cut off at 0 is the corrected one
+    "EMA-eq137-138": [
+        ("form_errors", "not_best(found.policy, objective)", f"not_best({x}, objective)")
+        for x in ("2 * found.policy", "1 - found.policy")
     ],
     # a list of names
     "EMA-exp-math-sets": [("the_sets_that_the_text_lists", "'AMC 2024'", "'AMC 2023'")],

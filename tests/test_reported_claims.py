@@ -13,7 +13,6 @@ CELLS = {  # row of the register: (table, row, column, another number)
     "EMA-tab2-average": ("TABLE_2", "WARP", 7, "0.107"),
     "EMA-tab2-Improvement": ("TABLE_2", "Improvement", 0, "14.4"),
     "EMA-tab2-Improvement-average": ("TABLE_2", "Improvement", 7, "33.5"),
-    "EMA-tab2-excels": ("TABLE_2", "EMA-anchor", 1, "0.631"),
     "EMA-tab3-Average": ("TABLE_3", "Minerva", 1, "0.310"),
     "EMA-tab3-relative": ("TABLE_3", "AMC 2024", 3, "21"),
     "EMA-tab3-relative-average": ("TABLE_3", "Average", 3, "35"),

@@ -35,8 +35,20 @@ Objective = Callable[[torch.Tensor], torch.Tensor]
 Setting = tuple[Problem, float]
 BETAS = (0.3, 1.0, 4.0)
 ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
-POSITIVE = "the reference gives every answer probability"
-INTERIOR = "f'(0+) = -oo, or beta is so large that the optimum gives every answer probability"
+INTERIOR = r"$f'(0+) = -\infty$, or $\beta$ is so large that the optimum gives every answer probability"
+EXAMPLE = r"$\beta = 1$, rewards (0, 1, 5), $\pref$ = (0.5, 0.3, 0.2)"
+CONDITION = f"$f$ is strictly convex and differentiable, and {INTERIOR}"
+PEARSON = r"$\beta > \E_{ref}[R] - \min R$ with Pearson's $(t - 1)^2/2$"
+ALPHA = r"$\alpha < 1$, or $\alpha > 1$ and $\beta$ so large that the optimum gives every answer probability"
+NO_TILT = f"Pearson, {EXAMPLE}: the formula gives"
+NO_TRANSFORM = (
+    f"Pearson to reverse KL, {EXAMPLE}: under the reverse KL no finite rewards give an answer probability "
+    "0, as in Pearson's optimum"
+)
+CUT = (
+    r"where $(R - \lambda)/\beta \le f'(0+)$ the optimum is 0; elsewhere it is $\pref\,(f')^{-1}((R - "
+    r"\lambda)/\beta)$, with $\lambda$ such that both add up to 1"
+)
 
 
 class Case(NamedTuple):
@@ -195,6 +207,20 @@ def clipped_example() -> tuple[list[float], list[float]]:
     lam = float((q * problem.rewards).sum())  # 1 + (R - lambda)/beta is linear in lambda
     printed = q * (1 + problem.rewards - lam)
     return printed.tolist(), best("Pearson", problem, 1.0).policy.tolist()
+
+
+def in_training() -> str:
+    """How often beta is too small for Pearson, in words: rewards of 0 and 1, and the beta of appendix A."""
+    rate, beta = 0.3, 0.001
+    q = tensor([1 - rate, rate])
+    problem = two_policies(q.tolist(), q.tolist())._replace(rewards=tensor([0.0, 1.0]))
+    found, formula = best("Pearson", problem, beta), 1 + (0 - rate) / beta
+    return (
+        r"with rewards 0 and 1 Pearson needs $\beta$ no smaller than the reference's rate of success. With "
+        rf"$\beta$ = {beta} of appendix A and a rate of {rate} the formula gives a wrong answer "
+        rf"{formula:.0f} times $\pref$; the optimum gives it {float(found.policy[0]):.0f}. Both KLs, "
+        r"Jensen-Shannon, Hellinger, Neyman and $\alpha < 1$ are never affected"
+    )
 
 
 def form_errors(name: str) -> Iterator[tuple[float, float, float]]:

@@ -12,7 +12,7 @@ import torch
 
 from kl_companion.claims.emapg2026.splits import Split, averaged, subsets
 from kl_companion.claims.emapg2026.table_one import k4, k5, score_ratio
-from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.ledger import Evidence, claim, hedged, violation
 from kl_companion.claims.worlds import (
     apart,
     bandits,
@@ -20,6 +20,7 @@ from kl_companion.claims.worlds import (
     exact,
     field,
     forward_kl,
+    hedge_bandits,
     mean,
     reverse_kl,
     terms,
@@ -34,7 +35,7 @@ from kl_companion.tabular import Problem
 
 Pair = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 U = sympy.Symbol("u", positive=True)
-FULL = "policy and reference give every token probability; where f has a kink (t = 1), one of its slopes"
+KINK = "total variation has a kink at $t = 1$: any of its slopes there will do"
 
 
 def power(a: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -123,7 +124,7 @@ def forms_of_a_divergence() -> Evidence:
                 violation(-value),
                 abs(float(f(torch.ones(1, dtype=torch.float64)))),
             ]
-    return Evidence(worst(errors), condition=FULL)
+    return Evidence(worst(errors), note=KINK)
 
 
 @claim("EMA-eq115-119")
@@ -140,7 +141,7 @@ def any_divergence_from_samples() -> Evidence:
             ]
             if not name.startswith("power"):
                 errors.append(unbiased(kf_plus_plus(name, "generic"), divergence(f), problem))
-    return Evidence(worst(errors), condition=FULL)
+    return Evidence(worst(errors), note=KINK)
 
 
 def _detached(f: Callable[[torch.Tensor], torch.Tensor]) -> Pair:
@@ -164,7 +165,7 @@ def any_divergence_with_a_head() -> Evidence:
             for chosen in subsets(len(terms(problem).p)):
                 value, gradient = averaged(split, chosen, problem)
                 errors += [apart(value, right), apart(gradient, slope)]
-    return Evidence(worst(errors), condition=f"head and tail have the same f; {FULL}")
+    return Evidence(worst(errors), note=KINK)
 
 
 def detached_forward(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -182,30 +183,25 @@ def _baseline(more: torch.Tensor, less: torch.Tensor, problem: Problem) -> tuple
 
 @claim("EMA-H-note1")
 def log_r_is_a_baseline() -> Evidence:
-    """K5 = sg(w) log w + log r: log r has value 0, its mean gradient is 0, and E[w] = 1; less variance?"""
-    always, printed, inside = [], [], []
-    small = two_policies((0.9, 0.1), (0.99, 0.01))
-    for problem in (*bandits(), small):
+    """K5 = sg(w) log w + log r: log r has value 0 and mean gradient 0, E[w] = 1; typically less variance."""
+    errors, rare = [], two_policies((0.9, 0.1), (0.99, 0.01))
+    spread = {}
+    for problem in (*bandits(), *hedge_bandits(), rare):
         t = terms(problem)
         w = (-t.log_ratio.sum(-1)).exp()
         more = differentiated(k5, problem) - differentiated(detached_forward, problem)
-        always += [apart(mean(t.p, w), 1.0), apart(values(k5, problem), values(detached_forward, problem))]
-        always.append(apart(more, t.score))
-        always.append(apart(mean(t.p, more), 0.0))
-        before, after, saved = _baseline(-w, 1 - w, problem)
-        printed.append(violation(after - before))
-        inside.append(violation(after - before - 1e-12) if saved >= 0 else 0.0)
-        inside.append(violation(abs(before - after - saved) - 1e-12 * (1 + before)))
-    return Evidence(  # the last problem is the small one
-        worst([*always, *printed]),
-        inside=worst([*always, *inside]),
-        condition=(
-            "over the whole vocabulary the baseline is free; it lowers the variance exactly where "
-            "2 E_ref|s|^2 >= E_pi|s|^2. Over a tail its mean is not 0, which is what biases algorithm 2"
-        ),
-        counterexample=(
-            f"policy (0.9, 0.1), reference (0.99, 0.01): gradient variance {after:.4f} with the baseline, "
-            f"{before:.4f} without"
+        errors += [apart(mean(t.p, w), 1.0), apart(values(k5, problem), values(detached_forward, problem))]
+        errors += [apart(more, t.score), apart(mean(t.p, more), 0.0)]
+        spread[problem] = before, after, saved = _baseline(-w, 1 - w, problem)
+        errors.append(violation(abs(before - after - saved) - 1e-12 * (1 + before)))
+    helped = [spread[p][1] < spread[p][0] for p in hedge_bandits()]
+    before, after, _ = spread[rare]
+    return Evidence(
+        max(worst(errors), hedged(helped)),
+        note=(
+            f"lower in {sum(helped)} of {len(helped)} bandits of the fixed list, exactly where "
+            r"$2\,\E_{ref}|s|^2 \ge \E_\pi|s|^2$; higher for $\pi$ = (0.9, 0.1), $\pref$ = (0.99, 0.01): "
+            f"{after:.4f} against {before:.4f}. Summed over a part of the vocabulary its mean is not 0"
         ),
     )
 
@@ -231,36 +227,55 @@ def the_mean_of_the_log_ratio_is_the_kl() -> Evidence:
         worst(printed),
         worst(corrected),
         agrees_with="proof",
+        unit="difference",
         counterexample=(
-            "policy (3/4, 1/4), reference (1/2, 1/2): the mean of -log w is "
-            f"{float(mean(terms(small).p, terms(small).log_ratio.sum(-1))):.3f}, the KL"
+            r"$\pi$ = (3/4, 1/4), $\pref$ = (1/2, 1/2): the mean of $-\log w$ is "
+            f"{float(mean(terms(small).p, terms(small).log_ratio.sum(-1))):.3f} nats, the KL"
         ),
-        correction="E[-log w] is the KL; what is 0 is the mean of its gradient, the score, as said beside it",
+        correction=(
+            r"$\E[-\log w] = \KL{\pi}{\pref}$; what is 0 is the mean of its gradient, the score, as the next "
+            "equation of the sentence says"
+        ),
+        practice=(
+            "nothing depends on it: K4 drops the gradient of $-\\log w$, whose mean is 0 over the whole "
+            "vocabulary, and has the right gradient in every world that was tried"
+        ),
     )
 
 
 @claim("EMA-H-note3")
 def detaching_the_log_ratio() -> Evidence:
-    """K4 against r (-log w): one mean gradient, and less variance where E[(2 l + 1) |s|^2] >= 0."""
-    always, printed, inside = [], [], []
+    """K4 against r (-log w): one mean gradient, and less variance exactly where E[(2 l + 1) |s|^2] > 0."""
+    always, inside, spread = [], [], {}
     small = two_policies((0.99, 0.01), (0.96, 0.04))
-    for problem in (*bandits(), small):
+    for problem in (*hedge_bandits(), small):
         log_t = terms(problem).log_ratio.sum(-1)
         for estimator in (k4, sampled(GENERATORS["reverse_kl"])):
             always.append(unbiased(estimator, reverse_kl, problem))
-        before, after, saved = _baseline(log_t + 1, log_t, problem)
-        printed.append(violation(after - before))
-        inside.append(violation(after - before - 1e-12) if saved >= 0 else 0.0)
-        inside.append(violation(abs(before - after - saved) - 1e-12 * (1 + before)))
-    return Evidence(  # the last problem is the small one
-        worst([*always, *printed]),
+        spread[problem] = before, after, saved = _baseline(log_t + 1, log_t, problem)
+        inside.append(float(after >= before and saved > 0))
+        always.append(violation(abs(before - after - saved) - 1e-12 * (1 + before)))
+    ratios = [after / before for before, after, _ in spread.values()]  # the last one is the small one's
+    listed = ratios[:-1]
+    before, after, _ = spread[small]
+    return Evidence(
+        max(worst(always), sum(x >= 1 for x in ratios) / len(ratios)),
         inside=worst([*always, *inside]),
         condition=(
-            "the whole vocabulary is sampled (no head) and E_pi[(2 l + 1) |s|^2] >= 0 with l = -log w, as "
-            "where no token that is sampled has pi < 0.61 pi_ref"
+            r"$\E_\pi[(2\ell + 1)|s|^2] > 0$ with $\ell = -\log w$, as where no token has $\pi < 0.61\,\pref$"
+        ),
+        unit="share of cases",
+        correction=(
+            r"the gradient stays unbiased, and its variance is typically lower: by $\E_\pi[(2\ell + "
+            "1)|s|^2]$, which can be negative"
         ),
         counterexample=(
-            f"policy (0.99, 0.01), reference (0.96, 0.04): gradient variance {after:.4f} with the "
+            rf"$\pi$ = (0.99, 0.01), $\pref$ = (0.96, 0.04): gradient variance {after:.4f} with the "
             f"stop-gradient, {before:.4f} without"
+        ),
+        practice=(
+            f"K4 has the lower variance in {sum(x < 1 for x in listed)} of {len(listed)} bandits of the "
+            f"fixed list, up to {1 / min(listed):.0f} times lower; elsewhere up to {max(listed):.1f} times "
+            "higher. The mean gradient is the same, so that no optimum moves"
         ),
     )

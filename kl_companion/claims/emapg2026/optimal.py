@@ -8,13 +8,15 @@ import sympy
 import torch
 
 from kl_companion.claims.emapg2026.best_policies import (
-    INTERIOR,
-    POSITIVE,
+    CONDITION,
+    CUT,
+    NO_TILT,
     best,
     case,
     cases,
     clipped_example,
     form_errors,
+    in_training,
     not_best,
     reference,
     regularized,
@@ -68,7 +70,7 @@ def optimum_with_reverse_kl() -> Evidence:
         p = terms(problem).p
         worse = beta * reverse_kl(p.log(), policy.log())
         errors.append(apart(objective(policy) - objective(p), worse))
-    return Evidence(worst(errors), condition=POSITIVE)
+    return Evidence(worst(errors))
 
 
 @claim("EMA-eq130-132")
@@ -87,9 +89,9 @@ def optimum_with_forward_kl() -> Evidence:
     errors.append(less(float(j(formula)), float(j(better))))
     return Evidence(
         worst(errors),
-        condition=(
-            f"{POSITIVE}: the forward KL charges nothing for answers that the reference never gives, and the "
-            "formula gives them nothing"
+        note=(
+            "the forward KL charges nothing for answers that a truncated reference never gives; the formula "
+            "gives them nothing, and is then no optimum"
         ),
     )
 
@@ -121,7 +123,7 @@ def the_multiplier_exceeds_every_reward() -> Evidence:
         right = beta * q / (solved(problem, beta) - r)
         errors += [violation(-float(right.min())), apart(right.sum(), 1.0)]
         errors.append(not_best(right, with_kl("forward", problem, beta)))
-    return Evidence(worst(errors), condition=f"{POSITIVE}, the best answer among them")
+    return Evidence(worst(errors))
 
 
 @claim("EMA-eq130-132+Z")
@@ -166,11 +168,12 @@ def objective_with_any_divergence() -> Evidence:
 
 @claim("EMA-eq137-138")
 def optimum_with_any_divergence() -> Evidence:
-    """ref (f')^{-1}((R - lambda)/beta): the optimum wherever some lambda normalizes it."""
-    printed, inside = [], []
+    """ref (f')^{-1}((R - lambda)/beta): the optimum wherever some lambda normalizes it; else it has zeros."""
+    printed, corrected, inside = [], [], []
     for name in cases():
         for error, cut, excess in form_errors(name):
             printed.append(error)
+            corrected.append(cut)
             inside.append(max(cut, 0.0 if excess else error))
     for problem, beta in settings():  # for Pearson the condition in numbers
         spread = float((reference(problem) * problem.rewards).sum() - problem.rewards.min())
@@ -178,13 +181,11 @@ def optimum_with_any_divergence() -> Evidence:
     wrong, right = clipped_example()
     return Evidence(
         worst(printed),
+        worst(corrected),
         inside=worst(inside),
-        condition=(
-            f"f is strictly convex and differentiable, and {INTERIOR}; Pearson's (t - 1)^2/2 needs beta >= "
-            "E_ref R - min R. In general the policy is 0 where (R - lambda)/beta <= f'(0+)"
-        ),
-        counterexample=(
-            "Pearson, beta = 1, rewards (0, 1, 5), reference (.5, .3, .2): the formula gives "
-            f"{shown(wrong)}, the optimum is {shown(right)}"
-        ),
+        condition=CONDITION,
+        unit="difference",
+        correction=f"with a strictly convex and differentiable $f$: {CUT}",
+        counterexample=f"{NO_TILT} {shown(wrong)}, the optimum is {shown(right)}",
+        practice=in_training(),
     )

@@ -10,14 +10,19 @@ import sympy
 import torch
 
 from kl_companion.claims.emapg2026.best_policies import (
-    INTERIOR,
-    POSITIVE,
+    ALPHA,
+    CONDITION,
+    EXAMPLE,
+    NO_TILT,
+    NO_TRANSFORM,
+    PEARSON,
     Case,
     best,
     case,
     cases,
     clipped_example,
     form_errors,
+    in_training,
     moved,
     not_best,
     reference,
@@ -26,6 +31,7 @@ from kl_companion.claims.emapg2026.best_policies import (
     shown,
     small,
     solved,
+    tensor,
     with_kl,
     zero,
 )
@@ -49,6 +55,10 @@ from kl_companion.claims.worlds import apart, bandits, exact, less, worst
 from kl_companion.divergences import T
 
 GAP = sympy.Symbol("gap", positive=True)  # the base of a power that has to be positive
+NO_REWARD = (
+    "an optimum with a probability 0 has no transform: the reverse KL gives probability 0 at the reward "
+    r"$-\infty$ only. Elsewhere the row is right"
+)
 
 
 def written_right(form: Form) -> float:
@@ -81,7 +91,7 @@ def row(name: str, named: Pair) -> tuple[list[float], list[float]]:
 
 
 def _never_clipped(name: str) -> Callable[[], Evidence]:
-    return lambda: Evidence(worst(row(name, NAMED[name])[0]), condition=POSITIVE)
+    return lambda: Evidence(worst(row(name, NAMED[name])[0]))
 
 
 for _id, _name in {
@@ -98,18 +108,23 @@ for _id, _name in {
 def pearson_row() -> Evidence:
     """1 + (R - lambda)/beta turns negative where beta is small; the optimum then leaves answers out."""
     printed, inside = row("Pearson", NAMED["Pearson"])
+    c, corrected = case("Pearson"), []
+    for problem, beta in settings():
+        lam = best("Pearson", problem, beta).multiplier
+        tilts = tensor([max(0.0, c.tilt(r, lam, beta)) for r in problem.rewards.tolist()])
+        corrected.append(not_best(reference(problem) * tilts, regularized(c.f, problem, beta)))
     wrong, right = clipped_example()
     return Evidence(
         worst(printed),
+        worst(corrected),
         inside=worst(inside),
-        condition=(
-            "beta >= E_ref R - min R; in general ref max(0, 1 + (R - lambda)/beta). f, f' and the inverse "
-            "are right as they are"
+        condition=PEARSON,
+        unit="difference",
+        correction=(
+            r"$\pref\,\max(0, 1 + (R - \lambda)/\beta)$; $f$, $f'$ and the inverse are right as they are"
         ),
-        counterexample=(
-            f"beta = 1, rewards (0, 1, 5), reference (.5, .3, .2): the formula gives {shown(wrong)}, the "
-            f"optimum is {shown(right)}"
-        ),
+        counterexample=f"{NO_TILT} {shown(wrong)}, the optimum is {shown(right)}",
+        practice=in_training(),
     )
 
 
@@ -142,16 +157,18 @@ def alpha_row() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            "alpha < 1 and not -1, or alpha > 1 and beta so large that the optimum gives every answer "
-            "probability; in general the base of the power is cut off at 0. As f'(1) = -2/(1 - alpha), "
-            "lambda is 2 beta/(1 - alpha) above the one of the f with f'(1) = 0"
+        condition=ALPHA,
+        unit="difference",
+        correction=(
+            r"for $\alpha > 1$ the base of the power is cut off at 0. ($f'(1) = -2/(1 - \alpha)$, so that "
+            r"$\lambda$ lies $2\beta/(1 - \alpha)$ above that of the $f$ with $f'(1) = 0$)"
         ),
         counterexample=(
-            "alpha = 2, beta = 1, rewards (0, 1, 5), reference (.5, .3, .2): the formula squares a negative "
-            f"base and gives {shown(wrong.tolist())}, a distribution that prefers the worst answer to the "
-            f"second; the optimum is {shown(best('alpha = 2', small(), 1.0).policy.tolist())}"
+            rf"$\alpha = 2$, {EXAMPLE}: the formula squares a negative base and gives "
+            f"{shown(wrong.tolist())}, which prefers the worst answer to the second; the optimum is "
+            f"{shown(best('alpha = 2', small(), 1.0).policy.tolist())}"
         ),
+        practice=in_training(),
     )
 
 
@@ -208,13 +225,11 @@ def transform_errors(name: str, row: Transform) -> tuple[list[float], list[float
     return [*printed, *inside], inside
 
 
-EVERY = (
-    "the range of lambda is to be read for every answer, that is with the largest R (it holds at the optimum)"
-)
+EVERY = r"the range of $\lambda$ holds at the optimum for every answer, that is with the largest $R$"
 
 
 def _transform(name: str) -> Callable[[], Evidence]:
-    return lambda: Evidence(worst(transform_errors(name, TABLE_7[name])[0]), condition=EVERY)
+    return lambda: Evidence(worst(transform_errors(name, TABLE_7[name])[0]), note=EVERY)
 
 
 for _id, _name in {
@@ -237,7 +252,7 @@ def forward_kl_transform() -> Evidence:
     ]
     return Evidence(
         worst([*errors, *transform_errors("Forward KL", row)[0]]),
-        condition=f"{EVERY}; lambda is Z* - beta of eqs (131)-(134)",
+        note=rf"{EVERY}; $\lambda$ is $Z^* - \beta$ of eqs (131) to (134)",
     )
 
 
@@ -253,14 +268,14 @@ def pearson_transform() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            "beta > E_ref R - min R: then lambda = E_ref R is in the range for every answer, that is below "
-            "min R + beta"
-        ),
+        condition=PEARSON,
+        unit="difference",
+        correction=NO_REWARD,
         counterexample=(
-            f"beta = 1, rewards (0, 1, 5), reference (.5, .3, .2): lambda = E_ref R = {lam:g} is not below "
-            f"0 + beta, and the transform of R = 0 is log({1 - lam:.2g})"
+            rf"{EXAMPLE}: $\lambda = \E_{{ref}}[R]$ = {lam:g} is not below $0 + \beta$, and the transform of "
+            f"$R = 0$ is the logarithm of {1 - lam:.2g}"
         ),
+        practice=in_training(),
     )
 
 
@@ -285,15 +300,15 @@ def alpha_transform() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            "alpha < 1 and not -1: then lambda > R for every answer. Or alpha > 1 and beta so large that the "
-            "optimum gives every answer probability: then lambda < R for every answer"
-        ),
+        condition=ALPHA,
+        unit="difference",
+        correction=NO_REWARD,
         counterexample=(
-            "alpha = 3, beta = 1, rewards (0, 1, 5), reference (.5, .3, .2): the optimum "
-            f"{shown(best('alpha = 3', small(), 1.0).policy.tolist())} has lambda = {lam:.3g}, not below the "
-            "reward 0"
+            rf"$\alpha = 3$, {EXAMPLE}: the optimum "
+            rf"{shown(best('alpha = 3', small(), 1.0).policy.tolist())} has $\lambda$ = {lam:.3g}, which is "
+            "not below the reward 0"
         ),
+        practice=in_training(),
     )
 
 
@@ -318,9 +333,9 @@ def one_transform_for_every_divergence() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=f"f is strictly convex and differentiable, and {INTERIOR}: the logarithm of 0 is no reward",
-        counterexample=(
-            "Pearson, beta = 1, rewards (0, 1, 5), reference (.5, .3, .2): the optimum is "
-            f"{shown(best('Pearson', small(), 1.0).policy.tolist())}; the reverse KL's is positive everywhere"
-        ),
+        condition=CONDITION,
+        unit="difference",
+        correction=NO_REWARD,
+        counterexample=f"{NO_TRANSFORM} {shown(best('Pearson', small(), 1.0).policy.tolist())}",
+        practice=in_training(),
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from kl_companion.claims.emapg2026.policy_gradients import ANSWERS, WORLD
-from kl_companion.claims.emapg2026.policy_squares import HALF, square, twice
+from kl_companion.claims.emapg2026.policy_k1 import GROUP, box
+from kl_companion.claims.emapg2026.policy_squares import HALF
 from kl_companion.claims.emapg2026.rollout_groups import (
     SIZES,
     at_target,
@@ -24,31 +25,22 @@ from kl_companion.claims.emapg2026.rollout_groups import (
     to_target,
 )
 from kl_companion.claims.emapg2026.table_one import k1, k2, k3, k3_plus_plus, k4, k5
-from kl_companion.claims.emapg2026.weights import at_optimum
-from kl_companion.claims.ledger import Evidence, claim
-from kl_companion.claims.worlds import apart, field, less, log_ratio, terms, worst
+from kl_companion.claims.ledger import JUDGEMENT, Evidence, claim
+from kl_companion.claims.worlds import apart, field, less, log_ratio, relative, terms, worst
 from kl_companion.tabular import Problem
 
 
 @claim("EMA-J3")
 def gradient_of_k5() -> Evidence:
-    """Per sample (1 - w) s: the printed -w s has the same mean."""
-    printed, inside = [], []
+    """In expectation -w s, the gradient of KL(pi*||pi); per sample it is (1 - w) s."""
+    errors = []
     for problem in rollouts():
         w, c = log_w(problem).exp(), at_target(k5, problem)
-        printed.append(apart(c, -w))
-        inside += [apart(c, 1 - w), apart(field(-w, problem), to_target(problem, forward=True)[1])]
-        inside.append(apart(field(c, problem), field(-w, problem)))
-    best = at_optimum(small())
-    inside.append(apart(at_target(k5, best), 0.0))
+        errors += [apart(field(c, problem), field(-w, problem)), apart(c, 1 - w)]
+        errors.append(apart(field(-w, problem), to_target(problem, forward=True)[1]))
     return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition="in expectation: the score that log r adds is dropped, a baseline of mean 0",
-        counterexample=(
-            "pi = pi*, any rollout: the derivative of K5 has the coefficient "
-            f"{abs(float(at_target(k5, best)[0])):.4f}, the printed one {-float(log_w(best)[0].exp()):.4f}"
-        ),
+        worst(errors),
+        note=r"in expectation. Of a sample it is $(1 - w)\nabla\log \pi$: $\log r$ adds a score, of mean 0",
     )
 
 
@@ -71,9 +63,9 @@ def softmax_over_the_group() -> Evidence:
     said = ", ".join(f"{b:.0%}" for b in shares[3])
     return Evidence(
         worst(errors),
-        condition=(
-            "in every group. As an estimate of the gradient of KL(pi*||pi) it is biased, because the own "
-            f"weight is in Z: with four random answers by {said} of its length at N = 2, 3, 4"
+        note=(
+            r"in every group. As an estimate of the gradient of $\KL{\pi^*}{\pi}$ it is biased, because the "
+            f"own weight is in $Z$: with four answers (seed 5) by {said} of its length at $N$ = 2, 3, 4"
         ),
     )
 
@@ -89,7 +81,7 @@ def batched_form() -> Evidence:
             share = (g.reward - g.log_ratio).softmax(-1)
             line = summed(-(g.reward - g.log_ratio - g.log_z).exp(), problem, g) / size
             undone = (g.log_z - log_z(problem)).exp()
-            printed.append(apart(summed(share, problem, g) / size, line))
+            printed.append(relative(summed(share, problem, g) / size, line))
             corrected += [apart(summed(-share, problem, g), line)]
             corrected.append(apart(summed(-share * undone, problem, g), wanted))
     g = group(small(), 2)
@@ -98,41 +90,31 @@ def batched_form() -> Evidence:
         worst(printed),
         worst(corrected),
         agrees_with="EMA-J3+softmax",
+        unit="relative difference",
         correction=(
-            "minus the sum over the group: softmax holds the 1/N already. As a direction to ascend the "
-            "printed form is right up to its length, 1/N of the other"
+            "minus the sum over the group: the softmax holds the $1/N$ already. As a direction to maximize "
+            "the printed form is right up to its length, $1/N$ of the other"
         ),
         counterexample=(
-            f"{WORLD}, N = 2: the line above has the mean {-found:.4f}, the batched form {found / 2:+.4f}"
+            f"{WORLD}, $N = 2$: the line above has the mean {-found:.4f}, the batched form {found / 2:+.4f}"
+        ),
+        practice=(
+            "minimizing the printed form makes good answers less likely. With the sign of eq (149) and a "
+            f"mean, a group of {GROUP} takes steps {GROUP} times shorter, which a learning rate makes up for"
         ),
     )
 
 
-@claim("EMA-J3-mean+rwr")
+@claim("EMA-J3-mean+rwr", how="reading")
 def regression_on_rewards() -> Evidence:
-    """With pi = ref the weights are softmax(R), those of RWR and MPO; elsewhere they carry ref/pi."""
-    printed: list[float] = []
-    inside: list[float] = []
-    for problem in rollouts():
-        here = problem._replace(logits=problem.ref_logits)
-        w = (here.rewards - log_z(here)).exp()
-        inside.append(apart(field(-w, here), to_target(here, forward=True)[1]))
-        for size in SIZES:
-            for world, errors in ((here, inside), (problem, printed)):
-                g = group(world, size)
-                weights = g.reward.exp() / g.reward.exp().sum(-1, keepdim=True)
-                errors.append(apart((g.reward - g.log_ratio).softmax(-1), weights))
-    r, x = small().rewards, small().rewards - log_ratio(small())
+    """A judgement; computed is where the weights are those of the two methods."""
+    here = small()._replace(logits=small().ref_logits)
+    same, x = ((p.rewards - log_ratio(p)).softmax(-1) for p in (here, small()))
     return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=(
-            "the policy that samples is the anchor, as in MPO, whose target is the old policy times e^Q, and "
-            "in RWR. Away from it the weights carry the factor ref/pi"
-        ),
-        counterexample=(
-            f"{ANSWERS}, a group of both: weights {two(x.softmax(-1))}, by the rewards alone "
-            f"{two(r.softmax(-1))}"
+        needs=JUDGEMENT,
+        note=(
+            r"at $\pi = \pref$, where RWR and MPO sample, the weights are those of $e^R$ alone, "
+            rf"{two(same)}; elsewhere they carry $\pref/\pi$: {two(x)} with {ANSWERS} and a group of both"
         ),
     )
 
@@ -151,13 +133,14 @@ def softmax_sum(problem: Problem, size: int) -> tuple[torch.Tensor, torch.Tensor
     return summed(-(g.reward - g.log_ratio).softmax(-1), problem, g), by_k5
 
 
-def summed_not_averaged() -> Evidence:
+@claim("EMA-eq149", "EMA-tab8-K5")
+def k5_as_rwr() -> Evidence:
     """-s softmax of one rollout is 1/N of the gradient; the sum over the group is the mean K5 gradient."""
     printed, inside = [], []
     for problem in rollouts():
         for size in SIZES:
             total, by_k5 = softmax_sum(problem, size)
-            printed.append(apart(total / size, by_k5))
+            printed.append(relative(total / size, by_k5))
             inside.append(apart(total, by_k5))
         inside.append(apart(field(at_target(k5, problem), problem), to_target(problem, forward=True)[1]))
     mean_of_k5 = first(softmax_sum(small(), 2)[0])
@@ -165,21 +148,49 @@ def summed_not_averaged() -> Evidence:
         worst([*printed, *inside]),
         inside=worst(inside),
         condition=(
-            "it is summed over the N rollouts of a prompt, not averaged like the other losses, since N "
-            "softmax is w; in expectation, as the score of log r is dropped; and up to the bias of the "
-            "group's Z"
+            "it is summed over the $N$ rollouts of a prompt and not averaged, since $N$ times the softmax is "
+            "$w$; in expectation"
         ),
+        given="stated in J.3: the last line of the derivation is a sum over the rollouts",
+        unit="relative difference",
         counterexample=(
-            f"{WORLD}, N = 2: K5 has the mean {mean_of_k5:.4f}, the printed one {mean_of_k5 / 2:.4f} per "
+            f"{WORLD}, $N = 2$: K5 has the mean {mean_of_k5:.4f}, the printed one {mean_of_k5 / 2:.4f} per "
             "rollout"
         ),
     )
 
 
-@claim("EMA-eq149")
-def k5_as_rwr() -> Evidence:
-    """See `summed_not_averaged`."""
-    return summed_not_averaged()
+LIKE_K5 = (
+    r"$(1 - w)\nabla\log \pi$ in every sample, which is K5's gradient: K3 minimizes $\KL{\pi^*}{\pi}$ "
+    "alone, as RWR and MPO do, and the reward enters through $w$ only. GRPO and MPO together are K1 in the "
+    "reward and K5 as a loss"
+)
+LIKE_K2 = (
+    rf"$\nabla L_{{3++}} = \nabla L_2$ in every sample, with {HALF}: K3++ is APA alone, and no term of "
+    "$L_1$ is in it"
+)
+
+
+def another_optimum() -> str:
+    """What K3 trains instead of the sum, in words."""
+    sums = []
+    for problem in rollouts():
+        found = to_target(problem, forward=True)[1]
+        sums.append(float(found.norm() / (found + box(problem)).norm()))
+    return (
+        "a loss K3 that is trained because it should contain GRPO trains RWR and MPO alone: in the "
+        f"{len(sums)} worlds that were tried its gradient has {min(sums):.0%} to {max(sums):.0%} of the "
+        r"length of the sum in table 8. The optimum $\pi^*$ is that of this sum as well; the way there "
+        "differs"
+    )
+
+
+def counted_twice() -> str:
+    """What the printed sum of K3++ would train, in words."""
+    return (
+        "K3++ has the right optimum. The sum as it is printed counts the reward twice: its optimum is that "
+        r"of $\beta/2$. With the $L_1$ of table 8 the sum is three times as long, and its direction the same"
+    )
 
 
 @claim("EMA-eq150")
@@ -189,22 +200,20 @@ def k3_as_a_sum() -> Evidence:
     for problem in rollouts():
         c, w = at_target(k3, problem), log_w(problem).exp()
         claimed = -(problem.rewards - log_z(problem)) - w
-        printed += [apart(c, claimed), apart(field(c, problem), field(claimed, problem))]
+        printed.append(relative(field(claimed, problem), field(c, problem)))
         corrected += [apart(c, 1 - w), apart(field(c, problem), to_target(problem, forward=True)[1])]
         corrected += [apart(c, at_target(k1, problem) - w), apart(c, at_target(k5, problem))]
     claimed = -(small().rewards - log_z(small())) - log_w(small()).exp()
     return Evidence(
         worst(printed),
         worst(corrected),
-        correction=(
-            "(1 - w) grad log pi, K5's gradient sample by sample: KL(pi*||pi) alone, and the reward enters "
-            "through w only. As a sum of derivatives L1 + L5 it is right, with grad L1 = grad log pi, of "
-            "mean 0"
-        ),
+        unit="relative difference",
+        correction=LIKE_K5,
         counterexample=(
             f"{WORLD}: K3 has the expected gradient {first(to_target(small(), forward=True)[1]):.4f}, the "
             f"printed sum {first(field(claimed, small())):.4f}"
         ),
+        practice=another_optimum(),
     )
 
 
@@ -215,7 +224,7 @@ def k3_plus_plus_as_a_sum() -> Evidence:
     for problem in rollouts():
         c, wanted = at_target(k3_plus_plus, problem), to_target(problem)[1]
         claimed = -(problem.rewards - log_z(problem)) - log_w(problem)
-        printed += [apart(c, claimed), apart(field(claimed, problem), wanted)]
+        printed.append(relative(field(claimed, problem), wanted))
         corrected += [apart(c, at_target(k2, problem)), apart(c, -log_w(problem))]
         corrected.append(apart(field(c, problem), wanted))
         corrected.append(apart(field(claimed, problem), wanted - reward_gradient(problem)))
@@ -223,35 +232,31 @@ def k3_plus_plus_as_a_sum() -> Evidence:
     return Evidence(
         worst(printed),
         worst(corrected),
-        correction=(
-            f"grad L3++ = grad L2, sample by sample, with {HALF}: K3++ is APA alone. The printed sum counts "
-            "the reward twice"
-        ),
+        unit="relative difference",
+        correction=LIKE_K2,
         counterexample=(
             f"{WORLD}: K3++ has the expected gradient {first(to_target(small())[1]):.4f}, the printed sum "
             f"{first(field(claimed, small())):.4f}"
         ),
+        practice=counted_twice(),
     )
 
 
-def k4_and_the_square(printed_square: torch.Tensor, problem: Problem) -> tuple[list[float], list[float]]:
-    """Errors of "K4 has this gradient", and of "K4 has that of K2 with its half"."""
-    c, wanted = at_target(k4, problem), to_target(problem)[1]
-    outside = [apart(field(c, problem), field(printed_square, problem))]
-    inside = [apart(c, -log_w(problem)), apart(c, at_target(k2, problem)), apart(field(c, problem), wanted)]
-    return outside, inside
-
-
-@claim("EMA-eq152")
+@claim("EMA-eq152", "EMA-tab8-K4")
 def k4_as_k2() -> Evidence:
-    """(l - R + log Z) s sample by sample: K2's gradient with its half, half of the printed one."""
-    found = [k4_and_the_square(at_target(square, p), p) for p in rollouts()]
-    inside = [e for _, errors in found for e in errors]
+    """(l - R + log Z) s sample by sample: K2's gradient."""
+    errors = []
+    for problem in rollouts():
+        c, wanted = at_target(k4, problem), to_target(problem)[1]
+        errors += [
+            apart(c, -log_w(problem)),
+            apart(c, at_target(k2, problem)),
+            apart(field(c, problem), wanted),
+        ]
     return Evidence(
-        worst([*inside, *(e for errors, _ in found for e in errors)]),
-        inside=worst(inside),
-        condition=(
-            "L2 is the derivative of K2 as it stands, 1/2 included, which eq (148) leaves out on the right"
+        worst(errors),
+        note=(
+            r"$L_2$ is $(\log w)^2/2$, as on the left side of eq (148) and in table 8; the right side of eq "
+            f"(148) lacks {HALF}"
         ),
-        counterexample=twice(at_target(square, small()), small()),
     )

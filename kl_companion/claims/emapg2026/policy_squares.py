@@ -6,18 +6,16 @@ with the optimal policy in the place of the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from kl_companion.claims.emapg2026.policy_gradients import WORLD, expected_reward, regularized
+from kl_companion.claims.emapg2026.policy_k1 import GROUP
 from kl_companion.claims.emapg2026.rollout_groups import (
     SIZES,
     at_target,
     first,
     group,
     log_w,
-    log_z,
     reward_gradient,
     rollouts,
     slope,
@@ -28,11 +26,23 @@ from kl_companion.claims.emapg2026.rollout_groups import (
 from kl_companion.claims.emapg2026.table_one import k2
 from kl_companion.claims.emapg2026.weights import at_optimum
 from kl_companion.claims.ledger import Evidence, claim
-from kl_companion.claims.off_policy import sampled_elsewhere
-from kl_companion.claims.worlds import apart, exact, field, kl_gradient, less, log_ratio, mean, terms, worst
+from kl_companion.claims.worlds import (
+    apart,
+    field,
+    kl_gradient,
+    log_ratio,
+    mean,
+    relative,
+    terms,
+    worst,
+)
 from kl_companion.tabular import Problem
 
-HALF = "the 1/2 of K2"
+HALF = r"the $\frac{1}{2}$ of K2"
+TWICE = (
+    "a factor 2 on the whole loss is one on the step size. It counts where another term stands beside it: a "
+    r"KL in the loss with a $\beta$ of its own has half the weight then"
+)
 
 
 def square(logp: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -44,7 +54,7 @@ def twice(printed: torch.Tensor, problem: Problem) -> str:
     """The counterexample of a missing half."""
     return (
         f"{WORLD}: the printed square has the expected gradient {first(field(printed, problem)):.4f}, "
-        f"KL(pi||pi*) {first(to_target(problem)[1]):.4f}"
+        rf"$\KL{{\pi}}{{\pi^*}}$ {first(to_target(problem)[1]):.4f}"
     )
 
 
@@ -54,15 +64,16 @@ def gradient_of_k2() -> Evidence:
     printed, corrected = [], []
     for problem in rollouts():
         wanted, half = to_target(problem)[1], at_target(k2, problem)
-        printed.append(apart(at_target(square, problem), half))
-        printed.append(apart(field(at_target(square, problem), problem), wanted))
+        printed.append(relative(field(at_target(square, problem), problem), wanted))
         corrected += [apart(half, -log_w(problem)), apart(field(half, problem), wanted)]
     return Evidence(
         worst(printed),
         worst(corrected),
         agrees_with="EMA-eq80",
-        correction=f"grad (1/2) (...)^2: {HALF} belongs on both sides",
+        unit="relative difference",
+        correction=f"{HALF}, which stands on the left side, belongs on the right side as well",
         counterexample=twice(at_target(square, small()), small()),
+        practice=TWICE,
     )
 
 
@@ -80,8 +91,7 @@ def log_z_inside_the_square() -> Evidence:
                 return summed(c, problem, g) / size
 
             wanted = 2 * (1 - 1 / size) * (kl - reward)
-            printed += [apart(mean_of(2 * (apa + g.kl)), wanted), apart(mean_of(2 * apa + g.kl), wanted)]
-            printed.append(apart(mean_of(2 * (apa + g.kl)), mean_of(2 * apa + g.kl)))
+            printed += [relative(mean_of(x), wanted) for x in (2 * (apa + g.kl), 2 * apa + g.kl)]
             corrected += [apart(mean_of(2 * (apa - g.kl)), wanted)]
             corrected.append(apart(mean_of(2 * apa) - 2 * kl / size, wanted))
     g = group(small(), 2)
@@ -91,13 +101,18 @@ def log_z_inside_the_square() -> Evidence:
         worst(printed),
         worst(corrected),
         agrees_with="EMA-eq143-144",
+        unit="relative difference",
         correction=(
-            "grad (l - (R - V) - KL)^2 = grad (l - (R - V))^2 - 2 KL grad log pi: V - KL stands for log Z, "
-            "and a square has a factor 2"
+            r"$\nabla(\ell - (R - V) - \hat{KL})^2 = \nabla(\ell - (R - V))^2 - 2\hat{KL}\,\nabla\log \pi$: "
+            r"$V - \hat{KL}$ stands for $\log Z$, and a square has a factor 2"
         ),
         counterexample=(
-            f"{WORLD}, N = 2, the square with V - KL for log Z: expected gradient {right:.4f}; the printed "
-            f"split has {wrong:.4f}"
+            rf"{WORLD}, $N = 2$, the square with $V - \hat{{KL}}$ for $\log Z$: expected gradient "
+            f"{right:.4f}; the printed split has {wrong:.4f}"
+        ),
+        practice=(
+            "the box (148) leaves the term out, and no result depends on its sign. Added as printed it "
+            "raises the weight of the KL; the right term lowers it"
         ),
     )
 
@@ -112,7 +127,8 @@ def coefficients(gradient: torch.Tensor, problem: Problem) -> tuple[float, float
 @claim("EMA-J2-expand+upweights")
 def what_the_second_term_does() -> Evidence:
     """Without it the KL has the weight N/(N - 1) relative to the reward; with it both have 1 - 1/N."""
-    printed, corrected = [], []
+    printed: list[float] = []
+    corrected: list[float] = []
     for problem in rollouts()[1:]:  # with two answers the two gradients are parallel
         for size in SIZES:
             g = group(problem, size)
@@ -120,7 +136,7 @@ def what_the_second_term_does() -> Evidence:
             without = coefficients(summed(apa, problem, g) / size, problem)
             whole = slope(k2, g.log_ratio, g.reward - g.value + g.kl)
             with_term = coefficients(summed(whole, problem, g) / size, problem)
-            printed.append(less(without[0], with_term[0]))
+            printed.append(float(with_term[0] <= without[0]))
             share = 1 - 1 / size
             corrected += [apart(torch.tensor(without), torch.tensor([1.0, share, 0.0]))]
             corrected += [apart(torch.tensor(with_term), torch.tensor([share, share, 0.0]))]
@@ -132,17 +148,22 @@ def what_the_second_term_does() -> Evidence:
         for x in (torch.zeros_like(g.kl), g.kl)
     ]
     return Evidence(
-        worst(printed),
+        sum(printed) / len(printed),
         worst(corrected),
+        unit="share of cases",
         correction=(
-            "V - KL in the place of log Z lowers the KL's weight from 1 to 1 - 1/N, which is what the reward "
-            "has already from the mean of its group: the ratio becomes 1 to 1, and the gradient (1 - 1/N) "
-            "that of KL(pi||pi*). It is V alone that upweights the KL, by N/(N - 1)"
+            "the term lowers the weight of the KL from 1 to $1 - 1/N$, which is the weight of the reward as "
+            r"well: with it the gradient is $1 - 1/N$ times that of $\KL{\pi}{\pi^*}$. It is $V$ alone that "
+            "gives the KL more weight, $N/(N - 1)$ of the reward's"
         ),
         counterexample=(
-            "three random answers, N = 2, half the square: grad KL and -grad E[R] have the coefficients "
-            f"{found[0][0]:.2f} and {found[0][1]:.2f} without the term, {found[1][0]:.2f} and "
-            f"{found[1][1]:.2f} with it"
+            r"three answers (seed 1), $N = 2$, half the square: $\nabla\,\mathrm{KL}$ and $-\nabla\E[R]$ "
+            f"have the coefficients {found[0][0]:.2f} and {found[0][1]:.2f} without the term, "
+            f"{found[1][0]:.2f} and {found[1][1]:.2f} with it"
+        ),
+        practice=(
+            f"with groups of {GROUP} the square with $V$ alone, as in the box (148), has the KL at "
+            rf"{GROUP / (GROUP - 1):.2f} of the $\beta$ that was asked for, with the term at 1"
         ),
     )
 
@@ -156,20 +177,25 @@ def gradient_of_the_square_with_v() -> Evidence:
         kl = kl_gradient(problem)
         target = problem.rewards - expected_reward(problem)
         whole, half = (field(slope(f, log_ratio(problem), target), problem) for f in (square, k2))
-        printed += [apart(whole, reward + kl), apart(half, reward + kl)]
+        printed += [relative(reward + kl, x) for x in (whole, half)]
         corrected += [apart(half, kl - reward), apart(half, to_target(problem)[1])]
     small_reward = reward_gradient(small())
     return Evidence(
         worst(printed),
         worst(corrected),
         agrees_with="EMA-eq80",
+        unit="relative difference",
         correction=(
-            f"-grad log pi (R - V) + grad KL(pi||ref), with {HALF}, in expectation and with V = E[R]; then "
-            "it is the gradient of KL(pi||pi*)"
+            rf"$-(R - V)\nabla\log \pi + \nabla\,\KL{{\pi}}{{\pref}}$ in expectation, with {HALF} and "
+            r"$V = \E[R]$: the gradient of $\KL{\pi}{\pi^*}$"
         ),
         counterexample=(
             f"{WORLD}: half the square has {first(regularized(small())):.4f}, printed is "
             f"{first(small_reward + kl_gradient(small())):.4f}"
+        ),
+        practice=(
+            "none where the square itself is the loss and is differentiated. An implementation of the "
+            "printed gradient minimizes the reward"
         ),
     )
 
@@ -188,7 +214,7 @@ def k2_as_apa() -> Evidence:
         target = problem.rewards - expected_reward(problem)
         whole, half = (field(slope(f, log_ratio(problem), target), problem) for f in (square, k2))
         wanted = to_target(problem)[1]
-        printed.append(apart(whole, field(at_target(k2, problem), problem)))
+        printed.append(relative(whole, field(at_target(k2, problem), problem)))
         corrected += [apart(half, wanted), apart(field(at_target(k2, problem), problem), wanted)]
         for size in SIZES:
             g = group(problem, size)
@@ -199,57 +225,34 @@ def k2_as_apa() -> Evidence:
         worst(printed),
         worst(corrected),
         agrees_with="EMA-eq80",
+        unit="relative difference",
         correction=(
-            f"with {HALF}, in expectation, V = E[R] or the mean of the other rollouts. The mean of all N "
-            "leaves grad KL - (1 - 1/N) grad E[R]"
+            rf"with {HALF}, in expectation; $V$ is $\E[R]$ or the mean of the other rollouts. With the mean "
+            r"of all $N$ it is $\nabla\,\KL{\pi}{\pref} - (1 - 1/N)\nabla\E[R]$"
         ),
         counterexample=twice(slope(square, log_ratio(small()), target), small()),
+        practice=TWICE,
     )
 
 
-def _elsewhere() -> list[Problem]:
-    """Bandits whose samples are another policy's."""
-    return [p for p in sampled_elsewhere() if p.rows.shape[1] == 1 and len(p.sequences) < 5]
-
-
-def _squared_residual(problem: Problem) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """E_mu[(log w)^2]/2 with the sampler held fixed: an objective whose least value, 0, is at pi*."""
-    p, z = terms(problem).p, log_z(problem)
-    return lambda a, b: p @ (a - b - problem.rewards + z) ** 2 / 2
-
-
-@claim("EMA-eq148+offpolicy")
-def the_square_without_a_weight() -> Evidence:
-    """pi* stays a stationary point under another sampler with log Z, or V - KL, but not with V alone."""
-    printed, inside = [], []
-    for problem in _elsewhere():
-        found = field(at_target(k2, problem), problem)
-        inside.append(apart(found, exact(_squared_residual(problem), problem)[1]))
-    for problem in map(at_optimum, _elsewhere()):
-        inside.append(apart(field(at_target(k2, problem), problem), 0.0))
-        value = mean(terms(problem).p, problem.rewards)  # under the sampler: what a group estimates
-        printed.append(apart(field(slope(k2, log_ratio(problem), problem.rewards - value), problem), 0.0))
-        for size in SIZES:
-            g = group(problem, size)
-            bound = slope(k2, g.log_ratio, g.reward - g.value + g.kl)
-            inside.append(apart(summed(bound, problem, g), 0.0))
-            apa = slope(k2, g.log_ratio, g.reward - g.value)
-            printed.append(apart(summed(apa, problem, g) / size, 0.0))
+def off_policy_optimum() -> tuple[float, float]:
+    """What K2 leaves at the optimum under another sampler: with V for log Z, with V - KL of a pair."""
     world = at_optimum(small())._replace(behavior_logits=small().logits)
-    value = mean(terms(world).p, world.rewards)
-    moved = first(field(slope(k2, log_ratio(world), world.rewards - value), world))
+    value = mean(terms(world).p, world.rewards)  # under the sampler: what a group estimates
     g = group(world, 2)
-    kept = first(summed(slope(k2, g.log_ratio, g.reward - g.value + g.kl), world, g) / 2)
+    kept = summed(slope(k2, g.log_ratio, g.reward - g.value + g.kl), world, g) / 2
+    return first(field(slope(k2, log_ratio(world), world.rewards - value), world)), first(kept)
+
+
+@claim("EMA-eq148+offpolicy", how="reading")
+def the_square_without_a_weight() -> Evidence:
+    """What others showed; computed is whether pi* stays at rest under another sampler."""
+    moved, kept = off_policy_optimum()
     return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition=(
-            "log Z is exact, or V - KL of the group: then every residual is 0 at pi*, whoever samples. "
-            "With V alone the residuals at pi* are V - log Z, and off-policy their scores do not cancel: "
-            "the term that eq (148) drops would have kept the optimum in place"
-        ),
-        counterexample=(
-            "two answers, even reference, R = (1, 0), policy pi*, samples from (0.9, 0.1), first logit: the "
-            f"expected gradient at the optimum is {moved:.4f} with V, {abs(kept):.4f} with V - KL of a pair"
+        needs="the experiments of the papers that it names, which are no part of this source",
+        note=(
+            r"samples from (0.9, 0.1), even reference, $R$ = (1, 0), at $\pi = \pi^*$, first logit: the "
+            rf"expected gradient is {abs(kept):.4f} with $\log Z$ or $V - \hat{{KL}}$, and {moved:.4f} with "
+            "$V$ alone: without a weight the optimum moves"
         ),
     )

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from kl_companion.claims.emapg2026.policy_combined import k4_and_the_square, summed_not_averaged, two
+from kl_companion.claims.emapg2026.policy_combined import (
+    LIKE_K2,
+    LIKE_K5,
+    another_optimum,
+    counted_twice,
+    two,
+)
 from kl_companion.claims.emapg2026.policy_gradients import WORLD, expected_reward, regularized
-from kl_companion.claims.emapg2026.policy_squares import HALF, square, twice
+from kl_companion.claims.emapg2026.policy_k1 import box
+from kl_companion.claims.emapg2026.policy_squares import HALF, TWICE, square, twice
 from kl_companion.claims.emapg2026.rollout_groups import (
     at_target,
     first,
@@ -17,41 +24,18 @@ from kl_companion.claims.emapg2026.rollout_groups import (
     small,
     to_target,
 )
-from kl_companion.claims.emapg2026.table_one import SAMPLED, k1, k2, k3, k3_plus_plus
+from kl_companion.claims.emapg2026.table_one import SAMPLED, k2, k3, k3_plus_plus
 from kl_companion.claims.ledger import Evidence, claim
 from kl_companion.claims.off_policy import average, rho, sampled_elsewhere, three_policies, times_score
-from kl_companion.claims.worlds import apart, field, kl_gradient, log_ratio, mean, terms, worst
-from kl_companion.tabular import Problem, truncate
+from kl_companion.claims.worlds import apart, field, log_ratio, mean, relative, terms, worst
+from kl_companion.tabular import Problem
 
-
-def first_loss(problem: Problem) -> torch.Tensor:
-    """Expected L1 of the table: -(R - V) s + grad KL."""
-    return field(-(problem.rewards - expected_reward(problem)), problem) + kl_gradient(problem)
+OFF_POLICY = r"two answers, $\pi$ = (0.9, 0.1), $\mu = \pref$ = (0.5, 0.5), $R$ = (1, 0)"
 
 
 def second_loss(problem: Problem) -> torch.Tensor:
     """Coefficient of L2 of the table: the square without half, V for log Z."""
     return slope(square, log_ratio(problem), problem.rewards - expected_reward(problem))
-
-
-@claim("EMA-tab8-K1")
-def row_of_k1() -> Evidence:
-    """-(R - V) s + grad KL is K1 in the reward; the derivative of K1 has mean 0."""
-    printed, inside = [], []
-    for problem in rollouts():
-        printed.append(apart(field(at_target(k1, problem), problem), first_loss(problem)))
-        inside += [apart(field(-log_w(problem), problem), first_loss(problem))]
-        inside.append(apart(first_loss(problem), to_target(problem)[1]))
-    return Evidence(
-        worst([*printed, *inside]),
-        inside=worst(inside),
-        condition="K1 is a penalty in the reward, and V does not hold the own reward; as a loss K1 gives 0",
-        counterexample=(
-            f"{WORLD}: the loss K1 has the expected gradient "
-            f"{abs(first(field(at_target(k1, small()), small()))):.4f}, the row "
-            f"{first(first_loss(small())):.4f}"
-        ),
-    )
 
 
 @claim("EMA-tab8-K2")
@@ -61,35 +45,18 @@ def row_of_k2() -> Evidence:
     for problem in rollouts():
         wanted = to_target(problem)[1]
         of_k2 = field(at_target(k2, problem), problem)
-        printed.append(apart(field(second_loss(problem), problem), of_k2))
+        printed.append(relative(field(second_loss(problem), problem), of_k2))
         half = slope(k2, log_ratio(problem), problem.rewards - expected_reward(problem))
         corrected += [apart(field(half, problem), wanted), apart(of_k2, wanted)]
     return Evidence(
         worst(printed),
         worst(corrected),
         agrees_with="EMA-eq80",
-        correction=f"with {HALF}; in expectation, and V must not hold the own reward",
+        unit="relative difference",
+        correction=f"with {HALF}, which stands in the column beside it; in expectation",
         counterexample=twice(second_loss(small()), small()),
+        practice=TWICE,
     )
-
-
-@claim("EMA-tab8-K4")
-def row_of_k4() -> Evidence:
-    """K4 has K2's gradient, half of what the row of K2 prints."""
-    found = [k4_and_the_square(second_loss(p), p) for p in rollouts()]
-    inside = [e for _, errors in found for e in errors]
-    return Evidence(
-        worst([*inside, *(e for errors, _ in found for e in errors)]),
-        inside=worst(inside),
-        condition=f"L2 is the derivative of K2, {HALF} included; sample by sample with log Z for V",
-        counterexample=twice(second_loss(small()), small()),
-    )
-
-
-@claim("EMA-tab8-K5")
-def row_of_k5() -> Evidence:
-    """As eq (149)."""
-    return summed_not_averaged()
 
 
 @claim("EMA-tab8-K3")
@@ -99,21 +66,20 @@ def row_of_k3() -> Evidence:
     for problem in rollouts():
         found = field(at_target(k3, problem), problem)
         forward = to_target(problem, forward=True)[1]
-        row = first_loss(problem) + field(-log_w(problem).exp(), problem)
-        printed.append(apart(found, row))
+        row = box(problem) + field(-log_w(problem).exp(), problem)
+        printed.append(relative(row, found))
         corrected += [apart(found, forward), apart(row, forward + to_target(problem)[1])]
-    row = first_loss(small()) + field(-log_w(small()).exp(), small())
+    row = box(small()) + field(-log_w(small()).exp(), small())
     return Evidence(
         worst(printed),
         worst(corrected),
-        correction=(
-            "grad L3 = grad L5, with the score of log r kept sample by sample: RWR, MPO. For GRPO and MPO "
-            "together put K1 into the reward and add K5 as a loss"
-        ),
+        unit="relative difference",
+        correction=LIKE_K5,
         counterexample=(
             f"{WORLD}: K3 has the expected gradient {first(to_target(small(), forward=True)[1]):.4f}, the "
             f"row {first(row):.4f}"
         ),
+        practice=another_optimum(),
     )
 
 
@@ -123,22 +89,21 @@ def row_of_k3_plus_plus() -> Evidence:
     printed, corrected = [], []
     for problem in rollouts():
         found, wanted = at_target(k3_plus_plus, problem), to_target(problem)[1]
-        row = first_loss(problem) + field(second_loss(problem), problem)
-        printed.append(apart(field(found, problem), row))
+        row = box(problem) + field(second_loss(problem), problem)
+        printed.append(relative(row, field(found, problem)))
         corrected += [apart(found, at_target(k2, problem)), apart(field(found, problem), wanted)]
         corrected.append(apart(row, 3 * wanted))
-    row = first_loss(small()) + field(second_loss(small()), small())
+    row = box(small()) + field(second_loss(small()), small())
     return Evidence(
         worst(printed),
         worst(corrected),
-        correction=(
-            f"grad L3++ = grad L2, with {HALF}: APA. The printed sum points the same way in expectation, but "
-            "is three times as long (twice with the half), and K3++ has no term of L1 in any sample"
-        ),
+        unit="relative difference",
+        correction=LIKE_K2,
         counterexample=(
             f"{WORLD}: K3++ has the expected gradient {first(to_target(small())[1]):.4f}, the row "
             f"{first(row):.4f}"
         ),
+        practice=counted_twice(),
     )
 
 
@@ -167,24 +132,21 @@ def weights_on_losses() -> Evidence:
         t, z = terms(problem), log_z(problem).exp()
         by_behavior = (t.ref_logp.sum(-1) + problem.rewards).exp() / t.p
         inside.append(apart(mean(t.p, by_behavior), z))
-        printed.append(apart(mean(t.p, (problem.rewards - log_ratio(problem)).exp()), z))
-    for problem in rollouts()[1:4]:
-        cut = truncate(problem, top_k=2)
-        weight = torch.where(terms(cut).p > 0, rho(cut), 0.0)[:, None, None] * terms(cut).score
-        found = mean(terms(cut).p, -log_w(problem)[:, None, None] * weight)
-        printed.append(apart(found, to_target(problem)[1]))
+        printed.append(abs(float(mean(t.p, (problem.rewards - log_ratio(problem)).exp()) / z - 1)))
     world = _off_policy_pair()
     under_mu = float(mean(terms(world).p, (world.rewards - log_ratio(world)).exp()))
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
         condition=(
-            "mu may sample whatever pi may, and log Z is exact, or its estimate divides by mu: eq (143) as "
-            "it stands is for samples of pi"
+            r"$Z$ is exact or comes from samples of $\pi$; where the group of $\mu$ has to estimate it, eq "
+            r"(143) divides by $\mu$ in the place of $\pi$"
         ),
+        given=r"stated in appendix J, above eq (143): the group that estimates $Z$ is drawn from $\pi$",
+        unit="relative difference",
         counterexample=(
-            "two answers, policy (0.9, 0.1), samples from (0.5, 0.5), even reference, R = (1, 0): eq (143) "
-            f"has the mean {under_mu:.3f} under these samples, Z is {float(log_z(world).exp()):.3f}"
+            rf"{OFF_POLICY}: eq (143) has the mean {under_mu:.3f} under these samples, $Z$ is "
+            f"{float(log_z(world).exp()):.3f}"
         ),
     )
 
@@ -210,9 +172,13 @@ def masks_on_losses() -> Evidence:
         for name, estimate in SAMPLED.items():
             c = at_target(estimate, problem)
             wanted = field(at_target(estimate, at_home(problem)), at_home(problem))
-            for errors, low, high in ((inside, 1.0, float(rho(problem).max())), (printed, 0.2, 0.28)):
-                kept = mask(problem, low, high)
-                errors.append(apart(average(times_score(c * kept, problem), problem), wanted))
+            bounds = ((1.0, float(rho(problem).max())), (0.2, 0.28))  # none is masked, some are
+            free, masked = (
+                average(times_score(c * mask(problem, low, high), problem), problem) for low, high in bounds
+            )
+            inside.append(apart(free, wanted))
+            if name != "K1":  # of K1 the expected gradient is 0, and nothing is relative to it
+                printed.append(relative(masked, wanted))
             if name in ("K2", "K3++", "K4"):
                 inside.append(apart(wanted, regularized(problem)))
     world = _off_policy_pair()
@@ -223,11 +189,13 @@ def masks_on_losses() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition="M = 1 for every rollout that mu may sample: a mask bounds the step at the price of a bias",
+        condition="no mask is used, or it is 1 for every rollout: a mask bounds the step and costs a bias",
+        given="stated in J.4: the masks are an option, and may be used in addition to the weight",
+        unit="relative difference",
         counterexample=(
-            "two answers, policy (0.9, 0.1), samples from (0.5, 0.5), even reference, R = (1, 0), loss K2, "
-            f"bounds 0.2 and 0.28, first logit: {found:.4f} masked, {full:.4f} without. The sign of R - V "
-            f"masks {int(2 - kept.sum())} of 2 answers, though log w = {two(log_w(world))} and pi/mu = "
-            f"{two(rho(world))}: the step would have drawn both ratios back to 1"
+            f"{OFF_POLICY}, loss K2, bounds 0.2 and 0.28, first logit: {found:.4f} masked, {full:.4f} "
+            rf"without. The sign of $R - V$ masks {int(2 - kept.sum())} of 2 answers, though $\log w$ = "
+            rf"{two(log_w(world))} and $\pi/\mu$ = {two(rho(world))}: the step would have drawn both ratios "
+            "to 1"
         ),
     )

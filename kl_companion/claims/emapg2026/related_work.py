@@ -11,7 +11,7 @@ from kl_companion.claims.emapg2026.rollout_groups import at_target
 from kl_companion.claims.emapg2026.sequences import several
 from kl_companion.claims.emapg2026.table_one import SAMPLED
 from kl_companion.claims.emapg2026.weights import at_optimum
-from kl_companion.claims.ledger import Evidence, claim, violation
+from kl_companion.claims.ledger import JUDGEMENT, Evidence, claim, violation
 from kl_companion.claims.off_policy import sampled_elsewhere
 from kl_companion.claims.tang2025pitfalls.sequences import partial
 from kl_companion.claims.worlds import (
@@ -49,9 +49,9 @@ def two_ways_of_adding_a_kl() -> Evidence:
         errors.append(differs(found_3, field(log_ratio(problem), problem)))
     return Evidence(
         worst(errors),
-        condition=(
+        note=(
             "they differ in two ways, each of which is enough: the KL of sequences or of next tokens, and "
-            "the reverse KL's gradient or, with K3 in the loss, the forward KL's"
+            "the gradient of the reverse KL or, with K3 in the loss, of the forward KL"
         ),
     )
 
@@ -103,9 +103,9 @@ def special_cases_of_f_divergences() -> Evidence:
             errors += [_implied_rewards(name, problem, beta) for name in names]
     return Evidence(
         worst(errors),
-        condition=(
-            "with the best discriminator and exact expectations. GAIL is to f-MAX and f-VIM what GAN is to "
-            "f-GAN, with pairs of states and actions in the place of samples"
+        note=(
+            "computed for GAN and DPO, with the best discriminator and exact expectations; GAIL is not, "
+            "where pairs of states and actions take the place of samples"
         ),
     )
 
@@ -117,8 +117,9 @@ def _rest_points() -> str:
     rest = [name for name, x in size.items() if x < 1e-9]
     gone = [name for name in size if name not in rest]
     return (
-        f"with an exact Z the gradients of {', '.join(rest)} are 0 at pi* in every sample, whoever samples; "
-        f"those of {', '.join(gone)} are not ({len(worlds)} bandits). With V for log Z: EMA-eq148+offpolicy"
+        f"with an exact $Z$ the gradients of {', '.join(rest)} are 0 at $\\pi^*$ in every sample, whoever "
+        f"samples; those of {', '.join(gone)} are not ({len(worlds)} bandits). With $V$ for $\\log Z$: "
+        "EMA-eq148+offpolicy"
     )
 
 
@@ -130,8 +131,8 @@ reported(
 )
 reported(
     "EMA-2-LMC",
-    "a judgement, and losses along the lines between the policies of a run",
-    "the source shows no such lines",
+    JUDGEMENT,
+    "losses along the lines between the policies of a run would bear on it; the source shows none",
 )
 reported("EMA-J4-offpolicy+prior", NO_SOURCE, _rest_points)
 reported(
@@ -142,8 +143,8 @@ reported(
 reported(
     "EMA-eq137-138+prior",
     NO_SOURCE,
-    "its abstract names the KKT conditions and three families of f; the formula by itself asks for a "
-    "condition on f (EMA-eq137-138)",
+    "its abstract names the KKT conditions and three families of $f$; the formula by itself asks for a "
+    "condition on $f$ (EMA-eq137-138)",
 )
 reported(
     "EMA-6-practice",

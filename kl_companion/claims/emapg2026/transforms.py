@@ -11,10 +11,11 @@ import sympy
 import torch
 
 from kl_companion.claims.emapg2026.best_policies import (
-    INTERIOR,
-    POSITIVE,
+    CONDITION,
+    NO_TRANSFORM,
     best,
     case,
+    in_training,
     moved,
     not_best,
     reference,
@@ -47,9 +48,7 @@ REVERSE, FORWARD = (
     sympy.lambdify((R, Z_STAR, BETA, Z), x, "math") for x in (REVERSE_FROM_FORWARD, FORWARD_FROM_REVERSE)
 )
 GAP = sympy.Symbol("gap", positive=True)  # Z* - R
-SAME_Z = (
-    "Z* and Z are the same for all answers to a prompt, and stay when one answer is compared with another"
-)
+SAME_Z = "$Z^*$ and $Z$ are constants of the prompt, as in the proof of proposition I.1"
 
 
 def to_reverse(problem: Problem, beta: float, z: float) -> tuple[torch.Tensor, Problem]:
@@ -79,7 +78,7 @@ def reverse_kl_with_the_forward_optimum() -> Evidence:
                 # Z is then the partition function of the new rewards
                 apart((reference(problem) * (changed.rewards / beta).exp()).sum() / z, 1.0),
             ]
-    return Evidence(worst(errors), condition=f"{POSITIVE}; Z is free")
+    return Evidence(worst(errors), note="$Z$ is free: a constant of the new rewards")
 
 
 @claim("EMA-eq135")
@@ -97,7 +96,7 @@ def forward_kl_with_the_reverse_optimum() -> Evidence:
             ]
     return Evidence(
         worst(errors),
-        condition=f"{POSITIVE}; Z belongs to the rewards R, Z* is free (a constant of the new rewards)",
+        note="$Z$ belongs to the rewards $R$; $Z^*$ is free, a constant of the new rewards",
     )
 
 
@@ -123,10 +122,9 @@ def increasing_and_convex() -> Evidence:
     errors += [less(0.0, at[0]), less(at[1], 0.0), zero(sympy.limit(own, x, sympy.oo) - sympy.log(2))]
     return Evidence(
         worst(errors),
-        condition=(
-            f"{SAME_Z}. Where one answer's reward x rises and Z* is solved again (two answers, even "
-            f"reference, beta = 1, the other reward 0), the transform stays below log 2: its second "
-            f"derivative is {at[0]:.3f} at x = -2 and {at[1]:.3f} at x = 2"
+        note=(
+            rf"{SAME_Z}. Solved again while one of two rewards, $x$, changes (even reference, $\beta = 1$, "
+            f"the other 0), the second derivative is {at[0]:.3f} at $x = -2$ and {at[1]:.3f} at $x = 2$"
         ),
     )
 
@@ -134,7 +132,7 @@ def increasing_and_convex() -> Evidence:
 @claim("EMA-propI.2", how="symbols")
 def increasing_and_concave() -> Evidence:
     """The first derivative is positive, the second negative, for every R."""
-    return Evidence(apart(tensor(list(signs(FORWARD_FROM_REVERSE))), tensor([1.0, -1.0])), condition=SAME_Z)
+    return Evidence(apart(tensor(list(signs(FORWARD_FROM_REVERSE))), tensor([1.0, -1.0])), note=SAME_Z)
 
 
 def slopes(before: Problem, after: Problem) -> list[float]:
@@ -157,9 +155,9 @@ def forward_to_reverse() -> Evidence:
         errors += [less(1.0, float(tilt[top]), by=1e-9), less(float(tilt[bottom]), 1.0, by=1e-9)]
     return Evidence(
         worst(errors),
-        condition=(
-            f"{SAME_Z}. The slope at an answer is its policy/reference: gaps between answers that the "
-            "optimum raises above the reference (R > Z* - beta) grow, gaps between the others shrink"
+        note=(
+            "the slope at an answer is policy over reference: gaps between answers that the optimum raises "
+            r"above the reference ($R > Z^* - \beta$) grow, gaps between the others shrink"
         ),
     )
 
@@ -180,9 +178,9 @@ def reverse_to_forward() -> Evidence:
         errors += [less(float(slope[top]), 1.0, by=1e-9), less(1.0, float(slope[bottom]), by=1e-9)]
     return Evidence(
         worst(errors),
-        condition=(
-            f"{SAME_Z}. The slope at an answer is reference/policy: gaps shrink among answers that the "
-            "optimum raises above the reference, and grow among the others"
+        note=(
+            "the slope at an answer is reference over policy: gaps shrink among answers that the optimum "
+            "raises above the reference, and grow among the others"
         ),
     )
 
@@ -218,14 +216,14 @@ def any_two_divergences() -> Evidence:
     return Evidence(
         worst([*printed, *inside]),
         inside=worst(inside),
-        condition=(
-            f"for the first divergence {INTERIOR}. lambda_2 is free, a constant of the new rewards. An "
-            "answer with probability 0 asks for the reward -oo where f_2'(0+) = -oo"
+        condition=CONDITION,
+        unit="difference",
+        correction=(
+            r"right for optima without zeros, and every $\lambda_2$ (a constant of the new rewards). An "
+            r"answer with probability 0 asks for the reward $-\infty$ where $f_2'(0+) = -\infty$"
         ),
-        counterexample=(
-            "Pearson to reverse KL, beta = 1, rewards (0, 1, 5), reference (.5, .3, .2): the optimum is "
-            f"{shown(cut)}, and under the reverse KL no finite rewards give an answer probability 0"
-        ),
+        counterexample=f"{NO_TRANSFORM} {shown(cut)}",
+        practice=in_training(),
     )
 
 
@@ -260,8 +258,8 @@ def curvature_of_the_composition() -> Evidence:
             mixed.append(f"{one} to {other}")
     return Evidence(
         worst(errors),
-        condition=(
-            "its sign at an answer is that of the slope of f_2''/f_1'' at t = policy/reference; of the pairs "
-            f"in table 6 it changes sign for {', '.join(mixed)} alone"
+        note=(
+            "its sign at an answer is that of the slope of $f_2''/f_1''$ at $t$ = policy over reference. Of "
+            f"the pairs in table 6 it changes sign for {', '.join(mixed)} alone"
         ),
     )

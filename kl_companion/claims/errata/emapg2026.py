@@ -1,6 +1,6 @@
-"""Corrections of "EMA Policy Gradient" (emapg2026): the body and appendices A to H.
+"""Corrections of "EMA Policy Gradient" (emapg2026): the body and appendices A to G.
 
-Those of appendices J and K, and of the list of data sets, are in `emapg2026_policies`.
+Those of appendices H to K, and of the list of data sets, are in `emapg2026_policies`.
 """
 
 from __future__ import annotations
@@ -198,33 +198,5 @@ EMAPG = (
             "An $l$ for an $n$. With $s_n$ the mask has the gradient of PPO's objective, as is said beside "
             "it."
         ),
-    ),
-    Erratum(
-        title="The mean of the log-ratio is the KL, not zero",
-        rows=("EMA-H-note2",),
-        consequence="slip",
-        printed=(
-            "Appendix H, closing note on variance, second item: for the reverse KL the baseline is E[-log "
-            "w] = 0."
-        ),
-        why=(
-            r"E[-log w] under \pi is KL(\pi||\pi_ref), positive unless the policies are equal. What is "
-            "zero is the mean of its gradient, the score."
-        ),
-        charitable=(
-            r"The second equation of the sentence, E[-\nabla log w] = 0, is right, and the conclusion "
-            "needs no more: over the whole vocabulary the stop-gradient drops a term of mean zero."
-        ),
-    ),
-    Erratum(
-        title="Neyman's generator has lost its denominator",
-        rows=("EMA-tab5-Neyman",),
-        consequence="slip",
-        printed="Table 5, row Neyman: f = (t - 1)^2, beside the estimator r (1 - w)^2.",
-        why=(
-            "The printed f is that of Pearson, one row above, and sg(w) f(1/w) with it is r (1 - w)^2/w, "
-            "the estimator of that row."
-        ),
-        charitable="The estimator is right, and tables 6, 9 and 10 have the right f.",
     ),
 )

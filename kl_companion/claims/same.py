@@ -17,6 +17,8 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("EMA-eq84-86", "EMA-eq87-91", "EMA-tab1-K3pp"),
     ("EMA-eq23", "EMA-eq92-95", "EMA-tab1-K4"),
     ("EMA-eq24", "EMA-eq101-102", "EMA-tab1-K5"),
+    ("EMA-F4", "EMA-H-note1"),
+    ("WZ-forward-IS", "EMA-eq99-100"),
     # one decision, in the reward
     ("WZ-7.1-k1", "SH-K1-reward"),
     ("WZ-7.2-k2", "WZ-9.3-k2"),

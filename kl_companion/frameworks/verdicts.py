@@ -272,8 +272,9 @@ def division_lines(known: Framework, division: Division, found: Effect) -> list[
     ]
     if together:
         lines.append(
-            f"Where all its rewards agree, updates at beta = {LARGE} and {SMALL} differ in size by a factor of "
-            f"{found.equal:.3g} instead of {LARGE / SMALL:.0f}; {acts}. The verdict above is that without it."
+            f"Where all its rewards agree, updates at beta = {LARGE} and {SMALL} differ in size by a factor "
+            f"of {found.equal:.3g} instead of {LARGE / SMALL:.0f}; {acts}. "
+            "The verdict above is that without it."
         )
     else:
         lines.append(f"So beta is in units of divided rewards: {acts}.")

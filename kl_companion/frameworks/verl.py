@@ -203,15 +203,16 @@ def distilled(
 
 def by_batch(returns: torch.Tensor) -> torch.Tensor:
     """`compute_gae_advantage_return` without a critic, each row a batch of answers of one token."""
+    ones = returns.new_ones(returns.shape[1], 1)
+    nothing = torch.zeros_like(ones)
 
     def one(batch: torch.Tensor) -> torch.Tensor:
-        column = batch.unsqueeze(1)
-        nothing, ones = torch.zeros_like(column), torch.ones_like(column)
+        rewards = batch.unsqueeze(1)
         found: torch.Tensor
-        found, _ = functions().compute_gae_advantage_return(column, nothing, ones, 1.0, 1.0)
+        found, _ = functions().compute_gae_advantage_return(rewards, nothing, ones, 1.0, 1.0)
         return found.squeeze(1)
 
-    return torch.stack([one(batch) for batch in returns])
+    return torch.vmap(one)(returns)
 
 
 def by_group(returns: torch.Tensor) -> torch.Tensor:

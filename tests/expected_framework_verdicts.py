@@ -144,6 +144,7 @@ EXPECTED = {
     "slime.loss_low_var_kl": "IL + MW | - | ML + MW | -",
     "slime.loss_low_var_kl_unbiased": "MQ | - | - | -",
     "slime.reward_grpo": "0",
+    "slime.reward_ppo": "S | S | - | -",
     "slime.reward_reinforce_plus_plus": "S | S | - | -",
     "slime.opd": "R | R | - | -",
     "prime_rl.reference_kl": "R | R | - | -",

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.placing import ratio
@@ -14,6 +15,14 @@ from kl_companion.rollout import Rollout
 
 _CLAMP = 10.0
 _ACTOR = "areal/trainer/ppo/actor.py"
+_DIVIDED = Division(
+    "rewards and penalty",
+    "batch",
+    Place("areal/utils/data.py", "Normalization"),
+    standardized(1e-5),
+    when="actor.adv_norm is given, as in the examples (std_level: batch)",
+    instead="adv_norm.std_level: null",
+)
 
 
 def penalty(kind: str, rollout: Rollout) -> torch.Tensor:
@@ -45,7 +54,8 @@ FRAMEWORK = Framework(
                 Place("areal/utils/data.py", "KLEstimator"),
                 ahead=True,
                 default="of PPOActor" if kind == "k1" else "",
-                note="With discount and lambda of 1; normalization of advantages is left out.",
+                note="With discount and lambda of 1.",
+                divided=(_DIVIDED,),
             )
             for kind in ("k1", "k2", "k3")
         ),

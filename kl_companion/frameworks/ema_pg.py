@@ -11,6 +11,7 @@ from functools import partial
 import torch
 
 from kl_companion.estimators.registry import get_estimator
+from kl_companion.frameworks.dividing import Division, standardized, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.placing import score_ratio
@@ -19,6 +20,23 @@ from kl_companion.rollout import Rollout, per_token
 
 _FILE = "search/verl/trainer/ppo/core_algos.py"
 _PENALTY = Place(_FILE, "kl_penalty")
+_DIVIDED = (
+    Division(
+        "rewards",
+        "batch",
+        Place(_FILE, "compute_gae_advantage_return"),
+        whitened(unbiased=True),
+        instead="algorithm.adv_estimator=grpo, norm_adv_by_std_in_grpo=False",
+    ),
+    Division(
+        "rewards",
+        "group",
+        Place(_FILE, "compute_grpo_outcome_advantage"),
+        standardized(1e-6),
+        when="algorithm.adv_estimator=grpo, as in its scripts",
+        instead="norm_adv_by_std_in_grpo=False",
+    ),
+)
 
 
 def sampled(kind: str, rollout: Rollout) -> torch.Tensor:
@@ -55,13 +73,21 @@ def _sampled(kind: str) -> Setting:
         terms,
         _PENALTY,
         note=clamped if kind == "k3plusplus" else "",
+        divided=_DIVIDED,
     )
 
 
 def _exact(direction: str, estimator: str) -> Setting:
     terms: Terms = partial(per_token, estimator)
     place = Place(_FILE, f"compute_full_{direction}_kl")
-    return in_loss(f"ema_pg.full_{direction}", f"kl_loss_type=full_{direction}", terms, place, sampled=False)
+    return in_loss(
+        f"ema_pg.full_{direction}",
+        f"kl_loss_type=full_{direction}",
+        terms,
+        place,
+        sampled=False,
+        divided=_DIVIDED,
+    )
 
 
 def _top_k(direction: str, weighted: bool) -> Setting:
@@ -72,6 +98,7 @@ def _top_k(direction: str, weighted: bool) -> Setting:
         Place(_FILE, "compute_memory_efficient_kl"),
         note="Audited with k = 1 of a vocabulary of three tokens.",
         sampled=False,
+        divided=_DIVIDED,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 from kl_companion.estimators.registry import get_estimator
+from kl_companion.frameworks.dividing import Division
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.placing import charged, sequence_mean, token_sum
 from kl_companion.frameworks.settings import Setting
@@ -60,6 +61,7 @@ def in_loss(
     default: str = "",
     note: str = "",
     sampled: bool = True,
+    divided: tuple[Division, ...] = (),
 ) -> Setting:
     """The setting that differentiates these terms, aggregated over tokens or over sequences."""
     gather = token_sum if how == "tokens" else sequence_mean
@@ -78,6 +80,7 @@ def in_loss(
         default=default,
         note=note,
         sampled=sampled,
+        divided=divided,
     )
 
 
@@ -90,6 +93,7 @@ def in_reward(
     ahead: bool,
     default: str = "",
     note: str = "",
+    divided: tuple[Division, ...] = (),
 ) -> Setting:
     """The setting that charges these terms, detached, to the tokens before them or to their own token."""
 
@@ -106,4 +110,5 @@ def in_reward(
         aggregation="sum of what follows" if ahead else "each token its own term",
         default=default,
         note=note,
+        divided=divided,
     )

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, over_the_others, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.placing import ratio, score_ratio
@@ -21,6 +22,30 @@ _INPUT, _OUTPUT = 20.0, 10.0
 _UTILS = Place("nemo_rl/algorithms/utils.py", "calculate_kl")
 _ADVANTAGES = "nemo_rl/algorithms/advantage_estimator.py"
 _DISTILLATION = Place("nemo_rl/algorithms/loss/loss_functions.py", "DistillationLossFn")
+_PLUS_PLUS = "ReinforcePlusPlusAdvantageEstimator"
+_GAE = "GeneralizedAdvantageEstimator"
+_BY_GROUP = Division(
+    "rewards",
+    "group",
+    Place(_ADVANTAGES, "GRPOAdvantageEstimator"),
+    over_the_others(1e-6),
+    instead="grpo.normalize_rewards=False",
+)
+_BY_BATCH = {
+    _GAE: Division(
+        "rewards and penalty",
+        "batch",
+        Place(_ADVANTAGES, _GAE),
+        whitened(unbiased=True),
+        instead="ppo.adv_estimator.normalize_advantages=False",
+    ),
+    _PLUS_PLUS: Division(
+        "rewards and penalty",
+        "batch",
+        Place(_ADVANTAGES, _PLUS_PLUS),
+        whitened(unbiased=False, floor="least"),
+    ),
+}
 
 
 def weighted(kind: str, on_policy_approximation: bool, rollout: Rollout) -> torch.Tensor:
@@ -58,6 +83,7 @@ def _in_loss(kind: str, approximation: bool) -> Setting:
         terms,
         _UTILS,
         default="of ClippedPGLossFn" if kind == "k3" and not approximation else "",
+        divided=(_BY_GROUP,),
     )
 
 
@@ -70,12 +96,10 @@ def _in_reward(kind: str, name: str, estimator: str, ahead: bool, default: str =
         Place(_ADVANTAGES, estimator),
         ahead=ahead,
         default=default,
-        note="Whitening of advantages is left out.",
+        divided=(_BY_BATCH[estimator],),
     )
 
 
-_PLUS_PLUS = "ReinforcePlusPlusAdvantageEstimator"
-_GAE = "GeneralizedAdvantageEstimator"
 _DEFAULT = "once use_kl_in_reward is True (the type is shared with the loss)"
 _opd: Terms = partial(estimate, "k1", of="sampler")
 

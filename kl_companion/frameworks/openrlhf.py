@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, whitened
 from kl_companion.frameworks.installed import Place, find, load
 from kl_companion.frameworks.placing import charged
 from kl_companion.frameworks.settings import Framework, Remedy, Setting
@@ -18,6 +19,16 @@ from kl_companion.rollout import Rollout
 
 VERSIONS = ("0.11.2",)
 _UTILS = "openrlhf/models/utils.py"
+_DIVIDED = Division(
+    "rewards and penalty",
+    "batch",
+    Place(
+        "openrlhf/trainer/ppo_utils/experience_maker.py",
+        "RemoteExperienceMaker.compute_advantages_and_returns",
+    ),
+    whitened(unbiased=False, floor="least"),
+    instead="--algo.advantage.no_std_norm",
+)
 _MODES = {
     "token-mean": "sum / tokens of the global batch",
     "seq-mean-token-mean": "mean over sequences of token means",
@@ -81,6 +92,7 @@ def _in_loss(kind: str, unbiased: bool, mode: str = "token-mean") -> Setting:
         if kind == "k1" and not suffix
         else "",
         note="The ratio to the sampler is detached and at most 10." if unbiased else "",
+        divided=(_DIVIDED._replace(of="rewards"),),
     )
 
 
@@ -95,6 +107,7 @@ def _in_reward(kind: str) -> Setting:
         aggregation="return-to-go (gamma = lambda = 1)",
         default="of the trainer (init_coef is 0.01 by default)" if kind == "k1" else "",
         note="The KL is that of the policy that sampled; PPO's clip is left out.",
+        divided=(_DIVIDED,),
     )
 
 

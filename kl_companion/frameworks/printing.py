@@ -44,7 +44,8 @@ def print_audits(
     A framework that is missing gives its message, once, and the others go on.
 
     Returns:
-        0; 1 if one of them does not descend ``want``; 2 if nothing could be audited.
+        0; 1 if one of them does not descend ``want``, or does so only where its penalty is not divided with
+        the rewards, as it is by default; 2 if nothing could be audited.
 
     Raises:
         ValueError: no setting is named so, or an unknown ``want``.
@@ -64,10 +65,13 @@ def print_audits(
             print(f"kl-companion: {error}", file=sys.stderr)
             continue
         print(text + "\n", flush=True)
-        if found.audit.met is not None:
-            said = "descends it" if found.audit.met else "does not descend it"
+        met = found.audit.met
+        if met is not None:
+            said = "descends it" if met else "does not descend it"
+            if met and not found.keeps_beta:
+                met, said = False, "descends it undivided only, and is divided by default"
             print(f"  Wanted: {want}. {chosen.name} {said}.\n", flush=True)
-        judged.append(found.audit.met)
+        judged.append(met)
     if not judged:
         return 2
     return int(False in judged)

@@ -6,12 +6,21 @@ from functools import partial
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.settings import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _PLACE = Place("roll/utils/functionals.py", "compute_approx_kl")
+_DIVIDED = Division(
+    "rewards",
+    "group",
+    Place("roll/utils/functionals.py", "reward_norm"),
+    standardized(1e-6),
+    when="adv_estimator: grpo",
+    instead="adv_estimator: reinforce",
+)
 _KINDS = {"kl": "k1", "abs": "abs", "mse": "k2", "k3": "k3"}
 
 
@@ -38,6 +47,7 @@ FRAMEWORK = Framework(
             _PLACE,
             how="sequences",
             default="once use_kl_loss is true (k3 is the only one)",
+            divided=(_DIVIDED,),
         ),
         *(
             in_reward(
@@ -47,6 +57,7 @@ FRAMEWORK = Framework(
                 _PLACE,
                 ahead=True,
                 default="once add_token_level_kl is true" if name == "kl" else "",
+                divided=(_DIVIDED,),
             )
             for name in _KINDS
         ),

@@ -5,10 +5,11 @@ configuration, and a loss: a function of a `Rollout` that calls the function tha
 wording of its formula where the framework cannot be installed. What the loss descends is nowhere typed in:
 `audit_setting` computes it.
 
-Every loss is the regularizer alone, with coefficient 1: rewards are zero, and dividing advantages by the
-standard deviation of a group is left out. Where a framework divides by the number of tokens of a whole
-batch, that number is a constant to every sequence in it; it is set to the number of sequences, so that a
-coefficient is that of a sum over tokens.
+Every loss is the regularizer alone, with coefficient 1, and undivided. What a framework divides by a standard
+deviation is said beside it (`Setting.divided`), and what that makes of the coefficient is computed apart
+(`effect`): a penalty in the reward that is divided with the rewards is not what its loss alone says. Where a
+framework divides by the number of tokens of a whole batch, that number is a constant to every sequence in it;
+it is set to the number of sequences, so that a coefficient is that of a sum over tokens.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from kl_companion.checks import unknown_name
+from kl_companion.frameworks.dividing import Division
 from kl_companion.frameworks.installed import Place, Unavailable, find, installed_version, line_of
 from kl_companion.rollout import Rollout
 
@@ -59,6 +61,9 @@ class Setting(NamedTuple):
         default: What it is the default of; "" if it is none.
         note: What a reader has to know besides.
         sampled: Whether only the log-prob of the sampled token is read, not the whole distribution.
+        divided: What the framework divides by a standard deviation when this setting is used: by default
+            first, then under other choices of its own. () where nothing is divided, and where there are no
+            rewards, as in distillation.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Setting(NamedTuple):
     default: str = ""
     note: str = ""
     sampled: bool = True
+    divided: tuple[Division, ...] = ()
 
     @property
     def framework(self) -> Framework:
@@ -80,11 +86,13 @@ class Setting(NamedTuple):
     @property
     def where(self) -> str:
         """``file:line, function`` if it is installed; file and function as described for a formula."""
-        known = self.framework
-        if not known.distribution:
-            return f"{self.place.file}, {self.place.function}"
-        line = line_of(find(known.distribution, known.versions), self.place)
-        return f"{self.place.file}:{line}, {self.place.function}"
+        return self.framework.located(self.place)
+
+    @property
+    def penalty_divided(self) -> Division | None:
+        """How the penalty is divided with the rewards by default; None where it is not."""
+        found = (d for d in self.divided if d.of == "rewards and penalty" and not d.when)
+        return next(found, None)
 
 
 class Remedy(NamedTuple):
@@ -124,6 +132,13 @@ class Framework(NamedTuple):
         if not self.distribution:
             return self.versions[0]
         return find(self.distribution, self.versions).version
+
+    def located(self, place: Place) -> str:
+        """``file:line, function`` if the framework is installed; file and function for a formula."""
+        if not self.distribution:
+            return f"{place.file}, {place.function}"
+        line = line_of(find(self.distribution, self.versions), place)
+        return f"{place.file}:{line}, {place.function}"
 
     @property
     def status(self) -> str:

@@ -6,12 +6,20 @@ from functools import partial
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.settings import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _PLACE = Place("skyrl/backends/skyrl_train/utils/ppo_utils.py", "compute_approx_kl")
+_DIVIDED = Division(
+    "rewards and penalty",
+    "group",
+    Place(_PLACE.file, "compute_grpo_outcome_advantage"),
+    standardized(1e-6),
+    instead="trainer.algorithm.grpo_norm_by_std=false",
+)
 _KINDS = ("k3", "k1", "k2", "abs")
 
 
@@ -37,6 +45,7 @@ FRAMEWORK = Framework(
                 _PLACE,
                 how="sequences",
                 default="of the trainer" if kind == "k3" else "",
+                divided=(_DIVIDED._replace(of="rewards"),),
             )
             for kind in _KINDS
         ),
@@ -50,6 +59,7 @@ FRAMEWORK = Framework(
                 default="once use_kl_in_reward is true (the type is shared with the loss)"
                 if kind == "k3"
                 else "",
+                divided=(_DIVIDED,),
             )
             for kind in _KINDS
         ),

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, standardized, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.placing import ratio
@@ -14,6 +15,19 @@ from kl_companion.rollout import Rollout
 
 _FILE = "slime/utils/ppo_utils.py"
 _KL = Place(_FILE, "compute_approx_kl")
+_BY_GROUP = Division(
+    "rewards",
+    "group",
+    Place("slime/ray/rollout.py", "RolloutManager._post_process_rewards"),
+    standardized(1e-6),
+    instead="--disable-grpo-std-normalization",
+)
+_BY_BATCH = Division(
+    "rewards and penalty",
+    "batch",
+    Place("slime/utils/distributed_utils.py", "distributed_masked_whiten"),
+    whitened(unbiased=True),
+)
 
 
 def terms(kind: str, unbiased: bool, rollout: Rollout) -> torch.Tensor:
@@ -36,6 +50,7 @@ def _in_loss(kind: str, unbiased: bool) -> Setting:
         _KL,
         how="sequences",
         default="once --use-kl-loss and a coefficient are given" if kind == "k1" and not unbiased else "",
+        divided=(_BY_GROUP,),
     )
 
 
@@ -64,6 +79,15 @@ FRAMEWORK = Framework(
             Place(_FILE, "get_grpo_returns"),
             ahead=True,
             note="The KL is computed, handed on, and not used.",
+            divided=(_BY_GROUP,),
+        ),
+        in_reward(
+            "slime.reward_ppo",
+            "--advantage-estimator ppo --kl-coef ...",
+            _k1,
+            Place(_FILE, "get_advantages_and_returns_batch"),
+            ahead=True,
+            note="With gamma and lambda of 1, its defaults; --normalize-advantages is off by default.",
         ),
         in_reward(
             "slime.reward_reinforce_plus_plus",
@@ -71,7 +95,8 @@ FRAMEWORK = Framework(
             _k1,
             Place(_FILE, "get_reinforce_plus_plus_returns"),
             ahead=True,
-            note="Whitening of advantages is left out.",
+            note="slime asks for --normalize-advantages with this estimator.",
+            divided=(_BY_BATCH,),
         ),
         in_reward(
             "slime.opd",
@@ -80,10 +105,11 @@ FRAMEWORK = Framework(
             Place("slime/backends/megatron_utils/loss.py", "apply_opd_kl_to_advantages"),
             ahead=False,
             default="of on-policy distillation",
+            divided=(_BY_GROUP,),
         ),
     ),
     remedy=Remedy(
-        sequence="slime.reward_reinforce_plus_plus",
+        sequence="slime.reward_ppo",
         token="slime.opd",
         words="In the loss, --use-unbiased-kl with k1 or k3 has the token-level gradient of each sequence, "
         "divided by its length.",

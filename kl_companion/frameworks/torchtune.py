@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from functools import partial
 
+from kl_companion.frameworks.dividing import Division, standardized, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.settings import Framework, Remedy
 
+_REWARDS = "torchtune/rlhf/rewards.py"
+_BY_GROUP = Division(
+    "rewards",
+    "group",
+    Place(
+        "recipes/dev/grpo_full_finetune_distributed.py",
+        "GRPOFullFinetuneRecipeDistributed.generate_trajectory",
+    ),
+    standardized(1e-4),
+)
+_BY_BATCH = Division(
+    "rewards and penalty",
+    "batch",
+    Place(_REWARDS, "estimate_advantages"),
+    whitened(unbiased=True, keep_mean=True),
+)
 _k3: Terms = partial(estimate, "k3")
 _k1: Terms = partial(estimate, "k1", of="sampler")
 
@@ -23,15 +40,17 @@ FRAMEWORK = Framework(
             _k3,
             Place("torchtune/dev/grpo/loss.py", "GRPOLoss"),
             default="of the GRPO losses",
+            divided=(_BY_GROUP,),
         ),
         in_reward(
             "torchtune.ppo",
             "kl_coeff of the PPO recipe",
             _k1,
-            Place("torchtune/rlhf/rewards.py", "get_rewards_ppo"),
+            Place(_REWARDS, "get_rewards_ppo"),
             ahead=True,
             default="of the PPO recipe",
             note="With gamma and lambda of 1.",
+            divided=(_BY_BATCH,),
         ),
         in_loss(
             "torchtune.torchforge_grpo",
@@ -40,6 +59,7 @@ FRAMEWORK = Framework(
             Place("torchforge: src/forge/losses/grpo_loss.py", "SimpleGRPOLoss"),
             how="sequences",
             default="of torchforge",
+            divided=(_BY_GROUP._replace(place=Place("torchforge: apps/grpo/main.py", "ComputeAdvantages")),),
         ),
     ),
     remedy=Remedy(sequence="torchtune.ppo", token=None, words="The GRPO losses offer k3 alone."),

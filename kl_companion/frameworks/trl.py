@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.settings import Framework, Remedy, Setting
 from kl_companion.frameworks.trl_distillation import DISTILLATION, VERSIONS, from_trl, trainer_stand_in
@@ -20,6 +21,21 @@ from kl_companion.rollout import Rollout, masked
 
 _GRPO = Place("trl/trainer/grpo_trainer.py", "GRPOTrainer._compute_loss")
 _RLOO = Place("trl/trainer/rloo_trainer.py", "RLOOTrainer._generate_and_score_completions")
+_DIVIDED = Division(
+    "rewards",
+    "group",
+    Place(_GRPO.file, "GRPOTrainer._generate_and_score_completions"),
+    standardized(1e-4),
+    instead='scale_rewards="none"',
+)
+_RLOO_DIVIDED = Division(
+    "rewards and penalty",
+    "batch",
+    _RLOO,
+    standardized(1e-4),
+    when="RLOOConfig(normalize_advantages=True)",
+    instead="normalize_advantages=False",
+)
 _LOSS_TYPES = {
     "dapo": "dapo: sum / tokens of the generation batch",
     "grpo": "grpo: mean over sequences of token means",
@@ -119,6 +135,7 @@ def _grpo(corrected: bool, level: str, loss_type: str) -> Setting:
         level="token",
         aggregation=_LOSS_TYPES[loss_type],
         default="of GRPOTrainer once beta > 0 (beta is 0 by default)" if len(parts) == 1 else "",
+        divided=(_DIVIDED,),
     )
 
 
@@ -139,6 +156,7 @@ _SETTINGS = (
         aggregation="sum over the sequence",
         default="of RLOOTrainer (beta is 0.05 by default)",
         note="The KL is that of the policy that sampled; the sequence's ratio is clipped (0.2) off-policy.",
+        divided=(_RLOO_DIVIDED,),
     ),
     *DISTILLATION,
 )

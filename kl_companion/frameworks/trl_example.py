@@ -154,6 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
         run = train(
             KLTerm(chosen.kl, chosen.placement),
             steps=chosen.steps,
+            scale_rewards="none" if chosen.placement == "reward" else "group",
             beta=chosen.beta,
             per_device_train_batch_size=4 // min(4, int(os.environ.get("WORLD_SIZE", "1"))),
         )

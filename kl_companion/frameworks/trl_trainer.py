@@ -11,12 +11,16 @@ loss, its `loss_type`, masks, clipping and gradient accumulation are TRL's code,
 * In the loss the term is aggregated as `loss_type` aggregates the policy's terms. `KLTerm("k3",
   importance="token", ratio="attached")` is TRL's own default, `KLTerm("k3", importance=None)` the same with
   `use_bias_correction_kl=False`.
-* In the reward its value is taken when completions are scored, compared with the mean of the group as TRL
-  compares rewards, and subtracted from the advantages *after* TRL has divided those by a standard deviation
-  (`scale_rewards`): beta weighs as much as it does in the loss, for any `scale_rewards`. With
-  `scale_rewards="none"` and a `loss_type` that weighs all tokens alike (`"dr_grpo"`, `"luspo"`) the expected
-  gradient is that of E[reward] - beta KL of sequences, times the (G - 1)/G of a group mean that counts the
-  completion itself. PPO's clip acts on the sum, as in every trainer with a KL in the reward.
+  TRL divides rewards by a standard deviation by default (`scale_rewards="group"`), so that beta is in units
+  of *divided* rewards in the loss. With rewards of 0 and 1 in groups of G that multiplies it by 1/sqrt(G) on
+  a prompt that is hardly ever or nearly always solved, and by about 1/2 on one that is solved half the time.
+* In the reward the term's value is taken when completions are scored, compared with the mean of the group as
+  TRL compares rewards, and subtracted from the advantages. Only `scale_rewards="none"` is accepted: then beta
+  is in units of the reward, and with a `loss_type` that weighs all tokens alike (`"dr_grpo"`, `"luspo"`) the
+  expected gradient is that of E[reward] - beta KL of sequences, times the (G - 1)/G of a group mean that
+  counts the completion itself. Rewards that are divided alone give each prompt another coefficient, and
+  divided with the penalty they make beta cancel where they agree (see `kl_companion.frameworks.dividing`).
+  PPO's clip acts on the sum, as in every trainer with a KL in the reward.
 * Estimators of whole distributions need logits, which TRL's fused head does not give. In the loss the
   policy's forward is then a plain one instead of the fused one, and holds the logits of the completions,
   [batch, seq, vocab]; the reference takes one more forward, without gradient, for every part of a step.
@@ -117,8 +121,9 @@ class GRPOTrainer(_Stock):
     Raises:
         ValueError: an unknown estimator; ``beta`` 0, with which TRL loads no reference; an estimator of
             whole distributions where there are none (PEFT, whose reference is no model of its own; image
-            inputs; a model that returns no logits); a cost for every token with a ``loss_type`` or
-            ``importance_sampling_level`` that knows one advantage per sequence.
+            inputs; a model that returns no logits); a term in the reward where TRL divides the rewards, as it
+            does by default; a cost for every token with a ``loss_type`` or ``importance_sampling_level`` that
+            knows one advantage per sequence.
     """
 
     beta: float
@@ -324,7 +329,16 @@ def _check_settings(term: KLTerm, args: Any) -> None:
             f"kl={term.entry.name!r} got beta = {beta}: expected GRPOConfig(beta=...) above 0, because "
             "TRL loads no reference model without it"
         )
-    if term.placement == "loss" or term.level == "sequence":
+    if term.placement == "loss":
+        return
+    for name, undivided in (("scale_rewards", "none"), ("multi_objective_aggregation", "sum_then_normalize")):
+        if getattr(args, name) != undivided:
+            raise ValueError(
+                f"placement='reward' got {name}={getattr(args, name)!r}, which divides the rewards by a "
+                "standard deviation, so that beta would not be in units of the reward: expected "
+                f"{undivided!r}, with which the trainer maximizes E[reward] - beta KL"
+            )
+    if term.level == "sequence":
         return
     for name, refused in (("loss_type", "vespo"), ("importance_sampling_level", "sequence")):
         if getattr(args, name) == refused:

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import estimate, in_loss
 from kl_companion.frameworks.installed import Place
 from kl_companion.frameworks.placing import ratio
@@ -13,6 +14,14 @@ from kl_companion.frameworks.settings import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _PLACE = Place("unsloth_zoo/rl_replacements.py", "grpo_compute_loss")
+
+_DIVIDED = Division(  # TRL's own code, which Unsloth leaves as it is
+    "rewards",
+    "group",
+    Place("trl/trainer/grpo_trainer.py", "GRPOTrainer._generate_and_score_completions"),
+    standardized(1e-4),
+    instead='scale_rewards="none"',
+)
 
 
 def terms(corrected: bool, rollout: Rollout) -> torch.Tensor:
@@ -33,6 +42,7 @@ FRAMEWORK = Framework(
             partial(terms, corrected),
             _PLACE,
             default="with TRL's own default of use_bias_correction_kl" if corrected else "",
+            divided=(_DIVIDED,),
         )
         for corrected in (True, False)
     ),

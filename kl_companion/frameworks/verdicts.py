@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing import OBJECTIVES, Audit, Case, audit
+from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
 from kl_companion.frameworks.exact import exactly
 from kl_companion.frameworks.heads import name_heads
 from kl_companion.frameworks.settings import Framework, Setting, setting
@@ -30,11 +31,19 @@ class Verdict(NamedTuple):
         audit: See `kl_companion.audit`.
         dead: Intervals of log(ref/pi) of a token in which its term has no gradient at all, on-policy; None
             for losses that read whole distributions.
+        effects: What each division of ``setting.divided`` makes of the coefficient.
     """
 
     setting: Setting
     audit: Audit
     dead: tuple[Zone, ...] | None
+    effects: tuple[Effect, ...] = ()
+
+    @property
+    def keeps_beta(self) -> bool:
+        """Whether beta is a coefficient as the framework comes: it does not cancel where rewards agree."""
+        by_default = (e for d, e in zip(self.setting.divided, self.effects, strict=True) if not d.when)
+        return all(e.equal > LARGE / SMALL / 2 for e in by_default)
 
     def __str__(self) -> str:
         return paragraph(self)
@@ -150,7 +159,8 @@ def audit_setting(
 
     loss.__name__ = found.name
     verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=terms, progress=progress)
-    return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found))
+    effects = tuple(effect(d, exact) for d in found.divided)
+    return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found), effects)
 
 
 def explanation(case: Case) -> dict[str, float]:
@@ -173,11 +183,31 @@ def _said(case: Case) -> tuple[str, str]:
     return " + ".join(n for n, _ in found), ", ".join(f"{c:.6g}" for _, c in found)
 
 
+def division_words(chosen: Setting) -> str:
+    """What is divided by which standard deviation, and when; "nothing" where nothing is."""
+    parts = []
+    for division in chosen.divided:
+        parts.append(f"{division.of} by that of the {division.over} ({division.when or 'by default'})")
+    return "; ".join(parts) or "nothing"
+
+
+def option_words(name: str) -> str:
+    """What to write for a setting so that its penalty is not divided."""
+    chosen = setting(name)
+    division = chosen.penalty_divided
+    if division is None:
+        return chosen.option
+    if division.instead:
+        return f"{chosen.option}; {division.instead}, so that nothing is divided"
+    by = f"divided by the standard deviation of the {division.over}, which no option turns off"
+    return f"{chosen.option}; {by}"
+
+
 def remedy_words(known: Framework) -> str:
     """The framework's own settings that give the two gradients of the reverse KL."""
     parts = []
     for level, name in (("whole sequences", known.remedy.sequence), ("next tokens", known.remedy.token)):
-        what = f"{setting(name).option} ({name})" if name else "no option"
+        what = f"{option_words(name)} ({name})" if name else "no option"
         parts.append(f"gradient of the reverse KL of {level}: {what}")
     return "; ".join(parts) + (f". {known.remedy.words}" if known.remedy.words else "")
 
@@ -209,6 +239,8 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "placement": chosen.placement,
             "level": chosen.level,
             "aggregation": chosen.aggregation,
+            "divided": division_words(chosen),
+            "acts_like": by_default.acts_like if (by_default := _by_default(verdict)) else None,
             "objective": objective,
             "coefficient": coefficient,
             "condition": condition,
@@ -217,6 +249,38 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "zero_gradient": zone_words(verdict.dead) or "nowhere",
             "remedy": remedy_words(known),
         }
+
+
+def _by_default(verdict: Verdict) -> Effect | None:
+    """The effect of the division that acts by default; None if there is none."""
+    found = (e for d, e in zip(verdict.setting.divided, verdict.effects, strict=True) if not d.when)
+    return next(found, None)
+
+
+def division_lines(known: Framework, division: Division, found: Effect) -> list[str]:
+    """What a division does, a line each: where it is, what becomes of beta, what to set instead."""
+    size = SIZES[division.over]
+    many = f"groups of {size}" if found.small is None else f"a batch of {size} answers"
+    fewer = "" if found.small is None else f", and like {found.small:.3g} in one of {SMALL_BATCH}"
+    acts = f"with rewards of 0 and 1, beta = {SMALL} acts like {found.acts_like:.3g} in {many}{fewer}"
+    when = f"With {division.when}" if division.when else "By default"
+    together = division.of == "rewards and penalty"
+    subject = "rewards and penalty together are" if together else "the rewards alone are"
+    lines = [
+        f"{when} {subject} divided by the standard deviation of the {division.over} "
+        f"({known.located(division.place)})."
+    ]
+    if together:
+        lines.append(
+            f"Where all its rewards agree, updates at beta = {LARGE} and {SMALL} differ in size by a factor "
+            f"of {found.equal:.3g} instead of {LARGE / SMALL:.0f}; {acts}. "
+            "The verdict above is that without it."
+        )
+    else:
+        lines.append(f"So beta is in units of divided rewards: {acts}.")
+    undone = f"set {division.instead}" if division.instead else "no option turns it off"
+    lines.append(f"To divide nothing: {undone}.")
+    return lines
 
 
 def paragraph(verdict: Verdict) -> str:
@@ -233,6 +297,8 @@ def paragraph(verdict: Verdict) -> str:
         f"  {verdict.audit}",
         f"  The gradient of a token is exactly zero: {zone_words(verdict.dead) or 'nowhere'}.",
     ]
+    for division, found in zip(chosen.divided, verdict.effects, strict=True):
+        lines += [f"  {line}" for line in division_lines(known, division, found)]
     if chosen.note:
         lines.append(f"  {chosen.note}")
     lines.append(f"  Instead: {remedy_words(known)}")

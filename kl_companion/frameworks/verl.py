@@ -7,6 +7,7 @@ attributes that they read. Aggregation, penalty, PPO loss and distillation switc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache, partial
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kl_companion.frameworks.dividing import Division
 from kl_companion.frameworks.installed import Place, find, load
 from kl_companion.frameworks.settings import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout, credit
@@ -64,10 +66,19 @@ class _Jagged(SimpleNamespace):
 def functions() -> SimpleNamespace:
     """verl's own functions, out of the installed files; `Unavailable` without them."""
     verl = find("verl", VERSIONS)
-    masked = load(verl, "verl/utils/torch_functional.py", "masked_sum", "masked_mean")
-    given = {"verl_F": SimpleNamespace(**masked), "AlgoConfig": type("AlgoConfig", (), {})}
-    names = ("kl_penalty", "kl_penalty_forward", "agg_loss", "compute_policy_loss_vanilla")
-    core = load(verl, _CORE, *names, given=given)
+    masked = load(
+        verl, "verl/utils/torch_functional.py", "masked_sum", "masked_mean", "masked_var", "masked_whiten"
+    )
+    given = {
+        "verl_F": SimpleNamespace(**masked),
+        "AlgoConfig": type("AlgoConfig", (), {}),
+        "defaultdict": defaultdict,
+    }
+    wanted = (
+        *("kl_penalty", "kl_penalty_forward", "agg_loss", "compute_policy_loss_vanilla"),
+        *("compute_gae_advantage_return", "compute_grpo_outcome_advantage"),
+    )
+    core = load(verl, _CORE, *wanted, given=given)
     reward = load(
         verl,
         "verl/trainer/ppo/ray_trainer.py",
@@ -190,6 +201,48 @@ def distilled(
     return loss
 
 
+def by_batch(returns: torch.Tensor) -> torch.Tensor:
+    """`compute_gae_advantage_return` without a critic, each row a batch of answers of one token."""
+    ones = returns.new_ones(returns.shape[1], 1)
+    nothing = torch.zeros_like(ones)
+
+    def one(batch: torch.Tensor) -> torch.Tensor:
+        rewards = batch.unsqueeze(1)
+        found: torch.Tensor
+        found, _ = functions().compute_gae_advantage_return(rewards, nothing, ones, 1.0, 1.0)
+        return found.squeeze(1)
+
+    return torch.vmap(one)(returns)
+
+
+def by_group(returns: torch.Tensor) -> torch.Tensor:
+    """`compute_grpo_outcome_advantage`, each row the answers to one prompt, of one token."""
+    prompt = torch.arange(len(returns)).repeat_interleave(returns.shape[1]).tolist()
+    column = returns.reshape(-1, 1)
+    found: torch.Tensor
+    found, _ = functions().compute_grpo_outcome_advantage(column, torch.ones_like(column), prompt)
+    return found.view_as(returns)
+
+
+_DIVIDED = (
+    Division(
+        "rewards and penalty",
+        "batch",
+        Place(_CORE, "compute_gae_advantage_return"),
+        by_batch,
+        instead="algorithm.adv_estimator=rloo",
+    ),
+    Division(
+        "rewards and penalty",
+        "group",
+        Place(_CORE, "compute_grpo_outcome_advantage"),
+        by_group,
+        when="algorithm.adv_estimator=grpo",
+        instead="algorithm.norm_adv_by_std_in_grpo=False",
+    ),
+)
+
+
 def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
     suffix = "" if mode == "token-mean" else "_" + mode.replace("-", "_")
     default = ""
@@ -206,6 +259,7 @@ def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
         aggregation=f"{mode}: {_MODES[mode]}",
         default=default,
         note=f"{also} is another name of {kind}." if also else "",
+        divided=tuple(d._replace(of="rewards") for d in _DIVIDED),
     )
 
 
@@ -220,6 +274,7 @@ def _in_reward(kind: str) -> Setting:
         aggregation="sum over the sequence (GRPO, or GAE with gamma = lam = 1)",
         default="of the reward once use_kl_in_reward is True" if kind == "k1" else "",
         note="The KL is that of the policy that sampled; PPO's clip (0.2) acts off-policy.",
+        divided=_DIVIDED,
     )
 
 

@@ -336,11 +336,26 @@ def test_costs_in_the_advantages_have_the_gradient_of_the_sequence_kl(trainer: A
     [
         ("k33", {}, "unknown estimator 'k33'"),
         ("k2", {"beta": 0.0}, "kl='k2' got beta = 0.0: expected GRPOConfig"),
-        (KLTerm("k1", "reward"), {"loss_type": "vespo"}, "loss_type='vespo', which weights whole sequences"),
         (
             KLTerm("k1", "reward"),
-            {"importance_sampling_level": "sequence", "loss_type": "grpo"},
+            {"loss_type": "vespo", "scale_rewards": "none"},
+            "loss_type='vespo', which weights whole sequences",
+        ),
+        (
+            KLTerm("k1", "reward"),
+            {"importance_sampling_level": "sequence", "loss_type": "grpo", "scale_rewards": "none"},
             "importance_sampling_level='sequence'",
+        ),
+        (KLTerm("k1", "reward"), {}, r"scale_rewards='group', which divides .* expected 'none', with which"),
+        (
+            KLTerm("k1", "reward", "sequence"),
+            {"scale_rewards": "batch"},
+            "scale_rewards='batch', which divides",
+        ),
+        (
+            KLTerm("k1", "reward", "sequence"),
+            {"scale_rewards": False, "multi_objective_aggregation": "normalize_then_sum"},
+            "multi_objective_aggregation='normalize_then_sum', which divides",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from kl_companion.frameworks.trl_trainer import ema_anchor
 from tests.frameworks.trl_tiny import apart, make, reward, save_start, step, weights
 from tests.launching import run_two
 
+UNDIVIDED = {"scale_rewards": "none"}  # what the trainer asks for where the KL is in the reward
 WORKER = Path(__file__).with_name("trl_worker.py")
 
 
@@ -41,8 +42,8 @@ def scored(made: Any, size: int = 8) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["k1", "exact_kl", "top_k_reverse_kl(3)"])
 def test_costs_are_taken_from_the_advantages(start: Path, name: str) -> None:
-    """One per sequence, or the costs from a token on; compared within the group of four."""
-    made = make(start, kl=KLTerm(name, "reward"), beta=0.5, scale_rewards="group")
+    """One per sequence, or the costs from a token on; compared within the group, in units of the reward."""
+    made = make(start, kl=KLTerm(name, "reward"), beta=0.5, **UNDIVIDED)
     with torch.no_grad():
         for p in made.ref_model.parameters():
             p.mul_(0.7)
@@ -70,8 +71,11 @@ def test_costs_are_taken_from_the_advantages(start: Path, name: str) -> None:
         costs = (a.exp() * (a - b) - a.exp() + b.exp()).sum(-1) + outside * ((-k1).exp() - 1 + k1)
     costs = costs * mask
     total = costs.sum(-1)
-    wanted = stock["advantages"] - 0.5 * (total - total.view(2, 4).mean(1).repeat_interleave(4))
+    texts = made.processing_class.batch_decode(stock["completion_ids"], skip_special_tokens=True)
+    shaped = torch.tensor(reward(texts)) - 0.5 * total
+    wanted = shaped - shaped.view(2, 4).mean(1).repeat_interleave(4)
     assert apart(per_sequence["advantages"], wanted) < 1e-5
+    assert stock["advantages"].abs().max() > 0.1
     ahead = torch.zeros_like(costs)
     for t in reversed(range(length)):
         ahead[:, t] = costs[:, t] + (0.5 * ahead[:, t + 1] if t + 1 < length else 0)
@@ -84,7 +88,7 @@ def test_costs_are_taken_from_the_advantages(start: Path, name: str) -> None:
 
 
 def test_in_the_reward_the_loss_has_no_other_kl(start: Path) -> None:
-    made = make(start, kl=KLTerm("k1", "reward", "sequence"), beta=0.5)
+    made = make(start, kl=KLTerm("k1", "reward", "sequence"), beta=0.5, **UNDIVIDED)
     with torch.no_grad():
         for p in made.ref_model.parameters():
             p.mul_(0.7)
@@ -105,17 +109,18 @@ def test_in_the_reward_the_loss_has_no_other_kl(start: Path) -> None:
         ("k2", {}),
         ("exact_kl", {"loss_type": "grpo"}),
         ("top_k_reverse_kl(8)", {"num_iterations": 2}),
-        (KLTerm("k1", "reward", "sequence"), {"scale_rewards": "none"}),
-        (KLTerm("k1", "reward"), {"num_iterations": 2}),
-        (KLTerm("exact_kl", "reward"), {}),
-        (KLTerm("top_k_reverse_kl(2)", "reward", "sequence"), {}),
+        (KLTerm("k1", "reward", "sequence"), UNDIVIDED),
+        (KLTerm("k1", "reward"), {"num_iterations": 2, **UNDIVIDED}),
+        (KLTerm("exact_kl", "reward"), UNDIVIDED),
+        (KLTerm("top_k_reverse_kl(2)", "reward", "sequence"), UNDIVIDED),
         (KLTerm("k2", level="sequence"), {"mask_truncated_completions": True, "loss_type": "dr_grpo"}),
         (KLTerm("top_k_reverse_kl(8, generic)"), {"anchor": 0.9}),
-        (KLTerm("k1", "reward"), {"anchor": 0.9}),
+        (KLTerm("k1", "reward"), {"anchor": 0.9, **UNDIVIDED}),
     ],
     ids=str,
 )
 def test_it_trains(start: Path, kl: Any, changes: dict[str, Any]) -> None:
+    changes = dict(changes)
     anchor = ema_anchor(changes.pop("anchor")) if "anchor" in changes else {}
     made = make(start, kl=kl, beta=0.2, max_steps=3, learning_rate=0.05, **changes, **anchor)
     first = {name: p.clone() for name, p in weights(made).items()}

@@ -21,9 +21,17 @@ from kl_companion.frameworks import (
     setting,
     settings,
 )
+from kl_companion.frameworks.dividing import effect
 from kl_companion.frameworks.heads import name_heads
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.verdicts import _weights, explanation, in_float64, remedy_words, zone_words
+from kl_companion.frameworks.verdicts import (
+    _weights,
+    division_words,
+    explanation,
+    in_float64,
+    remedy_words,
+    zone_words,
+)
 from tests.expected_framework_verdicts import EXPECTED, LETTERS
 
 NAMES = [s.name for s in settings()]
@@ -108,6 +116,7 @@ def test_a_row_names_the_version_the_place_and_the_remedy_of_today(name):
         "placement": chosen.placement,
         "level": chosen.level,
         "aggregation": chosen.aggregation,
+        "divided": division_words(chosen),
         "remedy": remedy_words(chosen.framework),
     }
     for column, value in today.items():
@@ -124,6 +133,16 @@ def test_a_row_says_where_a_token_has_no_gradient(name):
     above = min((e for e in edges if e > 0), default=math.inf)
     dead = [words == "everywhere" or x < below or x > above for x in points.tolist()]
     assert (_weights(setting(name), points.double()) == 0).tolist() == dead
+
+
+@pytest.mark.parametrize(
+    "name", ["trl.grpo", "skyrl.reward_k1", "torchtune.ppo", "roll.reward_kl", "tinker.kl_discount_1"]
+)
+def test_a_row_says_what_beta_acts_like_where_something_is_divided_by_default(name):
+    chosen = setting(name)
+    by_default = [effect(d, in_float64(chosen)).acts_like for d in chosen.divided if not d.when]
+    (found,) = set(table().loc[name].acts_like.fillna(0.0))
+    assert found == pytest.approx(by_default[0] if by_default else 0.0, abs=1e-6)
 
 
 def test_the_table_has_the_settings_of_today():
@@ -288,6 +307,14 @@ def test_a_wanted_gradient_that_is_missed_exits_1(capsys):
     said = capsys.readouterr().out
     assert "descends 1 x behavior_log_likelihood" in said
     assert "areal.distillation_joint does not descend it." in said
+
+
+def test_a_wanted_gradient_that_is_divided_with_the_rewards_exits_1(capsys):
+    arguments = ["--scale", "1", "--want", "sequence_reverse_kl"]
+    assert main(["audit", "skyrl.reward_k1", *arguments]) == 1
+    said = capsys.readouterr().out
+    assert "descends 1 x sequence_reverse_kl" in said
+    assert "skyrl.reward_k1 descends it undivided only, and is divided by default." in said
 
 
 def test_the_list_shows_settings_versions_and_defaults(capsys):

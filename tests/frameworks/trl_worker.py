@@ -20,7 +20,7 @@ def main(start: Path, folder: Path) -> None:
     """An exact term in the loss with a moving anchor, then costs of tokens in the reward."""
     kinds = {
         "loss": (KLTerm("exact_kl"), ema_anchor(0.9)),
-        "reward": (KLTerm("k1", "reward"), {"num_iterations": 2}),
+        "reward": (KLTerm("k1", "reward"), {"num_iterations": 2, "scale_rewards": "none"}),
     }
     for name, (term, more) in kinds.items():
         # groups of four over two processes of two

@@ -47,9 +47,12 @@ def test_the_page_counts(said):
 def test_what_is_said_against_several_statements_is_said_once():
     said = source_statements("part1_values_and_gradients/05_off_policy")
     html = said._repr_html_()
-    distinct = {(e.verdict, e.condition, e.correction, e.counterexample) for e in said.failing.values()}
+    distinct = {
+        (e.verdict, e.condition, e.given, e.correction, e.counterexample) for e in said.failing.values()
+    }
     assert html.count("<section>") == html.count("Counterexample") == len(distinct) < len(said.failing)
-    assert "E_μ[ρ^2 (s.u)^2 (2 k1 + 1)] ≥ 0" in html
+    assert r"\(\E_\mu[\rho^2 (s \cdot u)^2 (2 k_1 + 1)] \ge 0\)" in html
+    assert "E_μ[ρ^2 (s · u)^2 (2 k_1 + 1)] ≥ 0" in str(said)
 
 
 def test_text_of_a_row_is_escaped(said):

@@ -11,12 +11,27 @@ from tests.expected_claims import EXPECTED
 def quick(monkeypatch):
     """Checks that cost nothing: one row of each verdict, and everything else holds."""
     some = {
-        "TM-2.1-varreduced": Evidence(0.5, inside=0.0, condition="full support", counterexample="two arms"),
-        "TM-2.1-control-variate": Evidence(
-            0.25, 0.0, agrees_with="TM-2.1-varreduced", counterexample="mean -1/4", correction="invert it"
+        "TM-2.1-varreduced": Evidence(
+            0.5,
+            inside=0.0,
+            condition="full support",
+            given="stated in 2.1",
+            counterexample="two arms",
+            unit="difference",
         ),
-        "TM-4.2-notoken-cv": Evidence(0.8, counterexample="a tree"),
+        "TM-2.1-control-variate": Evidence(
+            0.25,
+            0.0,
+            agrees_with="TM-2.1-varreduced",
+            counterexample="mean -1/4",
+            correction="invert it",
+            unit="difference",
+        ),
+        "TM-4.2-notoken-cv": Evidence(
+            0.8, counterexample="a tree", correction="$\\pi$ is meant", unit="difference"
+        ),
         "TM-fig7": Evidence(needs="a model"),
+        "TM-refs": Evidence(record="of 2020"),
     }
     run("TM-eq3")  # the checks are registered before they are replaced
     for id in register():
@@ -37,14 +52,16 @@ def test_one_row_says_everything_that_its_check_found(capsys):
     ]
     for line in (
         "    says: the control variate of the variance-reduced estimate",
-        "    error as printed: 2.86",
-        "    counterexample: policy (3/4, 1/4), reference (1/2, 1/2): the mean of 1 - pi/pi_ref is -0.250",
-        "    corrected: the control variate is pi_ref/pi - 1",
+        "    error as printed: 2.86 (difference)",
+        "    counterexample: policy (3/4, 1/4), reference (1/2, 1/2): the mean of 1 - π/π_ref is -0.250",
+        "    corrected: The control variate is π_ref/π - 1",
+        "    in practice: ",
         "    agrees with: TM-2.1-varreduced",
         "1 claims: 1 misprint",
     ):
         assert line in out
-    assert "condition" not in out
+    assert "hold if" not in out
+    assert "\\" not in out
 
 
 def test_all_rows_of_a_source_and_how_many_there_are_of_each(quick, capsys):
@@ -53,12 +70,15 @@ def test_all_rows_of_a_source_and_how_many_there_are_of_each(quick, capsys):
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]
     assert heads[:-1] == quick
     assert lines[-1] == (
-        f"{len(quick)} claims: {len(quick) - 4} holds, 1 holds only if, 1 misprint, 1 false as printed, "
-        "1 not reproducible here"
+        f"{len(quick)} claims: {len(quick) - 5} holds, 1 holds only if, 1 misprint, 1 false as printed, "
+        "1 bibliography, 1 not reproducible here"
     )
     assert "    needs: a model" in lines
-    assert "    condition: full support" in lines
-    assert lines.count("    error under the condition: 0") == 1
+    assert "    holds if: full support" in lines
+    assert "    the source gives this: stated in 2.1" in lines
+    assert "    corrected: π is meant" in lines
+    assert "    record: of 2020" in lines
+    assert lines.count("    error under the condition: 0 (difference)") == 1
 
 
 def test_failed_leaves_out_what_holds_and_what_cannot_be_checked(quick, capsys):

@@ -160,7 +160,7 @@ def test_text_is_escaped(claims):
     html = errata_page(claims.assign(location="<b>", counterexample="a < b & \\pi"))._repr_html_()
     assert "<b>" not in html
     assert "a &lt; b &amp; π" in html
-    assert "y_&lt;t" in html
+    assert "y_{&lt;t}" in html
 
 
 @pytest.mark.parametrize(

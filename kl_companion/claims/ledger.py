@@ -160,7 +160,8 @@ class Evidence(NamedTuple):
                 "error corrected": self.corrected,
             }
             said = [(label, f"{e:.3g}{unit}") for label, e in errors.items() if e is not None]
-        said += [("condition", self.condition), ("condition given", self.given), ("note", self.note)]
+        holds = "holds if" if self.verdict == "holds only if" else "would hold if"
+        said += [(holds, self.condition), ("the source gives this", self.given), ("note", self.note)]
         said += [("counterexample", self.counterexample or ""), ("corrected", self.correction)]
         said += [("in practice", self.practice), ("agrees with", self.agrees_with or "")]
         return [(label, text) for label, text in said if text]

@@ -141,7 +141,10 @@ class Ledger:
     def _details(self, row: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Labels with their content in HTML; empty content is left out."""
         said = [
-            ("Holds if", _letters(row["condition"])),
+            (
+                "Holds if" if row["verdict"] == "holds only if" else "It would hold if",
+                _letters(row["condition"]),
+            ),
             ("The source gives this condition", _letters(row["given"])),
             ("Instead", _letters(row["correction"])),
             ("Counterexample", _letters(row["counterexample"])),

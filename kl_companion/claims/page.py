@@ -72,7 +72,7 @@ def _where(row: Row) -> str:
 def _said(found: Evidence) -> list[tuple[str, str]]:
     """What stands below a failing statement: condition or correction, then the counterexample."""
     parts = (
-        ("Holds if", found.condition),
+        ("Holds if" if found.verdict == "holds only if" else "It would hold if", found.condition),
         ("The source gives this condition", found.given),
         ("Instead", found.correction),
         ("Counterexample", found.counterexample or ""),

@@ -28,6 +28,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "tabular.draws": ("tabular/test_draws", "tabular/test_moments"),
         "tabular.expectations": ("tabular/test_expectations",),
         "tabular.fisher": ("tabular/test_fisher",),
+        "tabular.groups": ("tabular/test_groups",),
         "tabular.learning": ("test_learning",),
         "tabular.logits": ("tabular/test_logit_moments",),
         "tabular.moments": ("tabular/test_moments", "tabular/test_draws"),

@@ -100,8 +100,8 @@ class Conditions(NamedTuple):
             where = f"{escape(NAMES[row['source']])}, {escape(row['location'])} · {_link(row['id'])}"
             items = "".join(_item(label, [typeset(row[name])]) for label, name in _CONDITIONS.items())
             parts.append(
-                f'<section class="kl-erratum"><p>{escape(plain(row["statement"]))} '
-                f"<small>{where}</small></p><dl>{items}</dl></section>"
+                f'<details class="kl-row"><summary>{escape(plain(row["statement"]))} '
+                f"<small>{where}</small></summary><dl>{items}</dl></details>"
             )
         return f'<div class="kl-errata mathjax_process">{"".join(parts)}</div>'
 
@@ -145,7 +145,8 @@ def _section(entry: Entry) -> str:
     where = [f"{escape(f['location'])} · {_link(f['id'])}: {escape(f['verdict'])}" for f in entry.found]
     items = [("Where", where)]
     items += [(label, [typeset(t) for t in texts]) for label, texts in entry.details()]
-    items.append(("Reproduce", [f"<code>kl-companion claims {escape(id)}</code>" for id in ids]))
+    commands = (f"<code>kl-companion claims {escape(id)}</code>" for id in ids)
+    items.append(("Reproduce", [", ".join(commands)]))
     return (
         f'<section class="kl-erratum" id="erratum-{anchor(ids[0])}"><h4>{typeset(_title(entry))}</h4>'
         f"<dl>{''.join(_item(*item) for item in items)}</dl></section>"

@@ -138,7 +138,7 @@ def test_the_tables_of_a_page_hold_every_row_of_the_table_of_recommendations() -
     assert re.findall(r"```\{recommended\} ([\w-]+)", page) == [
         "log-reverse", "log-forward", "policy", "not-policy", "older", "not-older", "lengths",
     ]  # fmt: skip
-    assert len(GUIDE_PAGE.TABLES) == 7
+    assert len(GUIDE_PAGE.TABLES) == 8
     # up to the last of them no table is typed
     before = page[: page.rindex("{recommended}")]
     assert not re.search(r"(?m)^\|", before)
@@ -147,7 +147,8 @@ def test_the_tables_of_a_page_hold_every_row_of_the_table_of_recommendations() -
 
 def test_the_cheat_sheet_is_made_of_the_table() -> None:
     source = (BOOK / "cheat_sheet.ipynb").read_text(encoding="utf-8")
-    assert "from kl_companion.recommendations import LENGTHS, LOGGED, TRAINED" in source
+    assert "from kl_companion.recommendations import LENGTHS, TRAINED, values_of" in source
+    assert "```{recommended} log-list" in source
     assert not re.search(r"\bkl_(?:loss|reward)\(rollout, \\\"", source)
 
 

@@ -37,6 +37,7 @@ from kl_companion.recommendations import (
     Recommendation,
     Term,
     logged_for,
+    values_of,
 )
 from kl_companion.rollout import Rollout
 
@@ -84,10 +85,10 @@ def package_loss(place: str, arguments: str) -> Any:
     """The loss that the arguments make of `kl_loss`, or of `kl_reward` and a policy gradient."""
 
     def loss(rollout: Rollout) -> torch.Tensor:
-        space = {"kl_loss": kl_loss, "kl_reward": kl_reward, "rollout": rollout}
+        positional, named = values_of(arguments)
         if place == "loss":
-            return eval(f"kl_loss(rollout, {arguments})", space)
-        return policy_gradient_loss(rollout, -eval(f"kl_reward(rollout, {arguments}, beta=1.0)", space))
+            return kl_loss(rollout, *positional, **named)
+        return policy_gradient_loss(rollout, -kl_reward(rollout, *positional, **named, beta=1.0))
 
     return loss
 
@@ -370,9 +371,20 @@ def test_the_alternative_for_old_answers_has_less_noise_and_says_so() -> None:
         problem = prefix_tree(2, 3, seed=seed, off_policy=True, scale=scale)
 
         def terms(rollout: Rollout) -> torch.Tensor:
-            return eval(f"kl_terms(rollout, {arguments})", {"kl_terms": kl_terms, "rollout": rollout})
+            positional, named = values_of(arguments)
+            return kl_terms(rollout, *positional, **named)
 
         return exact_moments(terms, problem).gradient_variance
 
     for seed, scale in itertools.product(range(3), (0.1, 1.0)):
         assert noise(alternative.arguments, seed, scale) < noise(entry.arguments, seed, scale)
+
+
+def test_arguments_are_read_and_never_run() -> None:
+    assert values_of('"k2", importance="token"') == (["k2"], {"importance": "token"})
+    assert values_of("") == ([], {})
+    for text in ("print(1)", "*x", "k2"):
+        with pytest.raises(ValueError, match="malformed node"):
+            values_of(text)
+    with pytest.raises(ValueError, match="wanted the arguments of one call"):
+        values_of("1) + f(2")

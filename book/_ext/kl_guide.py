@@ -172,9 +172,15 @@ def lengths() -> str:
     )
 
 
+def log_list() -> str:
+    """What to log in which situation, as a list for a page with little room."""
+    return "\n".join(f"* {entry.when}: **{entry.name}**" for entry in table.LOGGED)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "log-reverse": lambda: to_log(False),
     "log-forward": lambda: to_log(True),
+    "log-list": log_list,
     "policy": lambda: to_write("policy"),
     "older": lambda: to_write("older"),
     "not-policy": lambda: not_to_write("policy"),

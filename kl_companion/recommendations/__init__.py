@@ -9,7 +9,7 @@ from __future__ import annotations
 from kl_companion.recommendations.logged import LOGGED
 from kl_companion.recommendations.off_policy import ANY_DIVERGENCE, OFF_POLICY
 from kl_companion.recommendations.on_policy import LENGTHS, ON_POLICY
-from kl_companion.recommendations.records import VERBS, WORDS, Recommendation, Term, gradient
+from kl_companion.recommendations.records import VERBS, WORDS, Recommendation, Term, gradient, values_of
 
 TRAINED: tuple[Recommendation, ...] = (*ON_POLICY, *OFF_POLICY)
 RECOMMENDATIONS: dict[str, Recommendation] = {r.key: r for r in (*LOGGED, *TRAINED)}
@@ -43,6 +43,7 @@ __all__ = [
     "gradient",
     "logged_for",
     "recommended_for",
+    "values_of",
 ]
 
 

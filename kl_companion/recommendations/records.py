@@ -6,7 +6,8 @@ find the objective that stands beside it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import ast
+from typing import Any, NamedTuple
 
 # what the audit calls an objective, as a sentence of the guide says it
 WORDS = {
@@ -115,6 +116,19 @@ def gradient(objective: str) -> str:
     if objective == "zero":
         return "has zero expected gradient"
     return "has the gradient of " + ("no KL" if objective == "other" else WORDS[objective])
+
+
+def values_of(arguments: str) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments as the table writes them, ``'"k2", importance="token"'``, as values; nothing is executed.
+
+    Raises:
+        ValueError: something else than literals.
+    """
+    call = ast.parse(f"f({arguments})", mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise ValueError(f"got {arguments!r}, wanted the arguments of one call")
+    named = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    return [ast.literal_eval(x) for x in call.args], named
 
 
 # lines and a pitfall that several situations share

@@ -92,11 +92,11 @@ def test_the_role_in_a_page(tmp_path):
     role = kl_verdict.Verdict()
     role.inliner, role.lineno, role.rawtext = Inliner(), 1, "raw"
     Inliner.document = type("D", (), {"settings": type("S", (), {"env": Env()})})
-    role.text = "TM-eq2"
+    role.text = "TM-appA-c"
     (link,), messages = role.run()
     assert messages == []
-    assert link.astext() == EXPECTED["TM-eq2"]
-    assert link["refuri"] == "../../book/ledger.html#claim-TM-eq2"
+    assert link.astext() == EXPECTED["TM-appA-c"] == "misprint"
+    assert link["refuri"] == "../../book/ledger.html#claim-TM-appA-c"
     role.text = "TM-nothing"
     (bad,), (message,) = role.run()
     assert isinstance(bad, nodes.problematic)

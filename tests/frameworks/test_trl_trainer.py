@@ -6,10 +6,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read by the libraries when they are imported
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +14,6 @@ import torch
 import trl
 from accelerate import Accelerator
 
-from kl_companion.frameworks import trl_trainer
 from kl_companion.frameworks.kl_term import KLTerm, penalties, token_costs
 from kl_companion.llm.models import LanguageModel, save_model
 from kl_companion.llm.tokenizers import character_tokenizer
@@ -398,30 +394,3 @@ def test_a_model_without_logits_is_refused(
         step(trainer, inputs, KLTerm("exact_kl"))
     step(trainer, inputs, KLTerm("k2"))
     trainer.kl = KLTerm("k2")
-
-
-def again() -> ModuleType:
-    """The trainer's module, executed once more."""
-    spec = importlib.util.spec_from_file_location("again", trl_trainer.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_without_trl_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trl", None)
-    with pytest.raises(
-        ImportError, match=r"needs trl.*'kl-companion\[trl\]' \(trl 1\.16\.0 is known to work\)"
-    ):
-        again()
-
-
-def test_another_version_of_trl_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trl, "__version__", "9.9.9")
-    with pytest.warns(UserWarning, match=r"trl is 9\.9\.9; .* compared with the stock trainer of 1\.16\.0"):
-        again()
-    monkeypatch.setattr(trl, "GRPOTrainer", object)
-    with pytest.raises(ImportError, match=r"trl 9\.9\.9 has no GRPOTrainer\._compute_loss.*trl==1\.16\.0"):
-        again()

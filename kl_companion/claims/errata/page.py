@@ -97,8 +97,9 @@ class Conditions(NamedTuple):
     def _repr_html_(self) -> str:
         parts = []
         for row in self.rows:
-            where = f"{escape(NAMES[row['source']])}, {escape(row['location'])} · {_link(row['id'])}"
+            where = f"{escape(NAMES[row['source']])}, {escape(row['location'])}"
             items = "".join(_item(label, [typeset(row[name])]) for label, name in _CONDITIONS.items())
+            items += _item("In the ledger", [_link(row["id"])])
             parts.append(
                 f'<details class="kl-row"><summary>{escape(plain(row["statement"]))} '
                 f"<small>{where}</small></summary><dl>{items}</dl></details>"

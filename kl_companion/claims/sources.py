@@ -19,7 +19,6 @@ class Source(NamedTuple):
     lacks: str
 
 
-READ = "November 2026"
 READINGS: dict[str, Source] = {
     "tang2025pitfalls": Source(
         "Tang & Munos",

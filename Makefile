@@ -19,11 +19,12 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the package: each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help book test tables bench reliability print zip pictures lint install-check lock audit-dependencies clean
+.PHONY: help book test quick tables bench reliability print zip pictures lint install-check lock audit-dependencies clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
 	@echo "make test      run every test, the notebooks and the built pages included"
+	@echo "make quick     lint and the tests of the core, in 90 seconds: no browser, no frameworks, no built book"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance"
 	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (2 hours)"
@@ -47,6 +48,9 @@ book: $(STAMP)
 test: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/python tests/run.py
 
+quick: lint
+	@$(BIN)/python tests/run.py quick
+
 tables: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/kl-companion table run --all
 
@@ -57,6 +61,7 @@ bench: $(STAMP) $(AUDIT)/.installed
 	@echo && $(BIN)/python -m benchmarks.goals
 
 reliability: book $(AUDIT)/.installed
+	@$(BIN)/python -m pytest -q -m reliability tests/reliability
 	@$(BIN)/kl-companion table run reliability --fresh
 	@$(BIN)/kl-companion table show reliability
 
@@ -75,7 +80,7 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 
 install-check: $(STAMP)
-	@$(BIN)/python -m tests.installation
+	@$(BIN)/python -m tests.installing.installation
 
 lock: $(STAMP)
 	@$(BIN)/python -m tests.installing.lock

@@ -7,8 +7,8 @@ import time
 
 import torch
 
-from kl_companion import bandit, draw_statistics, get_estimator, stack
-from kl_companion.tabular import Problem
+from kl_companion import bandit, get_estimator, stack
+from kl_companion.tabular import Problem, draw_statistics
 
 SIZES = 2 ** torch.arange(11)
 STUDY = (("k1", "reward"), ("k1", "loss"), ("k3", "loss"))  # vanilla, vanilla and var-reduced differentiated

@@ -149,7 +149,7 @@ def report(rows: Sequence[Row], profile: str = "cpu") -> None:
 
 def main(arguments: list[str]) -> None:
     """Report on the table of a profile."""
-    from kl_companion import tables
+    from kl_companion.book import tables
 
     profile = arguments[0] if arguments else "cpu"
     frame = tables.load("performance", profile=profile)

@@ -15,14 +15,14 @@ import torch
 
 from kl_companion import ESTIMATORS, bandit, get_estimator, stack
 from kl_companion.tabular.logits import logit_moments
-from kl_companion.tabular.scores import Placement
+from kl_companion.tabular.scores import SinglePlacement
 
 FAMILIES = (
     *("k_lambda(0.5)", "kf_plus_plus(pearson)", "kf_plus_plus(jensen_shannon)"),
     *("f_divergence(jensen_shannon)", "truncated_kl(32)", "top_k_reverse_kl(32)", "top_k_forward_kl(32)"),
     "top_k_f_divergence(jensen_shannon, 32)",
 )
-STUDY: tuple[tuple[str, Placement], ...] = (
+STUDY: tuple[tuple[str, SinglePlacement], ...] = (
     ("k1", "loss"),
     ("k1", "reward"),
     ("k2", "loss"),

@@ -23,7 +23,8 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.works import FORMULAS, Inputs
-from kl_companion.estimators import fused, sampled
+from kl_companion.estimators import sampled
+from kl_companion.kernels import fused
 
 ROOT = Path(__file__).resolve().parents[1]
 Outcome = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
@@ -254,7 +255,7 @@ def _linear_liger_triton(i: Inputs) -> Outcome:
 
 
 def _linear_ours(memory: str, i: Inputs, *, known: bool = True, frozen: bool = False) -> Outcome:
-    from kl_companion.estimators import fused_linear
+    from kl_companion.kernels import linear as fused_linear
 
     weight = i.weight.detach() if frozen else i.weight
     options: dict[str, Any] = {"weights": i.weights} if known else {}

@@ -1,27 +1,73 @@
 """What does your KL term optimize? Estimators, derivations and audits of KL regularization.
 
-The public names are loaded when first used, so that ``import kl_companion`` is light and a tool that
-reads a script can see which module each name comes from.
+The names that chapters and README use most are here, and are loaded when first used: ``import kl_companion``
+is light, and a tool that reads a script can see which module each name comes from. Everything else is a name
+of a room: ``from kl_companion.kernels import fused_kl``.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.auditor import audit as audit
+    from kl_companion.auditing.objectives import OBJECTIVES as OBJECTIVES
+    from kl_companion.auditing.objectives import register_objective as register_objective
+    from kl_companion.divergences import DIVERGENCES as DIVERGENCES
+    from kl_companion.divergences import get_divergence as get_divergence
+    from kl_companion.divergences import register_divergence as register_divergence
+    from kl_companion.estimators.record import Estimator as Estimator
+    from kl_companion.estimators.registry import ESTIMATORS as ESTIMATORS
+    from kl_companion.estimators.registry import get_estimator as get_estimator
+    from kl_companion.estimators.registry import register_estimator as register_estimator
+    from kl_companion.estimators.sampled import k1 as k1
+    from kl_companion.estimators.sampled import k2 as k2
+    from kl_companion.estimators.sampled import k3 as k3
+    from kl_companion.estimators.sampled import k3_plus_plus as k3_plus_plus
+    from kl_companion.estimators.sampled import k4 as k4
+    from kl_companion.estimators.sampled import k5 as k5
+    from kl_companion.estimators.sampled import k_lambda as k_lambda
+    from kl_companion.estimators.sampled import kf_plus_plus as kf_plus_plus
+    from kl_companion.estimators.top_k import TopK as TopK
+    from kl_companion.estimators.vocabulary import exact_forward_kl as exact_forward_kl
+    from kl_companion.estimators.vocabulary import exact_kl as exact_kl
+    from kl_companion.estimators.vocabulary import f_divergence as f_divergence
+    from kl_companion.kl_term import KLTerm as KLTerm
+    from kl_companion.losses import kl_loss as kl_loss
+    from kl_companion.losses import kl_reward as kl_reward
+    from kl_companion.losses import kl_terms as kl_terms
+    from kl_companion.losses import policy_gradient_loss as policy_gradient_loss
+    from kl_companion.rollout.aggregation import aggregate as aggregate
+    from kl_companion.rollout.batch import Rollout as Rollout
+    from kl_companion.rollout.batch import per_token as per_token
+    from kl_companion.rollout.centering import center as center
+    from kl_companion.rollout.centering import leave_one_out as leave_one_out
+    from kl_companion.rollout.importance import importance_ratio as importance_ratio
+    from kl_companion.tabular.expectations import descend as descend
+    from kl_companion.tabular.expectations import expected_gradient as expected_gradient
+    from kl_companion.tabular.expectations import expected_value as expected_value
+    from kl_companion.tabular.moments import exact_moments as exact_moments
+    from kl_companion.tabular.worlds import bandit as bandit
+    from kl_companion.tabular.worlds import prefix_tree as prefix_tree
+    from kl_companion.tabular.worlds import stack as stack
+    from kl_companion.theory.calculus import gradient_weight as gradient_weight
+    from kl_companion.theory.calculus import implied_f as implied_f
+    from kl_companion.theory.calculus import match_divergence as match_divergence
+    from kl_companion.theory.calculus import value as value
+    from kl_companion.theory.optima import optimal_policy as optimal_policy
 
 __version__ = "0.1.0"
 
 _NAMES: dict[str, str] = {
     "DIVERGENCES": "kl_companion.divergences",
-    "Divergence": "kl_companion.divergences",
-    "amari_alpha": "kl_companion.divergences",
     "get_divergence": "kl_companion.divergences",
-    "power_divergence": "kl_companion.divergences",
     "register_divergence": "kl_companion.divergences",
-    "ESTIMATORS": "kl_companion.estimators",
-    "Estimator": "kl_companion.estimators",
-    "get_estimator": "kl_companion.estimators",
-    "register_estimator": "kl_companion.estimators",
+    "Estimator": "kl_companion.estimators.record",
+    "ESTIMATORS": "kl_companion.estimators.registry",
+    "get_estimator": "kl_companion.estimators.registry",
+    "register_estimator": "kl_companion.estimators.registry",
     "k1": "kl_companion.estimators.sampled",
     "k2": "kl_companion.estimators.sampled",
     "k3": "kl_companion.estimators.sampled",
@@ -34,102 +80,31 @@ _NAMES: dict[str, str] = {
     "exact_forward_kl": "kl_companion.estimators.vocabulary",
     "f_divergence": "kl_companion.estimators.vocabulary",
     "TopK": "kl_companion.estimators.top_k",
-    "top_k_f_divergence": "kl_companion.estimators.top_k",
-    "top_k_forward_kl": "kl_companion.estimators.top_k",
-    "top_k_reverse_kl": "kl_companion.estimators.top_k",
-    "truncated_f_divergence": "kl_companion.estimators.top_k",
-    "truncated_kl": "kl_companion.estimators.top_k",
-    "fused_f_divergence": "kl_companion.estimators.fused",
-    "fused_forward_kl": "kl_companion.estimators.fused",
-    "fused_kl": "kl_companion.estimators.fused",
-    "fused_logp": "kl_companion.estimators.fused",
-    "fused_logp_and_entropy": "kl_companion.estimators.fused",
-    "fused_top_k_f_divergence": "kl_companion.estimators.fused",
-    "linear_f_divergence": "kl_companion.estimators.fused_linear",
-    "linear_forward_kl": "kl_companion.estimators.fused_linear",
-    "linear_kl": "kl_companion.estimators.fused_linear",
-    "linear_logp": "kl_companion.estimators.fused_linear",
-    "linear_logp_and_entropy": "kl_companion.estimators.fused_linear",
-    "linear_top_k_f_divergence": "kl_companion.estimators.fused_linear",
+    "aggregate": "kl_companion.rollout.aggregation",
+    "Rollout": "kl_companion.rollout.batch",
+    "per_token": "kl_companion.rollout.batch",
+    "center": "kl_companion.rollout.centering",
+    "leave_one_out": "kl_companion.rollout.centering",
+    "importance_ratio": "kl_companion.rollout.importance",
     "gradient_weight": "kl_companion.theory.calculus",
     "implied_f": "kl_companion.theory.calculus",
     "match_divergence": "kl_companion.theory.calculus",
-    "same_weight": "kl_companion.theory.calculus",
-    "trace": "kl_companion.theory.calculus",
     "value": "kl_companion.theory.calculus",
-    "mass_penalty_optimum": "kl_companion.theory.masked",
-    "split": "kl_companion.theory.masked",
-    "split_of": "kl_companion.theory.masked",
-    "top_k_mass_optimum": "kl_companion.theory.masked",
-    "multiplier_range": "kl_companion.theory.optima",
     "optimal_policy": "kl_companion.theory.optima",
-    "policy_at": "kl_companion.theory.optima",
-    "lag_factor": "kl_companion.theory.ema",
-    "lag_matrix": "kl_companion.theory.ema",
-    "oscillation_threshold": "kl_companion.theory.ema",
-    "regime": "kl_companion.theory.ema",
-    "stability_threshold": "kl_companion.theory.ema",
-    "steady_kl": "kl_companion.theory.ema",
-    "steady_lag": "kl_companion.theory.ema",
-    "reward_transform": "kl_companion.theory.transforms",
-    "transform_shape": "kl_companion.theory.transforms",
-    "transformed_rewards": "kl_companion.theory.transforms",
-    "Rollout": "kl_companion.rollout",
-    "aggregate": "kl_companion.rollout",
-    "credit": "kl_companion.rollout",
-    "center": "kl_companion.rollout",
-    "importance_ratio": "kl_companion.rollout",
-    "importance_weight": "kl_companion.rollout",
-    "leave_one_out": "kl_companion.rollout",
-    "per_token": "kl_companion.rollout",
+    "KLTerm": "kl_companion.kl_term",
     "kl_loss": "kl_companion.losses",
     "kl_reward": "kl_companion.losses",
     "kl_terms": "kl_companion.losses",
     "policy_gradient_loss": "kl_companion.losses",
-    "apa_loss": "kl_companion.policy_losses",
-    "decompose": "kl_companion.policy_losses",
-    "f_policy_loss": "kl_companion.policy_losses",
-    "log_partition": "kl_companion.policy_losses",
-    "ppo_mask": "kl_companion.policy_losses",
-    "reinforce_loss": "kl_companion.policy_losses",
-    "rwr_loss": "kl_companion.policy_losses",
-    "target_loss": "kl_companion.policy_losses",
-    "LogitMoments": "kl_companion.tabular",
-    "Problem": "kl_companion.tabular",
-    "bandit": "kl_companion.tabular",
-    "descend": "kl_companion.tabular",
-    "draw_statistics": "kl_companion.tabular",
-    "exact_field": "kl_companion.tabular",
-    "exact_moments": "kl_companion.tabular",
-    "expected_gradient": "kl_companion.tabular",
-    "expected_value": "kl_companion.tabular",
-    "fisher_matrix": "kl_companion.tabular",
-    "follow_anchor": "kl_companion.tabular",
-    "learn": "kl_companion.tabular",
-    "logit_moments": "kl_companion.tabular",
-    "prefix_tree": "kl_companion.tabular",
-    "simulate": "kl_companion.tabular",
-    "stack": "kl_companion.tabular",
-    "token_moments": "kl_companion.tabular",
-    "token_statistics": "kl_companion.tabular",
-    "truncate": "kl_companion.tabular",
-    "Audit": "kl_companion.auditing",
-    "OBJECTIVES": "kl_companion.auditing",
-    "audit": "kl_companion.auditing",
-    "register_objective": "kl_companion.auditing",
-    "audit_setting": "kl_companion.frameworks",
+    "bandit": "kl_companion.tabular.worlds",
+    "prefix_tree": "kl_companion.tabular.worlds",
+    "stack": "kl_companion.tabular.worlds",
+    "descend": "kl_companion.tabular.expectations",
+    "expected_gradient": "kl_companion.tabular.expectations",
+    "expected_value": "kl_companion.tabular.expectations",
+    "exact_moments": "kl_companion.tabular.moments",
+    "audit": "kl_companion.auditing.auditor",
+    "OBJECTIVES": "kl_companion.auditing.objectives",
+    "register_objective": "kl_companion.auditing.objectives",
 }
-
-__all__ = [*_NAMES, "tables", "plotting"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("tables", "plotting"):
-        return import_module(f"kl_companion.{name}")
-    if name in _NAMES:
-        return getattr(import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'kl_companion' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -146,7 +146,8 @@ def refuse_nan(name: str, result: torch.Tensor, **parts: torch.Tensor) -> torch.
     Infinities are let pass: a number that overflowed is infinite. NaN is what two of them leave of each
     other, or one of them times zero.
     """
-    if not result.detach().isnan().any():
+    seen = result.detach()
+    if not (math.isnan(seen) if seen.ndim == 0 else seen.isnan().any()):
         return result
     for part, x in parts.items():
         bad = ~x.detach().isfinite()

@@ -2,139 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from typing import TypedDict, Unpack
 
 import torch
 
 from kl_companion.checks import check_choice, check_finite, check_scalar, check_tensor, refuse_nan
-from kl_companion.estimators.registry import Estimator, get_estimator
-from kl_companion.rollout import (
-    Aggregate,
-    Missing,
-    Rollout,
-    Scope,
-    aggregate,
-    check_rollout,
-    importance_ratio,
-    masked,
-    per_token,
+from kl_companion.kl_term import (
+    LEVELS,
+    EstimatorLike,
+    KLTerm,
+    Level,
+    Ratio,
+    estimates,
+    penalties,
+    weighted_estimates,
 )
-from kl_companion.rollout import credit as credit_ahead
-from kl_companion.rollout.aggregation import check_aggregate, per_sequence
-
-Level = Literal["token", "sequence"]
-Ratio = Literal["detached", "attached"]
-LEVELS: tuple[Level, ...] = ("token", "sequence")
-RATIOS: tuple[Ratio, ...] = ("detached", "attached")
-EstimatorLike = str | Estimator | Callable[..., torch.Tensor]
+from kl_companion.rollout import Aggregate, Missing, Rollout, Scope, aggregate, check_rollout, masked
+from kl_companion.rollout.aggregation import check_aggregate, per_sequence, reduced
 
 
-def _per_sequence(estimator: EstimatorLike, rollout: Rollout) -> torch.Tensor:
-    """The estimator applied to the log-probs of whole sequences, [batch]."""
-    if isinstance(estimator, str | Estimator):
-        entry = get_estimator(estimator)
-        if entry.inputs != "sampled":
-            raise ValueError(
-                f"level='sequence' got {entry.name!r}, which reads next-token distributions; "
-                "expected a sampled estimator"
-            )
-        estimator = entry.fn
-    both = (rollout.logp, rollout.ref_logp)
-    return estimator(*(masked(x, rollout.completion_mask).sum(-1) for x in both))
+class Choices(TypedDict, total=False):
+    """Choices of a `KLTerm` in the loss as `kl_loss` and `kl_terms` take them."""
+
+    level: Level
+    importance: Scope | None
+    ratio: Ratio
+    clip: tuple[float, float] | None
+    missing: Missing
+    credit: float | None
 
 
-def kl_terms(
-    rollout: Rollout,
-    estimator: EstimatorLike = "k2",
-    *,
-    level: Level = "token",
-    how: Aggregate = "sum",
-    length: float | None = None,
-    importance: Scope | None = None,
-    ratio: Ratio = "detached",
-    clip: tuple[float, float] | None = None,
-    missing: Missing = "raise",
-    credit: float | None = None,
-) -> torch.Tensor:
-    """What each sequence contributes to `kl_loss`, [batch]; `exact_moments` takes these terms.
-
-    Arguments and errors as `kl_loss`; ``how="token_mean"`` couples the sequences of a batch and is
-    refused here.
-    """
-    x = _weighted(rollout, estimator, level, how, length, importance, ratio, clip, missing, credit)
-    return x if level == "sequence" else per_sequence(x, rollout.completion_mask, how, length=length)
-
-
-def _weighted(
-    rollout: Rollout,
-    estimator: EstimatorLike,
-    level: Level,
-    how: Aggregate,
-    length: float | None,
-    importance: Scope | None,
-    ratio: Ratio,
-    clip: tuple[float, float] | None,
-    missing: Missing,
-    credit: float | None,
-) -> torch.Tensor:
-    """The estimate times its ratio: [batch, seq], or [batch] at level "sequence"; choices are checked."""
-    check_rollout(rollout)
-    check_choice("level", level, LEVELS)
-    check_choice("ratio", ratio, RATIOS)
-    check_aggregate(how, length)
-    if importance is None and (ratio != "detached" or clip is not None):
-        raise ValueError(
-            f"ratio={ratio!r}, clip={clip} got importance=None: expected 'token', 'prefix' or 'sequence', "
-            "the scope of the ratio"
-        )
-    if level == "sequence" and (
-        how != "sum" or length is not None or credit is not None or importance in ("token", "prefix")
-    ):
-        raise ValueError(
-            f"level='sequence' got how={how!r}, length={length}, importance={importance!r}, "
-            f"credit={credit!r}: expected how='sum', no length, importance None or 'sequence', no credit"
-        )
-    rho = None
-    if importance is not None:
-        rho = importance_ratio(rollout, scope=importance, clip=clip, missing=missing)
-        rho = rho.detach() if ratio == "detached" else rho
-    if level == "sequence":
-        x = _per_sequence(estimator, rollout)
-        return x if rho is None else refuse_nan("the weighted estimate", x * rho[:, 0], estimate=x)
-    if rho is not None and isinstance(estimator, str | Estimator):
-        entry = get_estimator(estimator)
-        if entry.inputs == "top_k":  # the head is a sum, not a sample: only the tail was drawn from mu
-            _check_tail_weight(entry.name, importance, ratio, credit)
-            return per_token(entry, rollout, tail_weight=masked(rho, rollout.completion_mask))
-    x = per_token(estimator, rollout)
-    if credit is not None:
-        x = credit_ahead(x.detach(), rollout.completion_mask, discount=credit)
-        x = refuse_nan("credit times logp", x * masked(rollout.logp, rollout.completion_mask), credit=x)
-    return x if rho is None else refuse_nan("the weighted estimate", x * rho, estimate=x)
-
-
-def _check_tail_weight(name: str, importance: str | None, ratio: str, credit: float | None) -> None:
-    if importance != "token" or ratio != "detached" or credit is not None:
-        raise ValueError(
-            f"{name} got importance={importance!r}, ratio={ratio!r}, credit={credit!r}: expected 'token', "
-            "'detached' and no credit, because the ratio multiplies the sampled tail only"
-        )
+def _term_of(estimator: EstimatorLike | KLTerm, choices: Choices) -> KLTerm:
+    """The term in the loss that the arguments of `kl_loss` say; without an importance there is no ratio."""
+    if isinstance(estimator, KLTerm):
+        if choices:
+            raise ValueError(f"got a KLTerm and {', '.join(choices)}: expected every choice in the term")
+        return estimator
+    rest = {"importance": None, **choices}
+    discount = rest.pop("credit", None)
+    if discount is None:
+        return KLTerm(estimator, **rest)  # type: ignore[arg-type]
+    return KLTerm(estimator, "score", credit=discount, **rest)  # type: ignore[arg-type]
 
 
 def kl_loss(
     rollout: Rollout,
-    estimator: EstimatorLike = "k2",
+    estimator: EstimatorLike | KLTerm = "k2",
     *,
     beta: float = 1.0,
-    level: Level = "token",
     how: Aggregate = "sum",
     length: float | None = None,
-    importance: Scope | None = None,
-    ratio: Ratio = "detached",
-    clip: tuple[float, float] | None = None,
-    missing: Missing = "raise",
-    credit: float | None = None,
+    **choices: Unpack[Choices],
 ) -> torch.Tensor:
     """beta times an estimate of the KL, to be minimized; a scalar.
 
@@ -142,21 +60,16 @@ def kl_loss(
 
     Args:
         rollout: The samples.
-        estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``.
+        estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``, with the choices
+            below; or a `KLTerm`, which holds them.
         beta: KL coefficient.
-        level: ``"token"`` sums the estimate of each token; ``"sequence"`` applies the estimator to the
-            log-probs of whole sequences.
         how: How tokens become one number, see `aggregate`; level ``"sequence"`` takes the mean.
         length: Tokens to divide by, for ``how="constant"``.
-        importance: Weight every term by rho = pi/mu of this scope, see `importance_ratio`. Of a top-k
-            estimator only the sampled tail is weighted, and only by the detached ratio of the token.
-        ratio: ``"detached"`` is sg(rho) times the term; ``"attached"`` keeps rho in the graph, on-policy
-            too, where it is 1 and its gradient is the score.
-        clip: (lowest, highest) rho; no gradient of rho passes outside.
-        missing: What to do where mu has no probability and the policy has, see `importance_ratio`.
-        credit: None differentiates the estimate. A number makes the *value* of the estimate a
-            detached cost of the tokens before it, discounted by ``credit``: 0 charges a token with
-            its own estimate, 1 with the whole future (see `kl_companion.rollout.credit`).
+        **choices: Those of `KLTerm`: ``level`` (``"token"``), ``importance`` (None), ``ratio``
+            (``"detached"``), ``clip`` (None) and ``missing`` (``"raise"``), and ``credit``. None, the
+            default, differentiates the estimate. A number makes the *value* of the estimate a detached
+            cost of the tokens before it, discounted by ``credit`` (placement ``"score"``): 0 charges a
+            token with its own estimate, 1 with the whole future.
 
     Raises:
         ValueError: unknown name or choice, choices that do not go together, missing support, a beta that is
@@ -164,38 +77,94 @@ def kl_loss(
 
     Source: tang2025pitfalls, sections 2.2 and 4; wang2025choosing, sections 5.1 and 6.2.
     """
+    return term_loss(rollout, _term_of(estimator, choices), beta=beta, how=how, length=length)
+
+
+def kl_terms(
+    rollout: Rollout,
+    estimator: EstimatorLike | KLTerm = "k2",
+    *,
+    how: Aggregate = "sum",
+    length: float | None = None,
+    **choices: Unpack[Choices],
+) -> torch.Tensor:
+    """What each sequence contributes to `kl_loss`, [batch]; `exact_moments` takes these terms.
+
+    Arguments and errors as `kl_loss`; ``how="token_mean"`` couples the sequences of a batch and is
+    refused here.
+    """
+    term = _term_of(estimator, choices)
+    x = _weighted(rollout, term, how, length)
+    return x if term.level == "sequence" else per_sequence(x, rollout.completion_mask, how, length=length)
+
+
+def term_loss(
+    rollout: Rollout,
+    term: KLTerm,
+    *,
+    beta: float,
+    how: Aggregate = "sum",
+    length: float | None = None,
+    fused: bool = False,
+) -> torch.Tensor:
+    """`kl_loss` of a `KLTerm`, by the kernels for training loops where ``fused``; a scalar."""
     check_rollout(rollout)
     check_scalar("beta", beta, dtype=rollout.logp.dtype)
-    x = _weighted(rollout, estimator, level, how, length, importance, ratio, clip, missing, credit)
-    if level == "sequence":
-        return refuse_nan("the loss", beta * x.mean(), estimate=x)
-    loss = beta * aggregate(x, rollout.completion_mask, how, length=length)
-    return refuse_nan("the loss", loss, estimate=x)
+    x = _weighted(rollout, term, how, length, fused)
+    mean = x.mean() if term.level == "sequence" else reduced(x, rollout.completion_mask.bool(), how, length)
+    return refuse_nan("the loss", beta * mean, estimate=x)
+
+
+def _weighted(
+    rollout: Rollout, term: KLTerm, how: Aggregate, length: float | None, fused: bool = False
+) -> torch.Tensor:
+    """The estimate times its ratio: [batch, seq], or [batch] at level "sequence"; all choices are checked."""
+    check_rollout(rollout)
+    check_aggregate(how, length)
+    if term.level == "sequence" and (how != "sum" or length is not None):
+        raise ValueError(
+            f"level='sequence' got how={how!r}, length={length}: expected how='sum' and no length"
+        )
+    x, rho = weighted_estimates(term, rollout, fused=fused)
+    return x if rho is None else refuse_nan("the weighted estimate", x * rho, estimate=x)
 
 
 def kl_reward(
-    rollout: Rollout, estimator: EstimatorLike = "k1", *, beta: float, level: Level = "sequence"
+    rollout: Rollout,
+    estimator: EstimatorLike | KLTerm = "k1",
+    *,
+    beta: float,
+    level: Level | None = None,
 ) -> torch.Tensor:
     """beta times the estimate, detached: a penalty to subtract from rewards.
 
     Args:
         rollout: The samples.
-        estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``.
+        estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``; or a `KLTerm`
+            in the reward, whose ``level`` and ``credit`` say what is charged.
         beta: KL coefficient.
-        level: ``"sequence"`` returns the sum over each completion, [batch]; ``"token"`` the penalty of
-            every token, [batch, seq], zero outside the mask.
+        level: ``"sequence"``, which None stands for, returns the sum over each completion, [batch];
+            ``"token"`` the penalty of every token, [batch, seq], zero outside the mask. Of a `KLTerm` it is
+            the term's, and a token's penalty has the later ones in it.
 
     Raises:
-        ValueError: unknown name or level, a beta that is not finite, or estimates that overflow so that the
-            penalty would be NaN.
+        ValueError: unknown name or level, a term that charges nothing, a level beside a `KLTerm`, a beta
+            that is not finite, or estimates that overflow so that the penalty would be NaN.
 
     Source: tang2025pitfalls, section 4.2; wang2025choosing, section 5.2.
     """
-    check_choice("level", level, LEVELS)
+    given = isinstance(estimator, KLTerm)
+    if given and level is not None:
+        raise ValueError("got a KLTerm and level: expected every choice in the term")
+    check_choice("level", level or "sequence", LEVELS)
+    term = estimator if isinstance(estimator, KLTerm) else KLTerm(estimator, "reward", level or "sequence")
+    if not term.charges:
+        raise ValueError(f"placement={term.placement!r} charges nothing: expected 'reward' or 'both'")
     check_rollout(rollout)
     check_scalar("beta", beta, dtype=rollout.logp.dtype)
-    x = masked(per_token(estimator, rollout).detach(), rollout.completion_mask)
-    return refuse_nan("the penalty", beta * (x if level == "token" else x.sum(-1)), estimate=x)
+    x = masked(estimates(term.entry, rollout).detach(), rollout.completion_mask)
+    own = x if not given and level == "token" else penalties(term, x, rollout.completion_mask)
+    return refuse_nan("the penalty", beta * own, estimate=x)
 
 
 def policy_gradient_loss(

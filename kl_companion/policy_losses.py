@@ -20,7 +20,7 @@ import torch
 
 from kl_companion.checks import check_choice, check_floating, check_no_nan, check_scalar, refuse_nan
 from kl_companion.divergences import Divergence, T, W, get_divergence, make_divergence
-from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.estimators.registry import Estimator, sampled_estimator
 from kl_companion.estimators.sampled import Form, kf_plus_plus
 from kl_companion.rollout import Centering, Rollout, center, importance_ratio, masked, per_token
 
@@ -77,15 +77,7 @@ def _scaled_rewards(rollout: Rollout, beta: float) -> torch.Tensor:
 
 
 def _sampled(estimator: SequenceEstimator) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    if not isinstance(estimator, str | Estimator):
-        return estimator
-    entry = get_estimator(estimator)
-    if entry.inputs != "sampled":
-        raise ValueError(
-            f"got {entry.name!r}, which reads next-token distributions, expected a sampled estimator: the "
-            "target is known for whole sequences only"
-        )
-    return entry.fn
+    return sampled_estimator(estimator, why="the target is known for whole sequences only").fn
 
 
 def log_partition(rollout: Rollout, how: Partition, *, beta: float = 1.0) -> torch.Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.typecheck import WrongType  # before kl_companion is imported
+from tests.support.typecheck import WrongType  # before kl_companion is imported
 
 # One thread per process: the runner starts two, and results do not depend on the number of cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,7 +32,11 @@ def as_installed() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked gpu run where there is a CUDA device, and only there."""
+    """Oracles know every registered divergence; tests marked gpu run only where there is a CUDA device."""
+    if {"tests.oracles.worlds", "tests.oracles.top_k", "tests.support.expected_verdicts"} & set(sys.modules):
+        from tests.support.derived import complete
+
+        complete()
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kl_companion.estimators import ESTIMATORS
+from kl_companion.kl_term import KLTerm
 from kl_companion.losses import kl_loss, kl_reward, kl_terms, policy_gradient_loss
-from kl_companion.rollout import Rollout
+from kl_companion.rollout import Rollout, credit
 from tests.oracles import tokens as oracle
 
 NAN = float("nan")
@@ -125,15 +126,15 @@ def test_estimators_by_name_by_entry_and_by_function(estimator, level):
         ({"level": "sequence", "length": 4.0}, "length"),  # never read there: refused, not dropped
         ({"level": "seq"}, r"unknown level 'seq'.*Known: sequence, token"),
         ({"how": "mean"}, "unknown how 'mean'"),
-        ({"importance": "tokens"}, "unknown scope 'tokens'. Did you mean 'token'"),
-        ({"credit": 1.5}, r"discount is 1\.5, expected a number from 0 to 1"),
+        ({"importance": "tokens"}, "unknown importance 'tokens'. Did you mean 'token'"),
+        ({"credit": 1.5}, r"credit is 1\.5, expected a number from 0 to 1"),
         ({"how": "constant"}, "how='constant' got length=None"),
         ({"length": 3.0}, r"how='sum' got length=3\.0"),
         ({"estimator": "k9"}, "unknown estimator 'k9'"),
         ({"estimator": "exact_kl"}, "exact_kl needs logits; this Rollout holds sampled"),
         (
             {"estimator": "exact_kl", "level": "sequence"},
-            "level='sequence' got 'exact_kl', which reads next-token distributions; expected a sampled",
+            "level='sequence' got 'exact_kl', which reads next-token distributions, expected a sampled",
         ),
     ],
 )
@@ -389,3 +390,63 @@ def test_reward_and_loss_hold_the_same_value(name, beta, numbers):
     assert kl_reward(ro, name, beta=beta).mean().item() == pytest.approx(loss, rel=1e-12, abs=1e-12)
     per_token = kl_reward(ro, name, beta=beta, level="token").sum().item() / 2
     assert per_token == pytest.approx(loss, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("term", "options"),
+    [
+        (KLTerm("k3", importance=None), {}),
+        (KLTerm("k3"), {"importance": "token"}),
+        (KLTerm("k3", ratio="attached", clip=(0.9, 1.1)), {"importance": "token", "ratio": "attached"}),
+        (KLTerm("k3", level="sequence", clip=(0.9, 1.1)), {"level": "sequence", "importance": "sequence"}),
+        (KLTerm("k3", "score", credit=0.5, importance=None), {"credit": 0.5}),
+        (KLTerm("k3", "both", importance="prefix"), {"importance": "prefix"}),
+    ],
+)
+def test_a_term_is_the_same_as_its_choices(term, options):
+    options = {**options, "clip": (0.9, 1.1)} if term.clip else options
+    ro, same = rollout(), rollout()
+    loss, wanted = kl_loss(ro, term, beta=0.3), kl_loss(same, "k3", beta=0.3, **options)
+    assert loss.item() == wanted.item()
+    assert slope(loss, ro) == slope(wanted, same)
+    assert kl_terms(rollout(), term).tolist() == kl_terms(rollout(), "k3", **options).tolist()
+
+
+def test_a_term_in_the_reward_charges_what_comes_after():
+    costs = kl_reward(rollout(), "k3", beta=2.0, level="token")
+    ahead = kl_reward(rollout(), KLTerm("k3", "reward", credit=0.5), beta=2.0)
+    assert torch.equal(ahead, credit(costs, MASK, discount=0.5))
+    before = kl_reward(rollout(), KLTerm("k3", "both", credit=0.5), beta=2.0)
+    assert before.tolist() == pytest.approx((ahead - costs).numpy())
+    whole = kl_reward(rollout(), KLTerm("k3", "reward", "sequence"), beta=2.0)
+    assert torch.equal(whole, kl_reward(rollout(), "k3", beta=2.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (lambda ro: kl_loss(ro, KLTerm("k1", "reward")), "placement='reward' adds nothing to a loss"),
+        (lambda ro: kl_terms(ro, KLTerm("k1", "reward")), "placement='reward' adds nothing to a loss"),
+        (lambda ro: kl_reward(ro, KLTerm("k1"), beta=1.0), "placement='loss' charges nothing"),
+        (lambda ro: kl_reward(ro, KLTerm("k1", "score"), beta=1.0), "placement='score' charges nothing"),
+        (lambda ro: kl_loss(ro, KLTerm("k1"), level="token"), "got a KLTerm and level: expected every"),
+        (lambda ro: kl_reward(ro, KLTerm("k1", "reward"), beta=1.0, level="token"), "got a KLTerm and level"),
+    ],
+)
+def test_a_term_says_everything(call, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        call(rollout())
+
+
+def test_what_was_changed_in_place_is_checked_again():
+    ro = rollout(logp=torch.tensor(LOGP, dtype=torch.float64), completion_mask=MASK.clone())
+    kl_loss(ro)
+    ro.logp[1, 1] = NAN
+    for function in (kl_loss, kl_terms, lambda x: kl_reward(x, beta=1.0)):
+        with pytest.raises(ValueError, match=r"logp is NaN at \[1, 1\]"):
+            function(ro)
+    ro.logp[1, 1] = -0.25
+    assert kl_loss(ro).item() == kl_loss(rollout()).item()
+    ro.completion_mask[0] = 0
+    with pytest.raises(ValueError, match=r"completion_mask row \[0\] has no token"):
+        kl_loss(ro)

@@ -1,7 +1,7 @@
 """Written pages, mended where theme and extensions leave out what a screen reader or a keyboard needs.
 
 The theme's templates and the tables of pandas cannot be told to write this, so it is done on the text of the
-pages, once each. tests/site/accessibility.py asks axe-core about the result.
+pages, once each. tests/support/site/accessibility.py asks axe-core about the result.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ jupyter-cache knows a chapter by its code cells and by `metadata.kernelspec`, an
 only when the page's own file changed: a chapter would go on showing numbers of code that no longer exists.
 So every chapter gets a digest of what it really uses:
 
-* the files of kl_companion that its cells import, directly or not (kl_companion/tables/closure.py);
-* the tables that it loads: each file of `tables/<name>/` for every `load("<name>")` in its cells;
+* the files of kl_companion that its cells import, directly or not (kl_companion/book/tables/closure.py);
+* the tables that it loads: each file of `tables/<name>/` for every `load("<name>")` in its cells, and in
+  those of the files that import kl_companion.book.tables;
 * the versions of the numerical libraries that those files import.
 
 `outdated` has Sphinx read again the chapters whose digest changed; `stamp` writes the digest into the
@@ -40,13 +41,14 @@ MARK = "under_way"  # a file beside what Sphinx notes, as long as a build has no
 LIBRARIES = frozenset(
     {"torch", "numpy", "sympy", "pandas", "scipy", "matplotlib", "seaborn", "joblib", "bokeh"}
 )
+IMPORTS_TABLES = re.compile(r"^\s*(from|import) kl_companion\.book(\.tables\b| import .*\btables\b)", re.M)
 logger = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=1)
 def closure() -> ModuleType:
-    """kl_companion/tables/closure.py, without importing the package."""
-    path = ROOT / "kl_companion" / "tables" / "closure.py"
+    """kl_companion/book/tables/closure.py, without importing the package."""
+    path = ROOT / "kl_companion" / "book" / "tables" / "closure.py"
     spec = importlib.util.spec_from_file_location("kl_closure", path)
     assert spec is not None
     assert spec.loader is not None
@@ -56,10 +58,10 @@ def closure() -> ModuleType:
 
 
 def tables_used(code: str, known: Iterable[str]) -> set[str]:
-    """Names of the tables that a chapter's code loads.
+    """Names of the tables that a chapter or a module loads.
 
     Args:
-        code: The code cells as one text.
+        code: The code cells as one text, or the module.
         known: The names of the tables that exist.
 
     Returns:
@@ -104,9 +106,12 @@ def digest(text: str) -> str:
     tool = closure()
     code = tool.notebook_code(text)
     modules = tool.module_files(ROOT, code)
-    folders = [ROOT / "tables" / name for name in sorted(tables_used(code, table_names()))]
+    texts = [path.read_text(encoding="utf-8") for path in modules if path.suffix == ".py"]
+    loading = [code, *(text for text in texts if IMPORTS_TABLES.search(text))]
+    names = {name for text in loading for name in tables_used(text, table_names())}
+    folders = [ROOT / "tables" / name for name in names]
     tables = {path for folder in folders for path in folder.iterdir() if is_table_file(path)}
-    sources = [code, *(path.read_text(encoding="utf-8") for path in modules if path.suffix == ".py")]
+    sources = [code, *texts]
     total = hashlib.sha256(f"python={platform.python_version()}\n".encode())
     for name in sorted(libraries_used(sources)):
         total.update(f"{name}={metadata.version(name)}\n".encode())

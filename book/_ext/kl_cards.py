@@ -87,7 +87,7 @@ def code_of_terms(env: Any) -> dict[str, list[str]]:
 
 def functions(env: Any) -> Cards:
     """The card of every public name that the API page documents, by its short name."""
-    from kl_companion import _NAMES
+    from kl_companion.book.names import kl
 
     documented = {}
     for desc in env.get_doctree(API).findall(addnodes.desc):
@@ -95,8 +95,10 @@ def functions(env: Any) -> Cards:
         for anchor in signature.get("ids", []):
             documented[anchor] = desc
     found = {}
-    for name, module in _NAMES.items():
-        anchors = [a for a in documented if a.startswith(f"{module}.") and a.rpartition(".")[2] == name]
+    for name in kl:
+        defined = getattr(getattr(kl, name), "__module__", None)
+        ends = [a for a in documented if a.rpartition(".")[2] == name]
+        anchors = [a for a in ends if defined is None or f"{defined}.".startswith(f"{a.rpartition('.')[0]}.")]
         if not anchors:
             continue
         anchor = min(anchors, key=len)

@@ -41,11 +41,11 @@ def imported(notebook: str) -> set[str]:
 @cache
 def names_in_checks() -> dict[str, frozenset[str]]:
     """The identifiers in the code of each check of the ledger, by the id of its row."""
-    from kl_companion.claims.ledger import CLAIMS
-    from kl_companion.claims.listing import source_of
-    from kl_companion.claims.page import register  # imports every source of statements
+    from kl_companion.book.claims.ledger import checks
+    from kl_companion.book.claims.listing import source_of
+    from kl_companion.book.claims.statements import register
 
-    code = {id: source_of(CLAIMS[id].check) for id in register()}
+    code = {id: source_of(checks()[id].check) for id in register()}
     return {id: frozenset(re.findall(r"[A-Za-z_]\w*", text)) for id, text in code.items()}
 
 
@@ -54,7 +54,7 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
     env = app.env
     if docname != kl_cards.API or LEDGER not in env.all_docs:
         return
-    from kl_companion.claims.page import anchor
+    from kl_companion.book.claims.page import anchor
 
     chapters = {
         name: imported(Path(env.doc2path(name)).read_text(encoding="utf-8"))
@@ -91,7 +91,7 @@ def add_to_ledger(app: Any, pagename: str, context: dict[str, Any]) -> None:
     """In each row of the ledger: the API's entry of each public name in the code of its check."""
     if pagename != LEDGER or kl_cards.API not in app.env.all_docs:
         return
-    from kl_companion.claims.page import anchor
+    from kl_companion.book.claims.page import anchor
 
     api = app.builder.get_relative_uri(pagename, kl_cards.API)
     links = {

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kl_companion.tables.holding import alone
+from kl_companion.book.tables.file_lock import exclusive_lock
 
 import kl_citation
 import kl_pdf
@@ -72,7 +72,9 @@ def install_browser() -> str | None:
     if os.name != "posix":
         return find_browser()
     lock = Path(tempfile.gettempdir()) / f"kl-browser-{os.getuid()}.lock"
-    with alone(lock, lambda: print("another process looks for a browser ...", file=sys.stderr, flush=True)):
+    with exclusive_lock(
+        lock, lambda: print("another process looks for a browser ...", file=sys.stderr, flush=True)
+    ):
         found = find_browser()
         if found or os.geteuid() != 0 or shutil.which("apt-get") is None:
             return found

@@ -10,21 +10,12 @@ import re
 from html import escape
 
 from docutils import nodes
+from kl_companion.book.claims.texts import GROUP, LETTERS, fraction
 
-SIGNS = """
-alpha=α beta=β gamma=γ delta=δ epsilon=ε eta=η theta=θ lambda=λ mu=μ nu=ν pi=π
-rho=ρ sigma=σ tau=τ phi=φ chi=χ psi=ψ omega=ω ell=ℓ nabla=∇ partial=∂
-Delta=Δ Lambda=Λ Phi=Φ Psi=Ψ Sigma=Σ Omega=Ω infty=∞ sum=∑ prod=∏ int=∫
-le=≤ ge=≥ leq=≤ geq=≥ ne=≠ neq=≠ approx=≈ to=→ in=∈ times=× cdot=· pm=±
-Vert=‖ mid=| lvert=| rvert=| dots=… ldots=… top=⊤ propto=∝ sim=∼
-varepsilon=ε E=E Var=Var sg=sg
-"""
-LETTERS = dict(pair.split("=") for pair in re.findall(r"\S+", SIGNS))
 FUNCTIONS = ("log", "exp", "min", "max", "sqrt", "tanh")
 DROPPED = re.compile(
     r"\\(left|right|bigl|bigr|Bigl|Bigr|big|Big|displaystyle|quad|qquad|[,;:! ])(?![a-zA-Z])"
 )
-GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 
 
 def tex_to_html(tex: str) -> str:
@@ -54,8 +45,7 @@ def tex_to_html(tex: str) -> str:
 
 
 def _fraction(found: re.Match[str]) -> str:
-    above, below = (part if re.fullmatch(r"\\?\w+", part) else f"({part})" for part in found.groups())
-    return "½" if (above, below) == ("1", "2") else f"{above}/{below}"
+    return "½" if found.groups() == ("1", "2") else fraction(found)
 
 
 def inline_html(node: nodes.Element) -> str:

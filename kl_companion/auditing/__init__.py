@@ -1,19 +1,33 @@
 """Which objective does a loss really descend?"""
 
-from kl_companion.auditing.audit import audit
-from kl_companion.auditing.objectives import OBJECTIVES, register_objective
-from kl_companion.auditing.remedy import remedy
-from kl_companion.auditing.solve import curl, explain
-from kl_companion.auditing.verdict import Audit, Case, Condition
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "OBJECTIVES",
-    "Audit",
-    "Case",
-    "Condition",
-    "audit",
-    "curl",
-    "explain",
-    "register_objective",
-    "remedy",
-]
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.adapt import as_loss as as_loss
+    from kl_companion.auditing.auditor import audit as audit
+    from kl_companion.auditing.cases import Case as Case
+    from kl_companion.auditing.cases import Condition as Condition
+    from kl_companion.auditing.objectives import OBJECTIVES as OBJECTIVES
+    from kl_companion.auditing.objectives import field as field
+    from kl_companion.auditing.objectives import register_objective as register_objective
+    from kl_companion.auditing.remedies import remedy as remedy
+    from kl_companion.auditing.solve import curl as curl
+    from kl_companion.auditing.solve import explain as explain
+    from kl_companion.auditing.verdict import Audit as Audit
+
+_NAMES: dict[str, str] = {
+    "as_loss": "kl_companion.auditing.adapt",
+    "audit": "kl_companion.auditing.auditor",
+    "OBJECTIVES": "kl_companion.auditing.objectives",
+    "field": "kl_companion.auditing.objectives",
+    "register_objective": "kl_companion.auditing.objectives",
+    "remedy": "kl_companion.auditing.remedies",
+    "curl": "kl_companion.auditing.solve",
+    "explain": "kl_companion.auditing.solve",
+    "Audit": "kl_companion.auditing.verdict",
+    "Case": "kl_companion.auditing.cases",
+    "Condition": "kl_companion.auditing.cases",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

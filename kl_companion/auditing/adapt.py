@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from kl_companion.checks import check_choice, unknown_name
 from kl_companion.estimators.registry import Estimator, get_estimator
-from kl_companion.losses import LEVELS, kl_loss, kl_reward, policy_gradient_loss
+from kl_companion.kl_term import LEVELS, EstimatorLike, KLTerm
+from kl_companion.losses import kl_loss, kl_reward, policy_gradient_loss
 from kl_companion.rollout import Rollout, aggregate, masked
 from kl_companion.tabular import Loss
+from kl_companion.tabular.scores import SINGLE_PLACEMENTS
 
 FIELDS = (
     "logp",
@@ -41,7 +43,22 @@ ALIASES = {
     "advantages": "rewards",  # one number per sequence, detached: the same thing to a loss
 }
 NAMES = {**{f: f for f in FIELDS}, **ALIASES}
-PLACEMENTS = ("loss", "reward")
+
+
+class Subject(NamedTuple):
+    """What is audited.
+
+    Attributes:
+        loss: A scalar function of a rollout.
+        title: What it is called in a sentence.
+        placement: ``"loss"``, or ``"reward"`` where the value of the loss estimates nothing.
+        entry: The estimator that was named; None for a function.
+    """
+
+    loss: Loss
+    title: str
+    placement: str
+    entry: Estimator | None
 
 
 def _arguments(loss: Callable[..., Any]) -> dict[str, str]:
@@ -89,29 +106,48 @@ def _compute(loss: Callable[..., Any], names: dict[str, str], rollout: Rollout) 
 
 
 def as_loss(
-    loss: str | Estimator | Callable[..., Any], placement: str = "loss", level: str | None = None
+    loss: EstimatorLike | KLTerm | Callable[..., Any], placement: str = "loss", level: str | None = None
 ) -> Loss:
     """A scalar function of a `Rollout`.
 
     Args:
-        loss: A registered estimator; a function of fields of the rollout, told apart by their names
-            (``logp``, ``ref_logp``, ``behavior_logp``, ``completion_mask``, ..., or what trainers call
+        loss: A registered estimator; a `KLTerm`; a function of fields of the rollout, told apart by their
+            names (``logp``, ``ref_logp``, ``behavior_logp``, ``completion_mask``, ..., or what trainers call
             them, see ``ALIASES``); or a function of one `Rollout`. Functions return a scalar, or one
             value per token, which is summed over tokens.
         placement: ``"loss"`` differentiates it; ``"reward"`` subtracts its detached value from the
-            reward of a REINFORCE loss.
+            reward of a REINFORCE loss. A `KLTerm` says it itself, and `level` too.
         level: ``"token"`` or ``"sequence"``: whether an estimator sees tokens or whole sequences. None
             is tokens in the loss and sums over sequences in the reward.
 
     Raises:
         ValueError: unknown name, placement, level or parameter; a result of the wrong shape; a level
-            for a function that reads more than ``logp`` and ``ref_logp``.
+            for a function that reads more than ``logp`` and ``ref_logp``; a placement or level beside a
+            `KLTerm`.
     """
-    check_choice("placement", placement, PLACEMENTS)
-    chosen = level or ("token" if placement == "loss" else "sequence")
+    return as_subject(loss, placement, level).loss
+
+
+def as_subject(
+    loss: EstimatorLike | KLTerm | Callable[..., Any], placement: str = "loss", level: str | None = None
+) -> Subject:
+    """`as_loss` with what the audit says about it; arguments and errors as there."""
+    check_choice("placement", placement, SINGLE_PLACEMENTS)
+    chosen: Any = level or ("token" if placement == "loss" else "sequence")
     check_choice("level", chosen, LEVELS)
+    if isinstance(loss, KLTerm):
+        if placement != "loss" or level is not None:
+            raise ValueError(
+                f"got a KLTerm and placement={placement!r}, level={level!r}: expected both in the term"
+            )
+        return _of_term(loss)
     if isinstance(loss, str | Estimator):
-        return _placed(get_estimator(loss), placement, chosen)
+        entry = get_estimator(loss)
+        return Subject(
+            _placed(entry, placement, chosen), f"{entry.name} in the {placement}", placement, entry
+        )
+    name = getattr(loss, "name", getattr(loss, "__name__", "the loss"))
+    title = str(name) if placement == "loss" else f"{name} in the {placement}"
     names = _arguments(loss)
     if level is not None:
         if list(names) != ["logp", "ref_logp"]:
@@ -119,7 +155,7 @@ def as_loss(
                 f"level={level!r} got a function of {', '.join(names) or 'a rollout'}, "
                 "expected one of logp and ref_logp: other functions choose their own level"
             )
-        return _placed(loss, placement, chosen)
+        return Subject(_placed(loss, placement, chosen), title, placement, None)
 
     def per_batch(rollout: Rollout) -> torch.Tensor:
         out = _compute(loss, names, rollout)
@@ -131,7 +167,7 @@ def as_loss(
             return aggregate(out, rollout.completion_mask)
         return policy_gradient_loss(rollout, -masked(out.detach(), rollout.completion_mask).sum(-1))
 
-    return per_batch
+    return Subject(per_batch, title, placement, None)
 
 
 def _placed(estimator: Any, placement: str, level: Any) -> Loss:
@@ -140,3 +176,17 @@ def _placed(estimator: Any, placement: str, level: Any) -> Loss:
     return lambda rollout: policy_gradient_loss(
         rollout, -kl_reward(rollout, estimator, beta=1.0, level=level)
     )
+
+
+def _of_term(term: KLTerm) -> Subject:
+    """The term where it says that it is: in the loss, in the reward of a REINFORCE loss, or in both."""
+
+    def loss(rollout: Rollout) -> torch.Tensor:
+        charged: Any = 0.0
+        if term.charges:
+            charged = policy_gradient_loss(rollout, -kl_reward(rollout, term, beta=1.0))
+        return kl_loss(rollout, term) + charged if term.differentiates else charged
+
+    special = {"both": "loss and in the reward", "score": "loss by its score"}
+    title = f"{term.entry.name} in the {special.get(term.placement, term.placement)}"
+    return Subject(loss, title, "loss" if term.placement == "loss" else "reward", term.entry)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from kl_companion.auditing.solve import short
-from kl_companion.estimators.registry import ESTIMATORS, Estimator, get_estimator
+from kl_companion.estimators.registry import ESTIMATORS, Estimator
 from kl_companion.tabular import Loss, prefix_tree
 
 _TOLERANCE = 1e-10
+Samples = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _samples(loss_fn: Loss) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None:
+def single_tokens(loss_fn: Loss) -> Samples | None:
     """Log-probs of single tokens, and the loss's value and gradient weight on each; None without one."""
     rows: list[tuple[float, float, float, float]] = []
     for seed in (0, 1):
@@ -32,22 +33,22 @@ def _samples(loss_fn: Loss) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
     return logp, ref_logp, values, weights
 
 
-def reads_heads(loss: object, loss_fn: Loss, group_size: int) -> bool:
-    """Whether the gradient of one sample is more than a multiple of its score: logits of others are read."""
-    if isinstance(loss, str | Estimator):
-        return get_estimator(loss).inputs == "top_k"
-    if group_size > 1:
-        return False
-    return _samples(loss_fn) is None
+def reads_heads(entry: Estimator | None, found: Samples | None) -> bool:
+    """Whether the gradient of one sample is more than a multiple of its score: logits of others are read.
+
+    Args:
+        entry: The estimator that was named, which says so itself.
+        found: Of a function: what `single_tokens` found.
+    """
+    return found is None if entry is None else entry.inputs == "top_k"
 
 
-def recognize(loss_fn: Loss) -> tuple[str, float] | None:
+def recognize(found: Samples | None) -> tuple[str, float] | None:
     """(name, coefficient) of the sampled estimator that has the same value *and* gradient on every sample.
 
     None if there is none. Two estimators may share an expected gradient; only the same function of the
     sample is recognized.
     """
-    found = _samples(loss_fn)
     if found is None:
         return None
     logp, ref_logp, values, weights = found

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from kl_companion.auditing.cases import Case
 from kl_companion.auditing.objectives import OBJECTIVES
-
-if TYPE_CHECKING:
-    from kl_companion.auditing.verdict import Case
 
 _NO_CURL = 1e-5
 _MAX_LISTED = 2

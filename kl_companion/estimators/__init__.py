@@ -1,20 +1,53 @@
-"""Estimators of a divergence between policy and reference; importing this package registers all of them."""
+"""Estimators of a divergence between policy and reference: formulas only."""
 
-from kl_companion.divergences import DIVERGENCES
-from kl_companion.estimators import sampled, top_k, vocabulary
-from kl_companion.estimators.registry import (
-    ESTIMATORS,
-    Estimator,
-    get_estimator,
-    register_estimator,
-)
+from typing import TYPE_CHECKING
 
-__all__ = ["ESTIMATORS", "Estimator", "get_estimator", "register_estimator", "sampled", "top_k", "vocabulary"]
+from kl_companion.lazy import lazy
 
-for _name in (
-    "k_lambda(0.5)",
-    *(f"kf_plus_plus({d})" for d in DIVERGENCES),
-    "top_k_reverse_kl(32)",
-    "top_k_forward_kl(32)",
-):
-    ESTIMATORS[_name] = get_estimator(_name)
+if TYPE_CHECKING:
+    from kl_companion.estimators.record import Estimator as Estimator
+    from kl_companion.estimators.registry import ESTIMATORS as ESTIMATORS
+    from kl_companion.estimators.registry import get_estimator as get_estimator
+    from kl_companion.estimators.registry import register_estimator as register_estimator
+    from kl_companion.estimators.sampled import k1 as k1
+    from kl_companion.estimators.sampled import k2 as k2
+    from kl_companion.estimators.sampled import k3 as k3
+    from kl_companion.estimators.sampled import k3_plus_plus as k3_plus_plus
+    from kl_companion.estimators.sampled import k4 as k4
+    from kl_companion.estimators.sampled import k5 as k5
+    from kl_companion.estimators.sampled import k_lambda as k_lambda
+    from kl_companion.estimators.sampled import kf_plus_plus as kf_plus_plus
+    from kl_companion.estimators.top_k import TopK as TopK
+    from kl_companion.estimators.top_k import top_k_f_divergence as top_k_f_divergence
+    from kl_companion.estimators.top_k import top_k_forward_kl as top_k_forward_kl
+    from kl_companion.estimators.top_k import top_k_reverse_kl as top_k_reverse_kl
+    from kl_companion.estimators.top_k import truncated_f_divergence as truncated_f_divergence
+    from kl_companion.estimators.top_k import truncated_kl as truncated_kl
+    from kl_companion.estimators.vocabulary import exact_forward_kl as exact_forward_kl
+    from kl_companion.estimators.vocabulary import exact_kl as exact_kl
+    from kl_companion.estimators.vocabulary import f_divergence as f_divergence
+
+_NAMES: dict[str, str] = {
+    "Estimator": "kl_companion.estimators.record",
+    "ESTIMATORS": "kl_companion.estimators.registry",
+    "get_estimator": "kl_companion.estimators.registry",
+    "register_estimator": "kl_companion.estimators.registry",
+    "k1": "kl_companion.estimators.sampled",
+    "k2": "kl_companion.estimators.sampled",
+    "k3": "kl_companion.estimators.sampled",
+    "k3_plus_plus": "kl_companion.estimators.sampled",
+    "k4": "kl_companion.estimators.sampled",
+    "k5": "kl_companion.estimators.sampled",
+    "k_lambda": "kl_companion.estimators.sampled",
+    "kf_plus_plus": "kl_companion.estimators.sampled",
+    "TopK": "kl_companion.estimators.top_k",
+    "top_k_f_divergence": "kl_companion.estimators.top_k",
+    "top_k_forward_kl": "kl_companion.estimators.top_k",
+    "top_k_reverse_kl": "kl_companion.estimators.top_k",
+    "truncated_f_divergence": "kl_companion.estimators.top_k",
+    "truncated_kl": "kl_companion.estimators.top_k",
+    "exact_forward_kl": "kl_companion.estimators.vocabulary",
+    "exact_kl": "kl_companion.estimators.vocabulary",
+    "f_divergence": "kl_companion.estimators.vocabulary",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -1,77 +1,24 @@
-"""The registry of estimators: a dict, and a decorator that returns the function untouched.
-
-What is stored is what an estimator is *named for* (``target``: the divergence whose value it
-estimates). What its gradient does is never stored; it is computed.
-"""
+"""The registry of estimators: importing this module has loaded every formula that registers one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from kl_companion.checks import check_choice, look_up
-from kl_companion.divergences import get_divergence
+from kl_companion.checks import described, look_up
+from kl_companion.divergences import DIVERGENCES
+from kl_companion.estimators import sampled, top_k, vocabulary
+from kl_companion.estimators.record import ESTIMATOR_FAMILIES, ESTIMATORS, Estimator, register_estimator
 
-Inputs = Literal["sampled", "vocab", "top_k"]
-INPUTS: tuple[Inputs, ...] = ("sampled", "vocab", "top_k")
-
-
-class Estimator(NamedTuple):
-    """An estimator of a divergence between policy and reference.
-
-    Attributes:
-        name: The registered name.
-        fn: ``fn(logp, ref_logp)`` on sampled log-probs [batch, seq]; for ``inputs="vocab"``,
-            ``fn(logp_all, ref_logp_all)`` on whole distributions [batch, seq, vocab]; for
-            ``inputs="top_k"``, ``fn(logp_all, ref_logp_all, tokens)`` (see `TopK`).
-        target: The divergence whose value it estimates (a name in ``DIVERGENCES``).
-        inputs: What ``fn`` reads.
-        source: Bib key and place.
-    """
-
-    name: str
-    fn: Callable[..., Any]
-    target: str
-    inputs: Inputs
-    source: str
-
-
-ESTIMATORS: dict[str, Estimator] = {}
-ESTIMATOR_FAMILIES: dict[str, Callable[[str], Estimator]] = {}
-
-
-def register_estimator(
-    name: str, *, target: str, source: str, inputs: Inputs = "sampled"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the estimator ``name`` and return it untouched.
-
-    Args:
-        name: Name in the registry, used by tables, the audit and the command line.
-        target: Name of the divergence whose value it estimates.
-        source: Bib key and place.
-        inputs: ``"sampled"`` (log-probs of sampled tokens), ``"vocab"`` (whole distributions) or
-            ``"top_k"`` (both).
-
-    Raises:
-        ValueError: the name is taken by another function, the target is no registered divergence, or
-            ``inputs`` is none of the three.
-    """
-    get_divergence(target)
-    check_choice("inputs", inputs, INPUTS)
-
-    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
-        taken = ESTIMATORS.get(name)
-        if taken is not None and (taken.fn.__module__, taken.fn.__qualname__) != (
-            fn.__module__,
-            fn.__qualname__,
-        ):
-            raise ValueError(
-                f"estimator {name!r} is registered already, by {taken.fn.__module__}: expected a new name"
-            )
-        ESTIMATORS[name] = Estimator(name, fn, target, inputs, source)
-        return fn
-
-    return decorate
+__all__ = [
+    "ESTIMATORS",
+    "ESTIMATOR_FAMILIES",
+    "Estimator",
+    "as_estimator",
+    "get_estimator",
+    "register_estimator",
+    "sampled_estimator",
+]
 
 
 def get_estimator(name: str | Estimator) -> Estimator:
@@ -83,3 +30,51 @@ def get_estimator(name: str | Estimator) -> Estimator:
     if isinstance(name, Estimator):
         return name
     return look_up("estimator", name, ESTIMATORS, ESTIMATOR_FAMILIES)
+
+
+def as_estimator(estimator: str | Estimator | Callable[..., Any]) -> Estimator:
+    """The entry of a name, or one made for a function of ``(logp, ref_logp)``, which is named for nothing.
+
+    Raises:
+        ValueError: an unknown name, or neither a name nor a function.
+    """
+    if isinstance(estimator, str | Estimator):
+        return get_estimator(estimator)
+    if not callable(estimator):
+        raise ValueError(f"estimator is {described(estimator)}, expected a name or a function")
+    return Estimator(getattr(estimator, "__name__", "the function"), estimator, "", "sampled", "")
+
+
+def sampled_estimator(
+    estimator: str | Estimator | Callable[..., Any], got_by: str = "", why: str = ""
+) -> Estimator:
+    """`as_estimator` where only log-probs of samples are known.
+
+    Args:
+        estimator: A name, an entry or a function.
+        got_by: What got it, for the message.
+        why: Why nothing else will do, for the message.
+
+    Raises:
+        ValueError: as `as_estimator`, or an estimator that reads next-token distributions.
+    """
+    entry = as_estimator(estimator)
+    if entry.inputs != "sampled":
+        raise ValueError(
+            f"{got_by} got {entry.name!r}, which reads next-token distributions, expected a sampled "
+            f"estimator{why and f': {why}'}".lstrip()
+        )
+    return entry
+
+
+# tables list estimators in this order, whichever of the modules was imported first
+for _module in (sampled, vocabulary, top_k):
+    for _name in [n for n, e in ESTIMATORS.items() if e.fn.__module__ == _module.__name__]:
+        ESTIMATORS[_name] = ESTIMATORS.pop(_name)
+for _name in (
+    "k_lambda(0.5)",
+    *(f"kf_plus_plus({d})" for d in DIVERGENCES),
+    "top_k_reverse_kl(32)",
+    "top_k_forward_kl(32)",
+):
+    ESTIMATORS[_name] = get_estimator(_name)

@@ -22,7 +22,7 @@ import torch
 
 from kl_companion.checks import check_choice, check_floating, check_number, check_shape, number
 from kl_companion.divergences import Divergence, T, get_divergence, stable_generator, stable_slope
-from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator, register_estimator
+from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator, register_estimator
 from kl_companion.ops import Array, exp, expm1, score_ratio, stop_gradient
 
 Form = Literal["bregman", "generic", "published"]
@@ -65,13 +65,17 @@ def _check_samples(logp: Any, ref_logp: Any) -> None:
 
 
 def of_samples(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The same function of (logp, ref_logp), which refuses with a ValueError what is no pair of samples."""
+    """The same function of (logp, ref_logp), which refuses with a ValueError what is no pair of samples.
+
+    ``unchecked`` of the result is ``fn``, for log-probs that were checked before.
+    """
 
     @wraps(fn)
     def checked(logp: Array, ref_logp: Array) -> Array:
         _check_samples(logp, ref_logp)
         return cast(Array, fn(logp, ref_logp))
 
+    checked.unchecked = fn  # type: ignore[attr-defined]
     return checked
 
 

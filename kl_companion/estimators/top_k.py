@@ -29,7 +29,7 @@ from kl_companion.checks import (
     check_tensor,
 )
 from kl_companion.divergences import Divergence, get_divergence
-from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, Estimator
+from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator
 from kl_companion.estimators.sampled import FORMS, Form, kf_plus_plus, split_form
 from kl_companion.estimators.vocabulary import sum_of_entries
 

@@ -12,10 +12,9 @@ import torch
 
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.frameworks.dividing import Division, standardized, whitened
-from kl_companion.frameworks.formulas import Terms, estimate, in_loss
+from kl_companion.frameworks.formulas import Terms, estimate, in_loss, score_ratio
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.placing import score_ratio
-from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout, per_token
 
 _FILE = "search/verl/trainer/ppo/core_algos.py"

@@ -1,7 +1,9 @@
-"""What the formulas of frameworks that cannot be installed have in common, in our own words.
+"""Formulas that the adapters of frameworks share: estimates, ratios, aggregation, and placement.
 
-The estimators are the package's own; frameworks differ in what they clamp, weight and aggregate, and that is
-what their files here say.
+The estimators are the package's own; frameworks differ in what they clamp, weight and aggregate, and their
+adapters hold these differences. Policy gradients are REINFORCE with the ratio of policy to sampler attached
+to every token, which is what a PPO loss is inside its clip range; on-policy the ratio is 1. A baseline has
+mean zero and is left out.
 """
 
 from __future__ import annotations
@@ -14,13 +16,44 @@ import torch
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.frameworks.dividing import Division
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.placing import charged, sequence_mean, token_sum
-from kl_companion.frameworks.settings import Setting
-from kl_companion.rollout import Rollout
+from kl_companion.frameworks.records import Setting
+from kl_companion.rollout import Rollout, aggregate, credit, masked
 
 Terms = Callable[[Rollout], torch.Tensor]  # a rollout's KL estimates, [batch, seq]
 TOKENS = "sum / tokens of the batch"
 SEQUENCES = "mean over sequences of token means"
+
+
+def token_sum(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
+    """Sum over the tokens of the batch, divided by a constant number of them (see `records`)."""
+    return aggregate(x, rollout.completion_mask)
+
+
+def sequence_mean(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
+    """Mean over sequences of the mean over tokens."""
+    return aggregate(x, rollout.completion_mask, "sequence_mean")
+
+
+def ratio(rollout: Rollout) -> torch.Tensor:
+    """pi / mu of every token with its gradient, [batch, seq]; 1 on-policy and outside the mask."""
+    return masked(rollout.logp - rollout.sampled_from, rollout.completion_mask).exp()
+
+
+def score_ratio(rollout: Rollout) -> torch.Tensor:
+    """pi / sg(pi) of every token, [batch, seq]: 1, with the score as its gradient."""
+    return (rollout.logp - rollout.logp.detach()).exp()
+
+
+def charged(penalty: torch.Tensor, rollout: Rollout, *, ahead: bool) -> torch.Tensor:
+    """The loss that charges every token with a detached penalty; a scalar.
+
+    Args:
+        penalty: [batch, seq]; detached here.
+        rollout: The samples.
+        ahead: Charge a token with the penalties of all that follows (return-to-go), or with its own only.
+    """
+    cost = credit(penalty.detach(), rollout.completion_mask, discount=1.0 if ahead else 0.0)
+    return token_sum(cost * ratio(rollout), rollout)
 
 
 def estimate(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.installed import Place, find, import_from
-from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 VERSIONS = ("0.8.5",)

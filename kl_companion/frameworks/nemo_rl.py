@@ -12,10 +12,9 @@ from functools import partial
 import torch
 
 from kl_companion.frameworks.dividing import Division, over_the_others, whitened
-from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
+from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio, score_ratio
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.placing import ratio, score_ratio
-from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 _INPUT, _OUTPUT = 20.0, 10.0

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import torch
 
 from kl_companion.frameworks.dividing import Division, whitened
+from kl_companion.frameworks.formulas import charged
 from kl_companion.frameworks.installed import Place, find, load
-from kl_companion.frameworks.placing import charged
-from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 VERSIONS = ("0.11.2",)

@@ -10,10 +10,9 @@ from functools import partial
 
 import torch
 
-from kl_companion.frameworks.formulas import in_loss
+from kl_companion.frameworks.formulas import in_loss, ratio
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.placing import ratio
-from kl_companion.frameworks.settings import Framework, Remedy
+from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _FALLEN, _TAU = 0.2, 1e-3

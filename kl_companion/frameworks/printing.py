@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 
 from kl_companion.frameworks.installed import Unavailable
-from kl_companion.frameworks.settings import FRAMEWORKS, Setting, framework, matching, settings
+from kl_companion.frameworks.records import Setting
+from kl_companion.frameworks.registry import FRAMEWORKS, framework, matching, settings
 from kl_companion.frameworks.verdicts import audit_setting
 
 EVERY = "frameworks"

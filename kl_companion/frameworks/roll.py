@@ -9,7 +9,7 @@ import torch
 from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.settings import Framework, Remedy
+from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _PLACE = Place("roll/utils/functionals.py", "compute_approx_kl")

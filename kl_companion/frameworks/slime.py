@@ -7,10 +7,9 @@ from functools import partial
 import torch
 
 from kl_companion.frameworks.dividing import Division, standardized, whitened
-from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
+from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.placing import ratio
-from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 _FILE = "slime/utils/ppo_utils.py"

@@ -6,7 +6,7 @@ from functools import partial
 
 from kl_companion.frameworks.formulas import Terms, estimate, in_reward
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.settings import Framework, Remedy
+from kl_companion.frameworks.records import Framework, Remedy
 
 _k1: Terms = partial(estimate, "k1", of="sampler")
 _PLACE = Place("tinker_cookbook/rl/metrics.py", "incorporate_kl_penalty")

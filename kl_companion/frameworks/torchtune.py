@@ -7,7 +7,7 @@ from functools import partial
 from kl_companion.frameworks.dividing import Division, standardized, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.settings import Framework, Remedy
+from kl_companion.frameworks.records import Framework, Remedy
 
 _REWARDS = "torchtune/rlhf/rewards.py"
 _BY_GROUP = Division(

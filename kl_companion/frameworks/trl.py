@@ -15,7 +15,7 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.frameworks.trl_distillation import DISTILLATION, VERSIONS, from_trl, trainer_stand_in
 from kl_companion.rollout import Rollout, masked
 
@@ -105,7 +105,7 @@ def anchor_decay(ref_model_mixup_alpha: float) -> float:
     """The EMA decay of TRL's ``sync_ref_model``: anchor <- alpha x policy + (1 - alpha) x anchor.
 
     The anchor moves every ``ref_model_sync_steps`` optimizer steps, which is the ``period`` of
-    `kl_companion.follow_anchor`. TRL's defaults, alpha = 0.6 and 512 steps, are a decay of 0.4.
+    `kl_companion.tabular.follow_anchor`. TRL's defaults, alpha = 0.6 and 512 steps, are a decay of 0.4.
 
     Raises:
         ValueError: alpha outside [0, 1].

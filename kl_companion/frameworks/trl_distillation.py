@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.installed import Place, find, import_from
-from kl_companion.frameworks.settings import Setting
+from kl_companion.frameworks.records import Setting
 from kl_companion.rollout import Rollout, aggregate
 
 VERSIONS = ("1.16.0",)

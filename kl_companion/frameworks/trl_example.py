@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.frameworks.kl_term import KLTerm
-from kl_companion.llm.models import quiet, save_model, tiny_model
-from kl_companion.llm.tokenizers import character_tokenizer
+from kl_companion.kl_term import KLTerm
 
 CHARACTERS = "0123456789="
 PROMPTS = ("12", "345=", "6", "7890", "1=", "2", "33", "404")
@@ -49,7 +47,39 @@ def reward(completions: list[str], **rest: Any) -> list[float]:
 
 def save_start(folder: Path) -> Path:
     """A random Qwen2 of 2,880 parameters with its tokenizer, from where TRL reads policy and reference."""
-    save_model(tiny_model(character_tokenizer(CHARACTERS), hidden=16, layers=1, heads=2), folder)
+    import tokenizers
+    import transformers
+
+    words = {word: i for i, word in enumerate(["<pad>", "<bos>", "<eos>", *CHARACTERS])}
+    characters = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
+    characters.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    characters.decoder = tokenizers.decoders.Fuse()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=characters,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    config = transformers.Qwen2Config(
+        vocab_size=len(words),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+        initializer_range=16**-0.5,  # logits of unit variance: far from a uniform policy
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -99,14 +129,18 @@ def _quiet() -> Iterator[None]:
     """TRL's trainer prints its log and warns about settings that this model has on purpose."""
     import transformers
 
-    shown = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()
+    logging = transformers.utils.logging
+    shown, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
-        with quiet(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
-        transformers.utils.logging.set_verbosity(shown)
+        logging.set_verbosity(shown)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def train(kl: str | KLTerm | None = None, *, stock: bool = False, steps: int = 3, **changes: Any) -> Run:

@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.estimators.fused import fused_logp_and_entropy
 from kl_companion.estimators.registry import Estimator
-from kl_companion.frameworks.kl_term import KLTerm, as_term, penalties, token_costs, token_terms
+from kl_companion.kernels.fused import fused_logp_and_entropy
+from kl_companion.kl_term import KLTerm, as_term, penalties, token_costs, token_terms
 from kl_companion.rollout import Rollout, masked
 
 KNOWN = "1.16.0"
@@ -156,7 +156,7 @@ class GRPOTrainer(_Stock):
             return super()._compute_loss(model, inputs)
         beta = self.beta
         self.beta = 0.0  # TRL's loss without its KL
-        self._listening = self.kl.placement == "loss"
+        self._listening = self.kl.differentiates
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
@@ -267,7 +267,7 @@ class GRPOTrainer(_Stock):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
-        if self.kl is None or self.kl.placement == "loss":
+        if self.kl is None or not self.kl.charges:
             return output
         mask = _mask_of(output)
         with torch.no_grad():
@@ -329,13 +329,13 @@ def _check_settings(term: KLTerm, args: Any) -> None:
             f"kl={term.entry.name!r} got beta = {beta}: expected GRPOConfig(beta=...) above 0, because "
             "TRL loads no reference model without it"
         )
-    if term.placement == "loss":
+    if not term.charges:
         return
     for name, undivided in (("scale_rewards", "none"), ("multi_objective_aggregation", "sum_then_normalize")):
         if getattr(args, name) != undivided:
             raise ValueError(
-                f"placement='reward' got {name}={getattr(args, name)!r}, which divides the rewards by a "
-                "standard deviation, so that beta would not be in units of the reward: expected "
+                f"placement={term.placement!r} got {name}={getattr(args, name)!r}, which divides the "
+                "rewards by a standard deviation, so that beta would not be in units of the reward: expected "
                 f"{undivided!r}, with which the trainer maximizes E[reward] - beta KL"
             )
     if term.level == "sequence":
@@ -343,8 +343,8 @@ def _check_settings(term: KLTerm, args: Any) -> None:
     for name, refused in (("loss_type", "vespo"), ("importance_sampling_level", "sequence")):
         if getattr(args, name) == refused:
             raise ValueError(
-                f"placement='reward' at level='token' got {name}={refused!r}, which weights whole sequences: "
-                "expected level='sequence'"
+                f"placement={term.placement!r} at level='token' got {name}={refused!r}, which weights "
+                "whole sequences: expected level='sequence'"
             )
 
 

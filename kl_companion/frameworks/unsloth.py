@@ -7,10 +7,9 @@ from functools import partial
 import torch
 
 from kl_companion.frameworks.dividing import Division, standardized
-from kl_companion.frameworks.formulas import estimate, in_loss
+from kl_companion.frameworks.formulas import estimate, in_loss, ratio
 from kl_companion.frameworks.installed import Place
-from kl_companion.frameworks.placing import ratio
-from kl_companion.frameworks.settings import Framework, Remedy
+from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _PLACE = Place("unsloth_zoo/rl_replacements.py", "grpo_compute_loss")

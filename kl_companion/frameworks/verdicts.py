@@ -12,8 +12,9 @@ import torch
 from kl_companion.auditing import OBJECTIVES, Audit, Case, audit
 from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
 from kl_companion.frameworks.exact import exactly
-from kl_companion.frameworks.heads import name_heads
-from kl_companion.frameworks.settings import Framework, Setting, setting
+from kl_companion.frameworks.objectives import register_cut_objectives
+from kl_companion.frameworks.records import Framework, Setting
+from kl_companion.frameworks.registry import setting
 from kl_companion.rollout import Rollout
 
 _FARTHEST = 30.0  # the largest |log(ref/pi)| that is looked at
@@ -149,7 +150,7 @@ def audit_setting(
     """
     found = chosen if isinstance(chosen, Setting) else setting(chosen)
     if not found.sampled:
-        name_heads()
+        register_cut_objectives()
     # a function of logits has many more objectives to be a sum of: sums of three would take minutes
     terms = 3 if found.sampled else 2
     exact = in_float64(found)

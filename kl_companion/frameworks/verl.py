@@ -17,7 +17,7 @@ import torch
 
 from kl_companion.frameworks.dividing import Division
 from kl_companion.frameworks.installed import Place, find, load
-from kl_companion.frameworks.settings import Framework, Remedy, Setting
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout, credit
 
 VERSIONS = ("0.9.1",)

@@ -30,7 +30,13 @@ from typing import Any
 import torch
 
 from kl_companion.checks import unknown_name
-from kl_companion.estimators.registry import ESTIMATOR_FAMILIES, ESTIMATORS, Estimator, get_estimator
+from kl_companion.estimators.registry import (
+    ESTIMATOR_FAMILIES,
+    ESTIMATORS,
+    Estimator,
+    get_estimator,
+    sampled_estimator,
+)
 
 KNOWN = "0.9.1"
 OWN = "kl_companion:"
@@ -54,12 +60,9 @@ def estimator_of(option: str) -> Estimator:
             raise  # the family is known: what is wrong is in the parentheses
         families = (f"{family}(...)" for family in ESTIMATOR_FAMILIES)
         raise unknown_name("kl_loss_type", option, [*VERL_NAMES, *ESTIMATORS, *families]) from None
-    if entry.inputs != "sampled":
-        raise ValueError(
-            f"kl_loss_type is {option!r}, which reads next-token distributions: verl hands over the "
-            "log-probs of sampled tokens only, expected a sampled estimator such as 'k2' or 'k3_plus_plus'"
-        )
-    return entry
+    return sampled_estimator(
+        entry, f"kl_loss_type={option!r}", "verl hands over the log-probs of sampled tokens only"
+    )
 
 
 def dispatcher(stock: Forward) -> Forward:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kl_companion.files import find_root
+
 CACHE_VARIABLE = "KL_COMPANION_CACHE"
 CONTENT = "content.json"
 _STALE = 24 * 3600.0  # seconds after which an unfinished folder belongs to nobody
@@ -31,11 +33,8 @@ def cache_folder() -> Path:
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given).expanduser().resolve()
-    root, here = os.environ.get("KL_COMPANION_ROOT"), Path.cwd().resolve()
-    for folder in [Path(root).resolve()] if root else [here, *here.parents]:
-        if (folder / "_toc.yml").is_file() and (folder / "tables").is_dir():
-            return folder / "_build" / "models"
-    return Path.home() / ".cache" / "kl_companion"
+    root = find_root()
+    return Path.home() / ".cache" / "kl_companion" if root is None else root / "_build" / "models"
 
 
 def cached(recipe: dict[str, Any], make: Callable[[Path], None]) -> Path:
@@ -106,7 +105,7 @@ def _publish(made: Path, target: Path) -> None:
     # the list of digests goes last: until it is there the entry counts as damaged
     for name in [*_digests(made), CONTENT]:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(made / name, target / name)
+        (made / name).replace(target / name)
 
 
 def _sweep(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.llm.extra import llm_extra
+from kl_companion.llm.optional import llm_extra
 
 TENSORS, STATE = "tensors.safetensors", "state.json"
 

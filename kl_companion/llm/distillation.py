@@ -14,28 +14,9 @@ from typing import Any
 from kl_companion.checks import look_up
 from kl_companion.llm.models import LanguageModel, same_vocabulary
 from kl_companion.llm.settings import Settings
+from kl_companion.llm.setups import METHODS
 from kl_companion.llm.tasks import Task
 from kl_companion.llm.training import History, train
-
-_COSTS: dict[str, Any] = {"placement": "reward", "level": "token"}
-_ONE_COST: dict[str, Any] = {"placement": "reward", "level": "sequence"}
-METHODS: dict[str, dict[str, Any]] = {
-    # the estimate of every token is differentiated
-    "token_k1": {"estimator": "k1"},
-    "token_k2": {"estimator": "k2"},
-    "token_k3": {"estimator": "k3"},
-    "token_exact": {"estimator": "exact_kl"},
-    "top_k": {"estimator": "top_k_reverse_kl", "k": 3},
-    "top_k_published": {"estimator": "top_k_reverse_kl", "k": 3, "form": "published"},
-    # the sampled log-ratio is a cost: of the whole sequence, or of a token and those before it
-    "sequence": {"estimator": "k1", **_ONE_COST, "advantages": "none"},
-    "sequence_leave_one_out": {"estimator": "k1", **_ONE_COST},
-    "cumulative": {"estimator": "k1", **_COSTS},
-    "cumulative_leave_one_out": {"estimator": "k1", **_COSTS, "center_costs": True},
-    "discounted": {"estimator": "k1", **_COSTS, "credit": 0.9, "center_costs": True},
-    # Rao-Blackwellized: the exact KL of a token is differentiated and charged to the tokens before it
-    "sequence_exact": {"estimator": "exact_kl", "placement": "both", "center_costs": True},
-}
 
 
 def distillation_settings(method: str, **changes: Any) -> Settings:

@@ -1,6 +1,6 @@
 """Training with several processes: the same loop, its gradients averaged or its weights shared out.
 
-Every process runs `kl_companion.llm.train` on prompts and samples of its own. There are two ways:
+Every process runs `kl_companion.llm.training.train` on prompts and samples of its own. There are two ways:
 
 * **Data parallel.** Every process holds the whole model. `average_gradients`, given to ``train`` as
   ``gradients=``, replaces each gradient by its mean over the processes before it is clipped, so the
@@ -31,10 +31,10 @@ from typing import Any
 import torch
 from torch import distributed
 
-from kl_companion.llm.extra import llm_extra
 from kl_companion.llm.models import LanguageModel
-from kl_companion.llm.run import Record
+from kl_companion.llm.optional import llm_extra
 from kl_companion.llm.settings import Settings
+from kl_companion.llm.training import Record
 
 SEED_STRIDE = 1_000_000  # neighboring seeds are neighboring runs: the processes of one keep clear of them
 
@@ -81,7 +81,7 @@ def own_seed(settings: Settings) -> Settings:
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
     """Replace every gradient by its mean over the processes, in place; one that is missing counts as zero.
 
-    To be given to `kl_companion.llm.train` as ``gradients``. Without a group it does nothing.
+    To be given to `kl_companion.llm.training.train` as ``gradients``. Without a group it does nothing.
     """
     if world_size() == 1:
         return

@@ -24,7 +24,6 @@ from kl_companion.llm.measuring import (
     teacher_forced,
 )
 from kl_companion.llm.models import LanguageModel
-from kl_companion.llm.noise import gradient_noise
 from kl_companion.llm.tasks import Example, Task
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "KLEstimate",
     "evaluate",
     "exact_reward",
-    "gradient_noise",
     "pass_at",
     "rewards_of",
     "right_logp",

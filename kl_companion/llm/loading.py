@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.llm.extra import llm_extra
+from kl_companion.llm.optional import llm_extra
 
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 # tokenizers that are nothing but their tokenizer.json

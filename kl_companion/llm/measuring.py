@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.checks import check_choice
-from kl_companion.estimators.fused import (
+from kl_companion.kernels.fused import (
     fused_forward_kl,
     fused_kl,
     fused_logp,

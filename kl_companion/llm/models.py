@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.checks import check_choice
-from kl_companion.llm.extra import llm_extra
 from kl_companion.llm.loading import check_folder, device_named, first_line, load_tokenizer, without_dropout
+from kl_companion.llm.optional import llm_extra
 
 DTYPES = {
     "float32": torch.float32,

@@ -6,30 +6,14 @@ it can be audited.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from kl_companion.estimators.fused import (
-    fused_f_divergence,
-    fused_logp,
-    fused_top_k_f_divergence,
-)
-from kl_companion.estimators.top_k import TopK
-from kl_companion.estimators.vocabulary import exact_forward_kl, exact_kl
+from kl_companion.kl_term import penalties, token_costs
 from kl_companion.llm.settings import Settings
-from kl_companion.losses import kl_loss
-from kl_companion.rollout import (
-    Rollout,
-    aggregate,
-    center,
-    credit,
-    importance_ratio,
-    masked,
-    per_token,
-)
-
-FUSED = {exact_kl: "reverse_kl", exact_forward_kl: "forward_kl"}
+from kl_companion.losses import term_loss
+from kl_companion.rollout import Rollout, aggregate, center, importance_ratio, masked
 
 
 class Advantages(NamedTuple):
@@ -44,77 +28,20 @@ class Advantages(NamedTuple):
     equal_groups: float
 
 
-def from_distributions(rollout: Rollout, settings: Settings) -> torch.Tensor:
-    """The estimate of every token from whole next-token distributions, [batch, seq], by the fused kernels.
-
-    Raises:
-        ValueError: the rollout holds no logits.
-    """
-    for name in ("logits", "ref_logits"):
-        if getattr(rollout, name) is None:
-            raise ValueError(f"{settings.entry.name} needs {name}; this Rollout holds sampled log-probs only")
-    if settings.choices is not None:
-        return _top_k(rollout, settings.choices, settings)
-    inside = rollout.completion_mask.bool()
-    fused = FUSED.get(settings.entry.fn)
-    if fused is None:  # a distribution-reading estimator that somebody else registered
-        return per_token(settings.entry, rollout)
-    values = fused_f_divergence(fused, rollout.logits[inside], rollout.ref_logits[inside])  # type: ignore[index]
-    return values.new_zeros(inside.shape).masked_scatter(inside, values)
-
-
-def _top_k(rollout: Rollout, choices: TopK, settings: Settings) -> torch.Tensor:
-    inside = rollout.completion_mask.bool()
-    logits, ref_logits = rollout.logits[inside], rollout.ref_logits[inside]  # type: ignore[index]
-    if choices.k is None or not choices.tail or choices.head_from == "sampler":
-        return per_token(settings.entry, rollout)
-    if choices.k > logits.shape[-1]:
-        raise ValueError(f"k is {choices.k}, expected at most {logits.shape[-1]}, the size of the vocabulary")
-    scores = logits if choices.head_from == "policy" else ref_logits
-    head = scores.detach().topk(choices.k, dim=-1).indices
-    tokens, weight = rollout.tokens[inside], None
-    if settings.importance is not None:
-        rho = importance_ratio(rollout, scope=settings.importance, clip=settings.importance_clip)
-        weight = rho.detach()[inside]
-    values = fused_top_k_f_divergence(
-        choices.divergence,
-        logits,
-        tokens,
-        head,
-        fused_logp(ref_logits, head) if choices.k else ref_logits[:, :0],
-        rollout.ref_logp[inside],
-        form=choices.form,
-        tail_weight=weight,
-    )
-    return values.new_zeros(inside.shape).masked_scatter(inside, values)
-
-
 def kl_term(rollout: Rollout, settings: Settings) -> torch.Tensor:
-    """beta times the KL in the loss, a scalar; the ratio and the aggregation are those of the settings."""
-    options: dict[str, Any] = {
-        "beta": settings.beta,
-        "importance": settings.importance,
-        "clip": settings.importance_clip,
-    }
-    if settings.level == "sequence":
-        return kl_loss(rollout, settings.estimator, level="sequence", **options)
-    options |= {"how": settings.how, "length": settings.length}
-    if settings.entry.inputs == "sampled":
-        return kl_loss(rollout, settings.estimator, **options)
-    values = from_distributions(rollout, settings)
-    if settings.choices is not None:  # the ratio is on its tail already
-        options |= {"importance": None, "clip": None}
-    return kl_loss(rollout, lambda logp, ref_logp: values, **options)
+    """beta times the KL in the loss, a scalar; the term and the aggregation are those of the settings.
+
+    At level "sequence" it is the mean over sequences, however tokens are aggregated.
+    """
+    term = settings.term
+    if term.level == "sequence":
+        return term_loss(rollout, term, beta=settings.beta)
+    return term_loss(rollout, term, beta=settings.beta, how=settings.how, length=settings.length, fused=True)
 
 
 def costs_of(rollout: Rollout, settings: Settings) -> torch.Tensor:
     """beta times the estimate of every token, detached, [batch, seq]: the penalty in the reward."""
-    with torch.no_grad():
-        if settings.entry.inputs == "sampled":
-            x = per_token(settings.entry, rollout)
-        else:
-            x = from_distributions(rollout, settings)
-    return settings.beta * masked(x, rollout.completion_mask)
+    return settings.beta * token_costs(settings.term, rollout)
 
 
 def advantages_of(
@@ -131,17 +58,17 @@ def advantages_of(
         costs: [batch, seq] from `costs_of`, or None where the KL is in the loss.
         completion_mask: [batch, seq].
         prompt_index: [batch].
-        settings: ``advantages``, ``baseline``, ``level``, ``credit`` and ``center_costs`` are read.
+        settings: ``advantages``, ``baseline``, ``term`` and ``center_costs`` are read.
     """
     group = prompt_index if settings.baseline == "group" else torch.zeros_like(prompt_index)
-    if costs is not None and settings.level == "sequence":
-        rewards = rewards - costs.sum(-1)
+    penalty = None if costs is None else penalties(settings.term, costs, completion_mask)
+    if penalty is not None and penalty.ndim == 1:
+        rewards = rewards - penalty
     values = center(rewards, group, settings.advantages).unsqueeze(-1).expand(completion_mask.shape)
-    if costs is not None and settings.level == "token":
-        ahead = credit(costs, completion_mask, discount=settings.credit)
-        if settings.placement == "both":  # its own cost is differentiated already
-            ahead = ahead - masked(costs, completion_mask)
-        values = values - (_against_others(ahead, completion_mask, group) if settings.center_costs else ahead)
+    if penalty is not None and penalty.ndim == 2:
+        values = values - (
+            _against_others(penalty, completion_mask, group) if settings.center_costs else penalty
+        )
     return Advantages(masked(values, completion_mask).detach(), _equal(rewards, group))
 
 

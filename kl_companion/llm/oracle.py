@@ -21,7 +21,7 @@ import torch
 
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.checks import unknown_name
-from kl_companion.llm.extra import llm_extra
+from kl_companion.llm.optional import llm_extra
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import MAX_EVALUATIONS, Loss, Problem, prefix_tree
 
@@ -294,7 +294,7 @@ def objective_gradient(oracle: Oracle, objective: Mapping[str, float]) -> torch.
 
     Args:
         oracle: The enumerated model.
-        objective: ``{name: coefficient}``, as in `kl_companion.Audit.matches`.
+        objective: ``{name: coefficient}``, as in `kl_companion.auditing.Audit.matches`.
 
     Raises:
         ValueError: an unknown objective.

@@ -20,7 +20,7 @@ from kl_companion.estimators.sampled import FORMS
 from kl_companion.llm.oracle import Oracle, objective_gradient
 from kl_companion.losses import LEVELS
 from kl_companion.tabular import Loss, Problem, prefix_tree
-from kl_companion.tabular.scores import PLACEMENTS
+from kl_companion.tabular.scores import SINGLE_PLACEMENTS
 
 _READ = 3e-9  # the audit prints nine digits
 
@@ -46,7 +46,7 @@ def places(*, k: int = 2) -> list[Place]:
             family = entry.name.partition("(")[0]
             names = [f"{family}({k}{'' if form == 'bregman' else f', {form}'})" for form in FORMS]
         for name in names:
-            for placement in PLACEMENTS:
+            for placement in SINGLE_PLACEMENTS:
                 for level in LEVELS:
                     if entry.inputs == "sampled" or (placement, level) != ("loss", "sequence"):
                         found.append(Place(name, placement, level))

@@ -19,11 +19,9 @@ from kl_companion.llm.measuring import evaluating, sequence_kl
 from kl_companion.llm.models import LanguageModel, load_model, same_vocabulary
 from kl_companion.llm.pretraining import pretrained
 from kl_companion.llm.scoring import completion_logits
+from kl_companion.llm.setups import SETUPS
 from kl_companion.llm.tasks import Example, Task, make_task
 from kl_companion.llm.tasks.languages import STYLES, TwoStyles
-
-# heads of eight dimensions: with fewer a single layer cannot learn to look a fixed number of places back
-SMALL = {"hidden": 16, "layers": 1, "heads": 2}
 
 
 class Pair(NamedTuple):
@@ -32,70 +30,6 @@ class Pair(NamedTuple):
     student: LanguageModel
     teacher: LanguageModel
     task: Task
-
-
-class SetUp(NamedTuple):
-    """How a pair is made.
-
-    Attributes:
-        words: What keeps the student from its teacher.
-        task: Name of the task that the teacher knows.
-        options: Of that task, without its seed.
-        same_language: Whether the student was pretrained on the teacher's language, or on another one.
-        teacher, student: Arguments of `pretrained`, without the seed.
-        sharpness: The student's logits are multiplied by this.
-    """
-
-    words: str
-    task: str
-    options: dict[str, Any]
-    same_language: bool
-    teacher: dict[str, Any]
-    student: dict[str, Any]
-    sharpness: float = 1.0
-
-
-def _markov(**options: Any) -> dict[str, Any]:
-    return {"letters": 12, "order": 2, "concentration": 0.3, "length": 12, **options}
-
-
-_FLUENT: dict[str, Any] = {"steps": 250, "lr": 3e-3}
-_PASSABLE: dict[str, Any] = {"steps": 150, "lr": 3e-3}
-SETUPS: dict[str, SetUp] = {
-    "capable student": SetUp(
-        "it can say everything and speaks another language",
-        "markov",
-        _markov(),
-        False,
-        _FLUENT,
-        _PASSABLE,
-    ),
-    "capacity gap": SetUp(
-        "it is too small to learn one of the teacher's two styles",
-        "two_styles",
-        {"length": 8, "noise": 0.1},
-        True,
-        {"steps": 400, "lr": 3e-3},
-        {"steps": 300, "lr": 1e-2, "size": SMALL},
-    ),
-    "confident mismatch": SetUp(
-        "it speaks another language and is sure of it",
-        "markov",
-        _markov(concentration=0.05),
-        False,
-        _FLUENT,
-        _PASSABLE,
-        sharpness=2.0,
-    ),
-    "end of sequence": SetUp(
-        "it speaks another language, and may stop at any time",
-        "markov",
-        _markov(length=16, hazard=0.1),
-        False,
-        _FLUENT,
-        _PASSABLE,
-    ),
-}
 
 
 def distillation_pair(

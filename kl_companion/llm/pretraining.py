@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from kl_companion.llm.cache import cached
-from kl_companion.llm.extra import llm_extra
 from kl_companion.llm.generation import prompt_ids
 from kl_companion.llm.models import LanguageModel, load_model, save_model, tiny_model
+from kl_companion.llm.optional import llm_extra
 from kl_companion.llm.tasks import Example, Task, make_task
 from kl_companion.llm.tokenizers import character_tokenizer, encode
 

@@ -12,7 +12,7 @@ from numbers import Real
 from types import TracebackType
 from typing import Any, Literal
 
-from kl_companion.llm.extra import llm_extra
+from kl_companion.llm.optional import llm_extra
 
 Where = Literal["notebook", "terminal", "log"]
 SECONDS = 1.0  # between two drawings

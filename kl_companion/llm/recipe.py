@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -52,6 +51,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pandas as pd
 import torch
 
+from kl_companion.files import write_atomically
 from kl_companion.llm.checkpoints import steps_in
 from kl_companion.llm.distributed import (
     Sharded,
@@ -65,11 +65,10 @@ from kl_companion.llm.distributed import (
 from kl_companion.llm.evaluation import evaluate
 from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save_model
 from kl_companion.llm.pretraining import pretrained
-from kl_companion.llm.run import Record
 from kl_companion.llm.settings import Settings
-from kl_companion.llm.starts import EMBEDDED
+from kl_companion.llm.start_models import EMBEDDED
 from kl_companion.llm.tasks import Task, make_task
-from kl_companion.llm.training import train
+from kl_companion.llm.training import Record, train
 
 HELD_OUT = 1_000_003  # seed of the prompts that are evaluated
 
@@ -172,12 +171,7 @@ def write(output: Path, records: list[Record], lm: LanguageModel, recipe: dict[s
         "recipe.json": json.dumps(recipe, indent=2, sort_keys=True) + "\n",
     }
     for name, text in texts.items():
-        part = output / f".{name}.{os.getpid()}.part"
-        try:
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, output / name)
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomically(output / name, text)
     for left in [*output.glob(".model-*"), *output.glob(".*.part")]:  # by a run that was killed
         shutil.rmtree(left) if left.is_dir() else left.unlink()
 
@@ -250,22 +244,23 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _kind(hint: Any) -> dict[str, Any]:
-    """What argparse must know to read a value of that type."""
+    """What argparse must know to read a value of that type.
+
+    transformers' HfArgumentParser reads neither the word "none" nor a pair of numbers.
+    """
     optional = NoneType in get_args(hint)
     kind = get_args(hint)[0] if optional else hint
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is tuple:
         return {"nargs": 2, "type": float, "metavar": ("LOW", "HIGH")}
-    if get_origin(kind) is Literal:
-        known = get_args(kind)
-        shown = {"metavar": "{" + ",".join((*known, *(("none",) if optional else ()))) + "}"}
-        return {"choices": (*known, *((None,) if optional else ())), "type": _type(str, optional), **shown}
-    return {"type": _type(kind, optional)}
-
-
-def _type(kind: Any, optional: bool) -> Any:
-    return _or_none(kind) if optional else kind
+    known = get_args(kind) if get_origin(kind) is Literal else ()
+    read = str if known else kind
+    options: dict[str, Any] = {"type": _or_none(read) if optional else read}
+    if known:
+        words = (*known, "none") if optional else known
+        options |= {"choices": (*known, None) if optional else known, "metavar": f"{{{','.join(words)}}}"}
+    return options
 
 
 def _or_none(kind: Any) -> Any:

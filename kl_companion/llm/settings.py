@@ -6,25 +6,22 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal
 
 from kl_companion.checks import check_choice
-from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.estimators.registry import Estimator
 from kl_companion.estimators.sampled import FORMS, Form
-from kl_companion.estimators.top_k import TopK
-from kl_companion.losses import LEVELS, Level
-from kl_companion.rollout import CENTERINGS, SCOPES, Aggregate, Centering, Scope
+from kl_companion.kl_term import KLTerm, Level, Placement
+from kl_companion.rollout import CENTERINGS, Aggregate, Centering, Scope
 from kl_companion.rollout.aggregation import check_aggregate
 
-Placement = Literal["loss", "reward", "both"]
 AnchorKind = Literal["fixed", "ema"]
 Baseline = Literal["group", "batch"]
 PenaltyFrom = Literal["sampler", "policy"]
 Optimizer = Literal["adam", "sgd"]
 Precision = Literal["float32", "bfloat16"]
 CHOICES = {
-    "placement": ("loss", "reward", "both"),
-    "level": LEVELS,
     "anchor": ("fixed", "ema"),
     "form": FORMS,
     "penalty_from": ("sampler", "policy"),
@@ -42,13 +39,9 @@ class Settings:
 
     Attributes:
         estimator: A registered name; ``"top_k_reverse_kl"`` and ``"top_k_forward_kl"`` take ``k``, ``form``.
-        placement: ``"loss"`` differentiates the estimate, ``"reward"`` subtracts it, detached, from rewards,
-            ``"both"`` differentiates that of a token and charges it, detached, to the tokens before: where
-            the token-level gradient is right (exact, K3++, K4, top-k) the sum is the sequence-level one.
-        level: In the loss: the estimate of each token, or the estimator of the log-probs of whole sequences.
-            In the reward: the cost of each token, credited to it and the tokens before it, or one cost per
-            sequence, compared with the others like a reward.
-        credit: Discount of later costs at level "token", where there are costs (`kl_companion.credit`).
+        placement, level, credit: As in `kl_companion.KLTerm`. Where the token-level gradient is right (exact,
+            K3++, K4, top-k), that of ``"both"`` is the sequence-level one. One cost per sequence is compared
+            with the others like a reward.
         center_costs: Compare a token's credited costs with those of the group's other completions at the same
             position (at level "token", where there are costs).
         beta: KL coefficient, at least 0.
@@ -56,9 +49,8 @@ class Settings:
         decay: Of the average: anchor <- decay anchor + (1 - decay) policy, every ``period`` steps.
         period: Steps between two updates of the anchor.
         k: Size of a top-k estimator's head.
-        form: Of a top-k estimator, see `kl_companion.top_k_f_divergence`.
-        importance: Ratio pi/mu on the KL term in the loss; of a top-k estimator it weights the tail only.
-        importance_clip: (lowest, highest) of that ratio, or None.
+        form: Of a top-k estimator, see `kl_companion.estimators.top_k_f_divergence`.
+        importance, importance_clip: ``importance`` and ``clip`` of the `kl_companion.KLTerm`.
         penalty_from: Whose log-probs a cost in the reward reads when the sampler is stale.
         advantages: How rewards are compared, see `kl_companion.center`.
         baseline: With the completions of the same prompt, or of the whole batch.
@@ -113,15 +105,12 @@ class Settings:
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
             check_choice(name, getattr(self, name), known)
-        if self.importance is not None:
-            check_choice("importance", self.importance, SCOPES)
         check_aggregate(self.how, self.length)
         for name in ("period", "lag", "inner_steps", "accumulate", "prompts", "group"):
             self._check_whole(name, 1)
         self._check_whole("steps", 0)
         self._check_range("beta", low=0.0)
         self._check_range("decay", low=0.0, high=1.0)
-        self._check_range("credit", low=0.0, high=1.0)
         for name in ("lr", "temperature", *(() if self.max_grad_norm is None else ("max_grad_norm",))):
             self._check_range(name, low=0.0, open_low=True)
         if self.clip is not None:
@@ -158,30 +147,14 @@ class Settings:
                 f"estimator={self.estimator!r} got k={self.k}, form={self.form!r}, expected None and "
                 f"'bregman': they are for {' and '.join(TOP_K)}"
             )
-        needs = self.entry.inputs
-        if self.level == "sequence" and self.placement != "reward" and needs != "sampled":
-            raise ValueError(
-                f"level='sequence' in the loss got {self.estimator!r}, which reads next-token distributions; "
-                "expected a sampled estimator"
-            )
 
     def _check_together(self) -> None:
-        if self.importance_clip is not None:
-            if self.importance is None:
-                raise ValueError("importance_clip got importance=None, expected the scope of the ratio")
-            object.__setattr__(self, "importance_clip", self._pair("importance_clip", self.importance_clip))
-        if self.importance is not None and self.placement == "reward":
+        term = self.term  # what its choices cannot be is said there
+        object.__setattr__(self, "importance_clip", term.clip)
+        if self.center_costs and not (term.charges and self.level == "token"):
             raise ValueError(
-                f"importance={self.importance!r} got placement='reward', expected None: importance is for a "
-                "KL in the loss, a cost in the reward is not differentiated"
-            )
-        if self.placement == "both" and self.level != "token":
-            raise ValueError("placement='both' got level='sequence', expected 'token': it credits tokens")
-        costs = self.placement != "loss" and self.level == "token"
-        if not costs and (self.credit != 1.0 or self.center_costs):
-            raise ValueError(
-                f"credit={self.credit}, center_costs={self.center_costs} got placement={self.placement!r}, "
-                f"level={self.level!r}, expected placement 'reward' or 'both' and level 'token'"
+                f"center_costs=True got placement={self.placement!r}, level={self.level!r}, expected "
+                "placement 'reward' or 'both' and level 'token'"
             )
         if self.group < 2 and (
             self.center_costs
@@ -197,33 +170,33 @@ class Settings:
                 f"{self.prompts * self.group}"
             )
 
-    @property
-    def entry(self) -> Estimator:
-        """The registered estimator; ValueError for an unknown name."""
-        if self.k is None:
-            return get_estimator(self.estimator)
-        return get_estimator(f"{self.estimator}({self.k}, {self.form})")
+    @cached_property
+    def term(self) -> KLTerm:
+        """The KL term, without its coefficient; ValueError for choices that do not go together."""
+        name = self.estimator if self.k is None else f"{self.estimator}({self.k}, {self.form})"
+        return KLTerm(
+            name, self.placement, self.level, self.importance, clip=self.importance_clip, credit=self.credit
+        )
 
     @property
-    def choices(self) -> TopK | None:
-        """How a top-k estimator is computed; None for the others."""
-        fn = self.entry.fn
-        return fn if isinstance(fn, TopK) else None
+    def entry(self) -> Estimator:
+        """The registered estimator."""
+        return self.term.entry
 
     @property
     def charges(self) -> bool:
         """Whether the KL is a cost that enters the advantages."""
-        return self.beta > 0 and self.placement != "loss"
+        return self.beta > 0 and self.term.charges
 
     @property
     def differentiates(self) -> bool:
         """Whether the KL is a term of the loss."""
-        return self.beta > 0 and self.placement != "reward"
+        return self.beta > 0 and self.term.differentiates
 
     @property
     def needs_logits(self) -> bool:
         """Whether the KL term reads the reference's next-token distributions."""
-        return self.beta > 0 and self.entry.inputs != "sampled"
+        return self.beta > 0 and self.term.needs_logits
 
 
 def expand(choices: Mapping[str, Any]) -> list[Settings]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kl_companion.llm.extra import llm_extra
+from kl_companion.llm.optional import llm_extra
 
 SPECIALS = ("<pad>", "<bos>", "<eos>")
 

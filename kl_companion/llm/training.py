@@ -8,20 +8,40 @@ Source: emapg2026, algorithm 3; tang2025pitfalls, section 5.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pandas as pd
+import torch
 
-from kl_companion.llm.models import LanguageModel, same_vocabulary
-from kl_companion.llm.run import Gradients, Record, Run, TrainingStopped
+from kl_companion.kernels.fused import fused_logp
+from kl_companion.llm.checkpoints import (
+    check_same_run,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_optimizer,
+    save_checkpoint,
+    tidy,
+)
+from kl_companion.llm.generation import Samples, generate
+from kl_companion.llm.models import LanguageModel, frozen_copy, same_vocabulary
+from kl_companion.llm.objective import Advantages, advantages_of, costs_of, loss_of
+from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Task
+from kl_companion.policy_losses import ppo_mask
+from kl_companion.rollout import Rollout
 
-__all__ = ["History", "Settings", "TrainingStopped", "train"]
-
+Record = dict[str, float]
+Gradients = Callable[[list[torch.nn.Parameter]], None]
 Evaluate = Callable[[LanguageModel, int], Record]
+
+
+class TrainingStopped(RuntimeError):
+    """A run met a loss or a gradient that is not finite; the message says where and what is kept."""
 
 
 @dataclass
@@ -102,3 +122,238 @@ def train(
         if progress is not None:
             progress(record)
     return History(run.records)
+
+
+class Run:
+    """The state of a run: models, optimizer, random generator, records."""
+
+    def __init__(
+        self,
+        policy: LanguageModel,
+        task: Task,
+        settings: Settings,
+        reference: LanguageModel | None,
+        folder: str | os.PathLike[str] | None,
+        gradients: Gradients | None,
+    ) -> None:
+        self.policy, self.task, self.settings, self.folder = policy, task, settings, folder
+        self.gradients = gradients
+        start = policy if reference is None else reference
+        # a given reference that stays as it is needs no copy
+        fixed = settings.anchor == "fixed" and reference is not None
+        self.anchor = start if fixed else frozen_copy(start)
+        self.vocab = min(policy.vocab, self.anchor.vocab)
+        self.sampler = policy if settings.lag == 1 else frozen_copy(policy)
+        self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        if settings.optimizer == "sgd":
+            self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.parameters, lr=settings.lr)
+        else:
+            self.optimizer = torch.optim.Adam(self.parameters, lr=settings.lr, betas=(0.9, 0.99), fused=True)
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.records: list[Record] = []
+        self.finished = 0
+
+    def step(self) -> Record:
+        """One step; the algorithm is its first five lines."""
+        samples, rewards = self.sample()
+        advantages = self.compare(samples, rewards)
+        for _ in range(self.settings.inner_steps):
+            loss, norm, seen = self.descend(samples, rewards, advantages)
+        self.follow()
+        self.finished += 1
+        inside = samples.completion_mask.bool()
+        return {
+            "step": self.finished,
+            "reward": rewards.mean().item(),
+            "length": inside.sum(-1).float().mean().item(),
+            "loss": loss,
+            "grad_norm": norm,
+            "equal_groups": advantages.equal_groups,
+            **seen,
+        }
+
+    def sample(self) -> tuple[Samples, torch.Tensor]:
+        """Completions of the sampler and their rewards, [batch]."""
+        s = self.settings
+        if s.lag > 1 and self.finished % s.lag == 0:
+            _copy(self.policy, self.sampler)
+        examples = self.task.draw(s.prompts, self.generator)
+        with torch.no_grad(), self.autocast():
+            samples = generate(
+                self.sampler,
+                self.task,
+                examples,
+                n=s.group,
+                temperature=s.temperature,
+                generator=self.generator,
+            )
+        pairs, given = zip(samples.texts, samples.examples, strict=True), self.task.reward
+        rewards = [0.0 if given is None else given(text, example) for text, example in pairs]
+        found = torch.tensor(rewards, dtype=torch.float32, device=samples.tokens.device)
+        self.check("the mean reward", found.mean())
+        return samples, found
+
+    def compare(self, samples: Samples, rewards: torch.Tensor) -> Advantages:
+        """Rewards, minus the KL where it is a cost, compared within groups."""
+        s, costs = self.settings, None
+        if s.charges:
+            with torch.no_grad():
+                parts = [samples.select(rows) for rows in self.parts(samples)]
+                costs = torch.cat([costs_of(self.penalized(part), s) for part in parts])
+        return advantages_of(rewards, costs, samples.completion_mask, samples.prompt_index, s)
+
+    def descend(
+        self, samples: Samples, rewards: torch.Tensor, advantages: Advantages
+    ) -> tuple[float, float, Record]:
+        """One optimizer step on the batch, in parts; loss, norm of the gradient, and what the ratios were."""
+        s, total, gap, stopped = self.settings, 0.0, 0.0, 0.0
+        self.optimizer.zero_grad(set_to_none=True)
+        tokens = samples.completion_mask.sum()
+        for rows in self.parts(samples):
+            part, a = samples.select(rows), advantages.values[rows]
+            rollout = self.rollout(part, rewards[rows])
+            inside = part.completion_mask
+            share = inside.sum() / tokens if s.how == "token_mean" else len(inside) / len(samples.tokens)
+            loss = share * loss_of(rollout, a, s)
+            self.check("the loss", loss.detach())
+            loss.backward()
+            total += loss.item()
+            ratio = (rollout.logp.detach() - part.behavior_logp)[inside.bool()]
+            gap += ratio.abs().sum().item() / tokens.item()
+            stopped += self.clipped(ratio, a[inside.bool()]) / tokens.item()
+        if self.gradients is not None:
+            self.gradients(self.parameters)
+        limit = math.inf if s.max_grad_norm is None else s.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        self.check("the gradient", norm)
+        self.optimizer.step()
+        return total, norm.item(), {"clipped": stopped, "log_ratio": gap}
+
+    def clipped(self, log_ratio: torch.Tensor, advantages: torch.Tensor) -> float:
+        """Number of tokens that PPO's clip stops."""
+        if self.settings.clip is None:
+            return 0.0
+        return (1 - ppo_mask(advantages, log_ratio.exp(), *self.settings.clip)).sum().item()
+
+    def rollout(self, samples: Samples, rewards: torch.Tensor) -> Rollout:
+        """The batch as the policy and, where the loss holds a KL, the anchor see it."""
+        s = self.settings
+        logits = self.logits(self.policy, samples)
+        logp = _sampled(logits, samples)
+        if not s.differentiates:
+            return self.batch(samples, logp, logp.detach(), rewards=rewards)
+        ref_logits = self.logits(self.anchor, samples, detached=True)
+        whole = {"logits": logits, "ref_logits": ref_logits} if s.needs_logits else {}
+        return self.batch(samples, logp, _sampled(ref_logits, samples), rewards=rewards, **whole)
+
+    def penalized(self, samples: Samples) -> Rollout:
+        """The batch whose KL is a cost in the reward, as its source and the anchor see it."""
+        s = self.settings
+        ref_logits = self.logits(self.anchor, samples, detached=True)
+        ref_logp = _sampled(ref_logits, samples)
+        if s.penalty_from == "sampler" and not s.needs_logits:
+            return self.batch(samples, samples.behavior_logp, ref_logp)
+        source = self.sampler if s.penalty_from == "sampler" else self.policy
+        logits = self.logits(source, samples, detached=True)
+        return self.batch(samples, _sampled(logits, samples), ref_logp, logits=logits, ref_logits=ref_logits)
+
+    def logits(self, lm: LanguageModel, samples: Samples, *, detached: bool = False) -> torch.Tensor:
+        """Next-token logits over the completions, [batch, seq, vocab] float32."""
+        with self.autocast(), torch.set_grad_enabled(torch.is_grad_enabled() and not detached):
+            # models of one family share a tokenizer and still pad their vocabulary to different widths
+            logits = completion_logits(lm.model, samples, temperature=self.settings.temperature)
+            return logits[..., : self.vocab]
+
+    @staticmethod
+    def batch(samples: Samples, logp: torch.Tensor, ref_logp: torch.Tensor, **more: torch.Tensor) -> Rollout:
+        """A rollout of these samples."""
+        return Rollout(
+            samples.tokens,
+            samples.completion_mask,
+            logp,
+            ref_logp,
+            behavior_logp=samples.behavior_logp,
+            prompt_index=samples.prompt_index,
+            **more,
+        )
+
+    def parts(self, samples: Samples) -> Iterator[torch.Tensor]:
+        """Row numbers of the batch's parts."""
+        rows = torch.arange(len(samples.tokens), device=samples.tokens.device)
+        yield from rows.chunk(self.settings.accumulate)
+
+    def follow(self) -> None:
+        """Move an averaged anchor towards the policy, every ``period`` steps."""
+        s = self.settings
+        if s.anchor == "ema" and (self.finished + 1) % s.period == 0:
+            own, other = _weights(self.anchor), _weights(self.policy)
+            torch._foreach_lerp_([own[name] for name in own], [other[name] for name in own], 1 - s.decay)
+
+    def autocast(self) -> torch.autocast:
+        """bfloat16 forward passes where the settings ask for them."""
+        kind = self.policy.model.device.type
+        return torch.autocast(kind, dtype=torch.bfloat16, enabled=self.settings.dtype == "bfloat16")
+
+    def check(self, what: str, x: torch.Tensor) -> None:
+        """Stop at a number that is not finite."""
+        if not x.isfinite():
+            kept = "no checkpoint was asked for"
+            if self.folder is not None:
+                kept = f"the last checkpoint is in {self.folder}"
+            raise TrainingStopped(
+                f"{what} of step {self.finished + 1} is {x.item()}, expected a finite number; the parameters "
+                f"are those of step {self.finished}; {kept}"
+            )
+
+    def kept(self) -> dict[str, LanguageModel]:
+        """The models that a resumed run could not make again."""
+        models = {"policy": self.policy}
+        if self.settings.anchor == "ema":
+            models["anchor"] = self.anchor
+        if self.settings.lag > 1:
+            models["sampler"] = self.sampler
+        return models
+
+    def save(self) -> None:
+        """Keep all that a resumed run needs."""
+        tensors = {f"{m}.{name}": x for m, lm in self.kept().items() for name, x in _weights(lm).items()}
+        tensors |= optimizer_tensors(self.optimizer) | {"generator": self.generator.get_state()}
+        state = {"run": self.said(), "records": self.records}
+        save_checkpoint(self.folder, self.finished, tensors, state)  # type: ignore[arg-type]
+
+    def resume(self) -> None:
+        """Go on from the folder's checkpoint, if it has one."""
+        found = load_checkpoint(self.folder, device=self.policy.model.device)  # type: ignore[arg-type]
+        if found is None:
+            return
+        check_same_run(found, self.said(), self.folder)  # type: ignore[arg-type]
+        tidy(self.folder, found.step)  # type: ignore[arg-type]
+        with torch.no_grad():
+            for m, lm in self.kept().items():
+                for name, x in _weights(lm).items():
+                    x.copy_(found.tensors[f"{m}.{name}"])
+        restore_optimizer(self.optimizer, found.tensors)
+        self.generator.set_state(found.tensors["generator"].cpu())
+        self.records = found.state["records"]
+        self.finished = found.step
+
+    def said(self) -> dict[str, Any]:
+        """What makes two runs the same run, as JSON gives it back."""
+        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.settings).items()}
+        return {"task": self.task.name, **settings}
+
+
+def _weights(lm: LanguageModel) -> dict[str, torch.Tensor]:
+    """Parameters by name, detached; tied ones once."""
+    return {name: p.detach() for name, p in lm.model.named_parameters()}
+
+
+def _copy(source: LanguageModel, target: LanguageModel) -> None:
+    given = _weights(source)
+    for name, x in _weights(target).items():
+        x.copy_(given[name])
+
+
+def _sampled(logits: torch.Tensor, samples: Samples) -> torch.Tensor:
+    """Log-probs of the sampled tokens, 0 outside the mask."""
+    return fused_logp(logits, samples.tokens).masked_fill(~samples.completion_mask.bool(), 0.0)

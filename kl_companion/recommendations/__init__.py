@@ -4,63 +4,42 @@ The guide of the first page, the tables of "Which one should you use?", the chea
 the audit are made of these records; what chapters and README advise is compared with them by a test.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from kl_companion.recommendations.logged import LOGGED
-from kl_companion.recommendations.off_policy import ANY_DIVERGENCE, OFF_POLICY
-from kl_companion.recommendations.on_policy import LENGTHS, ON_POLICY
-from kl_companion.recommendations.records import VERBS, WORDS, Recommendation, Term, gradient, values_of
+from kl_companion.lazy import lazy
 
-TRAINED: tuple[Recommendation, ...] = (*ON_POLICY, *OFF_POLICY)
-RECOMMENDATIONS: dict[str, Recommendation] = {r.key: r for r in (*LOGGED, *TRAINED)}
-# what the guide of the first page asks; the keys are those of the records
-QUESTIONS: dict[str, tuple[str, dict[str, str]]] = {
-    "samples": ("I have samples from", {"policy": "the policy itself", "older": "an older policy"}),
-    "place": ("I put the KL in the", {"loss": "loss", "reward": "reward"}),
-    "want": (
-        "I want",
-        {
-            "token": "reverse KL of tokens",
-            "sequence": "reverse KL of answers",
-            "forward": "forward KL of tokens",
-        },
-    ),
+if TYPE_CHECKING:
+    from kl_companion.recommendations.logged import LOGGED as LOGGED
+    from kl_companion.recommendations.off_policy import ANY_DIVERGENCE as ANY_DIVERGENCE
+    from kl_companion.recommendations.on_policy import LENGTHS as LENGTHS
+    from kl_companion.recommendations.records import VERBS as VERBS
+    from kl_companion.recommendations.records import WORDS as WORDS
+    from kl_companion.recommendations.records import Recommendation as Recommendation
+    from kl_companion.recommendations.records import Term as Term
+    from kl_companion.recommendations.records import gradient as gradient
+    from kl_companion.recommendations.records import values_of as values_of
+    from kl_companion.recommendations.table import GUIDE as GUIDE
+    from kl_companion.recommendations.table import QUESTIONS as QUESTIONS
+    from kl_companion.recommendations.table import RECOMMENDATIONS as RECOMMENDATIONS
+    from kl_companion.recommendations.table import TRAINED as TRAINED
+    from kl_companion.recommendations.table import logged_for as logged_for
+    from kl_companion.recommendations.table import recommended_for as recommended_for
+
+_NAMES: dict[str, str] = {
+    "LOGGED": "kl_companion.recommendations.logged",
+    "ANY_DIVERGENCE": "kl_companion.recommendations.off_policy",
+    "LENGTHS": "kl_companion.recommendations.on_policy",
+    "Recommendation": "kl_companion.recommendations.records",
+    "Term": "kl_companion.recommendations.records",
+    "VERBS": "kl_companion.recommendations.records",
+    "WORDS": "kl_companion.recommendations.records",
+    "gradient": "kl_companion.recommendations.records",
+    "values_of": "kl_companion.recommendations.records",
+    "GUIDE": "kl_companion.recommendations.table",
+    "QUESTIONS": "kl_companion.recommendations.table",
+    "RECOMMENDATIONS": "kl_companion.recommendations.table",
+    "TRAINED": "kl_companion.recommendations.table",
+    "logged_for": "kl_companion.recommendations.table",
+    "recommended_for": "kl_companion.recommendations.table",
 }
-GUIDE: tuple[Recommendation, ...] = tuple(r for r in TRAINED if r.want in QUESTIONS["want"][1])
-
-__all__ = [
-    "ANY_DIVERGENCE",
-    "GUIDE",
-    "LENGTHS",
-    "LOGGED",
-    "QUESTIONS",
-    "RECOMMENDATIONS",
-    "TRAINED",
-    "VERBS",
-    "WORDS",
-    "Recommendation",
-    "Term",
-    "gradient",
-    "logged_for",
-    "recommended_for",
-    "values_of",
-]
-
-
-def logged_for(trained: Recommendation) -> Recommendation:
-    """What to log beside a term of the guide: close to the reference, from the same samples."""
-    if trained.samples == "older":
-        return RECOMMENDATIONS[f"log-{trained.want}-older"]
-    return RECOMMENDATIONS["log-forward" if trained.want == "forward" else "log-near"]
-
-
-def recommended_for(divergence: str, level: str) -> Recommendation | None:
-    """The term for the loss, with samples of any policy; None where the table has `ANY_DIVERGENCE` only.
-
-    Args:
-        divergence: A name in ``DIVERGENCES``.
-        level: ``"token"`` or ``"sequence"``.
-    """
-    objective = f"{level}_{divergence}"
-    found = (r for r in TRAINED if r.place == "loss" and r.samples == "older" and r.lines)
-    return next((r for r in found if r.objective == objective), None)
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -1,7 +1,7 @@
 """What a recommendation is: what to log, or what to put into the loss or the reward, in one situation.
 
-Nothing here is believed: ``tests/test_recommendations.py`` runs every line of code, and the audit has to
-find the objective that stands beside it.
+Nothing here is believed: ``tests/recommendations`` runs every line of code, and the audit has to find
+the objective that stands beside it.
 """
 
 from __future__ import annotations

@@ -1,34 +1,47 @@
 """What a loss may look at, and what it does with it: the batch, its weights, its groups, its tokens."""
 
-from kl_companion.rollout.aggregation import AGGREGATES, Aggregate, aggregate, credit
-from kl_companion.rollout.batch import Rollout, check_rollout, masked, per_token
-from kl_companion.rollout.centering import CENTERINGS, Centering, center, leave_one_out
-from kl_companion.rollout.importance import (
-    MISSING,
-    SCOPES,
-    Missing,
-    Scope,
-    importance_ratio,
-    importance_weight,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AGGREGATES",
-    "CENTERINGS",
-    "MISSING",
-    "SCOPES",
-    "Aggregate",
-    "Centering",
-    "Missing",
-    "Rollout",
-    "Scope",
-    "aggregate",
-    "center",
-    "check_rollout",
-    "credit",
-    "importance_ratio",
-    "importance_weight",
-    "leave_one_out",
-    "masked",
-    "per_token",
-]
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.rollout.aggregation import AGGREGATES as AGGREGATES
+    from kl_companion.rollout.aggregation import Aggregate as Aggregate
+    from kl_companion.rollout.aggregation import aggregate as aggregate
+    from kl_companion.rollout.aggregation import credit as credit
+    from kl_companion.rollout.batch import Rollout as Rollout
+    from kl_companion.rollout.batch import check_rollout as check_rollout
+    from kl_companion.rollout.batch import masked as masked
+    from kl_companion.rollout.batch import per_token as per_token
+    from kl_companion.rollout.centering import CENTERINGS as CENTERINGS
+    from kl_companion.rollout.centering import Centering as Centering
+    from kl_companion.rollout.centering import center as center
+    from kl_companion.rollout.centering import leave_one_out as leave_one_out
+    from kl_companion.rollout.importance import MISSING as MISSING
+    from kl_companion.rollout.importance import SCOPES as SCOPES
+    from kl_companion.rollout.importance import Missing as Missing
+    from kl_companion.rollout.importance import Scope as Scope
+    from kl_companion.rollout.importance import importance_ratio as importance_ratio
+    from kl_companion.rollout.importance import importance_weight as importance_weight
+
+_NAMES: dict[str, str] = {
+    "AGGREGATES": "kl_companion.rollout.aggregation",
+    "Aggregate": "kl_companion.rollout.aggregation",
+    "aggregate": "kl_companion.rollout.aggregation",
+    "credit": "kl_companion.rollout.aggregation",
+    "Rollout": "kl_companion.rollout.batch",
+    "check_rollout": "kl_companion.rollout.batch",
+    "masked": "kl_companion.rollout.batch",
+    "per_token": "kl_companion.rollout.batch",
+    "CENTERINGS": "kl_companion.rollout.centering",
+    "Centering": "kl_companion.rollout.centering",
+    "center": "kl_companion.rollout.centering",
+    "leave_one_out": "kl_companion.rollout.centering",
+    "MISSING": "kl_companion.rollout.importance",
+    "Missing": "kl_companion.rollout.importance",
+    "SCOPES": "kl_companion.rollout.importance",
+    "Scope": "kl_companion.rollout.importance",
+    "importance_ratio": "kl_companion.rollout.importance",
+    "importance_weight": "kl_companion.rollout.importance",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

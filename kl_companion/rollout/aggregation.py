@@ -32,14 +32,29 @@ def aggregate(
         ValueError: unknown ``how``, shapes differ, ``length`` missing, superfluous or not positive, or
             values that leave NaN: NaN itself, or infinities of both signs.
     """
+    check_aggregate(how, length)
+    checks.check_mask(completion_mask)
+    return reduced(x, completion_mask.bool(), how, length)
+
+
+def reduced(x: torch.Tensor, inside: torch.Tensor, how: Aggregate, length: float | None) -> torch.Tensor:
+    """`aggregate` of a mask and a ``how`` that were checked before; the mask is one of truth values."""
+    held = masked(x, inside)
     if how == "token_mean":
-        check_aggregate(how, length)
-        checks.check_mask(completion_mask)
-        inside = masked(x, completion_mask)
-        mean = inside.sum() / completion_mask.to(x.dtype).sum()
-        return checks.refuse_nan("the aggregate", mean, x=inside)
-    each = per_sequence(x, completion_mask, how, length=length)
-    return checks.refuse_nan("the aggregate", each.mean(), **{"the sum of a sequence": each})
+        return checks.refuse_nan("the aggregate", held.sum() / inside.to(x.dtype).sum(), x=held)
+    each = _each(held, inside, how, length)
+    mean = each.mean()
+    if math.isnan(mean.detach()):
+        checks.refuse_nan("the aggregate", each, x=held)
+    return checks.refuse_nan("the aggregate", mean, **{"the sum of a sequence": each})
+
+
+def _each(held: torch.Tensor, inside: torch.Tensor, how: Aggregate, length: float | None) -> torch.Tensor:
+    """What each sequence contributes, [batch], of values that are zero outside the mask."""
+    total = held.sum(-1)
+    if how == "sequence_mean":
+        return total / inside.to(held.dtype).sum(-1)
+    return total if length is None else total / length
 
 
 def per_sequence(
@@ -53,10 +68,8 @@ def per_sequence(
     if how == "token_mean":
         raise ValueError("how is 'token_mean', expected one that does not couple the sequences of a batch")
     checks.check_mask(completion_mask)
-    inside = masked(x, completion_mask)
-    total = inside.sum(-1)
-    each = total / (completion_mask.to(x.dtype).sum(-1) if how == "sequence_mean" else length or 1.0)
-    return checks.refuse_nan("the aggregate", each, x=inside)
+    held = masked(x, completion_mask)
+    return checks.refuse_nan("the aggregate", _each(held, completion_mask.bool(), how, length), x=held)
 
 
 def check_aggregate(how: Aggregate, length: float | None) -> None:

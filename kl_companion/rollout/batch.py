@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kl_companion import checks
-from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.estimators.registry import Estimator, as_estimator
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,14 @@ class Rollout:
         if self.rewards is not None and self.rewards.is_floating_point():
             checks.check_no_nan("rewards", self.rewards)
         self._check_logits(shape)
+        object.__setattr__(self, "_checked", self._versions())
+
+    def _versions(self) -> tuple[object, ...]:
+        """What is another once a tensor was changed in place since it was checked."""
+        # a tensor of inference mode counts no changes: its object() is never equal to an earlier one
+        names = ("completion_mask", "tokens", "logp", "ref_logp", "behavior_logp", "rewards")
+        given = [getattr(self, name) for name in names]
+        return tuple(x if x is None else object() if x.is_inference() else x._version for x in given)
 
     def _check_logits(self, shape: torch.Size) -> None:
         given = [n for n in ("logits", "ref_logits", "behavior_logits") if getattr(self, n) is not None]
@@ -139,6 +147,7 @@ class Rollout:
             for f in fields(self):
                 chosen = torch.stack([given[f.name][i] for i in group]) if f.name in given else None
                 object.__setattr__(batch, f.name, chosen)
+            object.__setattr__(batch, "_checked", batch._versions())
             yield batch
 
     @cached_property
@@ -182,9 +191,14 @@ def _check_ids(tokens: torch.Tensor) -> None:
 
 
 def check_rollout(rollout: Rollout) -> None:
-    """Raise ValueError for a dict or a tensor where a `Rollout` is wanted."""
+    """Raise ValueError for a dict or a tensor where a `Rollout` is wanted.
+
+    A rollout was checked when it was made; it is checked again if a tensor was changed in place since then.
+    """
     if not isinstance(rollout, Rollout):
         raise ValueError(f"rollout is a {type(rollout).__name__}, expected a kl_companion.Rollout")
+    if not torch.compiler.is_compiling() and vars(rollout).get("_checked") != rollout._versions():
+        rollout.__post_init__()
 
 
 def _of_sampled(scores: torch.Tensor, index: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
@@ -215,14 +229,12 @@ def per_token(
         ValueError: unknown name, or whole distributions are needed and the rollout has no logits.
     """
     check_rollout(rollout)
-    if not isinstance(estimator, str | Estimator) and not callable(estimator):
-        raise ValueError(f"estimator is {checks.described(estimator)}, expected a name or a function")
-    sampled = [masked(x, rollout.completion_mask) for x in (rollout.logp, rollout.ref_logp)]
-    if not isinstance(estimator, str | Estimator):
-        return estimator(*sampled, **options)
-    entry = get_estimator(estimator)
+    entry = as_estimator(estimator)
     if entry.inputs == "sampled":
-        return entry.fn(*sampled, **options)
+        inside = rollout.completion_mask.bool()
+        # the door lets finite log-probs of at most 0 in: so their differences are finite too
+        fn = getattr(entry.fn, "unchecked", entry.fn)
+        return fn(masked(rollout.logp, inside), masked(rollout.ref_logp, inside), **options)
     for name in ("logits", "ref_logits"):
         if getattr(rollout, name) is None:
             raise ValueError(f"{entry.name} needs {name}; this Rollout holds sampled log-probs only")
@@ -251,4 +263,4 @@ def _top_k(entry: Estimator, rollout: Rollout, options: dict[str, Any]) -> torch
 def masked(x: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
     """``x`` with zeros outside the mask, whatever stands there (NaN too); [batch, seq]."""
     checks.check_shape("x", x, completion_mask.shape, "completion_mask [batch, seq]")
-    return x.where(completion_mask.bool(), torch.zeros_like(x))
+    return x.where(completion_mask.bool(), 0)

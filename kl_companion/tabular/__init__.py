@@ -1,71 +1,83 @@
 """Worlds small enough to enumerate: exact expectations, exact moments, batched samples, learning."""
 
-from kl_companion.tabular.anchors import AnchoredPath, follow_anchor
-from kl_companion.tabular.draws import Draws, Moments
-from kl_companion.tabular.expectations import (
-    Expectation,
-    Loss,
-    descend,
-    expectation,
-    expected_gradient,
-    expected_value,
-)
-from kl_companion.tabular.fisher import (
-    fisher_bound,
-    fisher_matrix,
-    pulled_back,
-    pulled_back_spectrum,
-    stiffest,
-    visits,
-)
-from kl_companion.tabular.learning import Learning, learn
-from kl_companion.tabular.logits import LogitMoments, logit_moments
-from kl_companion.tabular.moments import (
-    draw_statistics,
-    exact_covariance,
-    exact_field,
-    exact_moments,
-)
-from kl_companion.tabular.networks import Network, tiny_transformer
-from kl_companion.tabular.sampling import Estimates, simulate
-from kl_companion.tabular.tokens import token_moments, token_statistics
-from kl_companion.tabular.worlds import MAX_EVALUATIONS, Problem, bandit, prefix_tree, stack, truncate
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "MAX_EVALUATIONS",
-    "AnchoredPath",
-    "Draws",
-    "Estimates",
-    "Expectation",
-    "Learning",
-    "LogitMoments",
-    "Loss",
-    "Moments",
-    "Network",
-    "Problem",
-    "bandit",
-    "descend",
-    "draw_statistics",
-    "exact_covariance",
-    "exact_field",
-    "exact_moments",
-    "expectation",
-    "expected_gradient",
-    "expected_value",
-    "fisher_bound",
-    "fisher_matrix",
-    "follow_anchor",
-    "learn",
-    "logit_moments",
-    "prefix_tree",
-    "pulled_back",
-    "pulled_back_spectrum",
-    "simulate",
-    "stack",
-    "stiffest",
-    "tiny_transformer",
-    "token_moments",
-    "token_statistics",
-    "truncate",
-    "visits",
-]
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.tabular.anchors import AnchoredPath as AnchoredPath
+    from kl_companion.tabular.anchors import follow_anchor as follow_anchor
+    from kl_companion.tabular.draws import Draws as Draws
+    from kl_companion.tabular.draws import Moments as Moments
+    from kl_companion.tabular.expectations import Expectation as Expectation
+    from kl_companion.tabular.expectations import Loss as Loss
+    from kl_companion.tabular.expectations import descend as descend
+    from kl_companion.tabular.expectations import expectation as expectation
+    from kl_companion.tabular.expectations import expected_gradient as expected_gradient
+    from kl_companion.tabular.expectations import expected_value as expected_value
+    from kl_companion.tabular.fisher import fisher_bound as fisher_bound
+    from kl_companion.tabular.fisher import fisher_matrix as fisher_matrix
+    from kl_companion.tabular.fisher import pulled_back as pulled_back
+    from kl_companion.tabular.fisher import pulled_back_spectrum as pulled_back_spectrum
+    from kl_companion.tabular.fisher import stiffest as stiffest
+    from kl_companion.tabular.fisher import visits as visits
+    from kl_companion.tabular.learning import Learning as Learning
+    from kl_companion.tabular.learning import learn as learn
+    from kl_companion.tabular.logits import LogitMoments as LogitMoments
+    from kl_companion.tabular.logits import logit_moments as logit_moments
+    from kl_companion.tabular.moments import draw_statistics as draw_statistics
+    from kl_companion.tabular.moments import exact_covariance as exact_covariance
+    from kl_companion.tabular.moments import exact_field as exact_field
+    from kl_companion.tabular.moments import exact_moments as exact_moments
+    from kl_companion.tabular.networks import Network as Network
+    from kl_companion.tabular.networks import tiny_transformer as tiny_transformer
+    from kl_companion.tabular.sampling import Estimates as Estimates
+    from kl_companion.tabular.sampling import simulate as simulate
+    from kl_companion.tabular.tokens import token_moments as token_moments
+    from kl_companion.tabular.tokens import token_statistics as token_statistics
+    from kl_companion.tabular.worlds import MAX_EVALUATIONS as MAX_EVALUATIONS
+    from kl_companion.tabular.worlds import Problem as Problem
+    from kl_companion.tabular.worlds import bandit as bandit
+    from kl_companion.tabular.worlds import prefix_tree as prefix_tree
+    from kl_companion.tabular.worlds import stack as stack
+    from kl_companion.tabular.worlds import truncate as truncate
+
+_NAMES: dict[str, str] = {
+    "AnchoredPath": "kl_companion.tabular.anchors",
+    "follow_anchor": "kl_companion.tabular.anchors",
+    "Draws": "kl_companion.tabular.draws",
+    "Moments": "kl_companion.tabular.draws",
+    "Expectation": "kl_companion.tabular.expectations",
+    "Loss": "kl_companion.tabular.expectations",
+    "descend": "kl_companion.tabular.expectations",
+    "expectation": "kl_companion.tabular.expectations",
+    "expected_gradient": "kl_companion.tabular.expectations",
+    "expected_value": "kl_companion.tabular.expectations",
+    "fisher_bound": "kl_companion.tabular.fisher",
+    "fisher_matrix": "kl_companion.tabular.fisher",
+    "pulled_back": "kl_companion.tabular.fisher",
+    "pulled_back_spectrum": "kl_companion.tabular.fisher",
+    "stiffest": "kl_companion.tabular.fisher",
+    "visits": "kl_companion.tabular.fisher",
+    "Learning": "kl_companion.tabular.learning",
+    "learn": "kl_companion.tabular.learning",
+    "LogitMoments": "kl_companion.tabular.logits",
+    "logit_moments": "kl_companion.tabular.logits",
+    "draw_statistics": "kl_companion.tabular.moments",
+    "exact_covariance": "kl_companion.tabular.moments",
+    "exact_field": "kl_companion.tabular.moments",
+    "exact_moments": "kl_companion.tabular.moments",
+    "Network": "kl_companion.tabular.networks",
+    "tiny_transformer": "kl_companion.tabular.networks",
+    "Estimates": "kl_companion.tabular.sampling",
+    "simulate": "kl_companion.tabular.sampling",
+    "token_moments": "kl_companion.tabular.tokens",
+    "token_statistics": "kl_companion.tabular.tokens",
+    "MAX_EVALUATIONS": "kl_companion.tabular.worlds",
+    "Problem": "kl_companion.tabular.worlds",
+    "bandit": "kl_companion.tabular.worlds",
+    "prefix_tree": "kl_companion.tabular.worlds",
+    "stack": "kl_companion.tabular.worlds",
+    "truncate": "kl_companion.tabular.worlds",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

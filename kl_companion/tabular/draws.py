@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple
 
 import torch
 
+SinglePlacement = Literal["loss", "reward"]  # one of them, unlike a `KLTerm`, which may be in both
 Baseline = Literal["mean", "leave_one_out"]
+SINGLE_PLACEMENTS: tuple[SinglePlacement, ...] = ("loss", "reward")
 BASELINES: tuple[Baseline, ...] = ("mean", "leave_one_out")
 
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.checks import check_choice
-from kl_companion.estimators.registry import Estimator, get_estimator
-from kl_companion.tabular.draws import BASELINES, Baseline
-from kl_companion.tabular.scores import PLACEMENTS, Placement
+from kl_companion.estimators.registry import Estimator, get_estimator, sampled_estimator
+from kl_companion.tabular.draws import BASELINES, SINGLE_PLACEMENTS, Baseline, SinglePlacement
 from kl_companion.tabular.worlds import Problem
 
 
@@ -34,7 +33,7 @@ def learn(
     problem: Problem,
     estimator: str | Estimator = "k2",
     *,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     baseline: Baseline | None = None,
     beta: float | torch.Tensor = 1.0,
     n: int | None = 4,
@@ -113,7 +112,7 @@ def learn(
 
 
 def _coefficient(
-    entry: Estimator, placement: Placement, logp: torch.Tensor, ref_logp: torch.Tensor
+    entry: Estimator, placement: SinglePlacement, logp: torch.Tensor, ref_logp: torch.Tensor
 ) -> torch.Tensor:
     """What multiplies the score of each sample: the derivative of the estimate, or its value."""
     if placement == "reward":
@@ -166,11 +165,8 @@ def _check(
         )
     if problem.behavior_logits is not None:
         raise ValueError("the problem has a behavior policy of its own, expected an on-policy bandit")
-    if entry.inputs != "sampled":
-        raise ValueError(
-            f"got {entry.name!r}, which reads next-token distributions, expected a sampled estimator"
-        )
-    check_choice("placement", placement, PLACEMENTS)
+    sampled_estimator(entry)
+    check_choice("placement", placement, SINGLE_PLACEMENTS)
     if baseline is not None:
         check_choice("baseline", baseline, BASELINES)
         if placement != "reward" or n is None:

@@ -15,9 +15,8 @@ import torch
 from kl_companion.checks import check_floating, check_shape, check_temperature
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
-from kl_companion.tabular.draws import Draws
+from kl_companion.tabular.draws import Draws, SinglePlacement
 from kl_companion.tabular.rows import choices_of, draws_of_rows, normalized
-from kl_companion.tabular.scores import Placement
 from kl_companion.tabular.tokens import check_options
 
 _ENTRIES = {"cpu": 2**17}  # of a block of rows: its float64 stays near the cache
@@ -76,7 +75,7 @@ def logit_moments(
     ref_logits: torch.Tensor,
     n: int | torch.Tensor = 1,
     *,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     temperature: float = 1.0,
     behavior_logits: torch.Tensor | None = None,
     weighted: bool = True,

@@ -11,7 +11,7 @@ from kl_companion.estimators.vocabulary import f_divergence
 from kl_companion.tabular.draws import BASELINES, Baseline, Draws, Moments
 from kl_companion.tabular.scores import (
     EstimatorLike,
-    Placement,
+    SinglePlacement,
     World,
     coefficients,
     sample_gradients,
@@ -37,7 +37,7 @@ def draw_statistics(
     estimator: EstimatorLike,
     problem: Problem,
     *,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     baseline: Baseline | None = None,
     weighted: bool = False,
     target: str | Divergence | None = None,
@@ -114,7 +114,7 @@ def exact_moments(
     problem: Problem,
     n: int = 1,
     *,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     baseline: Baseline | None = None,
     weighted: bool = False,
     target: str | Divergence | None = None,
@@ -161,7 +161,7 @@ def exact_field(
     problem: Problem,
     *,
     logits: torch.Tensor | None = None,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
 ) -> torch.Tensor:
     """Expected gradient of one draw, [..., rows, vocab], at ``logits`` or at the problem's own policy.
 
@@ -173,7 +173,7 @@ def exact_field(
 
 
 def exact_covariance(
-    estimator: EstimatorLike, problem: Problem, *, placement: Placement = "loss"
+    estimator: EstimatorLike, problem: Problem, *, placement: SinglePlacement = "loss"
 ) -> torch.Tensor:
     """Covariance matrix of the gradient of one draw, [..., rows * vocab, rows * vocab]; see `exact_moments`.
 

@@ -19,8 +19,7 @@ from kl_companion.divergences import Divergence, function_of_log, generator_of_l
 from kl_companion.estimators.registry import Estimator
 from kl_companion.estimators.top_k import TopK
 from kl_companion.estimators.vocabulary import sum_of_entries
-from kl_companion.tabular.draws import Draws
-from kl_companion.tabular.scores import Placement
+from kl_companion.tabular.draws import Draws, SinglePlacement
 
 _LONG = 2**14  # entries of a row from which on memory costs more than calls
 _MODERATE = 20.0  # log-ratios up to which f and f' of t = e^u are taken as they stand
@@ -77,7 +76,7 @@ def draws_of_rows(
     sampler: Rows,
     *,
     target: Divergence,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     weighted: bool = True,
     clip: tuple[float, float] | None = None,
 ) -> Draws:

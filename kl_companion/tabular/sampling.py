@@ -10,7 +10,7 @@ from kl_companion.checks import check_choice, refuse_nan
 from kl_companion.tabular.draws import BASELINES, Baseline
 from kl_companion.tabular.scores import (
     EstimatorLike,
-    Placement,
+    SinglePlacement,
     coefficients,
     sample_gradients,
     world,
@@ -37,7 +37,7 @@ def simulate(
     *,
     repeats: int,
     seed: int,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     baseline: Baseline | None = None,
 ) -> Estimates:
     """Draw ``repeats`` estimates of value and gradient, each from n samples.

@@ -9,19 +9,18 @@ moment is a sum over sequences and tokens: no gradient is ever formed per sample
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from kl_companion.checks import check_choice, check_no_nan
-from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.estimators.registry import Estimator, sampled_estimator
 from kl_companion.rollout import Rollout
+from kl_companion.tabular.draws import SINGLE_PLACEMENTS, SinglePlacement
 from kl_companion.tabular.worlds import NEVER, Problem
 
-Placement = Literal["loss", "reward"]
 Terms = Callable[[Rollout], torch.Tensor]
 EstimatorLike = str | Estimator | Terms
-PLACEMENTS: tuple[Placement, ...] = ("loss", "reward")
 
 
 class World(NamedTuple):
@@ -62,18 +61,14 @@ def world(problem: Problem, logits: torch.Tensor | None = None) -> World:
 
 
 def coefficients(
-    estimator: EstimatorLike, at: World, placement: Placement
+    estimator: EstimatorLike, at: World, placement: SinglePlacement
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Value of every sequence, [..., count], and d loss / d logp of its tokens, [..., count, length]."""
-    check_choice("placement", placement, PLACEMENTS)
+    check_choice("placement", placement, SINGLE_PLACEMENTS)
     leaf = at.logp.clone().requires_grad_()
     ref_logp = at.problem.token_logp(at.problem.ref_logits)
     if isinstance(estimator, str | Estimator):
-        entry = get_estimator(estimator)
-        if entry.inputs != "sampled":
-            raise ValueError(
-                f"got {entry.name!r}, which reads next-token distributions, expected a sampled estimator"
-            )
+        entry = sampled_estimator(estimator)
         # a sequence that is never sampled may have no log-ratio
         x = entry.fn(*(y.sum(-1).where(at.probability > 0, 0.0) for y in (leaf, ref_logp)))
     else:

@@ -11,14 +11,13 @@ import torch
 from kl_companion.checks import check_choice, check_clip, check_distribution, check_shape, check_tensor
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
-from kl_companion.tabular.draws import Draws, Moments
+from kl_companion.tabular.draws import SINGLE_PLACEMENTS, Draws, Moments, SinglePlacement
 from kl_companion.tabular.rows import draws_of_rows, normalized
-from kl_companion.tabular.scores import PLACEMENTS, Placement
 
 
-def check_options(placement: Placement, weighted: bool, clip: tuple[float, float] | None) -> None:
+def check_options(placement: SinglePlacement, weighted: bool, clip: tuple[float, float] | None) -> None:
     """Raise ValueError for an unknown placement, or a clip out of order or without a weight."""
-    check_choice("placement", placement, PLACEMENTS)
+    check_choice("placement", placement, SINGLE_PLACEMENTS)
     if clip is not None:
         check_clip(clip)
     if clip is not None and not weighted:
@@ -31,7 +30,7 @@ def token_statistics(
     ref_logp_all: torch.Tensor,
     *,
     behavior_logp_all: torch.Tensor | None = None,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     weighted: bool = True,
     clip: tuple[float, float] | None = None,
     target: str | Divergence | None = None,
@@ -72,7 +71,7 @@ def token_moments(
     n: int = 1,
     *,
     behavior_logp_all: torch.Tensor | None = None,
-    placement: Placement = "loss",
+    placement: SinglePlacement = "loss",
     weighted: bool = True,
     clip: tuple[float, float] | None = None,
     target: str | Divergence | None = None,

@@ -1,1 +1,47 @@
 """Derivations: what an estimator's value is, what its gradient weighs, which divergence that descends."""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.theory.calculus import gradient_weight as gradient_weight
+    from kl_companion.theory.calculus import implied_f as implied_f
+    from kl_companion.theory.calculus import match_divergence as match_divergence
+    from kl_companion.theory.calculus import same_weight as same_weight
+    from kl_companion.theory.calculus import trace as trace
+    from kl_companion.theory.calculus import value as value
+    from kl_companion.theory.calculus import value_is_unbiased as value_is_unbiased
+    from kl_companion.theory.calculus import vanishes as vanishes
+    from kl_companion.theory.masked import mass_penalty_optimum as mass_penalty_optimum
+    from kl_companion.theory.masked import split as split
+    from kl_companion.theory.masked import split_of as split_of
+    from kl_companion.theory.masked import top_k_mass_optimum as top_k_mass_optimum
+    from kl_companion.theory.optima import multiplier_range as multiplier_range
+    from kl_companion.theory.optima import optimal_policy as optimal_policy
+    from kl_companion.theory.optima import policy_at as policy_at
+    from kl_companion.theory.transforms import reward_transform as reward_transform
+    from kl_companion.theory.transforms import transform_shape as transform_shape
+    from kl_companion.theory.transforms import transformed_rewards as transformed_rewards
+
+_NAMES: dict[str, str] = {
+    "gradient_weight": "kl_companion.theory.calculus",
+    "implied_f": "kl_companion.theory.calculus",
+    "match_divergence": "kl_companion.theory.calculus",
+    "same_weight": "kl_companion.theory.calculus",
+    "trace": "kl_companion.theory.calculus",
+    "value": "kl_companion.theory.calculus",
+    "value_is_unbiased": "kl_companion.theory.calculus",
+    "vanishes": "kl_companion.theory.calculus",
+    "mass_penalty_optimum": "kl_companion.theory.masked",
+    "split": "kl_companion.theory.masked",
+    "split_of": "kl_companion.theory.masked",
+    "top_k_mass_optimum": "kl_companion.theory.masked",
+    "multiplier_range": "kl_companion.theory.optima",
+    "optimal_policy": "kl_companion.theory.optima",
+    "policy_at": "kl_companion.theory.optima",
+    "reward_transform": "kl_companion.theory.transforms",
+    "transform_shape": "kl_companion.theory.transforms",
+    "transformed_rewards": "kl_companion.theory.transforms",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -27,13 +27,14 @@ import mpmath
 import sympy
 from sympy.integrals.manualintegrate import manualintegrate
 
-from kl_companion.checks import check_choice, described
+from kl_companion.checks import check_choice
 from kl_companion.divergences import DIVERGENCES, T, W, tidy
-from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.estimators.registry import Estimator, sampled_estimator
 from kl_companion.ops import StopGradient
 
-Placement = Literal["loss", "reward", "full"]
-PLACEMENTS: tuple[Placement, ...] = ("loss", "reward", "full")
+# a gradient has two parts: of the estimate itself, and of the probability of the sample
+GradientPart = Literal["loss", "reward", "full"]
+GRADIENT_PARTS: tuple[GradientPart, ...] = ("loss", "reward", "full")
 LOGP, REF_LOGP = sympy.symbols("ell ell_ref", real=True)
 _X = sympy.Symbol("x", real=True)  # log w
 
@@ -47,21 +48,13 @@ def trace(estimator: EstimatorLike) -> sympy.Expr:
         ValueError: an unknown name, an estimator that reads whole distributions, or a function that takes
             tensors only.
     """
-    if isinstance(estimator, str | Estimator):
-        entry = get_estimator(estimator)
-        if entry.inputs != "sampled":
-            raise ValueError(
-                f"{entry.name!r} reads whole distributions; a derivation needs a sampled estimator"
-            )
-        estimator = entry.fn
-    if not callable(estimator):
-        raise ValueError(f"estimator is {described(estimator)}, expected a name or a function")
+    entry = sampled_estimator(estimator, "a derivation")
     try:
-        return sympy.sympify(estimator(LOGP, REF_LOGP))
+        return sympy.sympify(entry.fn(LOGP, REF_LOGP))
     except TypeError as error:  # what functions of torch say of a symbol
-        name = getattr(estimator, "__name__", "the function")
         raise ValueError(
-            f"{name} does not take the symbols ({error}), expected one that is written with kl_companion.ops"
+            f"{entry.name} does not take the symbols ({error}), expected one that is written with "
+            "kl_companion.ops"
         ) from error
 
 
@@ -84,7 +77,7 @@ def value(estimator: EstimatorLike) -> sympy.Expr:
     return in_ratio(trace(estimator))
 
 
-def gradient_weight(estimator: EstimatorLike, placement: Placement = "loss") -> sympy.Expr:
+def gradient_weight(estimator: EstimatorLike, placement: GradientPart = "loss") -> sympy.Expr:
     """h(w): the factor in front of the score in the gradient of one sample.
 
     Raises:
@@ -92,7 +85,7 @@ def gradient_weight(estimator: EstimatorLike, placement: Placement = "loss") -> 
 
     Source: tang2025pitfalls, appendix B (the two parts).
     """
-    check_choice("placement", placement, PLACEMENTS)
+    check_choice("placement", placement, GRADIENT_PARTS)
     expr = trace(estimator)
     if placement == "reward":
         return in_ratio(expr)

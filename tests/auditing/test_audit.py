@@ -6,8 +6,9 @@ import torch
 from kl_companion import ESTIMATORS, audit, bandit, prefix_tree
 from kl_companion.auditing import curl, explain, remedy
 from kl_companion.auditing.adapt import as_loss
-from kl_companion.auditing.recognize import recognize
+from kl_companion.auditing.recognize import recognize, single_tokens
 from kl_companion.divergences import DIVERGENCES
+from kl_companion.kl_term import KLTerm
 from kl_companion.losses import kl_loss
 from kl_companion.rollout import credit, leave_one_out
 
@@ -23,6 +24,7 @@ def all_match(found, wanted):
     return all(any(m == pytest.approx(wanted) for m in c.matches) and c.residual < 1e-10 for c in found.cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
@@ -242,6 +244,7 @@ def test_large_groups_are_looked_at_on_two_tokens():
         assert found.cases[0].matches == (TOKEN_REVERSE,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("divergence", list(DIVERGENCES))
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_every_remedy_passes_the_audit_that_prints_it(divergence, level):
@@ -299,14 +302,14 @@ def test_recognition():
     def mine(logp, ref_logp):
         return 0.02 * ESTIMATORS["k3"].fn(logp, ref_logp)
 
-    assert recognize(as_loss(mine)) == ("k3", 0.02)
-    assert recognize(as_loss(clamped_k3)) == ("k3", 1.0)  # no clamp is reached where it looks
-    assert recognize(as_loss(mutant_detached)) is None  # k2's gradient with twice its value
+    assert recognize(single_tokens(as_loss(mine))) == ("k3", 0.02)
+    assert recognize(single_tokens(as_loss(clamped_k3))) == ("k3", 1.0)  # no clamp is reached where it looks
+    assert recognize(single_tokens(as_loss(mutant_detached))) is None  # k2's gradient with twice its value
 
     def with_reward(logp, ref_logp, rewards):
         return 0.02 * ESTIMATORS["k3"].fn(logp, ref_logp) - rewards[:, None] * logp
 
-    assert recognize(as_loss(with_reward)) is None
+    assert recognize(single_tokens(as_loss(with_reward))) is None
     assert str(quick(mine, scale=1.0)).startswith("Sample by sample, mine is 0.02 x k3, differentiated.")
 
 
@@ -349,3 +352,39 @@ def test_a_small_beta_is_not_taken_for_none():
 
     assert quick(nothing, scale=1.0).zero
     assert quick(only_a_score, scale=1.0).zero
+
+
+@pytest.mark.parametrize(
+    ("term", "title", "wanted"),
+    [
+        (KLTerm("k2"), "k2 in the loss", TOKEN_REVERSE),
+        (KLTerm("k2", level="sequence"), "k2 in the loss", SEQUENCE_REVERSE),
+        (KLTerm("k1", "reward"), "k1 in the reward", SEQUENCE_REVERSE),
+        (KLTerm("k1", "reward", credit=0.0), "k1 in the reward", TOKEN_REVERSE),
+        (KLTerm("k1", "score"), "k1 in the loss by its score", SEQUENCE_REVERSE),
+        (KLTerm("exact_kl", "both"), "exact_kl in the loss and in the reward", SEQUENCE_REVERSE),
+        (KLTerm("top_k_reverse_kl(1)"), "top_k_reverse_kl(1) in the loss", TOKEN_REVERSE),
+    ],
+)
+def test_a_term_is_audited_where_it_says_that_it_is(term, title, wanted):
+    found = quick(term, scale=1.0)
+    assert found.name == title
+    assert all_match(found, wanted)
+    assert ("Its value" in found.note) == (term.placement == "loss")
+
+
+def test_the_samples_of_a_function_are_drawn_once():
+    seen = []
+
+    def mine(logp, ref_logp):
+        seen.append(logp.numel())
+        return (logp - ref_logp) ** 2 / 2
+
+    assert quick(mine, scale=1.0).same_as == ("k2", 1.0)
+    assert seen.count(1) == 8  # four tokens of two bandits, one after the other
+
+
+def test_a_term_says_its_placement_and_level():
+    for options in ({"placement": "reward"}, {"level": "token"}):
+        with pytest.raises(ValueError, match=r"got a KLTerm and placement=.*: expected both in the term"):
+            quick(KLTerm("k2"), **options)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from kl_companion.auditing.cases import Case, Condition
 from kl_companion.auditing.report import number, paragraph
-from kl_companion.auditing.verdict import Audit, Case, Condition, accepts, remedy_for
+from kl_companion.auditing.verdict import Audit, accepts, remedy_for
 
 ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)
 REVERSE = "token_reverse_kl is the reverse KL, KL(policy || reference), of every next token, with the states"

@@ -19,37 +19,13 @@ from kl_companion.estimators.top_k import (
 from kl_companion.estimators.vocabulary import f_divergence
 from tests.oracles import top_k as oracle
 from tests.oracles.numeric import gradient
+from tests.support.heads import every_sample, world
 
 NAMES = list(DIVERGENCES)
 HEADS = ["policy", "reference", "sampler"]
 WORLDS = [(0, 3), (2, 5), (4, 7)]
 INF = float("inf")
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def world(seed, vocab):
-    """Logits of policy, reference and sampler."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(3, vocab, generator=generator, dtype=torch.float64)
-
-
-def every_sample(name, form, theta, ref, *, mu=None, weight=None, **choice):
-    """The estimate at every token of the vocabulary, [vocab]; one row per token."""
-    vocab = len(theta)
-
-    def rows(x):
-        return x.log_softmax(-1).expand(vocab, -1)
-
-    return top_k_f_divergence(
-        name,
-        rows(theta),
-        rows(ref),
-        torch.arange(vocab),
-        form=form,
-        tail_weight=weight,
-        behavior_logp_all=None if mu is None else rows(mu),
-        **choice,
-    )
 
 
 def expectation(name, form, theta, ref, *, mu=None, weight=None, **choice):

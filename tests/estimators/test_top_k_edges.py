@@ -16,9 +16,9 @@ from kl_companion.estimators.top_k import (
     truncated_f_divergence,
 )
 from kl_companion.estimators.vocabulary import f_divergence
-from tests.estimators.test_top_k import every_sample, world
 from tests.oracles import top_k as oracle
 from tests.oracles.numeric import gradient
+from tests.support.heads import every_sample, world
 
 NAMES = list(DIVERGENCES)
 INF = float("inf")

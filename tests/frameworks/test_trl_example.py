@@ -8,9 +8,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read by the libraries when they are import
 
 import pytest
 
-from kl_companion.frameworks.kl_term import KLTerm
 from kl_companion.frameworks.trl_example import main, train
 from kl_companion.frameworks.trl_trainer import ema_anchor
+from kl_companion.kl_term import KLTerm
 
 
 def test_told_to_do_what_trl_does_it_reaches_the_same_weights() -> None:

@@ -14,13 +14,13 @@ import torch
 import trl
 from safetensors.torch import load_file
 
-from kl_companion.frameworks.kl_term import KLTerm
 from kl_companion.frameworks.trl_trainer import ema_anchor
-from tests.frameworks.trl_tiny import apart, make, reward, save_start, step, weights
-from tests.launching import run_two
+from kl_companion.kl_term import KLTerm
+from tests.support.frameworks.trl_tiny import apart, make, reward, save_start, step, weights
+from tests.support.launching import run_two
 
 UNDIVIDED = {"scale_rewards": "none"}  # what the trainer asks for where the KL is in the reward
-WORKER = Path(__file__).with_name("trl_worker.py")
+WORKER = Path(__file__).resolve().parents[1] / "support/frameworks/trl_worker.py"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,8 @@ def test_costs_are_taken_from_the_advantages(start: Path, name: str) -> None:
     per_sequence = scored(made)
     made.kl = KLTerm(name, "reward", "token", credit=0.5)
     per_token = scored(made)
+    made.kl = KLTerm(name, "both", credit=0.5)
+    in_both = scored(made)
     assert torch.equal(stock["completion_ids"], per_token["completion_ids"])
     mask, tokens = stock["completion_mask"], stock["completion_ids"].unsqueeze(-1)
     ids, attention = (torch.cat([stock[f"prompt_{x}"], stock[f"completion_{x}"]], 1) for x in ("ids", "mask"))
@@ -83,6 +85,11 @@ def test_costs_are_taken_from_the_advantages(start: Path, name: str) -> None:
         ahead - ahead.view(2, 4, length).mean(1).repeat_interleave(4, dim=0)
     )
     assert apart(per_token["advantages"], wanted) < 1e-5
+    before = ahead - costs  # a token's own cost is in the loss
+    wanted = stock["advantages"].unsqueeze(1) - 0.5 * (
+        before - before.view(2, 4, length).mean(1).repeat_interleave(4, dim=0)
+    )
+    assert apart(in_both["advantages"], wanted) < 1e-5
     assert total.abs().max() > 0.01
     assert made._metrics["train"]["kl"][-1] == pytest.approx((costs.sum() / mask.sum()).item(), rel=1e-4)
 
@@ -97,6 +104,8 @@ def test_in_the_reward_the_loss_has_no_other_kl(start: Path) -> None:
     with_penalty = step(made, batch, made.kl)
     assert apart(with_penalty, step(made, batch, None, beta=0.0)) == 0
     assert apart(with_penalty, step(made, batch, None)) > 1e-3
+    assert apart(step(made, batch, KLTerm("k2", "both")), step(made, batch, KLTerm("k2"))) == 0
+    assert apart(step(made, batch, KLTerm("k2", "both")), with_penalty) > 1e-3
     assert made.beta == 0.5
 
 

@@ -7,8 +7,9 @@ from functools import cache
 import pytest
 import torch
 
-from kl_companion import OBJECTIVES, expected_gradient, prefix_tree, tables
+from kl_companion import OBJECTIVES, expected_gradient, prefix_tree
 from kl_companion.auditing.objectives import field
+from kl_companion.book import tables
 from kl_companion.cli import main
 from kl_companion.frameworks import (
     FRAMEWORKS,
@@ -22,8 +23,8 @@ from kl_companion.frameworks import (
     settings,
 )
 from kl_companion.frameworks.dividing import effect
-from kl_companion.frameworks.heads import name_heads
 from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.verdicts import (
     _weights,
     division_words,
@@ -32,7 +33,7 @@ from kl_companion.frameworks.verdicts import (
     remedy_words,
     zone_words,
 )
-from tests.expected_framework_verdicts import EXPECTED, LETTERS
+from tests.support.expected_framework_verdicts import EXPECTED, LETTERS
 
 NAMES = [s.name for s in settings()]
 CONDITIONS = ((False, 1.0), (False, 4.0), (True, 1.0), (True, 4.0))
@@ -47,7 +48,7 @@ def world(off_policy, scale):
 
 @cache
 def named_field(name, off_policy, scale):
-    name_heads()
+    register_cut_objectives()
     return field(OBJECTIVES[name], world(off_policy, scale))
 
 
@@ -151,9 +152,8 @@ def test_the_table_has_the_settings_of_today():
 
 
 def test_every_setting_has_a_line_and_every_line_a_setting():
-    assert list(EXPECTED) == [s.name for s in settings()]
+    assert sorted(EXPECTED) == sorted(s.name for s in settings())
     assert all(len(four(line)) == 4 for line in EXPECTED.values())
-    assert len(FRAMEWORKS) >= 11
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

@@ -11,7 +11,12 @@ from tests.installing.trying import ROOT, Report, call
 
 NOBODY = 65534
 # of each kind of test a quick one: arithmetic, the map of the package, a table, the command line
-SELECTION = ["tests/test_ops.py", "tests/test_floors.py", "tests/tables/test_store.py", "tests/test_cli.py"]
+SELECTION = [
+    "tests/test_ops.py",
+    "tests/house/test_floors.py",
+    "tests/book/tables/test_store.py",
+    "tests/cli/test_cli.py",
+]
 LONG = 3600.0  # seconds for the book, and for all tests: three times what they may take
 
 

@@ -15,10 +15,10 @@ from kl_companion.llm import distributed, recipe
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save_model
 from kl_companion.llm.settings import Settings
-from tests.launching import run_two
-from tests.llm.distributed_worker import ADAM, FIXED, SGD
+from tests.support.launching import run_two
+from tests.support.llm.distributed_worker import ADAM, FIXED, SGD
 
-WORKER = Path(__file__).with_name("distributed_worker.py")
+WORKER = Path(__file__).resolve().parents[1] / "support/llm/distributed_worker.py"
 SHORT = ["--options", '{"digits": 1}', "--device", "cpu", "--prompts", "8", "--group", "4", "--evaluate", "4"]
 
 

@@ -19,7 +19,7 @@ from kl_companion.llm.evaluation import (
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import frozen_copy
 from kl_companion.llm.tasks import Example
-from tests.llm.enumerated import BOS, EOS, World, random_model, task_of
+from tests.support.llm.enumerated import BOS, EOS, World, random_model, task_of
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from kl_companion.llm.generation import generate, inverse_cdf, prompt_ids
 from kl_companion.llm.models import LanguageModel, tiny_model
 from kl_companion.llm.tasks import Example, Task, make_task
 from kl_companion.llm.tokenizers import character_tokenizer
-from tests.llm.digits import BOS, DIGITS, ENDING, EOS, EQUAL, PAD, TASK, UNEQUAL, VOCAB, seeded
-from tests.llm.scripted import Scripted
+from tests.support.llm.digits import BOS, DIGITS, ENDING, EOS, EQUAL, PAD, TASK, UNEQUAL, VOCAB, seeded
+from tests.support.llm.scripted import Scripted
 
 
 def scripted(rows: list[str], examples: int | None = None, alphabet: str = DIGITS) -> LanguageModel:

@@ -11,7 +11,7 @@ from kl_companion.llm import measuring
 from kl_companion.llm.generation import Samples, generate
 from kl_companion.llm.measuring import Measured, measure, sequence_kl, standard_error, summarize
 from kl_companion.llm.tasks import Example
-from tests.llm.enumerated import BOS, LENGTH, A, World, next_token, random_model, task_of
+from tests.support.llm.enumerated import BOS, LENGTH, A, World, next_token, random_model, task_of
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from kl_companion.llm import models
-from kl_companion.llm.extra import llm_extra
 from kl_companion.llm.models import (
     LanguageModel,
     chat_prompts,
@@ -22,6 +21,7 @@ from kl_companion.llm.models import (
     save_model,
     tiny_model,
 )
+from kl_companion.llm.optional import llm_extra
 from kl_companion.llm.tokenizers import character_tokenizer, encode
 
 IDS = torch.tensor([[1, 5, 9, 3, 13, 4], [1, 3, 3, 12, 13, 7]])

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kl_companion.kl_term import KLTerm, token_terms
 from kl_companion.llm.objective import advantages_of, costs_of, kl_term, loss_of, policy_loss
 from kl_companion.llm.settings import Settings
+from kl_companion.losses import kl_loss
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import expected_gradient, prefix_tree
 from tests.oracles import sampling, worlds
@@ -167,3 +169,19 @@ def test_nothing_outside_the_mask_counts():
 def test_missing_logits_are_named():
     with pytest.raises(ValueError, match="exact_kl needs logits"):
         kl_term(rollout_of([[0.1]], (1.0,)), replace(PLAIN, estimator="exact_kl"))
+
+
+@pytest.mark.parametrize("name", ["exact_kl", "f_divergence(pearson)", "top_k_reverse_kl(2)"])
+def test_the_loop_takes_the_kernel_that_a_trainer_takes(name):
+    problem = prefix_tree(3, 2, seed=3)
+    theta = problem.logits.clone().requires_grad_()
+    settings = replace(PLAIN, estimator=name)
+    (slope,) = torch.autograd.grad(kl_term(problem.rollout(theta), settings), theta, create_graph=True)
+    with pytest.raises(RuntimeError, match="derivative"):  # of a kernel there is one derivative only
+        torch.autograd.grad(slope.square().sum(), theta)
+    terms = token_terms(KLTerm(name, importance=None), problem.rollout(theta))
+    (wanted,) = torch.autograd.grad(BETA * terms.sum(-1).mean(), theta)
+    torch.testing.assert_close(slope, wanted, rtol=1e-13, atol=1e-15)
+    plain = kl_loss(problem.rollout(theta), name, beta=BETA)
+    (wanted,) = torch.autograd.grad(plain, theta)
+    torch.testing.assert_close(slope, wanted, rtol=1e-10, atol=1e-12)

@@ -23,8 +23,8 @@ from kl_companion.llm.oracle import (
 from kl_companion.llm.oracle_check import Place, audited, audited_loss, places, residual, words
 from kl_companion.llm.settings import Settings
 from kl_companion.tabular import expected_gradient as tabular_gradient
-from tests.expected_verdicts import EXPECTED
-from tests.llm.by_hand import (
+from tests.support.expected_verdicts import EXPECTED
+from tests.support.llm.by_hand import (
     LENGTH,
     VOCAB,
     by_hand,

@@ -21,7 +21,7 @@ from kl_companion.llm.oracle import (
 from kl_companion.llm.oracle_check import audited_loss, words
 from kl_companion.losses import kl_reward
 from kl_companion.tabular import prefix_tree
-from tests.llm.by_hand import (
+from tests.support.llm.by_hand import (
     LENGTH,
     VOCAB,
     flat_gradient,

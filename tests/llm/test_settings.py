@@ -25,8 +25,8 @@ WRONG = [
     ({"placement": "both", "level": "sequence"}, "placement='both'"),
     ({"credit": 0.5}, "credit=0.5"),
     ({"center_costs": True}, "center_costs=True"),
-    ({"importance_clip": (0.5, 2.0)}, "importance_clip got importance=None"),
-    ({"importance": "token", "placement": "reward"}, "importance is for a KL in the loss"),
+    ({"importance_clip": (0.5, 2.0)}, "ratio='detached', clip=(0.5, 2.0"),
+    ({"importance": "token", "placement": "reward"}, "the policy gradient brings its own ratio"),
     ({"importance": "tokens"}, "unknown importance 'tokens'"),
     ({"group": 1}, "group is 1"),
     ({"accumulate": 65}, "accumulate is 65"),
@@ -49,7 +49,7 @@ def test_lists_of_a_notebook_become_tuples(as_installed):
 def test_top_k_is_named_by_its_parts():
     settings = Settings(estimator="top_k_reverse_kl", k=3, form="published")
     assert settings.entry.name == "top_k_reverse_kl(3, published)"
-    assert settings.choices.k == 3
+    assert settings.entry.fn.k == 3
     assert settings.needs_logits
     assert Settings(estimator="top_k_reverse_kl(3, published)").entry.name == settings.entry.name
     assert not Settings(estimator="k2").needs_logits

@@ -13,10 +13,9 @@ import torch
 from kl_companion.llm.checkpoints import STATE, TENSORS, load_checkpoint, save_checkpoint, steps_in
 from kl_companion.llm.distillation import distill
 from kl_companion.llm.models import LanguageModel, frozen_copy
-from kl_companion.llm.run import Run, TrainingStopped
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import make_task
-from kl_companion.llm.training import train
+from kl_companion.llm.training import Run, TrainingStopped, train
 
 FEW = Settings(steps=3, prompts=2, group=2, seed=1, beta=0.3)
 

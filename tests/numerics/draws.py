@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from kl_companion import Problem, Rollout, bandit, prefix_tree
+from kl_companion import Rollout, bandit, prefix_tree
+from kl_companion.tabular import Problem
 from tests.numerics.bounds import DTYPES, log_ratios, logits
 
 EDGES = [0.0, -0.0, -1.0, 1.0, 1e-300, 1e300, math.inf, -math.inf, math.nan]

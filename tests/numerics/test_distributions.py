@@ -15,16 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import exp, inf, log, mpf, workdps
 
-from kl_companion import (
-    DIVERGENCES,
-    exact_forward_kl,
-    exact_kl,
-    f_divergence,
-    fused_f_divergence,
-    linear_f_divergence,
-    top_k_f_divergence,
-    truncated_f_divergence,
-)
+from kl_companion import DIVERGENCES, exact_forward_kl, exact_kl, f_divergence
+from kl_companion.estimators import top_k_f_divergence, truncated_f_divergence
+from kl_companion.kernels import fused_f_divergence, linear_f_divergence
 from tests.numerics.bounds import DTYPES, Between, around, logits, sums
 from tests.numerics.settings import EXAMPLES
 from tests.oracles.exactly import OF_SAMPLES, entry

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import kl_companion as kl
+from kl_companion.book.names import kl
 from kl_companion.checks import check_scalar, refuse_nan
 
 NAN, INF = math.nan, math.inf

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from tests.reliability.killing import ROOT, Work, repeat
-from tests.toy_book import BUILD, make_project, pages
+from tests.support.toy_book import BUILD, make_project, pages
 
 TABLE = "tables/numbers/table.csv"
 

@@ -2,7 +2,7 @@
 
 A process is forked for every module, and from it one for every mutant: the libraries, and what of the
 package does not read the module, are imported once. The changed source is given to the import, below the
-tests' checker of types (`tests.typecheck`): no file changes and none is written.
+tests' checker of types (`tests.support.typecheck`): no file changes and none is written.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests import typecheck
 from tests.reliability.mutating import ROOT
+from tests.support import typecheck
 
 LIBRARIES = ("beartype.typing", "hypothesis", "sympy", "torch", "yaml")
 PACKAGE = typecheck.PACKAGE

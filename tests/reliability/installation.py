@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests import installation
+from tests.installing import installation
 from tests.reliability.trying import Trial
 
 

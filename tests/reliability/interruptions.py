@@ -11,9 +11,9 @@ among all its writes, half of which is done: moments seldom hit the short time i
 disk is full by a limit of the length of a file (RLIMIT_FSIZE), or by ENOSPC at a drawn write and ever after.
 
 The quick form leaves out what other tests of `make test` do: a run of a table that is killed
-(tests/tables/test_interruption.py), a lost worker of a cluster (tests/tables/test_cluster.py), what a killed
-build leaves (tests/test_cache.py), and pretraining that is killed, or that two do at once
-(tests/llm/test_pretraining.py).
+(tests/book/tables/test_runner_interruption.py), a lost worker of a cluster
+(tests/book/tables/test_cluster.py), what a killed build leaves (tests/pages/test_cache.py), and pretraining
+that is killed, or that two do at once (tests/llm/test_pretraining.py).
 """
 
 from __future__ import annotations

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from tests.reliability.killing import Whole, Work, alive, ended, fresh, repeat, still_running
 from tests.reliability.trying import Trial
-from tests.tables.clusters import Started, count, started, wait_until
-from tests.tables.toy import write_project
+from tests.support.tables.clusters import Started, count, started, wait_until
+from tests.support.tables.toy import write_project
 
 STABLE = ("digests", "grid", "package_files", "parameters", "profile", "versions")
 OLDER = "the table of an earlier run\n"
 # what `kl-companion table run` does, without the two seconds in which it imports torch
 RUN = """
 import json, sys
-from kl_companion import tables
+from kl_companion.book import tables
 try:
     tables.run("toy", progress=print, **json.loads(sys.argv[1]))
 except Exception as error:
@@ -115,7 +115,7 @@ def workers_killed(base: Path, whole: Whole, times: int, draw: random.Random) ->
     what = "table run on two dask workers over TCP, one killed"
     failed, lost, said = 0, 0, list[str]()
     (base / "cluster").mkdir()
-    with started("dask", base / "cluster", 2) as found:
+    with started(base / "cluster", 2) as found:
         work = Table(2, 4, backend="dask", address=found.address)
         with fresh(work, base) as folder:
             first = repeat(work, folder)

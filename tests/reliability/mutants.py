@@ -3,7 +3,7 @@
     python -m tests.reliability.mutants [--groups losses ...] [--number 40 | --every] [--seed 0]
 
 Each mutant is one small change of one module (`tests.reliability.mutating`). The tests of that module run on
-it, then those that use the module (`tests.reliability.noticing`), until one fails. A mutant that none of
+it, then those that use the module (`tests.support.layout`), until one fails. A mutant that none of
 them notices is a gap in the tests, unless survivors.yml says why it is none.
 """
 
@@ -17,13 +17,26 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from tests.reliability import forked, mutating, noticing, survivors
+from tests.reliability import forked, mutating, survivors
 from tests.reliability.mutating import ROOT, Mutant
 from tests.reliability.trying import Trial
+from tests.support import layout
 
 QUICK, NUMBER = 25, 40  # mutants in the quick form, and in the full form of each group
 SECONDS = 150  # of processor time for one stage of tests; the unchanged module has to do with it too
-CHECKED = "kl_companion.ops"  # the module whose unchanged form the quick form tries
+CHECKED = "ops"  # the module whose unchanged form the quick form tries
+# the lines of the table: a module, or all modules of a room
+GROUPS = {
+    "ops": "ops",
+    "divergences": "divergences",
+    "sampled": "estimators.sampled",
+    "vocabulary": "estimators.vocabulary",
+    "rollout": "rollout",
+    "calculus": "theory.calculus",
+    "tabular": "tabular",
+    "losses": "losses",
+    "auditing": "auditing",
+}
 
 
 class Tried(NamedTuple):
@@ -31,7 +44,6 @@ class Tried(NamedTuple):
 
     group: str
     mutant: str
-    digest: str
     noticed: bool
     by: str
     why: str
@@ -39,7 +51,19 @@ class Tried(NamedTuple):
     seconds: float
 
 
-OTHERS = [module for group in noticing.GROUPS for module in noticing.modules(group)]
+def modules(group: str) -> tuple[str, ...]:
+    """The modules of a group, by their dotted names."""
+    of_it = (GROUPS[group], f"{GROUPS[group]}.")
+    names = [m for m, path in layout.modules().items() if path.name != "__init__.py"]
+    return tuple(f"kl_companion.{m}" for m in names if m == of_it[0] or m.startswith(of_it[1]))
+
+
+def stages(module: str) -> list[list[str]]:
+    """The tests for a module, one file after the other."""
+    return [[file] for file in layout.stages(module.removeprefix("kl_companion."))]
+
+
+OTHERS = [module for group in GROUPS for module in modules(group)]
 
 
 def _run(
@@ -58,21 +82,13 @@ def check(module: str, stages: list[list[str]]) -> None:
             raise RuntimeError(f"{module} is unchanged, and its tests do not pass: {outcome.by}")
 
 
-def _stages(group: str, mutant: Mutant) -> list[list[str]]:
-    """The tests for a mutant: the one that noticed it before, which may do so no longer, then the others."""
-    hint = noticing.hints().get(mutant.digest)
-    return [*([[hint]] if hint else []), *noticing.stages(group, mutant.module)]
-
-
 def attempt(group: str, mutants: Sequence[Mutant], others: Sequence[str] = OTHERS) -> Iterator[Tried]:
     """Run the tests on mutants of one module."""
-    ran = _run(mutants[0].module, [(m.source, _stages(group, m)) for m in mutants], others)
+    ran = _run(mutants[0].module, [(m.source, stages(m.module)) for m in mutants], others)
     for mutant, outcome in zip(mutants, ran, strict=True):
         why = survivors.explained().get(mutant.key, "")
         entry = "" if outcome.noticed or why else survivors.entry(mutant)
-        yield Tried(
-            group, str(mutant), mutant.digest, outcome.noticed, outcome.by, why, entry, outcome.seconds
-        )
+        yield Tried(group, str(mutant), outcome.noticed, outcome.by, why, entry, outcome.seconds)
 
 
 def _by_module(mutants: Sequence[Mutant]) -> dict[str, list[Mutant]]:
@@ -83,20 +99,20 @@ def everything(groups: Sequence[str], number: int | None, seed: int) -> Iterator
     """The full form: ``number`` mutants of each group, all with None; first the unchanged modules."""
     for group in groups:
         passed: set[str] = set()
-        for module, some in _by_module(mutating.drawn(noticing.modules(group), number, seed)).items():
-            stages = noticing.stages(group, module)
-            check(module, [stage for i, stage in enumerate(stages) if i == 0 or stage[0] not in passed])
-            passed |= {file for stage in stages for file in stage}
+        for module, some in _by_module(mutating.drawn(modules(group), number, seed)).items():
+            of_it = stages(module)
+            check(module, [stage for i, stage in enumerate(of_it) if i == 0 or stage[0] not in passed])
+            passed |= {file for stage in of_it for file in stage}
             yield from attempt(group, some)
 
 
 def few(number: int, seed: int) -> Iterator[Tried]:
     """The quick form: ``number`` mutants over all groups, as evenly as it goes, without explained ones."""
-    check(CHECKED, noticing.stages("ops", CHECKED)[:1])
+    check(f"kl_companion.{CHECKED}", stages(CHECKED)[:1])
     todo: dict[str, tuple[str, list[Mutant]]] = {}
-    for i, group in enumerate(noticing.GROUPS):
-        share = number // len(noticing.GROUPS) + (i < number % len(noticing.GROUPS))
-        mutants = mutating.drawn(noticing.modules(group), share, seed, survivors.explained())
+    for i, group in enumerate(GROUPS):
+        share = number // len(GROUPS) + (i < number % len(GROUPS))
+        mutants = mutating.drawn(modules(group), share, seed, survivors.explained())
         todo |= {module: (group, some) for module, some in _by_module(mutants).items()}
     for i, (group, some) in enumerate(todo.values()):
         forked.prepare(list(todo)[i:], OTHERS)  # once for all that follow
@@ -147,14 +163,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.reliability.mutants", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--groups", nargs="+", choices=noticing.GROUPS, default=list(noticing.GROUPS))
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
     parser.add_argument("--number", type=int, default=NUMBER, help="mutants of each group")
     parser.add_argument("--every", action="store_true", help="all of them: hours")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} mutants over all groups")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--remember", action="store_true", help="keep which test noticed a mutant of the quick form"
-    )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each mutant")
     chosen = parser.parse_args(arguments)
     forked.ready()
@@ -168,8 +181,6 @@ def main(arguments: list[str]) -> int:
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 2
-    if chosen.remember:
-        noticing.remember({t.digest: t.by for t in tried if "::" in t.by and "(import)" not in t.by})
     lines = [summary([t for t in tried if t.group == g], g) for g in dict.fromkeys(t.group for t in tried)]
     lines.append(explanations(tried))
     if not chosen.json:

@@ -85,11 +85,6 @@ class Mutant(NamedTuple):
         """What stays when lines are added above."""
         return self.module, self.function, self.was, self.becomes
 
-    @property
-    def digest(self) -> str:
-        """The key, short."""
-        return hashlib.sha256("\n".join(self.key).encode()).hexdigest()[:16]
-
     def __str__(self) -> str:
         place = f"{path_of(self.module).relative_to(ROOT)}:{self.line}"
         return f"{place} ({self.function or 'module'})\n    - {self.was}\n    + {self.becomes}"

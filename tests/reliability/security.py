@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 from tests.installing import advisories
 from tests.installing.trying import ROOT
 from tests.reliability.trying import Trial, run_tests
-from tests.site import pages
+from tests.support.site import pages
 
 # what is tried, and the tests that try it, which `make test` runs as well
 TESTS = {
-    "models, tables and files of others: no code runs unasked": ["tests/test_security.py"],
+    "models, tables and files of others: no code runs unasked": ["tests/house/test_security.py"],
     "manifests: no name or link leads out of the folder": [
-        "tests/tables/test_manifest.py",
+        "tests/book/tables/test_manifest.py",
         "-k",
         "path or stands_in or folder_only or link",
     ],

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kl_companion.rollout import CENTERINGS, center, leave_one_out
-from tests.rollouts import doubles
+from tests.support.rollouts import doubles
 
 X = doubles(1.0, 10.0, 2.0, 30.0, 6.0)
 PROMPTS = torch.tensor([7, -2, 7, -2, 7])  # any ids, in any order

@@ -5,7 +5,7 @@ import torch
 
 from kl_companion.rollout import Rollout, importance_ratio, importance_weight
 from tests.oracles import tokens as oracle
-from tests.rollouts import INF, MASK, NAN, doubles, sampled
+from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
 
 SCOPES = ["token", "prefix", "sequence"]
 

@@ -15,8 +15,8 @@ from kl_companion.tabular import (
     stack,
     truncate,
 )
-from tests.moments import chances, of_cost
 from tests.oracles.sampling import BY_HAND
+from tests.support.moments import chances, of_cost
 
 WORLDS = {
     "bandit": bandit(4, seed=1),

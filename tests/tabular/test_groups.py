@@ -7,9 +7,9 @@ import torch
 
 from kl_companion.tabular import bandit, prefix_tree, stack
 from kl_companion.tabular.groups import group_update, multisets
-from tests.moments import chances
 from tests.oracles import sampling
 from tests.oracles.sampling import as_world
+from tests.support.moments import chances
 
 WORLDS = {
     "bandit": bandit(4, seed=1),

@@ -12,9 +12,9 @@ from kl_companion.tabular import (
     prefix_tree,
     truncate,
 )
-from tests.moments import agree, chances, of_cost, target
 from tests.oracles import sampling
 from tests.oracles.sampling import BY_HAND, as_world
+from tests.support.moments import agree, chances, of_cost, target
 
 WORLDS = {
     "bandit": bandit(4, seed=1),

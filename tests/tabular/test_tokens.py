@@ -16,10 +16,10 @@ from kl_companion.tabular import (
     token_statistics,
     truncate,
 )
-from tests.moments import agree
 from tests.oracles import sampling
 from tests.oracles import top_k as oracle
 from tests.oracles.numeric import gradient
+from tests.support.moments import agree
 
 INF = float("inf")
 FIELDS = ["value", "value_bias", "value_variance", "gradient_bias", "gradient_variance"]

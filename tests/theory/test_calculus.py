@@ -66,7 +66,8 @@ def test_a_trace_keeps_the_stop_gradients():
 
 def test_estimators_of_whole_distributions_are_refused():
     with pytest.raises(
-        ValueError, match="'exact_kl' reads whole distributions; a derivation needs a sampled"
+        ValueError,
+        match=r"a derivation got 'exact_kl', which reads .* distributions, expected a sampled",
     ):
         calculus.trace("exact_kl")
     with pytest.raises(ValueError, match=r"unknown estimator 'k33'\. Did you mean 'k3'"):
@@ -293,6 +294,7 @@ def test_unbiased_values(estimator, divergence, unbiased):
 small = st.integers(-6, 6).map(lambda n: Rational(n, 4))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(small, small, small)
 def test_weights_add_and_so_do_their_divergences(a, b, constant):

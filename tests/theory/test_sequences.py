@@ -68,6 +68,7 @@ def test_the_gradient_agrees_with_differences_by_hand(vocab, length, eos):
         assert float(slope.subs(at)) == pytest.approx(slope_by_hand(tree, at, x), abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("vocab", "length", "eos"), TREES)
 def test_past_terms_vanish_and_the_two_parts_make_the_gradient(vocab, length, eos):
     tree = symbolic_tree(vocab, length, eos=eos)
@@ -96,6 +97,7 @@ def test_a_token_that_pays_for_itself_descends_the_kl_of_its_own_row():
             assert float(own[x].subs(at)) == pytest.approx(reach * a * (math.log(a / b) - kl), abs=1e-13)
 
 
+@pytest.mark.slow
 def test_the_partial_gradient_has_curl_and_the_whole_one_has_none():
     tree = symbolic_tree(2, 2)
     own, later = partial_gradients(tree)

@@ -1,46 +1,21 @@
 """Tasks by name: what the language-model notebooks train and distill on."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import inspect
-from collections.abc import Callable
-from typing import Any
+from kl_companion.lazy import lazy
 
-from kl_companion.checks import look_up as find
-from kl_companion.llm.tasks.arithmetic import arithmetic
-from kl_companion.llm.tasks.base import Example, Task
-from kl_companion.llm.tasks.datasets import data
-from kl_companion.llm.tasks.languages import language, markov, two_styles
-from kl_companion.llm.tasks.look_up import look_up
-from kl_companion.llm.tasks.sorting import sort
+if TYPE_CHECKING:
+    from kl_companion.llm.tasks.base import Example as Example
+    from kl_companion.llm.tasks.base import Task as Task
+    from kl_companion.llm.tasks.languages import language as language
+    from kl_companion.llm.tasks.registry import TASKS as TASKS
+    from kl_companion.llm.tasks.registry import make_task as make_task
 
-TASKS: dict[str, Callable[..., Task]] = {
-    "sort": sort,
-    "arithmetic": arithmetic,
-    "markov": markov,
-    "two_styles": two_styles,
-    "look_up": look_up,
-    "data": data,
+_NAMES: dict[str, str] = {
+    "Example": "kl_companion.llm.tasks.base",
+    "Task": "kl_companion.llm.tasks.base",
+    "language": "kl_companion.llm.tasks.languages",
+    "TASKS": "kl_companion.llm.tasks.registry",
+    "make_task": "kl_companion.llm.tasks.registry",
 }
-
-
-def make_task(name: str, **options: Any) -> Task:
-    """The task of that name.
-
-    Args:
-        name: A key of `TASKS`.
-        **options: Arguments of the function registered there.
-
-    Raises:
-        ValueError: unknown name or option (the known ones are listed), or an option out of range.
-    """
-    make = find("task", name, TASKS, {})
-    try:
-        inspect.signature(make).bind(**options)
-    except TypeError as error:
-        known = ", ".join(inspect.signature(make).parameters)
-        raise ValueError(f"task {name!r}: {error}, expected some of its options: {known}") from None
-    return make(**options)
-
-
-__all__ = ["TASKS", "Example", "Task", "language", "make_task"]
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -102,7 +102,6 @@ REPLACED = [
     (r"√\s*([0-9]+|[A-Za-z])", r"\\sqrt{\1}"),
 ]
 DRESSING = [(re.compile(pattern), new) for pattern, new in REPLACED]
-UNIT = re.compile(r"(?<=[0-9}])\s*\\(?:text|textrm|mathrm|mbox)\s*\{\s*[A-DF-HJ-Za-df-hj-z]\s*\}")
 WORDS = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from kl_companion.checks import check_choice
-from kl_companion.llm.extra import llm_extra
+from kl_companion.llm.optional import llm_extra
 from kl_companion.llm.tasks.answers import Checker, Style, extract_answer
 from kl_companion.llm.tasks.base import Draw, Example, Task, whole
 from kl_companion.llm.tasks.canonical import canonical

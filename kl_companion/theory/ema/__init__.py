@@ -12,40 +12,46 @@ anchor moves once in T = period * inner_steps steps, in one of two orders:
 In an eigenvector of F everything is a number: a = lr * beta * eigenvalue.
 """
 
-from kl_companion.theory.ema.dynamics import (
-    LagPath,
-    Regime,
-    Window,
-    lag_matrix,
-    regime,
-    simulate_lag,
-    window,
-)
-from kl_companion.theory.ema.modes import (
-    ORDERS,
-    Order,
-    lag_factor,
-    oscillation_threshold,
-    stability_threshold,
-)
-from kl_companion.theory.ema.steady import MOMENTS, Moment, lag_bound, steady_kl, steady_lag
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "MOMENTS",
-    "ORDERS",
-    "LagPath",
-    "Moment",
-    "Order",
-    "Regime",
-    "Window",
-    "lag_bound",
-    "lag_factor",
-    "lag_matrix",
-    "oscillation_threshold",
-    "regime",
-    "simulate_lag",
-    "stability_threshold",
-    "steady_kl",
-    "steady_lag",
-    "window",
-]
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.theory.ema.dynamics import LagPath as LagPath
+    from kl_companion.theory.ema.dynamics import Regime as Regime
+    from kl_companion.theory.ema.dynamics import Window as Window
+    from kl_companion.theory.ema.dynamics import lag_matrix as lag_matrix
+    from kl_companion.theory.ema.dynamics import regime as regime
+    from kl_companion.theory.ema.dynamics import simulate_lag as simulate_lag
+    from kl_companion.theory.ema.dynamics import window as window
+    from kl_companion.theory.ema.modes import ORDERS as ORDERS
+    from kl_companion.theory.ema.modes import Order as Order
+    from kl_companion.theory.ema.modes import lag_factor as lag_factor
+    from kl_companion.theory.ema.modes import oscillation_threshold as oscillation_threshold
+    from kl_companion.theory.ema.modes import stability_threshold as stability_threshold
+    from kl_companion.theory.ema.steady import MOMENTS as MOMENTS
+    from kl_companion.theory.ema.steady import Moment as Moment
+    from kl_companion.theory.ema.steady import lag_bound as lag_bound
+    from kl_companion.theory.ema.steady import steady_kl as steady_kl
+    from kl_companion.theory.ema.steady import steady_lag as steady_lag
+
+_NAMES: dict[str, str] = {
+    "LagPath": "kl_companion.theory.ema.dynamics",
+    "Regime": "kl_companion.theory.ema.dynamics",
+    "Window": "kl_companion.theory.ema.dynamics",
+    "lag_matrix": "kl_companion.theory.ema.dynamics",
+    "regime": "kl_companion.theory.ema.dynamics",
+    "simulate_lag": "kl_companion.theory.ema.dynamics",
+    "window": "kl_companion.theory.ema.dynamics",
+    "ORDERS": "kl_companion.theory.ema.modes",
+    "Order": "kl_companion.theory.ema.modes",
+    "lag_factor": "kl_companion.theory.ema.modes",
+    "oscillation_threshold": "kl_companion.theory.ema.modes",
+    "stability_threshold": "kl_companion.theory.ema.modes",
+    "MOMENTS": "kl_companion.theory.ema.steady",
+    "Moment": "kl_companion.theory.ema.steady",
+    "lag_bound": "kl_companion.theory.ema.steady",
+    "steady_kl": "kl_companion.theory.ema.steady",
+    "steady_lag": "kl_companion.theory.ema.steady",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -1,0 +1,101 @@
+"""How heavy is the house? Files that a chapter reaches, public names, lines of every room.
+
+    .venv/bin/python -m benchmarks.house [CHECKOUT]
+
+Another checkout (an older one, say) is measured with its own closure: the files that a change of which would
+execute the chapter again. How long the tests take is printed by `make test` and `make quick` themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parents[1]
+
+
+def closure_of(root: Path) -> ModuleType:
+    """The module that follows imports, of this checkout, loaded by its path.
+
+    Raises:
+        ValueError: the folder holds no checkout of the book.
+    """
+    found = sorted((root / "kl_companion").rglob("tables/closure.py"))
+    if len(found) != 1:
+        raise ValueError(
+            f"{root} holds {len(found)} files tables/closure.py below kl_companion, expected one"
+        )
+    spec = importlib.util.spec_from_file_location("house_closure", found[0])
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{found[0]} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lines(paths: Iterable[Path]) -> int:
+    """Lines of some Python files."""
+    return sum(len(p.read_text(encoding="utf-8").splitlines()) for p in paths if p.suffix == ".py")
+
+
+def reached(root: Path) -> dict[str, tuple[int, int]]:
+    """Of every chapter, how many modules of the package it reaches, and their lines."""
+    closure = closure_of(root)
+    found = {}
+    for path in sorted((root / "book").glob("part*/*.ipynb")):
+        code = closure.notebook_code(path.read_text(encoding="utf-8"))
+        files = [p for p in closure.module_files(root, code) if p.suffix == ".py"]
+        found[path.relative_to(root / "book").with_suffix("").as_posix()] = (len(files), lines(files))
+    return found
+
+
+def rooms(root: Path) -> dict[str, tuple[int, int]]:
+    """Files and lines of every room of the package, and of the folders beside it.
+
+    What lies in `kl_companion/book` is told apart: it is several rooms.
+    """
+    package = root / "kl_companion"
+    tops = sorted(p for p in package.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file())
+    inner = [p for p in sorted((package / "book").glob("*")) if p.suffix == ".py" or p.is_dir()]
+    found = {}
+    for top in [*(t for t in tops if t.name != "book"), *inner, *(root / n for n in ("tests", "benchmarks"))]:
+        files = [top] if top.is_file() else sorted(top.rglob("*.py"))
+        name = top.relative_to(package if top.is_relative_to(package) else root).as_posix()
+        if lines(files):
+            found[name] = (len([p for p in files if p.suffix == ".py"]), lines(files))
+    return found
+
+
+def public_names(root: Path) -> int:
+    """Names that `import kl_companion` offers beside its rooms."""
+    tree = ast.parse((root / "kl_companion" / "__init__.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(t, ast.Name) and t.id == "_NAMES" for t in targets):
+            return len(ast.literal_eval(node.value))  # type: ignore[attr-defined]
+    raise ValueError("kl_companion/__init__.py assigns no _NAMES, expected a dict of the public names")
+
+
+def main(arguments: list[str]) -> int:
+    """Print the three tables."""
+    root = Path(arguments[0]).resolve() if arguments else HERE
+    chapters = reached(root)
+    counts, sizes = zip(*chapters.values(), strict=True)
+    print(f"{'chapter':<64}{'files':>7}{'lines':>8}")
+    for name, (count, size) in chapters.items():
+        print(f"{name:<64}{count:>7}{size:>8}")
+    middle = f"median of {len(chapters)}"
+    print(f"{middle:<64}{statistics.median(counts):>7.0f}{statistics.median(sizes):>8.0f}")
+    print(f"\n{public_names(root)} public names\n\n{'room':<32}{'files':>7}{'lines':>8}")
+    for name, (count, size) in rooms(root).items():
+        print(f"{name:<32}{count:>7}{size:>8}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

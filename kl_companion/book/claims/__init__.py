@@ -1,0 +1,41 @@
+"""The claims of the sources, one check each: `run` says which hold, and by how much the others fail.
+
+From the bottom up: the standard of judgement and the ledger of checks; `ground`, the worlds, estimators and
+printed tables that checks share; one module of checks for each section of a source; the pages.
+
+The names are loaded on first use: a chapter that shows the verdicts of the table loads no check.
+"""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.book.claims.ledger import CLAIMS as CLAIMS
+    from kl_companion.book.claims.ledger import Claim as Claim
+    from kl_companion.book.claims.ledger import Evidence as Evidence
+    from kl_companion.book.claims.ledger import claim as claim
+    from kl_companion.book.claims.ledger import run as run
+    from kl_companion.book.claims.sources import SOURCES as SOURCES
+    from kl_companion.book.claims.standard import CORRECTED as CORRECTED
+    from kl_companion.book.claims.standard import FAILING as FAILING
+    from kl_companion.book.claims.standard import STANDARD as STANDARD
+    from kl_companion.book.claims.standard import VERDICTS as VERDICTS
+    from kl_companion.book.claims.statements import Row as Row
+    from kl_companion.book.claims.statements import register as register
+
+_NAMES: dict[str, str] = {
+    "CLAIMS": "kl_companion.book.claims.ledger",
+    "Claim": "kl_companion.book.claims.ledger",
+    "Evidence": "kl_companion.book.claims.ledger",
+    "claim": "kl_companion.book.claims.ledger",
+    "run": "kl_companion.book.claims.ledger",
+    "SOURCES": "kl_companion.book.claims.sources",
+    "CORRECTED": "kl_companion.book.claims.standard",
+    "FAILING": "kl_companion.book.claims.standard",
+    "STANDARD": "kl_companion.book.claims.standard",
+    "VERDICTS": "kl_companion.book.claims.standard",
+    "Row": "kl_companion.book.claims.statements",
+    "register": "kl_companion.book.claims.statements",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -1,0 +1,80 @@
+"""The standard by which statements of the sources are judged: its rules, its verdicts and its tolerances."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+VERDICTS = (
+    *("holds", "holds only if", "misprint", "false as printed"),
+    *("bibliography", "not reproducible here"),
+)
+FAILING = VERDICTS[1:4]
+CORRECTED = VERDICTS[2:4]
+TOLERANCE = 1e-9
+HEDGES = ("generally", "in general", "as a rule", "typically", "usually", "mostly")
+HEDGE_SHARE = 0.75  # of the worlds named beforehand
+DEGREES = ("nearly", "almost", "about", "negligible", "marginal", "hardly")
+DEGREE = 0.1  # relative
+JUDGEMENT = "a judgement"
+
+
+class Rule(NamedTuple):
+    """One rule of the standard: a question about a printed statement, and the answer that holds for all."""
+
+    name: str
+    text: str
+
+
+STANDARD: tuple[Rule, ...] = (
+    Rule(
+        "What is judged",
+        "The sentence or formula as it is printed, as widely as it is worded. One case against a "
+        "statement that says always, or that says nothing about exceptions, decides.",
+    ),
+    Rule(
+        "Support and setting",
+        "Policy, reference and sampler give every outcome a positive probability, as a softmax does, "
+        "unless the text speaks of truncated distributions. Samples come from the policy unless another "
+        "sampler is named; gradients are expected gradients. Ties decide nothing: worlds in which ratios, "
+        "rewards or products of log-ratio and score are the same for every outcome are left out.",
+    ),
+    Rule(
+        "Which restriction spares a statement",
+        "Only one that its own text states or that its own setting implies. The row says which, and where "
+        "it is printed; the verdict is then 'holds only if'. A restriction that only this book supplies "
+        "spares nothing: the row is a misprint or false as printed, and the restriction is shown beside "
+        "the correction.",
+    ),
+    Rule(
+        "Hedges",
+        "Generally, in general, as a rule, typically, usually, mostly: the statement holds if it is true "
+        f"in at least {HEDGE_SHARE:.0%} of worlds that are named before the check runs: those that the "
+        "text itself draws, where it says how, and otherwise one fixed list of bandits and trees for all "
+        "sources.",
+    ),
+    Rule(
+        "Words of degree",
+        f"Nearly, almost, about, negligible, marginally, hardly: within {DEGREE:.0%} of the quantity that "
+        "is compared, unless the text gives a number.",
+    ),
+    Rule(
+        "Misprint or false",
+        "A misprint is a slip of writing (a sign, symbol, index, name, number or cross-reference) which "
+        "another place of the same source sets right. A claim about what is so is never a misprint.",
+    ),
+    Rule(
+        "Bibliography",
+        "Years, names and numbers in a list of references are compared with the cited work and form a "
+        "class of their own. They are never counted as false statements.",
+    ),
+    Rule(
+        "Judgements",
+        "Praise, importance, ease, priority, intention, and advice without a criterion that could be "
+        "computed are judgements: no verdict, and the row says what can be computed beside it.",
+    ),
+    Rule(
+        "One statement, one verdict",
+        "Rows that say the same, in one source or in several, get the same verdict. Notes on a row that "
+        "holds say what was tried and how large things are; they restrict nothing.",
+    ),
+)

@@ -1,0 +1,19 @@
+"""The corrections of the sources, one entry for each cause, those with consequences first.
+
+An entry says in words what is printed, why it cannot be right and how it may have been meant. What is
+computed, the corrected form, the counterexample and how much it matters, comes from the checks of its rows.
+"""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.book.errata.entries import ERRATA as ERRATA
+    from kl_companion.book.errata.erratum import Erratum as Erratum
+
+_NAMES: dict[str, str] = {
+    "ERRATA": "kl_companion.book.errata.entries",
+    "Erratum": "kl_companion.book.errata.erratum",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

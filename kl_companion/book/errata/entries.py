@@ -1,0 +1,12 @@
+"""All corrections, in the order in which the page shows them."""
+
+from __future__ import annotations
+
+from kl_companion.book.errata.emapg2026 import EMAPG
+from kl_companion.book.errata.emapg2026_policies import EMAPG_POLICIES
+from kl_companion.book.errata.erratum import Erratum, checked
+from kl_companion.book.errata.summary2025pitfalls import SUMMARY
+from kl_companion.book.errata.tang2025pitfalls import TANG
+from kl_companion.book.errata.wang2025choosing import WANG
+
+ERRATA: tuple[Erratum, ...] = checked((*EMAPG, *EMAPG_POLICIES, *TANG, *WANG, *SUMMARY))

@@ -1,0 +1,21 @@
+"""The book's explorer: this package's definitions as JavaScript, its page, and the numbers it must show."""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.book.explorer.enumerated import exact as exact
+    from kl_companion.book.explorer.page import Explorer as Explorer
+    from kl_companion.book.explorer.page import Notes as Notes
+    from kl_companion.book.explorer.presets import PRESETS as PRESETS
+    from kl_companion.book.explorer.sentences import failures as failures
+
+_NAMES: dict[str, str] = {
+    "exact": "kl_companion.book.explorer.enumerated",
+    "Explorer": "kl_companion.book.explorer.page",
+    "Notes": "kl_companion.book.explorer.page",
+    "PRESETS": "kl_companion.book.explorer.presets",
+    "failures": "kl_companion.book.explorer.sentences",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

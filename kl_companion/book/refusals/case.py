@@ -1,0 +1,160 @@
+"""A case of bad input, what is said to it, and whether that can be understood."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from kl_companion.files import ROOT_VARIABLE
+
+Main = Callable[[Sequence[str]], int]  # the command line: from its arguments to its exit status
+SHORTEST, LONGEST = 20, 400
+COMMAND = "kl-companion"  # how the entry point of a case begins that runs a command
+_WANTED = re.compile(
+    r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: "
+    r"|\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|lower|set|work) "
+)
+_QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.py\b")
+_KIND = re.compile(
+    r"\b(?:a|an) [a-zA-Z]+, expected|\b(?:holds|returned|reads|requires|required|missing|NaN|empty|of its own"
+    r"|nothing|neither|no|none|None|not|different|twice|another)\b"
+)
+_TORCH = ("size mismatch", "must match the size", "has no attribute", "unsupported operand", "Traceback")
+_folder: ContextVar[Path] = ContextVar("folder")
+_main: ContextVar[Main] = ContextVar("main")
+
+
+class Case(NamedTuple):
+    """One kind of bad input at one entry point.
+
+    Attributes:
+        entry: A public name of the package, a dotted name below it, or a command.
+        kind: What is wrong with the input, in a few words.
+        call: Feeds it; it raises, or returns the `Exit` of a command.
+    """
+
+    entry: str
+    kind: str
+    call: Callable[[], object]
+
+
+class Exit(NamedTuple):
+    """How a command ended: its status, and what it wrote to the standard error stream."""
+
+    status: int
+    stderr: str
+
+
+class Refusal(NamedTuple):
+    """What a case was answered.
+
+    Attributes:
+        entry: As in the case.
+        kind: As in the case.
+        exception: Name of the exception's type, or ``"exit status 2"``; empty where nothing was refused.
+        message: What was said, without the path of the folder that the case worked in.
+    """
+
+    entry: str
+    kind: str
+    exception: str
+    message: str
+
+
+def bad(kind: str, function: Callable[..., Any], *args: Any, **options: Any) -> Case:
+    """The case of a public function that is called with these arguments, of which one is wrong."""
+    return Case(function.__qualname__, kind, partial(function, *args, **options))
+
+
+def folder() -> Path:
+    """The temporary folder of the case that is being run; it is gone afterwards."""
+    return _folder.get()
+
+
+def command_line() -> Main:
+    """The ``main`` that was given to `run`."""
+    return _main.get()
+
+
+@contextmanager
+def project_root(root: Path | None) -> Iterator[None]:
+    """Work where the sources of the book are in a folder, or nowhere."""
+    before = os.environ.get(ROOT_VARIABLE)
+    os.environ[ROOT_VARIABLE] = str(root or "")
+    try:
+        yield
+    finally:
+        os.environ.pop(ROOT_VARIABLE)
+        if before is not None:
+            os.environ[ROOT_VARIABLE] = before
+
+
+def run(case: Case, main: Main | None = None) -> Refusal:
+    """Run a case in a temporary folder, silently, and keep what it was answered.
+
+    Whatever the case raises is its answer; a case that is not refused has an empty ``exception``.
+
+    Args:
+        case: One of the catalogue, or another.
+        main: The command line, `kl_companion.cli.main`: the cases that run a command need it.
+
+    Raises:
+        ValueError: The case runs a command, and there is no ``main``.
+    """
+    if main is None and case.entry.startswith(COMMAND):
+        raise ValueError(f"main is None, expected kl_companion.cli.main: {case.entry!r} is a command")
+    with TemporaryDirectory(prefix="kl-refusals-") as made, warnings.catch_warnings():
+        here = Path(made).resolve()
+        tokens = _folder.set(here), _main.set(main) if main else None
+        warnings.simplefilter("ignore")
+        answer: object = None
+        try:
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                answer = case.call()
+        except Exception as error:  # whatever is raised is what a reader would see
+            said, message = type(error).__name__, str(error)
+        else:
+            said, message = "", ""
+            if isinstance(answer, Exit) and answer.status == 2:
+                said, message = "exit status 2", answer.stderr
+        finally:
+            _folder.reset(tokens[0])
+            if tokens[1]:
+                _main.reset(tokens[1])
+    return Refusal(case.entry, case.kind, said, message.replace(f"{here}/", "").replace(str(here), "."))
+
+
+def parts(message: str) -> tuple[str, str]:
+    """A message cut in two: what was got, and from the word that announces it on, what was wanted.
+
+    The second part is empty where no such word stands.
+    """
+    found = _WANTED.search(message)
+    return (message, "") if found is None else (message[: found.start()], message[found.start() :])
+
+
+def unclear(refusal: Refusal) -> list[str]:
+    """What keeps a reader from understanding a refusal, one line per fault; empty for a clear one."""
+    message = refusal.message
+    got, wanted = parts(message)
+    faults = {
+        "nothing was refused": not refusal.exception,
+        f"{len(message)} characters": not SHORTEST <= len(message) <= LONGEST,
+        "more than one paragraph": "\n" in message.strip(),
+        "a message of another library": " raised " not in message and any(text in message for text in _TORCH),
+        "what was got is not named": not (_QUOTED.search(got) or _KIND.search(message)),
+        "what was wanted is not named": len(wanted) < 8,
+        "a path of this machine": bool(
+            re.search(r"(?<![\w.])/(home|tmp|usr|root|work|private|var)/", message)
+        ),
+    }
+    return [text for text, found in faults.items() if found]

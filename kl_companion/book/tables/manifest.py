@@ -1,0 +1,246 @@
+"""The manifest of a result table: read, checked completely, and resolved for a profile.
+
+```yaml
+title: EMA anchor against fixed anchor
+notebook: book/experiments/ema_pg.ipynb
+grid: {anchor: [fixed, ema], seed: [0, 1, 2]}     # one run of the notebook per point; absent: one run
+parameters: {beta: 0.02}                          # passed as they stand
+profiles: {smoke: {seed: [0], beta: 0.1}}         # smoke, cpu, gpu: override axes of the grid, or parameters
+columns: {anchor: str, seed: int, kl: {type: float, digits: 4, missing: true}}
+key: [anchor, seed]
+cost: seconds                                     # seconds, minutes or hours
+deterministic: true                               # false for timings
+```
+
+Whatever is wrong is said before anything runs. In particular every name of the grid and of the parameters
+must be assigned in the notebook's cell tagged `parameters`: papermill itself would only warn.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from kl_companion.book.tables.notebooks import notebook_parameters
+from kl_companion.book.tables.project import book_extra, known_table, project_root, unknown
+from kl_companion.book.tables.rows import Cell, Column
+
+PROFILES = ("smoke", "cpu", "gpu")
+COSTS = ("seconds", "minutes", "hours")
+TYPES = ("str", "int", "float", "bool")
+REQUIRED = ("title", "notebook", "columns", "key", "cost", "deterministic")
+OPTIONAL = ("grid", "parameters", "profiles")
+OUT = "out"
+
+
+class Manifest(NamedTuple):
+    """A checked manifest; `notebook` is an absolute path, `columns` are in the order of the table."""
+
+    name: str
+    root: Path
+    title: str
+    notebook: Path
+    grid: dict[str, list[Cell]]
+    parameters: dict[str, Any]
+    profiles: dict[str, dict[str, Any]]
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    cost: str
+    deterministic: bool
+
+    @property
+    def folder(self) -> Path:
+        """The table's folder, `tables/<name>`."""
+        return self.root / "tables" / self.name
+
+
+class Settings(NamedTuple):
+    """What a profile makes of a manifest."""
+
+    grid: dict[str, list[Cell]]
+    parameters: dict[str, Any]
+
+
+def read_manifest(name: str) -> Manifest:
+    """Read and check `tables/<name>/manifest.yml`.
+
+    Raises:
+        ValueError: no such table, anything in the manifest that is not as the module's text says, or a folder
+            or notebook that is a link out of the project.
+        ImportError: PyYAML (extra `book`) is not installed.
+    """
+    root = project_root()
+    path = root / "tables" / known_table(name) / "manifest.yml"
+    if not path.parent.resolve().is_relative_to(root / "tables"):  # the table would be written there
+        raise ValueError(f"tables/{name} is a link to {path.parent.resolve()}, expected a folder of tables/")
+    yaml = book_extra("yaml")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"tables/{name}/manifest.yml is not YAML: {error}") from None
+    try:
+        return _manifest(name, root, data)
+    except ValueError as error:
+        raise ValueError(f"tables/{name}/manifest.yml: {error}") from None
+
+
+def settings(manifest: Manifest, profile: str) -> Settings:
+    """The grid and the parameters of a profile.
+
+    Raises:
+        ValueError: an unknown profile, or `gpu` where the manifest has none.
+    """
+    if profile not in PROFILES:
+        raise unknown("profile", profile, PROFILES)
+    if profile == "gpu" and "gpu" not in manifest.profiles:
+        raise ValueError(f"table {manifest.name!r} has no profile 'gpu', expected one under `profiles`")
+    changes = manifest.profiles.get(profile, {})
+    grid = {name: _listed(changes.get(name, values)) for name, values in manifest.grid.items()}
+    other = {name: value for name, value in changes.items() if name not in grid}
+    return Settings(grid, {**manifest.parameters, **other})
+
+
+def points(grid: Mapping[str, list[Cell]]) -> list[dict[str, Cell]]:
+    """The points of a grid, the last axis running fastest; a grid without axes has one point."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def manifest_digest(manifest: Manifest, profile: str) -> str:
+    """sha256 of what the manifest says about the table of a profile: no title, layout or other profile."""
+    grid, parameters = settings(manifest, profile)
+    notebook = manifest.notebook.relative_to(manifest.root).as_posix()
+    content = [notebook, grid, parameters, manifest.columns, manifest.key]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# -- checks of the parts -------------------------------------------------------------------------------------
+
+
+def _manifest(name: str, root: Path, data: Any) -> Manifest:
+    data = _mapping("the manifest", data)
+    for key in data:
+        if key not in REQUIRED + OPTIONAL:
+            raise unknown("key", key, REQUIRED + OPTIONAL)
+    if absent := [key for key in REQUIRED if key not in data]:
+        raise ValueError(f"{', '.join(absent)} missing, expected {', '.join(REQUIRED)}")
+    if data["cost"] not in COSTS:
+        raise unknown("cost", data["cost"], COSTS)
+    if not isinstance(data["deterministic"], bool):
+        raise ValueError(f"deterministic is {data['deterministic']!r}, expected true or false")
+    if not isinstance(data["title"], str) or not data["title"].strip():
+        raise ValueError(f"title is {data['title']!r}, expected text")
+    notebook = _notebook(root, data["notebook"])
+    grid = {axis: _axis(axis, values) for axis, values in _mapping("grid", data.get("grid")).items()}
+    parameters = _mapping("parameters", data.get("parameters"))
+    profiles = _mapping("profiles", data.get("profiles"))
+    profiles = {profile: _mapping(f"profile {profile}", changes) for profile, changes in profiles.items()}
+    for profile, changes in profiles.items():
+        if profile not in PROFILES:
+            raise unknown("profile", profile, PROFILES)
+        for axis in set(changes) & set(grid):
+            _axis(f"{axis} of profile {profile}", _listed(changes[axis]))
+    if both := sorted(set(grid) & set(parameters)):
+        raise ValueError(f"{both} stand in grid and in parameters, expected in one of them")
+    _known_parameters(notebook, [*grid, *parameters, *itertools.chain(*profiles.values())])
+    for where in (parameters, *profiles.values()):
+        _numbers_are_numbers(where.items())
+    columns = tuple(_column(str(name), entry) for name, entry in _mapping("columns", data["columns"]).items())
+    key = _key(data["key"], columns)
+    title, cost, deterministic = data["title"], data["cost"], data["deterministic"]
+    return Manifest(
+        name, root, title, notebook, grid, parameters, profiles, columns, key, cost, deterministic
+    )
+
+
+def _mapping(what: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{what} is {value!r}, expected a mapping of names")
+    return value
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _axis(name: str, values: Any) -> list[Cell]:
+    scalars = isinstance(values, list) and all(isinstance(value, (str, int, float)) for value in values)
+    if not scalars or not values or len({repr(value) for value in values}) < len(values):
+        raise ValueError(f"{name} in grid is {values!r}, expected a list of different numbers or texts")
+    _numbers_are_numbers((name, value) for value in values)
+    return list(values)
+
+
+def _numbers_are_numbers(items: Iterable[tuple[str, Any]]) -> None:
+    """YAML 1.1 reads 1e-3 as text, and 2026-01-01 as a date: the notebook would fail late, or worse."""
+    for name, value in items:
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise ValueError(f"{name} is {value!r}, expected numbers, texts, lists or mappings") from None
+        try:
+            float(value if isinstance(value, str) else "text")
+        except ValueError:
+            continue
+        raise ValueError(f"{name} is the text {value!r}, expected a number with a point (1.0e-3, not 1e-3)")
+
+
+def _notebook(root: Path, value: Any) -> Path:
+    path = PurePosixPath(str(value))
+    if path.is_absolute() or ".." in path.parts or path.suffix != ".ipynb":
+        raise ValueError(f"notebook is {value!r}, expected the path of an .ipynb below the project root")
+    if not (root / path).is_file():
+        raise ValueError(f"notebook {value!r} does not exist, expected a file below the project root")
+    if not (root / path).resolve().is_relative_to(root):
+        raise ValueError(
+            f"notebook {value!r} is a link to a file elsewhere, expected one below the project root"
+        )
+    return root / path
+
+
+def _known_parameters(notebook: Path, names: Iterable[str]) -> None:
+    found = notebook_parameters(notebook)
+    default = found.pop(OUT, None)
+    if not isinstance(default, ast.Constant) or default.value is not None:
+        raise ValueError(
+            f"notebook {notebook.name} has no parameter `{OUT} = None`, expected one: "
+            "the runner puts the place of the rows there, and without it the notebook writes nothing"
+        )
+    for name in names:
+        if name == OUT:
+            raise ValueError(f"`{OUT}` is given by the runner, expected neither in grid nor in parameters")
+        if name not in found:
+            raise unknown(f"parameter of {notebook.name}", name, found)
+
+
+def _column(name: str, entry: Any) -> Column:
+    entry = _mapping(f"column {name}", {"type": entry} if isinstance(entry, str) else entry)
+    for key in entry:
+        if key not in ("type", "digits", "missing"):
+            raise unknown(f"key of column {name}", key, ("type", "digits", "missing"))
+    kind, digits, missing = entry.get("type"), entry.get("digits"), entry.get("missing", False)
+    if kind not in TYPES:
+        raise unknown(f"type of column {name}", kind, TYPES)
+    good = digits is None or (kind == "float" and type(digits) is int and 0 <= digits <= 15)
+    if not good or not isinstance(missing, bool):
+        wanted = "digits 0 to 15 (float only) and missing true or false"
+        raise ValueError(f"column {name} is {entry!r}, expected {wanted}")
+    return Column(name, kind, digits, missing)
+
+
+def _key(value: Any, columns: tuple[Column, ...]) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or len(set(map(str, value))) < len(value):
+        raise ValueError(f"key is {value!r}, expected a list of columns that tell the rows apart")
+    exact = {column.name: column.digits is None and not column.missing for column in columns}
+    for name in value:
+        if name not in exact:
+            raise unknown("column in key", name, exact)
+        if not exact[name]:
+            raise ValueError(f"column {name} is in key, expected neither digits nor missing there")
+    return tuple(value)

@@ -1,0 +1,97 @@
+"""What making tables will take, said before it starts: from the seconds that their points took last time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kl_companion.book.tables import provenance
+from kl_companion.book.tables.grid import points_of, unfinished
+from kl_companion.book.tables.manifest import Manifest, read_manifest
+from kl_companion.book.tables.store import provenance_path, table_path, work_folder
+
+
+class Plan(NamedTuple):
+    """What a run of one table has to do.
+
+    Attributes:
+        name: The table.
+        todo: Points to run; those that an earlier run finished, from the same sources, are kept.
+        total: Points of the grid.
+        seconds: Of computing that they will take, one after the other; None where no run was ever timed.
+    """
+
+    name: str
+    todo: int
+    total: int
+    seconds: float | None
+
+    def wall(self, jobs: int) -> float:
+        """Seconds until it is made, with so many points at a time; 0 where nothing is known."""
+        return 0.0 if self.seconds is None else self.seconds / max(1, min(jobs, self.todo))
+
+
+def plan(name: str, *, profile: str = "cpu", fresh: bool = False) -> Plan:
+    """What a run of a table would do, and how long that took on the machine that made it last.
+
+    Args:
+        name: A folder of `tables/`.
+        profile: As in `kl_companion.book.tables.run`, as is ``fresh``.
+        fresh: Also count the points that are finished.
+
+    Raises:
+        ValueError: an unknown table or profile, or a manifest that is not right.
+    """
+    manifest = read_manifest(name)
+    every = points_of(manifest, provenance.begin(manifest, profile), work_folder(manifest, profile))
+    todo = unfinished(every, fresh=fresh)
+    each = _seconds_each(manifest, profile)
+    return Plan(name, len(todo), len(every), None if each is None else each * len(todo))
+
+
+def _seconds_each(manifest: Manifest, profile: str) -> float | None:
+    """Seconds that a point took last time, on average, with as many others beside it as there were.
+
+    A record without the seconds of its points has those of the run, and two points at a time are the default.
+    """
+    path = provenance_path(table_path(manifest, profile))
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        points, total = record["points"], record["points"]["total"]
+        if "seconds" in points or points["resumed"]:
+            return float(points["seconds"]) / total
+        return float(record["wall_seconds"]) * min(2, total) / total
+    except (ValueError, KeyError, TypeError):  # `check` says what is wrong with it
+        return None
+
+
+def announcement(plans: Sequence[Plan], jobs: int) -> list[str]:
+    """Lines for the reader: each table with something to do, and all of them together.
+
+    Args:
+        plans: One per table.
+        jobs: Points that run at the same time.
+    """
+    busy = [p for p in plans if p.todo]
+    if not busy:
+        return []
+    lines = [
+        f"{p.name}: {p.todo} of {p.total} points to run, "
+        + ("never timed" if p.seconds is None else f"about {_words(p.wall(jobs))}")
+        for p in busy
+    ]
+    timed = [p for p in busy if p.seconds is not None]
+    total = f"{len(busy)} of {len(plans)} tables to make"
+    if timed:
+        total += f": about {_words(sum(p.wall(jobs) for p in timed))} with {jobs} jobs, by their last runs"
+    if timed and len(timed) < len(busy):
+        total += f", and {len(busy) - len(timed)} more that were never timed"
+    lines.append(total)
+    return lines
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"

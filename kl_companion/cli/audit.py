@@ -1,0 +1,112 @@
+"""`kl-companion audit`: which objective a loss minimizes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kl_companion.cli.printing import progress
+
+HELP = "which objective a loss descends"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.description = (
+        "Which objective a loss descends. path/file.py:function executes that file, with all "
+        "that it does, as python path/file.py would: audit only files that you trust."
+    )
+    parser.add_argument(
+        "loss", help="an estimator, path/file.py:function (executed), or a framework's setting"
+    )
+    parser.add_argument(
+        "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not descend it"
+    )
+    parser.add_argument("--placement", choices=("loss", "reward"), default="loss")
+    parser.add_argument("--level", choices=("token", "sequence"), help="for functions of logp and ref_logp")
+    parser.add_argument(
+        "--group-size", type=int, default=1, help="sequences per batch, for losses that couple a group"
+    )
+    parser.add_argument(
+        "--off-policy", action="store_true", help="look at, and judge --want by, off-policy samples"
+    )
+    parser.add_argument("--scale", type=float, help="one size of log-ratios instead of small and large")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the verdict; 1 when ``--want`` is not met."""
+    import torch
+
+    from kl_companion.auditing import audit
+    from kl_companion.frameworks.printing import is_framework, print_audits
+
+    torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
+    if is_framework(args.loss):
+        if args.level is not None or args.group_size != 1:
+            raise ValueError(f"{args.loss} got a level or a group size, expected none: a setting has its own")
+        return print_audits(
+            args.loss,
+            want=args.want,
+            off_policy=True if args.off_policy else None,
+            scale=args.scale,
+            progress=progress(quiet=args.quiet),
+        )
+    if args.loss.endswith(".py"):
+        raise ValueError(f"{args.loss!r} names no function, expected {args.loss}:function")
+    loss = args.loss
+    if ".py:" in loss:
+        if not args.quiet:
+            file = loss.rpartition(":")[0]
+            print(f"  executing {file}, as python does with a file of yours", file=sys.stderr, flush=True)
+        loss = load_function(loss)
+    found = audit(
+        loss,
+        placement=args.placement,
+        level=args.level,
+        group_size=args.group_size,
+        want=args.want,
+        off_policy=True if args.off_policy else None,
+        scale=args.scale,
+        progress=progress(quiet=args.quiet),
+    )
+    print(found)
+    if found.met is False:
+        print(f"\nWanted: {args.want}. This loss does not descend it. What does, in plain PyTorch:\n")
+        print(found.remedy)
+        return 1
+    if found.met:
+        print(f"\nWanted: {args.want}. This loss descends it.")
+    return 0
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """The function of ``path/file.py:name``; ValueError says what could not be found or imported."""
+    path_text, _, name = target.rpartition(":")
+    path = Path(path_text)
+    if not path.is_file():
+        raise ValueError(f"{path_text!r} is not a file, expected path/file.py:function")
+    label = f"_reader_{path.stem}"  # its own name, so that a file called torch.py hides nothing
+    spec = importlib.util.spec_from_file_location(label, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path_text!r} cannot be imported, expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[label] = module  # dataclasses and pickles look their module up
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the reader's own code: whatever it raises is the answer
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"importing {path_text} failed with {said}, expected a file that runs") from error
+    finally:
+        sys.path.pop(0)
+    functions = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == label]
+    if not callable(getattr(module, name, None)):
+        from kl_companion.checks import unknown_name
+
+        raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
+    return getattr(module, name)

@@ -1,0 +1,49 @@
+"""`kl-companion list`: what is registered."""
+
+from __future__ import annotations
+
+import argparse
+
+from kl_companion.cli.printing import row
+
+HELP = "what is registered"
+TOPICS = ("estimators", "divergences", "objectives", "frameworks", "tables", "claims")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.add_argument("topic", choices=TOPICS, nargs="?", default="estimators")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what is registered."""
+    if args.topic == "tables":
+        from kl_companion.book import tables
+
+        for name in tables.names():
+            print(name)
+    elif args.topic == "estimators":
+        from kl_companion.estimators import ESTIMATORS
+
+        for e in ESTIMATORS.values():
+            row(e.name, e.target, e.source)
+    elif args.topic == "divergences":
+        from kl_companion.divergences import DIVERGENCES
+
+        for d in DIVERGENCES.values():
+            row(d.name, str(d.f), d.source)
+    elif args.topic == "frameworks":
+        from kl_companion.frameworks.printing import print_list
+
+        print_list()
+    elif args.topic == "claims":
+        from kl_companion.book.claims import register
+
+        for claim in register().values():
+            row(claim.id, f"{claim.source}, {claim.location}", claim.statement)
+    else:
+        from kl_companion.auditing.objectives import objectives
+
+        for o in objectives(off_policy=True).values():
+            row(o.name, o.words)
+    return 0

@@ -1,0 +1,130 @@
+"""Every way in which a framework can be told to regularize, as one record each.
+
+A `Setting` holds what a user writes into the framework's own configuration, and a loss: a function of a
+`Rollout` that calls the installed function, or computes the same formula in our own code where the framework
+cannot be installed. Which objective the loss has the gradient of is never typed in: `audit_setting` computes
+it.
+
+Every loss is the regularizer alone, with coefficient 1, and not divided by any standard deviation. What a
+framework divides is recorded in `Setting.divided`, and `effect` computes what that makes of the coefficient.
+Where a framework divides by the number of tokens of a whole batch, that number is the same for every sequence
+in it; it is set to the number of sequences, so that a coefficient is that of a sum over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+
+from kl_companion.frameworks.dividing import Division
+from kl_companion.frameworks.installed import Place, Unavailable, find, installed_version, line_of
+from kl_companion.frameworks.registry import framework
+from kl_companion.rollout import Rollout
+
+
+class Setting(NamedTuple):
+    """One way to regularize.
+
+    Attributes:
+        name: ``framework.something``.
+        option: What a user writes, in the framework's own configuration.
+        loss: A function of a `Rollout` that returns the scalar to be minimized; the installed function is
+            loaded when it is first called.
+        place: The file and the function that compute it.
+        placement: ``"loss"`` or ``"reward"``.
+        level: ``"token"``: a token is charged with its own term; ``"sequence"``: with all that follow too.
+        aggregation: How tokens become one number.
+        default: What it is the default of; "" if it is not a default.
+        note: Remarks for the reader.
+        sampled: Whether only the log-prob of the sampled token is read, not the whole distribution.
+        divided: What the framework divides by a standard deviation when this setting is used: by default
+            first, then under other choices of its own. () where nothing is divided, and where there are no
+            rewards, as in distillation.
+    """
+
+    name: str
+    option: str
+    loss: Callable[[Rollout], torch.Tensor]
+    place: Place
+    placement: Literal["loss", "reward"]
+    level: Literal["token", "sequence"]
+    aggregation: str
+    default: str = ""
+    note: str = ""
+    sampled: bool = True
+    divided: tuple[Division, ...] = ()
+
+    @property
+    def framework(self) -> Framework:
+        """The framework that it belongs to."""
+        return framework(self.name.partition(".")[0])
+
+    @property
+    def where(self) -> str:
+        """``file:line, function`` if it is installed; file and function as described for a formula."""
+        return self.framework.located(self.place)
+
+    @property
+    def penalty_divided(self) -> Division | None:
+        """How the penalty is divided with the rewards by default; None where it is not."""
+        found = (d for d in self.divided if d.of == "rewards and penalty" and not d.when)
+        return next(found, None)
+
+
+class Remedy(NamedTuple):
+    """The settings of a framework that give the two gradients of the reverse KL; None where it has none."""
+
+    sequence: str | None
+    token: str | None
+    words: str = ""
+
+
+class Framework(NamedTuple):
+    """A framework and its settings.
+
+    Attributes:
+        name: That of its file here.
+        title: As its authors write it.
+        distribution: The installable package whose functions are called; "" if they are formulas of ours.
+        versions: Those that are known to work; of a formula, the one that was read.
+        settings: In the order of the page.
+        remedy: Which of its settings to take instead.
+    """
+
+    name: str
+    title: str
+    distribution: str
+    versions: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    remedy: Remedy
+
+    @property
+    def version(self) -> str:
+        """The installed version, if it is a known one; of a formula the version that was read.
+
+        Raises:
+            Unavailable: not installed, or an unknown version.
+        """
+        if not self.distribution:
+            return self.versions[0]
+        return find(self.distribution, self.versions).version
+
+    def located(self, place: Place) -> str:
+        """``file:line, function`` if the framework is installed; file and function for a formula."""
+        if not self.distribution:
+            return f"{place.file}, {place.function}"
+        line = line_of(find(self.distribution, self.versions), place)
+        return f"{place.file}:{line}, {place.function}"
+
+    @property
+    def status(self) -> str:
+        """``installed 1.2``, ``formula`` or what is missing, for a list."""
+        if not self.distribution:
+            return f"formula, read in {self.versions[0]}"
+        try:
+            return f"installed, {self.version}"
+        except Unavailable:
+            found = installed_version(self.distribution)
+            return "not installed" if found is None else f"installed in the unknown version {found}"

@@ -1,0 +1,232 @@
+"""Autograd functions whose gradients are written by hand, for logits that exist in memory.
+
+Values come from one walk over blocks of rows (`kl_companion.kernels.block_walks`), gradients from a second
+in backward, or from the same walk where the weights of the loss are known. What is saved in between is the
+inputs and a number or two per row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kl_companion.divergences import Divergence
+from kl_companion.kernels.block_walks import scale_rows, walk_divergence, walk_tokens
+from kl_companion.kernels.blocks import exact_dtype
+from kl_companion.kernels.rows import swapped
+
+_REFUSAL = (
+    "the fused functions have no second derivatives, their gradients are written by hand: take f_divergence, "
+    "exact_kl or log_softmax of the logits where you need one"
+)
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
+_TOLERANCE_OF_NARROW = 2e-2  # narrower dtypes round the weights themselves
+
+
+def common_factor(weights: torch.Tensor, incoming: torch.Tensor) -> float:
+    """The s with incoming = s weights.
+
+    Raises:
+        ValueError: there is none, so that the gradient made with these weights is another loss's.
+    """
+    got, given = incoming.double(), weights.double()
+    square = given.square().sum()
+    factor = ((got * given).sum() / square).item() if square > 0 else 0.0
+    apart = (got - factor * given).abs()
+    loosest = max(_TOLERANCE.get(t.dtype, _TOLERANCE_OF_NARROW) for t in (weights, incoming))
+    if apart.numel() and not apart.max() <= loosest * got.abs().max():
+        at = apart.argmax()
+        raise ValueError(
+            f"the loss multiplies the result by {got.flatten()[at].item():.6g} where weights= gave "
+            f"{given.flatten()[at].item():.6g} (times {factor:.6g}, the factor of the others): expected a "
+            "multiple of (weights * result).sum(), the loss whose gradient the forward pass made"
+        )
+    return factor
+
+
+class Refuse(torch.autograd.Function):
+    """Identity whose derivative is refused, because a gradient written by hand has none."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+        """The gradient as it is; ``sources`` are what it depends on."""
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: torch.Tensor) -> None:
+        """Raise RuntimeError."""
+        raise RuntimeError(_REFUSAL)
+
+
+def first_order_only(
+    gradients: tuple[torch.Tensor | None, ...], *sources: torch.Tensor
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients as a backward pass returns them: refusing a derivative where one is prepared.
+
+    Raises:
+        RuntimeError: one is prepared (create_graph) and no sources are at hand that it could be refused by.
+    """
+    if not torch.is_grad_enabled():
+        return gradients
+    if not sources:
+        raise RuntimeError(_REFUSAL)
+    return tuple(None if g is None else Refuse.apply(g, *sources) for g in gradients)
+
+
+def _may_wait(x: torch.Tensor) -> bool:
+    """Whether a gradient may be made before its rows are multiplied: half precision would round it twice."""
+    return x.dtype in (torch.float32, torch.float64)
+
+
+def take_made(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """The gradients that the forward pass made, as the loss wants them; they are handed out once.
+
+    Raises:
+        ValueError: a loss with other weights than those it was announced with.
+        RuntimeError: a second backward pass.
+    """
+    made, ctx.made = ctx.made, None
+    if made is None:
+        raise RuntimeError(
+            "with weights= or inplace=True the gradient is made once, in the forward pass, and an earlier "
+            "backward pass has taken it: run the forward pass again, or leave both out"
+        )
+    if ctx.weights is not None:
+        factor = common_factor(ctx.weights, incoming)
+        return tuple(g if g is None or factor == 1 else g.mul_(factor) for g in made)
+    with torch.no_grad():
+        return tuple(None if g is None else scale_rows(g, incoming.reshape(-1)) for g in made)
+
+
+def gradient_by_reference(
+    d: Divergence,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    scale: torch.Tensor,
+    temperature: float,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The gradient by the reference: that of the same divergence with its arguments exchanged."""
+    gradient = torch.empty_like(y, memory_format=torch.contiguous_format)
+    value, excess = torch.empty(2, scale.numel(), dtype=dtype, device=x.device)
+    walk_divergence(
+        swapped(d), y, x, excess, value=value, weight=scale, gradient=gradient, temperature=temperature
+    )
+    return gradient
+
+
+class DivergenceOfLogits(torch.autograd.Function):
+    """D_f of rows of raw logits; see `kl_companion.kernels.fused.fused_f_divergence`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weights: torch.Tensor | None,
+        d: Divergence,
+        temperature: float,
+        inplace: bool,
+        recording: bool,
+    ) -> torch.Tensor:
+        """[...], and with weights the gradients, kept in ctx."""
+        lead = x.shape[:-1]
+        dtype = torch.promote_types(exact_dtype(x), exact_dtype(y))
+        ctx.d, ctx.temperature, ctx.inplace, ctx.weights, ctx.made = d, temperature, inplace, weights, None
+        value, excess = torch.zeros(2, lead.numel(), dtype=dtype, device=x.device)
+        by_x, by_y = (recording and needed for needed in ctx.needs_input_grad[:2])
+        ctx.ahead = weights is not None or (inplace and by_x and _may_wait(x))
+        scale = made = ref_made = None
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            if ctx.ahead:
+                # without weights every row waits for the number that the loss multiplies it with
+                scale = torch.ones_like(value) if weights is None else weights.reshape(-1)
+                ref_made = gradient_by_reference(d, x, y, scale, temperature, dtype) if by_y else None
+                made = None if not by_x else x.detach() if inplace else torch.empty_like(x)
+                ctx.made = (made, ref_made)
+            walk_divergence(
+                d, x, y, excess, value=value, weight=scale, gradient=made, temperature=temperature
+            )
+        if not ctx.ahead:
+            ctx.save_for_backward(x, y, excess)
+        return value.view(lead)
+
+    @staticmethod
+    def backward(ctx: Any, incoming: torch.Tensor) -> tuple[Any, ...]:
+        """Gradients by the logits of policy and reference."""
+        nothing = (None,) * 5
+        if ctx.ahead:
+            return (*first_order_only(take_made(ctx, incoming)), *nothing)
+        x, y, excess = ctx.saved_tensors
+        by_x, by_y, *_ = ctx.needs_input_grad
+        made = ref_made = None
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            scale = incoming.reshape(-1)
+            if by_y:  # before x is overwritten
+                ref_made = gradient_by_reference(ctx.d, x, y, scale, ctx.temperature, excess.dtype)
+            if by_x:
+                made = x.detach() if ctx.inplace else torch.empty_like(x)
+                walk_divergence(ctx.d, x, y, excess, weight=scale, gradient=made, temperature=ctx.temperature)
+        return (*first_order_only((made, ref_made), incoming, x, y), *nothing)
+
+
+class TokensOfLogits(torch.autograd.Function):
+    """Log-probs of tokens, and entropies if wanted; see `kl_companion.kernels.fused.fused_logp`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        tokens: torch.Tensor,
+        weights: torch.Tensor | None,
+        with_entropy: bool,
+        temperature: float,
+        inplace: bool,
+        recording: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """[rows, k] and [rows] or None; with weights the gradient too, kept in ctx."""
+        ctx.temperature, ctx.inplace, ctx.weights, ctx.made = temperature, inplace, weights, None
+        logp = torch.zeros(tokens.shape, dtype=exact_dtype(x), device=x.device)
+        entropy = torch.zeros_like(logp[:, 0]) if with_entropy else None
+        by_x = recording and ctx.needs_input_grad[0]
+        by_row = not with_entropy and tokens.shape[1] == 1
+        ctx.ahead = weights is not None or (inplace and by_x and by_row and _may_wait(x))
+        scale = made = None
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            if ctx.ahead and by_x:
+                scale = torch.ones_like(logp) if weights is None else weights
+                made = x.detach() if inplace else torch.empty_like(x)
+                ctx.made = (made,)
+            walk_tokens(
+                x,
+                tokens,
+                logp=logp,
+                entropy=entropy,
+                weight=scale,
+                gradient=made,
+                temperature=temperature,
+            )
+        if not ctx.ahead:
+            ctx.save_for_backward(x, tokens)
+        return logp, entropy
+
+    @staticmethod
+    def backward(ctx: Any, incoming: torch.Tensor, of_entropy: torch.Tensor | None = None) -> tuple[Any, ...]:
+        """Gradient by the logits."""
+        nothing = (None,) * 6
+        if ctx.ahead:
+            return (*first_order_only(take_made(ctx, incoming)), *nothing)
+        x, tokens = ctx.saved_tensors
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            made = x.detach() if ctx.inplace else torch.empty_like(x)
+            walk_tokens(
+                x,
+                tokens,
+                weight=incoming,
+                of_entropy=of_entropy,
+                gradient=made,
+                temperature=ctx.temperature,
+            )
+        sources = (incoming, x) if of_entropy is None else (incoming, of_entropy, x)
+        return (*first_order_only((made,), *sources), *nothing)

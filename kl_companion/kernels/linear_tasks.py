@@ -1,0 +1,118 @@
+"""What is made of the logits of a chunk: divergences from a teacher, or log-probs and entropies.
+
+A task knows its results per row and how a walk over a chunk fills them; `run` gives what `walk_chunks` calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.divergences import Divergence
+from kl_companion.kernels.block_walks import Place, walk_divergence, walk_tokens
+from kl_companion.kernels.blocks import Head, exact_dtype
+from kl_companion.kernels.linear_walks import Projection
+
+Results = tuple[torch.Tensor, ...]
+OnLogits = Callable[[int, int, torch.Tensor, bool], None]
+
+
+class Distances(NamedTuple):
+    """D_f of every row from a teacher, given by hidden states or by logits [rows, vocab]."""
+
+    d: Divergence
+    teacher: Projection | torch.Tensor
+    temperature: float
+    heads: tuple[Head, Head]
+    lead: torch.Size
+    chunk: int  # rows
+
+    @property
+    def by_row(self) -> bool:
+        """Whether one number per row scales the whole gradient of the row."""
+        return True
+
+    def results(self, logits: torch.Tensor) -> Results:
+        """Room for the results, given a tensor of the dtype and device of the logits."""
+        dtype = exact_dtype(logits)
+        if isinstance(self.teacher, torch.Tensor):
+            dtype = torch.promote_types(dtype, exact_dtype(self.teacher))
+        return (torch.zeros(self.lead.numel(), dtype=dtype, device=logits.device),)
+
+    def _logits_of_teacher(self, count: int) -> Callable[[int, int], torch.Tensor]:
+        teacher = self.teacher
+        if isinstance(teacher, torch.Tensor):
+            return lambda start, stop: teacher[start:stop]
+        room = teacher.weight.new_empty(min(self.chunk, max(1, count)), teacher.weight.shape[0])
+        return lambda start, stop: teacher.logits(start, stop, room)
+
+    def run(self, results: Results, weights: Results | None) -> OnLogits:
+        """What is called with the logits of a chunk; weights [rows] multiply the gradient."""
+        (value,) = results
+        excess = torch.zeros_like(value)
+        reference = self._logits_of_teacher(len(value))
+
+        def on_logits(start: int, stop: int, logits: torch.Tensor, overwrite: bool) -> None:
+            here = slice(start, stop)
+            walk_divergence(
+                self.d,
+                logits,
+                reference(start, stop),
+                excess[here],
+                value=value[here],
+                weight=None if weights is None else weights[0][here],
+                gradient=logits if overwrite else None,
+                temperature=self.temperature,
+                heads=self.heads,
+                place=Place(self.lead, start),
+            )
+
+        return on_logits
+
+
+class LogProbs(NamedTuple):
+    """Log-probs of tokens [rows, k], with entropies [rows] if wanted."""
+
+    tokens: torch.Tensor
+    temperature: float
+    head: Head
+    lead: torch.Size
+    with_entropy: bool
+
+    @property
+    def by_row(self) -> bool:
+        """Whether one number per row scales the whole gradient of the row."""
+        return self.tokens.shape[1] == 1 and not self.with_entropy
+
+    def results(self, logits: torch.Tensor) -> Results:
+        """Room for the results, given a tensor of the dtype and device of the logits."""
+        logp = torch.zeros(self.tokens.shape, dtype=exact_dtype(logits), device=logits.device)
+        return (logp, torch.zeros_like(logp[:, 0])) if self.with_entropy else (logp,)
+
+    def run(self, results: Results, weights: Results | None) -> OnLogits:
+        """What is called with the logits of a chunk; weights like the results multiply the gradients."""
+        logp, entropy = results[0], results[1] if self.with_entropy else None
+        of_logp = None if weights is None else weights[0]
+        of_entropy = weights[1] if weights is not None and self.with_entropy else None
+
+        def on_logits(start: int, stop: int, logits: torch.Tensor, overwrite: bool) -> None:
+            here = slice(start, stop)
+            walk_tokens(
+                logits,
+                self.tokens[here],
+                logp=logp[here],
+                entropy=None if entropy is None else entropy[here],
+                weight=None if of_logp is None else of_logp[here],
+                of_entropy=None if of_entropy is None else of_entropy[here],
+                gradient=logits if overwrite else None,
+                temperature=self.temperature,
+                head=self.head,
+                place=Place(self.lead, start),
+            )
+
+        return on_logits
+
+
+Task = Distances | LogProbs

@@ -1,0 +1,352 @@
+"""A KL term: what it may combine, what it reads, and which kernel computes it, for every loss and trainer.
+
+===========  ==================================  =================================  ========================
+choice       values                              in the loss                        in the reward
+===========  ==================================  =================================  ========================
+estimator    registered, or a function of        any                                any
+             ``(logp, ref_logp)``
+placement    loss, reward, both, score           loss, both, score                  reward, both
+level        token, sequence                     sequence: sampled estimators in    either; both: token
+                                                 placement loss only
+importance   None, token, prefix, sequence,      level sequence: sequence only;     none
+             auto                                top-k: token only
+ratio        detached, attached                  attached: with an importance,      detached
+                                                 and not of a top-k estimator
+clip         None, (lowest, highest)             with an importance                 none
+credit       0 to 1                              of score, at level token           at level token; in reward
+                                                                                    above 0 for exact ones
+===========  ==================================  =================================  ========================
+
+What does not go together is refused by `KLTerm`. What the gradient of a term is, `kl_companion.audit` says.
+
+Two ways compute the estimates. The formulas of `kl_companion.estimators` can be differentiated twice:
+`kl_companion.kl_loss` takes them. Training loops have real vocabularies and differentiate once: they take the
+kernels of `kl_companion.kernels` where there is one (``fused=True``), which keep no log-probs of whole rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from kl_companion.checks import check_choice, check_clip, check_number, refuse_nan
+from kl_companion.estimators.registry import Estimator, as_estimator, sampled_estimator
+from kl_companion.estimators.top_k import TopK
+from kl_companion.estimators.vocabulary import exact_forward_kl, exact_kl, f_divergence
+from kl_companion.rollout import (
+    MISSING,
+    SCOPES,
+    Missing,
+    Rollout,
+    Scope,
+    credit,
+    importance_ratio,
+    masked,
+    per_token,
+)
+
+Placement = Literal["loss", "reward", "both", "score"]
+Level = Literal["token", "sequence"]
+Ratio = Literal["detached", "attached"]
+Importance = Scope | Literal["auto"] | None
+EstimatorLike = str | Estimator | Callable[..., torch.Tensor]
+PLACEMENTS: tuple[Placement, ...] = ("loss", "reward", "both", "score")
+LEVELS: tuple[Level, ...] = ("token", "sequence")
+RATIOS: tuple[Ratio, ...] = ("detached", "attached")
+_IMPORTANCES = ("auto", *SCOPES)
+
+
+@dataclass(frozen=True)
+class KLTerm:
+    """Every choice about a KL term but its coefficient and its aggregation, which belong to the loss.
+
+    Attributes:
+        estimator: A registered estimator, its name (``"k2"``, ``"exact_kl"``, ``"top_k_reverse_kl(8)"``), or
+            a function of ``(logp, ref_logp)``.
+        placement: ``"loss"`` differentiates the estimate. ``"reward"`` subtracts its value, detached, from
+            rewards or advantages. ``"both"`` differentiates that of a token and charges it, detached, to the
+            tokens before. ``"score"`` is the cost in the reward written as a loss of its own: the detached
+            value times log pi.
+        level: In the loss: the estimate of each token, or the estimator of the log-probs of whole sequences.
+            In the reward: a cost for every token, charged to it and the tokens before it, or one cost per
+            sequence.
+        importance: Ratio of the policy to the policy that sampled, on the term in the loss: of the
+            ``"token"``, its ``"prefix"`` or the ``"sequence"``; None for no ratio. ``"auto"`` is the ratio
+            of the level, and none for an exact estimator, where nothing is sampled but the state. Of a
+            top-k estimator it weights the tail only.
+        ratio: ``"detached"``, or ``"attached"``: kept in the graph, on-policy too.
+        clip: (lowest, highest) ratio, or None; no gradient of the ratio passes outside.
+        credit: Discount of the costs of later tokens, where tokens are charged. 1 charges the whole
+            future (with ``"k1"`` the gradient of the sequence KL), 0 the token's own cost (the token-level
+            one). The exact cost of a token does not depend on the token, so it charges those before it only.
+        missing: What to do where the sampler has no probability and the policy has: ``"raise"`` or
+            ``"ignore"``, see `kl_companion.importance_ratio`.
+
+    Raises:
+        ValueError: an unknown estimator or choice, or choices that do not go together.
+
+    Source: tang2025pitfalls, sections 2.2 and 4.2; emapg2026, section 5.3.
+    """
+
+    estimator: EstimatorLike = "k2"
+    placement: Placement = "loss"
+    level: Level = "token"
+    importance: Importance = "auto"
+    ratio: Ratio = "detached"
+    clip: tuple[float, float] | None = None
+    credit: float = 1.0
+    missing: Missing = "raise"
+
+    def __post_init__(self) -> None:
+        entry = self.entry  # an unknown one is refused first
+        for name, value, known in (
+            ("placement", self.placement, PLACEMENTS),
+            ("level", self.level, LEVELS),
+            ("ratio", self.ratio, RATIOS),
+            ("missing", self.missing, MISSING),
+        ):
+            check_choice(name, value, known)
+        if self.importance is not None:
+            check_choice("importance", self.importance, _IMPORTANCES)
+        if self.clip is not None:
+            check_clip(self.clip)
+            object.__setattr__(self, "clip", tuple(self.clip))  # of a list, as YAML and notebooks give it
+        if type(self.credit) is not float:
+            check_number("credit", self.credit)
+        if not 0 <= self.credit <= 1:
+            raise ValueError(f"credit is {self.credit}, expected a number from 0 to 1")
+        self._check_charges(entry)
+        if self.differentiates:
+            self._check_loss(entry)
+
+    def _check_charges(self, entry: Estimator) -> None:
+        place = self.placement
+        if place in ("both", "score") and self.level != "token":
+            raise ValueError(
+                f"placement={place!r}, credit={self.credit} got level={self.level!r}: expected 'token', "
+                "where tokens are charged, or no credit"
+            )
+        if self.credit != 1 and (place == "loss" or self.level != "token"):
+            raise ValueError(
+                f"credit={self.credit} got placement={place!r}, level={self.level!r}: expected 'reward' and "
+                "'token' ('both' and 'score' too), where a token is charged with the costs after it"
+            )
+        if place != "reward":
+            return
+        if self.credit == 0 and entry.inputs == "vocab":
+            raise ValueError(
+                f"credit=0 got {entry.name!r}, whose cost of a token is the same whatever the token: its "
+                "gradient is zero, expected credit above 0, a sampled estimator or placement='loss'"
+            )
+        if self.importance not in ("auto", None) or self.ratio == "attached" or self.clip is not None:
+            raise ValueError(
+                f"placement='reward' got importance={self.importance!r}, ratio={self.ratio!r}, "
+                f"clip={self.clip}: expected none of them, because the policy gradient brings its own ratio"
+            )
+
+    def _check_loss(self, entry: Estimator) -> None:
+        scope = self.scope
+        if self.level == "sequence":
+            sampled_estimator(entry, "level='sequence'")
+            if scope not in (None, "sequence"):
+                raise ValueError(
+                    f"level='sequence' got importance={scope!r}: expected importance None or 'sequence', the "
+                    "ratio of what is estimated"
+                )
+        if scope is None and (self.ratio == "attached" or self.clip is not None):
+            raise ValueError(
+                f"ratio={self.ratio!r}, clip={self.clip} got importance=None: expected 'token', 'prefix' or "
+                f"'sequence', the scope of the ratio (of {entry.name})"
+            )
+        charged = self.placement == "score"
+        beyond_tail = scope != "token" or self.ratio == "attached" or charged
+        if entry.inputs == "top_k" and scope is not None and beyond_tail:
+            raise ValueError(
+                f"{entry.name} got importance={scope!r}, ratio={self.ratio!r}, "
+                f"credit={self.credit if charged else None}: expected 'token', 'detached' and no credit, "
+                "because the ratio multiplies the sampled tail only"
+            )
+
+    @property
+    def entry(self) -> Estimator:
+        """The estimator's entry in the registry; of a function, one made for it."""
+        return as_estimator(self.estimator)
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether the term adds to the loss."""
+        return self.placement != "reward"
+
+    @property
+    def charges(self) -> bool:
+        """Whether the term is subtracted from rewards or advantages."""
+        return self.placement in ("reward", "both")
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the estimator reads next-token distributions, and not only sampled log-probs."""
+        return self.entry.inputs != "sampled"
+
+    @property
+    def scope(self) -> Scope | None:
+        """Which ratio weights the term in the loss: "auto" resolved."""
+        if self.placement == "reward":
+            return None
+        if self.importance != "auto":
+            return self.importance
+        if self.level == "sequence":
+            return "sequence"
+        return None if self.entry.inputs == "vocab" else "token"
+
+
+def as_term(kl: EstimatorLike | KLTerm) -> KLTerm:
+    """A `KLTerm`: the one given, or that of an estimator in the loss, token by token.
+
+    Raises:
+        ValueError: an unknown estimator (the known ones and the nearest are listed).
+    """
+    return kl if isinstance(kl, KLTerm) else KLTerm(kl)
+
+
+def weighted_estimates(
+    term: KLTerm, rollout: Rollout, *, fused: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The estimates that the loss differentiates and the ratio to multiply them by, None for no ratio.
+
+    Args:
+        term: The choices; one whose placement is ``"reward"`` adds nothing to a loss.
+        rollout: ``behavior_logp`` of the policy that sampled, or None on-policy; logits where the estimator
+            needs them.
+        fused: Take the kernels where they know the estimator.
+
+    Returns:
+        [batch, seq] each, or [batch] at level ``"sequence"``. A top-k estimate has its ratio in it already.
+
+    Raises:
+        ValueError: placement ``"reward"``, missing logits, or a sampled token without a probability.
+    """
+    if not term.differentiates:
+        raise ValueError(
+            "placement='reward' adds nothing to a loss: expected kl_reward, or 'score' for the cost as a loss"
+        )
+    rho, entry = _ratio(term, rollout), term.entry
+    if term.level == "sequence":
+        both = (masked(x, rollout.completion_mask).sum(-1) for x in (rollout.logp, rollout.ref_logp))
+        return entry.fn(*both), None if rho is None else rho[:, 0]
+    if entry.inputs == "top_k":  # the head is a sum: only the tail was drawn from mu
+        x, rho = estimates(entry, rollout, fused=fused, tail_weight=rho), None
+    else:
+        x = estimates(entry, rollout, fused=fused)
+    if term.placement == "score":
+        x = credit(x.detach(), rollout.completion_mask, discount=term.credit)
+        x = refuse_nan("credit times logp", x * masked(rollout.logp, rollout.completion_mask), credit=x)
+    return x, rho
+
+
+def _ratio(term: KLTerm, rollout: Rollout) -> torch.Tensor | None:
+    """The ratio that weights the term in the loss, [batch, seq]; None for none."""
+    if term.scope is None:
+        return None
+    rho = importance_ratio(rollout, scope=term.scope, clip=term.clip, missing=term.missing)
+    return rho.detach() if term.ratio == "detached" else rho
+
+
+def token_terms(term: KLTerm, rollout: Rollout) -> torch.Tensor:
+    """What every token adds to a trainer's loss, [batch, seq], differentiable and zero outside the mask.
+
+    For trainers that sum over tokens themselves. At level "sequence" the estimate of a sequence is spread
+    evenly over its tokens, so that any aggregation gives it the weight that the sequence's reward has.
+    Arguments and errors as `weighted_estimates`, which computes it with the kernels.
+    """
+    mask = rollout.completion_mask
+    x, rho = weighted_estimates(term, rollout, fused=True)
+    if term.level == "sequence":
+        x, rho = x.unsqueeze(-1) / mask.sum(-1, keepdim=True), None if rho is None else rho.unsqueeze(-1)
+    return masked((x if rho is None else x * rho).expand(mask.shape), mask)
+
+
+def token_costs(term: KLTerm, rollout: Rollout) -> torch.Tensor:
+    """The value of the estimate at every token by the kernels, detached, [batch, seq], zero outside the mask.
+
+    A top-k estimator has the ratio of its term in the loss on its tail.
+    """
+    with torch.no_grad():
+        tail_weight = _ratio(term, rollout) if term.entry.inputs == "top_k" else None
+        x = estimates(term.entry, rollout, fused=True, tail_weight=tail_weight)
+        return masked(x, rollout.completion_mask)
+
+
+def penalties(term: KLTerm, costs: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
+    """What rewards or advantages lose: [batch, seq], or [batch] at level "sequence".
+
+    Args:
+        term: ``level`` and ``credit`` are read, and whether a token's own cost is in the loss already.
+        costs: [batch, seq] from `token_costs`, times the coefficient or not.
+        completion_mask: [batch, seq]; a sequence without a token has the penalty 0.
+    """
+    inside = masked(costs, completion_mask)
+    if term.level == "sequence":
+        return inside.sum(-1)
+    ahead = credit(inside, completion_mask, discount=term.credit)
+    return ahead - inside if term.placement == "both" else ahead
+
+
+def estimates(
+    entry: Estimator, rollout: Rollout, *, fused: bool = False, tail_weight: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The estimate at every token, [batch, seq]: `kl_companion.per_token`, or the same by a fused kernel.
+
+    Raises:
+        ValueError: the rollout holds no logits and the estimator needs them.
+    """
+    options = {} if tail_weight is None else {"tail_weight": tail_weight}
+    kernel = _kernel(entry) if fused else None
+    if kernel is None or rollout.logits is None or rollout.ref_logits is None:
+        return per_token(entry, rollout, **options)
+    inside = rollout.completion_mask.bool()
+    given = {name: x[inside] for name, x in options.items()}
+    values = kernel(rollout, inside, **given)
+    return values.new_zeros(inside.shape).masked_scatter(inside, values)
+
+
+def _kernel(entry: Estimator) -> Callable[..., torch.Tensor] | None:
+    """The fused kernel of an estimator, a function of (rollout, inside); None where there is none."""
+    fn = entry.fn
+    if isinstance(fn, TopK):
+        known = fn.k is not None and fn.tail and fn.head_from != "sampler"
+        return partial(_top_k, fn) if known else None
+    exact = fn in (exact_kl, exact_forward_kl) or (isinstance(fn, partial) and fn.func is f_divergence)
+    return partial(_exact, entry.target) if exact else None
+
+
+def _exact(divergence: str, rollout: Any, inside: torch.Tensor) -> torch.Tensor:
+    from kl_companion.kernels.fused import fused_f_divergence
+
+    return fused_f_divergence(divergence, rollout.logits[inside], rollout.ref_logits[inside])
+
+
+def _top_k(
+    choices: Any, rollout: Any, inside: torch.Tensor, tail_weight: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The kernel of a `TopK` on the rows [rows, vocab] under the mask, [rows]."""
+    from kl_companion.kernels.fused import fused_logp, fused_top_k_f_divergence
+
+    logits, ref_logits = rollout.logits[inside], rollout.ref_logits[inside]
+    if choices.k > logits.shape[-1]:
+        raise ValueError(f"k is {choices.k}, expected at most {logits.shape[-1]}, the size of the vocabulary")
+    scores = logits if choices.head_from == "policy" else ref_logits
+    head = scores.detach().topk(choices.k, dim=-1).indices
+    return fused_top_k_f_divergence(
+        choices.divergence,
+        logits,
+        rollout.tokens[inside],
+        head,
+        fused_logp(ref_logits, head) if choices.k else ref_logits[:, :0],
+        rollout.ref_logp[inside],
+        form=choices.form,
+        tail_weight=tail_weight,
+    )

@@ -1,0 +1,269 @@
+"""The ledger: how errors become a verdict, and what the check of every row finds.
+
+Each check is also run on sabotaged ground: `tests/support/sabotage.py`.
+"""
+
+import csv
+import math
+import re
+from functools import cache
+from importlib.resources import files
+
+import pytest
+import torch
+
+from kl_companion.book import tables
+from kl_companion.book.claims import (
+    CLAIMS,
+    FAILING,
+    SOURCES,
+    VERDICTS,
+    Evidence,
+    claim,
+    ledger,
+    register,
+    run,
+)
+from kl_companion.book.claims.ground import errors, sums, worlds
+from kl_companion.book.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE
+from kl_companion.book.claims.table import rows_as_texts
+from kl_companion.tabular import bandit
+from tests.support.expected_claims import CORRECTED, EXPECTED
+
+KINDS = ("definition", "identity", "table-row", "algorithm", "experiment", "llm-experiment", "qualitative")
+BAD, GOOD = 0.1, 1e-12
+TEXTS = (
+    *("verdict", "condition", "given", "note", "correction", "counterexample"),
+    *("practice", "needs", "record", "agrees_with", "unit"),
+)
+ERRORS = {"printed_error": "printed", "condition_error": "inside", "corrected_error": "corrected"}
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
+SPARED = Evidence(BAD, inside=GOOD, given="stated in 1", counterexample="x", unit="difference")
+MISPRINT = Evidence(BAD, GOOD, agrees_with="proof", counterexample="x", unit="difference", correction="y")
+
+
+# how errors become a verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "evidence"),
+    [
+        ("holds", Evidence(0.0)),
+        ("holds", Evidence(TOLERANCE)),
+        ("false as printed", Evidence(2 * TOLERANCE)),
+        ("holds", Evidence(GOOD, BAD, inside=BAD, agrees_with="x")),
+        ("holds only if", Evidence(BAD, GOOD, inside=GOOD, given="stated in 1", agrees_with="x")),
+        ("holds only if", Evidence(BAD, inside=TOLERANCE, given="implied by 2")),
+        ("misprint", Evidence(BAD, GOOD, inside=GOOD, agrees_with="x")),
+        ("false as printed", Evidence(BAD, inside=GOOD, condition="a restriction of this book")),
+        ("false as printed", Evidence(BAD, inside=BAD, given="stated in 1")),
+        ("misprint", Evidence(BAD, GOOD, inside=BAD, agrees_with="x")),
+        ("misprint", Evidence(BAD, GOOD, agrees_with="proof")),
+        ("false as printed", Evidence(BAD, GOOD)),
+        ("false as printed", Evidence(BAD, BAD, agrees_with="x")),
+        ("false as printed", Evidence(BAD, agrees_with="x")),
+        ("false as printed", Evidence(BAD)),
+        ("false as printed", Evidence()),
+        ("false as printed", Evidence(math.nan)),
+        ("false as printed", Evidence(math.nan, math.nan, inside=math.nan, agrees_with="x")),
+        ("not reproducible here", Evidence(needs="a judgement")),
+        ("not reproducible here", Evidence(GOOD, needs="a model")),
+        ("bibliography", Evidence(record="the year is 2020")),
+        ("bibliography", Evidence(BAD, GOOD, agrees_with="x", record="the year is 2020")),
+    ],
+)
+def test_the_verdict_follows_from_the_errors(verdict, evidence):
+    assert evidence.verdict == verdict
+    assert verdict in VERDICTS
+    spared = ("holds", "bibliography", "not reproducible here")
+    assert (verdict in FAILING) == (verdict not in spared)
+
+
+def test_helpers_of_checks():
+    assert errors.excess(1.74, "1.7") == 0.0
+    assert errors.excess(1.76, "1.7") == pytest.approx(0.01)
+    assert errors.excess(-3.0, "2") == pytest.approx(4.5)
+    assert errors.violation() == 0.0
+    assert errors.violation(-1.0, 0.0) == 0.0
+    assert errors.violation(-1.0, 0.5, 0.25) == 0.5
+    assert errors.violation(-1.0, math.nan) == math.inf
+    assert errors.apart(torch.tensor([1.0, math.nan]), 1.0) == math.inf
+    assert errors.apart(torch.tensor([1.0, -2.0]), 1.0) == 3.0
+    assert errors.relative(torch.tensor([4.0, 0.0]), torch.tensor([1.0, 0.0])) == 3.0
+    assert errors.relative(torch.zeros(2), torch.zeros(2)) == math.inf
+    assert errors.worst([0.0, math.nan]) == math.inf
+    assert errors.differs(1.0, 1.0, by=0.5) == 0.5
+    assert errors.differs(1.0, 2.0, by=0.5) == 0.0
+    assert errors.less(1.0, 2.0) == 0.0
+    assert errors.less(2.0, 1.0, by=0.5) == 1.5
+    assert errors.less(math.nan, 1.0) == math.inf
+
+
+def test_a_hedge_needs_its_share_and_nearly_a_tenth():
+    assert errors.hedged([True] * 3 + [False]) == 0.0
+    assert errors.hedged([True] * 2 + [False] * 2) == pytest.approx(0.25)
+    assert errors.hedged([]) == math.inf
+    assert errors.degree(0.1) == errors.degree(-0.1) == 0.0
+    assert errors.degree(-0.125) == pytest.approx(0.025)
+    assert errors.degree(math.nan) == math.inf
+    assert len(worlds.hedge_bandits()) == 90
+    assert len(worlds.hedge_trees()) == 48
+
+
+def test_the_standard_says_its_own_numbers():
+    text = " ".join(rule.text for rule in STANDARD)
+    assert "75%" in text
+    assert "10%" in text
+    assert all(word in text.lower() for word in (*HEDGES, *DEGREES))
+    assert all(rule.name and rule.text.endswith(".") for rule in STANDARD)
+
+
+def test_worlds_of_the_checks_are_what_they_say():
+    problem = worlds.two_policies((0.75, 0.25), (0.5, 0.5))
+    t = sums.terms(problem)
+    assert t.p.tolist() == pytest.approx([0.75, 0.25])
+    assert t.log_ratio[:, 0].tolist() == pytest.approx([math.log(1.5), math.log(0.5)])
+    assert t.score[:, 0].tolist() == [pytest.approx([0.25, -0.25]), pytest.approx([-0.75, 0.75])]
+    assert sums.variance(t.p, t.score) == pytest.approx(2 * 0.75 * 0.25)
+    value, gradient = sums.exact(sums.reverse_kl, problem)
+    assert value == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    by_hand = 0.75 * (math.log(1.5) - value)
+    assert gradient[0].tolist() == pytest.approx([by_hand, -by_hand])
+    assert sums.exact(sums.forward_kl, problem)[1][0].tolist() == pytest.approx([0.25, -0.25])
+    drawn, first = worlds.arms(3, 4), bandit(4, seed=1)
+    assert torch.equal(drawn.logits[1], first.logits)
+    assert torch.equal(drawn.ref_logits[1], first.ref_logits)
+
+
+# the register
+
+
+def test_rows_are_complete_and_have_chapters_that_exist_or_are_planned():
+    with files("kl_companion.book.claims").joinpath("register.csv").open(encoding="utf-8") as lines:
+        raw = list(csv.DictReader(lines))
+    assert len(raw) == len(register()), "an id stands twice"
+    for row in register().values():
+        assert all(isinstance(x, str) and x == x.strip() for x in row), row.id
+        assert row.source in SOURCES
+        assert row.kind in KINDS, row.id
+        assert row.statement, row.id
+        assert row.location, row.id
+        folder = row.chapter.partition("/")[0]
+        assert row.chapter == "" or folder.startswith("part"), row.id
+
+
+def test_every_row_has_an_expected_verdict():
+    assert list(EXPECTED) == list(register())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def evidence_of(id):
+    """What the check of a row finds: run once for all tests of this file."""
+    return run(id)
+
+
+@pytest.mark.parametrize("id", list(register()))
+def test_verdict(id, capsys):
+    evidence = evidence_of(id)
+    assert evidence.verdict == EXPECTED[id]
+    assert (evidence.corrected is not None) == (id in CORRECTED)
+    assert capsys.readouterr() == ("", "")
+    texts = [str(x) for x in evidence if isinstance(x, str)]
+    assert not any("nan" in text.lower().split() or text != text.strip() for text in texts)
+    assert all(text.count("$") % 2 == 0 for text in texts)
+    assert (CLAIMS[id].how == "reading") == bool(evidence.needs)
+    assert CLAIMS[id].how == "text" or not evidence.record
+    if evidence.agrees_with not in (None, "proof"):
+        assert register()[evidence.agrees_with].source == register()[id].source
+        assert EXPECTED[evidence.agrees_with] in ("holds", "holds only if")
+
+
+@pytest.fixture(scope="module")
+def table():
+    return {row["id"]: row for row in rows_as_texts(tables.load("claims"), [*TEXTS, *ERRORS, "id", "how"])}
+
+
+def words_and_numbers(text):
+    """A text without its numbers, and the numbers; what is below 1e-6 is rounding, and counts as 0."""
+    numbers = [float(x) for x in NUMBER.findall(text)]
+    return NUMBER.sub("#", text), [x if abs(x) > 1e-6 else 0.0 for x in numbers]
+
+
+@pytest.mark.parametrize("id", list(register()))
+def test_the_table_says_what_the_check_finds(id, table):
+    """The pages show the table: every text and error in it is that of the check, up to rounding."""
+    found, row = evidence_of(id), table[id]
+    assert row["how"] == CLAIMS[id].how
+    for name in TEXTS:
+        said, numbers = words_and_numbers(getattr(found, name) or "")
+        shown, printed = words_and_numbers(row[name])
+        assert (said, name) == (shown, name)
+        assert numbers == pytest.approx(printed, rel=0.01), name
+    for column, name in ERRORS.items():
+        error = None if found.needs or found.record else getattr(found, name)
+        if error is None:
+            assert row[column] == ""
+        elif error <= TOLERANCE:
+            assert row[column] == f"below {TOLERANCE:g}"
+        else:
+            assert float(row[column]) == pytest.approx(float(error), rel=0.01)
+
+
+def test_every_check_belongs_to_a_row():
+    for row in register().values():
+        run(row.id) if row.id not in CLAIMS else None
+    assert set(CLAIMS) == set(register())
+
+
+# errors at the door
+
+
+def test_unknown_rows_and_second_checks_are_refused(monkeypatch, as_installed):
+    with pytest.raises(ValueError, match=r"unknown claim 'TM-eq33'\. Did you mean 'TM-eq3'"):
+        run("TM-eq33")
+    monkeypatch.setattr(ledger, "CLAIMS", dict(CLAIMS))
+    with pytest.raises(ValueError, match="guess"):
+        claim("TM-eq3", how="guess")
+
+    def other() -> Evidence:
+        return Evidence(0.0)
+
+    with pytest.raises(ValueError, match="'TM-eq3' has the check"):
+        claim("TM-eq3")(other)
+    assert claim("new")(other) is other
+
+
+@pytest.mark.parametrize(
+    ("evidence", "message"),
+    [
+        (Evidence(BAD), "false as printed, expected a counterexample"),
+        (Evidence(BAD, counterexample="x"), "expected the unit of its error, one of difference"),
+        (Evidence(BAD, counterexample="x", unit="miles"), "expected the unit of its error"),
+        (Evidence(BAD, counterexample="x", unit="difference"), "expected the corrected statement"),
+        (Evidence(BAD, inside=GOOD, given="stated in 1"), "holds only if, expected a counterexample"),
+        (SPARED, "expected the condition in words"),
+        (SPARED._replace(given="by us", condition="x"), "given to begin with 'stated in' or 'implied by'"),
+        (Evidence(0.0, condition="x"), "holds, expected no condition"),
+        (MISPRINT._replace(agrees_with="TM-eq33"), "Did you mean 'TM-eq3'"),
+    ],
+)
+def test_evidence_that_lacks_what_it_must_say_is_refused(evidence, message, monkeypatch):
+    run("TM-eq3")
+    monkeypatch.setitem(ledger.CLAIMS, "TM-eq3", CLAIMS["TM-eq3"]._replace(check=lambda: evidence))
+    with pytest.raises(ValueError, match=message):
+        run("TM-eq3")
+
+
+def test_a_row_without_a_check_is_refused(monkeypatch):
+    run("TM-eq3")
+    monkeypatch.delitem(ledger.CLAIMS, "TM-eq3")
+    with pytest.raises(ValueError, match="'TM-eq3' has no check"):
+        run("TM-eq3")

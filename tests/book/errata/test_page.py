@@ -1,0 +1,205 @@
+"""The errata: every failing row in one entry, texts that a reader can use, and the page that shows them."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from kl_companion.book.claims import CORRECTED, register, run
+from kl_companion.book.claims.page import anchor
+from kl_companion.book.claims.sources import NAMES
+from kl_companion.book.claims.texts import letters, typeset
+from kl_companion.book.errata import ERRATA, Erratum
+from kl_companion.book.errata.erratum import CONSEQUENCES, checked
+from kl_companion.book.errata.page import COLUMNS, conditions_page, errata_page
+from tests.support.expected_claims import EXPECTED
+
+TEXTS = ("title", "printed", "why", "charitable")
+LISTED = [id for entry in ERRATA for id in entry.rows]
+FORBIDDEN = (
+    *("obviously", "clearly", "of course", "trivially", "sloppy", "careless", "embarrass", "nonsense"),
+    *("wrongly claim", "falsely", "mislead", "the authors fail", "the authors forgot", "unfortunately", "!"),
+)
+every_entry = pytest.mark.parametrize("entry", ERRATA, ids=lambda e: e.rows[0])
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    return {id: run(id) for id in LISTED}
+
+
+@pytest.fixture(scope="module")
+def claims(evidence):
+    rows = []
+    for id, e in evidence.items():
+        silent = bool(e.record)
+        own = {name: getattr(e, name, None) or None for name in COLUMNS if name != "id"}
+        own |= {"location": register()[id].location, "printed_error": None if silent else f"{e.printed:.3g}"}
+        rows.append({"id": id, **own})
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def test_every_failing_row_is_in_one_entry_and_beside_them_only_bibliography():
+    assert len(LISTED) == len(set(LISTED))
+    assert {id for id in register() if EXPECTED[id] in CORRECTED} <= set(LISTED)
+    assert {EXPECTED[id] for id in LISTED} <= {*CORRECTED, "bibliography"}
+
+
+@every_entry
+def test_bibliography_is_a_class_of_its_own(entry):
+    books = {EXPECTED[id] == "bibliography" for id in entry.rows}
+    assert books == {entry.consequence == "bibliography"}
+
+
+@every_entry
+def test_rows_share_a_source(entry):
+    assert {register()[id].source for id in entry.rows} == {entry.source}
+
+
+def test_entries_are_ordered_by_consequence_and_top_k_is_the_first():
+    places = [list(CONSEQUENCES).index(entry.consequence) for entry in ERRATA]
+    assert places == sorted(places)
+    assert {"EMA-alg1", "EMA-alg2", "EMA-eq25-26", "EMA-eq27", "EMA-abstract-topk"} <= set(ERRATA[0].rows)
+
+
+@every_entry
+def test_texts_can_be_read(entry):
+    for name in TEXTS:
+        text = getattr(entry, name)
+        assert text == text.strip()
+        assert 0 < len(text) <= (100 if name == "title" else 600)
+        assert "\\" not in letters(text)
+        assert "  " not in text
+        for word in FORBIDDEN:
+            assert word not in text.lower(), (name, word)
+        if name != "title":
+            assert text.endswith(".")
+    assert not entry.title.endswith(".")
+
+
+@every_entry
+def test_an_entry_names_a_place(entry):
+    assert re.match(r"(Abstract|Section|Appendix|Table|Figure|Reference|AI summary|J\.\d)", entry.printed)
+
+
+@every_entry
+def test_its_checks_have_what_the_entry_does_not_repeat(entry, evidence):
+    for id in entry.rows:
+        assert evidence[id].verdict == EXPECTED[id]
+        if entry.consequence != "bibliography":
+            assert evidence[id].counterexample
+            assert evidence[id].correction
+    if entry.consequence != "bibliography":
+        assert any(evidence[id].practice for id in entry.rows)
+
+
+def test_nothing_is_called_the_smallest(evidence):
+    for id, found in evidence.items():
+        assert "smallest" not in (found.counterexample or "").lower(), id
+
+
+def test_the_page_has_every_entry_with_its_evidence(claims, evidence):
+    page = errata_page(claims)
+    html, text = page._repr_html_(), str(page)
+    assert re.findall(r'id="erratum-([^"]+)"', html) == [anchor(e.rows[0]) for e in ERRATA]
+    assert html.count("<h4>") == html.count("</section>") == len(ERRATA)
+    assert re.findall(r"<h3>(.*?)</h3>", html) == [
+        text for key, text in CONSEQUENCES.items() if any(e.consequence == key for e in ERRATA)
+    ]
+    judged = sum(e.consequence != "bibliography" for e in ERRATA)
+    always = ("Where", "Printed", "Why it cannot be right", "Charitable reading", "Reproduce")
+    for label in always:
+        assert html.count(f"<dt>{label}</dt>") == len(ERRATA)
+    for label in ("Corrected", "A counterexample", "Error as printed", "In practice"):
+        assert judged <= html.count(f"<dt>{label}</dt>") <= len(ERRATA)
+    for id in LISTED:
+        assert html.count(f'href="ledger.html#{anchor(id)}"') == 1
+        assert f"<code>kl-companion claims {id}</code>" in html
+        assert letters(evidence[id].counterexample or "") in text
+        assert letters(evidence[id].correction) in text
+    assert "\\" not in text
+    assert "$" not in text
+    assert all(letters(f"{NAMES[entry.source]}: {entry.title}") in text for entry in ERRATA)
+
+
+def test_what_several_rows_say_is_said_once(claims, evidence):
+    html = errata_page(claims)._repr_html_()
+    said = typeset(evidence["EMA-abstract-topk"].correction)
+    assert said == typeset(evidence["EMA-fig2"].correction)
+    assert html.count(said) == 1
+
+
+def test_one_source_alone(claims):
+    rows = claims[claims["id"].str.startswith("WZ-")]
+    page = errata_page(rows, "wang2025choosing")
+    assert {e.erratum.source for e in page.entries} == {"wang2025choosing"}
+    assert [e.erratum for e in page.entries] == [e for e in ERRATA if e.source == "wang2025choosing"]
+    assert list(page.by_consequence()) == list(dict.fromkeys(e.erratum.consequence for e in page.entries))
+    assert NAMES["wang2025choosing"].replace("&", "&amp;") in page._repr_html_()
+
+
+def test_conditions_are_shown_with_their_place_and_a_case_outside():
+    row = {
+        **{"id": "TM-eq1", "source": "tang2025pitfalls", "location": "2.1", "statement": "a < b"},
+        **{"verdict": "holds only if", "condition": r"$\rho$ is small", "given": "stated in 3"},
+        "counterexample": "x",
+    }
+    frame = pd.DataFrame([row, {**row, "id": "TM-eq2", "verdict": "holds"}])
+    page = conditions_page(frame)
+    assert [r["id"] for r in page.rows] == ["TM-eq1"]
+    html = page._repr_html_()
+    assert r"\(\rho\) is small" in html
+    assert all(text in html for text in ("a &lt; b", "stated in 3", "<dd>x</dd>", "Tang &amp; Munos"))
+    assert "ρ is small" in str(page)
+    with pytest.raises(ValueError, match="no column 'given'"):
+        conditions_page(frame.drop(columns="given"))
+
+
+def test_text_is_escaped(claims):
+    html = errata_page(claims.assign(location="<b>", counterexample="a < b & \\pi"))._repr_html_()
+    assert "<b>" not in html
+    assert "a &lt; b &amp; π" in html
+    assert "y_{&lt;t}" in html
+
+
+@pytest.mark.parametrize(
+    ("change", "source", "message"),
+    [
+        (lambda c: c.drop(columns="correction"), None, "no column 'correction', expected id"),
+        (lambda c: c[c["id"] != "EMA-eq27"], None, "no row 'EMA-eq27', which an erratum names"),
+        (lambda c: c.iloc[:0], "wang2025choosing", "no row 'WZ-"),
+        (lambda c: c, "wang", "unknown source 'wang'"),
+    ],
+)
+def test_bad_tables(claims, change, source, message):
+    with pytest.raises(ValueError, match=message):
+        errata_page(change(claims), source)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"why": " "}, "has no text 'why'"),
+        ({"rows": ()}, "has no row, expected"),
+        ({"rows": ("TM-nothing",)}, "unknown row 'TM-nothing'"),
+        ({"rows": ("TM-appA-c", "AI-1")}, "rows of summary2025pitfalls and tang2025pitfalls"),
+        ({"rows": ("TM-appA-c", "TM-2.2-sign")}, "not in the register's order"),
+        ({"consequence": "none"}, "unknown consequence 'none'"),
+    ],
+)
+def test_bad_entries(change, message):
+    entry = Erratum("a title", ("TM-appA-c",), "slip", "printed", "why", "charitable")
+    assert checked([entry]) == (entry,)
+    with pytest.raises(ValueError, match=message):
+        checked([entry._replace(**change)])
+
+
+def test_a_row_in_two_entries_is_refused():
+    with pytest.raises(ValueError, match="stands in two errata"):
+        checked([ERRATA[0], ERRATA[0]])
+
+
+def test_entries_are_sorted_by_what_changes():
+    slip = Erratum("a title", ("TM-appA-c",), "slip", "printed", "why", "charitable")
+    result = slip._replace(rows=("TM-2.2-sign",), consequence="result")
+    assert checked([slip, result]) == (result, slip)

@@ -1,0 +1,146 @@
+"""Bad input: every case of the catalogue is refused, in words that name what was got and what was wanted."""
+
+import inspect
+import os
+import warnings
+from collections import Counter
+
+import pytest
+
+from kl_companion import DIVERGENCES, ESTIMATORS, OBJECTIVES
+from kl_companion.book.names import kl
+from kl_companion.book.refusals import CASES, GROUPS, Case, Exit, Refusal, parts, run, unclear
+from kl_companion.book.refusals.case import folder
+from kl_companion.book.refusals.commanding import command
+from kl_companion.checks import check_choice, unknown_name
+from kl_companion.cli import main
+from tests.support.typecheck import WrongType
+
+ALLOWED = {"ValueError", "ImportError", "FileNotFoundError", "exit status 2"}
+# what is missing is a device, and the input is right
+OTHERS = {("tables.run", "no graphics card"): "RuntimeError"}
+LEAST = 2
+COMMANDS = ("list", "derive", "audit", "claims", "table")
+
+
+def public_functions():
+    """The public names that take input and compute something; records and registers are no functions."""
+    named = {name: getattr(kl, name) for name in kl}
+    functions = {name for name, value in named.items() if inspect.isroutine(inspect.unwrap(value))}
+    return sorted(functions | {"Rollout", "TopK"})  # these two check what they are given
+
+
+@pytest.fixture(scope="module")
+def refusals():
+    before = [list(register) for register in (DIVERGENCES, ESTIMATORS)], {**OBJECTIVES}
+    with warnings.catch_warnings():  # the tests' own checker of types would answer first
+        warnings.simplefilter("ignore", WrongType)
+        found = [run(case, main) for case in CASES]
+    assert [list(register) for register in (DIVERGENCES, ESTIMATORS)] == before[0], "a case registered a name"
+    assert all(OBJECTIVES[name] == objective for name, objective in before[1].items())
+    return found
+
+
+def test_every_case_is_refused_clearly(refusals):
+    faults = {f"{r.entry}, {r.kind}: {r.message}": unclear(r) for r in refusals}
+    assert {case: found for case, found in faults.items() if found} == {}
+
+
+def test_every_refusal_is_of_an_allowed_type(refusals):
+    wrong = [r for r in refusals if r.exception not in ALLOWED and OTHERS.get(r[:2]) != r.exception]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", public_functions())
+def test_every_public_function_has_two_cases(name):
+    assert sum(case.entry == name for case in CASES) >= LEAST
+
+
+def test_every_verb_of_the_command_line_has_a_case():
+    entries = {case.entry for case in CASES}
+    assert {f"kl-companion {verb}" for verb in COMMANDS} <= entries
+    assert {"tables.load", "tables.run", "tables.write_rows", "a notebook's parameters"} <= entries
+
+
+def test_cases_are_told_apart_and_stand_in_one_group():
+    assert max(Counter((case.entry, case.kind) for case in CASES).values()) == 1
+    assert sum(map(len, GROUPS.values())) == len(CASES)
+
+
+GOOD = Refusal("k3", "a list", "ValueError", "logp is a list, expected a torch.Tensor")
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("", "0 characters"),
+        ("expected a number", "what was got is not named"),
+        ("beta is 'small', which is a text and no number", "what was wanted is not named"),
+        ("beta is 'small',\nexpected a number", "more than one paragraph"),
+        (f"beta is {'9' * 500}, expected a number", "527 characters"),
+        ("'list' object has no attribute 'shape', expected it", "a message of another library"),
+        ("/home/me/book holds 3 files, expected none", "a path of this machine"),
+    ],
+)
+def test_an_unclear_message_is_noticed(message, fault):
+    assert unclear(GOOD) == []
+    assert any(fault in found for found in unclear(GOOD._replace(message=message)))
+
+
+def test_what_is_not_refused_is_noticed():
+    answered = [
+        run(Case("k3", "good input", lambda: 1)),
+        run(Case("audit", "a verdict", lambda: Exit(1, "no"))),
+    ]
+    assert [r.exception for r in answered] == ["", ""]
+    assert all("nothing was refused" in unclear(r) for r in answered)
+
+
+def test_a_case_works_in_a_folder_that_is_gone_afterwards_and_is_not_named():
+    seen = []
+
+    def call():
+        seen.append(folder())
+        (folder() / "file.py").write_text("")
+        raise ValueError(f"{folder()}/file.py holds nothing, expected a function")
+
+    answer = run(Case("audit", "an empty file", call))
+    assert answer == ("audit", "an empty file", "ValueError", "file.py holds nothing, expected a function")
+    assert not seen[0].exists()
+    with pytest.raises(LookupError):
+        folder()
+
+
+def test_a_message_is_cut_where_the_wanted_begins():
+    assert parts(GOOD.message) == ("logp is a list, ", "expected a torch.Tensor")
+    assert parts(str(unknown_name("level", "tokens", ["token"]))) == (
+        "unknown level 'tokens'. ",
+        "Did you mean 'token'? Known: token",
+    )
+    assert parts("nothing of the kind") == ("nothing of the kind", "")
+
+
+def test_a_long_list_of_names_is_cut_to_the_nearest():
+    names = [f"name_{i:03}" for i in range(100)]
+    message = str(unknown_name("row", "name_01", names))
+    assert message.startswith("unknown row 'name_01'. Did you mean 'name_091'? Known: name_041, ")
+    assert message.endswith(" and 94 others")
+    with pytest.raises(ValueError, match=r"^level is a list, expected a name\. Known: token$"):
+        check_choice("level", ["token"], ["token"])
+
+
+def test_a_command_needs_the_command_line():
+    case = Case("kl-companion list", "an unknown topic", lambda: command("list", "losses"))
+    with pytest.raises(ValueError, match=r"main is None, expected kl_companion\.cli\.main"):
+        run(case)
+    assert run(case, main).exception == "exit status 2"
+
+
+def test_a_case_leaves_the_environment_as_it_was(monkeypatch, tmp_path):
+    for before in (None, str(tmp_path)):
+        if before is None:
+            monkeypatch.delenv("KL_COMPANION_ROOT", raising=False)
+        else:
+            monkeypatch.setenv("KL_COMPANION_ROOT", before)
+        run(Case("kl-companion table", "no project around", lambda: command("table", "show", "toy")), main)
+        assert os.environ.get("KL_COMPANION_ROOT") == before

@@ -1,0 +1,154 @@
+"""`check` finds each planted defect, and nothing in a good table; `drift` sees changed code alone."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kl_companion.book import tables
+from kl_companion.book.tables import provenance
+from kl_companion.book.tables.manifest import read_manifest
+
+Edit = Callable[[str, str, str], None]
+AGAIN = "make it again: kl-companion table run toy"
+
+
+@pytest.fixture
+def made(project: Path, quick: list[dict[str, Any]]) -> Path:
+    """The toy project with its table."""
+    tables.run("toy", progress=lambda line: None)
+    return project
+
+
+def test_a_good_table_has_no_problem(made: Path) -> None:
+    assert tables.check() == []
+    assert tables.check("toy") == []
+    assert tables.drift("toy") == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("tables/toy/manifest.yml", "title", "titel", "unknown key 'titel'"),
+        ("tables/toy/manifest.yml", "scale: 2.0", "scale: 2.5", f"the manifest has changed .*; {AGAIN}$"),
+        (
+            "book/experiments/toy.ipynb",
+            "sign * scale",
+            "scale * sign",
+            f"the notebook has changed .*; {AGAIN}$",
+        ),
+        ("tables/toy/table.csv", "b,1,1,1.333", "b,1,1,1.334", f"the table has changed .*; {AGAIN}$"),
+        ("tables/toy/provenance.json", '"commit"', '"comit"', "provenance.json has no commit"),
+        ("tables/toy/provenance.json", "{", "", "provenance.json is not JSON"),
+        (
+            "tables/toy/provenance.json",
+            '"profile": "cpu"',
+            '"profile": "gpu"',
+            "is of profile 'gpu', expected 'cpu'",
+        ),
+        (
+            "book/page.md",
+            "toy/table.csv",
+            "toys/table.csv",
+            "toy: unused, no page under book/ loads or shows it",
+        ),
+    ],
+)
+def test_a_planted_change_is_found(made: Path, file: str, old: str, new: str, message: str) -> None:
+    path = made / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    problems = tables.check()
+    assert len(problems) == 1
+    assert re.search(message, problems[0]), problems
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("b,1,1,1.333", "b,1,1,1.3333", "is not as the runner writes it"),
+        ("b,0,0,0.000,0.00", "b,0,0,0.000,-0.00", "is not as the runner writes it"),
+        (
+            "b,0,0,0.000,0.00,False\nb,0,1,0.667,0.00,True",
+            "b,0,1,0.667,0.00,True\nb,0,0,0.000,0.00,False",
+            "runner",
+        ),
+        ("b,0,1", "b,0,0", "two rows have the key"),
+        ("b,1,1,1.333", "b,1,1,x", "table.csv: value in row 3 is 'x', expected float"),
+        ("b,1,1,1.333", "b,1,1,", "table.csv: value in row 3 is a gap"),
+        (",good", "", "table.csv: the columns are"),
+    ],
+)
+def test_a_row_that_breaks_the_schema_is_found(
+    made: Path, edit: Edit, old: str, new: str, message: str
+) -> None:
+    edit("tables/toy/table.csv", old, new)
+    problems = tables.check("toy")
+    assert len(problems) == 2
+    assert message in problems[0]
+    assert "the table has changed" in problems[1]
+
+
+@pytest.mark.parametrize("name", ["table.csv", "provenance.json"])
+def test_a_missing_file_is_found(made: Path, name: str) -> None:
+    (made / "tables/toy" / name).unlink()
+    assert tables.check() == [f"toy: {name} is missing; {AGAIN}"]
+
+
+def test_a_stray_file_and_a_folder_without_manifest_are_found(made: Path) -> None:
+    (made / "tables/toy/table.csv.part").touch()
+    (made / "tables/empty").mkdir()
+    assert tables.check() == [
+        "tables/empty is no table: it has no manifest.yml",
+        "toy: table.csv.part does not belong into the folder of a table",
+    ]
+
+
+def test_half_a_gpu_table_is_found(made: Path, edit: Edit) -> None:
+    (made / "tables/toy/table.gpu.csv").write_bytes((made / "tables/toy/table.csv").read_bytes())
+    assert tables.check() == [f"toy: provenance.gpu.json is missing; {AGAIN} --profile gpu"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "used"),
+    [
+        ('frame = tables.load("toy")', True),
+        ("load( 'toy', profile='cpu')", True),
+        ('tables.load("toys")', False),
+    ],
+)
+def test_a_page_uses_a_table_by_loading_it(made: Path, toy: dict[str, Any], cell: str, used: bool) -> None:
+    (made / "book/page.md").unlink()
+    (made / "book/chapter.ipynb").write_text(toy["notebook"](cell))
+    assert (tables.check() == []) == used
+
+
+def test_drift_names_the_changed_code_and_is_no_problem(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = made / "installed"
+    real = Path(tables.__file__).parents[2]
+    (root / "kl_companion/book/tables").mkdir(parents=True)
+    room = ("book/__init__.py", "book/tables/__init__.py", "book/tables/rows.py")
+    for name in ("__init__.py", "files.py", "plotting.py", *room):
+        shutil.copy(real / name, root / "kl_companion" / name)
+    monkeypatch.setattr(provenance, "PACKAGE_ROOT", root)
+    assert tables.drift("toy") == []
+    rows = root / "kl_companion/book/tables/rows.py"
+    text = rows.read_text()
+    rows.write_text(text.replace('"""Rows of', '"""Some rows of', 1))
+    assert rows.read_text() != text
+    assert tables.drift("toy") == []
+    rows.write_text(text + "\nSIGN = -1\n")
+    assert tables.drift("toy") == ["kl_companion/book/tables/rows.py"]
+    assert tables.check() == []
+    record = json.loads((made / "tables/toy/provenance.json").read_text())
+    assert record["digests"]["package"] != provenance.digests(read_manifest("toy"), "cpu")["package"]
+
+
+def test_drift_needs_a_table(project: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="Make it: kl-companion table run toy"):
+        tables.drift("toy")

@@ -1,0 +1,187 @@
+"""The command line, as a reader types it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kl_companion.cli import main
+
+K3_AS_REVERSE_KL = """
+import torch
+
+def kl_penalty(logp, ref_logp):
+    log_w = ref_logp - logp
+    return 0.04 * (torch.exp(log_w) - 1 - log_w)
+"""
+
+
+@pytest.fixture
+def planted(tmp_path):
+    path = tmp_path / "trainer_loss.py"
+    path.write_text(K3_AS_REVERSE_KL)
+    return path
+
+
+def test_a_planted_mistake_is_named_and_its_remedy_passes_the_same_audit(planted, tmp_path, capsys):
+    assert main(["audit", f"{planted}:kl_penalty", "--want", "reverse_kl"]) == 1
+    out = capsys.readouterr().out
+    assert "Sample by sample, kl_penalty is 0.04 x k3, differentiated." in out
+    assert "On-policy, kl_penalty descends 0.04 x token_forward_kl" in out
+    assert "Off-policy, kl_penalty descends" in out
+    assert "at small and large ratios" in out
+    remedy = out.split("in plain PyTorch:\n\n")[1]
+    assert len(remedy.strip().splitlines()) <= 6
+    assert "kl_companion" not in remedy
+    fixed = tmp_path / "fixed.py"
+    fixed.write_text(remedy)
+    assert main(["audit", f"{fixed}:remedy", "--want", "reverse_kl"]) == 0
+    assert "This loss descends it." in capsys.readouterr().out
+    assert main(["audit", f"{fixed}:remedy", "--want", "reverse_kl", "--off-policy"]) == 0
+
+
+def test_audit_of_a_name_exits_0_whatever_the_verdict(capsys):
+    assert main(["audit", "k1", "--scale", "1"]) == 0
+    assert "nothing: its expected gradient is zero" in capsys.readouterr().out
+    assert (
+        main(["audit", "k1", "--scale", "1", "--placement", "reward", "--want", "sequence_reverse_kl"]) == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "k33"], "Did you mean 'k3'"),
+        (["audit", "missing.py:loss"], "'missing.py' is not a file, expected path/file.py:function"),
+        (["audit", "k3", "--want", "revers_kl", "--scale", "1"], "Did you mean 'reverse_kl'"),
+        (["derive", "k_3"], "Did you mean 'k3'"),
+        (["derive", "exact_kl"], "reads next-token distributions"),
+        (["table", "run"], "got no name"),
+        (["table", "run", "estimator_value"], "Did you mean 'estimator_values'"),
+        (["table", "show", "estimator_value"], "Did you mean 'estimator_values'"),
+    ],
+)
+def test_what_cannot_run_exits_2_with_a_reason(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "message"),
+    [
+        ("def f(logp):\n    return logp", "g", "unknown function of"),
+        ("import nothing_of_this_name", "f", "failed with ModuleNotFoundError"),
+        ("1 / 0", "f", "failed with ZeroDivisionError"),
+        ("def f(logp:\n", "f", "failed with SyntaxError"),
+        ("def f(logp):\n    return 2.0", "f", "returned float, expected a tensor"),
+        ("def f(logp):\n    return logp.detach()", "f", "no gradient"),
+        ("def f(logp):\n    return logp.log()", "f", "returned NaN"),
+        ("\n\ndef f(logp, ref_logp):\n    return logp @ ref_logp", "f", "mine.py:4: "),
+        ("def f(log_prob):\n    return 1", "f", "returned int, expected a tensor"),
+    ],
+)
+def test_a_file_that_cannot_be_audited_exits_2(source, name, message, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    assert main(["audit", f"{path}:{name}", "--scale", "1"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_may_hold_dataclasses_and_import_its_neighbors(tmp_path, capsys):
+    (tmp_path / "neighbor.py").write_text("beta = 0.5\n")
+    path = tmp_path / "torch.py"  # a name that must hide nothing
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from neighbor import beta\n"
+        "@dataclass\nclass Config:\n    beta: float = beta\n"
+        "def mine(logp, ref_logp):\n    return Config().beta * (logp - ref_logp) ** 2\n"
+    )
+    assert main(["audit", f"{path}:mine", "--scale", "1", "--want", "token_reverse_kl"]) == 0
+    assert "1 x token_reverse_kl" in capsys.readouterr().out
+
+
+def test_derive_prints_what_a_head_and_a_tail_leave_behind(capsys):
+    def cells(name):
+        assert main(["derive", name]) == 0
+        return dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+
+    def left(name):
+        return {k: v.strip() for k, v in cells(name).items() if k.startswith("left")}
+
+    rest = "0 x (P(S) - Q(S))"
+    assert left("top_k_reverse_kl(4)") == {"left in the value": rest, "left in the gradient": "0 x grad P(S)"}
+    assert left("top_k_reverse_kl(4, published)")["left in the gradient"] == "1 x grad P(S)"
+    assert left("top_k_forward_kl(4, published)")["left in the gradient"] == "-1 x grad P(S)"
+    assert cells("top_k_reverse_kl(4, generic)")["head, per P"].strip() == "-log(w)"
+    assert "missing" in cells("truncated_kl(4)")["tail"]
+    assert main(["derive", "top_k_f_divergence(pearson, 4)", "--latex"]) == 0
+    assert r"\frac{1}{w}" in capsys.readouterr().out
+
+
+def test_derive_prints_the_derivation(capsys):
+    assert main(["derive", "k3", "--placement", "reward"]) == 0
+    out = capsys.readouterr().out
+    assert "(t - 1)/t**2" in out
+    assert "1 x reverse_kl - 1 x forward_kl" in out
+    assert main(["derive", "k2", "--latex"]) == 0
+    assert r"\log" in capsys.readouterr().out
+    assert main(["derive", "k1"]) == 0
+    assert "zero" in capsys.readouterr().out
+    assert main(["derive", "k2", "--placement", "reward"]) == 0
+    assert "no sum of two registered divergences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("topic", "line"),
+    [
+        ("estimators", "k3_plus_plus"),
+        ("divergences", "jensen_shannon"),
+        ("objectives", "token_reverse_kl"),
+        ("tables", "estimator_verdicts"),
+        ("frameworks", "verl.loss_k3"),
+    ],
+)
+def test_list(topic, line, capsys):
+    assert main(["list", topic]) == 0
+    assert line in capsys.readouterr().out
+
+
+def test_the_console_script_is_installed():
+    done = subprocess.run([sys.executable, "-m", "kl_companion.cli", "list"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "k_lambda(0.5)" in done.stdout
+
+
+def test_progress_is_silent_for_two_seconds(monkeypatch, capsys):
+    from kl_companion.cli import printing
+
+    now = [0.0]
+    monkeypatch.setattr(printing.time, "monotonic", lambda: now[0])
+    tell = printing.progress()
+    tell("early")
+    now[0] = 2.5
+    tell("late")
+    assert capsys.readouterr().err == "  late\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["audit", "k1", "--scale", "1", "--quiet"], ["kl_companion.book", "kl_companion.llm"]),
+        (["list", "objectives"], ["kl_companion.book", "kl_companion.llm", "kl_companion.frameworks"]),
+        (["derive", "k3"], ["kl_companion.book", "kl_companion.auditing"]),
+        (["table", "check"], ["kl_companion.book.claims", "kl_companion.auditing", "sympy"]),
+    ],
+)
+def test_a_verb_loads_only_what_it_uses(arguments, absent):
+    code = f"""
+import sys
+from kl_companion.cli import main
+assert main({arguments}) == 0
+print("loaded:", [name for name in {absent} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"

@@ -1,0 +1,113 @@
+"""The verb that checks what the sources say, as a reader types it."""
+
+import pytest
+
+from kl_companion.book.claims import Evidence, ledger, register, run
+from kl_companion.cli import main
+from tests.support.expected_claims import EXPECTED
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Checks that cost nothing: one row of each verdict, and everything else holds."""
+    some = {
+        "TM-2.1-varreduced": Evidence(
+            0.5,
+            inside=0.0,
+            condition="full support",
+            given="stated in 2.1",
+            counterexample="two arms",
+            unit="difference",
+        ),
+        "TM-2.1-control-variate": Evidence(
+            0.25,
+            0.0,
+            agrees_with="TM-2.1-varreduced",
+            counterexample="mean -1/4",
+            correction="invert it",
+            unit="difference",
+        ),
+        "TM-4.2-notoken-cv": Evidence(
+            0.8, counterexample="a tree", correction="$\\pi$ is meant", unit="difference"
+        ),
+        "TM-fig7": Evidence(needs="a model"),
+        "TM-refs": Evidence(record="of 2020"),
+    }
+    run("TM-eq3")  # the checks are registered before they are replaced
+    for id in register():
+        found = some.get(id, Evidence(1e-17))
+        if id in ledger.CLAIMS:
+            monkeypatch.setitem(ledger.CLAIMS, id, ledger.CLAIMS[id]._replace(check=lambda e=found: e))
+    return [id for id, row in register().items() if row.source == "tang2025pitfalls"]
+
+
+def test_one_row_says_everything_that_its_check_found(capsys):
+    assert main(["claims", "TM-2.1-control-variate"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split() == [
+        "TM-2.1-control-variate",
+        EXPECTED["TM-2.1-control-variate"],
+        "tang2025pitfalls,",
+        "2.1",
+    ]
+    for line in (
+        "    says: the control variate of the variance-reduced estimate",
+        "    error as printed: 2.86 (difference)",
+        "    counterexample: policy (3/4, 1/4), reference (1/2, 1/2): the mean of 1 - π/π_ref is -0.250",
+        "    corrected: The control variate is π_ref/π - 1",
+        "    in practice: ",
+        "    agrees with: TM-2.1-varreduced",
+        "1 claims: 1 misprint",
+    ):
+        assert line in out
+    assert "hold if" not in out
+    assert "\\" not in out
+
+
+def test_all_rows_of_a_source_and_how_many_there_are_of_each(quick, capsys):
+    assert main(["claims", "--source", "tang2025pitfalls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert heads[:-1] == quick
+    assert lines[-1] == (
+        f"{len(quick)} claims: {len(quick) - 5} holds, 1 holds only if, 1 misprint, 1 false as printed, "
+        "1 bibliography, 1 not reproducible here"
+    )
+    assert "    needs: a model" in lines
+    assert "    holds if: full support" in lines
+    assert "    the source gives this: stated in 2.1" in lines
+    assert "    corrected: π is meant" in lines
+    assert "    record: of 2020" in lines
+    assert lines.count("    error under the condition: 0 (difference)") == 1
+
+
+def test_failed_leaves_out_what_holds_and_what_cannot_be_checked(quick, capsys):
+    assert main(["claims", "--source", "tang2025pitfalls", "--failed"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert heads[:-1] == ["TM-2.1-varreduced", "TM-2.1-control-variate", "TM-4.2-notoken-cv"]
+    assert lines[-1].startswith(f"{len(quick)} claims: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["TM-eq33"], "unknown claim 'TM-eq33'. Did you mean 'TM-eq3'"),
+        (
+            ["--source", "tang2025pitfall"],
+            "unknown source 'tang2025pitfall'. Did you mean 'tang2025pitfalls'",
+        ),
+    ],
+)
+def test_unknown_rows_and_sources_exit_2(arguments, message, capsys):
+    assert main(["claims", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_list_names_the_rows(capsys):
+    assert main(["list", "claims"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(register())
+    assert "tang2025pitfalls, 3, eq (3)" in next(line for line in lines if line.startswith("TM-eq3 "))

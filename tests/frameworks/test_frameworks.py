@@ -1,0 +1,351 @@
+"""The adapters call what they say: numbers by hand, casts left in, formulas beside installed functions."""
+
+import ast
+import math
+import re
+
+import pytest
+import torch
+import yaml
+
+from kl_companion import Rollout, kl_loss, prefix_tree
+from kl_companion.estimators.registry import get_estimator
+from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
+from kl_companion.frameworks import ema_pg, openrlhf, prime_rl, setting, settings, trl, verl
+from kl_companion.frameworks.exact import SinglesAsDoubles, exactly
+from kl_companion.frameworks.installed import find
+from tests.support.frameworks.by_hand import rollout
+
+# on the two tokens of by_hand: k1 = log 2, -log 4; k3 = 1/2 - 1 + log 2, 4 - 1 - log 4; pi/mu = 5/4, 4/5
+BY_HAND = {
+    "trl.grpo": 1.532399,  # 5/4 k3 + 4/5 k3
+    "trl.grpo_uncorrected": 1.806853,
+    "trl.grpo_uncorrected_grpo": 0.903426,
+    "trl.grpo_sequence_ratio": 1.806853,  # the ratio of the sequence is 5/4 x 4/5 = 1
+    "trl.rloo": -0.693147,  # log 0.4/0.25 + log 0.25/0.8, times a ratio of 1
+    "trl.gkd_reverse": 0.975618,  # (log 2 + log 2/3) / 2 + (0.8 - 0.2) log 4
+    "trl.distillation_reverse": 0.975618,
+    "trl.iw_opd_reverse_top_0_tail": 0.975618,
+    "trl.sdpo": 0.592179,  # (-5/4 log 2 log 2 + 4/5 log 4 log 5) / 2
+    "trl.sdpo_full_reverse": 0.422611,  # the two KLs with 5/4 and 4/5 before them, halved
+    "liger.jsd_reverse": 0.975618,
+    "liger.grpo": 1.806853,
+    "liger.grpo_corrected": 1.532399,
+    "verl.loss_k1": -0.693147,
+    "verl.loss_k2": 1.201133,  # (log 2)^2 / 2 + (log 4)^2 / 2
+    "verl.loss_k3": 1.806853,
+    "verl.loss_k3_plus": 1.806853,
+    "verl.loss_abs": 2.079442,
+    "verl.loss_k3_seq_mean_token_mean": 0.903426,
+    "verl.loss_k3_seq_mean_token_sum_norm": 0.903426,
+    "verl.distillation_k3": 1.806853,
+    "openrlhf.loss_k3_unbiased": 1.806853,
+    "openrlhf.loss_k1": -0.693147,
+    "openrlhf.reward_k1": -1.796955,  # 5/4 (log 1.6 - log 3.2) - 4/5 log 3.2
+    "nemo_rl.loss_k3_generation_ratio": 1.532399,
+    "nemo_rl.distillation_mixed_top_1": 0.466571,  # heads 0.75 and 0.8: (1/4 log 3/2 + 3/5 log 4) / 2
+    "open_instruct.kl_estimator_3": -0.242601,  # 5/4 log 2 - 4/5 log 4
+    "slime.loss_k2_unbiased": 0.534504,
+    "prime_rl.reference_kl": -0.242501,  # 5/4 log 2 - 4/5 log 4 + 0.001 (2 (log 5/4)^2)
+    "areal.distillation_joint": -0.693147,
+    "areal.reward_k3": 2.244295,  # k3 of 0.4/0.25 and 0.25/0.8: 0.095004 and 1.036849, the second twice
+    "roll.loss": 0.903426,
+    "skyrl.loss_abs": 1.039721,
+    "ema_pg.k5": 5.198604,  # -1/2 log 2 + 4 log 4
+    "torchtune.grpo": 1.806853,
+    "unsloth.grpo": 1.532399,
+    "tinker.kl_discount_1": -1.796955,
+}
+INSTALLED = [s.name for s in settings() if s.framework.distribution]
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_number_by_hand(name):
+    value = exactly(setting(name).loss)(rollout()).item()
+    assert value == pytest.approx(BY_HAND[name], abs=1e-6)
+
+
+def test_every_framework_has_a_number_by_hand():
+    assert {n.partition(".")[0] for n in BY_HAND} == {s.framework.name for s in settings()}
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_leaving_out_the_casts_changes_rounding_only(name):
+    """Value and gradient in float64 without casts, against float32 as a trainer would run it."""
+    loss, found = setting(name).loss, {}
+    for dtype in (torch.float32, torch.float64):
+        r = rollout(dtype, sampler=(0.45, 0.21))  # inside PPO's clip range, not on its edge
+        value = loss(r) if dtype is torch.float32 else exactly(loss)(r)
+        (gradient,) = torch.autograd.grad(value, r.logits, allow_unused=True)
+        found[dtype] = (value, torch.zeros_like(r.logits) if gradient is None else gradient)
+    (value, gradient), (exact, slope) = found[torch.float32], found[torch.float64]
+    assert exact.dtype == torch.float64
+    assert value.item() == pytest.approx(exact.item(), abs=1e-5)
+    assert (gradient - slope).abs().max() < 1e-5
+
+
+def test_the_mode_reads_float32_as_float64_in_backward_functions_too():
+    class Casting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.float() / 3
+
+        @staticmethod
+        def backward(ctx, g):
+            return (g.to(torch.float32) / 3).to(torch.float64)
+
+    def loss(r):
+        return Casting.apply(r.logp).sum() + torch.zeros(()) + torch.tensor(0.1, dtype=torch.float64).float()
+
+    r = rollout()
+    exactly(loss)(r).backward()
+    by_cast = torch.autograd.grad(loss(rollout()), rollout().logits, allow_unused=True)
+    assert by_cast == (None,)
+    plain = rollout()
+    (plain.logp.sum() / 3).backward()
+    assert torch.equal(r.logits.grad, plain.logits.grad)
+    again = rollout()
+    loss(again).backward()
+    assert not torch.equal(again.logits.grad, plain.logits.grad)
+    assert exactly(loss)(rollout()).item() == pytest.approx((plain.logp.sum() / 3).item() + 0.1, abs=1e-15)
+
+
+def test_what_guards_a_division_is_left_out_and_nothing_else():
+    x = torch.tensor([2.0], dtype=torch.float64)
+    with SinglesAsDoubles():
+        assert (x + 1e-8).item() == 2
+        assert (x + 1e-4).item() == 2.0001
+        assert (x - 1e-8).item() != 2
+
+
+def _batch(seed=0):
+    problem = prefix_tree(3, 3, seed=seed, eos=True, off_policy=True)
+    return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("trl.grpo", {"estimator": "k3", "importance": "token", "ratio": "attached"}),
+        ("trl.grpo_uncorrected", {"estimator": "k3"}),
+        ("trl.grpo_uncorrected_grpo", {"estimator": "k3", "how": "sequence_mean"}),
+        ("trl.grpo_uncorrected_bnpo", {"estimator": "k3", "how": "token_mean"}),
+        ("trl.grpo_uncorrected_dr_grpo", {"estimator": "k3", "how": "constant", "length": 3}),
+        ("verl.loss_k2", {"estimator": "k2"}),
+        ("verl.loss_k3_plus", {"estimator": "k3_plus_plus"}),
+        ("verl.loss_k2_seq_mean_token_mean", {"estimator": "k2", "how": "sequence_mean"}),
+        ("openrlhf.loss_k3_unbiased", {"estimator": "k3_plus_plus"}),
+        ("liger.grpo_corrected", {"estimator": "k3", "importance": "token", "ratio": "attached"}),
+    ],
+)
+def test_an_installed_function_is_one_of_ours_on_a_batch(name, options):
+    """Value and gradient; what an unweighted estimator has on-policy is compared on-policy."""
+    ours, theirs = _batch(), _batch()
+    if "importance" not in options:
+        ours, theirs = (_on_policy(r) for r in (ours, theirs))
+    a, b = kl_loss(ours, **options), exactly(setting(name).loss)(theirs)
+    (x,), (y,) = torch.autograd.grad(a, ours.logits), torch.autograd.grad(b, theirs.logits)
+    assert a.item() == pytest.approx(b.item(), rel=1e-12)
+    assert (x - y).abs().max() < 1e-12
+
+
+def _on_policy(r):
+    return Rollout.from_logits(r.tokens, r.completion_mask, r.logits.detach().requires_grad_(), r.ref_logits)
+
+
+@pytest.mark.parametrize(
+    ("formula", "function"),
+    [
+        ("skyrl.loss_k3", "verl.loss_k3_seq_mean_token_mean"),
+        ("skyrl.loss_abs", "verl.loss_abs"),
+        ("roll.loss", "verl.loss_k3_seq_mean_token_mean"),
+        ("unsloth.grpo_uncorrected", "verl.loss_k3"),
+        ("unsloth.grpo", "trl.grpo"),
+        ("torchtune.grpo", "liger.grpo"),
+        ("nemo_rl.loss_k3_generation_ratio", "trl.grpo"),
+        ("open_instruct.kl_estimator_1", "verl.loss_k2"),
+        ("slime.loss_k3", "trl.grpo_uncorrected_grpo"),
+        ("slime.loss_k3_unbiased", "trl.grpo_grpo"),
+        ("areal.reward_k3", "openrlhf.reward_k3"),
+        ("tinker.kl_discount_1", "openrlhf.reward_k1"),
+        ("ema_pg.full_reverse", "trl.gkd_reverse"),
+        ("ema_pg.full_forward", "liger.jsd_forward"),
+    ],
+)
+def test_a_formula_beside_the_installed_function_that_is_the_same(formula, function):
+    one, other = (_far() if "abs" not in formula else _same_length() for _ in range(2))
+    if function.startswith("trl.grpo") or "nemo" in formula or formula == "unsloth.grpo":
+        one, other = _batch(), _batch()  # TRL does not clamp
+    a, b = exactly(setting(formula).loss)(one), exactly(setting(function).loss)(other)
+    (x,), (y,) = torch.autograd.grad(a, one.logits), torch.autograd.grad(b, other.logits)
+    if "abs" in formula:  # mean over the two tokens of each sequence, against the sum
+        a, x = 2 * a, 2 * x
+    assert a.item() == pytest.approx(b.item(), rel=1e-9)
+    assert (x - y).abs().max() < 1e-9
+
+
+def _far():
+    """Log-ratios of which some are clamped."""
+    problem = prefix_tree(3, 3, seed=2, eos=True, off_policy=True, scale=6.0)
+    return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 3, 5, 9, 12]))
+
+
+def _same_length():
+    problem = prefix_tree(3, 2, seed=2, off_policy=True)
+    return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 4, 8]))
+
+
+@pytest.mark.parametrize("direction", ["reverse", "forward"])
+def test_the_released_top_k_is_the_published_form(direction):
+    """EMA-PG's code and the algorithms of its paper, on-policy."""
+    r = _on_policy(_batch())
+    published = (top_k_reverse_kl if direction == "reverse" else top_k_forward_kl)(
+        r.logp_all, r.ref_logp_all, r.tokens, k=1, form="published"
+    )
+    ours = ema_pg.top_k(direction, 1, False, r)
+    inside = r.completion_mask.bool()
+    assert torch.allclose(ours[inside], published[inside], atol=1e-12)
+    gradients = [
+        torch.autograd.grad(x[inside].sum(), r.logits, retain_graph=True)[0] for x in (ours, published)
+    ]
+    assert torch.allclose(*gradients, atol=1e-12)
+
+
+def test_prime_rl_drops_tokens_that_have_fallen():
+    kept = prime_rl.reference_kl(rollout(sampler=(0.4, 0.39)), kl_tau=0.0)
+    fallen = prime_rl.reference_kl(rollout(sampler=(0.4, 0.41)), kl_tau=0.0)
+    assert kept[0, 1] != 0
+    assert fallen[0, 1] == 0
+    assert fallen[0, 0] == kept[0, 0] != 0
+
+
+@pytest.mark.parametrize("alpha", [0.6, 0.0, 1.0])
+def test_sync_ref_model_is_an_ema_anchor(alpha):
+    """TRL's own callback, twice, against the anchor's recursion with decay 1 - alpha."""
+    from trl.trainer.callbacks import SyncRefModelCallback
+
+    torch.manual_seed(0)
+    model, reference = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    anchor, decay = reference.weight.detach().clone(), trl.anchor_decay(alpha)
+    for _ in range(2):
+        SyncRefModelCallback._sync_target_model(model, reference, alpha)
+        anchor = decay * anchor + (1 - decay) * model.weight.detach()
+    assert torch.allclose(reference.weight, anchor, atol=1e-7)
+    assert decay == pytest.approx(1 - alpha)
+
+
+def test_an_anchor_outside_its_range_is_refused():
+    with pytest.raises(ValueError, match=r"ref_model_mixup_alpha is 1\.5"):
+        trl.anchor_decay(1.5)
+
+
+# -- what is called a default is one ------------------------------------------------------------------------
+
+
+def test_self_distillation_clips_its_ratio_at_two():
+    """pi/mu is 2.5 and 0.8: a token counts twice at most, and not at all times its own score."""
+    loss = exactly(setting("trl.sdpo").loss)
+    r = rollout(sampler=(0.2, 0.25))
+    wanted = (-2 * math.log(2) ** 2 + 0.8 * math.log(4) * math.log(5)) / 2
+    assert loss(r).item() == pytest.approx(wanted, abs=1e-12)
+    assert loss(rollout(off_policy=False)).item() == pytest.approx(
+        (-(math.log(2) ** 2) + math.log(4) * math.log(5)) / 2, abs=1e-12
+    )
+
+
+def test_defaults_of_trl():
+    from dataclasses import fields
+
+    from trl import GRPOConfig, RLOOConfig
+    from trl.experimental.gkd import GKDConfig
+    from trl.experimental.iw_opd import IWOPDConfig
+    from trl.experimental.sdft import SDFTConfig
+    from trl.experimental.sdpo import SDPOConfig
+    from trl.trainer.distillation_config import DistillationConfig
+
+    def default(config, name):
+        return next(f.default for f in fields(config) if f.name == name)
+
+    grpo = {n: default(GRPOConfig, n) for n in ("beta", "use_bias_correction_kl", "loss_type")}
+    assert grpo == {"beta": 0.0, "use_bias_correction_kl": True, "loss_type": "dapo"}
+    assert default(GRPOConfig, "importance_sampling_level") == "token"
+    assert (default(GRPOConfig, "ref_model_mixup_alpha"), default(GRPOConfig, "ref_model_sync_steps")) == (
+        0.6,
+        512,
+    )
+    assert default(RLOOConfig, "beta") == 0.05
+    assert default(GKDConfig, "beta") == 0.5
+    assert default(DistillationConfig, "beta") == 1.0
+    assert (default(IWOPDConfig, "distillation_objective"), default(IWOPDConfig, "iw_opd_gamma")) == (
+        "iw_opd",
+        0.5,
+    )
+    distillation = ("mode", "alpha", "topk", "add_tail", "is_clip")
+    for config, wanted in (
+        (SDPOConfig, ["sampled_token", 1.0, None, False, 2.0]),
+        (SDFTConfig, ["topk_logits", 0.5, 100, False, 2.0]),
+    ):
+        assert [default(config, f"distillation_{n}") for n in distillation] == wanted
+    assert {s.name for s in settings("trl") if s.default} == {
+        "trl.sdpo",
+        "trl.sdft_jensen_shannon_top_2_no_tail",
+        "trl.grpo",
+        "trl.rloo",
+        "trl.gkd_jensen_shannon",
+        "trl.distillation_reverse",
+        "trl.iw_opd",
+    }
+
+
+def test_defaults_of_verl():
+    root = find("verl", verl.VERSIONS).root / "verl"
+    actor = yaml.safe_load((root / "trainer/config/actor/actor.yaml").read_text())
+    assert (actor["use_kl_loss"], actor["kl_loss_type"], actor["loss_agg_mode"]) == (
+        False,
+        "low_var_kl",
+        "token-mean",
+    )
+    (path,) = [
+        p for p in (root / "trainer/config/distillation").glob("*.yaml") if "loss_mode" in p.read_text()
+    ]
+    assert re.search(r"^ *loss_mode: k3$", path.read_text(), re.M)
+    assert re.search(r"^ *use_policy_gradient: false$", path.read_text(), re.M)
+    assert re.search(r"^ *loss_max_clamp: null$", path.read_text(), re.M)
+    tree = ast.parse((root / "workers/config/distillation.py").read_text())
+    (body,) = [
+        n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "DistillationLossConfig"
+    ]
+    given = {n.target.id: n.value for n in body if isinstance(n, ast.AnnAssign)}
+    wanted = {"loss_mode": "k3", "use_policy_gradient": True, "loss_max_clamp": 10.0}
+    assert {n: ast.literal_eval(given[n]) for n in wanted} == wanted
+
+
+def test_defaults_of_openrlhf():
+    text = (find("openrlhf", openrlhf.VERSIONS).root / "openrlhf/cli/train_ppo_ray.py").read_text()
+    assert re.search(r'"--algo.kl.init_coef", type=float, default=0.01', text)
+    assert re.search(r'"--algo.kl.estimator",\s+type=str,\s+default="k1"', text)
+    assert re.search(r'"--algo.kl.use_loss", action="store_true", default=False', text)
+    assert re.search(r'"--actor.loss_agg_mode",\s+type=str,\s+default="token-mean"', text)
+
+
+def test_defaults_of_liger():
+    import inspect
+
+    from kl_companion.frameworks.liger import _from
+
+    grpo = inspect.signature(_from("grpo_loss", "LigerFusedLinearGRPOLoss")).parameters
+    assert (grpo["use_bias_correction_kl"].default, grpo["importance_sampling_level"].default) == (
+        False,
+        "token",
+    )
+    jsd = inspect.signature(_from("jsd_loss", "LigerFusedLinearJSDLoss")).parameters
+    assert (jsd["beta"].default, jsd["weight_hard_loss"].default) == (0.5, 0.5)
+
+
+def test_the_estimators_that_are_named_are_those_that_are_called():
+    """verl's other names for its estimators are the same function."""
+    x, y = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -0.5])
+    penalty = verl.functions().kl_penalty
+    for name, also in (("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")):
+        assert torch.equal(penalty(x, y, name), penalty(x, y, also))
+        assert torch.allclose(penalty(x, y, name), get_estimator(name).fn(x, y))

@@ -1,0 +1,108 @@
+"""The three floors of the claims: ledger and ground, the checks of each section, the pages.
+
+What checks share is in `ground`; a module that registers checks is imported by its source alone.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kl_companion.book.claims import CLAIMS, ledger
+from kl_companion.book.claims.ledger import checks
+from kl_companion.book.claims.sources import SOURCES
+
+ROOM = "kl_companion.book.claims"
+FOLDER = Path(ledger.__file__).parent
+# what a module of checks may import from the room, beside the ground
+BELOW = {f"{ROOM}.{name}" for name in ("ledger", "sources", "standard", "statements", "ground")}
+
+
+def modules():
+    """{dotted name: (source, whether it is a package)} of the room."""
+    found = {}
+    for path in sorted(FOLDER.rglob("*.py")):
+        parts = path.relative_to(FOLDER).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join([ROOM, *(parts[:-1] if is_package else parts)])
+        found[name] = (path.read_text(encoding="utf-8"), is_package)
+    del found[ROOM]
+    return found
+
+
+def imported(source):
+    """Dotted names of the room's modules that a source imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports of this room are absolute"
+            inside = {f"{node.module}.{alias.name}" for alias in node.names} & set(modules())
+            names |= inside or {node.module}
+    return {name for name in names if name.startswith(f"{ROOM}.")}
+
+
+def floor(name):
+    """0 for the ground and what it stands on, 1 for the checks of a source, 2 for the pages."""
+    if name in BELOW or name.startswith(f"{ROOM}.ground."):
+        return 0
+    return 1 if name.split(".")[3] in SOURCES else 2
+
+
+def violations(sources):
+    """One line for every import that leaves the floors."""
+    lines = []
+    for name, (source, is_package) in sources.items():
+        for target in sorted(imported(source)):
+            if is_package and target.startswith(name):
+                continue
+            if floor(target) > floor(name) or (floor(target) == floor(name) == 1):
+                lines.append(f"{name} imports {target}")
+    return lines
+
+
+def test_checks_import_from_the_ground_alone():
+    assert violations(modules()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("emapg2026.loop", "from kl_companion.book.claims.emapg2026.weights import second"),
+        ("emapg2026.loop", "from kl_companion.book.claims.tang2025pitfalls import learning"),
+        ("shah2025comedy", "from kl_companion.book.claims import summary2025pitfalls"),
+        ("ground.sums", "from kl_companion.book.claims.emapg2026.weights import second"),
+        ("ground.sums", "from kl_companion.book.claims.page import anchor"),
+        ("emapg2026.loop", "def f():\n    from kl_companion.book.claims.listing import Ledger"),
+    ],
+)
+def test_an_import_that_leaves_the_floors_is_found(name, source):
+    assert len(violations({f"{ROOM}.{name}": (source, False)})) == 1
+
+
+def test_checks_are_registered_on_their_floor():
+    """By the modules of sources, each by one of its own, and all of those modules register some."""
+    registering = {c.check.__module__ for c in checks().values()}
+    registering.discard(f"{ROOM}.ground.reported")  # makes checks for the modules that call it
+    sections = {name for name, (_, is_package) in modules().items() if floor(name) == 1 and not is_package}
+    calls = {name for name in sections if "reported" in _called(modules()[name][0])}
+    assert registering | calls == sections
+    for id, check in CLAIMS.items():
+        module = check.check.__module__
+        assert floor(module) == 1 or module.endswith(".reported"), id
+
+
+def _called(source):
+    return {
+        n.func.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Call) and hasattr(n.func, "id")
+    }
+
+
+def test_importing_the_ground_registers_nothing():
+    names = ", ".join(sorted(name for name in modules() if floor(name) == 0))
+    code = f"import {names}; print(len({ROOM}.ledger.CLAIMS))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"

@@ -1,0 +1,196 @@
+"""The map of the house: rooms import rooms of lower floors only, oracles share no code, files stay short."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kl_companion
+
+PACKAGE = Path(kl_companion.__file__).resolve().parent
+ORACLES = PACKAGE.parent / "tests/oracles"
+LONGEST = 400
+
+FLOORS = {
+    "checks": 0,
+    "files": 0,
+    "lazy": 0,
+    "ops": 0,
+    "divergences": 1,
+    "plotting": 1,
+    "recommendations": 1,
+    "estimators": 2,
+    "kernels": 3,
+    "rollout": 3,
+    "theory": 3,
+    "kl_term": 4,
+    "losses": 4,
+    "policy_losses": 4,
+    "tabular": 4,
+    "auditing": 5,
+    "llm": 6,
+    "frameworks": 6,
+    "monitor": 7,
+    "book": 8,
+    "cli": 9,
+    "__main__": 9,
+}
+SHARED = ("checks", "kl_term")  # what the other rooms of their floor hold, and themselves import none of
+HEAVY = ("torch", "sympy", "matplotlib", "numpy", "pandas")
+
+
+def room_of(module):
+    """The room of a dotted module name of the package; None for the package itself."""
+    return module.split(".")[1] if "." in module else None
+
+
+def imported(source, module, is_package):
+    """Dotted names of the package's modules that a source imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                here = module.split(".") if is_package else module.split(".")[:-1]
+                base = ".".join([*here[: len(here) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                # a public name, a module of the package, or a name inside a module
+                if base == "kl_companion" and alias.name in kl_companion._NAMES:
+                    names.add(kl_companion._NAMES[alias.name])
+                elif base == "kl_companion":
+                    names.add(f"kl_companion.{alias.name}")
+                else:
+                    names.add(base)
+    return {n for n in names if n.split(".")[0] == "kl_companion"}
+
+
+def package_sources():
+    """{dotted name: (source, whether it is a package)} of every module."""
+    sources = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        sources[".".join(parts[:-1] if is_package else parts)] = (path.read_text(), is_package)
+    return sources
+
+
+def violations(sources):
+    """One line for every import that does not go down."""
+    lines = []
+    for module, (source, is_package) in sources.items():
+        room = room_of(module)
+        if room is None:
+            continue
+        if room not in FLOORS:
+            lines.append(f"{module} is in the room {room!r}, which has no floor yet: give it one in FLOORS")
+            continue
+        for target in sorted(imported(source, module, is_package)):
+            other = room_of(target)
+            if other == room or other is None or other == "__version__":
+                continue
+            if other not in FLOORS:
+                lines.append(f"{module} imports {target}, which is no room of the map")
+            elif FLOORS[other] > FLOORS[room]:
+                lines.append(f"{module} (floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})")
+            elif FLOORS[other] == FLOORS[room] and other not in SHARED:
+                lines.append(f"{module} imports {target}, another room of floor {FLOORS[room]}")
+    return lines
+
+
+def test_rooms_import_lower_floors_only():
+    assert violations(package_sources()) == []
+
+
+def test_every_module_is_seen():
+    seen = package_sources()
+    for module in ("ops", "estimators.sampled", "theory.calculus", "auditing.auditor", "book.tables", "cli"):
+        assert f"kl_companion.{module}" in seen
+    assert set(kl_companion._NAMES.values()) <= set(seen)
+    rooms = {room_of(m) for m in seen} - {None}
+    assert {"checks", "ops", "divergences", "estimators", "rollout", "theory", "losses", "tabular"} <= rooms
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "wanted"),
+    [
+        ("ops", "import kl_companion.divergences", "(floor 0) imports kl_companion.divergences (floor 1)"),
+        ("rollout", "from kl_companion.theory import calculus", "another room of floor 3"),
+        ("theory.calculus", "from ..rollout import Rollout", "another room of floor 3"),
+        (
+            "losses",
+            "def f():\n    from kl_companion import bandit",
+            "imports kl_companion.tabular.worlds, another room",
+        ),
+        ("tabular", "from kl_companion import losses", "another room of floor 4"),
+        ("kl_term", "from kl_companion.losses import kl_loss", "another room of floor 4"),
+        (
+            "estimators",
+            "from kl_companion.estimators import sampled\nfrom kl_companion import audit",
+            "(floor 5)",
+        ),
+        ("divergences", "from . import estimators", "(floor 1) imports kl_companion.estimators (floor 2)"),
+        ("attic", "import math", "'attic', which has no floor yet"),
+        ("cli", "from kl_companion.cellar import wine", "no room of the map"),
+    ],
+)
+def test_an_import_that_goes_up_is_found(module, source, wanted):
+    (line,) = violations({f"kl_companion.{module}": (source, module == "estimators")})
+    assert wanted in line
+
+
+def test_imports_that_go_down_or_stay_in_the_room_are_fine():
+    fine = {
+        "kl_companion.auditing.auditor": ("from kl_companion.auditing.solve import curl\nimport os", False),
+        "kl_companion.cli": ("from kl_companion import k3, audit, __version__", False),
+        "kl_companion.ops": ("from kl_companion.checks import unknown_name", False),
+        "kl_companion.book.tables": ("from .store import load\nfrom . import rows", True),
+        "kl_companion.book.tables.store": ("from . import rows\nfrom .project import names", False),
+    }
+    assert violations(fine) == []
+
+
+def test_oracles_share_no_code():
+    files = sorted(ORACLES.glob("*.py"))
+    assert files
+    for path in files:
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add("." * node.level + (node.module or "").split(".")[0])
+            elif isinstance(node, ast.Name):
+                assert node.id not in ("__import__", "exec", "eval"), path.name
+        allowed = {"torch", "math", "itertools", "mpmath", "collections", "__future__"}
+        assert found <= allowed, f"{path.name} imports {sorted(found)}"
+
+
+def test_importing_the_package_is_light():
+    code = f"import json, sys, kl_companion; print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
+    )
+    assert json.loads(done.stdout) == []
+
+
+def test_every_public_name_is_where_the_list_says():
+    for name, module in kl_companion._NAMES.items():
+        value = getattr(kl_companion, name)
+        assert value is getattr(sys.modules[module], name)
+    assert set(kl_companion._NAMES) <= set(dir(kl_companion))
+    assert set(kl_companion.__all__) == set(kl_companion._NAMES)
+    with pytest.raises(AttributeError, match="module 'kl_companion' has no attribute 'k33'"):
+        _ = kl_companion.k33
+
+
+def test_no_file_is_too_long_to_read_in_one_sitting():
+    lengths = {str(p.relative_to(PACKAGE)): len(p.read_text().splitlines()) for p in PACKAGE.rglob("*.py")}
+    assert lengths
+    assert {name: n for name, n in lengths.items() if n > LONGEST} == {}

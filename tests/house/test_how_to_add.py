@@ -1,0 +1,150 @@
+"""The page "How to add" is followed in a copy of the project, and what it adds passes its tests there.
+
+The code is the page's own: cells and captioned blocks go where the page says they belong. Left out are the
+rows of a framework in the table `framework_audit`: the page says that `table run` makes them.
+"""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import mkdtemp
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS = {cell.id: cell.source for cell in nbformat.read(ROOT / "book/how_to_add.ipynb", as_version=4).cells}
+TEXT = "\n\n".join(CELLS.values())
+BLOCKS = dict(re.findall(r"```\{code-block\} python\n:caption: (\S+)\n\n(.*?)\n```", TEXT, re.S))
+PARTS = ("kl_companion", "tests", "tables", "book", "_toc.yml", "_config.yml", "pyproject.toml", "README.md")
+
+
+def belongs(cell: str) -> str:
+    """The path that the text after a cell names as the place of what the cell adds."""
+    ids = list(CELLS)
+    after = "\n".join(CELLS[i] for i in ids[ids.index(cell) + 1 :])
+    found = re.search(r"In the repository the [^`]*`([^`]+)`", after)
+    assert found is not None
+    return found[1]
+
+
+def statement(cell: str, word: str) -> str:
+    """The one statement of a cell that contains a word."""
+    (found,) = (s for s in ast.parse(CELLS[cell]).body if word in ast.unparse(s))
+    return ast.unparse(found) + "\n"
+
+
+def append(root: Path, path: str, code: str) -> None:
+    file = root / path
+    file.write_text(f"{file.read_text(encoding='utf-8')}\n\n{code}\n", encoding="utf-8")
+
+
+def into_dict(root: Path, path: str, name: str, line: str) -> None:
+    """Put a line first into the dictionary that a file assigns to a name."""
+    file = root / path
+    text = file.read_text(encoding="utf-8")
+    assert text.count(f"\n{name} = {{\n") == 1
+    file.write_text(text.replace(f"\n{name} = {{\n", f"\n{name} = {{\n{line}\n"), encoding="utf-8")
+
+
+def execute(root: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(root), "KL_COMPANION_ROOT": str(root)}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def passed_in(root: Path, words: str, *paths: str) -> int:
+    """Run the tests of these files whose names contain one of the words; how many passed."""
+    said = execute(root, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", words, *paths)
+    found = re.search(r"(\d+) passed", said)
+    assert found is not None, said
+    return int(found[1])
+
+
+@pytest.fixture
+def copy():
+    """What the tests of an addition need of the project, as it would be committed."""
+    folder = Path(mkdtemp(prefix="how-to-add-"))
+    for name in PARTS:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "_pictures"))
+        else:
+            shutil.copy(source, folder / name)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def add_divergence(root: Path) -> None:
+    append(root, belongs("how-04"), statement("how-04", "register_divergence"))
+    path = "tests/support/expected_verdicts.py"
+    into_dict(root, path, "F_AT_TWO", BLOCKS[path])
+
+
+def test_a_divergence_and_an_estimator_of_it(copy):
+    add_divergence(copy)
+    append(copy, belongs("how-08"), CELLS["how-08"])
+    files = ["tests/test_divergences.py", "tests/estimators", "tests/theory/test_masked.py"]
+    words = "jeffreys or of_registered or expected_number"
+    assert passed_in(copy, words, *files, "tests/auditing/test_audit.py") >= 60
+    assert "k_jeffreys" in execute(copy, "-m", "kl_companion.cli", "list", "estimators")
+
+
+def test_a_framework(copy):
+    (adapter,) = (path for path in BLOCKS if path.startswith("kl_companion/frameworks/"))
+    (copy / adapter).write_text(BLOCKS[adapter], encoding="utf-8")
+    for path, name in (
+        ("tests/support/expected_framework_verdicts.py", "EXPECTED"),
+        ("tests/frameworks/test_frameworks.py", "BY_HAND"),
+    ):
+        into_dict(copy, path, name, BLOCKS[path])
+    words = "(number_by_hand and (my_trainer or every)) or has_a_line or (remedy_has and my_trainer)"
+    files = ("tests/frameworks/test_frameworks.py", "tests/frameworks/test_verdicts.py")
+    assert passed_in(copy, words, *files) >= 4
+    code = """
+from tests.frameworks import test_verdicts as t
+name = "my_trainer.kl"
+for text, condition in zip(t.four(t.EXPECTED[name]), t.CONDITIONS, strict=True):
+    gradient = t.expected_gradient(t.in_float64(t.setting(name)), t.world(*condition))
+    assert t.distance(gradient, t.combination(text, *condition)) < 1e-9, text
+"""
+    execute(copy, "-c", code)
+
+
+def test_a_chapter(copy):
+    names = {}
+    exec("\n".join((CELLS["how-02"], CELLS["how-13"].partition("executed =")[0])), names)
+    folder = "book/part9_frameworks"
+    chapter = copy / folder / "03_is_k4_right.ipynb"
+    nbformat.write(names["notebook"], chapter)
+    toc = copy / "_toc.yml"
+    last = f"      - file: {folder}/02_in_your_trainer\n"
+    text = toc.read_text(encoding="utf-8")
+    assert text.count(last) == 1
+    toc.write_text(text.replace(last, f"{last}{last.replace('02_in_your_trainer', '03_is_k4_right')}"))
+    assert (
+        passed_in(copy, "03_is_k4_right", "tests/pages/test_prose.py", "tests/notebooks/test_book.py") >= 10
+    )
+    execute(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbmake", str(chapter))
+
+
+def test_a_table(copy):
+    names = {"here": copy}
+    code = "\n".join((CELLS["how-02"], CELLS["how-13"].partition("executed =")[0], CELLS["how-15"]))
+    toc = (copy / "_toc.yml").read_text(encoding="utf-8")
+    exec(code, names)
+    (copy / "_toc.yml").write_text(toc, encoding="utf-8")  # the cell makes a project of its own
+    notebook, manifest = copy / "curvatures.ipynb", copy / "tables/curvatures/manifest.yml"
+    place = belongs("how-13").removeprefix("./")
+    notebook.rename(copy / place / notebook.name)
+    manifest.write_text(manifest.read_text().replace("notebook: ", f"notebook: {place}/"), encoding="utf-8")
+    execute(copy, "-m", "kl_companion.cli", "table", "run", "curvatures", "--quiet")
+    assert "0 problems" in execute(copy, "-m", "kl_companion.cli", "table", "check")
+    assert passed_in(copy, "curvatures", "tests/notebooks/test_tables.py") == 2

@@ -1,0 +1,39 @@
+"""README.md: its audit prints what it shows, its pictures exist and are small."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_audit_prints_what_is_shown() -> None:
+    code, shown = re.search(
+        r"```python\n(import torch\nfrom kl_companion import audit\n.*?)```\n\n```text\n(.*?)```", TEXT, re.S
+    ).groups()
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert words(done.stdout) == words(shown)
+
+
+def words(text: str) -> list[str]:
+    """Lines are broken to be read, and what rounding leaves differs between processors."""
+    return re.sub(r"residual [\d.e-]+", "residual", " ".join(text.split())).split()
+
+
+def test_pictures_exist_have_words_and_are_small() -> None:
+    pictures = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)", TEXT)
+    assert pictures
+    assert all(len(words) > 15 for words, _ in pictures)
+    sizes = {path: (ROOT / path).stat().st_size for _, path in pictures}
+    assert sum(sizes.values()) <= 300_000, sizes
+
+
+def test_every_target_of_make_is_named() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    assert phony is not None
+    assert [name for name in phony[1].split() if name != "help" and f"make {name}" not in TEXT] == []

@@ -1,0 +1,335 @@
+"""What the three modes promise: whose memory, whose weights, what is refused, and who may call them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from kl_companion.kernels import blocks
+from kl_companion.kernels.fused import (
+    fused_f_divergence,
+    fused_forward_kl,
+    fused_kl,
+    fused_logp,
+    fused_logp_and_entropy,
+    fused_top_k_f_divergence,
+)
+from tests.oracles import fused as oracle
+from tests.support.allocations import Allocations
+from tests.support.fused_cases import INF, MODES, gradient_error, logits_pair, run
+
+TOKENS, HEAD = torch.tensor([3, 0, 5, 2]), torch.tensor([[0, 1, 2]] * 4)
+X, Y = logits_pair(1, 4, 40)
+WEIGHTS = torch.tensor([0.5, -1.0, 0.0, 2.0])
+SHIPPED = Y.log_softmax(-1).gather(-1, HEAD), Y.log_softmax(-1).gather(-1, TOKENS.unsqueeze(-1)).squeeze(-1)
+ALL = {
+    "reverse_kl": lambda x, **o: fused_kl(x, Y, **o),
+    "forward_kl": lambda x, **o: fused_forward_kl(x, Y, **o),
+    "jensen_shannon": lambda x, **o: fused_f_divergence("jensen_shannon", x, Y, **o),
+    "logp": lambda x, **o: fused_logp(x, TOKENS, **o),
+}
+WITHOUT_WEIGHTS = {
+    "logp_and_entropy": lambda x, **o: torch.stack(fused_logp_and_entropy(x, TOKENS, **o)).sum(0),
+    "top_k": lambda x, **o: fused_top_k_f_divergence("pearson", x, TOKENS, HEAD, *SHIPPED, **o),
+}
+EVERY = {**ALL, **WITHOUT_WEIGHTS}
+
+
+def modes_of(name):
+    return MODES if name in ALL else ("safe", "inplace")
+
+
+@pytest.mark.parametrize("name", list(EVERY))
+def test_safe_changes_nothing_and_every_mode_gives_the_same_numbers(name):
+    """Twice: the same bytes."""
+    before = X.clone(), Y.clone()
+    want = run(EVERY[name], X, weights=WEIGHTS)
+    for mode in modes_of(name):
+        got = run(EVERY[name], X, mode=mode, weights=WEIGHTS)
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-9)
+        again = run(EVERY[name], X, mode=mode, weights=WEIGHTS)
+        assert all(torch.equal(a, b) for a, b in zip(again, got, strict=True))
+    for mode in modes_of(name)[::2]:
+        leaf = X.clone().requires_grad_()
+        value = EVERY[name](leaf, **({"weights": WEIGHTS} if mode == "weights" else {}))
+        (WEIGHTS * value).sum().backward()
+        assert torch.equal(leaf.detach(), before[0])
+        assert torch.equal(Y, before[1])
+        assert leaf.grad.data_ptr() != leaf.data_ptr()
+
+
+@pytest.mark.parametrize("name", list(EVERY))
+def test_in_place_the_memory_of_the_logits_holds_their_gradient(name):
+    _, want = run(EVERY[name], X, weights=WEIGHTS)
+    for mode in modes_of(name)[1::2]:
+        leaf = X.clone().requires_grad_()
+        logits = leaf * 1.0
+        memory, options = logits.detach(), {"weights": WEIGHTS} if mode == "fused" else {}
+        value = EVERY[name](logits, inplace=True, **options)
+        (WEIGHTS * value).sum().backward()
+        torch.testing.assert_close(memory, want, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(leaf.grad, want, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["inplace", "fused"])
+def test_logits_that_something_else_needs_are_not_overwritten_in_silence(mode):
+    """exp keeps its result for its own backward pass: autograd notices that it is gone."""
+    leaf = X.clone().requires_grad_()
+    options = {"weights": WEIGHTS} if mode == "fused" else {}
+    value = fused_kl(leaf.exp(), Y, inplace=True, **options)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (WEIGHTS * value).sum().backward()
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_weights_known_up_front(name):
+    """The values come without weights; the loss may be any multiple; another loss is refused."""
+    plain, _ = run(ALL[name], X, weights=WEIGHTS)
+    for mode in ("weights", "fused"):
+        value, _ = run(ALL[name], X, mode=mode, weights=WEIGHTS)
+        torch.testing.assert_close(value, plain, rtol=1e-6, atol=0)
+        for multiple in (1.0, -3.0, 1e-3, 0.0):
+            _, want = run(ALL[name], X, weights=WEIGHTS, scale=multiple)
+            _, got = run(ALL[name], X, mode=mode, weights=WEIGHTS, scale=multiple)
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-9)
+        for other in (WEIGHTS.abs(), torch.ones(4), WEIGHTS + torch.tensor([0, 0, 0, 1e-2]), WEIGHTS.flip(0)):
+            leaf = X.clone().requires_grad_()
+            value = ALL[name](leaf * 1.0, inplace=mode == "fused", weights=WEIGHTS)
+            with pytest.raises(ValueError, match="multiple"):
+                (other * value).sum().backward()
+
+
+def test_blocks_may_change_between_forward_and_backward(monkeypatch):
+    """As they do with the number of threads: a row of the slow path may then share a block with others."""
+    x, y = logits_pair(4, 4, 30)
+    x[1], y[3] = x[1] * 300, y[3] * 300  # beyond the reach of the fast path
+    for before, after in ((1, 1 << 20), (1 << 20, 1)):
+        monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", before)
+        leaf = x.clone().requires_grad_()
+        value = fused_forward_kl(leaf, y)
+        monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", after)
+        value.sum().backward()
+        exact = oracle.leaf(x)
+        (want,) = oracle.gradients(oracle.divergence("forward_kl", exact, y), [exact])
+        assert gradient_error(leaf.grad, want, x.dtype) <= 1
+
+
+def test_weights_that_are_all_zero_or_single():
+    for weights in (torch.zeros(4), torch.tensor([0.0, 0.0, 1.0, 0.0])):
+        _, want = run(fused_kl, X, Y, weights=weights)
+        _, got = run(fused_kl, X, Y, mode="fused", weights=weights)
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-9)
+    leaf = X.clone().requires_grad_()
+    value = fused_kl(leaf, Y, weights=torch.zeros(4))
+    with pytest.raises(ValueError, match="multiple"):
+        value.sum().backward()
+
+
+def test_no_gradient_is_made_where_none_is_asked_for():
+    for options in ({}, {"inplace": True}, {"weights": WEIGHTS}, {"weights": WEIGHTS, "inplace": True}):
+        logits = X.clone()
+        with Allocations() as seen:
+            value = fused_kl(logits, Y, **options)
+        assert torch.equal(logits, X), options
+        assert not value.requires_grad
+        leaf = X.clone().requires_grad_()
+        with torch.no_grad():
+            value = fused_kl(leaf, Y, **options)
+        assert torch.equal(leaf.detach(), X), options
+        assert not value.requires_grad
+        assert seen.largest < 10 * X.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize("name", list(EVERY))
+def test_second_derivatives_are_refused(name):
+    for mode in modes_of(name):
+        leaf = X.clone().requires_grad_()
+        options = {"weights": torch.ones(4)} if mode in ("weights", "fused") else {}
+        value = EVERY[name](leaf * 1.0, inplace=mode in ("inplace", "fused"), **options).sum()
+        with pytest.raises(RuntimeError, match="second derivative"):
+            torch.autograd.grad(torch.autograd.grad(value, leaf, create_graph=True)[0].sum(), leaf)
+
+
+# ---- errors at the door ------------------------------------------------------------------------------
+
+LONG = torch.zeros(4, dtype=torch.int64)
+
+
+def with_entry(a, value, *at):
+    a = a.clone()
+    a[at] = value
+    return a
+
+
+BAD = {
+    "ref_logits has shape": lambda: fused_kl(X, Y[:3]),
+    "logits has dtype torch.int64": lambda: fused_kl(LONG.view(2, 2), Y),
+    "ref_logits has dtype torch.int64": lambda: fused_kl(X, torch.zeros(4, 40, dtype=torch.int64)),
+    "expected a torch.Tensor": lambda: fused_kl([1.0], Y),
+    r"logits has shape \[\]": lambda: fused_kl(torch.tensor(1.0), torch.tensor(1.0)),
+    r"logits has shape \[4, 0\]": lambda: fused_kl(X[:, :0], Y[:, :0]),
+    "expanded logits": lambda: fused_kl(X[:1].expand(4, -1), Y, inplace=True),
+    "unknown divergence": lambda: fused_f_divergence("revers_kl", X, Y),
+    "temperature": lambda: fused_kl(X, Y, temperature=0.0),
+    "temperature is -1": lambda: fused_kl(X, Y, temperature=-1.0),
+    "temperature is nan": lambda: fused_kl(X, Y, temperature=float("nan")),
+    r"weights has shape \[3\]": lambda: fused_kl(X, Y, weights=WEIGHTS[:3]),
+    "weights .*NaN": lambda: fused_kl(X, Y, weights=with_entry(WEIGHTS, float("nan"), 1)),
+    r"^logits is NaN at \[2\]": lambda: fused_kl(with_entry(X, float("nan"), 2, 7), Y),
+    r"^ref_logits is NaN at \[1\]": lambda: fused_kl(X, with_entry(Y, float("nan"), 1, 0)),
+    r"^logits is \+inf at \[3\]": lambda: fused_kl(with_entry(X, INF, 3, 1), Y),
+    r"^ref_logits is \+inf at \[0\]": lambda: fused_kl(X, with_entry(Y, INF, 0, 9)),
+    r"^logits is -inf for every token at \[1\]": lambda: fused_kl(with_entry(X, -INF, 1), Y),
+    r"^ref_logits is -inf for every token": lambda: fused_kl(X, with_entry(Y, -INF, 2)),
+    r"reverse_kl is infinite at \[1, 6\]": lambda: fused_kl(X, with_entry(Y, -INF, 1, 6)),
+    r"forward_kl is infinite at \[2, 8\]": lambda: fused_forward_kl(with_entry(X, -INF, 2, 8), Y),
+    r"tokens .*int64": lambda: fused_logp(X, TOKENS.float()),
+    r"tokens has shape \[3\]": lambda: fused_logp(X, TOKENS[:3]),
+    r"tokens holds .*42, expected 0 to 39": lambda: fused_logp(X, TOKENS + 37),
+    r"tokens holds .*-1": lambda: fused_logp(X, TOKENS - 1),
+    r"NaN at \[2\]": lambda: fused_logp(with_entry(X, float("nan"), 2, 7), TOKENS),
+    r"the token at \[1\] of tokens is masked": lambda: fused_logp(with_entry(X, -INF, 1, 0), TOKENS),
+    r"NaN at \[0\]": lambda: fused_logp_and_entropy(with_entry(X, float("nan"), 0, 7), TOKENS),
+    "a token twice": lambda: fused_top_k_f_divergence("pearson", X, TOKENS, HEAD * 0, *SHIPPED),
+    r"indices holds .*40": lambda: fused_top_k_f_divergence("pearson", X, TOKENS, HEAD + 38, *SHIPPED),
+    "ref_logp_head has shape": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD, SHIPPED[0][:, :2], SHIPPED[1]
+    ),
+    r"ref_logp has shape \[3\]": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD, SHIPPED[0], SHIPPED[1][:3]
+    ),
+    "ref_logp_head is .* at most 0": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD, SHIPPED[0] + 20, SHIPPED[1]
+    ),
+    "form": lambda: fused_top_k_f_divergence("pearson", X, TOKENS, HEAD, *SHIPPED, form="bergman"),
+    "tail_weight": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD, *SHIPPED, tail_weight=WEIGHTS
+    ),
+}
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize("says", list(BAD))
+def test_bad_input_is_refused_by_name(says):
+    with pytest.raises(ValueError, match=says):
+        BAD[says]()
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_a_refused_call_leaves_the_logits_alone():
+    """In place too: the row that is refused and those after it are what they were."""
+    bad = with_entry(X, float("nan"), 0, 7)
+    before = bad.clone()
+    leaf = bad.requires_grad_()
+    with pytest.raises(ValueError, match="NaN"):
+        fused_kl(leaf.view_as(leaf), Y, weights=WEIGHTS, inplace=True)
+    assert torch.equal(leaf.detach().nan_to_num(1e9), before.nan_to_num(1e9))
+
+
+# ---- callers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(EVERY))
+def test_under_autocast(name):
+    for dtype in (torch.bfloat16, torch.float32):
+        x = X.to(dtype)
+        want = run(EVERY[name], x, weights=WEIGHTS)
+        for mode in modes_of(name):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                value, gradient = run(EVERY[name], x, mode=mode, weights=WEIGHTS)
+            rtol = 1e-6 if dtype == torch.float32 else 2**-7
+            torch.testing.assert_close((value, gradient), want, rtol=rtol, atol=1e-7)
+            assert value.dtype == torch.float32
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", list(EVERY))
+def test_inside_gradient_checkpointing(name, reentrant):
+    _, want = run(EVERY[name], X, weights=WEIGHTS)
+    for mode in modes_of(name):
+        options = {"weights": WEIGHTS} if mode in ("weights", "fused") else {}
+        leaf = X.clone().requires_grad_()
+
+        def layer(a, mode=mode, options=options):
+            return EVERY[name](a * 1.0, inplace=mode in ("inplace", "fused"), **options)
+
+        value = checkpoint(layer, leaf, use_reentrant=reentrant)
+        (WEIGHTS * value).sum().backward()
+        torch.testing.assert_close(leaf.grad, want, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_inside_compiled_callers(root):
+    """The same numbers, as one operator of the caller's graph."""
+    command = [sys.executable, "-m", "tests.support.fused_compiled"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "kl, fused" in done.stdout
+    assert "linear log-probs" in done.stdout
+
+
+# ---- memory, counted ---------------------------------------------------------------------------------
+
+
+def measured(function, dtype, mode, rows, vocab):
+    """(peak of bytes beyond the inputs, bytes kept for backward beside them) of a step."""
+    x, y = (torch.rand(rows, vocab, generator=torch.Generator().manual_seed(i)).to(dtype) for i in (1, 2))
+    weights = torch.full((rows,), 1 / rows)
+    options = {"weights": weights} if mode in ("weights", "fused") else {}
+    leaf, kept = x.requires_grad_(), {}
+    logits = leaf.view_as(leaf)
+
+    def pack(a):
+        kept[a.untyped_storage().data_ptr()] = a.untyped_storage().nbytes()
+        return a
+
+    with Allocations() as seen:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda a: a):
+            value = function(logits, y, inplace=mode in ("inplace", "fused"), **options)
+        (weights * value).sum().backward()
+    beside = sum(size for at, size in kept.items() if at not in (x.data_ptr(), y.data_ptr()))
+    return seen.peak, beside
+
+
+def logp_of(x, _, **options):
+    return fused_logp(x, torch.arange(x.shape[0]), **options)
+
+
+def entropy_of(x, _, **options):
+    options.pop("weights", None)
+    return fused_logp_and_entropy(x, torch.arange(x.shape[0]), **options)[1]
+
+
+FUNCTIONS = {
+    "kl": fused_kl,
+    "forward kl": fused_forward_kl,
+    "logp": logp_of,
+    "entropy": entropy_of,
+    "divergence": lambda x, y, **options: fused_f_divergence("squared_hellinger", x, y, **options),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_peak_of_memory(name, dtype, monkeypatch):
+    """Beside a few rows of scratch: the new gradient in the safe mode, nothing in place."""
+    monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", 1)  # a row at a time
+    rows, vocab = 24, 20_000
+    logits, row = rows * vocab * dtype.itemsize, vocab * 4 * torch.get_num_threads()
+    for mode, new in (("safe", logits), ("inplace", 0), ("fused", 0), ("weights", logits)):
+        if name == "entropy" and mode in ("weights", "fused"):
+            continue
+        peak, beside = measured(FUNCTIONS[name], dtype, mode, rows, vocab)
+        assert new <= peak <= new + 12 * row, (mode, peak / row)
+        # per token: values, what the gradient needs, tokens, weights; no copy of the logits
+        assert beside <= 32 * rows, (mode, beside)
+
+
+@pytest.mark.slow
+def test_peak_of_memory_at_the_size_of_a_language_model():
+    peak, beside = measured(fused_kl, torch.float32, "fused", 128, 151_936)
+    assert peak <= 0.05 * 128 * 151_936 * 4
+    assert beside <= 32 * 128

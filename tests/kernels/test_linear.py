@@ -1,0 +1,392 @@
+"""Divergences, log-probs and top-k from hidden states: the logits are never there, the gradients are."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
+
+from kl_companion.kernels import blocks
+from kl_companion.kernels.fused import fused_f_divergence, fused_top_k_f_divergence
+from kl_companion.kernels.linear import (
+    linear_f_divergence,
+    linear_forward_kl,
+    linear_kl,
+    linear_logp,
+    linear_logp_and_entropy,
+    linear_top_k_f_divergence,
+)
+from tests.oracles import fused as oracle
+from tests.support.allocations import Allocations
+from tests.support.fused_cases import NAMES, noise
+
+SEARCH = settings(max_examples=50, deadline=None, derandomize=True)
+# Relative to the norm of each result: a matrix product in float32 knows a logit to 1e-6 only, one in bfloat16
+# rounds it to 2^-9.
+CLOSE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2e-2}
+BOTH = ("hidden", "weight")
+
+
+def inputs(seed, lead=(5,), width=6, vocab=40, dtype=torch.float64, bias=False):
+    """hidden [*lead, width], weight [vocab, width] and bias [vocab] of policy and reference."""
+    made = {
+        "hidden": noise(seed, *lead, width),
+        "weight": noise(seed + 1, vocab, width) / 2,
+        "ref_hidden": noise(seed + 3, *lead, width),
+        "ref_weight": noise(seed + 4, vocab, width) / 2,
+    }
+    if bias:
+        made |= {"bias": noise(seed + 2, vocab), "ref_bias": noise(seed + 5, vocab)}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def per_token(seed, lead, dtype=torch.float64):
+    """Weights [*lead] of the loss, and tokens [*lead]."""
+    return noise(seed + 7, *lead, 1).squeeze(-1).to(torch.float32 if dtype != torch.float64 else dtype)
+
+
+def leaves(given_inputs, names):
+    return {n: given_inputs[n].detach().clone().requires_grad_() for n in names if n in given_inputs}
+
+
+def far(got, want):
+    """Distance relative to the norm of what is wanted."""
+    assert got.shape == want.shape
+    if not want.numel():
+        return 0.0
+    return float((got.detach().double() - want.detach()).norm() / want.detach().norm().clamp(min=1e-12))
+
+
+def compare(value, value_of_oracle, trained, exact, weights, dtype, scale=1.0):
+    """Values and the gradients of every trained leaf."""
+    tolerance = CLOSE[dtype]
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert far(value, value_of_oracle) <= tolerance
+    (scale * (weights * value).sum()).backward()
+    wanted = oracle.gradients(value_of_oracle, [exact[n] for n in trained], scale * weights)
+    for (name, leaf), want in zip(trained.items(), wanted, strict=True):
+        assert leaf.grad.dtype == dtype, name
+        assert far(leaf.grad, want) <= tolerance, (name, far(leaf.grad, want))
+
+
+def exact_logits(exact, who=""):
+    return oracle.linear(exact[f"{who}hidden"], exact[f"{who}weight"], exact.get(f"{who}bias"))
+
+
+@st.composite
+def settings_of_a_call(draw):
+    return {
+        "lead": draw(st.sampled_from([(), (1,), (7,), (2, 5), (0,), (3, 0)])),
+        "vocab": draw(st.sampled_from([1, 2, 17, 130])),
+        "bias": draw(st.booleans()),
+        "dtype": draw(st.sampled_from([torch.float64, torch.float32])),
+        "trained": draw(st.sampled_from([("hidden",), ("weight", "bias"), ("hidden", "weight", "bias")])),
+        "known": draw(st.booleans()),
+        "scale": draw(st.sampled_from([1.0, -2.0])),
+        "options": {
+            "temperature": draw(st.sampled_from([1.0, 0.6])),
+            "memory": draw(st.sampled_from(["fast", "frugal", 1, 5000])),
+            "soft_cap": draw(st.sampled_from([None, 3.0])),
+        },
+        "reference": draw(st.sampled_from(["hidden", "logits"])),
+    }
+
+
+@SEARCH
+@given(st.sampled_from(NAMES), settings_of_a_call())
+def test_divergences(name, chosen):
+    lead, dtype, options = chosen["lead"], chosen["dtype"], dict(chosen["options"])
+    mine = inputs(1, lead, vocab=chosen["vocab"], dtype=dtype, bias=chosen["bias"])
+    weights = per_token(1, lead, dtype)
+    trained, exact = leaves(mine, chosen["trained"]), {n: oracle.leaf(x) for n, x in mine.items()}
+    passed = {**mine, **trained}
+    y = exact_logits(exact, "ref_").detach()
+    caps = {"soft_cap": options["soft_cap"], "ref_soft_cap": options["soft_cap"]}
+    if chosen["reference"] == "logits":
+        for n in ("ref_hidden", "ref_weight", "ref_bias"):
+            passed.pop(n, None)
+        passed["ref_logits"] = y = y.to(dtype)
+    known = {"weights": weights} if chosen["known"] else {}
+    value = linear_f_divergence(
+        name, passed.pop("hidden"), passed.pop("weight"), **passed, **(options | caps), **known
+    )
+    want = oracle.divergence(name, exact_logits(exact), y, temperature=options["temperature"], **caps)
+    compare(value, want, trained, exact, weights, dtype, chosen["scale"])
+
+
+@SEARCH
+@given(settings_of_a_call(), st.sampled_from([(), (3,)]))
+def test_log_probs(chosen, count):
+    lead, dtype, options = chosen["lead"], chosen["dtype"], chosen["options"]
+    mine = inputs(2, lead, vocab=chosen["vocab"], dtype=dtype, bias=chosen["bias"])
+    tokens = (noise(3, *lead, *count, 1).abs().squeeze(-1) * 100).long() % chosen["vocab"]
+    weights = per_token(2, tokens.shape, dtype)
+    trained, exact = leaves(mine, chosen["trained"]), {n: oracle.leaf(x) for n, x in mine.items()}
+    passed = {n: trained.get(n, mine.get(n)) for n in ("hidden", "weight", "bias") if n in mine}
+    known = {"weights": weights} if chosen["known"] else {}
+    value = linear_logp(passed.pop("hidden"), passed.pop("weight"), tokens, **passed, **options, **known)
+    plain = {n: options[n] for n in ("temperature", "soft_cap")}
+    want = oracle.logp(exact_logits(exact), tokens, **plain)
+    compare(value, want, trained, exact, weights, dtype, chosen["scale"])
+
+
+@settings(SEARCH, max_examples=30)
+@given(settings_of_a_call())
+def test_log_prob_and_entropy(chosen):
+    lead, dtype, options = chosen["lead"], chosen["dtype"], chosen["options"]
+    mine = inputs(4, lead, vocab=chosen["vocab"], dtype=dtype, bias=chosen["bias"])
+    tokens = (noise(5, *lead, 1).abs().squeeze(-1) * 100).long() % chosen["vocab"]
+    weights = per_token(4, (2, *lead), dtype)
+    trained, exact = leaves(mine, chosen["trained"]), {n: oracle.leaf(x) for n, x in mine.items()}
+    passed = {n: trained.get(n, mine.get(n)) for n in ("hidden", "weight", "bias") if n in mine}
+    parts = linear_logp_and_entropy(passed.pop("hidden"), passed.pop("weight"), tokens, **passed, **options)
+    plain = {n: options[n] for n in ("temperature", "soft_cap")}
+    x = exact_logits(exact)
+    want = torch.stack([oracle.logp(x, tokens, **plain), oracle.entropy(x, **plain)])
+    compare(torch.stack(parts), want, trained, exact, weights, dtype, chosen["scale"])
+
+
+@settings(SEARCH, max_examples=30)
+@given(settings_of_a_call(), st.sampled_from(NAMES), st.sampled_from(["bregman", "generic", "published"]))
+def test_top_k(chosen, name, form):
+    lead, dtype, options, vocab = chosen["lead"], chosen["dtype"], chosen["options"], chosen["vocab"]
+    mine = inputs(6, lead, vocab=vocab, dtype=dtype, bias=chosen["bias"])
+    tokens = (noise(7, *lead, 1).abs().squeeze(-1) * 100).long() % vocab
+    indices = noise(8, *lead, vocab).argsort(-1)[..., :4]
+    weights, tail_weight = per_token(6, lead, dtype), per_token(9, lead, dtype).abs()
+    trained, exact = leaves(mine, chosen["trained"]), {n: oracle.leaf(x) for n, x in mine.items()}
+    y = exact_logits(exact, "ref_").detach().log_softmax(-1)
+    shipped = y.gather(-1, indices).to(dtype), y.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).to(dtype)
+    passed = {n: trained.get(n, mine.get(n)) for n in ("hidden", "weight", "bias") if n in mine}
+    value = linear_top_k_f_divergence(
+        name,
+        passed.pop("hidden"),
+        passed.pop("weight"),
+        tokens,
+        indices,
+        *shipped,
+        form=form,
+        tail_weight=tail_weight,
+        **passed,
+        **options,
+    )
+    plain = {n: options[n] for n in ("temperature", "soft_cap")} | {"form": form, "tail_weight": tail_weight}
+    want = oracle.top_k(name, exact_logits(exact), tokens, indices, *shipped, **plain)
+    compare(value, want, trained, exact, weights, dtype, chosen["scale"])
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("memory", ["fast", "frugal", 3000])
+def test_bfloat16(known, memory):
+    """Against the float64 gradient of the same bfloat16 numbers, in norm."""
+    mine = inputs(10, (33,), width=32, vocab=200, dtype=torch.bfloat16)
+    mine["weight"], mine["ref_weight"] = mine["weight"] / 4, mine["ref_weight"] / 4
+    weights = per_token(10, (33,), torch.bfloat16)
+    trained, exact = leaves(mine, BOTH), {n: oracle.leaf(x) for n, x in mine.items()}
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")} | ({"weights": weights} if known else {})
+    value = linear_kl(trained["hidden"], trained["weight"], memory=memory, **rest)
+    want = oracle.divergence("reverse_kl", exact_logits(exact), exact_logits(exact, "ref_").detach())
+    compare(value, want, trained, exact, weights, torch.bfloat16)
+
+
+def test_the_named_ones_and_the_functions_of_logits():
+    mine = inputs(11, (2, 6), vocab=90, dtype=torch.float32)
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")}
+    x, y = (mine[f"{w}hidden"] @ mine[f"{w}weight"].T for w in ("", "ref_"))
+    for function, name in ((linear_kl, "reverse_kl"), (linear_forward_kl, "forward_kl")):
+        named = function(mine["hidden"], mine["weight"], **rest)
+        torch.testing.assert_close(named, fused_f_divergence(name, x, y), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            named, linear_f_divergence(name, mine["hidden"], mine["weight"], **rest), rtol=0, atol=0
+        )
+    tokens, indices = torch.zeros(2, 6, dtype=torch.int64), torch.tensor([1, 2]).expand(2, 6, 2)
+    shipped = y.log_softmax(-1).gather(-1, indices), y.log_softmax(-1)[..., 0]
+    torch.testing.assert_close(
+        linear_top_k_f_divergence("pearson", mine["hidden"], mine["weight"], tokens, indices, *shipped),
+        fused_top_k_f_divergence("pearson", x, tokens, indices, *shipped),
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("memory", ["fast", "frugal", 1, 20_300, 10**9])
+def test_the_budget_changes_no_number(memory, monkeypatch):
+    """37 rows: 20,300 bytes hold ten rows of logits twice beside the scratch, so the last chunk has seven."""
+    monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", 1)
+    mine = inputs(12, (37,), vocab=101)
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")}
+    results = []
+    for setting in ("fast", memory):
+        trained = leaves(mine, BOTH)
+        value = linear_kl(trained["hidden"], trained["weight"], memory=setting, **rest)
+        value.square().sum().backward()
+        results.append((value.detach(), trained["hidden"].grad, trained["weight"].grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_memory_stays_in_its_budget(dtype, known, frozen):
+    """No [rows, vocab] of logits; beside the budget only the gradients, none for a frozen weight."""
+    rows, width, vocab, budget = 128, 16, 6000, 1_200_000
+    mine = {n: x / 2 for n, x in inputs(13, (rows,), width=width, vocab=vocab, dtype=dtype).items()}
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")}
+    weights = per_token(13, (rows,), dtype)
+    if known:
+        rest["weights"] = weights
+    trained = leaves(mine, ("hidden",) if frozen else BOTH)
+    passed = {**mine, **trained}
+    with Allocations() as seen:
+        value = linear_kl(passed["hidden"], passed["weight"], memory=budget, **rest)
+        (weights * value).sum().backward()
+    logits = rows * vocab * dtype.itemsize
+    of_gradients = sum(x.numel() * 4 for x in trained.values())
+    assert seen.peak <= budget + 2 * of_gradients + 64 * rows
+    assert seen.peak < 0.6 * logits
+    assert passed["weight"].grad is None if frozen else passed["weight"].grad.shape == (vocab, width)
+
+
+def test_a_frozen_weight_costs_nothing_of_its_size():
+    mine = inputs(14, (8,), width=256, vocab=4000, dtype=torch.float32)
+    hidden, size = mine["hidden"].requires_grad_(), mine["weight"].untyped_storage().nbytes()
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")}
+    with Allocations() as seen:
+        linear_kl(hidden, mine["weight"], memory=200_000, **rest).sum().backward()
+    assert mine["weight"].grad is None
+    assert seen.largest < size / 4
+    assert seen.peak < size / 2
+
+
+def test_under_autocast():
+    """Hidden states in bfloat16 and a weight that stays float32, as mixed precision has them."""
+    mine = inputs(15, (9,), width=32, vocab=70, dtype=torch.float32)
+    mine["weight"], mine["ref_weight"] = mine["weight"] / 4, mine["ref_weight"] / 4
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")}
+    exact = {n: oracle.leaf(x) for n, x in mine.items()}
+    want = oracle.divergence("reverse_kl", exact_logits(exact), exact_logits(exact, "ref_").detach())
+    slopes = oracle.gradients(want, [exact[n] for n in BOTH])
+    for hidden_dtype in (torch.bfloat16, torch.float32):
+        trained = leaves(mine, BOTH)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            value = linear_kl(trained["hidden"].to(hidden_dtype), trained["weight"], **rest)
+        value.sum().backward()
+        assert value.dtype == torch.float32
+        assert far(value, want) <= 3e-2
+        for name, slope in zip(BOTH, slopes, strict=True):
+            assert trained[name].grad.dtype == torch.float32
+            assert far(trained[name].grad, slope) <= 3e-2, name
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_inside_gradient_checkpointing(reentrant, known):
+    mine = inputs(16, (9,), vocab=30)
+    weights = per_token(16, (9,))
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")} | ({"weights": weights} if known else {})
+    results = []
+    for wrap in (lambda f, *a: f(*a), lambda f, *a: checkpoint(f, *a, use_reentrant=reentrant)):
+        trained = leaves(mine, BOTH)
+        value = wrap(lambda h, w: linear_kl(h, w, **rest), trained["hidden"], trained["weight"])
+        (weights * value).sum().backward()
+        results.append((value.detach(), trained["hidden"].grad, trained["weight"].grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+M = inputs(18, (4,), dtype=torch.float32, bias=True)
+H, W, B, RH, RW, RB = (M[n] for n in ("hidden", "weight", "bias", "ref_hidden", "ref_weight", "ref_bias"))
+T4 = torch.zeros(4, dtype=torch.int64)
+BAD = {
+    r"hidden has shape \[4, 6\], expected \[..., 3\]": lambda: linear_kl(
+        H, W[:, :3], ref_hidden=RH, ref_weight=RW
+    ),
+    "ref_weight has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW[:5]),
+    "ref_hidden has shape": lambda: linear_kl(H, W, ref_hidden=RH[:2], ref_weight=RW),
+    "bias has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, bias=B[:2]),
+    "ref_bias has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, ref_bias=B[:2]),
+    "ref_logits has shape": lambda: linear_kl(H, W, ref_logits=torch.zeros(4, 7)),
+    "given by nothing": lambda: linear_kl(H, W),
+    r"weight has shape \[40\]": lambda: linear_kl(H, W[:, 0], ref_logits=H @ W.T),
+    "one dtype": lambda: linear_kl(H, W.double(), ref_logits=H @ W.T),
+    "expected exactly one": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, ref_logits=H @ W.T),
+    "soft_cap": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=0.0),
+    "soft_cap is 1e-300": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=1e-300),
+    "soft_cap is inf": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=float("inf")),
+    "temperature": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, temperature=0.0),
+    "memory": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, memory="slow"),
+    "memory is 0": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, memory=0),
+    "weights has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, weights=torch.ones(3)),
+    "tokens has shape": lambda: linear_logp(H, W, T4[:3]),
+    "tokens holds": lambda: linear_logp(H, W, T4 + 40),
+    "unknown divergence": lambda: linear_f_divergence("revers_kl", H, W, ref_hidden=RH, ref_weight=RW),
+    "NaN": lambda: linear_kl(H * float("nan"), W, ref_hidden=RH, ref_weight=RW),
+}
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize("says", list(BAD))
+def test_bad_input_is_refused_by_name(says):
+    with pytest.raises(ValueError, match=says):
+        BAD[says]()
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_a_teacher_that_would_get_a_gradient_is_refused():
+    for name in ("ref_hidden", "ref_weight", "ref_logits"):
+        teacher = {"ref_logits": H @ W.T} if name == "ref_logits" else {"ref_hidden": RH, "ref_weight": RW}
+        teacher[name] = teacher[name].clone().requires_grad_() * 1
+        with pytest.raises(ValueError, match=name):
+            linear_kl(H, W, **teacher)
+
+
+def test_second_derivatives_are_refused():
+    hidden = H.clone().requires_grad_()
+    for rest in ({}, {"weights": torch.ones(4)}):
+        value = linear_kl(hidden, W, ref_hidden=RH, ref_weight=RW, **rest).sum()
+        with pytest.raises(RuntimeError, match="second derivative"):
+            torch.autograd.grad(torch.autograd.grad(value, hidden, create_graph=True)[0].sum(), hidden)
+
+
+def test_weights_of_another_loss_are_refused():
+    hidden = H.clone().requires_grad_()
+    value = linear_kl(hidden, W, ref_hidden=RH, ref_weight=RW, weights=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    with pytest.raises(ValueError, match="multiple"):
+        value.sum().backward()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("memory", ["fast", 1])  # one chunk, or one token in each
+def test_a_gradient_beyond_half_precision_is_infinite_and_not_nan(frozen, memory):
+    # two tokens that push the logits in opposite directions, and an ordinary one
+    rows = ([[0, 0], [-25, -29], [0, 0]], [[-50, -4], [0, 0], [-50, 0]], [[-31, 0], [0, 0], [31, 0]])
+    hidden, weight, ref_hidden = (torch.tensor(x, dtype=torch.float16) for x in rows)
+    bias = torch.zeros(3, dtype=torch.float16)
+    leaves = [hidden.requires_grad_()]
+    if not frozen:
+        leaves += [weight.requires_grad_(), bias.requires_grad_()]
+    rest = {"ref_hidden": ref_hidden, "ref_weight": weight.detach(), "temperature": 0.01, "memory": memory}
+    value = linear_kl(hidden, weight, bias=bias, **rest)
+    assert value.isfinite().all()
+    made = torch.autograd.grad(value.sum(), leaves, retain_graph=True)
+    assert made[0][0].isinf().all()
+    assert not any(x.isnan().any() for x in made)
+    assert all(x.isinf().any() for x in made)
+    # the token whose gradient overflows does not count: nothing of it is left
+    (masked,) = torch.autograd.grad((value * torch.tensor([0.0, 1.0, 0.0])).sum(), leaves[:1])
+    assert masked.isfinite().all()
+    assert masked[0].tolist() == [0.0, 0.0]
+
+
+def test_the_same_bytes_twice():
+    mine = inputs(19, (50,), vocab=300, dtype=torch.float32)
+    rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")}
+    results = []
+    for _ in range(2):
+        trained = leaves(mine, BOTH)
+        value = linear_kl(trained["hidden"], trained["weight"], memory="frugal", **rest)
+        value.sum().backward()
+        results.append((value.detach(), trained["hidden"].grad, trained["weight"].grad))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

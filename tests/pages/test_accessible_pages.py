@@ -1,0 +1,37 @@
+"""What is mended in written pages, on small pieces; tests/site has axe-core look at the pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.extensions import extension
+
+accessible = extension("kl_accessible")
+
+
+@pytest.mark.parametrize(
+    ("text", "better"),
+    [
+        ("<th></th><th>a</th>", "<td></td><th>a</th>"),
+        ('<th class="blank">&nbsp;</th>', '<td class="blank"></td>'),
+        ('a\n  <script src="../_static/scripts/fontawesome.js?digest=1"></script>b', "ab"),
+        ('<div class="proof" id="proof"><section id="proof-content">', '<div class="proof"><section>'),
+        ('<div class="citation" id="id1" role="doc-biblioentry">', '<div class="citation" id="id1">'),
+        ('<div role="list" class="citation-list">', '<div class="citation-list">'),
+        ('<section id="proof-of-it"><p role="list">', '<section id="proof-of-it"><p role="list">'),
+    ],
+)
+def test_what_is_mended(text: str, better: str) -> None:
+    assert accessible.mended(text) == better
+
+
+def test_the_sidebar_is_a_region_with_a_name_once() -> None:
+    text = '<div id="pst-primary-sidebar" class="bd-sidebar-primary bd-sidebar"><p>title</p></div>'
+    better = accessible.mended(text)
+    assert better.startswith('<div role="region" aria-label="Contents of the book" id="pst-primary-sidebar"')
+    assert accessible.mended(better) == better
+
+
+def test_a_list_within_a_list_moves_into_its_entry() -> None:
+    text = "<ul><li>a</li><ul><li>a.b</li></ul><li>c</li></ul>"
+    assert accessible.nested(text) == "<ul><li>a<ul><li>a.b</li></ul></li><li>c</li></ul>"

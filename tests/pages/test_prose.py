@@ -1,0 +1,221 @@
+"""The prose of every chapter: its form, its longest stretch of text, and symbols that nobody has introduced.
+
+What counts as introduced stands in `symbols`; what a chapter needs, in `prose`. A cross-reference that
+leads nowhere fails `jupyter-book build -n -W` and is no business of this file.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.support.chapters import code_cells
+from tests.support.prose import LONGEST, Passage, chapter, long_stretches, missing_parts, passages
+from tests.support.symbols import read_symbols
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+CHAPTERS = sorted(BOOK.glob("part*/*.ipynb"))
+NOTEBOOKS = sorted(BOOK.glob("**/*.ipynb"))
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+
+# (chapter's folder and name, symbol): why a reader needs no introduction there
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+
+def notation() -> list[Passage]:
+    """The first half of the notation page; the second is about the symbols of others."""
+    read = chapter(BOOK / "notation.md")
+    return read[: next(i for i, p in enumerate(read) if p.text == "Concordance of the sources")]
+
+
+@cache
+def notation_symbols() -> frozenset[str]:
+    return frozenset(read_symbols(notation(), set())[1])
+
+
+@cache
+def unmet(path: Path) -> dict[str, str]:
+    return {u.symbol: u.sentence for u in read_symbols(chapter(path), set(notation_symbols()))[0]}
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def test_there_are_chapters() -> None:
+    assert CHAPTERS
+
+
+@every_chapter
+def test_a_chapter_has_question_answer_practice_and_three_graded_exercises(path: Path) -> None:
+    assert missing_parts(chapter(path)) == []
+
+
+@every_chapter
+def test_a_chapter_shows_something_every_600_words(path: Path) -> None:
+    assert long_stretches(chapter(path)) == []
+
+
+@every_chapter
+def test_a_chapter_introduces_its_symbols(path: Path) -> None:
+    faults = {s: text for s, text in unmet(path).items() if (name(path), s) not in EXCEPTIONS}
+    assert not faults, "\n".join(f"{s} is used before it is introduced: {text}" for s, text in faults.items())
+
+
+# On a phone the panels of a figure stand one below the other: they are counted, not placed.
+PLACED = re.compile(
+    r"\b(Left|Right): |\bLeft, |\((left|right)\)|\bOn the (left|right)\b|\b[Tt]he (left|right) (panel|half)"
+)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_no_panel_is_called_left_or_right(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    read = [c.source for c in cells if c.cell_type == "markdown" or "figure(" in c.source]
+    assert [
+        text[max(0, found.start() - 40) : found.end() + 40]
+        for text in read
+        for found in PLACED.finditer(text)
+    ] == []
+
+
+@every_chapter
+def test_figures_have_no_text_that_a_phone_makes_too_small(path: Path) -> None:
+    """A point is a pixel there (`plotting._NARROW_INCHES`)."""
+    sizes = re.findall(r"fontsize=([\d.]+)", "\n".join(code_cells(path)))
+    assert [size for size in sizes if float(size) < 9] == []
+
+
+def test_no_exception_is_idle() -> None:
+    needed = {(name(path), s) for path in CHAPTERS for s in unmet(path)}
+    assert set(EXCEPTIONS) <= needed
+    assert all(EXCEPTIONS.values())
+
+
+def test_the_notation_page_introduces_its_symbols() -> None:
+    """Somewhere: it is looked up, not read in order."""
+    used_early, introduced = read_symbols(notation(), set())
+    assert {u.symbol for u in used_early} <= introduced
+    assert "u" not in introduced  # an index there
+    assert {r"\pi", r"\pref", r"\mu", r"\ell", r"\beta", r"\lambda", "w", "r", "s", "R", "Z^*"} <= introduced
+    assert not introduced & {r"\nu", r"\omega", r"\chi", "G", "g", "m", "p", "q"}
+
+
+def symbols_unmet(text: str) -> list[str]:
+    return [u.symbol for u in read_symbols(passages(text), {r"\pi", "y"})[0]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"Let $g$ be the gradient. It is long if $|g|^2 > 2$.",
+        r"The step size $\eta$ matters: $\eta^2$ is small.",
+        r"Then $\E[\ell] = 0$, where $\ell$ is the log-ratio.",
+        r"With $g_i = \nabla \log \pi(y_i)$ the sum is $\sum_i g_i$.",
+        "The update is\n\n$$\ng + h,\n$$\n\nwith $g$ the gradient and $h$ its noise.",
+        "The sum\n\n$$\n\\sum_{k=1}^3 \\pi(k)\n$$\n\nis small.",
+        r"Draw $x \sim \pi$. Its mean is $\E[x]$.",
+        r"$\E_{z \sim \pi}[\log z]$ and $\int f(v)\, dv$ with a function $f$.",
+        r"It is $0$ for every $k$, however large $k$.",
+        r"Write $\chi^2 = \Var_\pi(y)$. Then $1 + \chi^2$ is what matters.",
+        r"The mean $\widehat{Z}$ is close: $\hat Z \approx 1$.",
+        "| name | symbol | what |\n|---|---|---|\n| size | $a$ | of it |\n\nNow $a > 1$.",
+        "| letter | what |\n|---|---|\n| $a$ | size |\n\nNow $a > 1$.",
+        r"After $n$ steps $\sqrt n$ is left; sample $\pi_i$ does not depend on $i$.",
+        r"Let $g$ be the gradient and $\Delta g$ its rise. It costs $\Delta\, g$.",
+        r"Let $g$, $h$ be two slopes, $a$ their product. So $a = g h$.",
+        r"`$q$` is code, and the shorthand $\mathrm{tr}\,\pi$, $\mathcal N(0, 1)$, $e^{\pi}$ is standard.",
+        "```{prf:definition} Size\n:label: x\n\nThe *size* of $y$ is $b = |y|$.\n```\n\nIt is $b$.",
+        r"Near the source the constant is $\pi^\star$ with optimum $\pi^*$; $\pi^*$ wins.",
+    ],
+)
+def test_symbols_that_are_introduced(text: str) -> None:
+    assert symbols_unmet(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (r"It is long if $|g|^2 > 2$.", ["g"]),
+        (r"It is $\eta$ that matters.", [r"\eta"]),
+        (r"It exceeds $g$. Let $g$ be the gradient.", ["g"]),
+        (r"Let $Z$ be the sum. Then $\hat Z > Z$.", [r"\hat Z"]),
+        (r"At $\lambda = 0.5$ it stops.", [r"\lambda"]),
+        (r"Let $b$ be a constant. The best is near $b^*$.", ["b^*"]),
+        (r"The sum $\sum_k \pi(k)$ is one. It depends on $k$.", ["k"]),
+        (r"For every $k$ it is one. Not so for $k > 3$.", ["k"]),
+        ("$$\n\\E[h(y)\\, v_1]\n$$", ["h", "v"]),
+        (r"The KL is written $KL$.", ["K", "L"]),
+        ("| what | size |\n|---|---|\n| it | $a$ |", ["a"]),
+        ("## Of $q$\n\nThe mean of $q$ is small.", ["q"]),
+        ("```{exercise} Size\n:label: x\n\nIs $b$ large?\n```", ["b"]),
+        (r"It grows as $e^{c y}$.", ["c"]),
+        (r"Let $g$ be the gradient. It costs $\Delta g$.", [r"\Delta g"]),
+    ],
+)
+def test_symbols_that_nobody_introduced(text: str, wanted: list[str]) -> None:
+    assert symbols_unmet(text) == wanted
+
+
+EXERCISE = """```{{exercise}} Title
+:label: ex-{0}
+:class: grade-{0}
+
+How?
+```
+
+```{{solution}} ex-{0}
+:label: sol-{0}
+:class: dropdown
+
+So.
+```
+"""
+GOOD = "(label)=\n# Title\n\n**Does it?**\n\nYes. It does.\n\nSources: none.\n\n"
+GOOD += (
+    "```{prf:proof}\n:class: dropdown\n\nQ.\n```\n\n## What to do in practice\n\n* That.\n\n## Exercises\n\n"
+)
+GOOD += "\n".join(map(EXERCISE.format, (1, 2, 3)))
+
+
+def test_a_chapter_that_has_all_parts() -> None:
+    assert missing_parts(list(passages(GOOD))) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("# Title\n", "", "title"),
+        ("**Does it?**", "**It does.**", "question"),
+        ("**Does it?**", "Does it?", "question"),
+        ("**Does it?**\n\n", "A word first.\n\n**Does it?**\n\n", "question"),
+        ("Yes. It does.\n\n", "", "answer"),
+        ("Yes. It does.", "## A heading", "answer"),
+        ("## What to do in practice", "## Practice", "What to do in practice"),
+        (":class: grade-2", ":class: grade-3", "grades"),
+        (":class: grade-2\n", "", "grades"),
+        (EXERCISE.format(3), "", "grades"),
+        (EXERCISE.format(3), EXERCISE.format(3) * 2, "grades"),
+        ("```{solution} ex-2\n", "```{solution} ex-1\n", "ex-2"),
+        (":label: sol-2\n:class: dropdown", ":label: sol-2", "solution not folded"),
+        ("```{prf:proof}\n:class: dropdown\n", "```{prf:proof}\n", "prf:proof not folded"),
+    ],
+)
+def test_a_chapter_that_lacks_a_part(old: str, new: str, fault: str) -> None:
+    assert old in GOOD
+    faults = missing_parts(list(passages(GOOD.replace(old, new, 1))))
+    assert any(fault in f for f in faults), faults
+
+
+def test_a_long_stretch_without_anything_to_look_at() -> None:
+    half = "word $a + b$ " * (LONGEST // 4) + "`code words` more\n\n"  # LONGEST / 2 + 2 words
+    table, code = "| a |\n|---|\n| b |\n\n", "```python\nx = 1\n```\n\n"
+    assert long_stretches(list(passages(f"## A\n\n{half}## B\n\n{half}"))) == []
+    for shown in (table, code, "```{figure} a.svg\n```\n\n"):
+        assert long_stretches(list(passages(f"## A\n\n{half}{shown}{half}"))) == []
+    for nothing in ("", "* item\n\n", "```{margin} Aside\nwords\n```\n\n"):
+        assert len(long_stretches(list(passages(f"## A\n\n{half}{nothing}{half}")))) == 1

@@ -1,0 +1,155 @@
+"""What the book's extension makes of formulas, folds, words and checks, without building the book."""
+
+from __future__ import annotations
+
+import io
+import json
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from sphinx import addnodes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
+    """A module of book/_ext, named by the test's parameter."""
+    monkeypatch.syspath_prepend(str(ROOT / "book/_ext"))
+    return import_module(request.param)
+
+
+def using(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("part", [name], indirect=True)
+
+
+@using("kl_tex")
+@pytest.mark.parametrize(
+    ("tex", "html"),
+    [
+        (r"\KL{\pi}{\pref}", "KL(π ‖ π<sub>ref</sub>)"),
+        (r"r\, \sg(-\log w)", "r sg(−log w)"),
+        (r"\tfrac12 (\log w)^2", "½ (log w)<sup>2</sup>"),
+        (r"\frac{a + b}{\pi}", "(a + b)/π"),
+        (
+            r"\E_\pi[r] - \beta D_f(\pi \,\Vert\, \pref)",
+            "E<sub>π</sub>[r] − β D<sub>f</sub>(π ‖ π<sub>ref</sub>)",
+        ),
+        (r"\theta_{\mathrm{ema}} < 1", "θ<sub>ema</sub> &lt; 1"),
+    ],
+)
+def test_a_short_formula_in_letters(part: ModuleType, tex: str, html: str) -> None:
+    assert part.tex_to_html(tex) == html
+
+
+@using("kl_tex")
+def test_a_macro_without_a_letter_is_refused(part: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"\\unknown"):
+        part.tex_to_html(r"\unknown{x}")
+
+
+FOLDED = """<p>a</p><div class="solution dropdown admonition" id="s">
+<p class="admonition-title" id="t">Solution to <a href="#e">Exercise 1</a></p>
+<div><div>inside</div></div></div><div class="admonition note"><p class="admonition-title">N</p></div>"""
+
+
+@using("kl_reading")
+def test_what_drops_down_becomes_details(part: ModuleType) -> None:
+    html = part.fold(FOLDED)
+    assert (
+        '<details class="solution kl-fold admonition" id="s"><summary class="admonition-title" id="t">'
+        in html
+    )
+    assert "Solution to Exercise 1</summary>\n<div><div>inside</div></div></details>" in html
+    assert html.endswith('<div class="admonition note"><p class="admonition-title">N</p></div>')
+    nested = FOLDED.replace("inside", FOLDED)
+    assert part.fold(nested).count("</details>") == 2
+    with pytest.raises(ValueError, match="without a title or an end"):
+        part.fold('<div class="admonition dropdown"><p>no title</p></div>')
+
+
+@using("kl_reading")
+def test_a_proof_folds_below_its_name_and_ids_are_unique(part: ModuleType) -> None:
+    proof = '<div class="proof dropdown admonition" id="proof">\n<p>Proof. By <em>x</em>.</p>\n</div>'
+    unique = part.unique_ids(proof + '<section id="exercise-content"><p>y</p></section>')
+    assert "id=" not in unique
+    assert part.fold(unique) == (
+        '<details class="proof kl-fold admonition kl-proof"><summary class="admonition-title">Proof</summary>'
+        "<p>By <em>x</em>.</p>\n</details><section><p>y</p></section>"
+    )
+
+
+@using("kl_reading")
+@pytest.mark.parametrize(("grade", "word"), [("grade-1", "warm-up"), ("grade-3", "project"), ("note", "")])
+def test_an_exercise_says_what_it_asks_for(part: ModuleType, grade: str, word: str) -> None:
+    from docutils import nodes, utils
+
+    doctree = utils.new_document("page")
+    doctree += nodes.admonition("", nodes.title("", "Name"), classes=["exercise", grade])
+    part.name_grades(doctree)
+    assert doctree[0][0].astext().split() == ["Name", *word.split()]
+
+
+@using("kl_cards")
+def test_a_term_is_a_word_of_its_own(part: ModuleType) -> None:
+    found = [
+        m[0]
+        for m in part.pattern(["K3", "K3++", "reverse KL"]).finditer(
+            "K3++ and K3s, Reverse KL; K30, xK3, K3-x"
+        )
+    ]
+    assert found == ["K3++", "K3s", "Reverse KL"]
+
+
+@using("kl_links")
+def test_what_a_chapter_imports(part: ModuleType) -> None:
+    cells = [
+        {"cell_type": "code", "source": ["from kl_companion import k1, k3\n", "import torch"]},
+        {"cell_type": "code", "source": "from kl_companion.losses import kl_loss\nfrom math import log"},
+        {"cell_type": "markdown", "source": "from kl_companion import k5"},
+    ]
+    assert part.imported(json.dumps({"cells": cells})) == {"k1", "k3", "kl_loss"}
+
+
+@using("kl_reading")
+def test_a_relative_link_leads_to_a_page(part: ModuleType) -> None:
+    assert part._docname("book/part1/01_a", "../quickstart.html") == "book/quickstart"
+    assert part._docname("book/part1/01_a", "02_b.html") == "book/part1/02_b"
+    assert part._docname("book/intro", "part1/01_a.html") == "book/part1/01_a"
+
+
+@using("kl_index")
+def test_a_build_of_some_pages_keeps_the_others_in_the_index(part: ModuleType) -> None:
+    def page(word: str) -> Any:
+        document = new_document(word)
+        document += addnodes.index(entries=[("single", word, f"id-{word}", "main", None)])
+        document += nodes.paragraph("", f"text of {word}")
+        return document
+
+    def environment() -> Any:  # what the index asks of Sphinx's
+        kept = ("titles", "filenames", "mapping", "title_mapping", "all_titles", "index_entries")
+        kept += ("objtypes", "objnames")
+        return SimpleNamespace(version=1, domains={}, **{f"_search_index_{name}": {} for name in kept})
+
+    def frozen(index: Any) -> dict[str, Any]:
+        return {name: index.freeze()[name] for name in ("docnames", "terms", "indexentries")}
+
+    whole = part.WholeIndex(environment(), "en", {}, "")
+    for word in ("detach", "mask"):
+        whole.feed(word, f"{word}.md", f"On {word}", page(word))
+    file = io.StringIO()
+    whole.dump(file, "json")
+    assert set(frozen(whole)["indexentries"]) == {"detach", "mask"}
+
+    later = part.WholeIndex(environment(), "en", {}, "")
+    later.load(io.StringIO(file.getvalue()), "json")
+    later.prune(["detach"])  # the other one is written again
+    later.feed("mask", "mask.md", "On mask", page("mask"))
+    assert frozen(later) == frozen(whole)
+    later.prune(["mask"])  # and then the first is taken out of the book
+    assert set(frozen(later)["indexentries"]) == {"mask"}

@@ -1,0 +1,212 @@
+"""Aggregation, importance weights and credit, against loops over the tokens that a mask leaves."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kl_companion.rollout import (
+    Rollout,
+    aggregate,
+    credit,
+    importance_weight,
+    leave_one_out,
+    masked,
+)
+from tests.oracles import tokens as oracle
+from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
+
+QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+def ragged(x, mask=MASK):
+    return [
+        [v for v, m in zip(r, k, strict=True) if m] for r, k in zip(x.tolist(), mask.tolist(), strict=True)
+    ]
+
+
+# aggregation
+
+
+def test_masked_writes_zeros():
+    x = doubles([NAN, 1.0, INF, 2.0], [1.0, 2.0, 3.0, 4.0])
+    assert masked(x, torch.tensor([[0, 1, 0, 1], [1, 1, 0, 1]])).tolist() == [[0, 1, 0, 2], [1, 2, 0, 4]]
+    with pytest.raises(ValueError, match=r"x has shape \[2, 4\], expected \[2, 3\] like completion_mask"):
+        masked(x, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("how", "length", "wanted"),
+    [
+        ("sum", None, ((1 + 2) + (3 + 4 + 5 + 6)) / 2),
+        ("sequence_mean", None, (3 / 2 + 18 / 4) / 2),
+        ("token_mean", None, 21 / 6),
+        ("constant", 8, (3 / 8 + 18 / 8) / 2),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long, torch.float64])
+def test_aggregation_by_hand(how, length, wanted, dtype):
+    x = doubles([NAN, 1.0, 2.0, INF], [3.0, 4.0, 5.0, 6.0])
+    out = aggregate(x, MASK.to(dtype), how, length=length)
+    assert out.shape == ()
+    assert out.item() == pytest.approx(wanted, rel=1e-15)
+
+
+def test_the_default_is_the_sum():
+    assert aggregate(torch.ones(2, 4), MASK).item() == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "length", "wanted"),
+    [
+        ("mean", None, r"unknown how 'mean'.*Known: constant, sequence_mean, sum, token_mean"),
+        (
+            "constant",
+            None,
+            "how='constant' got length=None: a length is wanted for 'constant' and only there",
+        ),
+        ("sum", 3, "how='sum' got length=3: a length is wanted for 'constant' and only there"),
+        ("constant", 0, "length is 0, expected a positive number of tokens"),
+        ("constant", -2.0, r"length is -2.0, expected a positive"),
+        ("constant", NAN, "length is nan, expected a positive"),
+    ],
+)
+def test_bad_aggregations_are_refused(how, length, wanted, as_installed):
+    with pytest.raises(ValueError, match=wanted):
+        aggregate(torch.ones(2, 4), MASK, how, length=length)
+
+
+def test_aggregation_checks_its_mask():
+    with pytest.raises(ValueError, match=r"row .1. has no token"):
+        aggregate(torch.ones(2, 2), torch.tensor([[1, 0], [0, 0]]), "sum")
+    with pytest.raises(ValueError, match=r"x has shape \[2, 3\], expected \[2, 2\]"):
+        aggregate(torch.ones(2, 3), torch.ones(2, 2), "sum")
+
+
+# importance weights, credit, leave one out
+
+
+@pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
+def test_importance_weights_by_loops(scope):
+    rollout = sampled()
+    rollout = sampled(logp=rollout.logp.nan_to_num(-1.0).requires_grad_())
+    got = importance_weight(rollout, scope=scope)
+    assert not got.requires_grad
+    for row, logp, behavior in zip(
+        ragged(got), ragged(rollout.logp), ragged(rollout.behavior_logp), strict=True
+    ):
+        assert row == pytest.approx(oracle.weights(logp, behavior, scope), rel=1e-12)
+    assert got.isfinite().all()  # NaN outside the mask has no say
+
+
+def test_importance_weights_are_clipped_after_the_product():
+    free = importance_weight(sampled(), scope="sequence")
+    got = importance_weight(sampled(), scope="sequence", clip=(0.95, 1.05))
+    assert torch.equal(got, free.clamp(0.95, 1.05))
+    assert not torch.equal(got, free)
+
+
+def test_on_policy_weights_are_one():
+    for scope in ("token", "prefix", "sequence"):
+        got = importance_weight(sampled(behavior_logp=None), scope=scope)
+        assert torch.equal(got, torch.ones(2, 4).double())
+
+
+@pytest.mark.parametrize("clip", [(2.0, 1.0), (-0.1, 1.0), (0.0, NAN)])
+def test_bad_clips_are_refused(clip):
+    with pytest.raises(
+        ValueError, match=r"clip is .*, expected \(lowest, highest\) with 0 <= lowest <= highest"
+    ):
+        importance_weight(sampled(), scope="token", clip=clip)
+
+
+def test_an_unknown_scope_is_refused(as_installed):
+    with pytest.raises(ValueError, match=r"unknown scope 'tokens'\. Did you mean 'token'\? Known: prefix"):
+        importance_weight(sampled(), scope="tokens")
+
+
+def test_credit_by_hand():
+    x = doubles([NAN, 1.0, 2.0, INF], [3.0, 4.0, 5.0, 6.0])
+    assert credit(x, MASK)[1].tolist() == [18.0, 15.0, 11.0, 6.0]
+    assert credit(x, MASK)[0, 1:3].tolist() == [3.0, 2.0]
+    assert credit(x, MASK, discount=0.0)[1].tolist() == [3.0, 4.0, 5.0, 6.0]
+    assert credit(x, MASK, discount=0.5)[1].tolist() == [3 + 2 + 1.25 + 0.75, 4 + 2.5 + 1.5, 8.0, 6.0]
+    with pytest.raises(ValueError, match=r"x has shape \[2, 4\], expected \[2, 3\]"):
+        credit(x, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("discount", [-0.1, 1.01, NAN])
+def test_bad_discounts_are_refused(discount):
+    with pytest.raises(ValueError, match=rf"discount is {discount}, expected a number from 0 to 1"):
+        credit(torch.ones(2, 4), MASK, discount=discount)
+
+
+def test_leave_one_out_by_hand():
+    x = doubles(1.0, 10.0, 2.0, 30.0, 6.0)
+    prompts = torch.tensor([7, -2, 7, -2, 7])  # any ids, in any order
+    assert leave_one_out(x, prompts).tolist() == [1 - 4, 10 - 30, 2 - 3.5, 30 - 10, 6 - 1.5]
+
+
+def test_leave_one_out_needs_company():
+    with pytest.raises(ValueError, match="prompt 9 has one sequence, expected at least two: nothing is left"):
+        leave_one_out(torch.ones(3), torch.tensor([4, 9, 4]))
+    with pytest.raises(ValueError, match=r"prompt_index has shape \[2\], expected \[3\] like x"):
+        leave_one_out(torch.ones(3), torch.tensor([4, 4]))
+
+
+values = st.floats(-100, 100)
+
+
+@st.composite
+def batches(draw):
+    """Values with a mask of at least one token per row."""
+    rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    x = [[draw(values) for _ in range(columns)] for _ in range(rows)]
+    mask = [[draw(st.booleans()) for _ in range(columns)] for _ in range(rows)]
+    for row in mask:
+        row[draw(st.integers(0, columns - 1))] = True
+    return torch.tensor(x, dtype=torch.float64), torch.tensor(mask)
+
+
+@QUICK
+@given(batches(), st.sampled_from(["sum", "sequence_mean", "token_mean", "constant"]))
+def test_aggregation_is_that_of_the_deleted_tokens(batch, how):
+    x, mask = batch
+    length = 7.5 if how == "constant" else None
+    got = aggregate(x.where(mask, torch.tensor(NAN).double()), mask, how, length=length)
+    assert got.item() == pytest.approx(oracle.aggregated(ragged(x, mask), how, length), rel=1e-12, abs=1e-11)
+
+
+@QUICK
+@given(batches(), st.floats(0, 1))
+def test_credit_is_that_of_the_loops(batch, discount):
+    x, mask = batch
+    got = ragged(credit(x.where(mask, torch.tensor(NAN).double()), mask, discount=discount), mask)
+    for row, wanted, places in zip(got, ragged(x, mask), mask.tolist(), strict=True):
+        columns = [i for i, m in enumerate(places) if m]
+        assert row == pytest.approx(oracle.credited(wanted, columns, discount), rel=1e-12, abs=1e-11)
+
+
+@QUICK
+@given(st.lists(st.tuples(values, st.integers(0, 2)), min_size=1, max_size=5))
+def test_leave_one_out_is_that_of_the_loops(pairs):
+    x = [v for v, _ in pairs] * 2  # everybody has company
+    prompts = [p for _, p in pairs] * 2
+    got = leave_one_out(torch.tensor(x, dtype=torch.float64), torch.tensor(prompts))
+    assert got.tolist() == pytest.approx(oracle.without_oneself(x, prompts), rel=1e-12, abs=1e-11)
+
+
+@QUICK
+@given(batches(), st.sampled_from(["token", "prefix", "sequence"]), st.floats(0.1, 3))
+def test_importance_weights_are_those_of_the_loops(batch, scope, scale):
+    x, mask = batch
+    logp, behavior = -x.abs() * scale / 50, -x.abs().sqrt() / 5
+    zeros = torch.zeros_like(logp)
+    rollout = Rollout(zeros.long(), mask, logp, zeros, behavior_logp=behavior)
+    for row, a, b in zip(
+        ragged(importance_weight(rollout, scope=scope), mask),
+        ragged(logp, mask),
+        ragged(behavior, mask),
+        strict=True,
+    ):
+        assert row == pytest.approx(oracle.weights(a, b, scope), rel=1e-11)

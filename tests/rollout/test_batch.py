@@ -1,0 +1,278 @@
+"""What a loss may look at: the checks at the door, and estimators that see completion tokens only."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from kl_companion import bandit, expected_value, prefix_tree
+from kl_companion.estimators import ESTIMATORS
+from kl_companion.rollout import (
+    Rollout,
+    aggregate,
+    per_token,
+)
+from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
+
+ALL_SAMPLED = [n for n, e in ESTIMATORS.items() if e.inputs == "sampled"]
+
+
+# at the door
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"completion_mask": torch.ones(4)}, r"completion_mask has shape \[4\], expected \[batch, seq\]"),
+        ({"completion_mask": MASK * 2}, "completion_mask is neither 0 nor 1"),
+        (
+            {"completion_mask": torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]])},
+            r"row \[0\] has no token: expected at least one",
+        ),
+        (
+            {"tokens": torch.zeros(2, 3, dtype=torch.long)},
+            r"tokens has shape \[2, 3\], expected \[2, 4\] like completion_mask",
+        ),
+        ({"logp": -torch.ones(2, 3)}, r"logp has shape \[2, 3\], expected \[2, 4\] like completion_mask"),
+        ({"ref_logp": -torch.ones(2, 4, 1)}, r"ref_logp has shape \[2, 4, 1\], expected \[2, 4\]"),
+        ({"behavior_logp": -torch.ones(4)}, r"behavior_logp has shape \[4\], expected \[2, 4\]"),
+        ({"logp": torch.ones(2, 4)}, r"logp is 1 at \[0, 1\], expected at most 0"),
+        ({"ref_logp": torch.full((2, 4), -INF)}, r"ref_logp is -inf at \[0, 1\], expected finite"),
+        ({"behavior_logp": torch.full((2, 4), NAN)}, r"behavior_logp is NaN at \[0, 1\]"),
+        ({"logp": torch.zeros(2, 4, dtype=torch.long)}, "logp has dtype torch.int64, expected floating"),
+        ({"rewards": torch.ones(3)}, r"rewards has shape \[3\], expected \[2\] like one per sequence"),
+        ({"rewards": torch.tensor([0.0, NAN])}, r"rewards is NaN at \[1\]"),
+        ({"prompt_index": torch.zeros(2, 1).long()}, r"prompt_index has shape \[2, 1\], expected \[2\]"),
+        ({"logits": torch.zeros(2, 4)}, r"logits has shape \[2, 4\], expected \[2, 4, vocab\]"),
+        ({"ref_logits": torch.zeros(2, 3, 5)}, r"ref_logits has shape \[2, 3, 5\], expected \[2, 4, vocab\]"),
+        (
+            {"logits": torch.zeros(2, 4, 5), "ref_logits": torch.zeros(2, 4, 6)},
+            r"ref_logits has shape \[2, 4, 6\], expected \[2, 4, 5\] like logits",
+        ),
+        ({"logits": torch.zeros(2, 4, 5).long()}, "logits has dtype torch.int64, expected floating"),
+    ],
+)
+def test_bad_fields_are_refused_at_the_door(changes, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        sampled(**changes)
+
+
+def test_values_outside_the_mask_are_not_read():
+    rollout = sampled(
+        logp=doubles([3.0, -1.0, -2.0, INF], [-0.5, -0.25, -3.0, -1.5]), rewards=torch.tensor([1, 0])
+    )
+    assert rollout.logp[0, 1] == -1.0
+
+
+LOGITS = torch.tensor([[[0.0, math.log(3)], [math.log(4), 0.0]], [[0.0, 0.0], [1.0, 1.0]]]).double()
+REF_LOGITS = torch.tensor([[[0.0, 0.0], [0.0, math.log(9)]], [[0.0, math.log(7)], [5.0, 5.0]]]).double()
+TOKENS = torch.tensor([[1, 0], [1, 0]])
+ONES = torch.ones(2, 2)
+
+
+def test_log_probs_are_gathered_from_logits():
+    rollout = Rollout.from_logits(
+        TOKENS,
+        ONES,
+        LOGITS.clone().requires_grad_(),
+        REF_LOGITS.clone().requires_grad_(),
+        behavior_logits=(2 * LOGITS).requires_grad_(),
+        rewards=torch.tensor([1.0, 2.0]),
+        prompt_index=torch.tensor([4, 5]),
+    )
+    logp = doubles([3 / 4, 4 / 5], [1 / 2, 1 / 2]).log()
+    torch.testing.assert_close(rollout.logp.detach(), logp, rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        rollout.ref_logp, doubles([1 / 2, 1 / 10], [7 / 8, 1 / 2]).log(), rtol=1e-6, atol=0
+    )
+    behavior = doubles([9 / 10, 16 / 17], [1 / 2, 1 / 2]).log()
+    torch.testing.assert_close(rollout.behavior_logp, behavior, rtol=1e-6, atol=0)
+    assert rollout.logp.requires_grad
+    for fixed in (rollout.ref_logp, rollout.behavior_logp, rollout.ref_logits, rollout.behavior_logits):
+        assert not fixed.requires_grad
+    assert rollout.logp_all.requires_grad
+    assert not rollout.ref_logp_all.requires_grad
+    torch.testing.assert_close(rollout.logp_all.exp().sum(-1), torch.ones(2, 2).double())
+    torch.testing.assert_close(rollout.ref_logp_all[0, 1], doubles(1 / 10, 9 / 10).log(), rtol=1e-6, atol=0)
+    assert rollout.rewards.tolist() == [1.0, 2.0]
+    assert rollout.group_index.tolist() == [4, 5]
+
+
+def test_logits_far_from_zero_change_nothing():
+    near = Rollout.from_logits(TOKENS, ONES, LOGITS, REF_LOGITS)
+    far = Rollout.from_logits(TOKENS, ONES, LOGITS + 1e4, REF_LOGITS - 1e4)
+    torch.testing.assert_close(far.logp, near.logp, rtol=0, atol=1e-11)
+    torch.testing.assert_close(far.ref_logp, near.ref_logp, rtol=0, atol=1e-11)
+    for name in ("exact_kl", "exact_forward_kl"):
+        torch.testing.assert_close(per_token(name, far), per_token(name, near), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logits", "ref_logits", "wanted"),
+    [
+        (torch.tensor([[2, 0], [1, 0]]), LOGITS, REF_LOGITS, "tokens holds the id 2, expected 0 to 1"),
+        (torch.tensor([[0, 0], [-1, 0]]), LOGITS, REF_LOGITS, "tokens holds the id -1, expected 0 to 1"),
+        (
+            TOKENS[:, :1],
+            LOGITS,
+            REF_LOGITS,
+            r"tokens has shape \[2, 1\], expected \[2, 2\] like completion_mask",
+        ),
+        (
+            TOKENS,
+            LOGITS[:, :1],
+            REF_LOGITS,
+            r"logits has shape \[2, 1, 2\], expected \[2, 2, 2\] like tokens",
+        ),
+        (
+            TOKENS,
+            LOGITS,
+            REF_LOGITS[..., :1],
+            r"ref_logits has shape \[2, 2, 1\], expected \[2, 2, 2\] like logits",
+        ),
+        (TOKENS, LOGITS * NAN, REF_LOGITS, r"logp is NaN at \[0, 0\]"),
+    ],
+)
+def test_bad_logits_are_refused(tokens, logits, ref_logits, wanted):
+    with pytest.raises(ValueError, match=wanted):
+        Rollout.from_logits(tokens, ONES, logits, ref_logits)
+
+
+def test_behavior_logits_of_another_shape_are_refused():
+    with pytest.raises(
+        ValueError, match=r"behavior_logits has shape \[2, 2, 1\], expected \[2, 2, 2\] like logits"
+    ):
+        Rollout.from_logits(TOKENS, ONES, LOGITS, REF_LOGITS, behavior_logits=LOGITS[..., :1])
+
+
+def test_padding_may_hold_any_id_and_an_error_names_the_id_that_counts():
+    mask = torch.tensor([[0, 1], [1, 1]])
+    padded = torch.tensor([[-100, 0], [1, 0]])
+    assert Rollout.from_logits(padded, mask, LOGITS, REF_LOGITS).logp.isfinite().all()
+    with pytest.raises(ValueError, match="tokens holds the id 7, expected 0 to 1"):
+        Rollout.from_logits(torch.tensor([[-100, 7], [1, 0]]), mask, LOGITS, REF_LOGITS)
+
+
+def test_whole_distributions_need_logits():
+    for name in ("logp_all", "ref_logp_all"):
+        wanted = f"{name.replace('logp_all', 'logits')} is needed; this Rollout holds sampled log-probs only"
+        with pytest.raises(ValueError, match=wanted):
+            getattr(sampled(), name)
+
+
+def test_who_sampled_and_for_which_prompt():
+    rollout = sampled(logp=doubles([-1.0] * 4, [-2.0] * 4).requires_grad_())
+    assert torch.equal(rollout.sampled_from[1], doubles(-0.7, -0.25, -2.5, -1.6))
+    on_policy = sampled(logp=rollout.logp, behavior_logp=None)
+    assert torch.equal(on_policy.sampled_from, rollout.logp)
+    assert not on_policy.sampled_from.requires_grad
+    assert on_policy.group_index.tolist() == [0, 0]
+    assert sampled(prompt_index=torch.tensor([3, 9])).group_index.tolist() == [3, 9]
+
+
+# per token
+
+
+def test_estimators_get_what_they_read():
+    rollout = Rollout.from_logits(TOKENS, ONES, LOGITS, REF_LOGITS)
+    k1 = rollout.logp - rollout.ref_logp
+    for k in ("k1", ESTIMATORS["k1"], lambda logp, ref_logp: logp - ref_logp):
+        assert torch.equal(per_token(k, rollout), k1)
+    # first token: (1/4, 3/4) against (1/2, 1/2)
+    wanted = 0.75 * math.log(1.5) - 0.25 * math.log(2)
+    whole = per_token("exact_kl", rollout)
+    assert whole.shape == (2, 2)
+    assert whole[0, 0].item() == pytest.approx(wanted, rel=1e-6)
+    scaled = per_token(lambda logp, ref_logp, scale: scale * logp, rollout, scale=3.0)
+    assert torch.equal(scaled, 3 * rollout.logp)
+
+
+def test_missing_logits_are_named():
+    with pytest.raises(
+        ValueError, match=r"^exact_kl needs logits; this Rollout holds sampled log-probs only$"
+    ):
+        per_token("exact_kl", sampled())
+    with pytest.raises(ValueError, match=r"^exact_kl needs ref_logits; this Rollout holds sampled"):
+        per_token("exact_kl", sampled(logits=torch.zeros(2, 4, 3)))
+    with pytest.raises(ValueError, match=r"unknown estimator 'kk1'\. Did you mean 'k1'"):
+        per_token("kk1", sampled())
+
+
+@pytest.mark.parametrize("name", ALL_SAMPLED)
+def test_the_mask_is_deletion_in_value_and_gradient(name):
+    inside = MASK.bool()
+    ref_logp = sampled().ref_logp.where(inside, torch.tensor(-1.0).double())
+    short = sampled().logp[inside].requires_grad_()
+    alone = ESTIMATORS[name].fn(short, ref_logp[inside]).sum() / 2
+    (wanted,) = torch.autograd.grad(alone, short)
+    for junk in (0.0, -1e6, 1e6, -INF, INF, NAN):
+        logp = sampled().logp.where(inside, torch.tensor(junk).double()).requires_grad_()
+        value = aggregate(per_token(name, sampled(logp=logp, ref_logp=ref_logp)), MASK, "sum")
+        (gradient,) = torch.autograd.grad(value, logp)
+        assert value.item() == pytest.approx(alone.item(), rel=1e-12)
+        torch.testing.assert_close(gradient[inside], wanted, rtol=1e-12, atol=1e-15)
+        # zero and not NaN, which would reach every weight of a network
+        assert gradient[~inside].tolist() == [0.0, 0.0], f"with {junk} outside the mask"
+
+
+@pytest.mark.parametrize("name", ["k3", "exact_kl", "exact_forward_kl"])
+def test_the_mask_is_deletion_for_logits_too(name):
+    mask = torch.tensor([[1, 0], [1, 1]])
+    clean = LOGITS.clone().requires_grad_()
+    whole = per_token(name, Rollout.from_logits(TOKENS, ONES, clean, REF_LOGITS))
+    alone = (whole[0, 0] + whole[1].sum()) / 2
+    (wanted,) = torch.autograd.grad(alone, clean)
+    for junk in (1e6, INF, NAN):
+        bad, bad_ref = LOGITS.clone(), REF_LOGITS.clone()
+        bad[0, 1], bad_ref[0, 1] = junk, -junk
+        bad.requires_grad_()
+        value = aggregate(per_token(name, Rollout.from_logits(TOKENS, mask, bad, bad_ref)), mask, "sum")
+        (gradient,) = torch.autograd.grad(value, bad)
+        assert value.item() == pytest.approx(alone.item(), rel=1e-12)
+        torch.testing.assert_close(gradient, wanted, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("with_logits", [True, False])
+def test_batches_are_what_building_each_anew_gives(with_logits):
+    """Fields, absent ones included, and the gradient that comes back through a group with repetitions."""
+    problem = prefix_tree(3, 2, seed=4, eos=True, off_policy=True)
+    groups = [(0, 3), (2, 2), (6, 1)]
+    found, wanted = [], []
+    for out, anew in ((found, False), (wanted, True)):
+        theta = problem.logits.clone().requires_grad_()
+        every = problem.rollout(theta)
+        if not with_logits:
+            every = Rollout(every.tokens, every.completion_mask, every.logp, every.ref_logp)
+        batches = every.batches(groups)
+        total = 0.0
+        for group, batch in zip(groups, batches, strict=True):
+            if anew:
+                batch = problem.rollout(theta, torch.tensor(group))
+                if not with_logits:
+                    batch = Rollout(batch.tokens, batch.completion_mask, batch.logp, batch.ref_logp)
+            fields = [getattr(batch, f.name) for f in dataclasses.fields(batch)]
+            out.append([None if x is None else x.detach() for x in fields])
+            total = total + (batch.logp**2).sum()
+        out.append(list(torch.autograd.grad(total, theta)))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert [x is None for x in mine] == [x is None for x in theirs]
+        for x, y in zip(mine, theirs, strict=True):
+            if x is not None:
+                torch.testing.assert_close(x, y, rtol=1e-14, atol=1e-14)
+
+
+def test_what_is_never_sampled_is_not_evaluated():
+    """A policy may give a token no probability at all: its sequences have no log-ratio, and are not asked."""
+    problem = bandit(3, seed=0)
+    holed = problem._replace(logits=torch.tensor([[0.3, -torch.inf, -0.2]], dtype=torch.float64))
+    seen = []
+
+    def loss(rollout):
+        seen.append(rollout.tokens.item())
+        return (rollout.logp - rollout.ref_logp).sum()
+
+    p = torch.tensor([0.3, -0.2], dtype=torch.float64).softmax(0)
+    q = problem.ref_logits[0].softmax(0)[[0, 2]]
+    assert expected_value(loss, holed) == pytest.approx((p * (p / q).log()).sum().item(), abs=1e-12)
+    assert seen == [0, 2]

@@ -1,0 +1,262 @@
+"""Reading the built book with the keyboard alone, at a desk and on a phone: cards, folds, tables, search.
+
+Formulas are left as they are written here (MathJax is blocked): test_site.py looks at them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.site import browser as browsers
+
+SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
+LONG = "book/part1_values_and_gradients/03_one_definition_three_readings.html"  # has long tables
+CHAPTER = "book/part1_values_and_gradients/02_two_parts_of_a_gradient.html"
+widths = pytest.mark.parametrize("width", browsers.SIZES.values(), ids=list(browsers.SIZES))
+
+
+def chapters() -> list[Path]:
+    return sorted(SITE.glob("book/part*/*.html"))
+
+
+def text(path: str | Path) -> str:
+    return (SITE / path).read_text(encoding="utf-8")
+
+
+def test_every_marked_word_has_its_card_and_every_card_reads_without_tex() -> None:
+    kinds = set()
+    for path in [*chapters(), SITE / "book/quickstart.html"]:
+        html = text(path)
+        cards = dict(
+            re.findall(r'<template class="kl-card-text" data-for="([^"]+)">(.*?)</template>', html, re.S)
+        )
+        marked = re.findall(r'<a class="kl-(term|code|cite)[^"]*" href="([^"]+)"', html)
+        kinds |= {kind for kind, _ in marked}
+        assert {uri for _, uri in marked} == set(cards), path
+        assert not [card for card in cards.values() if re.search(r"[\\$\0]", card) or len(card) < 20], path
+    assert kinds == {"term", "code", "cite"}
+
+
+def test_the_glossary_holds_each_term_once_and_sends_to_chapters() -> None:
+    html = text("book/glossary.html")
+    terms = re.findall(r'<dt id="(term-[^"]+)">', html)
+    assert len(terms) == len(set(terms)) > 50
+    entries = re.findall(r"<dd>(.*?)</dd>", html, re.S)
+    assert [e for e in entries if 'href="' not in e] == []
+
+
+def test_no_fold_hides_its_name_and_solutions_start_closed() -> None:
+    for path in chapters():
+        html = text(path)
+        folds = re.findall(
+            r'<details class="([^"]*\bkl-fold\b[^"]*)"([^>]*)><summary[^>]*>(.*?)</summary>', html, re.S
+        )
+        assert sum("solution" in names for names, _, _ in folds) == html.count('id="sol-') >= 3
+        assert not [title for _, rest, title in folds if "open" in rest or "<a" in title]
+        assert not re.search(r'class="[^"]*admonition[^"]*dropdown|dropdown[^"]*admonition', html)
+        assert "Toggle hidden content" not in html
+
+
+def test_previous_and_next_ask_the_question_of_their_page() -> None:
+    pages = chapters()
+    for page, after in itertools.pairwise(pages):
+        question = re.search(r"<p><strong>(.*?)</strong></p>", text(after), re.S)
+        said = re.search(
+            r'class="right-next".*?<span class="kl-question">(.*?)</span>\s*</p>', text(page), re.S
+        )
+        assert question, after
+        assert said, page
+        plain = [re.sub(r"<[^>]+>|\W|_", "", unescape(m[1]))[:20] for m in (question, said)]
+        assert plain[0] == plain[1], page
+        assert not re.search(r"[\\$]", said[1]), page
+
+
+def test_a_function_leads_to_chapters_and_ledger_and_the_ledger_back() -> None:
+    api, ledger = text("book/api.html"), text("book/ledger.html")
+    entry = api[api.index('id="kl_companion.estimators.sampled.k3"') :]
+    entry = entry[: entry.index('<dt class="sig ')]
+    assert 'href="part1_values_and_gradients/01_measuring_kl.html"' in entry
+    row = re.search(r'href="ledger\.html#(claim-[\w-]+)"', entry)
+    assert row
+    there = ledger[ledger.index(f'id="{row[1]}"') :]
+    assert 'href="api.html#kl_companion.estimators.sampled.k3"' in there[: there.index("</details>")]
+    assert 'href="../api.html#kl_companion.estimators.sampled.k3"' in "".join(map(text, chapters()[:3]))
+
+
+class Reader:
+    """Somebody at a keyboard, before one page at a time."""
+
+    def __init__(self, session: Any, base: str) -> None:
+        self.session, self.base = session, base
+
+    def open(self, page: str, width: int) -> None:
+        browsers.resize(self.session, width)
+        self.session.get(f"{self.base}/{page}")
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.session, duration=0).send_keys(*keys).perform()
+
+    def ask(self, script: str, *values: Any) -> Any:
+        return self.session.execute_script(f"return {script}", *values)
+
+    def wait(self, script: str, *values: Any) -> Any:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.session, 10, poll_frequency=0.05).until(lambda _: self.ask(script, *values))
+
+    def tab_to(self, selector: str) -> None:
+        """Press Tab until the focus is on such an element."""
+        for _ in range(60):
+            self.press("\ue004")
+            if self.ask("document.activeElement.matches(arguments[0])", selector):
+                return
+        raise AssertionError(f"60 presses of Tab reach no {selector}")
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    with browsers.served(SITE) as base, browsers.opened() as session:
+        session.execute_cdp_cmd("Network.enable", {})
+        session.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*mathjax*"]})
+        yield Reader(session, base)
+
+
+ENTER, ESCAPE, DOWN, RIGHT = "\ue007", "\ue00c", "\ue015", "\ue014"
+CARD = "document.getElementById('kl-card')"
+
+
+@widths
+def test_words_and_citations_show_their_cards(reader: Reader, width: int) -> None:
+    reader.open(CHAPTER, width)
+    reader.press("\ue004")
+    assert "Skip to main content" in reader.ask("document.activeElement.textContent")
+    reader.press(ENTER)
+    reader.tab_to(".kl-term")
+    term = reader.ask("document.activeElement.textContent")
+    assert reader.ask(f"{CARD}.textContent").startswith(f"{term} ")
+    assert reader.ask("document.activeElement.getAttribute('aria-describedby')") == "kl-card"
+    inside = f"(({CARD}).getBoundingClientRect())"
+    assert reader.ask(f"{inside}.left >= 0 && {inside}.right <= innerWidth && {inside}.top >= 0")
+    reader.press(ESCAPE)
+    assert reader.ask(f"!{CARD} && document.activeElement.matches('.kl-term:not([aria-describedby])')")
+    reader.tab_to(".kl-cite")
+    assert re.search(r"[A-Z]\w+ .*20\d\d\.", reader.ask(f"{CARD}.textContent").replace("\n", " "))
+    reader.wait("document.querySelector('.copybtn[aria-label=\"Copy this code\"]')")
+    reader.press("\ue004")
+    assert reader.ask(f"!{CARD} || document.activeElement.matches('.kl-cite, .kl-term')")
+
+
+@widths
+def test_a_solution_opens_by_key_and_by_address(reader: Reader, width: int) -> None:
+    reader.open(CHAPTER, width)
+    fold = "document.querySelector('details.kl-fold')"
+    assert reader.ask(f"{fold}.open") is False
+    reader.ask(f"{fold}.firstElementChild.focus()")
+    reader.press(ENTER)
+    assert reader.ask(f"{fold}.open") is True
+    name = reader.ask("[...document.querySelectorAll('details.kl-fold')].at(-1).id")
+    reader.ask("location.hash = arguments[0]", name)
+    reader.wait("document.getElementById(arguments[0]).open", name)
+    reader.ask("dispatchEvent(new Event('beforeprint'))")
+    assert reader.ask("document.querySelectorAll('details.kl-fold:not([open])').length") == 0
+
+
+@widths
+def test_a_long_table_sorts_and_filters(reader: Reader, width: int) -> None:
+    reader.open(LONG, width)
+    column = "[...document.querySelector('table.kl-many').tBodies[0].rows].filter((r) => !r.hidden)"
+    before = reader.ask(f"{column}.map((r) => r.textContent)")
+    header = "document.querySelector('table.kl-many th[aria-sort]:nth-child(2) .kl-sort')"
+    reader.ask(f"{header}.focus()")
+    for order in ("ascending", "descending"):
+        reader.press(ENTER)
+        assert reader.ask("document.activeElement.closest('th').getAttribute('aria-sort')") == order
+        shown = reader.ask(f"{column}.map((r) => r.cells[1].textContent)")
+        numbers = [
+            float(x.replace("−", "-")) for x in shown if re.fullmatch(r"[-−]?[\d.]+(e-?\d+)?", x.strip())
+        ]
+        assert len(numbers) > 5
+        assert numbers == sorted(numbers, reverse=order == "descending")
+    reader.press(ENTER)
+    assert reader.ask(f"{column}.map((r) => r.textContent)") == before
+    word = reader.ask(f"{column}[0].cells[0].textContent.trim()")
+    reader.ask("document.querySelector('.kl-table-filter input').focus()")
+    reader.press(word)
+    left = reader.ask(f"{column}.length")
+    assert 0 < left < len(before)
+    assert f"{left} of {len(before)} rows" in reader.ask(
+        "document.querySelector('.kl-table-filter').textContent"
+    )
+
+
+@widths
+def test_the_ledger_filters(reader: Reader, width: int) -> None:
+    reader.open("book/ledger.html", width)
+    reader.ask("document.querySelector('.kl-filters input').focus()")
+    reader.press("WZ-7")
+    count = reader.ask("document.querySelectorAll('.kl-row:not([hidden])').length")
+    assert 0 < count < 30
+    assert reader.ask("document.querySelector('.kl-count').textContent").startswith(f"{count} of")
+
+
+# what a reader looks for, and the page that must be among the first three
+SEARCHES = {
+    "k3": "01_measuring_kl",
+    "detach": "02_two_parts_of_a_gradient",
+    "GRPO": "01_what_the_frameworks_optimize",
+    "leave-one-out": "02_two_parts_of_a_gradient",
+    "top-k": "02_top_k",
+    "EMA anchor": "01_ema_anchor",
+}
+
+
+@widths
+def test_a_search_from_the_keyboard_finds_the_chapter(reader: Reader, width: int) -> None:
+    for words, wanted in list(SEARCHES.items())[:: 1 if width > 600 else 3]:
+        reader.open("book/glossary.html", width)
+        reader.press("/")
+        reader.wait("document.activeElement.matches('input[type=search]')")
+        reader.press(words, ENTER)
+        links = reader.wait(
+            "location.pathname.endsWith('search.html') && document.readyState === 'complete' && (() => {"
+            "const found = [...document.querySelectorAll('#search-results li > a:first-child')];"
+            "return found.length > 2 && found.map((link) => link.href); })()"
+        )
+        assert [link for link in links[:3] if wanted in link], (words, links[:6])
+        assert "/book/part" in links[0], (words, links[:6])  # a chapter before the lists of everything
+    assert reader.ask("document.querySelector('#search-results .kl-question').textContent").endswith("?")
+
+
+@widths
+def test_the_theme_stays_from_page_to_page(reader: Reader, width: int) -> None:
+    reader.open("book/glossary.html", width)
+    mode = "document.documentElement.dataset.mode"
+    switch = "[...document.querySelectorAll('.theme-switch-button')].find((b) => b.checkVisibility())"
+    for _ in range(3):
+        reader.ask(f"{switch}.focus()")
+        reader.press(ENTER)
+        if reader.ask(mode) == "dark":
+            break
+    reader.open("book/references.html", width)
+    assert reader.ask(mode) == reader.ask("document.documentElement.dataset.theme") == "dark"
+    reader.ask("localStorage.clear()")
+
+
+def test_arrows_turn_pages_unless_something_has_the_focus(reader: Reader) -> None:
+    reader.open("book/glossary.html", browsers.SIZES["desktop"])
+    after = reader.ask("document.querySelector('link[rel=next]').href")
+    reader.ask("document.querySelector('.bd-article dd a').focus()")
+    reader.press(RIGHT)
+    assert "glossary" in reader.ask("location.href")
+    reader.ask("document.activeElement.blur()")
+    reader.press(RIGHT)
+    reader.wait("location.href === arguments[0]", after)

@@ -1,0 +1,1 @@
+"""What tests share: expected values, builders, small projects, processes."""

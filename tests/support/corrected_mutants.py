@@ -1,0 +1,150 @@
+"""Mutants of what the check of a claim computes: one sign or one factor in a statement behind it.
+
+A mutant that moves the error of the corrected form and leaves that of the printed one as it is has changed
+the corrected form, and nothing else.
+"""
+
+import ast
+import copy
+import inspect
+import sys
+import warnings
+from functools import cache
+from itertools import chain
+from typing import NamedTuple
+
+import pytest
+
+from kl_companion.book.claims import CLAIMS
+from tests.support.mutation import mutants
+from tests.support.sabotage import forget, modules
+
+CLAIMED = "kl_companion.book.claims"
+GROUND = tuple(
+    f"{CLAIMED}.ground.{name}" for name in ("errors", "off_policy", "sums", "worlds")
+)  # rest on nothing else in the claims
+COMPARED = ("apart", "unequal")  # what measures how far two sides are apart
+FACTORS = {"negated": -1, "doubled": 2}
+SIGNS = ("Add to Sub", "Sub to Add", "USub dropped", "operands of Sub exchanged", "negated")
+IDLE = ("unchanged", "0 to", "0.0 to", "False to")  # of `mutants`: neither a sign nor a factor
+
+
+class Mutant(NamedTuple):
+    """One changed statement: what was changed, the module and the name that it binds, its source."""
+
+    said: str
+    module: str
+    name: str
+    source: str
+
+    @property
+    def kind(self):
+        """``"sign"``, or ``"factor"`` for a factor, a power, an operator or a name."""
+        return "sign" if self.said.endswith(SIGNS) else "factor"
+
+
+@cache
+def tree_of(module):
+    """A module's source as a tree."""
+    return ast.parse(inspect.getsource(sys.modules[module]))
+
+
+@cache
+def bound(module):
+    """{name: top-level statement that binds it}, functions and data."""
+    found = {}
+    for node in tree_of(module).body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            found[node.target.id] = ast.fix_missing_locations(ast.Assign([node.target], node.value, lineno=1))
+    return found
+
+
+@cache
+def imported(module):
+    """{name: the module of claims that it comes from}."""
+    nodes = [n for n in ast.walk(tree_of(module)) if isinstance(n, ast.ImportFrom)]
+    inside = [n for n in nodes if n.module.startswith(CLAIMED)]
+    return {a.name: n.module for n in inside for a in n.names if a.name in bound(n.module)}
+
+
+def nearest(id):
+    """(module, name) of the statement that holds the check of a row."""
+    check = CLAIMS[id].check
+    return check.__module__, check.__qualname__.partition(".")[0]
+
+
+def behind(id):
+    """(module, name) of the statements that a check rests on within the claims, the nearest first."""
+    queue = [nearest(id)]
+    for module, name in queue:
+        for node in ast.walk(bound(module)[name]):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                source = module if node.id in bound(module) else imported(module).get(node.id)
+                if source and (source, node.id) not in queue:
+                    queue.append((source, node.id))
+    return queue
+
+
+def _comparisons(tree):
+    return [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") in COMPARED]
+
+
+def _sides(source):
+    """(description, source) with one side of a comparison negated or doubled."""
+    tree = ast.parse(source)
+    for number, call in enumerate(_comparisons(tree)):
+        for place, side in enumerate(call.args[:2]):
+            if isinstance(side, ast.Constant | ast.Starred):
+                continue
+            for word, factor in FACTORS.items():
+                changed = copy.deepcopy(tree)
+                arguments = _comparisons(changed)[number].args
+                arguments[place] = ast.BinOp(ast.Constant(factor), ast.Mult(), arguments[place])
+                yield f"{ast.unparse(side)} {word}", ast.unparse(ast.fix_missing_locations(changed))
+
+
+def mutants_behind(id):
+    """Mutants of the statements behind a check, the nearest first: sides of comparisons, then symbols."""
+    for module, name in behind(id):
+        if (module, name) == nearest(id) and "." in CLAIMS[id].check.__qualname__:
+            continue  # a function that made the check: it would have to run again
+        symbols = mutants(ast.unparse(bound(module)[name]))  # the first of them is the statement as it is
+        for said, source in chain(_sides(next(symbols)[1]), symbols):
+            if not said.startswith(IDLE):
+                yield Mutant(said, module, name, source)
+
+
+def edited(id, name, old, new):
+    """A mutant by hand: the statement ``name`` behind a check with one piece of its text replaced."""
+    module, name = next(place for place in behind(id) if place[1] == name)
+    source = ast.unparse(ast.parse(next(mutants(ast.unparse(bound(module)[name])))[1]))
+    assert source.count(old) == 1, f"{id}: {source.count(old)} times {old!r} in {name}"
+    return Mutant(f"{old} to {new}", module, name, source.replace(old, new))
+
+
+def outcome(id, mutant):
+    """The evidence of a check with one statement changed; None where it cannot be computed at all."""
+    space = dict(vars(sys.modules[mutant.module]))
+    old = space[mutant.name]
+    own = (mutant.module, mutant.name) == nearest(id)
+    kept = () if mutant.module in GROUND else GROUND
+    try:
+        with pytest.MonkeyPatch.context() as monkeypatch, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(compile(mutant.source, f"<{mutant.name}: {mutant.said}>", "exec"), space)
+            if own:
+                return space[mutant.name]()
+            for module in modules():
+                for name in [name for name, value in vars(module).items() if value is old]:
+                    monkeypatch.setattr(module, name, space[mutant.name])
+            forget(kept)  # what is cached was computed without the mutant
+            return CLAIMS[id].check()
+    except Exception:
+        return None
+    finally:
+        if not own:
+            forget(kept)

@@ -1,0 +1,94 @@
+"""Lazy packages list their names where they are defined; looking a name up loads it, nothing else does."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import kl_companion
+from kl_companion.book.tables.closure import lazy_names
+from kl_companion.lazy import lazy
+
+PACKAGE = Path(kl_companion.__file__).resolve().parent
+INITS = {
+    ".".join(path.parent.relative_to(PACKAGE.parent).parts): path for path in PACKAGE.rglob("__init__.py")
+}
+EAGER = ("kl_companion.book.claims.", "kl_companion.cli")  # a source registers its checks, a command runs
+LAZY = {package: names for package, path in INITS.items() if (names := lazy_names(path))}
+
+
+def run(code: str) -> list[str]:
+    """What a process of its own prints as JSON."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
+    )
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def test_a_name_is_loaded_when_it_is_used() -> None:
+    get, names, listed = lazy("kl_companion", {"k3": "kl_companion.estimators.sampled"})
+    assert names == ["k3"]
+    assert get("k3") is import_module("kl_companion.estimators.sampled").k3
+    assert {"k3", "__version__"} <= set(listed())
+    with pytest.raises(AttributeError, match="module 'kl_companion' has no attribute 'k4'"):
+        get("k4")
+
+
+def test_every_package_is_lazy_or_holds_no_code() -> None:
+    for package, path in INITS.items():
+        if package not in LAZY and not package.startswith(EAGER):
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            assert [type(node) for node in body] in ([], [ast.Expr]), f"{package} runs code when imported"
+
+
+@pytest.mark.parametrize("package", sorted(LAZY))
+def test_a_package_lists_its_names_where_they_are(package: str) -> None:
+    modules = {path.stem for path in INITS[package].parent.glob("*.py")}
+    modules |= {path.parent.name for path in INITS[package].parent.glob("*/__init__.py")}
+    assert set(LAZY[package]) & modules == set(), "importing the module would hide the name"
+    room = import_module(package)
+    assert room.__all__ == list(LAZY[package])
+    assert set(LAZY[package]) <= set(dir(room))
+    for name, module in LAZY[package].items():
+        assert module.startswith(f"{package}.")
+        assert module not in INITS, f"{name} is to be taken from the module that defines it"
+        assert getattr(room, name) is vars(import_module(module))[name]
+
+
+@pytest.mark.parametrize("package", sorted(LAZY))
+def test_a_checker_of_types_sees_the_same_names(package: str) -> None:
+    tree = ast.parse(INITS[package].read_text(encoding="utf-8"))
+    (block,) = [n for n in tree.body if isinstance(n, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    seen = {a.asname: (n.module, a.name) for n in block.body for a in n.names}  # type: ignore[attr-defined]
+    assert seen == {name: (module, name) for name, module in LAZY[package].items()}
+
+
+def test_importing_rooms_loads_nothing_behind_them() -> None:
+    rooms = [package for package in INITS if not package.startswith(EAGER)]
+    code = "import sys, json\n" + "\n".join(f"import {room}" for room in rooms)
+    code += "\nprint(json.dumps(sorted(n for n in sys.modules if n.startswith('kl_companion'))))"
+    assert run(code) == sorted({*rooms, "kl_companion.lazy"})
+
+
+def test_an_audit_loads_nothing_of_the_book() -> None:
+    code = "import sys, json\nfrom kl_companion import audit\naudit('k3')\n"
+    code += "print(json.dumps(sorted(n for n in sys.modules if n.startswith('kl_companion'))))"
+    loaded = run(code)
+    assert "kl_companion.auditing.auditor" in loaded
+    rooms = {name.split(".")[1] for name in loaded if "." in name}
+    assert not rooms & {"book", "cli", "llm", "frameworks", "plotting"}
+
+
+def test_the_registry_is_full_and_in_one_order_whatever_was_imported_first() -> None:
+    ask = "\nfrom kl_companion import ESTIMATORS\nimport json; print(json.dumps(list(ESTIMATORS)))"
+    want = run(ask)
+    assert {"k1", "exact_kl", "k_lambda(0.5)", "top_k_reverse_kl(32)"} <= set(want)
+    assert run("from kl_companion import exact_kl; exact_kl" + ask) == want

@@ -19,24 +19,21 @@ credit       0 to 1                              of score, at level token       
 
 What does not go together is refused by `KLTerm`. What the gradient of a term is, `kl_companion.audit` says.
 
-Two ways compute the estimates. The formulas of `kl_companion.estimators` can be differentiated twice:
-`kl_companion.kl_loss` takes them. Training loops have real vocabularies and differentiate once: they take the
-kernels of `kl_companion.kernels` where there is one (``fused=True``), which keep no log-probs of whole rows.
+Two functions compute the estimates of tokens. `kl_companion.per_token` calls the formulas of
+`kl_companion.estimators`, which can be differentiated twice: `kl_companion.kl_loss` takes it. Training loops
+have real vocabularies and differentiate once: they take `kl_companion.token_terms.kernel_estimates`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from kl_companion.checks import check_choice, check_clip, check_number, refuse_nan
 from kl_companion.estimators.registry import Estimator, as_estimator, sampled_estimator
-from kl_companion.estimators.top_k import TopK
-from kl_companion.estimators.vocabulary import exact_forward_kl, exact_kl, f_divergence
 from kl_companion.rollout import (
     MISSING,
     SCOPES,
@@ -54,6 +51,7 @@ Level = Literal["token", "sequence"]
 Ratio = Literal["detached", "attached"]
 Importance = Scope | Literal["auto"] | None
 EstimatorLike = str | Estimator | Callable[..., torch.Tensor]
+Estimate = Callable[..., torch.Tensor]  # of (estimator, rollout, tail_weight=...), [batch, seq]
 PLACEMENTS: tuple[Placement, ...] = ("loss", "reward", "both", "score")
 LEVELS: tuple[Level, ...] = ("token", "sequence")
 RATIOS: tuple[Ratio, ...] = ("detached", "attached")
@@ -213,7 +211,7 @@ def as_term(kl: EstimatorLike | KLTerm) -> KLTerm:
 
 
 def weighted_estimates(
-    term: KLTerm, rollout: Rollout, *, fused: bool = False
+    term: KLTerm, rollout: Rollout, estimate: Estimate = per_token
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The estimates that the loss differentiates and the ratio to multiply them by, None for no ratio.
 
@@ -221,7 +219,7 @@ def weighted_estimates(
         term: The choices; one whose placement is ``"reward"`` adds nothing to a loss.
         rollout: ``behavior_logp`` of the policy that sampled, or None on-policy; logits where the estimator
             needs them.
-        fused: Take the kernels where they know the estimator.
+        estimate: What computes the estimates of tokens.
 
     Returns:
         [batch, seq] each, or [batch] at level ``"sequence"``. A top-k estimate has its ratio in it already.
@@ -233,21 +231,21 @@ def weighted_estimates(
         raise ValueError(
             "placement='reward' adds nothing to a loss: expected kl_reward, or 'score' for the cost as a loss"
         )
-    rho, entry = _ratio(term, rollout), term.entry
+    rho, entry = ratio_of(term, rollout), term.entry
     if term.level == "sequence":
         both = (masked(x, rollout.completion_mask).sum(-1) for x in (rollout.logp, rollout.ref_logp))
         return entry.fn(*both), None if rho is None else rho[:, 0]
     if entry.inputs == "top_k":  # the head is a sum: only the tail was drawn from mu
-        x, rho = estimates(entry, rollout, fused=fused, tail_weight=rho), None
+        x, rho = estimate(entry, rollout, **tail_weights(rho)), None
     else:
-        x = estimates(entry, rollout, fused=fused)
+        x = estimate(entry, rollout)
     if term.placement == "score":
         x = credit(x.detach(), rollout.completion_mask, discount=term.credit)
         x = refuse_nan("credit times logp", x * masked(rollout.logp, rollout.completion_mask), credit=x)
     return x, rho
 
 
-def _ratio(term: KLTerm, rollout: Rollout) -> torch.Tensor | None:
+def ratio_of(term: KLTerm, rollout: Rollout) -> torch.Tensor | None:
     """The ratio that weights the term in the loss, [batch, seq]; None for none."""
     if term.scope is None:
         return None
@@ -255,29 +253,9 @@ def _ratio(term: KLTerm, rollout: Rollout) -> torch.Tensor | None:
     return rho.detach() if term.ratio == "detached" else rho
 
 
-def token_terms(term: KLTerm, rollout: Rollout) -> torch.Tensor:
-    """What every token adds to a trainer's loss, [batch, seq], differentiable and zero outside the mask.
-
-    For trainers that sum over tokens themselves. At level "sequence" the estimate of a sequence is spread
-    evenly over its tokens, so that any aggregation gives it the weight that the sequence's reward has.
-    Arguments and errors as `weighted_estimates`, which computes it with the kernels.
-    """
-    mask = rollout.completion_mask
-    x, rho = weighted_estimates(term, rollout, fused=True)
-    if term.level == "sequence":
-        x, rho = x.unsqueeze(-1) / mask.sum(-1, keepdim=True), None if rho is None else rho.unsqueeze(-1)
-    return masked((x if rho is None else x * rho).expand(mask.shape), mask)
-
-
-def token_costs(term: KLTerm, rollout: Rollout) -> torch.Tensor:
-    """The value of the estimate at every token by the kernels, detached, [batch, seq], zero outside the mask.
-
-    A top-k estimator has the ratio of its term in the loss on its tail.
-    """
-    with torch.no_grad():
-        tail_weight = _ratio(term, rollout) if term.entry.inputs == "top_k" else None
-        x = estimates(term.entry, rollout, fused=True, tail_weight=tail_weight)
-        return masked(x, rollout.completion_mask)
+def tail_weights(rho: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """The ratio as a top-k estimator takes it: nothing where there is none."""
+    return {} if rho is None else {"tail_weight": rho}
 
 
 def penalties(term: KLTerm, costs: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
@@ -285,7 +263,7 @@ def penalties(term: KLTerm, costs: torch.Tensor, completion_mask: torch.Tensor) 
 
     Args:
         term: ``level`` and ``credit`` are read, and whether a token's own cost is in the loss already.
-        costs: [batch, seq] from `token_costs`, times the coefficient or not.
+        costs: [batch, seq], the value of the estimate at every token, times the coefficient or not.
         completion_mask: [batch, seq]; a sequence without a token has the penalty 0.
     """
     inside = masked(costs, completion_mask)
@@ -293,60 +271,3 @@ def penalties(term: KLTerm, costs: torch.Tensor, completion_mask: torch.Tensor) 
         return inside.sum(-1)
     ahead = credit(inside, completion_mask, discount=term.credit)
     return ahead - inside if term.placement == "both" else ahead
-
-
-def estimates(
-    entry: Estimator, rollout: Rollout, *, fused: bool = False, tail_weight: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The estimate at every token, [batch, seq]: `kl_companion.per_token`, or the same by a fused kernel.
-
-    Raises:
-        ValueError: the rollout holds no logits and the estimator needs them.
-    """
-    options = {} if tail_weight is None else {"tail_weight": tail_weight}
-    kernel = _kernel(entry) if fused else None
-    if kernel is None or rollout.logits is None or rollout.ref_logits is None:
-        return per_token(entry, rollout, **options)
-    inside = rollout.completion_mask.bool()
-    given = {name: x[inside] for name, x in options.items()}
-    values = kernel(rollout, inside, **given)
-    return values.new_zeros(inside.shape).masked_scatter(inside, values)
-
-
-def _kernel(entry: Estimator) -> Callable[..., torch.Tensor] | None:
-    """The fused kernel of an estimator, a function of (rollout, inside); None where there is none."""
-    fn = entry.fn
-    if isinstance(fn, TopK):
-        known = fn.k is not None and fn.tail and fn.head_from != "sampler"
-        return partial(_top_k, fn) if known else None
-    exact = fn in (exact_kl, exact_forward_kl) or (isinstance(fn, partial) and fn.func is f_divergence)
-    return partial(_exact, entry.target) if exact else None
-
-
-def _exact(divergence: str, rollout: Any, inside: torch.Tensor) -> torch.Tensor:
-    from kl_companion.kernels.fused import fused_f_divergence
-
-    return fused_f_divergence(divergence, rollout.logits[inside], rollout.ref_logits[inside])
-
-
-def _top_k(
-    choices: Any, rollout: Any, inside: torch.Tensor, tail_weight: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The kernel of a `TopK` on the rows [rows, vocab] under the mask, [rows]."""
-    from kl_companion.kernels.fused import fused_logp, fused_top_k_f_divergence
-
-    logits, ref_logits = rollout.logits[inside], rollout.ref_logits[inside]
-    if choices.k > logits.shape[-1]:
-        raise ValueError(f"k is {choices.k}, expected at most {logits.shape[-1]}, the size of the vocabulary")
-    scores = logits if choices.head_from == "policy" else ref_logits
-    head = scores.detach().topk(choices.k, dim=-1).indices
-    return fused_top_k_f_divergence(
-        choices.divergence,
-        logits,
-        rollout.tokens[inside],
-        head,
-        fused_logp(ref_logits, head) if choices.k else ref_logits[:, :0],
-        rollout.ref_logp[inside],
-        form=choices.form,
-        tail_weight=tail_weight,
-    )

@@ -9,15 +9,24 @@ import torch
 from kl_companion.checks import check_choice, check_finite, check_scalar, check_tensor, refuse_nan
 from kl_companion.kl_term import (
     LEVELS,
+    Estimate,
     EstimatorLike,
     KLTerm,
     Level,
     Ratio,
-    estimates,
     penalties,
     weighted_estimates,
 )
-from kl_companion.rollout import Aggregate, Missing, Rollout, Scope, aggregate, check_rollout, masked
+from kl_companion.rollout import (
+    Aggregate,
+    Missing,
+    Rollout,
+    Scope,
+    aggregate,
+    check_rollout,
+    masked,
+    per_token,
+)
 from kl_companion.rollout.aggregation import check_aggregate, per_sequence, reduced
 
 
@@ -105,18 +114,18 @@ def term_loss(
     beta: float,
     how: Aggregate = "sum",
     length: float | None = None,
-    fused: bool = False,
+    estimate: Estimate = per_token,
 ) -> torch.Tensor:
-    """`kl_loss` of a `KLTerm`, by the kernels for training loops where ``fused``; a scalar."""
+    """`kl_loss` of a `KLTerm`, a scalar; training loops give an ``estimate`` that takes the kernels."""
     check_rollout(rollout)
     check_scalar("beta", beta, dtype=rollout.logp.dtype)
-    x = _weighted(rollout, term, how, length, fused)
+    x = _weighted(rollout, term, how, length, estimate)
     mean = x.mean() if term.level == "sequence" else reduced(x, rollout.completion_mask.bool(), how, length)
     return refuse_nan("the loss", beta * mean, estimate=x)
 
 
 def _weighted(
-    rollout: Rollout, term: KLTerm, how: Aggregate, length: float | None, fused: bool = False
+    rollout: Rollout, term: KLTerm, how: Aggregate, length: float | None, estimate: Estimate = per_token
 ) -> torch.Tensor:
     """The estimate times its ratio: [batch, seq], or [batch] at level "sequence"; all choices are checked."""
     check_rollout(rollout)
@@ -125,7 +134,7 @@ def _weighted(
         raise ValueError(
             f"level='sequence' got how={how!r}, length={length}: expected how='sum' and no length"
         )
-    x, rho = weighted_estimates(term, rollout, fused=fused)
+    x, rho = weighted_estimates(term, rollout, estimate)
     return x if rho is None else refuse_nan("the weighted estimate", x * rho, estimate=x)
 
 
@@ -162,7 +171,7 @@ def kl_reward(
         raise ValueError(f"placement={term.placement!r} charges nothing: expected 'reward' or 'both'")
     check_rollout(rollout)
     check_scalar("beta", beta, dtype=rollout.logp.dtype)
-    x = masked(estimates(term.entry, rollout).detach(), rollout.completion_mask)
+    x = masked(per_token(term.entry, rollout).detach(), rollout.completion_mask)
     own = x if not given and level == "token" else penalties(term, x, rollout.completion_mask)
     return refuse_nan("the penalty", beta * own, estimate=x)
 

@@ -38,8 +38,9 @@ import torch
 
 from kl_companion.estimators.registry import Estimator
 from kl_companion.kernels.fused import fused_logp_and_entropy
-from kl_companion.kl_term import KLTerm, as_term, penalties, token_costs, token_terms
+from kl_companion.kl_term import KLTerm, as_term, penalties
 from kl_companion.rollout import Rollout, masked
+from kl_companion.token_terms import token_costs, token_terms
 
 KNOWN = "1.16.0"
 try:

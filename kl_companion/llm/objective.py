@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.kl_term import penalties, token_costs
+from kl_companion.kl_term import penalties
 from kl_companion.llm.settings import Settings
 from kl_companion.losses import term_loss
 from kl_companion.rollout import Rollout, aggregate, center, importance_ratio, masked
+from kl_companion.token_terms import kernel_estimates, token_costs
 
 
 class Advantages(NamedTuple):
@@ -36,7 +37,14 @@ def kl_term(rollout: Rollout, settings: Settings) -> torch.Tensor:
     term = settings.term
     if term.level == "sequence":
         return term_loss(rollout, term, beta=settings.beta)
-    return term_loss(rollout, term, beta=settings.beta, how=settings.how, length=settings.length, fused=True)
+    return term_loss(
+        rollout,
+        term,
+        beta=settings.beta,
+        how=settings.how,
+        length=settings.length,
+        estimate=kernel_estimates,
+    )
 
 
 def costs_of(rollout: Rollout, settings: Settings) -> torch.Tensor:

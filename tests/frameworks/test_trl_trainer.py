@@ -14,10 +14,11 @@ import torch
 import trl
 from accelerate import Accelerator
 
-from kl_companion.kl_term import KLTerm, penalties, token_costs
+from kl_companion.kl_term import KLTerm, penalties
 from kl_companion.llm.models import LanguageModel, save_model
 from kl_companion.llm.tokenizers import character_tokenizer
 from kl_companion.rollout import Rollout
+from kl_companion.token_terms import token_costs
 from tests.support.frameworks.trl_tiny import apart, make, save_start, step, weights
 
 LOSS_TYPES = ("dapo", "grpo", "dr_grpo", "bnpo", "luspo", "cispo", "sapo", "vespo")

@@ -31,6 +31,7 @@ FLOORS = {
     "losses": 4,
     "policy_losses": 4,
     "tabular": 4,
+    "token_terms": 4,
     "auditing": 5,
     "llm": 6,
     "frameworks": 6,

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kl_companion.kl_term import KLTerm, token_terms
+from kl_companion.kl_term import KLTerm
 from kl_companion.llm.objective import advantages_of, costs_of, kl_term, loss_of, policy_loss
 from kl_companion.llm.settings import Settings
 from kl_companion.losses import kl_loss
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import expected_gradient, prefix_tree
+from kl_companion.token_terms import token_terms
 from tests.oracles import sampling, worlds
 
 BETA = 0.7

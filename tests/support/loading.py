@@ -70,13 +70,18 @@ def functions_of_modules() -> dict[str, list[CodeType]]:
 
 
 def imports_in(function: CodeType) -> list[str]:
-    """The statements by which a function imports from the package, and `import_module("kl_companion...")`."""
+    """The statements by which a function imports from the package, and `import_module("kl_companion...")`.
+
+    Of `import_module(f"kl_companion.room.{name}")`: those of every module in that room.
+    """
     found = []
     for before, step in itertools.pairwise(dis.get_instructions(function)):
         if step.opname == "IMPORT_NAME" and step.argval.partition(".")[0] == PACKAGE:
             found.append(f"import {step.argval}")
             found += [f"from {step.argval} import {name}" for name in before.argval or ()]
     texts = [x for x in function.co_consts if isinstance(x, str)]
+    rooms = tuple(x for x in texts if re.fullmatch(rf"{PACKAGE}(\.\w+)+\.", x))
+    found += [f"import {name}" for name in FUNCTIONS if rooms and name.startswith(rooms)]
     return found + [f"import {x}" for x in texts if re.fullmatch(rf"{PACKAGE}(\.\w+)+", x)]
 
 

@@ -11,30 +11,7 @@ from kl_companion.estimators import ESTIMATORS
 from kl_companion.losses import kl_loss, kl_reward, kl_terms, policy_gradient_loss
 from kl_companion.rollout import Rollout
 from tests.oracles import tokens as oracle
-
-NAN = float("nan")
-MASK = torch.tensor([[0, 1, 1], [1, 1, 1]])
-LOGP = [[NAN, -1.0, -2.0], [-0.5, -0.25, -3.0]]
-REF = [[NAN, -1.5, -1.0], [-0.5, -1.25, -2.0]]
-MU = [[NAN, -0.8, -2.2], [-0.5, -0.75, -2.5]]
-# log pi - log pi_ref: (1/2, -1) and (0, 1, -1); log pi - log mu: (-1/5, 1/5) and (0, 1/2, -1/2)
-
-
-def rollout(**changes):
-    fields = {
-        "tokens": torch.zeros(2, 3, dtype=torch.long),
-        "completion_mask": MASK,
-        "logp": torch.tensor(LOGP, dtype=torch.float64).requires_grad_(),
-        "ref_logp": torch.tensor(REF, dtype=torch.float64),
-        "behavior_logp": torch.tensor(MU, dtype=torch.float64),
-    }
-    return Rollout(**{**fields, **changes})
-
-
-def slope(loss, ro):
-    """Gradient with respect to log pi, completion tokens only."""
-    (gradient,) = torch.autograd.grad(loss, ro.logp)
-    return gradient[MASK.bool()].tolist()
+from tests.support.by_hand import LOGP, MASK, MU, NAN, rollout, slope
 
 
 def test_token_level_k2_by_hand():

@@ -6,7 +6,7 @@ import torch
 from kl_companion.kl_term import KLTerm
 from kl_companion.losses import kl_loss, kl_reward, kl_terms
 from kl_companion.rollout import credit
-from tests.test_losses import MASK, rollout, slope
+from tests.support.by_hand import MASK, rollout, slope
 
 
 @pytest.mark.parametrize(

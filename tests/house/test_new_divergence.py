@@ -24,7 +24,7 @@ from kl_companion.estimators import ESTIMATORS, get_estimator
 from kl_companion.estimators.sampled import FORMS
 from kl_companion.theory import calculus
 from tests import test_divergences
-from tests.auditing import test_audit, test_objectives
+from tests.auditing import test_auditor, test_objectives
 from tests.estimators import test_registry_placements as test_registry
 from tests.estimators import test_sampled, test_top_k, test_top_k_edges, test_vocabulary
 from tests.estimators import test_sampled_forms as test_forms
@@ -197,8 +197,8 @@ def test_its_objectives_and_audits(name):
     for level in ("token", "sequence", "policy_token"):
         for off_policy in (False, True):
             test_objectives.test_objective(f"{level}_{name}", eos=True, off_policy=off_policy)
-    test_audit.test_kf_plus_plus_descends_its_divergence(name)
-    test_audit.test_every_remedy_passes_the_audit_that_prints_it(name, "token")
+    test_auditor.test_kf_plus_plus_descends_its_divergence(name)
+    test_auditor.test_every_remedy_passes_the_audit_that_prints_it(name, "token")
     found = audit(f"top_k_f_divergence({name}, 1)", off_policy=False, scale=4.0)
     assert found.matches == {f"token_{name}": 1.0}
     biased = audit(f"top_k_f_divergence({name}, 1, published)", off_policy=False, scale=4.0)

@@ -9,11 +9,7 @@ from kl_companion.divergences import T as RATIO
 from kl_companion.estimators.sampled import FORMS, k1, k2, k3, k3_plus_plus, k4, k5, kf_plus_plus
 from kl_companion.ops import stop_gradient
 from kl_companion.theory.calculus import gradient_weight, same_weight
-from kl_companion.theory.top_k_split import (
-    head_entry,
-    split,
-    split_of,
-)
+from kl_companion.theory.top_k_split import head_entry, split, split_of
 from tests.oracles import top_k as oracle
 from tests.oracles.numeric import gradient
 from tests.support.distributions import reference

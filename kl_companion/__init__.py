@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from kl_companion.auditing.auditor import audit as audit
     from kl_companion.auditing.objectives import OBJECTIVES as OBJECTIVES
     from kl_companion.auditing.objectives import register_objective as register_objective
-    from kl_companion.divergences import DIVERGENCES as DIVERGENCES
-    from kl_companion.divergences import get_divergence as get_divergence
-    from kl_companion.divergences import register_divergence as register_divergence
+    from kl_companion.divergences.registry import DIVERGENCES as DIVERGENCES
+    from kl_companion.divergences.registry import get_divergence as get_divergence
+    from kl_companion.divergences.registry import register_divergence as register_divergence
     from kl_companion.estimators.record import Estimator as Estimator
     from kl_companion.estimators.registry import ESTIMATORS as ESTIMATORS
     from kl_companion.estimators.registry import get_estimator as get_estimator
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES: dict[str, str] = {
-    "DIVERGENCES": "kl_companion.divergences",
-    "get_divergence": "kl_companion.divergences",
-    "register_divergence": "kl_companion.divergences",
+    "DIVERGENCES": "kl_companion.divergences.registry",
+    "get_divergence": "kl_companion.divergences.registry",
+    "register_divergence": "kl_companion.divergences.registry",
     "Estimator": "kl_companion.estimators.record",
     "ESTIMATORS": "kl_companion.estimators.registry",
     "get_estimator": "kl_companion.estimators.registry",

@@ -29,7 +29,7 @@ INTERRUPTION = [
     "tests/book/tables/test_cluster.py",
     "tests/reliability",
 ]
-ROOMS = ["auditing", "estimators", "kernels", "policy_losses", "rollout", "tabular", "theory"]
+ROOMS = ["auditing", "divergences", "estimators", "kernels", "policy_losses", "rollout", "tabular", "theory"]
 CORE = [  # of the floors up to the audits
     *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/test_*.py")),
     *(f"tests/{room}" for room in ROOMS),

@@ -7,8 +7,8 @@ from kl_companion.lazy import lazy
 if TYPE_CHECKING:
     from kl_companion.auditing.adapt import as_loss as as_loss
     from kl_companion.auditing.auditor import audit as audit
-    from kl_companion.auditing.cases import Case as Case
-    from kl_companion.auditing.cases import Condition as Condition
+    from kl_companion.auditing.findings import Condition as Condition
+    from kl_companion.auditing.findings import Finding as Finding
     from kl_companion.auditing.objectives import OBJECTIVES as OBJECTIVES
     from kl_companion.auditing.objectives import field as field
     from kl_companion.auditing.objectives import register_objective as register_objective
@@ -27,7 +27,7 @@ _NAMES: dict[str, str] = {
     "curl": "kl_companion.auditing.solve",
     "explain": "kl_companion.auditing.solve",
     "Audit": "kl_companion.auditing.verdict",
-    "Case": "kl_companion.auditing.cases",
-    "Condition": "kl_companion.auditing.cases",
+    "Finding": "kl_companion.auditing.findings",
+    "Condition": "kl_companion.auditing.findings",
 }
 __getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

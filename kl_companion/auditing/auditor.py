@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.adapt import as_subject
-from kl_companion.auditing.cases import Case, Condition
+from kl_companion.auditing.findings import Condition, Finding
 from kl_companion.auditing.objectives import Objective, field, objectives, value
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
 from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain, short, still_hold
@@ -85,14 +85,14 @@ def _look(loss_fn: Loss, problems: Sequence[Problem], group_size: int) -> _Seen:
     return _Seen(torch.tensor([e.value for e in seen], dtype=torch.float64), gradient, zero)
 
 
-def _case(
+def _finding(
     loss_fn: Loss,
     problems: Sequence[Problem],
     condition: Condition | None,
     group_size: int,
     max_terms: int,
     heads: bool,
-) -> Case:
+) -> Finding:
     known = objectives(
         off_policy=any(p.behavior_logits is not None for p in problems),
         lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
@@ -113,7 +113,7 @@ def _case(
         elif not zero:
             matches, residual = still_hold(there.gradient, on_longer, matches)
     matched = _value_matches(here.values, values)
-    return Case(
+    return Finding(
         condition, matches, residual, zero, matched, lambda: curl(loss_fn, problems[0], group_size=group_size)
     )
 
@@ -146,7 +146,7 @@ def audit(
         placement: ``"loss"`` differentiates it, ``"reward"`` subtracts its detached value from the reward.
         level: ``"token"`` or ``"sequence"``, for estimators; None is tokens in the loss and sums over
             sequences in the reward.
-        problems: Worlds to use instead of the default ones; they make one case.
+        problems: Worlds to use instead of the default ones; they make one finding.
         group_size: Sequences per batch, for losses that couple a group (at most three is practical; larger
             groups are looked at on trees of two tokens only).
         want: A divergence (``"reverse_kl"``, at either level) or an objective; fills ``met`` and ``remedy``.
@@ -173,9 +173,9 @@ def audit(
     heads = reads_heads(entry, found) if entry is not None or group_size == 1 else False
     same_as = recognize(found) if subject.placement == "loss" else None
     if problems is not None:
-        cases = [_case(loss_fn, problems, None, group_size, max_terms, heads)]
+        findings = [_finding(loss_fn, problems, None, group_size, max_terms, heads)]
     else:
-        cases = []
+        findings = []
         todo = [
             Condition(off, eos, s)
             for off in ((False, True) if off_policy is None else (off_policy,))
@@ -187,10 +187,12 @@ def audit(
                 sampling = "off" if condition.off_policy else "on"
                 progress(f"{i + 1}/{len(todo)}: {sampling}-policy, scale {condition.scale:g}")
             worlds = _problems(condition, 3 if group_size == 1 else 2)
-            cases.append(_case(loss_fn, worlds, condition, group_size, max_terms, heads))
-    said = Audit(subject.title, tuple(cases), subject.placement, same_as)
+            findings.append(_finding(loss_fn, worlds, condition, group_size, max_terms, heads))
+    said = Audit(subject.title, tuple(findings), subject.placement, same_as)
     if wanted is None or want is None:
         return said
-    judged = [c for c in cases if c.condition is None or off_policy is not None or not c.condition.off_policy]
+    judged = [
+        c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
+    ]
     met = all(accepts(c, wanted) for c in judged)
-    return replace(said, want=want, met=met, remedy=None if met else remedy_for(want, cases, same_as))
+    return replace(said, want=want, met=met, remedy=None if met else remedy_for(want, findings, same_as))

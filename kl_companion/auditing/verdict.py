@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kl_companion.auditing.cases import Case
+from kl_companion.auditing.findings import Finding
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
 from kl_companion.auditing.remedies import remedy
 from kl_companion.auditing.report import paragraph
@@ -19,7 +19,7 @@ class Audit:
 
     Attributes:
         name: What was audited.
-        cases: One per condition; the first is on-policy, small ratios.
+        findings: One per condition; the first is on-policy, small ratios.
         placement: ``"loss"`` or ``"reward"``.
         same_as: (estimator, coefficient) when a function is one of the registered estimators, sample
             by sample.
@@ -29,7 +29,7 @@ class Audit:
     """
 
     name: str
-    cases: tuple[Case, ...]
+    findings: tuple[Finding, ...]
     placement: str = "loss"
     same_as: tuple[str, float] | None = None
     want: str | None = None
@@ -39,40 +39,40 @@ class Audit:
     @property
     def matches(self) -> dict[str, float]:
         """The explanation under the first condition; empty if zero or unknown."""
-        return self.cases[0].matches[0] if self.cases[0].matches else {}
+        return self.findings[0].matches[0] if self.findings[0].matches else {}
 
     @property
     def residual(self) -> float:
         """Residual under the first condition."""
-        return self.cases[0].residual
+        return self.findings[0].residual
 
     @property
     def curl(self) -> float:
         """Curl under the first condition."""
-        return self.cases[0].curl
+        return self.findings[0].curl
 
     @property
     def zero(self) -> bool:
         """Whether the expected gradient vanishes under the first condition."""
-        return self.cases[0].zero
+        return self.findings[0].zero
 
     @property
     def value_matches(self) -> dict[str, float]:
         """Whose value the loss estimates under the first condition."""
-        return self.cases[0].value_matches
+        return self.findings[0].value_matches
 
     @property
     def note(self) -> str:
         """The verdict in one paragraph."""
-        return paragraph(self.name, self.cases, placement=self.placement, same_as=self.same_as)
+        return paragraph(self.name, self.findings, placement=self.placement, same_as=self.same_as)
 
     def __str__(self) -> str:
         return self.note
 
 
-def accepts(case: Case, wanted: set[str]) -> bool:
+def accepts(finding: Finding, wanted: set[str]) -> bool:
     """Whether some explanation is the wanted regularizer, alone or beside rewards and entropies."""
-    for explanation in case.matches:
+    for explanation in finding.matches:
         kept = {n: c for n, c in explanation.items() if OBJECTIVES[n].regularizer}
         if len(kept) == 1 and all(n in wanted and c > 0 for n, c in kept.items()):
             return True
@@ -98,13 +98,13 @@ def wanted_objectives(want: str) -> set[str]:
     return {f"{x}_{divergence.name}" for x in chosen}
 
 
-def _coefficient(cases: Sequence[Case], same_as: tuple[str, float] | None, curvature: float) -> float:
+def _coefficient(findings: Sequence[Finding], same_as: tuple[str, float] | None, curvature: float) -> float:
     """The beta that keeps the strength near the reference: second-order matching of the regularizers.
 
     Where nothing is descended, the factor in front of a recognized estimator is what was meant.
     """
     total = 0.0
-    for name, c in (cases[0].matches[0] if cases[0].matches else {}).items():
+    for name, c in (findings[0].matches[0] if findings[0].matches else {}).items():
         of = name.removeprefix("policy_").removeprefix("token_").removeprefix("sequence_")
         if of in DIVERGENCES and DIVERGENCES[of].smooth:
             total += c * float(DIVERGENCES[of].curvature)
@@ -113,10 +113,10 @@ def _coefficient(cases: Sequence[Case], same_as: tuple[str, float] | None, curva
     return same_as[1] if same_as is not None and same_as[1] > 0 else 1.0
 
 
-def remedy_for(want: str, cases: Sequence[Case], same_as: tuple[str, float] | None) -> str:
+def remedy_for(want: str, findings: Sequence[Finding], same_as: tuple[str, float] | None) -> str:
     """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
     level, divergence = _split(want)
-    seen = {n.partition("_")[0] for case in cases for m in case.matches for n in m}
+    seen = {n.partition("_")[0] for finding in findings for m in finding.matches for n in m}
     chosen = level or ("sequence" if "sequence" in seen and "token" not in seen else "token")
     curvature = float(divergence.curvature) if divergence.smooth else 1.0
-    return remedy(divergence, level=chosen, beta=_coefficient(cases, same_as, curvature))
+    return remedy(divergence, level=chosen, beta=_coefficient(findings, same_as, curvature))

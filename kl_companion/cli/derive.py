@@ -50,18 +50,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _top_k(entry: Any, show: Callable[[sympy.Expr], str]) -> int:
     """Print what head and tail of a top-k estimator are, and what they leave behind together."""
-    from kl_companion.theory import calculus, masked
+    from kl_companion.theory import calculus, top_k_split
 
     form, divergence = entry.fn.form, entry.fn.divergence
-    head = masked.head_entry(divergence, form)
-    row("head, per P", show(masked.head_value(head)))
-    row("its weight h(w)", show(masked.head_weight(head)))
+    head = top_k_split.head_entry(divergence, form)
+    row("head, per P", show(top_k_split.head_value(head)))
+    row("its weight h(w)", show(top_k_split.head_weight(head)))
     if not entry.fn.tail:
         row("tail", "none: what stands outside the head is missing")
         return 0
     row("tail, value(w)", show(calculus.value(entry.fn.sampled)))
     row("its weight h(w)", show(calculus.gradient_weight(entry.fn.sampled)))
-    left = masked.split(head, entry.fn.sampled, divergence)
+    left = top_k_split.split(head, entry.fn.sampled, divergence)
     row("left in the value", f"{left.value} x (P(S) - Q(S))")
     row("left in the gradient", f"{left.gradient} x grad P(S)")
     return 0

@@ -7,7 +7,7 @@ For a set S of token ids (the head) and one sampled token y,
 Head and tail must be written with the *same* f. Adding c (t - 1) to f changes no divergence, because
 P and Q both sum to one; on a part of the vocabulary they do not, and a head and a tail that differ by
 such a term leave c times the gradient of P(S) behind. The published algorithms do: their head has
-f = t log t, the gradient of their tail that of t log t - t + 1. `kl_companion.theory.masked` derives
+f = t log t, the gradient of their tail that of t log t - t + 1. `kl_companion.theory.top_k_split` derives
 what any head and tail leave behind.
 """
 

@@ -14,7 +14,7 @@ import torch
 
 from kl_companion.checks import check_distribution, check_shape, refuse_nan
 from kl_companion.divergences import DIVERGENCES, SUPPORT, Divergence, generator_of_log, get_divergence
-from kl_companion.estimators.extremes import held_entries
+from kl_companion.estimators.far_ratios import held_entries
 from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator, register_estimator
 
 _MODERATE = 20.0  # log-ratios below which no power of t that stands in a generator overflows float32

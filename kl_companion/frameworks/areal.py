@@ -8,7 +8,7 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward, ratio
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
@@ -17,7 +17,7 @@ _ACTOR = "areal/trainer/ppo/actor.py"
 _DIVIDED = Division(
     "rewards and penalty",
     "batch",
-    Place("areal/utils/data.py", "Normalization"),
+    SourceLocation("areal/utils/data.py", "Normalization"),
     standardized(1e-5),
     when="actor.adv_norm is given, as in the examples (std_level: batch)",
     instead="adv_norm.std_level: null",
@@ -50,7 +50,7 @@ FRAMEWORK = Framework(
                 f"areal.reward_{kind}",
                 f"actor: kl_ctl=0.1, kl_estimator={kind}",
                 partial(penalty, kind),
-                Place("areal/utils/data.py", "KLEstimator"),
+                SourceLocation("areal/utils/data.py", "KLEstimator"),
                 ahead=True,
                 default="of PPOActor" if kind == "k1" else "",
                 note="With discount and lambda of 1.",
@@ -62,14 +62,14 @@ FRAMEWORK = Framework(
             "areal.distillation_joint",
             "actor: rl_loss_weight=1.0 with a teacher",
             distilled_jointly,
-            Place(_ACTOR, "grpo_loss_fn"),
+            SourceLocation(_ACTOR, "grpo_loss_fn"),
             default="of distillation (rl_loss_weight is 1.0 by default)",
         ),
         in_loss(
             "areal.distillation_alone",
             "actor: rl_loss_weight=0 with a teacher",
             distilled_alone,
-            Place(_ACTOR, "grpo_loss_fn"),
+            SourceLocation(_ACTOR, "grpo_loss_fn"),
         ),
     ),
     remedy=Remedy(sequence="areal.reward_k1", token="areal.distillation_alone"),

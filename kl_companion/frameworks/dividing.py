@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.rollout import Rollout, center
 from kl_companion.tabular import Problem
 from kl_companion.tabular.groups import group_update
@@ -68,7 +68,7 @@ class Division(NamedTuple):
 
     of: Literal["rewards and penalty", "rewards"]
     over: Literal["group", "batch"]
-    place: Place
+    place: SourceLocation
     normalize: Normalize
     when: str = ""
     instead: str = ""

@@ -13,24 +13,24 @@ import torch
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.frameworks.dividing import Division, standardized, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, score_ratio
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout, per_token
 
 _FILE = "search/verl/trainer/ppo/core_algos.py"
-_PENALTY = Place(_FILE, "kl_penalty")
+_PENALTY = SourceLocation(_FILE, "kl_penalty")
 _DIVIDED = (
     Division(
         "rewards",
         "batch",
-        Place(_FILE, "compute_gae_advantage_return"),
+        SourceLocation(_FILE, "compute_gae_advantage_return"),
         whitened(unbiased=True),
         instead="algorithm.adv_estimator=grpo, norm_adv_by_std_in_grpo=False",
     ),
     Division(
         "rewards",
         "group",
-        Place(_FILE, "compute_grpo_outcome_advantage"),
+        SourceLocation(_FILE, "compute_grpo_outcome_advantage"),
         standardized(1e-6),
         when="algorithm.adv_estimator=grpo, as in its scripts",
         instead="norm_adv_by_std_in_grpo=False",
@@ -78,7 +78,7 @@ def _sampled(kind: str) -> Setting:
 
 def _exact(direction: str, estimator: str) -> Setting:
     terms: Terms = partial(per_token, estimator)
-    place = Place(_FILE, f"compute_full_{direction}_kl")
+    place = SourceLocation(_FILE, f"compute_full_{direction}_kl")
     return in_loss(
         f"ema_pg.full_{direction}",
         f"kl_loss_type=full_{direction}",
@@ -94,7 +94,7 @@ def _top_k(direction: str, weighted: bool) -> Setting:
         f"ema_pg.top_1_{direction}{'_kl_iw' if weighted else ''}",
         f"kl_loss_type=full_{direction}, top-k with tail sampling (k = 32), kl_iw={weighted}",
         partial(top_k, direction, 1, weighted),
-        Place(_FILE, "compute_memory_efficient_kl"),
+        SourceLocation(_FILE, "compute_memory_efficient_kl"),
         note="Audited with k = 1 of a vocabulary of three tokens.",
         sampled=False,
         divided=_DIVIDED,

@@ -15,7 +15,7 @@ import torch
 
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.frameworks.dividing import Division
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Setting
 from kl_companion.rollout import Rollout, aggregate, credit, masked
 
@@ -88,7 +88,7 @@ def in_loss(
     name: str,
     option: str,
     terms: Terms,
-    place: Place,
+    place: SourceLocation,
     *,
     how: Literal["tokens", "sequences"] = "tokens",
     default: str = "",
@@ -121,7 +121,7 @@ def in_reward(
     name: str,
     option: str,
     terms: Terms,
-    place: Place,
+    place: SourceLocation,
     *,
     ahead: bool,
     default: str = "",

@@ -46,7 +46,7 @@ class Distribution(NamedTuple):
     root: Path
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """Where a function stands: a file below the folder of the packages, and names inside it."""
 
     file: str
@@ -126,7 +126,7 @@ def _statement(distribution: Distribution, file: str, name: str) -> ast.stmt:
     return node
 
 
-def line_of(distribution: Distribution, place: Place) -> int:
+def line_of(distribution: Distribution, place: SourceLocation) -> int:
     """The line at which a function begins, its decorators not counted."""
     return _statement(distribution, place.file, place.function).lineno
 

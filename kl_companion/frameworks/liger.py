@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.installed import Place, find, import_from
+from kl_companion.frameworks.installed import SourceLocation, find, import_from
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 VERSIONS = ("0.8.5",)
-_LOSS = Place("liger_kernel/chunked_loss/grpo_loss.py", "LigerFusedLinearGRPOFunction.ppo_loss_fn")
-_JSD = Place("liger_kernel/chunked_loss/jsd_loss.py", "LigerFusedLinearJSDFunction.distillation_loss_fn")
+_LOSS = SourceLocation("liger_kernel/chunked_loss/grpo_loss.py", "LigerFusedLinearGRPOFunction.ppo_loss_fn")
+_JSD = SourceLocation(
+    "liger_kernel/chunked_loss/jsd_loss.py", "LigerFusedLinearJSDFunction.distillation_loss_fn"
+)
 
 
 @cache

@@ -13,20 +13,20 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, over_the_others, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio, score_ratio
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 _INPUT, _OUTPUT = 20.0, 10.0
-_UTILS = Place("nemo_rl/algorithms/utils.py", "calculate_kl")
+_UTILS = SourceLocation("nemo_rl/algorithms/utils.py", "calculate_kl")
 _ADVANTAGES = "nemo_rl/algorithms/advantage_estimator.py"
-_DISTILLATION = Place("nemo_rl/algorithms/loss/loss_functions.py", "DistillationLossFn")
+_DISTILLATION = SourceLocation("nemo_rl/algorithms/loss/loss_functions.py", "DistillationLossFn")
 _PLUS_PLUS = "ReinforcePlusPlusAdvantageEstimator"
 _GAE = "GeneralizedAdvantageEstimator"
 _BY_GROUP = Division(
     "rewards",
     "group",
-    Place(_ADVANTAGES, "GRPOAdvantageEstimator"),
+    SourceLocation(_ADVANTAGES, "GRPOAdvantageEstimator"),
     over_the_others(1e-6),
     instead="grpo.normalize_rewards=False",
 )
@@ -34,14 +34,14 @@ _BY_BATCH = {
     _GAE: Division(
         "rewards and penalty",
         "batch",
-        Place(_ADVANTAGES, _GAE),
+        SourceLocation(_ADVANTAGES, _GAE),
         whitened(unbiased=True),
         instead="ppo.adv_estimator.normalize_advantages=False",
     ),
     _PLUS_PLUS: Division(
         "rewards and penalty",
         "batch",
-        Place(_ADVANTAGES, _PLUS_PLUS),
+        SourceLocation(_ADVANTAGES, _PLUS_PLUS),
         whitened(unbiased=False, floor="least"),
     ),
 }
@@ -92,7 +92,7 @@ def _in_reward(kind: str, name: str, estimator: str, ahead: bool, default: str =
         f"nemo_rl.reward_{kind}_{name}",
         f"use_kl_in_reward=True, reference_policy_kl_type={kind}, {estimator}",
         terms,
-        Place(_ADVANTAGES, estimator),
+        SourceLocation(_ADVANTAGES, estimator),
         ahead=ahead,
         default=default,
         divided=(_BY_BATCH[estimator],),
@@ -117,7 +117,7 @@ FRAMEWORK = Framework(
             "nemo_rl.opd",
             "OPDAdvantageEstimator",
             _opd,
-            Place(_ADVANTAGES, "OPDAdvantageEstimator"),
+            SourceLocation(_ADVANTAGES, "OPDAdvantageEstimator"),
             ahead=False,
             default="of on-policy distillation",
         ),

@@ -7,12 +7,12 @@ from functools import partial
 import torch
 
 from kl_companion.frameworks.formulas import estimate, in_loss, ratio
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _CLAMP = 40.0
-_PLACE = Place("open_instruct/model_utils.py", "estimate_kl")
+_PLACE = SourceLocation("open_instruct/model_utils.py", "estimate_kl")
 _KINDS = ("k1", "k2", "k3", "ratio_k1")
 
 

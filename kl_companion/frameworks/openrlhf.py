@@ -13,7 +13,7 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, whitened
 from kl_companion.frameworks.formulas import charged
-from kl_companion.frameworks.installed import Place, find, load
+from kl_companion.frameworks.installed import SourceLocation, find, load
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
@@ -22,7 +22,7 @@ _UTILS = "openrlhf/models/utils.py"
 _DIVIDED = Division(
     "rewards and penalty",
     "batch",
-    Place(
+    SourceLocation(
         "openrlhf/trainer/ppo_utils/experience_maker.py",
         "RemoteExperienceMaker.compute_advantages_and_returns",
     ),
@@ -84,7 +84,7 @@ def _in_loss(kind: str, unbiased: bool, mode: str = "token-mean") -> Setting:
         name=f"openrlhf.loss_{kind}{suffix}",
         option=f"--algo.kl.use_loss --algo.kl.estimator {kind}{flag} --actor.loss_agg_mode {mode}",
         loss=partial(in_loss, kind, unbiased_gradient=unbiased, mode=mode),
-        place=Place(_UTILS, "compute_approx_kl"),
+        place=SourceLocation(_UTILS, "compute_approx_kl"),
         placement="loss",
         level="token",
         aggregation=f"{mode}: {_MODES[mode]}",
@@ -101,7 +101,7 @@ def _in_reward(kind: str) -> Setting:
         name=f"openrlhf.reward_{kind}",
         option=f"--algo.kl.init_coef 0.01 --algo.kl.estimator {kind}",
         loss=partial(in_reward, kind),
-        place=Place(_UTILS, "compute_approx_kl"),
+        place=SourceLocation(_UTILS, "compute_approx_kl"),
         placement="reward",
         level="sequence",
         aggregation="return-to-go (gamma = lambda = 1)",

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from kl_companion.frameworks.formulas import in_loss, ratio
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
@@ -37,7 +37,7 @@ FRAMEWORK = Framework(
             "prime_rl.reference_kl",
             "ref_kl_loss_fn, kl_tau=1e-3 (on-policy distillation)",
             reference_kl,
-            Place(_FILE, "ref_kl_loss_fn"),
+            SourceLocation(_FILE, "ref_kl_loss_fn"),
             default="of on-policy distillation",
             note="Off-policy, the dropped tokens and the term with kl_tau take part.",
         ),
@@ -45,7 +45,7 @@ FRAMEWORK = Framework(
             "prime_rl.reference_kl_without_tau",
             "ref_kl_loss_fn, kl_tau=0",
             partial(reference_kl, kl_tau=0.0),
-            Place(_FILE, "ref_kl_loss_fn"),
+            SourceLocation(_FILE, "ref_kl_loss_fn"),
             note="Off-policy, the dropped tokens take part.",
         ),
     ),

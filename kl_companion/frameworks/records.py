@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from kl_companion.frameworks.dividing import Division
-from kl_companion.frameworks.installed import Place, Unavailable, find, installed_version, line_of
+from kl_companion.frameworks.installed import SourceLocation, Unavailable, find, installed_version, line_of
 from kl_companion.frameworks.registry import framework
 from kl_companion.rollout import Rollout
 
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
     name: str
     option: str
     loss: Callable[[Rollout], torch.Tensor]
-    place: Place
+    place: SourceLocation
     placement: Literal["loss", "reward"]
     level: Literal["token", "sequence"]
     aggregation: str
@@ -111,7 +111,7 @@ class Framework(NamedTuple):
             return self.versions[0]
         return find(self.distribution, self.versions).version
 
-    def located(self, place: Place) -> str:
+    def located(self, place: SourceLocation) -> str:
         """``file:line, function`` if the framework is installed; file and function for a formula."""
         if not self.distribution:
             return f"{place.file}, {place.function}"

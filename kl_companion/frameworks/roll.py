@@ -8,15 +8,15 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
-_PLACE = Place("roll/utils/functionals.py", "compute_approx_kl")
+_PLACE = SourceLocation("roll/utils/functionals.py", "compute_approx_kl")
 _DIVIDED = Division(
     "rewards",
     "group",
-    Place("roll/utils/functionals.py", "reward_norm"),
+    SourceLocation("roll/utils/functionals.py", "reward_norm"),
     standardized(1e-6),
     when="adv_estimator: grpo",
     instead="adv_estimator: reinforce",

@@ -8,15 +8,15 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
-_PLACE = Place("skyrl/backends/skyrl_train/utils/ppo_utils.py", "compute_approx_kl")
+_PLACE = SourceLocation("skyrl/backends/skyrl_train/utils/ppo_utils.py", "compute_approx_kl")
 _DIVIDED = Division(
     "rewards and penalty",
     "group",
-    Place(_PLACE.file, "compute_grpo_outcome_advantage"),
+    SourceLocation(_PLACE.file, "compute_grpo_outcome_advantage"),
     standardized(1e-6),
     instead="trainer.algorithm.grpo_norm_by_std=false",
 )
@@ -67,7 +67,7 @@ FRAMEWORK = Framework(
             "skyrl.opd",
             "the example of on-policy distillation (advantage estimator no_op)",
             _opd,
-            Place(
+            SourceLocation(
                 "examples/train/on_policy_distillation/main_on_policy_distill.py", "apply_reward_kl_penalty"
             ),
             ahead=False,

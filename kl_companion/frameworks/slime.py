@@ -8,23 +8,23 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, standardized, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 _FILE = "slime/utils/ppo_utils.py"
-_KL = Place(_FILE, "compute_approx_kl")
+_KL = SourceLocation(_FILE, "compute_approx_kl")
 _BY_GROUP = Division(
     "rewards",
     "group",
-    Place("slime/ray/rollout.py", "RolloutManager._post_process_rewards"),
+    SourceLocation("slime/ray/rollout.py", "RolloutManager._post_process_rewards"),
     standardized(1e-6),
     instead="--disable-grpo-std-normalization",
 )
 _BY_BATCH = Division(
     "rewards and penalty",
     "batch",
-    Place("slime/utils/distributed_utils.py", "distributed_masked_whiten"),
+    SourceLocation("slime/utils/distributed_utils.py", "distributed_masked_whiten"),
     whitened(unbiased=True),
 )
 
@@ -75,7 +75,7 @@ FRAMEWORK = Framework(
             "slime.reward_grpo",
             "--advantage-estimator grpo --kl-coef ... (also gspo, cispo)",
             _ignored,
-            Place(_FILE, "get_grpo_returns"),
+            SourceLocation(_FILE, "get_grpo_returns"),
             ahead=True,
             note="The KL is computed, handed on, and not used.",
             divided=(_BY_GROUP,),
@@ -84,7 +84,7 @@ FRAMEWORK = Framework(
             "slime.reward_ppo",
             "--advantage-estimator ppo --kl-coef ...",
             _k1,
-            Place(_FILE, "get_advantages_and_returns_batch"),
+            SourceLocation(_FILE, "get_advantages_and_returns_batch"),
             ahead=True,
             note="With gamma and lambda of 1, its defaults; --normalize-advantages is off by default.",
         ),
@@ -92,7 +92,7 @@ FRAMEWORK = Framework(
             "slime.reward_reinforce_plus_plus",
             "--advantage-estimator reinforce_plus_plus --kl-coef ...",
             _k1,
-            Place(_FILE, "get_reinforce_plus_plus_returns"),
+            SourceLocation(_FILE, "get_reinforce_plus_plus_returns"),
             ahead=True,
             note="slime asks for --normalize-advantages with this estimator.",
             divided=(_BY_BATCH,),
@@ -101,7 +101,7 @@ FRAMEWORK = Framework(
             "slime.opd",
             "on-policy distillation with opd_kl_coef=1.0",
             _k1,
-            Place("slime/backends/megatron_utils/loss.py", "apply_opd_kl_to_advantages"),
+            SourceLocation("slime/backends/megatron_utils/loss.py", "apply_opd_kl_to_advantages"),
             ahead=False,
             default="of on-policy distillation",
             divided=(_BY_GROUP,),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from kl_companion.frameworks.formulas import Terms, estimate, in_reward
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 
 _k1: Terms = partial(estimate, "k1", of="sampler")
-_PLACE = Place("tinker_cookbook/rl/metrics.py", "incorporate_kl_penalty")
+_PLACE = SourceLocation("tinker_cookbook/rl/metrics.py", "incorporate_kl_penalty")
 
 FRAMEWORK = Framework(
     name="tinker",

@@ -6,14 +6,14 @@ from functools import partial
 
 from kl_companion.frameworks.dividing import Division, standardized, whitened
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 
 _REWARDS = "torchtune/rlhf/rewards.py"
 _BY_GROUP = Division(
     "rewards",
     "group",
-    Place(
+    SourceLocation(
         "recipes/dev/grpo_full_finetune_distributed.py",
         "GRPOFullFinetuneRecipeDistributed.generate_trajectory",
     ),
@@ -22,7 +22,7 @@ _BY_GROUP = Division(
 _BY_BATCH = Division(
     "rewards and penalty",
     "batch",
-    Place(_REWARDS, "estimate_advantages"),
+    SourceLocation(_REWARDS, "estimate_advantages"),
     whitened(unbiased=True, keep_mean=True),
 )
 _k3: Terms = partial(estimate, "k3")
@@ -38,7 +38,7 @@ FRAMEWORK = Framework(
             "torchtune.grpo",
             "GRPOLoss(kl_coeff=0.1)",
             _k3,
-            Place("torchtune/dev/grpo/loss.py", "GRPOLoss"),
+            SourceLocation("torchtune/dev/grpo/loss.py", "GRPOLoss"),
             default="of the GRPO losses",
             divided=(_BY_GROUP,),
         ),
@@ -46,7 +46,7 @@ FRAMEWORK = Framework(
             "torchtune.ppo",
             "kl_coeff of the PPO recipe",
             _k1,
-            Place(_REWARDS, "get_rewards_ppo"),
+            SourceLocation(_REWARDS, "get_rewards_ppo"),
             ahead=True,
             default="of the PPO recipe",
             note="With gamma and lambda of 1.",
@@ -56,10 +56,14 @@ FRAMEWORK = Framework(
             "torchtune.torchforge_grpo",
             "SimpleGRPOLoss(beta=0.1)",
             _k3,
-            Place("torchforge: src/forge/losses/grpo_loss.py", "SimpleGRPOLoss"),
+            SourceLocation("torchforge: src/forge/losses/grpo_loss.py", "SimpleGRPOLoss"),
             how="sequences",
             default="of torchforge",
-            divided=(_BY_GROUP._replace(place=Place("torchforge: apps/grpo/main.py", "ComputeAdvantages")),),
+            divided=(
+                _BY_GROUP._replace(
+                    place=SourceLocation("torchforge: apps/grpo/main.py", "ComputeAdvantages")
+                ),
+            ),
         ),
     ),
     remedy=Remedy(sequence="torchtune.ppo", token=None, words="The GRPO losses offer k3 alone."),

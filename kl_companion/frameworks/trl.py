@@ -14,17 +14,17 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.dividing import Division, standardized
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.frameworks.trl_distillation import DISTILLATION, VERSIONS, from_trl, trainer_stand_in
 from kl_companion.rollout import Rollout, masked
 
-_GRPO = Place("trl/trainer/grpo_trainer.py", "GRPOTrainer._compute_loss")
-_RLOO = Place("trl/trainer/rloo_trainer.py", "RLOOTrainer._generate_and_score_completions")
+_GRPO = SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer._compute_loss")
+_RLOO = SourceLocation("trl/trainer/rloo_trainer.py", "RLOOTrainer._generate_and_score_completions")
 _DIVIDED = Division(
     "rewards",
     "group",
-    Place(_GRPO.file, "GRPOTrainer._generate_and_score_completions"),
+    SourceLocation(_GRPO.file, "GRPOTrainer._generate_and_score_completions"),
     standardized(1e-4),
     instead='scale_rewards="none"',
 )

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.installed import Place, find, import_from
+from kl_companion.frameworks.installed import SourceLocation, find, import_from
 from kl_companion.frameworks.records import Setting
 from kl_companion.rollout import Rollout, aggregate
 
 VERSIONS = ("1.16.0",)
-_GKD = Place("trl/experimental/gkd/gkd_trainer.py", "GKDTrainer.generalized_jsd_loss")
+_GKD = SourceLocation("trl/experimental/gkd/gkd_trainer.py", "GKDTrainer.generalized_jsd_loss")
 _IW_OPD = "trl/experimental/iw_opd/iw_opd_trainer.py"
-_CHUNKED = Place("trl/trainer/distillation_trainer.py", "_chunked_divergence_loss")
+_CHUNKED = SourceLocation("trl/trainer/distillation_trainer.py", "_chunked_divergence_loss")
 _SDPO, _SDFT = "trl/experimental/sdpo/loss_utils.py", "trl/experimental/sdft/loss_utils.py"
 _PER_ANSWER = "mean over sequences of token means"
 
@@ -127,7 +127,9 @@ def self_distillation(rollout: Rollout, *, function: str, **options: Any) -> tor
     return aggregate(terms, rollout.completion_mask, "sequence_mean")
 
 
-def _exact(name: str, option: str, loss: Any, place: Place, default: str = "", note: str = "") -> Setting:
+def _exact(
+    name: str, option: str, loss: Any, place: SourceLocation, default: str = "", note: str = ""
+) -> Setting:
     return Setting(
         name=f"trl.{name}",
         option=option,
@@ -154,7 +156,7 @@ def _iw_opd_jsd(direction: str, top_k: int, add_tail: bool) -> Setting:
         f'IWOPDConfig(distillation_objective="jsd", beta={beta}, loss_top_k={top_k}, '
         f"loss_add_tail={add_tail})",
         partial(iw_opd_jsd, beta=beta, top_k=top_k, add_tail=add_tail),
-        Place(_IW_OPD, "IWOPDTrainer.generalized_jsd_loss"),
+        SourceLocation(_IW_OPD, "IWOPDTrainer.generalized_jsd_loss"),
         note=f"Head: the {_SUPPORT[direction]} likeliest. Audited with a vocabulary of three tokens.",
     )
 
@@ -167,7 +169,7 @@ def _self_distillation(
         name=f"trl.{name}",
         option=option,
         loss=partial(self_distillation, function=function, **options),
-        place=Place(file, function),
+        place=SourceLocation(file, function),
         placement="loss",
         level="token",
         aggregation=_PER_ANSWER,
@@ -229,7 +231,7 @@ DISTILLATION = (
         name="trl.iw_opd",
         option='IWOPDConfig(distillation_objective="iw_opd", iw_opd_gamma=0.5)',
         loss=partial(iw_opd, gamma=0.5),
-        place=Place(_IW_OPD, "IWOPDTrainer._compute_iw_opd_loss"),
+        place=SourceLocation(_IW_OPD, "IWOPDTrainer._compute_iw_opd_loss"),
         placement="reward",
         level="token",
         aggregation="sum / tokens of the batch",
@@ -240,7 +242,7 @@ DISTILLATION = (
         name="trl.iw_opd_unweighted",
         option='IWOPDConfig(distillation_objective="iw_opd", iw_opd_gamma=0.0)',
         loss=partial(iw_opd, gamma=0.0),
-        place=Place(_IW_OPD, "IWOPDTrainer._compute_iw_opd_loss"),
+        place=SourceLocation(_IW_OPD, "IWOPDTrainer._compute_iw_opd_loss"),
         placement="reward",
         level="token",
         aggregation="sum / tokens of the batch",

@@ -26,7 +26,7 @@ CHARACTERS = "0123456789="
 PROMPTS = ("12", "345=", "6", "7890", "1=", "2", "33", "404")
 
 
-class Run(NamedTuple):
+class TrainingRun(NamedTuple):
     """What a training left.
 
     Attributes:
@@ -143,7 +143,9 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def train(kl: str | KLTerm | None = None, *, stock: bool = False, steps: int = 3, **changes: Any) -> Run:
+def train(
+    kl: str | KLTerm | None = None, *, stock: bool = False, steps: int = 3, **changes: Any
+) -> TrainingRun:
     """Train the tiny model.
 
     Args:
@@ -173,7 +175,7 @@ def train(kl: str | KLTerm | None = None, *, stock: bool = False, steps: int = 3
         made.train()
         after = torch.nn.utils.parameters_to_vector(made.model.parameters()).detach()
         anchor = torch.nn.utils.parameters_to_vector(made.ref_model.parameters()).detach()
-    return Run(made.state.log_history[:-1], after, (anchor - before).norm().item())
+    return TrainingRun(made.state.log_history[:-1], after, (anchor - before).norm().item())
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,16 +8,16 @@ import torch
 
 from kl_companion.frameworks.dividing import Division, standardized
 from kl_companion.frameworks.formulas import estimate, in_loss, ratio
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
-_PLACE = Place("unsloth_zoo/rl_replacements.py", "grpo_compute_loss")
+_PLACE = SourceLocation("unsloth_zoo/rl_replacements.py", "grpo_compute_loss")
 
 _DIVIDED = Division(  # TRL's own code, which Unsloth leaves as it is
     "rewards",
     "group",
-    Place("trl/trainer/grpo_trainer.py", "GRPOTrainer._generate_and_score_completions"),
+    SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer._generate_and_score_completions"),
     standardized(1e-4),
     instead='scale_rewards="none"',
 )

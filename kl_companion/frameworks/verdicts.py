@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing import OBJECTIVES, Audit, Case, audit
+from kl_companion.auditing import OBJECTIVES, Audit, Finding, audit
 from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
 from kl_companion.frameworks.exact import exactly
 from kl_companion.frameworks.objectives import register_cut_objectives
@@ -164,21 +164,21 @@ def audit_setting(
     return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found), effects)
 
 
-def explanation(case: Case) -> dict[str, float]:
+def explanation(finding: Finding) -> dict[str, float]:
     """The explanation to show: most regularizers first, then those registered first; {} without one."""
     place = {name: i for i, name in enumerate(OBJECTIVES)}
 
     def order(match: dict[str, float]) -> tuple[int, list[int]]:
         return -sum(OBJECTIVES[n].regularizer for n in match), sorted(place[n] for n in match)
 
-    return min(case.matches, key=order) if case.matches else {}
+    return min(finding.matches, key=order) if finding.matches else {}
 
 
-def _said(case: Case) -> tuple[str, str]:
-    """(objective, coefficient) of a case in words of a table."""
-    if case.zero:
+def _said(finding: Finding) -> tuple[str, str]:
+    """(objective, coefficient) of a finding in words of a table."""
+    if finding.zero:
         return "nothing", "none"
-    found = sorted(explanation(case).items(), key=lambda item: (-item[1], item[0]))
+    found = sorted(explanation(finding).items(), key=lambda item: (-item[1], item[0]))
     if not found:
         return "unnamed", "none"
     return " + ".join(n for n, _ in found), ", ".join(f"{c:.6g}" for _, c in found)
@@ -217,19 +217,19 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
     """A row per sampling and size of log-ratios, where lengths vary; ``condition`` says what they change."""
     chosen = verdict.setting
     known = chosen.framework
-    fixed = {c.condition[::2]: c for c in verdict.audit.cases if c.condition and not c.condition.eos}
-    for case in verdict.audit.cases:
-        if case.condition is None or not case.condition.eos:
+    fixed = {c.condition[::2]: c for c in verdict.audit.findings if c.condition and not c.condition.eos}
+    for finding in verdict.audit.findings:
+        if finding.condition is None or not finding.condition.eos:
             continue
-        objective, coefficient = _said(case)
-        same = _said(fixed[case.condition[::2]])
+        objective, coefficient = _said(finding)
+        same = _said(fixed[finding.condition[::2]])
         condition = "lengths vary or not"
         if same != (objective, coefficient):
             condition = f"lengths vary; where they do not: {' x '.join(x for x in same[::-1] if x != 'none')}"
         yield {
             "setting": chosen.name,
-            "sampling": "off-policy" if case.condition.off_policy else "on-policy",
-            "scale": case.condition.scale,
+            "sampling": "off-policy" if finding.condition.off_policy else "on-policy",
+            "scale": finding.condition.scale,
             "framework": known.name,
             "title": known.title,
             "version": known.version,
@@ -245,8 +245,8 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "objective": objective,
             "coefficient": coefficient,
             "condition": condition,
-            "residual": case.residual,
-            "curl": case.curl,
+            "residual": finding.residual,
+            "curl": finding.curl,
             "zero_gradient": zone_words(verdict.dead) or "nowhere",
             "remedy": remedy_words(known),
         }

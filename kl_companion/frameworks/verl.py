@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.dividing import Division
-from kl_companion.frameworks.installed import Place, find, load
+from kl_companion.frameworks.installed import SourceLocation, find, load
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout, credit
 
@@ -228,14 +228,14 @@ _DIVIDED = (
     Division(
         "rewards and penalty",
         "batch",
-        Place(_CORE, "compute_gae_advantage_return"),
+        SourceLocation(_CORE, "compute_gae_advantage_return"),
         by_batch,
         instead="algorithm.adv_estimator=rloo",
     ),
     Division(
         "rewards and penalty",
         "group",
-        Place(_CORE, "compute_grpo_outcome_advantage"),
+        SourceLocation(_CORE, "compute_grpo_outcome_advantage"),
         by_group,
         when="algorithm.adv_estimator=grpo",
         instead="algorithm.norm_adv_by_std_in_grpo=False",
@@ -253,7 +253,7 @@ def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
         name=f"verl.loss_{kind.replace('+', '_plus')}{suffix}",
         option=f"actor_rollout_ref.actor: use_kl_loss=True, kl_loss_type={kind}, loss_agg_mode={mode}",
         loss=partial(in_loss, kind, mode),
-        place=Place(_CORE, "kl_penalty"),
+        place=SourceLocation(_CORE, "kl_penalty"),
         placement="loss",
         level="token",
         aggregation=f"{mode}: {_MODES[mode]}",
@@ -268,7 +268,7 @@ def _in_reward(kind: str) -> Setting:
         name=f"verl.reward_{kind}",
         option=f"algorithm: use_kl_in_reward=True, kl_penalty={'kl' if kind == 'k1' else kind}",
         loss=partial(in_reward, kind),
-        place=Place("verl/trainer/ppo/ray_trainer.py", "apply_kl_penalty"),
+        place=SourceLocation("verl/trainer/ppo/ray_trainer.py", "apply_kl_penalty"),
         placement="reward",
         level="sequence",
         aggregation="sum over the sequence (GRPO, or GAE with gamma = lam = 1)",
@@ -286,9 +286,9 @@ def _distilled(name: str, option: str, default: str = "", note: str = "", **opti
         name=f"verl.distillation_{name}",
         option=f"distillation.distillation_loss: {option}",
         loss=partial(distilled, kind, **options),
-        place=Place(_TOP_K, "compute_forward_kl_topk")
+        place=SourceLocation(_TOP_K, "compute_forward_kl_topk")
         if top_k
-        else Place(_DISTILLATION, "compute_distillation_loss_reverse_kl_estimator"),
+        else SourceLocation(_DISTILLATION, "compute_distillation_loss_reverse_kl_estimator"),
         placement="reward" if pg else "loss",
         level="token",
         aggregation=f"token-mean: {_MODES['token-mean']}",

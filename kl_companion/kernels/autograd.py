@@ -92,8 +92,8 @@ def take_made(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor | None, ..
             "with weights= or inplace=True the gradient is made once, in the forward pass, and an earlier "
             "backward pass has taken it: run the forward pass again, or leave both out"
         )
-    if ctx.weights is not None:
-        factor = common_factor(ctx.weights, incoming)
+    if ctx.loss_weights is not None:
+        factor = common_factor(ctx.loss_weights, incoming)
         return tuple(g if g is None or factor == 1 else g.mul_(factor) for g in made)
     with torch.no_grad():
         return tuple(None if g is None else scale_rows(g, incoming.reshape(-1)) for g in made)
@@ -111,7 +111,7 @@ def gradient_by_reference(
     gradient = torch.empty_like(y, memory_format=torch.contiguous_format)
     value, excess = torch.empty(2, scale.numel(), dtype=dtype, device=x.device)
     walk_divergence(
-        swapped(d), y, x, excess, value=value, weight=scale, gradient=gradient, temperature=temperature
+        swapped(d), y, x, excess, value=value, loss_weight=scale, gradient=gradient, temperature=temperature
     )
     return gradient
 
@@ -124,29 +124,35 @@ class DivergenceOfLogits(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         y: torch.Tensor,
-        weights: torch.Tensor | None,
+        loss_weights: torch.Tensor | None,
         d: Divergence,
         temperature: float,
         inplace: bool,
         recording: bool,
     ) -> torch.Tensor:
-        """[...], and with weights the gradients, kept in ctx."""
+        """[...], and with loss_weights the gradients, kept in ctx."""
         lead = x.shape[:-1]
         dtype = torch.promote_types(exact_dtype(x), exact_dtype(y))
-        ctx.d, ctx.temperature, ctx.inplace, ctx.weights, ctx.made = d, temperature, inplace, weights, None
+        ctx.d, ctx.temperature, ctx.inplace, ctx.loss_weights, ctx.made = (
+            d,
+            temperature,
+            inplace,
+            loss_weights,
+            None,
+        )
         value, excess = torch.zeros(2, lead.numel(), dtype=dtype, device=x.device)
         by_x, by_y = (recording and needed for needed in ctx.needs_input_grad[:2])
-        ctx.ahead = weights is not None or (inplace and by_x and _may_wait(x))
+        ctx.ahead = loss_weights is not None or (inplace and by_x and _may_wait(x))
         scale = made = ref_made = None
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             if ctx.ahead:
-                # without weights every row waits for the number that the loss multiplies it with
-                scale = torch.ones_like(value) if weights is None else weights.reshape(-1)
+                # without loss_weights every row waits for the number that the loss multiplies it with
+                scale = torch.ones_like(value) if loss_weights is None else loss_weights.reshape(-1)
                 ref_made = gradient_by_reference(d, x, y, scale, temperature, dtype) if by_y else None
                 made = None if not by_x else x.detach() if inplace else torch.empty_like(x)
                 ctx.made = (made, ref_made)
             walk_divergence(
-                d, x, y, excess, value=value, weight=scale, gradient=made, temperature=temperature
+                d, x, y, excess, value=value, loss_weight=scale, gradient=made, temperature=temperature
             )
         if not ctx.ahead:
             ctx.save_for_backward(x, y, excess)
@@ -167,7 +173,9 @@ class DivergenceOfLogits(torch.autograd.Function):
                 ref_made = gradient_by_reference(ctx.d, x, y, scale, ctx.temperature, excess.dtype)
             if by_x:
                 made = x.detach() if ctx.inplace else torch.empty_like(x)
-                walk_divergence(ctx.d, x, y, excess, weight=scale, gradient=made, temperature=ctx.temperature)
+                walk_divergence(
+                    ctx.d, x, y, excess, loss_weight=scale, gradient=made, temperature=ctx.temperature
+                )
         return (*first_order_only((made, ref_made), incoming, x, y), *nothing)
 
 
@@ -179,23 +187,23 @@ class TokensOfLogits(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         tokens: torch.Tensor,
-        weights: torch.Tensor | None,
+        loss_weights: torch.Tensor | None,
         with_entropy: bool,
         temperature: float,
         inplace: bool,
         recording: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """[rows, k] and [rows] or None; with weights the gradient too, kept in ctx."""
-        ctx.temperature, ctx.inplace, ctx.weights, ctx.made = temperature, inplace, weights, None
+        """[rows, k] and [rows] or None; with loss_weights the gradient too, kept in ctx."""
+        ctx.temperature, ctx.inplace, ctx.loss_weights, ctx.made = temperature, inplace, loss_weights, None
         logp = torch.zeros(tokens.shape, dtype=exact_dtype(x), device=x.device)
         entropy = torch.zeros_like(logp[:, 0]) if with_entropy else None
         by_x = recording and ctx.needs_input_grad[0]
         by_row = not with_entropy and tokens.shape[1] == 1
-        ctx.ahead = weights is not None or (inplace and by_x and by_row and _may_wait(x))
+        ctx.ahead = loss_weights is not None or (inplace and by_x and by_row and _may_wait(x))
         scale = made = None
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             if ctx.ahead and by_x:
-                scale = torch.ones_like(logp) if weights is None else weights
+                scale = torch.ones_like(logp) if loss_weights is None else loss_weights
                 made = x.detach() if inplace else torch.empty_like(x)
                 ctx.made = (made,)
             walk_tokens(
@@ -203,7 +211,7 @@ class TokensOfLogits(torch.autograd.Function):
                 tokens,
                 logp=logp,
                 entropy=entropy,
-                weight=scale,
+                loss_weight=scale,
                 gradient=made,
                 temperature=temperature,
             )
@@ -223,7 +231,7 @@ class TokensOfLogits(torch.autograd.Function):
             walk_tokens(
                 x,
                 tokens,
-                weight=incoming,
+                loss_weight=incoming,
                 of_entropy=of_entropy,
                 gradient=made,
                 temperature=ctx.temperature,

@@ -30,23 +30,23 @@ def rows_per_block(vocab: int, dtype: torch.dtype, device: torch.device) -> int:
     return max(1, fitting, min(threads, _MOST_BYTES // row))
 
 
-class Head(NamedTuple):
+class SoftCap(NamedTuple):
     """What stands between raw logits and the softmax's: c tanh(logits/c), where a model has it."""
 
-    soft_cap: float | None = None
+    cap: float | None = None
 
     def load(self, raw: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
         """The logits of a block in the dtype of scratch: the block itself where it is ready, else scratch."""
-        if self.soft_cap is None and raw.dtype == scratch.dtype:
+        if self.cap is None and raw.dtype == scratch.dtype:
             return raw
         scratch.copy_(raw)
-        return scratch if self.soft_cap is None else scratch.div_(self.soft_cap).tanh_().mul_(self.soft_cap)
+        return scratch if self.cap is None else scratch.div_(self.cap).tanh_().mul_(self.cap)
 
     def chain(self, gradient: torch.Tensor, loaded: torch.Tensor) -> torch.Tensor:
         """The gradient by the raw logits, in place, from that by the loaded ones."""
-        if self.soft_cap is None:
+        if self.cap is None:
             return gradient
-        return gradient.mul_((loaded / self.soft_cap).square_().neg_().add_(1.0))
+        return gradient.mul_((loaded / self.cap).square_().neg_().add_(1.0))
 
 
 def softmax_at(x: torch.Tensor, temperature: float, out: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def softmax_at(x: torch.Tensor, temperature: float, out: torch.Tensor) -> torch.
     return torch.softmax((x - top).div_(temperature), -1, out=out)
 
 
-PLAIN = Head()
+NO_CAP = SoftCap()
 
 
 def matrices(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -55,7 +55,7 @@ def divergence_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients by the logits of policy and reference; the second is empty where it is not wanted."""
     d, gradient = get_divergence(name), _like(x)
-    walk_divergence(d, x, y, excess, weight=incoming, gradient=gradient, temperature=temperature)
+    walk_divergence(d, x, y, excess, loss_weight=incoming, gradient=gradient, temperature=temperature)
     if not by_reference:
         return gradient, y.new_empty(0)
     return gradient, gradient_by_reference(d, x, y, incoming, temperature, excess.dtype)
@@ -122,7 +122,7 @@ def log_probs_gradient(
     """Gradient by the logits, [rows..., vocab]."""
     gradient = _like(x)
     bend = of_entropy if with_entropy else None
-    walk_tokens(x, tokens, weight=of_logp, of_entropy=bend, gradient=gradient, temperature=temperature)
+    walk_tokens(x, tokens, loss_weight=of_logp, of_entropy=bend, gradient=gradient, temperature=temperature)
     return gradient
 
 

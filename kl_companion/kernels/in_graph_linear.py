@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import get_divergence
-from kl_companion.kernels.blocks import Head
-from kl_companion.kernels.linear_tasks import Distances, LogProbs, Results, Task
+from kl_companion.kernels.blocks import SoftCap
+from kl_companion.kernels.linear_tasks import ChunkTask, Distances, LogProbs, Results
 from kl_companion.kernels.linear_walks import Projection, narrow, walk_chunks
 
 
@@ -23,13 +23,13 @@ def _task(
     caps: list[float],
     rows: int,
     count: int,
-) -> Task:
+) -> ChunkTask:
     lead = torch.Size([count])
-    heads = [Head(cap if cap > 0 else None) for cap in caps]
+    soft_caps = [SoftCap(cap if cap > 0 else None) for cap in caps]
     if tokens is not None:
-        return LogProbs(tokens, temperature, heads[0], lead, name == "entropy")
+        return LogProbs(tokens, temperature, soft_caps[0], lead, name == "entropy")
     given = Projection(*teacher, *[None][len(teacher) - 2 :]) if len(teacher) > 1 else teacher[0]
-    return Distances(get_divergence(name), given, temperature, (heads[0], heads[1]), lead, rows)
+    return Distances(get_divergence(name), given, temperature, (soft_caps[0], soft_caps[1]), lead, rows)
 
 
 @torch.library.custom_op("kl_companion::from_hidden", mutates_args=())
@@ -125,13 +125,13 @@ def _backward(ctx: Any, incoming: Any) -> tuple[Any, ...]:
 from_hidden.register_autograd(_backward, setup_context=_keep)
 
 
-def in_parts(policy: Projection, task: Task, rows: int) -> Results:
+def in_parts(policy: Projection, task: ChunkTask, rows: int) -> Results:
     """The results of a task by the operator."""
     if isinstance(task, LogProbs):
         name = "entropy" if task.with_entropy else "log-prob"
-        caps = [task.head.soft_cap or 0.0] * 2
+        caps = [task.soft_cap.cap or 0.0] * 2
         return tuple(from_hidden(*policy, [], task.tokens, name, task.temperature, caps, rows))
     given = task.teacher
     teacher = [given] if isinstance(given, torch.Tensor) else [part for part in given if part is not None]
-    caps = [head.soft_cap or 0.0 for head in task.heads]
+    caps = [soft_cap.cap or 0.0 for soft_cap in task.soft_caps]
     return tuple(from_hidden(*policy, teacher, None, task.d.name, task.temperature, caps, rows))

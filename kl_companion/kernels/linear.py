@@ -21,7 +21,7 @@ from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.sampled import Form
 from kl_companion.estimators.top_k import TopK
 from kl_companion.kernels.autograd import first_order_only, take_made
-from kl_companion.kernels.blocks import Head
+from kl_companion.kernels.blocks import SoftCap
 from kl_companion.kernels.fused import (
     check_possible,
     check_tokens,
@@ -30,7 +30,7 @@ from kl_companion.kernels.fused import (
     head_and_token,
 )
 from kl_companion.kernels.in_graph_linear import in_parts
-from kl_companion.kernels.linear_tasks import Distances, LogProbs, Task
+from kl_companion.kernels.linear_tasks import ChunkTask, Distances, LogProbs
 from kl_companion.kernels.linear_walks import Projection, chunk_rows, narrow, walk_chunks
 
 Memory = Literal["fast", "frugal"] | int
@@ -83,12 +83,12 @@ def linear_f_divergence(
     d = get_divergence(divergence)
     policy = _projection("", hidden, weight, bias)
     temperature = check_temperature(temperature)
-    heads = (_head(soft_cap, "soft_cap"), _head(ref_soft_cap, "ref_soft_cap"))
+    caps = (_cap(soft_cap, "soft_cap"), _cap(ref_soft_cap, "ref_soft_cap"))
     lead = hidden.shape[:-1]
     teacher = _teacher(policy, lead, ref_hidden, ref_weight, ref_bias, ref_logits)
     weights = check_weights(weights, lead, "hidden [..., features] without its last axis")
     rows = chunk_rows(lead.numel(), memory, policy.weight, 2 if isinstance(teacher, Projection) else 1)
-    task = Distances(d, teacher, temperature, heads, lead, rows)
+    task = Distances(d, teacher, temperature, caps, lead, rows)
     (value,) = _apply(policy, task, None if weights is None else (weights.reshape(-1),), rows)
     return value.view(lead)
 
@@ -123,7 +123,7 @@ def linear_logp(
         ValueError: as these two.
     """
     weights = check_weights(weights, tokens.shape, "tokens") if isinstance(tokens, torch.Tensor) else weights
-    logp, _ = _log_probs(hidden, weight, tokens, bias, temperature, soft_cap, memory, weights=weights)
+    logp, _ = _log_probs(hidden, weight, tokens, bias, temperature, soft_cap, memory, loss_weights=weights)
     return check_possible(logp)
 
 
@@ -184,15 +184,15 @@ def _log_probs(
     soft_cap: float | None,
     memory: Memory,
     *,
-    weights: torch.Tensor | None = None,
+    loss_weights: torch.Tensor | None = None,
     with_entropy: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     policy = _projection("", hidden, weight, bias)
     lead = hidden.shape[:-1]
     index = check_tokens("tokens", tokens, torch.Size([*lead, len(policy.weight)]))
-    task = LogProbs(index, check_temperature(temperature), _head(soft_cap, "soft_cap"), lead, with_entropy)
+    task = LogProbs(index, check_temperature(temperature), _cap(soft_cap, "soft_cap"), lead, with_entropy)
     rows = chunk_rows(lead.numel(), memory, policy.weight, 1)
-    given = None if weights is None else (weights.reshape(index.shape),)
+    given = None if loss_weights is None else (loss_weights.reshape(index.shape),)
     logp, *entropy = _apply(policy, task, given, rows)
     return logp.view(tokens.shape), entropy[0] if entropy else logp
 
@@ -226,11 +226,11 @@ def _teacher(
     )
 
 
-def _head(soft_cap: float | None, name: str) -> Head:
+def _cap(soft_cap: float | None, name: str) -> SoftCap:
     single = torch.finfo(torch.float32)
     if soft_cap is not None and not single.tiny <= soft_cap <= single.max:
         raise ValueError(f"{name} is {soft_cap!r}, expected a positive number that float32 holds, or None")
-    return Head(None if soft_cap is None else float(soft_cap))
+    return SoftCap(None if soft_cap is None else float(soft_cap))
 
 
 def _projection(
@@ -265,10 +265,12 @@ def _check_frozen(**tensors: torch.Tensor | None) -> None:
             raise ValueError(f"{name} requires a gradient, expected a frozen teacher: pass {name}.detach()")
 
 
-def _apply(policy: Projection, task: Task, weights: tuple[torch.Tensor, ...] | None, rows: int) -> Any:
+def _apply(
+    policy: Projection, task: ChunkTask, loss_weights: tuple[torch.Tensor, ...] | None, rows: int
+) -> Any:
     if torch.compiler.is_compiling():
         return in_parts(policy, task, rows)
-    return _Linear.apply(*policy, task, weights, rows, torch.is_grad_enabled())
+    return _Linear.apply(*policy, task, loss_weights, rows, torch.is_grad_enabled())
 
 
 class _Linear(torch.autograd.Function):
@@ -278,8 +280,8 @@ class _Linear(torch.autograd.Function):
         hidden: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-        task: Task,
-        weights: tuple[torch.Tensor, ...] | None,
+        task: ChunkTask,
+        loss_weights: tuple[torch.Tensor, ...] | None,
         rows: int,
         recording: bool,
     ) -> tuple[torch.Tensor, ...]:
@@ -287,14 +289,16 @@ class _Linear(torch.autograd.Function):
         by_hidden, by_weight, by_bias = (recording and needed for needed in ctx.needs_input_grad[:3])
         wanted = (by_hidden, by_weight, by_bias)
         ctx.task, ctx.rows, ctx.made, ctx.per_row = task, rows, None, None
-        ctx.weights = None if weights is None else weights[0]
+        ctx.loss_weights = None if loss_weights is None else loss_weights[0]
         results = task.results(weight)
         frozen = wanted[0] and not wanted[1] and not wanted[2] and task.by_row
-        ahead = wanted if weights is not None or frozen else (False, False, False)
-        scales = weights if weights is not None or not frozen else tuple(map(torch.ones_like, results))
+        ahead = wanted if loss_weights is not None or frozen else (False, False, False)
+        scales = (
+            loss_weights if loss_weights is not None or not frozen else tuple(map(torch.ones_like, results))
+        )
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             made = walk_chunks(policy, rows, task.run(results, scales), ahead)
-        if weights is not None:
+        if loss_weights is not None:
             ctx.made = narrow(made, policy)
         elif frozen:
             ctx.per_row = made.hidden
@@ -305,7 +309,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *incoming: torch.Tensor) -> tuple[Any, ...]:
         nothing = (None,) * 4
-        if ctx.weights is not None:
+        if ctx.loss_weights is not None:
             made = take_made(ctx, incoming[0])
             return (*first_order_only(made), *nothing)
         if ctx.per_row is not None:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.divergences import Divergence
-from kl_companion.kernels.block_walks import Place, walk_divergence, walk_tokens
-from kl_companion.kernels.blocks import Head, exact_dtype
+from kl_companion.kernels.block_walks import RowIndex, walk_divergence, walk_tokens
+from kl_companion.kernels.blocks import SoftCap, exact_dtype
 from kl_companion.kernels.linear_walks import Projection
 
 Results = tuple[torch.Tensor, ...]
@@ -25,7 +25,7 @@ class Distances(NamedTuple):
     d: Divergence
     teacher: Projection | torch.Tensor
     temperature: float
-    heads: tuple[Head, Head]
+    soft_caps: tuple[SoftCap, SoftCap]
     lead: torch.Size
     chunk: int  # rows
 
@@ -48,8 +48,8 @@ class Distances(NamedTuple):
         room = teacher.weight.new_empty(min(self.chunk, max(1, count)), teacher.weight.shape[0])
         return lambda start, stop: teacher.logits(start, stop, room)
 
-    def run(self, results: Results, weights: Results | None) -> OnLogits:
-        """What is called with the logits of a chunk; weights [rows] multiply the gradient."""
+    def run(self, results: Results, loss_weights: Results | None) -> OnLogits:
+        """What is called with the logits of a chunk; loss_weights [rows] multiply the gradient."""
         (value,) = results
         excess = torch.zeros_like(value)
         reference = self._logits_of_teacher(len(value))
@@ -62,11 +62,11 @@ class Distances(NamedTuple):
                 reference(start, stop),
                 excess[here],
                 value=value[here],
-                weight=None if weights is None else weights[0][here],
+                loss_weight=None if loss_weights is None else loss_weights[0][here],
                 gradient=logits if overwrite else None,
                 temperature=self.temperature,
-                heads=self.heads,
-                place=Place(self.lead, start),
+                soft_caps=self.soft_caps,
+                row_index=RowIndex(self.lead, start),
             )
 
         return on_logits
@@ -77,7 +77,7 @@ class LogProbs(NamedTuple):
 
     tokens: torch.Tensor
     temperature: float
-    head: Head
+    soft_cap: SoftCap
     lead: torch.Size
     with_entropy: bool
 
@@ -91,11 +91,11 @@ class LogProbs(NamedTuple):
         logp = torch.zeros(self.tokens.shape, dtype=exact_dtype(logits), device=logits.device)
         return (logp, torch.zeros_like(logp[:, 0])) if self.with_entropy else (logp,)
 
-    def run(self, results: Results, weights: Results | None) -> OnLogits:
-        """What is called with the logits of a chunk; weights like the results multiply the gradients."""
+    def run(self, results: Results, loss_weights: Results | None) -> OnLogits:
+        """What is called with the logits of a chunk; loss_weights like the results multiply the gradients."""
         logp, entropy = results[0], results[1] if self.with_entropy else None
-        of_logp = None if weights is None else weights[0]
-        of_entropy = weights[1] if weights is not None and self.with_entropy else None
+        of_logp = None if loss_weights is None else loss_weights[0]
+        of_entropy = loss_weights[1] if loss_weights is not None and self.with_entropy else None
 
         def on_logits(start: int, stop: int, logits: torch.Tensor, overwrite: bool) -> None:
             here = slice(start, stop)
@@ -104,15 +104,15 @@ class LogProbs(NamedTuple):
                 self.tokens[here],
                 logp=logp[here],
                 entropy=None if entropy is None else entropy[here],
-                weight=None if of_logp is None else of_logp[here],
+                loss_weight=None if of_logp is None else of_logp[here],
                 of_entropy=None if of_entropy is None else of_entropy[here],
                 gradient=logits if overwrite else None,
                 temperature=self.temperature,
-                head=self.head,
-                place=Place(self.lead, start),
+                soft_cap=self.soft_cap,
+                row_index=RowIndex(self.lead, start),
             )
 
         return on_logits
 
 
-Task = Distances | LogProbs
+ChunkTask = Distances | LogProbs

@@ -32,7 +32,7 @@ from kl_companion.divergences import (
     make_divergence,
     tidy,
 )
-from kl_companion.estimators.extremes import far_entries
+from kl_companion.estimators.far_ratios import far_entries
 from kl_companion.kernels.blocks import softmax_at
 
 _REACHES = (40.0, 20.0, 10.0, 5.0)  # |z| up to which the formula may be allowed
@@ -176,16 +176,21 @@ def _tilt(rows: Centered, excess: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_of(
-    d: Divergence, rows: Centered, excess: torch.Tensor, weight: torch.Tensor, *, after_value: bool = False
+    d: Divergence,
+    rows: Centered,
+    excess: torch.Tensor,
+    loss_weight: torch.Tensor,
+    *,
+    after_value: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """weight [rows] times the gradient of D_f(P || Q) by the logits of P, as a product.
+    """loss_weight [rows] times the gradient of D_f(P || Q) by the logits of P, as a product.
 
     May overwrite every part of rows; ``after_value`` says that `value_of` has just run on them.
 
     Returns:
         [rows, vocab] and [rows, vocab] or [rows, 1], two factors; who stores the product multiplies them.
     """
-    scale = (weight / rows.mass).unsqueeze(-1)
+    scale = (loss_weight / rows.mass).unsqueeze(-1)
     if d.name == "reverse_kl":
         return rows.z, rows.p.mul_(-scale)
     if d.name == "forward_kl":

@@ -62,14 +62,14 @@ def token_rows(
 
 
 def token_gradient(
-    rows: TokenRows, tokens: torch.Tensor, weight: torch.Tensor, of_entropy: torch.Tensor | None = None
+    rows: TokenRows, tokens: torch.Tensor, loss_weight: torch.Tensor, of_entropy: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """weight [rows, k] times the gradient of the log-probs, plus of_entropy [rows] times that of the entropy.
+    """loss_weight [rows, k] times the gradient of the log-probs, plus of_entropy [rows] times the entropy's.
 
     Overwrites the block's p and surprise; returns [rows, vocab].
     """
-    total = weight.sum(-1, keepdim=True)
-    of_peak = weight.where(tokens == rows.peak, 0.0).sum(-1, keepdim=True)
+    total = loss_weight.sum(-1, keepdim=True)
+    of_peak = loss_weight.where(tokens == rows.peak, 0.0).sum(-1, keepdim=True)
     at_peak = (of_peak - total) + total * rows.rest.unsqueeze(-1)
     out = rows.p
     if of_entropy is not None and rows.surprise is not None:
@@ -78,6 +78,6 @@ def token_gradient(
         out = curved.sub_(out.mul_(total))
     else:
         out.mul_(-total)
-    out.scatter_add_(-1, tokens, weight)
+    out.scatter_add_(-1, tokens, loss_weight)
     at_peak = torch.where(rows.peaked.unsqueeze(-1), at_peak, out.gather(-1, rows.peak))
     return out.scatter_(-1, rows.peak, at_peak)

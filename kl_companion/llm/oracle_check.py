@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing import Case, audit
+from kl_companion.auditing import Finding, audit
 from kl_companion.estimators.registry import ESTIMATORS
 from kl_companion.estimators.sampled import FORMS
 from kl_companion.llm.oracle import Oracle, objective_gradient
@@ -66,14 +66,14 @@ def audit_problems(
 
 
 @cache
-def audited(place: Place, off_policy: bool = False, eos: bool = False) -> Case:
+def audited(place: Place, off_policy: bool = False, eos: bool = False) -> Finding:
     """What the audit says of an estimator in its place."""
     estimator, placement, level = place
     problems = audit_problems(off_policy, eos)
-    return audit(estimator, placement=placement, level=level, problems=problems).cases[0]
+    return audit(estimator, placement=placement, level=level, problems=problems).findings[0]
 
 
-def audited_loss(loss: Loss, off_policy: bool = False, *, group_size: int = 1, length: int = 3) -> Case:
+def audited_loss(loss: Loss, off_policy: bool = False, *, group_size: int = 1, length: int = 3) -> Finding:
     """What the audit says of any loss, on tables of ``length`` tokens.
 
     Three, because credit over time has something to discount there: with two tokens a discount of 1/2 is
@@ -81,7 +81,7 @@ def audited_loss(loss: Loss, off_policy: bool = False, *, group_size: int = 1, l
     is looked at on smaller tables.
     """
     problems = audit_problems(off_policy, vocab=4 if group_size == 1 else 2, length=length)
-    return audit(loss, problems=problems, group_size=group_size).cases[0]
+    return audit(loss, problems=problems, group_size=group_size).findings[0]
 
 
 def as_fractions(matches: dict[str, float]) -> dict[str, float]:
@@ -93,32 +93,32 @@ def as_fractions(matches: dict[str, float]) -> dict[str, float]:
     return exact
 
 
-def words(case: Case) -> str:
+def words(finding: Finding) -> str:
     """The first explanation in a line: ``"sequence_reverse_kl - token_forward_kl"``, "zero" or "unnamed"."""
-    if case.zero:
+    if finding.zero:
         return "zero"
-    if not case.matches:
+    if not finding.matches:
         return "unnamed"
     terms = []
-    for name, c in sorted(case.matches[0].items(), key=lambda term: -term[1]):
+    for name, c in sorted(finding.matches[0].items(), key=lambda term: -term[1]):
         size = Fraction(abs(c)).limit_denominator(100)
         terms.append(f"{'-' if c < 0 else '+'} {'' if size == 1 else f'{size} '}{name}")
     return " ".join(terms).removeprefix("+ ")
 
 
-def residual(oracle: Oracle, gradient: torch.Tensor, case: Case, noise: float) -> float:
+def residual(oracle: Oracle, gradient: torch.Tensor, finding: Finding, noise: float) -> float:
     """Relative distance of a gradient from what the audit says it is, the largest over its explanations.
 
     Args:
         oracle: The enumerated model.
         gradient: Of the loss over the parameters.
-        case: The audit's words; NaN is returned where it names nothing.
+        finding: The audit's words; NaN is returned where it names nothing.
         noise: Of the gradient of one sample: a gradient that is zero is measured against it.
     """
-    if case.zero:
+    if finding.zero:
         return gradient.norm().item() / noise if noise > 0 else gradient.norm().item()
-    if not case.matches:
+    if not finding.matches:
         return math.nan
     size = gradient.norm()
-    gaps = [(objective_gradient(oracle, as_fractions(m)) - gradient).norm() / size for m in case.matches]
+    gaps = [(objective_gradient(oracle, as_fractions(m)) - gradient).norm() / size for m in finding.matches]
     return max(gap.item() for gap in gaps)

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from kl_companion.theory.calculus import value as value
     from kl_companion.theory.calculus import value_is_unbiased as value_is_unbiased
     from kl_companion.theory.calculus import vanishes as vanishes
-    from kl_companion.theory.masked import mass_penalty_optimum as mass_penalty_optimum
-    from kl_companion.theory.masked import split as split
-    from kl_companion.theory.masked import split_of as split_of
-    from kl_companion.theory.masked import top_k_mass_optimum as top_k_mass_optimum
     from kl_companion.theory.optima import multiplier_range as multiplier_range
     from kl_companion.theory.optima import optimal_policy as optimal_policy
     from kl_companion.theory.optima import policy_at as policy_at
+    from kl_companion.theory.top_k_optima import mass_penalty_optimum as mass_penalty_optimum
+    from kl_companion.theory.top_k_optima import top_k_mass_optimum as top_k_mass_optimum
+    from kl_companion.theory.top_k_split import split as split
+    from kl_companion.theory.top_k_split import split_of as split_of
     from kl_companion.theory.transforms import reward_transform as reward_transform
     from kl_companion.theory.transforms import transform_shape as transform_shape
     from kl_companion.theory.transforms import transformed_rewards as transformed_rewards
@@ -33,10 +33,10 @@ _NAMES: dict[str, str] = {
     "value": "kl_companion.theory.calculus",
     "value_is_unbiased": "kl_companion.theory.calculus",
     "vanishes": "kl_companion.theory.calculus",
-    "mass_penalty_optimum": "kl_companion.theory.masked",
-    "split": "kl_companion.theory.masked",
-    "split_of": "kl_companion.theory.masked",
-    "top_k_mass_optimum": "kl_companion.theory.masked",
+    "mass_penalty_optimum": "kl_companion.theory.top_k_optima",
+    "split": "kl_companion.theory.top_k_split",
+    "split_of": "kl_companion.theory.top_k_split",
+    "top_k_mass_optimum": "kl_companion.theory.top_k_optima",
     "multiplier_range": "kl_companion.theory.optima",
     "optimal_policy": "kl_companion.theory.optima",
     "policy_at": "kl_companion.theory.optima",

@@ -94,6 +94,6 @@ def test_a_whole_trainer_loss_with_advantages_and_a_clip_is_taken_apart():
         return ((0.02 * (log_w.expm1() - log_w) - gain) * mask).sum(-1).mean()
 
     found = audit(grpo, off_policy=False, want="reverse_kl")
-    assert all(c.matches == ({"token_forward_kl": 0.02, "expected_reward": -1.0},) for c in found.cases)
+    assert all(c.matches == ({"token_forward_kl": 0.02, "expected_reward": -1.0},) for c in found.findings)
     assert not found.met
     assert "return 0.02 * kl" in found.remedy

@@ -1,8 +1,8 @@
-"""What an audit says, word by word, from cases made by hand."""
+"""What an audit says, word by word, from findings made by hand."""
 
 import pytest
 
-from kl_companion.auditing.cases import Case, Condition
+from kl_companion.auditing.findings import Condition, Finding
 from kl_companion.auditing.report import number, paragraph
 from kl_companion.auditing.verdict import Audit, accepts, remedy_for
 
@@ -13,7 +13,7 @@ ENTROPY = "sequence_entropy is the entropy of whole sequences."
 
 
 def case(condition=ON, *matches, curl=0.0, residual=0.0, zero=False, value=None):
-    return Case(condition, matches, residual, zero, value or {}, lambda: curl)
+    return Finding(condition, matches, residual, zero, value or {}, lambda: curl)
 
 
 ONE = {"token_reverse_kl": 0.25}
@@ -85,8 +85,8 @@ def test_cases_that_say_the_same_are_one_sentence():
 
 
 def test_sampling_comes_in_order_and_given_problems_first():
-    cases = [case(OFF, zero=True), case(ON, zero=True), case(None, zero=True)]
-    said = paragraph("it", cases, same_as=("k3", 0.04))
+    findings = [case(OFF, zero=True), case(ON, zero=True), case(None, zero=True)]
+    said = paragraph("it", findings, same_as=("k3", 0.04))
     nothing = "nothing: its expected gradient is zero"
     where = "at small ratios without end-of-sequence"
     assert said == (
@@ -110,7 +110,7 @@ def test_an_audit_shows_its_first_case():
     audit = Audit("it", (first, case(OFF, zero=True)))
     assert (audit.matches, audit.residual, audit.curl, audit.zero) == (ONE, 0.25, 0.5, False)
     assert audit.value_matches == {"token_reverse_kl": 2.0}
-    assert str(audit) == audit.note == paragraph("it", audit.cases)
+    assert str(audit) == audit.note == paragraph("it", audit.findings)
     nothing = Audit("it", (case(OFF, zero=True, curl=0.5),))
     assert (nothing.matches, nothing.curl, nothing.zero) == ({}, 0.0, True)
     assert "Its value" not in Audit("it", (first,), "reward").note

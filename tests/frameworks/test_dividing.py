@@ -18,7 +18,7 @@ from kl_companion.frameworks.dividing import (
     standardized,
     whitened,
 )
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.verdicts import (
     Verdict,
     division_lines,
@@ -30,7 +30,7 @@ from kl_companion.frameworks.verdicts import (
 
 POLICY, REFERENCE, SOLVED = (1 / 4, 1 / 4, 1 / 2), (1 / 8, 1 / 2, 3 / 8), (1, 0, 0)
 K1 = [math.log(p / q) for p, q in zip(POLICY, REFERENCE, strict=True)]
-NOWHERE = Place("", "")
+NOWHERE = SourceLocation("", "")
 UNDIVIDED = "tinker.kl_discount_1"  # K1 in the reward, not divided
 
 

@@ -8,7 +8,7 @@ import pytest
 from kl_companion.cli import main
 from kl_companion.frameworks import Unavailable, framework, installed, matching, printing, setting
 from kl_companion.frameworks import verl as verl_adapter
-from kl_companion.frameworks.installed import Distribution, Place, find, line_of, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, find, line_of, load
 
 PLANTED = """
 import package_that_nobody_has
@@ -61,9 +61,9 @@ def test_a_function_is_loaded_without_its_decorators_annotations_and_imports(pla
 def test_what_runs_names_its_file_and_its_line(planted):
     path = planted.root / "planted" / "losses.py"
     wanted = PLANTED.splitlines().index("def fails():") + 1
-    assert line_of(planted, Place("planted/losses.py", "fails")) == wanted
+    assert line_of(planted, SourceLocation("planted/losses.py", "fails")) == wanted
     inside = PLANTED.splitlines().index("    def loss(self):") + 1
-    assert line_of(planted, Place("planted/losses.py", "Trainer.loss")) == inside
+    assert line_of(planted, SourceLocation("planted/losses.py", "Trainer.loss")) == inside
     fails = load(planted, "planted/losses.py", "fails")["fails"]
     assert inspect.getsourcefile(fails) == str(path)
     with pytest.raises(RuntimeError) as caught:
@@ -74,7 +74,7 @@ def test_what_runs_names_its_file_and_its_line(planted):
 
 def test_the_line_of_an_installed_function_is_where_it_is_defined():
     known = framework("verl")
-    place = Place("verl/trainer/ppo/core_algos.py", "kl_penalty")
+    place = SourceLocation("verl/trainer/ppo/core_algos.py", "kl_penalty")
     found = find("verl", known.versions)
     lines = (found.root / place.file).read_text().splitlines()
     assert lines[line_of(found, place) - 1].startswith("def kl_penalty(")
@@ -91,7 +91,7 @@ def test_the_line_of_an_installed_function_is_where_it_is_defined():
 )
 def test_what_is_not_in_the_file_is_named(planted, file, name, message):
     with pytest.raises(Unavailable, match=message):
-        line_of(planted, Place(file, name))
+        line_of(planted, SourceLocation(file, name))
 
 
 @pytest.mark.parametrize(

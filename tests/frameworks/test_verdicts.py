@@ -23,7 +23,7 @@ from kl_companion.frameworks import (
     settings,
 )
 from kl_companion.frameworks.dividing import effect
-from kl_companion.frameworks.installed import Place
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.verdicts import (
     _weights,
@@ -183,7 +183,7 @@ def test_the_best_known_answer_which_option_gives_which_gradient():
 
 def test_the_audit_finds_it_by_itself():
     on, off = {"token_forward_kl": 1.0}, {"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0}
-    for case in audit_setting("verl.loss_k3", scale=1.0).audit.cases:
+    for case in audit_setting("verl.loss_k3", scale=1.0).audit.findings:
         assert explanation(case) == (off if case.condition.off_policy else on)
 
 
@@ -192,7 +192,9 @@ def test_lengths_that_vary_change_a_mean_over_tokens():
     (row,) = rows(audit_setting("slime.loss_k1", off_policy=False, scale=1.0))
     assert (row["objective"], row["coefficient"]) == ("expected_inverse_length", "1")
     assert row["condition"] == "lengths vary; where they do not: nothing"
-    fixed, vary = audit_setting("verl.loss_k2_seq_mean_token_mean", off_policy=False, scale=1.0).audit.cases
+    fixed, vary = audit_setting(
+        "verl.loss_k2_seq_mean_token_mean", off_policy=False, scale=1.0
+    ).audit.findings
     assert explanation(fixed) == {"token_reverse_kl": 0.5}
     assert explanation(vary) == {"sampled_mean_squared_log_ratio": 1.0}
 
@@ -258,7 +260,7 @@ def test_dead_zones_of_a_loss_that_has_them_in_the_middle():
         inside = (x > -1) & (x < 2)
         return torch.where(inside, 0.0, (x - 5) ** 2).sum()
 
-    planted = Setting("trl.planted", "", loss, Place("", ""), "loss", "token", "")
+    planted = Setting("trl.planted", "", loss, SourceLocation("", ""), "loss", "token", "")
     ((low, high),) = dead_zones(planted)
     assert (low, high) == pytest.approx((-1, 2), abs=1e-9)
     assert zone_words(((low, high),)) == "-1 < log(ref/pi) < 2"

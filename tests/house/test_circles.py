@@ -1,34 +1,22 @@
-"""Inside a room no module imports, even late, one that imports it: each can be read without the others."""
+"""No module imports, even late, one that imports it: each can be read without the others, in every room."""
 
 import ast
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-import kl_companion
+from tests.support import layout
 
-PACKAGE = Path(kl_companion.__file__).resolve().parent
-ROOMS = ("book/tables", "book/refusals", "book/explorer", "cli", "kernels", "estimators", "rollout", "theory")
-
-
-def imports(folder: Path) -> dict[str, set[str]]:
-    """The modules of a folder, and which of them each one imports anywhere, but for type checking alone."""
-    room = "kl_companion." + ".".join(folder.relative_to(PACKAGE).parts)
-    modules = {path.stem: path.read_text() for path in folder.glob("*.py") if path.stem != "__init__"}
-    found: dict[str, set[str]] = {}
-    for name, source in modules.items():
-        targets = set()
-        for node in running(ast.parse(source)):
-            if isinstance(node, ast.Import):
-                targets |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                targets |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-        found[name] = {other for other in modules if f"{room}.{other}" in targets}
-    return found
+Graph = dict[str, set[str]]
 
 
-def running(node: ast.AST):
+def sources() -> dict[str, str]:
+    """Every module of the package and every room, by its dotted name."""
+    return {f"kl_companion.{name}": path.read_text() for name, path in layout.modules().items()}
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those below `if TYPE_CHECKING:`."""
     yield node
     for child in ast.iter_child_nodes(node):
@@ -36,23 +24,64 @@ def running(node: ast.AST):
             yield from running(child)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_module_imports_one_that_imports_it(room):
-    found = imports(PACKAGE / room)
-    assert sum(map(len, found.values())) > 0
+def public_names(source: str) -> dict[str, str]:
+    """The table of a lazy package, name -> module; empty for others."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_NAMES" and node.value:
+            return dict(ast.literal_eval(node.value))
+    return {}
+
+
+def imports(modules: Mapping[str, str]) -> Graph:
+    """Which of the modules each one imports, anywhere in it; a public name of a room counts as its module."""
+    public = {name: public_names(source) for name, source in modules.items()}
+    found: Graph = {}
+    for module, source in modules.items():
+        targets = set()
+        for node in running(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                targets |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    beneath = f"{node.module}.{alias.name}"
+                    at = public.get(node.module, {}).get(alias.name, node.module)
+                    targets.add(beneath if beneath in modules else at)
+        found[module] = targets & set(modules)
+    return found
+
+
+def circle(modules: Mapping[str, str]) -> str | None:
+    """A circle of imports, or None."""
     try:
-        TopologicalSorter(found).prepare()
+        TopologicalSorter(imports(modules)).prepare()
     except CycleError as error:
-        pytest.fail(f"a circle in {room}: {' <- '.join(error.args[1])}")
+        return " <- ".join(error.args[1])
+    return None
 
 
-def test_a_late_import_closes_a_circle(monkeypatch, tmp_path):
-    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
-    room = tmp_path / "room"
-    room.mkdir()
-    (room / "a.py").write_text("from kl_companion.room import b\n")
-    (room / "b.py").write_text("def f():\n    from kl_companion.room.a import x\n")
-    (room / "c.py").write_text("if TYPE_CHECKING:\n    from kl_companion.room.a import x\n")
-    assert imports(room) == {"a": {"b"}, "b": {"a"}, "c": set()}
-    with pytest.raises(CycleError):
-        TopologicalSorter(imports(room)).prepare()
+def test_no_module_imports_one_that_imports_it() -> None:
+    assert circle(sources()) is None
+
+
+def test_the_imports_of_every_room_are_seen() -> None:
+    found = imports(sources())
+    rooms: dict[str, set[str]] = {}
+    for module in layout.modules():
+        rooms.setdefault(layout.room(module), set()).add(f"kl_companion.{module}")
+    assert [room for room, mine in rooms.items() if not any(found[m] & mine for m in mine)] == ["book"]
+    assert "kl_companion.rollout.batch" in found["kl_companion.losses"]  # a public name of the room
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "closed"),
+    [
+        ("from p import b", "def f():\n    from p.a import x", True),
+        ("import p.b", "from p import x", True),  # a public name, of a
+        ("import p.b", "from p import a", True),
+        ("import p.b", "from p import other", False),
+        ("import p.b", "if TYPE_CHECKING:\n    from p.a import x", False),
+    ],
+)
+def test_a_circle_is_found(a: str, b: str, closed: bool) -> None:
+    package = '_NAMES: dict[str, str] = {"x": "p.a"}\n'
+    assert (circle({"p": package, "p.a": a, "p.b": b}) is not None) == closed

@@ -23,15 +23,16 @@ from kl_companion.divergences import DIVERGENCES, T, W, inverse_slope, register_
 from kl_companion.estimators import ESTIMATORS, get_estimator
 from kl_companion.estimators.sampled import FORMS
 from kl_companion.theory import calculus
-from tests import test_divergences
-from tests.auditing import test_audit, test_objectives
+from tests.auditing import test_auditor, test_objectives
+from tests.divergences import test_compiled
+from tests.divergences import test_registry as test_generators
 from tests.estimators import test_registry_placements as test_registry
 from tests.estimators import test_sampled, test_top_k, test_top_k_edges, test_vocabulary
 from tests.estimators import test_sampled_forms as test_forms
 from tests.oracles import top_k as top_k_oracle
 from tests.oracles import worlds
 from tests.support import expected_verdicts
-from tests.theory import test_masked
+from tests.theory import test_top_k_split
 
 
 class New(NamedTuple):
@@ -121,17 +122,15 @@ CHECKS = {
             lambda n, d=d: test_registry.test_generator_in_log_is_accurate_near_one(n, d)
             for d in (torch.float32, torch.float64)
         ),
-        test_divergences.test_normalization_at_one,
-        test_divergences.test_dual_of_dual_is_itself_and_exchanges_the_edges,
+        test_generators.test_normalization_at_one,
+        test_generators.test_dual_of_dual_is_itself_and_exchanges_the_edges,
         *(
-            lambda n, d=d: test_divergences.test_the_stable_form_is_the_generator_and_overflows_to_infinity(
-                n, d
-            )
+            lambda n, d=d: test_compiled.test_the_stable_form_is_the_generator_and_overflows_to_infinity(n, d)
             for d in (False, True)
         ),
         *(
             lambda n, d=d: (
-                test_divergences.test_generator_of_the_log_ratio_and_its_gradient_are_accurate_near_one(n, d)
+                test_compiled.test_generator_of_the_log_ratio_and_its_gradient_are_accurate_near_one(n, d)
             )
             for d in (False, True)
         ),
@@ -187,7 +186,7 @@ def test_its_forms_and_heads(name, form):
 
 @pytest.mark.parametrize("name", list(NEW))
 def test_what_its_splits_leave_behind(name):
-    test_masked.check_split(name)
+    test_top_k_split.check_split(name)
     test_top_k.check_equal_policies(name)
     test_top_k_edges.test_a_head_may_hold_what_one_side_has_lost_where_the_cost_is_finite(name)
 
@@ -197,8 +196,8 @@ def test_its_objectives_and_audits(name):
     for level in ("token", "sequence", "policy_token"):
         for off_policy in (False, True):
             test_objectives.test_objective(f"{level}_{name}", eos=True, off_policy=off_policy)
-    test_audit.test_kf_plus_plus_descends_its_divergence(name)
-    test_audit.test_every_remedy_passes_the_audit_that_prints_it(name, "token")
+    test_auditor.test_kf_plus_plus_descends_its_divergence(name)
+    test_auditor.test_every_remedy_passes_the_audit_that_prints_it(name, "token")
     found = audit(f"top_k_f_divergence({name}, 1)", off_policy=False, scale=4.0)
     assert found.matches == {f"token_{name}": 1.0}
     biased = audit(f"top_k_f_divergence({name}, 1, published)", off_policy=False, scale=4.0)
@@ -245,7 +244,7 @@ def package_with_one_more_line(tmp_path):
 
     source = Path(kl_companion.__file__).parent
     shutil.copytree(source, tmp_path / "kl_companion", ignore=shutil.ignore_patterns("__pycache__", "claims"))
-    path = tmp_path / "kl_companion/divergences.py"
+    path = tmp_path / "kl_companion/divergences/registry.py"
     text, last = path.read_text(), 'DIVERGENCES["amari_alpha(0.5)"]'
     line = 'register_divergence("le_cam", (1 - T) / (1 + T), source="a line")\n'
     assert text.count(last) == 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kl_companion import kl_loss
-from kl_companion.auditing import Case
+from kl_companion.auditing import Finding
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.llm import oracle_check
@@ -221,7 +221,7 @@ def test_a_wrong_word_is_noticed(on_policy, monkeypatch):
 
 
 def said(*matches, zero=False):
-    return Case(None, matches, 0.0, zero, {}, lambda: 0.0)
+    return Finding(None, matches, 0.0, zero, {}, lambda: 0.0)
 
 
 def test_words():

@@ -161,7 +161,7 @@ def test_the_cheat_sheet_is_made_of_the_table() -> None:
     ],
 )
 def test_a_remedy_is_the_row_of_the_table(divergence: str, level: str, key: str) -> None:
-    """`tests/auditing/test_audit.py` audits each; here are the lines."""
+    """`tests/auditing/test_auditor.py` audits each; here are the lines."""
     _, *lines, last = remedy(DIVERGENCES[divergence], level=level, beta=0.5).splitlines()
     assert [line.strip() for line in lines] == RECOMMENDATIONS[key].lines.splitlines()
     assert last.split("  #")[0].strip() == (

@@ -109,7 +109,7 @@ def in_words(case: Any) -> str:
 
 @cache
 def of_code(code: str, samples: str) -> set[str]:
-    return {in_words(c) for c in audit(loss_of(code), off_policy=samples == "older", scale=1.0).cases}
+    return {in_words(c) for c in audit(loss_of(code), off_policy=samples == "older", scale=1.0).findings}
 
 
 @cache
@@ -117,7 +117,7 @@ def of_arguments(place: str, arguments: str, samples: str, want: str = "") -> se
     # at small ratios policy and reference share their likeliest token: which one it was shows at large ones
     scale = 4.0 if "top_k" in arguments else 1.0
     off_policy = samples == "older"
-    cases = audit(package_loss(place, arguments), off_policy=off_policy, scale=scale).cases
+    cases = audit(package_loss(place, arguments), off_policy=off_policy, scale=scale).findings
     # the objectives of lengths are told apart where lengths vary
     return {in_words(c) for c in cases if c.condition.eos or want != "lengths"}
 

@@ -12,10 +12,10 @@ import pytest
 import sympy
 import torch
 
-from kl_companion import divergences, prefix_tree
+from kl_companion import prefix_tree
 from kl_companion.auditing import objectives as objectives_module
 from kl_companion.auditing.objectives import OBJECTIVES, Objective, field, value
-from kl_companion.divergences import DIVERGENCES, T, W, make_divergence, torch_function
+from kl_companion.divergences import DIVERGENCES, T, W, make_divergence, registry, torch_function
 from kl_companion.estimators import sampled, vocabulary
 from kl_companion.theory import calculus
 from tests.estimators.test_registry_placements import POINTS, same
@@ -97,7 +97,7 @@ def test_mutants_of_sampled_estimators(function):
 
 def registrations():
     """(name, expression source) of every register_divergence call in the module."""
-    tree = ast.parse(inspect.getsource(divergences))
+    tree = ast.parse(inspect.getsource(registry))
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "register_divergence":
             slope = next((ast.unparse(k.value) for k in node.keywords if k.arg == "derivative"), None)
@@ -129,7 +129,7 @@ def test_mutants_of_generators():
                 count += 1
 
                 def check(mutated=mutated, part=part, f=f, slope=slope, name=name):
-                    env = vars(divergences)
+                    env = vars(registry)
                     made = make_divergence(
                         name,
                         eval(mutated if part == "f" else f, env),
@@ -151,11 +151,11 @@ def test_mutants_of_generators():
 def test_mutants_of_families(family, argument):
     name = f"{family}({argument})"
     left = Counter()
-    source = inspect.getsource(inspect.unwrap(getattr(divergences, family)))
+    source = inspect.getsource(inspect.unwrap(getattr(registry, family)))
     for description, mutated in mutants(source):
 
         def check(mutated=mutated):
-            made = define(mutated, divergences, family)
+            made = define(mutated, registry, family)
             limits = [made(1).name, made(-1 if family == "amari_alpha" else 0).name]
             return limits == ["reverse_kl", "forward_kl"] and generator_is_right(made(argument), name)
 

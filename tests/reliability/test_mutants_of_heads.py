@@ -10,13 +10,13 @@ import pytest
 import sympy
 import torch
 
-from kl_companion import divergences, prefix_tree
+from kl_companion import prefix_tree
 from kl_companion.auditing import objectives as objectives_module
 from kl_companion.auditing.objectives import Objective, field, value
-from kl_companion.divergences import T, make_divergence
+from kl_companion.divergences import T, compiled, make_divergence
 from kl_companion.estimators import sampled, top_k
 from kl_companion.estimators.sampled import FORMS
-from kl_companion.theory import masked
+from kl_companion.theory import top_k_split
 from tests.estimators import test_sampled_forms as forms
 from tests.estimators import test_top_k as heads
 from tests.estimators.test_sampled_forms import check_form, check_form_in_symbols
@@ -25,7 +25,7 @@ from tests.reliability.test_mutants import UNCHANGED, define, noticed
 from tests.support.mutation import mutants
 from tests.support.objectives import oracle
 from tests.support.typecheck import WrongType
-from tests.theory import test_masked as splits
+from tests.theory import test_top_k_split as splits
 
 pytestmark = pytest.mark.reliability
 
@@ -80,13 +80,13 @@ ZERO = Counter(["stop_gradient dropped"])  # of the weight: its own gradient is 
 
 def test_mutants_of_the_slopes():
     for name in ("stable_slope", "_slopes_of_log"):
-        original = getattr(divergences, name)
+        original = getattr(compiled, name)
 
         def install(patch, fn, name=name):
-            patch.setattr(divergences, name, fn)
-            patch.setattr(forms, "stable_slope", divergences.stable_slope)
+            patch.setattr(compiled, name, fn)
+            patch.setattr(forms, "stable_slope", compiled.stable_slope)
 
-        left = survivors(original, divergences, install, forms.check_slopes)
+        left = survivors(original, compiled, install, forms.check_slopes)
         assert left == UNCHANGED + SAME_SLOPE[name]
 
 
@@ -138,12 +138,13 @@ def test_mutants_of_the_checks_of_ids(function):
 
 
 def split_is_right():
-    assert masked.head_entry("reverse_kl")(*LOGS) == masked.head_entry("reverse_kl", "bregman")(*LOGS)
-    assert masked.head_entry("reverse_kl")(*LOGS) != masked.head_entry("reverse_kl", "generic")(*LOGS)
+    entry = top_k_split.head_entry
+    assert entry("reverse_kl")(*LOGS) == entry("reverse_kl", "bregman")(*LOGS)
+    assert entry("reverse_kl")(*LOGS) != entry("reverse_kl", "generic")(*LOGS)
     for name in ("amari_alpha(0.5)", "pearson", "reverse_kl"):
         splits.check_split(name)
     half = make_divergence("half", (1 - T) / (1 + T), source="test")  # f'(1) = -1/2, no whole number
-    assert tuple(masked.split_of(half, "published")) == (0, -sympy.Rational(1, 2))
+    assert tuple(top_k_split.split_of(half, "published")) == (0, -sympy.Rational(1, 2))
     for divergence, tails in (("reverse_kl", splits.REVERSE_TAILS), ("forward_kl", splits.FORWARD_TAILS)):
         for tail in tails:
             splits.check_mixed(divergence, "generic", tail)
@@ -158,14 +159,14 @@ SAME_SPLIT = {"_constant": Counter(["2 to 3", "50 to 51", "Div to Mult", "operan
     ["head_entry", "head_value", "head_weight", "_constant", "split", "_difference", "split_of"],
 )
 def test_mutants_of_splits(function):
-    original = getattr(masked, function)
+    original = getattr(top_k_split, function)
 
     def install(patch, fn):
-        patch.setattr(masked, function, fn)
+        patch.setattr(top_k_split, function, fn)
         if hasattr(splits, function):
             patch.setattr(splits, function, fn)
 
-    left = survivors(original, masked, install, split_is_right)
+    left = survivors(original, top_k_split, install, split_is_right)
     assert left == UNCHANGED + SAME_SPLIT.get(function, Counter())
 
 

@@ -226,7 +226,7 @@ def test_the_objective_is_the_audit_s(page: Any, case: str) -> None:
     (got,) = explored(page, {case: state}).values()
     problems = [bandit(4, seed=seed, off_policy=state["off"]) for seed in range(6)]
     found = audit(loss_of(state), problems=problems)
-    (seen,) = found.cases
+    (seen,) = found.findings
     assert got["objective"]["zero"] == seen.zero
     named = {package_name(t["name"], state["k"]): t["coefficient"] for t in got["objective"]["terms"]}
     if not seen.matches:

@@ -134,3 +134,21 @@ def stacked(field, problems=WORLDS):
 
 def apart(a, b):
     return ((a - b).norm() / b.norm()).item()
+
+
+def batch(**changes):
+    """Five sequences of two prompts, in no order; NaN outside the mask."""
+    nan = float("nan")
+    fields = {
+        "tokens": torch.zeros(5, 2, dtype=torch.long),
+        "completion_mask": torch.tensor([[1, 1], [0, 1], [1, 1], [1, 0], [1, 1]]),
+        "logp": torch.tensor(
+            [[-1.0, -0.5], [nan, -2.0], [-1.0, -1.0], [-0.3, nan], [-2.0, -0.2]], dtype=torch.float64
+        ).requires_grad_(),
+        "ref_logp": torch.tensor(
+            [[-0.5, -0.5], [nan, -1.0], [-2.0, -1.0], [-0.9, nan], [-1.0, -0.1]], dtype=torch.float64
+        ),
+        "rewards": torch.tensor([1, 0, 2, 5, 3]),
+        "prompt_index": torch.tensor([7, -1, 7, -1, 7]),
+    }
+    return Rollout(**{**fields, **changes})

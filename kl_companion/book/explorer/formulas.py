@@ -23,7 +23,7 @@ from kl_companion.estimators.sampled import FORMS, kf_plus_plus
 from kl_companion.plotting import color, label
 from kl_companion.tabular.rows import choices_of
 from kl_companion.theory.calculus import gradient_weight, value
-from kl_companion.theory.masked import head_entry, head_value, head_weight
+from kl_companion.theory.top_k_split import head_entry, head_value, head_weight
 
 U = sympy.Symbol("u", real=True)
 HEADS = ("reverse_kl", "forward_kl")  # the divergences that are summed over a head on the page

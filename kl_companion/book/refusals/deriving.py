@@ -12,7 +12,7 @@ from kl_companion.book.names import kl
 from kl_companion.book.refusals.case import Case, bad
 from kl_companion.book.refusals.samples import ALL, FISHER, HEAD, LOGITS, REF_ALL
 from kl_companion.divergences import W
-from kl_companion.theory.masked import head_entry
+from kl_companion.theory.top_k_split import head_entry
 
 _R, _Q = LOGITS[0, 0], REF_ALL[0, 0]
 _X = sympy.Symbol("x")

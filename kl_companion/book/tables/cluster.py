@@ -37,9 +37,9 @@ from urllib.parse import urlsplit
 from kl_companion.book.tables.checking import FILES
 from kl_companion.book.tables.closure import notebook_code, parse
 from kl_companion.book.tables.manifest import Manifest, read_manifest
-from kl_companion.book.tables.notebook_process import EXECUTED, LOG, WRITTEN, Place, TableError
+from kl_companion.book.tables.notebook_process import EXECUTED, LOG, WRITTEN, Backend, TableError
 from kl_companion.book.tables.project import names, unknown
-from kl_companion.book.tables.worker import Outcome, Task, Worker, identify, refusal, run_task
+from kl_companion.book.tables.worker import Outcome, PointTask, Worker, identify, refusal, run_task
 from kl_companion.files import write_atomically
 
 CONNECT_SECONDS = 5.0
@@ -96,7 +96,7 @@ def _library() -> Any:
 
 
 @contextmanager
-def connect(backend: str, address: str, manifest: Manifest, record: Mapping[str, Any]) -> Iterator[Place]:
+def connect(backend: str, address: str, manifest: Manifest, record: Mapping[str, Any]) -> Iterator[Backend]:
     """Connect to a cluster, check its workers, and run points there until the end of the `with`.
 
     Args:
@@ -134,10 +134,10 @@ def connect(backend: str, address: str, manifest: Manifest, record: Mapping[str,
                     write_atomically(folder / name, outcome.files[name])
             return outcome.status, outcome.message
 
-        yield Place(execute, cluster.slots(), lambda: _merged(devices))
+        yield Backend(execute, cluster.slots(), lambda: _merged(devices))
 
 
-def pack(manifest: Manifest, record: Mapping[str, Any]) -> Task:
+def pack(manifest: Manifest, record: Mapping[str, Any]) -> PointTask:
     """What a worker needs: the notebook, the tables that it loads by a literal name, what to compare."""
     notebook = manifest.notebook
     tree = parse(notebook_code(notebook.read_text(encoding="utf-8")))
@@ -149,10 +149,10 @@ def pack(manifest: Manifest, record: Mapping[str, Any]) -> Task:
         paths |= {other.notebook, *(path for file in FILES if (path := other.folder / file).is_file())}
     files = {path.relative_to(manifest.root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     main = notebook.relative_to(manifest.root).as_posix()
-    return Task(files, main, record["package_files"], record["versions"], record["profile"] == "gpu")
+    return PointTask(files, main, record["package_files"], record["versions"], record["profile"] == "gpu")
 
 
-def _refused(name: str, answer: Any, task: Task) -> str | None:
+def _refused(name: str, answer: Any, task: PointTask) -> str | None:
     if isinstance(answer, Worker):
         return refusal(name, answer, task)
     return (

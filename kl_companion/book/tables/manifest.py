@@ -59,7 +59,7 @@ class Manifest(NamedTuple):
         return self.root / "tables" / self.name
 
 
-class Settings(NamedTuple):
+class ProfileSettings(NamedTuple):
     """What a profile makes of a manifest."""
 
     grid: dict[str, list[Cell]]
@@ -89,7 +89,7 @@ def read_manifest(name: str) -> Manifest:
         raise ValueError(f"tables/{name}/manifest.yml: {error}") from None
 
 
-def settings(manifest: Manifest, profile: str) -> Settings:
+def settings(manifest: Manifest, profile: str) -> ProfileSettings:
     """The grid and the parameters of a profile.
 
     Raises:
@@ -102,7 +102,7 @@ def settings(manifest: Manifest, profile: str) -> Settings:
     changes = manifest.profiles.get(profile, {})
     grid = {name: _listed(changes.get(name, values)) for name, values in manifest.grid.items()}
     other = {name: value for name, value in changes.items() if name not in grid}
-    return Settings(grid, {**manifest.parameters, **other})
+    return ProfileSettings(grid, {**manifest.parameters, **other})
 
 
 def points(grid: Mapping[str, list[Cell]]) -> list[dict[str, Cell]]:

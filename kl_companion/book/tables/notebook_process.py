@@ -23,7 +23,7 @@ class TableError(RuntimeError):
     """A table could not be made: a run of its notebook failed, or its rows are not what the manifest says."""
 
 
-class Place(NamedTuple):
+class Backend(NamedTuple):
     """Where points run.
 
     `execute(notebook, parameters, folder)` runs one, leaves WRITTEN, EXECUTED and LOG in the folder and
@@ -65,7 +65,7 @@ def run_here(
     return run_specification(folder / "specification.json", environment)
 
 
-HERE = Place(run_here, 1, lambda: None)
+HERE = Backend(run_here, 1, lambda: None)
 
 
 def run_specification(specification: Path, environment: Mapping[str, str]) -> tuple[int, str]:

@@ -6,7 +6,7 @@ named by the digest of all that it depends on; the table and its provenance are 
 the very end, each in one move. So a run may be killed at any time and repeated. Two runs of one table do not
 share these folders: the second one waits, and then finds the points of the first.
 
-Where a point runs is one function, `Place.execute`: here (`notebook_process.py`) or on a cluster
+Where a point runs is one function, `Backend.execute`: here (`notebook_process.py`) or on a cluster
 (`cluster.py`).
 """
 
@@ -28,7 +28,7 @@ from kl_companion.book.tables import cluster, provenance
 from kl_companion.book.tables.file_lock import exclusive_lock
 from kl_companion.book.tables.grid import SECONDS, Point, points_of, unfinished
 from kl_companion.book.tables.manifest import OUT, Manifest, read_manifest, settings
-from kl_companion.book.tables.notebook_process import EXECUTED, HERE, WRITTEN, Place, TableError
+from kl_companion.book.tables.notebook_process import EXECUTED, HERE, WRITTEN, Backend, TableError
 from kl_companion.book.tables.project import book_extra
 from kl_companion.book.tables.rows import Row, parse, render
 from kl_companion.book.tables.store import provenance_path, table_path, to_frame, work_folder
@@ -82,7 +82,7 @@ def run(
         raise ValueError(f"jobs is {jobs!r}, expected a whole number from 1 on")
     manifest = read_manifest(name)
     settings(manifest, profile)
-    place_of = _place(backend, address)
+    connected = _backend(backend, address)
     if backend is None and profile == "gpu" and provenance.gpu_name() is None:
         raise RuntimeError(f"profile 'gpu' of table {name!r} needs a CUDA device, and torch finds none")
     for module in ("joblib", "papermill"):
@@ -96,9 +96,9 @@ def run(
         clock, record = time.monotonic(), provenance.begin(manifest, profile)
         every = points_of(manifest, record, work)
         todo = unfinished(every, fresh=fresh)
-        with place_of(manifest, record) if todo else nullcontext(HERE) as place:
-            _run_points(manifest, todo, len(every), jobs or place.jobs, place, report)
-            record["device"] = place.devices() or record["device"]
+        with connected(manifest, record) if todo else nullcontext(HERE) as chosen:
+            _run_points(manifest, todo, len(every), jobs or chosen.jobs, chosen, report)
+            record["device"] = chosen.devices() or record["device"]
         rows = [row for point in every for row in _read(manifest, point, point.rows)]
         try:
             table = render(rows, manifest.columns, manifest.key, record["grid"])
@@ -124,9 +124,9 @@ def _remove_abandoned(work: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _place(
+def _backend(
     backend: str | None, address: str | None
-) -> Callable[[Manifest, Mapping[str, Any]], AbstractContextManager[Place]]:
+) -> Callable[[Manifest, Mapping[str, Any]], AbstractContextManager[Backend]]:
     """How to reach the place where points run; what is wrong with the arguments is said at once."""
     if backend is None:
         if address is not None:
@@ -141,7 +141,7 @@ def _run_points(
     todo: list[Point],
     total: int,
     jobs: int,
-    place: Place,
+    backend: Backend,
     report: Callable[[str], None],
 ) -> None:
     """Run points; after a failure those under way are finished, and no others begun."""
@@ -155,7 +155,7 @@ def _run_points(
     def attempt(point: Point) -> tuple[Point, float, str | None]:
         begin = time.monotonic()
         try:
-            error = None if failed.is_set() else _run_point(manifest, point, place)
+            error = None if failed.is_set() else _run_point(manifest, point, backend)
             seconds = time.monotonic() - begin
             if error is None and point.rows.is_file():
                 write_atomically(point.folder / SECONDS, f"{seconds:.1f}\n")
@@ -179,13 +179,13 @@ def _run_points(
         raise TableError("\n".join(errors))
 
 
-def _run_point(manifest: Manifest, point: Point, place: Place) -> str | None:
+def _run_point(manifest: Manifest, point: Point, backend: Backend) -> str | None:
     """Run one point and keep its rows; the message if that fails, else None."""
     point.rows.unlink(missing_ok=True)
     shutil.rmtree(point.folder, ignore_errors=True)
     point.folder.mkdir(parents=True, exist_ok=True)
     written, executed = point.folder / WRITTEN, point.folder / EXECUTED
-    status, message = place.execute(manifest.notebook, point.parameters, point.folder)
+    status, message = backend.execute(manifest.notebook, point.parameters, point.folder)
     if status == 0:
         try:
             _read(manifest, point, written)

@@ -23,7 +23,7 @@ CACHE_VARIABLE = "KL_COMPANION_CACHE"  # where trained start models are kept
 FOLDER = "kl-worker-"  # how the names of the folders begin that points run in
 
 
-class Task(NamedTuple):
+class PointTask(NamedTuple):
     """Files by path below the project root, which one is the notebook, and the code that must be here."""
 
     files: dict[str, str]
@@ -50,13 +50,13 @@ class Outcome(NamedTuple):
     device: dict[str, str | None]
 
 
-def identify(task: Task) -> Worker:
+def identify(task: PointTask) -> Worker:
     """What this worker holds of the code that a task uses."""
     with temporary_folder(FOLDER) as folder:
         return _identify(task, _written(task, folder))
 
 
-def run_task(task: Task, parameters: dict[str, Any]) -> Outcome:
+def run_task(task: PointTask, parameters: dict[str, Any]) -> Outcome:
     """Run one point in a temporary folder of its own, unless the code here is another than the driver's."""
     with temporary_folder(FOLDER) as folder:
         root = folder.resolve()
@@ -74,7 +74,7 @@ def run_task(task: Task, parameters: dict[str, Any]) -> Outcome:
         return Outcome(status, message, {f.name: f.read_bytes() for f in left if f.is_file()}, worker.device)
 
 
-def refusal(name: str, worker: Worker, task: Task) -> str | None:
+def refusal(name: str, worker: Worker, task: PointTask) -> str | None:
     """Why a worker may not take part, and what to do about it; None when it may."""
     for library, here in task.versions.items():
         if (there := worker.versions.get(library)) != here:
@@ -93,7 +93,7 @@ def refusal(name: str, worker: Worker, task: Task) -> str | None:
     return None
 
 
-def _written(task: Task, root: Path) -> Path:
+def _written(task: PointTask, root: Path) -> Path:
     """Write the files of a task below a folder; the path of its notebook."""
     (root / "tables").mkdir()
     for name, text in {"_toc.yml": "", **task.files}.items():
@@ -103,7 +103,7 @@ def _written(task: Task, root: Path) -> Path:
     return root / task.notebook
 
 
-def _identify(task: Task, notebook: Path) -> Worker:
+def _identify(task: PointTask, notebook: Path) -> Worker:
     device = {"gpu": _gpu() if task.gpu else None, "processor": provenance.processor_name()}
     return Worker(provenance.package_files(notebook), provenance.versions(), device)
 

@@ -65,7 +65,11 @@ BY_HAND = {
     ],
     # the form that is right is the one of eq (23), written out beside the printed one
     "EMA-appA-sign": [
-        ("REVERSE", "Split(lambda p, q: p.exp() * (p - q), k4)", f"Split(lambda p, q: {x} * (p - q), k4)")
+        (
+            "REVERSE",
+            "WrittenSplit(lambda p, q: p.exp() * (p - q), k4)",
+            f"WrittenSplit(lambda p, q: {x} * (p - q), k4)",
+        )
         for x in ("-p.exp()", "2 * p.exp()")
     ],
     # symbols move printed and corrected form together; the policy that is cut off at 0 is the corrected one

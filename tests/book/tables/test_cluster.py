@@ -173,7 +173,7 @@ def test_a_worker_without_the_package_is_refused(scheduler: Started, project: Pa
     wait_until(lambda: count(scheduler.address) == 0, "the worker has gone")
 
 
-def task_of(profile: str = "cpu") -> worker.Task:
+def task_of(profile: str = "cpu") -> worker.PointTask:
     manifest = read_manifest("toy")
     return cluster.pack(manifest, provenance.begin(manifest, profile))
 

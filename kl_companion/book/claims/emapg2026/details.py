@@ -9,7 +9,7 @@ from kl_companion.book.claims.ground.sums import exact, forward_kl, reverse_kl
 from kl_companion.book.claims.ground.top_k import (
     FORWARD,
     REVERSE,
-    Split,
+    WrittenSplit,
     bias_of_top_k,
     of_the_reference,
     of_the_sampler,
@@ -18,7 +18,7 @@ from kl_companion.book.claims.ground.worlds import bandits, sampled_elsewhere, t
 from kl_companion.book.claims.ledger import Evidence, claim
 
 
-def _value(split: Split, *, forward: bool) -> float:
+def _value(split: WrittenSplit, *, forward: bool) -> float:
     """Largest bias of the value, with every number of likeliest tokens in the head and no clip."""
     truth, heads = (forward_kl, of_the_reference) if forward else (reverse_kl, of_the_sampler)
     off = []
@@ -31,7 +31,7 @@ def _value(split: Split, *, forward: bool) -> float:
 @claim("EMA-appA-sign")
 def sampled_part_of_the_reverse_form() -> Evidence:
     """r sg(log(pi_ref/pi)) is minus K4: the tail is subtracted."""
-    printed = Split(REVERSE.head, lambda p, q: score_ratio(p) * (q - p).detach())
+    printed = WrittenSplit(REVERSE.head, lambda p, q: score_ratio(p) * (q - p).detach())
     small = two_policies((0.75, 0.25), (0.5, 0.5))
     (head,) = (x for x in of_the_sampler(small) if x.sum() == 1)
     off, kl = bias_of_top_k(printed, reverse_kl, head, small)[0], exact(reverse_kl, small)[0]

@@ -22,7 +22,7 @@ from kl_companion.book.claims.ground.sums import (
     values,
     variance,
 )
-from kl_companion.book.claims.ground.top_k import Split, mean_of_top_k, subsets
+from kl_companion.book.claims.ground.top_k import WrittenSplit, mean_of_top_k, subsets
 from kl_companion.book.claims.ground.worlds import bandits, hedge_bandits, two_policies
 from kl_companion.book.claims.ledger import Evidence, claim
 from kl_companion.estimators.sampled import kf_plus_plus
@@ -91,7 +91,7 @@ def any_divergence_with_a_head() -> Evidence:
     errors = []
     for problem in (*bandits()[:6], bandits()[8]):
         for f in GENERATORS.values():
-            split = Split(_entry(f), sampled(f))
+            split = WrittenSplit(_entry(f), sampled(f))
             right, slope = exact(divergence(f), problem)
             for chosen in subsets(len(terms(problem).p)):
                 value, gradient = mean_of_top_k(split, chosen, problem)

@@ -16,7 +16,7 @@ from kl_companion.book.claims.ground.best_policies import (
     NO_TILT,
     NO_TRANSFORM,
     PEARSON,
-    Case,
+    BestPolicyCase,
     best_policy,
     case,
     cases,
@@ -310,7 +310,7 @@ def alpha_transform() -> Evidence:
     )
 
 
-def captioned(c: Case) -> Callable[[float, float, float], float]:
+def captioned(c: BestPolicyCase) -> Callable[[float, float, float], float]:
     """The transform of table 7's caption, of R, lambda and beta; its constant is -0.4."""
     return lambda r, lam, beta: beta * math.log(c.inverse((r - lam) / beta)) - 0.4
 

@@ -17,7 +17,7 @@ from kl_companion.book.claims.ground.synthetic_task import (
     SEEDS,
     SETTING,
     VOCAB,
-    Task,
+    SyntheticTask,
     critical,
     errors_of,
     forms,
@@ -67,7 +67,7 @@ def error_is_bias_and_noise() -> Evidence:
     for problem in bandits()[:6]:
         t = terms(problem)
         p, q = t.logp.sum(-1), t.ref_logp.sum(-1)
-        x = Task(0.0, 0, p, q, *exact(reverse_kl, problem))
+        x = SyntheticTask(0.0, 0, p, q, *exact(reverse_kl, problem))
         x = x._replace(gradient=x.gradient.flatten())
         for chosen in heads(p):
             leaf = p.clone().requires_grad_()
@@ -115,7 +115,7 @@ def truncation_leaves_a_floor() -> Evidence:
 
 
 @cache
-def near_the_reference() -> Task:
+def near_the_reference() -> SyntheticTask:
     """The first task at mass 0.8, its policy pulled to within a hundredth of its log-ratios."""
     x = task(0.8, 0)
     return task_of(0.8, 0, x.logp, (x.logp - 0.01 * x.log_ratio).log_softmax(-1))
@@ -164,7 +164,7 @@ def a_critical_sample_size() -> Evidence:
 def lower_error_in_all_regimes() -> Evidence:
     """Sampled KL overtakes the published form inside the sweep; the normalized pair never loses."""
     cells = [(x, k, b) for x in tasks() for k in HEADS for b in DRAWS]
-    lost: dict[str, list[tuple[Task, int, int]]] = {"published": [], "generic": [], "bregman": []}
+    lost: dict[str, list[tuple[SyntheticTask, int, int]]] = {"published": [], "generic": [], "bregman": []}
     for (x, k, b), form in itertools.product(cells, lost):
         if forms(x, k)[form].at(b) >= forms(x, k)["sampled"].at(b):
             lost[form].append((x, k, b))
@@ -243,7 +243,7 @@ def most_tokens_hardly_matter() -> Evidence:
         ordered = entries.abs().sort().values
         return float(ordered[: len(ordered) // 2].sum() / ordered.sum())
 
-    def shares(x: Task, p: torch.Tensor) -> list[float]:
+    def shares(x: SyntheticTask, p: torch.Tensor) -> list[float]:
         return [share(p.exp() * x.log_ratio), share(x.gradient)]
 
     inside = [s for x in tasks() for s in shares(x, x.logp)]

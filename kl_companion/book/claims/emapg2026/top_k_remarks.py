@@ -11,7 +11,7 @@ from kl_companion.book.claims.ground.estimates import k4, k5, top_k_estimate
 from kl_companion.book.claims.ground.off_policy import rho
 from kl_companion.book.claims.ground.positions import SMALLEST_BIAS
 from kl_companion.book.claims.ground.sums import differentiated, exact, forward_kl, reverse_kl, terms, values
-from kl_companion.book.claims.ground.synthetic_task import HEADS, Task, forms, tasks
+from kl_companion.book.claims.ground.synthetic_task import HEADS, SyntheticTask, forms, tasks
 from kl_companion.book.claims.ground.top_k import PUBLISHED, bias_of_top_k, of_the_reference, of_the_sampler
 from kl_companion.book.claims.ground.worlds import bandits, sampled_elsewhere, three_policies
 from kl_companion.book.claims.ledger import Evidence, claim
@@ -42,7 +42,7 @@ def without_a_head_nothing_changes() -> Evidence:
     )
 
 
-def _noise(x: Task, k: int) -> float:
+def _noise(x: SyntheticTask, k: int) -> float:
     """Standard deviation of one draw of the published form, as a share of that of the sampled one."""
     return forms(x, k)["published"].noise / forms(x, k)["sampled"].noise
 

@@ -43,7 +43,7 @@ CUT = (
 )
 
 
-class Case(NamedTuple):
+class BestPolicyCase(NamedTuple):
     """A printed row as functions of numbers: f, (f')^{-1}, the range of f', f'(1), and policy/reference."""
 
     form: Form
@@ -56,11 +56,11 @@ class Case(NamedTuple):
 
 
 @cache
-def case(name: str) -> Case:
+def case(name: str) -> BestPolicyCase:
     """A row of table 6, or ``"alpha = a"``."""
     form = TABLE_6[name] if name in TABLE_6 else alpha_6(sympy.nsimplify(name.partition("= ")[2]))
     slope = sympy.diff(form.f, T)
-    return Case(
+    return BestPolicyCase(
         form,
         as_function(form.f, T),
         sympy.lambdify(S, form.inverse, "math"),
@@ -71,7 +71,7 @@ def case(name: str) -> Case:
     )
 
 
-def cases() -> dict[str, Case]:
+def cases() -> dict[str, BestPolicyCase]:
     """The rows of table 6 and the alpha row at several alpha."""
     return {name: case(name) for name in (*TABLE_6, *(f"alpha = {a}" for a in ALPHAS))}
 

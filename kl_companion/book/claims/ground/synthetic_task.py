@@ -24,7 +24,7 @@ DRAWS = tuple(2**i for i in range(16))
 SETTING = f"{VOCAB:,} tokens, top-32 mass {MASSES}, K of {HEADS[0]} to {HEADS[-1]}, {len(SEEDS)} tasks each"
 
 
-class Task(NamedTuple):
+class SyntheticTask(NamedTuple):
     """A pair of next-token distributions: the target mass, its seed, log-probs, the KL and its gradient."""
 
     mass: float
@@ -51,14 +51,14 @@ def world() -> Problem:
     return bandit(VOCAB)
 
 
-def task_of(mass: float, seed: int, logp: torch.Tensor, ref_logp: torch.Tensor) -> Task:
-    """A `Task` with its exact KL."""
+def task_of(mass: float, seed: int, logp: torch.Tensor, ref_logp: torch.Tensor) -> SyntheticTask:
+    """A `SyntheticTask` with its exact KL."""
     kl, slope = exact(reverse_kl, world()._replace(logits=logp[None], ref_logits=ref_logp[None]))
-    return Task(mass, seed, logp, ref_logp, kl, slope.flatten())
+    return SyntheticTask(mass, seed, logp, ref_logp, kl, slope.flatten())
 
 
 @cache
-def task(mass: float, seed: int) -> Task:
+def task(mass: float, seed: int) -> SyntheticTask:
     """A pair of eqs (104)-(107): the scale of the policy's logits is found by bisection."""
     generator = torch.Generator().manual_seed(seed)
     ref, z = (torch.randn(VOCAB, generator=generator, dtype=torch.float64) for _ in range(2))
@@ -71,18 +71,18 @@ def task(mass: float, seed: int) -> Task:
     return task_of(mass, seed, (low * z).log_softmax(-1), ref.log_softmax(-1))
 
 
-def tasks() -> Iterator[Task]:
+def tasks() -> Iterator[SyntheticTask]:
     """Every task of the sweep."""
     return (task(m, seed) for m in MASSES for seed in SEEDS)
 
 
-def of_scores(x: Task, coefficient: torch.Tensor) -> torch.Tensor:
+def of_scores(x: SyntheticTask, coefficient: torch.Tensor) -> torch.Tensor:
     """E[c s]: mean gradient with these coefficients of the score."""
     weighted = x.logp.exp() * coefficient
     return weighted - x.logp.exp() * weighted.sum()
 
 
-def head(x: Task, k: int) -> torch.Tensor:
+def head(x: SyntheticTask, k: int) -> torch.Tensor:
     """Mask of the policy's k likeliest tokens."""
     return torch.zeros_like(x.logp).index_fill(0, x.logp.topk(k).indices, 1.0)
 
@@ -98,7 +98,7 @@ class Errors(NamedTuple):
         return math.hypot(self.bias, self.noise / math.sqrt(draws))
 
 
-def errors_of(x: Task, inside: torch.Tensor, outside: torch.Tensor) -> Errors:
+def errors_of(x: SyntheticTask, inside: torch.Tensor, outside: torch.Tensor) -> Errors:
     """A summed part with coefficients ``inside``, and a sampled part with coefficients ``outside``."""
     p, tail = x.logp.exp(), of_scores(x, outside)
     second = (p * outside.square() * (1 - 2 * p + p.square().sum())).sum()
@@ -107,7 +107,7 @@ def errors_of(x: Task, inside: torch.Tensor, outside: torch.Tensor) -> Errors:
 
 
 @cache
-def forms(x: Task, k: int) -> dict[str, Errors]:
+def forms(x: SyntheticTask, k: int) -> dict[str, Errors]:
     """Every form with the policy's k likeliest tokens as its head; only `sampled` has none."""
     top, score = head(x, k), x.log_ratio
     rest, none = 1 - top, torch.zeros_like(score)

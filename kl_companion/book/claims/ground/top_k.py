@@ -19,31 +19,31 @@ from kl_companion.tabular import Problem
 Entry = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class Split(NamedTuple):
+class WrittenSplit(NamedTuple):
     """The exact part over a set, which every entry of it adds to, and the sampled rest outside."""
 
     head: Entry
     tail: Entry
 
 
-REVERSE = Split(lambda p, q: p.exp() * (p - q), k4)
+REVERSE = WrittenSplit(lambda p, q: p.exp() * (p - q), k4)
 
 
-FORWARD = Split(lambda p, q: q.exp() * (q - p), k5)
+FORWARD = WrittenSplit(lambda p, q: q.exp() * (q - p), k5)
 
 
 REPAIRED = {
     "reverse": (
-        Split(REVERSE.head, lambda p, q: score_ratio(p) * (p - q)),
-        Split(lambda p, q: p.exp() * (p - q).detach(), k4),
-        Split(
+        WrittenSplit(REVERSE.head, lambda p, q: score_ratio(p) * (p - q)),
+        WrittenSplit(lambda p, q: p.exp() * (p - q).detach(), k4),
+        WrittenSplit(
             lambda p, q: p.exp() * (p - q) - p.exp() + q.exp(),
             lambda p, q: score_ratio(p) * (p - q + (q - p).exp() - 1),
         ),
     ),
     "forward": (
-        Split(FORWARD.head, lambda p, q: (q - p).exp().detach() * (q - p)),
-        Split(
+        WrittenSplit(FORWARD.head, lambda p, q: (q - p).exp().detach() * (q - p)),
+        WrittenSplit(
             lambda p, q: q.exp() * (q - p) + p.exp() - q.exp(),
             lambda p, q: (q - p).exp().detach() * (q - p + (p - q).exp() - 1),
         ),
@@ -86,7 +86,7 @@ def every_set(problem: Problem) -> Iterator[torch.Tensor]:
 
 
 def mean_of_top_k(
-    split: Split, chosen: torch.Tensor, problem: Problem, weight: torch.Tensor | None = None
+    split: WrittenSplit, chosen: torch.Tensor, problem: Problem, weight: torch.Tensor | None = None
 ) -> tuple[float, torch.Tensor]:
     """Mean value and mean gradient over the sampled token; ``weight`` multiplies the tail."""
     t = terms(problem)
@@ -104,7 +104,7 @@ def mass_gradient(chosen: torch.Tensor, problem: Problem) -> torch.Tensor:
 
 
 def bias_of_top_k(
-    split: Split,
+    split: WrittenSplit,
     truth: Callable[..., torch.Tensor] | tuple[float, torch.Tensor],
     chosen: torch.Tensor,
     problem: Problem,

@@ -35,7 +35,7 @@ SQUARED = {
 
 
 def cases(loss, **options):
-    return audit(loss, scale=1.0, **options).cases
+    return audit(loss, scale=1.0, **options).findings
 
 
 @pytest.mark.slow

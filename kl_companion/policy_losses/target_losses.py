@@ -14,158 +14,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
-from kl_companion.checks import check_choice, check_floating, check_no_nan, check_scalar, refuse_nan
+from kl_companion.checks import check_choice, refuse_nan
 from kl_companion.divergences import Divergence, T, W, get_divergence, make_divergence
 from kl_companion.estimators.registry import Estimator, sampled_estimator
 from kl_companion.estimators.sampled import Form, kf_plus_plus
-from kl_companion.rollout import Centering, Rollout, center, importance_ratio, masked, per_token
+from kl_companion.policy_losses.clip_mask import ppo_mask
+from kl_companion.policy_losses.partition import Partition, log_partition
+from kl_companion.policy_losses.per_sequence import scaled_rewards, total
+from kl_companion.rollout import Centering, Rollout, center, importance_ratio, per_token
 
-PartitionName = Literal[
-    "importance", "lower_bound", "value", "importance_others", "lower_bound_others", "value_others"
-]
-Partition = PartitionName | float | torch.Tensor
 Direction = Literal["policy_target", "target_policy"]
 Weight = Literal["sequence"]
 SequenceEstimator = str | Estimator | Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-PARTITIONS: tuple[PartitionName, ...] = (
-    "importance",
-    "lower_bound",
-    "value",
-    "importance_others",
-    "lower_bound_others",
-    "value_others",
-)
 DIRECTIONS: tuple[Direction, ...] = ("policy_target", "target_policy")
-
-
-class Decomposition(NamedTuple):
-    """A gradient as a combination of named fields.
-
-    Attributes:
-        coefficients: The least-squares coefficient of each field.
-        residual: Norm of what is left, divided by the norm of the gradient; 0 where the gradient is 0.
-    """
-
-    coefficients: dict[str, float]
-    residual: float
-
-
-def _total(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
-    return masked(x, rollout.completion_mask).sum(-1)
-
-
-def _scaled_rewards(rollout: Rollout, beta: float) -> torch.Tensor:
-    """R / beta of every sequence, [batch], detached; rewards and beta are checked here."""
-    check_scalar("beta", beta, positive=True)  # rewards are divided by it
-    if rollout.rewards is None:
-        raise ValueError("the rollout holds no rewards, expected one per sequence [batch]")
-    rewards = rollout.rewards.detach().to(rollout.logp.dtype)
-    if not rewards.isfinite().all():
-        raise ValueError(f"rewards are {rewards.tolist()}, expected finite numbers")
-    scaled = rewards / beta
-    if not scaled.isfinite().all():
-        where = int((~scaled.isfinite()).nonzero()[0])
-        raise ValueError(
-            f"the reward {rewards[where].item():g} of sequence {where} divided by beta={beta} is beyond "
-            f"{scaled.dtype}, expected a larger beta or a wider dtype"
-        )
-    return scaled
 
 
 def _sampled(estimator: SequenceEstimator) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return sampled_estimator(estimator, why="the target is known for whole sequences only").fn
-
-
-def log_partition(rollout: Rollout, how: Partition, *, beta: float = 1.0) -> torch.Tensor:
-    """log Z of the target of every sequence's prompt, Z = E_ref[exp(R / beta)]; [batch], detached.
-
-    Args:
-        rollout: The samples; sequences of one ``prompt_index`` are a group.
-        how: A number or a tensor [batch], which is taken as it is; or
-
-            * ``"importance"``: log mean exp(R / beta - m) over the group, m = log mu(y) - log ref(y) with mu
-              the policy that sampled. The mean is unbiased for Z at every group size, its logarithm is not.
-            * ``"lower_bound"``: mean of R / beta - l. On-policy Jensen's inequality puts it below the former.
-              Off-policy l stays that of the policy: no bound then, but exact wherever the policy is the
-              target, whoever sampled.
-            * ``"value"``: mean of R / beta alone, the group's value: no bound, and no KL in it.
-            * the same with ``_others``: the sequence itself is left out, so that its score and its log Z are
-              independent.
-
-            Memory grows with the square of the batch.
-        beta: Divides the rewards.
-
-    Raises:
-        ValueError: unknown ``how``, a tensor of another shape or not finite, a beta that is not positive, no
-            rewards or rewards that are not finite, or a group of one for ``_others``.
-
-    Source: emapg2026, eqs (143)-(145).
-    """
-    rewards = _scaled_rewards(rollout, beta)
-    if not isinstance(how, str):
-        given = torch.as_tensor(how, dtype=rewards.dtype, device=rewards.device).detach()
-        if given.shape not in (rewards.shape, torch.Size([])) or not given.isfinite().all():
-            raise ValueError(
-                f"partition has shape {list(given.shape)} and the values {given.tolist()}, expected a finite "
-                f"log Z: a number or {list(rewards.shape)}"
-            )
-        return given.expand_as(rewards)
-    check_choice("partition", how, PARTITIONS)
-    name, others = how.removesuffix("_others"), how.endswith("_others")
-    over = rollout.sampled_from if name == "importance" else rollout.logp.detach()
-    log_ratio = _total(over - rollout.ref_logp.detach(), rollout)
-    x = rewards if name == "value" else rewards - log_ratio
-    group = rollout.group_index
-    used = group.unsqueeze(0) == group.unsqueeze(1)
-    if others:
-        used = used & ~torch.eye(len(group), dtype=torch.bool, device=used.device)
-    size = used.sum(-1).to(x.dtype)
-    if size.min() < 1:
-        alone = group[size < 1][0].item()
-        raise ValueError(
-            f"prompt {alone} has one sequence, expected at least two: nothing is left to estimate log Z from "
-            f"(partition={how!r})"
-        )
-    if name == "importance":
-        found = x.expand(used.shape).masked_fill(~used, -torch.inf).logsumexp(-1) - size.log()
-    else:
-        found = x.expand(used.shape).masked_fill(~used, 0.0).sum(-1) / size
-    return refuse_nan("log Z", found, **{"R / beta minus the log-ratio": x})
-
-
-def ppo_mask(advantages: torch.Tensor, ratio: torch.Tensor, eps_low: float, eps_high: float) -> torch.Tensor:
-    """1 where PPO's clip lets a gradient pass, else 0; the shape and dtype of ``ratio``, detached.
-
-    0 where the advantage is positive and the ratio above 1 + eps_high, or the advantage is negative and the
-    ratio below 1 - eps_low. Where the advantage is 0 the mask is 1 at any ratio: the clip would not matter
-    there, but another loss under this mask is not clipped.
-
-    Args:
-        advantages: Of the shape of ``ratio``.
-        ratio: pi / mu, of a sequence or of a token.
-        eps_low: How far below 1 is free.
-        eps_high: How far above 1 is free.
-
-    Raises:
-        ValueError: shapes that differ, NaN, or an eps that is negative or not finite.
-
-    Source: emapg2026, appendices A and J.4.
-    """
-    check_floating("ratio", ratio)
-    if advantages.shape != ratio.shape:
-        raise ValueError(
-            f"advantages has shape {list(advantages.shape)}, expected {list(ratio.shape)} like ratio"
-        )
-    for name, eps in (("eps_low", eps_low), ("eps_high", eps_high)):
-        check_scalar(name, eps, least=0.0)
-    check_no_nan("advantages", advantages)
-    check_no_nan("ratio", ratio)
-    stopped = ((advantages > 0) & (ratio > 1 + eps_high)) | ((advantages < 0) & (ratio < 1 - eps_low))
-    return (~stopped).to(ratio.dtype)
 
 
 def _weighted_mean(
@@ -181,7 +50,7 @@ def _weighted_mean(
         if not isinstance(mask, tuple | list) or len(mask) != 2:
             raise ValueError(f"mask is {mask}, expected (eps_low, eps_high)")
         # the sign is that of the rewards, so beta is of no account
-        advantages = center(_scaled_rewards(rollout, 1.0), rollout.group_index, "mean")
+        advantages = center(scaled_rewards(rollout, 1.0), rollout.group_index, "mean")
         x = x * ppo_mask(advantages, rho, *mask)
     return refuse_nan("the loss", (x if importance is None else x * rho).mean(), term=x)
 
@@ -217,8 +86,8 @@ def target_loss(
     Source: emapg2026, appendix J.
     """
     fn = _sampled(estimator)
-    logp, ref_logp = _total(rollout.logp, rollout), _total(rollout.ref_logp, rollout).detach()
-    target_logp = ref_logp + _scaled_rewards(rollout, beta) - log_partition(rollout, partition, beta=beta)
+    logp, ref_logp = total(rollout.logp, rollout), total(rollout.ref_logp, rollout).detach()
+    target_logp = ref_logp + scaled_rewards(rollout, beta) - log_partition(rollout, partition, beta=beta)
     return _weighted_mean(fn(logp, target_logp), rollout, importance, mask)
 
 
@@ -251,13 +120,13 @@ def rwr_loss(rollout: Rollout, *, beta: float = 1.0) -> torch.Tensor:
 
     Source: emapg2026, eq (149).
     """
-    rewards = _scaled_rewards(rollout, beta)
-    log_ratio = _total(rollout.sampled_from - rollout.ref_logp.detach(), rollout)
+    rewards = scaled_rewards(rollout, beta)
+    log_ratio = total(rollout.sampled_from - rollout.ref_logp.detach(), rollout)
     _, group, size = rollout.group_index.unique(return_inverse=True, return_counts=True)
     # log softmax = x - log mean exp - log N
     log_size = size.to(rewards.dtype).log()[group]
     log_weight = rewards - log_ratio - log_partition(rollout, "importance", beta=beta) - log_size
-    loss = -(log_weight.exp() * _total(rollout.logp, rollout)).sum()
+    loss = -(log_weight.exp() * total(rollout.logp, rollout)).sum()
     return refuse_nan("the loss", loss / len(size), **{"the log of a weight": log_weight})
 
 
@@ -290,9 +159,9 @@ def reinforce_loss(
 
     Source: emapg2026, eq (147); tang2025pitfalls, section 4.2.
     """
-    rewards = _scaled_rewards(rollout, beta) * beta
+    rewards = scaled_rewards(rollout, beta) * beta
     _sampled(penalty)
-    cost = _total(per_token(penalty, rollout).detach(), rollout)
+    cost = total(per_token(penalty, rollout).detach(), rollout)
     if not (charged := rewards - beta * cost).isfinite().all():
         where = int((~charged.isfinite()).nonzero()[0])
         raise ValueError(
@@ -300,7 +169,7 @@ def reinforce_loss(
             f"beyond {charged.dtype}, expected a policy nearer to the reference, or a smaller beta"
         )
     advantages = center(charged, rollout.group_index, centering)
-    return _weighted_mean(-advantages * _total(rollout.logp, rollout), rollout, importance, mask)
+    return _weighted_mean(-advantages * total(rollout.logp, rollout), rollout, importance, mask)
 
 
 @cache
@@ -347,39 +216,3 @@ def f_policy_loss(
     d = get_divergence(divergence)
     fn = kf_plus_plus(d if direction == "policy_target" else _exchanged(d), form)
     return target_loss(rollout, fn, beta=beta, partition=partition, importance=importance, mask=mask)
-
-
-def decompose(gradient: torch.Tensor, **basis: torch.Tensor) -> Decomposition:
-    """The gradient as a combination of named fields, by least squares in float64.
-
-    A bandit with three answers has two directions, which any two fields explain: stack the gradients of
-    several worlds, and the fields likewise, so that one set of coefficients has to fit them all.
-
-    Args:
-        gradient: Any shape; stacked worlds count as one gradient.
-        basis: The fields by name, of the same shape.
-
-    Raises:
-        ValueError: no field, shapes that differ, or fields that depend on one another (a field of zeros
-            too), whose coefficients would not be unique.
-    """
-    if not basis:
-        raise ValueError("got no field, expected at least one to decompose the gradient on")
-    for name, x in basis.items():
-        if x.shape != gradient.shape:
-            raise ValueError(
-                f"{name} has shape {list(x.shape)}, expected {list(gradient.shape)} like gradient"
-            )
-    target = gradient.detach().double().flatten()
-    columns = torch.stack([x.detach().double().flatten() for x in basis.values()], 1)
-    norms = columns.norm(dim=0)
-    unit = columns / norms.where(norms > 0, 1.0)
-    if torch.linalg.matrix_rank(unit, tol=1e-9) < len(basis):
-        raise ValueError(
-            f"the fields {', '.join(basis)} depend on one another, expected independent ones: their "
-            "coefficients would not be unique"
-        )
-    solution = torch.linalg.lstsq(unit, target.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
-    size = target.norm().item()
-    residual = 0.0 if size == 0 else (unit @ solution - target).norm().item() / size
-    return Decomposition(dict(zip(basis, (solution / norms).tolist(), strict=True)), residual)

@@ -17,7 +17,7 @@ class Condition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class Finding:
     """What a loss does under one condition.
 
     Attributes:

@@ -20,7 +20,7 @@ HEADS = {f"token_{whose}top_{k}_mass" for whose in ("", "reference_") for k in (
 
 def matched(found, wanted, *, only=False):
     """Every case is explained by ``wanted``, exactly; with ``only`` by nothing else as short."""
-    for case in found.cases:
+    for case in found.findings:
         assert case.residual < 1e-10, (case.condition, case.residual)
         assert any(m == pytest.approx(wanted) for m in case.matches), (case.condition, case.matches)
         assert not only or len(case.matches) == 1, (case.condition, case.matches)
@@ -59,7 +59,7 @@ PUBLISHED = [
 def test_splits_that_leave_nothing_behind(name, wanted):
     found = audit(name, off_policy=False, scale=4.0)
     assert matched(found, wanted)
-    assert all(m == pytest.approx(wanted) for c in found.cases for m in c.matches)
+    assert all(m == pytest.approx(wanted) for c in found.findings for m in c.matches)
     (divergence,) = wanted
     assert found.value_matches[divergence] == pytest.approx(1.0)
 
@@ -69,7 +69,9 @@ def test_splits_that_leave_nothing_behind(name, wanted):
 def test_published_splits_leave_the_mass_of_the_head(name, wanted):
     found = audit(name, off_policy=False)
     assert matched(found, wanted)
-    assert any(len(c.matches) == 1 for c in found.cases)  # where policy and reference differ in their heads
+    assert any(
+        len(c.matches) == 1 for c in found.findings
+    )  # where policy and reference differ in their heads
     divergence = next(iter(wanted))
     assert found.value_matches[divergence] == pytest.approx(1.0)  # the value hides it
     assert not audit(name, off_policy=False, want=divergence, scale=4.0).met
@@ -89,7 +91,7 @@ def test_a_truncated_divergence_is_no_divergence_of_the_whole():
     """The bare head: reverse KL on the two likeliest of three tokens is none of the named fields."""
     for name in ("truncated_kl(1)", "truncated_kl(2)", "truncated_kl(2, generic)"):
         found = audit(name, off_policy=False, scale=4.0, max_terms=2)
-        assert not any(m == pytest.approx(REVERSE) for c in found.cases for m in c.matches)
+        assert not any(m == pytest.approx(REVERSE) for c in found.findings for m in c.matches)
         assert not audit(name, want="reverse_kl", off_policy=False, scale=4.0, max_terms=2).met
     for form in ("bregman", "generic"):  # all of it is the divergence again
         assert matched(audit(f"truncated_kl(3, {form})", off_policy=False, scale=1.0), REVERSE)
@@ -158,7 +160,7 @@ def test_off_policy_without_the_ratio_or_with_a_clip_it_is_another_field(options
         return kl_loss(rollout, "top_k_reverse_kl(1)", **options)
 
     found = audit(loss, off_policy=True, scale=1.0, max_terms=2)
-    assert not any(m == pytest.approx(REVERSE) for c in found.cases for m in c.matches)
+    assert not any(m == pytest.approx(REVERSE) for c in found.findings for m in c.matches)
 
 
 def test_off_policy_the_published_form_keeps_its_mass():
@@ -174,10 +176,10 @@ def test_as_a_penalty_the_head_is_a_constant_at_its_own_token():
     full = audit("top_k_reverse_kl(3)", placement="reward", problems=worlds)
     assert full.zero
     empty = audit("top_k_reverse_kl(0, generic)", placement="reward", problems=worlds)
-    assert {"sequence_reverse_kl": 1.0} in list(empty.cases[0].matches)
+    assert {"sequence_reverse_kl": 1.0} in list(empty.findings[0].matches)
     part = audit("top_k_reverse_kl(1, generic)", placement="reward", problems=worlds)
     assert not part.zero
-    assert {"sequence_reverse_kl": 1.0} not in list(part.cases[0].matches)
+    assert {"sequence_reverse_kl": 1.0} not in list(part.findings[0].matches)
 
 
 def test_the_unbiased_field_has_the_curl_of_every_token_level_field():

@@ -21,7 +21,9 @@ def quick(loss, **options):
 
 
 def all_match(found, wanted):
-    return all(any(m == pytest.approx(wanted) for m in c.matches) and c.residual < 1e-10 for c in found.cases)
+    return all(
+        any(m == pytest.approx(wanted) for m in c.matches) and c.residual < 1e-10 for c in found.findings
+    )
 
 
 @pytest.mark.slow
@@ -40,14 +42,14 @@ def all_match(found, wanted):
 def test_token_level_losses_descend_a_field_with_curl(name, wanted):
     found = quick(name)
     assert all_match(found, wanted)
-    assert len(found.cases) == 4
-    assert all(c.curl > 0.01 for c in found.cases)
-    assert len(found.cases[0].matches) == 1
+    assert len(found.findings) == 4
+    assert all(c.curl > 0.01 for c in found.findings)
+    assert len(found.findings[0].matches) == 1
 
 
 def test_k1_in_the_loss_descends_nothing():
     found = quick("k1")
-    assert all(c.zero and c.residual == 0 for c in found.cases)
+    assert all(c.zero and c.residual == 0 for c in found.findings)
     assert found.matches == {}
     assert "nothing: its expected gradient is zero" in str(found)
 
@@ -56,20 +58,20 @@ def test_k1_in_the_loss_descends_nothing():
 def test_sequence_level_losses_descend_reverse_kl_without_curl(name):
     found = quick(name, level="sequence")
     assert all_match(found, SEQUENCE_REVERSE)
-    assert all(c.curl < 1e-5 for c in found.cases)
+    assert all(c.curl < 1e-5 for c in found.findings)
 
 
 def test_k1_in_the_reward_descends_the_sequence_reverse_kl():
     found = quick("k1", placement="reward")
     assert all_match(found, SEQUENCE_REVERSE)
-    assert all(c.curl < 1e-5 for c in found.cases)
+    assert all(c.curl < 1e-5 for c in found.findings)
 
 
 def test_k3_in_the_reward_descends_reverse_minus_forward():
     found = quick("k3", placement="reward")
     assert all_match(found, {"sequence_reverse_kl": 1.0, "token_forward_kl": -1.0})
     one_step = audit("k3", placement="reward", problems=[prefix_tree(4, 1, seed=s) for s in range(3)])
-    assert {"sequence_reverse_kl": 1.0, "sequence_forward_kl": -1.0} in list(one_step.cases[0].matches)
+    assert {"sequence_reverse_kl": 1.0, "sequence_forward_kl": -1.0} in list(one_step.findings[0].matches)
 
 
 @pytest.mark.parametrize("divergence", list(DIVERGENCES))
@@ -108,8 +110,8 @@ def clamped_k3(logp, ref_logp):
 
 def test_a_clamp_is_forward_kl_at_small_ratios_and_nothing_named_at_large_ones():
     found = quick(clamped_k3)
-    small = [c for c in found.cases if c.condition.scale == 1.0]
-    large = [c for c in found.cases if c.condition.scale == 4.0]
+    small = [c for c in found.findings if c.condition.scale == 1.0]
+    large = [c for c in found.findings if c.condition.scale == 4.0]
     assert all(c.matches == (TOKEN_FORWARD,) for c in small)
     assert any(c.matches == () and c.residual > 0.01 for c in large)
     assert "at small ratios" in str(found)
@@ -185,13 +187,13 @@ def test_mutants_of_losses(loss, wanted):
 
 
 def test_a_swapped_argument_and_a_dropped_mask_change_the_verdict():
-    assert TOKEN_FORWARD not in list(quick(mutant_swapped, scale=1.0).cases[0].matches)
+    assert TOKEN_FORWARD not in list(quick(mutant_swapped, scale=1.0).findings[0].matches)
 
     def unmasked(rollout):
         return (ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp) * 1.0).sum(-1).mean()
 
     found = quick(unmasked, scale=1.0)
-    assert [c.matches == (TOKEN_REVERSE,) for c in found.cases] == [True, False]  # without and with EOS
+    assert [c.matches == (TOKEN_REVERSE,) for c in found.findings] == [True, False]  # without and with EOS
 
 
 def test_dividing_by_the_length_is_another_objective():
@@ -200,10 +202,10 @@ def test_dividing_by_the_length_is_another_objective():
         return (x.sum(-1) / rollout.completion_mask.sum(-1)).mean()
 
     found = quick(mean, scale=1.0)
-    assert found.cases[0].matches == ({"token_reverse_kl": 0.5},)  # every sequence has two tokens
+    assert found.findings[0].matches == ({"token_reverse_kl": 0.5},)  # every sequence has two tokens
     # with end-of-sequence each sequence counts by its own length, and nothing with a KL in its name fits
-    assert found.cases[1].matches == ({"sampled_mean_squared_log_ratio": 1.0},)
-    assert found.cases[1].residual < 1e-10
+    assert found.findings[1].matches == ({"sampled_mean_squared_log_ratio": 1.0},)
+    assert found.findings[1].residual < 1e-10
 
 
 @pytest.mark.parametrize(("discount", "name"), [(0.5, {}), (1.0, SEQUENCE_REVERSE), (0.0, TOKEN_REVERSE)])
@@ -216,8 +218,8 @@ def test_a_discount_is_no_mixture_of_token_and_sequence(discount, name):
     pair = audit(discounted, problems=[prefix_tree(3, 2, seed=s) for s in range(3)])
     assert len(pair.matches) == (2 if discount == 0.5 else 1)
     found = quick(discounted, off_policy=False)
-    assert [case.matches for case in found.cases] == [(name,) if name else ()] * 4
-    assert discount != 0.5 or all(case.residual > 1e-4 for case in found.cases)
+    assert [case.matches for case in found.findings] == [(name,) if name else ()] * 4
+    assert discount != 0.5 or all(case.residual > 1e-4 for case in found.findings)
 
 
 def test_what_happens_to_the_third_token_is_seen():
@@ -228,10 +230,10 @@ def test_what_happens_to_the_third_token_is_seen():
         squares = ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp) * rollout.completion_mask
         return squares[:, 2:].sum(-1).mean()
 
-    assert quick(first_two, scale=1.0).cases[0].matches == ()
-    late = quick(third, scale=1.0).cases[0]
+    assert quick(first_two, scale=1.0).findings[0].matches == ()
+    late = quick(third, scale=1.0).findings[0]
     assert (late.zero, late.matches, late.residual) == (False, (), 1.0)
-    assert quick(lambda rollout: kl_loss(rollout, "k2"), scale=1.0).cases[0].matches == (TOKEN_REVERSE,)
+    assert quick(lambda rollout: kl_loss(rollout, "k2"), scale=1.0).findings[0].matches == (TOKEN_REVERSE,)
 
 
 def test_large_groups_are_looked_at_on_two_tokens():
@@ -241,7 +243,7 @@ def test_large_groups_are_looked_at_on_two_tokens():
 
     for size in (3, 4):
         found = audit(centered, group_size=size, off_policy=False, scale=1.0)
-        assert found.cases[0].matches == (TOKEN_REVERSE,)
+        assert found.findings[0].matches == (TOKEN_REVERSE,)
 
 
 @pytest.mark.slow

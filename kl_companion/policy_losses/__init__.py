@@ -1,0 +1,43 @@
+"""Policy-gradient losses that are KL estimators, and what they are made of."""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.policy_losses.clip_mask import ppo_mask as ppo_mask
+    from kl_companion.policy_losses.decomposition import Decomposition as Decomposition
+    from kl_companion.policy_losses.decomposition import decompose as decompose
+    from kl_companion.policy_losses.partition import PARTITIONS as PARTITIONS
+    from kl_companion.policy_losses.partition import Partition as Partition
+    from kl_companion.policy_losses.partition import PartitionName as PartitionName
+    from kl_companion.policy_losses.partition import log_partition as log_partition
+    from kl_companion.policy_losses.target_losses import DIRECTIONS as DIRECTIONS
+    from kl_companion.policy_losses.target_losses import Direction as Direction
+    from kl_companion.policy_losses.target_losses import SequenceEstimator as SequenceEstimator
+    from kl_companion.policy_losses.target_losses import Weight as Weight
+    from kl_companion.policy_losses.target_losses import apa_loss as apa_loss
+    from kl_companion.policy_losses.target_losses import f_policy_loss as f_policy_loss
+    from kl_companion.policy_losses.target_losses import reinforce_loss as reinforce_loss
+    from kl_companion.policy_losses.target_losses import rwr_loss as rwr_loss
+    from kl_companion.policy_losses.target_losses import target_loss as target_loss
+
+_NAMES: dict[str, str] = {
+    "ppo_mask": "kl_companion.policy_losses.clip_mask",
+    "Decomposition": "kl_companion.policy_losses.decomposition",
+    "decompose": "kl_companion.policy_losses.decomposition",
+    "PARTITIONS": "kl_companion.policy_losses.partition",
+    "Partition": "kl_companion.policy_losses.partition",
+    "PartitionName": "kl_companion.policy_losses.partition",
+    "log_partition": "kl_companion.policy_losses.partition",
+    "DIRECTIONS": "kl_companion.policy_losses.target_losses",
+    "Direction": "kl_companion.policy_losses.target_losses",
+    "SequenceEstimator": "kl_companion.policy_losses.target_losses",
+    "Weight": "kl_companion.policy_losses.target_losses",
+    "apa_loss": "kl_companion.policy_losses.target_losses",
+    "f_policy_loss": "kl_companion.policy_losses.target_losses",
+    "reinforce_loss": "kl_companion.policy_losses.target_losses",
+    "rwr_loss": "kl_companion.policy_losses.target_losses",
+    "target_loss": "kl_companion.policy_losses.target_losses",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -32,7 +32,7 @@ from kl_companion.divergences import (
     make_divergence,
     tidy,
 )
-from kl_companion.estimators.far_ratios import far_entries
+from kl_companion.estimators.vocabulary import far_entries
 from kl_companion.kernels.blocks import softmax_at
 
 _REACHES = (40.0, 20.0, 10.0, 5.0)  # |z| up to which the formula may be allowed

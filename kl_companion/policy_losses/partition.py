@@ -6,9 +6,8 @@ from typing import Literal
 
 import torch
 
-from kl_companion.checks import check_choice, refuse_nan
-from kl_companion.policy_losses.per_sequence import scaled_rewards, total
-from kl_companion.rollout import Rollout
+from kl_companion.checks import check_choice, check_scalar, refuse_nan
+from kl_companion.rollout import Rollout, masked
 
 PartitionName = Literal[
     "importance", "lower_bound", "value", "importance_others", "lower_bound_others", "value_others"
@@ -79,3 +78,26 @@ def log_partition(rollout: Rollout, how: Partition, *, beta: float = 1.0) -> tor
     else:
         found = x.expand(used.shape).masked_fill(~used, 0.0).sum(-1) / size
     return refuse_nan("log Z", found, **{"R / beta minus the log-ratio": x})
+
+
+def total(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
+    """The sum of [batch, seq] over the tokens that count, [batch]."""
+    return masked(x, rollout.completion_mask).sum(-1)
+
+
+def scaled_rewards(rollout: Rollout, beta: float) -> torch.Tensor:
+    """R / beta of every sequence, [batch], detached; rewards and beta are checked here."""
+    check_scalar("beta", beta, positive=True)  # rewards are divided by it
+    if rollout.rewards is None:
+        raise ValueError("the rollout holds no rewards, expected one per sequence [batch]")
+    rewards = rollout.rewards.detach().to(rollout.logp.dtype)
+    if not rewards.isfinite().all():
+        raise ValueError(f"rewards are {rewards.tolist()}, expected finite numbers")
+    scaled = rewards / beta
+    if not scaled.isfinite().all():
+        where = int((~scaled.isfinite()).nonzero()[0])
+        raise ValueError(
+            f"the reward {rewards[where].item():g} of sequence {where} divided by beta={beta} is beyond "
+            f"{scaled.dtype}, expected a larger beta or a wider dtype"
+        )
+    return scaled

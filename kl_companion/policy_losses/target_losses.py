@@ -23,8 +23,7 @@ from kl_companion.divergences import Divergence, T, W, get_divergence, make_dive
 from kl_companion.estimators.registry import Estimator, sampled_estimator
 from kl_companion.estimators.sampled import Form, kf_plus_plus
 from kl_companion.policy_losses.clip_mask import ppo_mask
-from kl_companion.policy_losses.partition import Partition, log_partition
-from kl_companion.policy_losses.per_sequence import scaled_rewards, total
+from kl_companion.policy_losses.partition import Partition, log_partition, scaled_rewards, total
 from kl_companion.rollout import Centering, Rollout, center, importance_ratio, per_token
 
 Direction = Literal["policy_target", "target_policy"]

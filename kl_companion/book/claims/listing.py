@@ -17,8 +17,7 @@ from kl_companion.book.claims.page import anchor
 from kl_companion.book.claims.same import others
 from kl_companion.book.claims.sources import NAMES
 from kl_companion.book.claims.standard import VERDICTS
-from kl_companion.book.claims.table import Found, rows_as_texts
-from kl_companion.book.claims.texts import letters, plain
+from kl_companion.book.claims.texts import Found, letters, plain, rows_as_texts
 
 if TYPE_CHECKING:
     import pandas as pd

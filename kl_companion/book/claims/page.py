@@ -13,8 +13,7 @@ from typing import NamedTuple
 from kl_companion.book import tables
 from kl_companion.book.claims.sources import NAMES
 from kl_companion.book.claims.standard import FAILING
-from kl_companion.book.claims.table import Found, rows_as_texts
-from kl_companion.book.claims.texts import letters, plain, typeset
+from kl_companion.book.claims.texts import Found, letters, plain, rows_as_texts, typeset
 from kl_companion.checks import unknown_name
 
 COLUMNS = (

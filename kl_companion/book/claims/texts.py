@@ -1,4 +1,4 @@
-r"""Statements and findings as a page or a terminal shows them: typeset formulas, or plain letters.
+r"""Rows of the table `claims` as a page or a terminal shows them: typeset formulas, or plain letters.
 
 Formulas of findings and corrections stand between dollar signs. A statement of the register is short LaTeX
 without them, and is always shown in letters.
@@ -7,7 +7,15 @@ without them, and is always shown in letters.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Found = dict[str, str]
+"""A row of the table `claims`; what is missing is empty."""
 
 _SIGNS = """
 alpha=α beta=β gamma=γ delta=δ epsilon=ε varepsilon=ε eta=η theta=θ lambda=λ mu=μ nu=ν pi=π rho=ρ sigma=σ
@@ -63,3 +71,16 @@ def typeset(text: str) -> str:
     """
     parts = _MATH.split(text)
     return "".join(rf"\({escape(part)}\)" if i % 2 else escape(letters(part)) for i, part in enumerate(parts))
+
+
+def rows_as_texts(claims: pd.DataFrame, columns: Sequence[str]) -> list[Found]:
+    """Some columns of the table `claims`, or of rows of it.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    missing = [name for name in columns if name not in claims.columns]
+    if missing:
+        raise ValueError(f"claims has no column {missing[0]!r}, expected {', '.join(columns)}")
+    chosen = claims[list(columns)].astype(object)
+    return chosen.where(chosen.notna(), "").to_dict("records")

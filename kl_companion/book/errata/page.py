@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kl_companion.book.claims.page import anchor
 from kl_companion.book.claims.sources import NAMES, SOURCES
-from kl_companion.book.claims.table import Found, rows_as_texts
-from kl_companion.book.claims.texts import letters, plain, typeset
+from kl_companion.book.claims.texts import Found, letters, plain, rows_as_texts, typeset
 from kl_companion.book.errata.entries import ERRATA
 from kl_companion.book.errata.erratum import CONSEQUENCES, Erratum
 from kl_companion.checks import check_choice

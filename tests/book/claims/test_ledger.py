@@ -26,7 +26,7 @@ from kl_companion.book.claims import (
 )
 from kl_companion.book.claims.ground import errors, sums, worlds
 from kl_companion.book.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE
-from kl_companion.book.claims.table import rows_as_texts
+from kl_companion.book.claims.texts import rows_as_texts
 from kl_companion.tabular import bandit
 from tests.support.expected_claims import CORRECTED, EXPECTED
 

@@ -267,11 +267,9 @@ def test_provenance_tells_where_a_table_comes_from(project: Path, quick: Runs) -
         f"kl_companion/{name}.py"
         for name in (
             "__init__",
-            "book/__init__",
-            "book/tables/__init__",
             "book/tables/rows",
             "files",
-            "plotting",
+            "lazy",
         )
     ]
     tables.run("toy", progress=quiet, fresh=True)

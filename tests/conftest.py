@@ -33,7 +33,8 @@ def as_installed() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Oracles know every registered divergence; tests marked gpu run only where there is a CUDA device."""
-    if {"tests.oracles.worlds", "tests.oracles.top_k", "tests.support.expected_verdicts"} & set(sys.modules):
+    oracles = {f"tests.oracles.{name}" for name in ("fused", "optima", "top_k", "worlds")}
+    if (oracles | {"tests.support.expected_verdicts"}) & set(sys.modules):
         from tests.support.derived import complete
 
         complete()

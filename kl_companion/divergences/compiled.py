@@ -92,6 +92,8 @@ def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
 
 def function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
     """An expression in ``T`` as a function of the tensor u = log t, with expm1 and log1p."""
+    if expr.is_rational_function(T):
+        expr = sympy.together(expr)  # one numerator, in which the powers of t cancel before they are rounded
     in_log = sympy.expand(sympy.powsimp(sympy.expand(expr.subs(T, sympy.exp(_U)))))
     small = in_log.replace(sympy.exp, lambda a: 1 + expm1(a)).replace(sympy.log, _log_of_small)
     return torch_function(sympy.expand(small), _U)

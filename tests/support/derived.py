@@ -12,22 +12,42 @@ from collections.abc import Callable
 import sympy
 import torch
 
-from kl_companion.divergences import DIVERGENCES, T, W
-from tests.oracles import optima, top_k, worlds
+from kl_companion.divergences import DIVERGENCES, Divergence, T, W
+from tests.oracles import fused, optima, top_k, worlds
 from tests.support.expected_verdicts import EXPECTED
 
+_U = sympy.Symbol("u", real=True)
 _MODULES = [{"log": torch.log, "sqrt": torch.sqrt, "exp": torch.exp, "Abs": torch.abs, "abs": torch.abs}]
 
 
-def on_tensors(f: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
-    """f as a function of a tensor t: SymPy's own translation, its constants folded to floats first."""
+def on_tensors(f: sympy.Expr, symbol: sympy.Symbol = T) -> Callable[[torch.Tensor], torch.Tensor]:
+    """f as a function of a tensor: SymPy's own translation, its constants folded to floats first."""
 
     def constant(e: sympy.Basic) -> bool:
         return bool(e.is_number) and not e.is_Rational and not e.is_Float
 
     folded: sympy.Expr = f.replace(constant, lambda e: e.evalf(17))
-    compiled: Callable[[torch.Tensor], torch.Tensor] = sympy.lambdify(T, folded, modules=_MODULES)
+    compiled: Callable[[torch.Tensor], torch.Tensor] = sympy.lambdify(symbol, folded, modules=_MODULES)
     return compiled
+
+
+def of_logs(f: sympy.Expr) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Q f(P/Q) from log P and log Q, as P times t f(1/t) at Q/P where P is the larger: nothing overflows."""
+    below = on_tensors(f.subs(T, sympy.exp(_U)), _U)
+    above = on_tensors(sympy.simplify(T * f.subs(T, 1 / T)).subs(T, sympy.exp(_U)), _U)
+
+    def entry(lp: torch.Tensor, lq: torch.Tensor) -> torch.Tensor:
+        u = lp - lq
+        larger = lp.exp() * above(-u.clamp(min=0.0))
+        return torch.where(u > 0, larger, lq.exp() * below(u.clamp(max=0.0)))
+
+    return entry
+
+
+def slope_of_floats(d: Divergence) -> Callable[[float], float]:
+    """f' as a function of one number, its limit at t = 0 included."""
+    floor, inside = float(sympy.limit(d.derivative, T, 0, "+")), sympy.lambdify(T, d.derivative, "math")
+    return lambda t: inside(t) if t > 0 else floor
 
 
 def complete() -> None:
@@ -37,8 +57,10 @@ def complete() -> None:
         worlds.GENERATORS[name] = on_tensors(d.as_given.f)
         top_k.NORMALIZED[name] = on_tensors(d.f)
         if d.slope:
-            top_k.SLOPE[name] = float(d.slope)
-        optima.SLOPES[name] = sympy.lambdify(T, d.derivative, "math")
+            top_k.SLOPE[name] = fused.SLOPE[name] = float(d.slope)
+        fused.ENTRY[name] = of_logs(d.f)
+        fused.EDGES[name] = (float(d.at_zero), float(d.at_infinity))
+        optima.SLOPES[name] = slope_of_floats(d)
         if d.at_infinity.is_finite:
             optima.OUTSIDE[name] = float(d.at_infinity)
         value, weight = W * d.f.subs(T, 1 / W), sympy.diff(d.f, T).subs(T, 1 / W)

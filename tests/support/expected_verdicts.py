@@ -10,6 +10,8 @@ w = symbols("w", positive=True)
 REVERSE, FORWARD = {"reverse_kl": 1}, {"forward_kl": 1}
 HALF = Rational(1, 2)
 
+# whose value is biased on purpose; of every other one the mean is its target
+BIASED = {"k2"}
 # name: (value, weight in the loss, objective in the loss, objective in the reward; None = no named one)
 EXPECTED = {
     "k1": (-log(w), 1, {}, REVERSE),

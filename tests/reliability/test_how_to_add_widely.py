@@ -5,7 +5,7 @@ import pytest
 from tests.house.test_how_to_add import CELLS, add_divergence, append, belongs, copy, into_dict, passed_in
 
 __all__ = ["copy"]  # a fixture
-FLOORS = ("tests/test_divergences.py", "tests/auditing", "tests/estimators", "tests/kernels", "tests/theory")
+FLOORS = ("tests/divergences", "tests/auditing", "tests/estimators", "tests/kernels", "tests/theory")
 
 
 def add_the_pages(root):

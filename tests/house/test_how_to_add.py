@@ -1,7 +1,7 @@
 """The page "How to add" is followed in a copy of the project, and what it adds passes its tests there.
 
 The code is the page's own: cells and captioned blocks go where the page says they belong. A new divergence
-meets every test of its floors in `tests/reliability/test_how_to_add_widely.py`. The rows of a framework in
+meets every test of its floors in `make reliability`. The rows of a framework in
 the table `framework_audit` are made here by its audit, without the twenty minutes for all the others.
 """
 
@@ -90,12 +90,30 @@ def add_divergence(root: Path) -> None:
 
 
 def test_a_divergence_and_an_estimator_of_it(copy):
-    add_divergence(copy)
-    append(copy, belongs("how-08"), CELLS["how-08"])
+    add_the_pages(copy)
     files = ["tests/divergences", "tests/estimators", "tests/theory", "tests/kernels"]
     words = "jeffreys or of_registered or expected_number or divergence or changes_nothing or clipped"
     assert passed_in(copy, words, *files, "tests/auditing/test_auditor.py") >= 200
     assert "k_jeffreys" in execute(copy, "-m", "kl_companion.cli", "list", "estimators")
+
+
+def add_the_pages(root: Path) -> None:
+    add_divergence(root)
+    append(root, belongs("how-08"), CELLS["how-08"])
+
+
+def add_le_cam(root: Path) -> None:
+    """A slope at t = 1 as it is registered, and a smallest and a largest slope."""
+    append(root, belongs("how-04"), 'register_divergence("le_cam", (1 - T) / (1 + T), source="test")')
+    into_dict(root, "tests/support/expected_verdicts.py", "F_AT_TWO", '    "le_cam": Rational(1, 6),')
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("add", [add_the_pages, add_le_cam])
+def test_every_test_of_the_floors_that_know_divergences(copy, add):
+    add(copy)
+    rooms = ("auditing", "estimators", "kernels", "theory")
+    assert passed_in(copy, "test", "tests/divergences", *(f"tests/{r}" for r in rooms)) >= 2900
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,13 @@ GROUPS = {
     "quick": Group("quick", 1.25, CORE, ["-m", f"not slow and {EVERYDAY}", *PARALLEL]),
     "unit": Group(
         "unit and registry",
-        2.75,
+        3.5,
         ["tests"],
         ["-m", EVERYDAY, *PARALLEL, *(f"--ignore={path}" for path in OWN_GROUP)],
     ),
     "notebooks": Group(
         "notebooks",
-        4,
+        3.5,
         ["book", NOTEBOOKS],
         [
             "--nbmake",
@@ -85,9 +85,9 @@ GROUPS = {
         ],  # a long one is never queued behind
         warm=True,
     ),
-    "ledger": Group("ledger", 1.25, LEDGER, PARALLEL),
-    "site": Group("site", 2, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
-    "frameworks": Group("models and frameworks", 1.25, ["tests/llm", "tests/frameworks"], PARALLEL),
+    "ledger": Group("ledger", 1, LEDGER, PARALLEL),
+    "site": Group("site", 2.25, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
+    "frameworks": Group("models and frameworks", 1, ["tests/llm", "tests/frameworks"], PARALLEL),
     "interruption": Group("interruption", 0.75, INTERRUPTION, ["-m", "interruption", *PARALLEL]),
 }
 

@@ -25,12 +25,12 @@ from tests.support import layout
 QUICK, NUMBER = 25, 40  # mutants in the quick form, and in the full form of each group
 SECONDS = 150  # of processor time for one stage of tests; the unchanged module has to do with it too
 CHECKED = "ops"  # the module whose unchanged form the quick form tries
-# the lines of the table: a module, or all modules of a room
+# the lines of the table: modules, or all modules of a room
 GROUPS = {
     "ops": "ops",
     "divergences": "divergences",
     "sampled": "estimators.sampled",
-    "vocabulary": "estimators.vocabulary",
+    "vocabulary": "estimators.vocabulary estimators.top_k theory.top_k_split",
     "rollout": "rollout",
     "calculus": "theory.calculus",
     "tabular": "tabular",
@@ -53,9 +53,10 @@ class Tried(NamedTuple):
 
 def modules(group: str) -> tuple[str, ...]:
     """The modules of a group, by their dotted names."""
-    of_it = (GROUPS[group], f"{GROUPS[group]}.")
     names = [m for m, path in layout.modules().items() if path.name != "__init__.py"]
-    return tuple(f"kl_companion.{m}" for m in names if m == of_it[0] or m.startswith(of_it[1]))
+    return tuple(
+        f"kl_companion.{m}" for m in names if any(f"{m}.".startswith(f"{x}.") for x in GROUPS[group].split())
+    )
 
 
 def stages(module: str) -> list[list[str]]:

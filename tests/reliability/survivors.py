@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.reliability.mutating import Key, Mutant, mutant, path_of, places, source_of
+from tests.reliability.mutating import Key, Mutant, changes_of, mutant, path_of, source_of
 
 FILE = Path(__file__).with_name("survivors.yml")
 
@@ -45,6 +45,6 @@ def stale() -> Iterator[Key]:
             continue
         lines = [i for i, line in enumerate(source_of(module).splitlines(), 1) if line.strip() == first]
         last = len(was.splitlines()) - 1
-        near = (p for p in places(module) if any(i <= p.line <= i + last for i in lines))
-        if not any(made is not None and made.key == key for made in map(mutant, near)):
+        near = (c for c in changes_of(module) if any(i <= c.line <= i + last for i in lines))
+        if not any((made := mutant(module, c)) is not None and made.key == key for c in near):
             yield key

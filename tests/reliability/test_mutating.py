@@ -106,13 +106,15 @@ def test_what_says_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path
     path = tmp_path / "left_out.py"
     path.write_text(LEFT_OUT)
     monkeypatch.setattr(mutating, "path_of", lambda module: path)
-    made = [m for place in mutating.places("left_out") if (m := mutating.mutant(place))]
+    made = [m for c in mutating.changes_of("left_out") if (m := mutating.mutant("left_out", c))]
     assert len(made) == len(KEPT)
     assert all(any(kept in m.becomes for m in made) for kept in KEPT)
 
 
 def test_a_change_is_shown_by_its_lines() -> None:
-    made = [m for place in mutating.places("kl_companion.ops") if (m := mutating.mutant(place))]
+    made = [
+        m for c in mutating.changes_of("kl_companion.ops") if (m := mutating.mutant("kl_companion.ops", c))
+    ]
     assert {ast.dump(ast.parse(m.source)) for m in made}.isdisjoint(
         {ast.dump(ast.parse(mutating.source_of("kl_companion.ops")))}
     )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from kl_companion.book.claims import CLAIMS
-from tests.support.mutation import mutants
+from tests.support.mutation import changed, changes
 from tests.support.sabotage import forget, modules
 
 CLAIMED = "kl_companion.book.claims"
@@ -25,8 +25,18 @@ GROUND = tuple(
 )  # rest on nothing else in the claims
 COMPARED = ("apart", "unequal")  # what measures how far two sides are apart
 FACTORS = {"negated": -1, "doubled": 2}
-SIGNS = ("Add to Sub", "Sub to Add", "USub dropped", "operands of Sub exchanged", "negated")
-IDLE = ("unchanged", "0 to", "0.0 to", "False to")  # of `mutants`: neither a sign nor a factor
+SIGNS = {
+    "ReplaceBinaryOperator_Add_Sub",
+    "ReplaceBinaryOperator_Sub_Add",
+    "ReplaceUnaryOperator_Delete_USub",
+    "ReverseDifference",
+    "negated",
+}
+SYMBOLS = SIGNS | {
+    *(f"ReplaceBinaryOperator_{x}" for x in ("Mul_Div", "Div_Mul", "Pow_Mul", "BitAnd_BitOr")),
+    *("ReplaceUnaryOperator_Delete_Invert", "ReplaceFalseWithTrue", "NumberReplacer"),
+    *("SwapNames", "ReverseQuotient", "Unwrap"),
+}
 
 
 class Mutant(NamedTuple):
@@ -40,7 +50,7 @@ class Mutant(NamedTuple):
     @property
     def kind(self):
         """``"sign"``, or ``"factor"`` for a factor, a power, an operator or a name."""
-        return "sign" if self.said.endswith(SIGNS) else "factor"
+        return "sign" if self.said.split()[-1] in SIGNS else "factor"
 
 
 @cache
@@ -107,21 +117,42 @@ def _sides(source):
                 yield f"{ast.unparse(side)} {word}", ast.unparse(ast.fix_missing_locations(changed))
 
 
+@cache
+def statement(module, name):
+    """The source of a statement without what it computes nothing with."""
+    tree = copy.deepcopy(bound(module)[name])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list, node.returns = [], None
+            if ast.get_docstring(node):
+                node.body = node.body[1:]
+            for argument in [*node.args.args, *node.args.kwonlyargs]:
+                argument.annotation = None
+    return ast.unparse(tree)
+
+
+def _symbols(source):
+    """(description, source) with one symbol changed, from left to right; a zero is no factor."""
+    for change in sorted(changes(source), key=lambda x: (x.line, x.column)):
+        zero = change.operator == "NumberReplacer" and not float(change.was)
+        if change.operator in SYMBOLS and not zero:
+            yield f"{change.was}: {change.operator}", changed(source, change)
+
+
 def mutants_behind(id):
     """Mutants of the statements behind a check, the nearest first: sides of comparisons, then symbols."""
     for module, name in behind(id):
         if (module, name) == nearest(id) and "." in CLAIMS[id].check.__qualname__:
             continue  # a function that made the check: it would have to run again
-        symbols = mutants(ast.unparse(bound(module)[name]))  # the first of them is the statement as it is
-        for said, source in chain(_sides(next(symbols)[1]), symbols):
-            if not said.startswith(IDLE):
-                yield Mutant(said, module, name, source)
+        source = statement(module, name)
+        for said, after in chain(_sides(source), _symbols(source)):
+            yield Mutant(said, module, name, after)
 
 
 def edited(id, name, old, new):
     """A mutant by hand: the statement ``name`` behind a check with one piece of its text replaced."""
     module, name = next(place for place in behind(id) if place[1] == name)
-    source = ast.unparse(ast.parse(next(mutants(ast.unparse(bound(module)[name])))[1]))
+    source = statement(module, name)
     assert source.count(old) == 1, f"{id}: {source.count(old)} times {old!r} in {name}"
     return Mutant(f"{old} to {new}", module, name, source.replace(old, new))
 

@@ -1,136 +1,173 @@
-"""Every one-symbol mutant of a piece of source, for the test that all of them are noticed."""
+"""Mutants of a piece of source: the operators of cosmic-ray and our own; what is left out, and why.
 
-import ast
-import copy
-import textwrap
+cosmic-ray starts a process for every mutant and writes it over the source. Here nothing on disk changes, so
+of cosmic-ray only the operators and the walk over the syntax tree are taken. The slips of someone who writes
+down an estimator are in `tests.support.mutation_operators`.
 
-OPERATORS = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.BitAnd: ast.BitOr,
-}
-SWAPS = {
-    "logp": "ref_logp",
-    "ref_logp": "logp",
-    "logp_all": "ref_logp_all",
-    "ref_logp_all": "logp_all",
-    "log_p": "log_q",
-    "log_q": "log_p",
-    "no_p": "no_q",
-    "no_q": "no_p",
-    "low": "high",
-    "high": "low",
-    "only_p": "only_q",
-    "only_q": "only_p",
-    "at_zero": "at_infinity",
-    "at_infinity": "at_zero",
-    "reverse_kl": "forward_kl",
-    "forward_kl": "reverse_kl",
-    "policy": "reference",
-    "reference": "policy",
-    "bregman": "generic",
-    "published": "generic",
-}
-NEGATED = {ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is}
-UNWRAPPED = {
-    "stop_gradient",
-    "exp",
-    "expm1",
-    "log",
-    "sqrt",
-    "score_ratio",
-    "detach",
-    "Abs",
-    "sign",
-    "_visits",
-    "_policy_visits",
-    "_mean",
-}
+Left out, because it says nothing about the tests:
 
+* annotations, ``if TYPE_CHECKING:`` and unions of types: names for readers and checkers of types;
+* what stands inside a string or a ``raise``: the text of a message;
+* a cache and how much it keeps: without it the same numbers come, later;
+* ``strict=`` of ``zip``: an assertion, which only a mistake in the package itself could reach;
+* operators that fit no tensor, symbol or number at hand (shifts, ``%`` for ``+``): Python itself raises at
+  the first use, so that they would be noticed without any test of a value, and the score would flatter;
+* operators that make again what another makes: ``not`` in front of a single comparison, which is replaced by
+  its opposite; a sign turned into ``+``, for it is dropped.
+"""
 
-def _branches(node):
-    """Replacements of what decides between two ways."""
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in NEGATED:
-        turned = copy.deepcopy(node)
-        turned.ops[0] = NEGATED[type(node.ops[0])]()
-        yield f"{ast.unparse(node)} negated", turned
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield f"{ast.unparse(node)} negated", node.operand
-    elif isinstance(node, ast.BoolOp):
-        turned = copy.deepcopy(node)
-        turned.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
-        yield f"{ast.unparse(node)} with the other connective", turned
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support import mutation_operators
+
+AUDIT = Path(__file__).resolve().parents[2] / ".audit"
+
+ARITHMETIC = (
+    "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Mul Mod_Mul Pow_Mul BitAnd_BitOr BitOr_BitAnd BitXor_BitOr"
+)
+# the opposite of each comparison, and the one that differs where both sides are equal
+COMPARED = "Eq_NotEq NotEq_Eq Is_IsNot IsNot_Is Lt_GtE Lt_LtE LtE_Gt LtE_Lt Gt_LtE Gt_GtE GtE_Lt GtE_Gt"
+OPERATORS = (
+    *(f"ReplaceBinaryOperator_{x}" for x in ARITHMETIC.split()),
+    *(f"ReplaceComparisonOperator_{x}" for x in COMPARED.split()),
+    *(f"ReplaceUnaryOperator_Delete_{x}" for x in ("USub", "Invert", "Not")),
+    "AddNot",
+    "ReplaceTrueWithFalse",
+    "ReplaceFalseWithTrue",
+    "ReplaceAndWithOr",
+    "ReplaceOrWithAnd",
+    "ReplaceBreakWithContinue",
+    "ReplaceContinueWithBreak",
+    "ExceptionReplacer",
+    "NumberReplacer",
+    "RemoveDecorator",
+    "ZeroIterationForLoop",
+)
+CACHES = {"cache", "lru_cache"}
+# a `*` elsewhere makes parameters keyword-only or unpacks
+BINARY = {"arith_expr", "term", "power", "expr", "and_expr", "xor_expr"}
+REPLACED = {"==", "!=", "<", "<=", ">", ">=", "is", "is not"}
+TYPES = {"str", "int", "float", "bool", "None", "list", "tuple", "dict", "set", "slice"}
 
 
-def _variants(node):
-    """Replacements of one node, each with a description."""
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        swapped = copy.deepcopy(node)
-        swapped.op = OPERATORS[type(node.op)]()
-        yield f"{type(node.op).__name__} to {type(swapped.op).__name__}", swapped
-        if isinstance(node.op, ast.Sub | ast.Div):
-            turned = copy.deepcopy(node)
-            turned.left, turned.right = turned.right, turned.left
-            yield f"operands of {type(node.op).__name__} exchanged", turned
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
-        yield f"{type(node.op).__name__} dropped", node.operand
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float) and node.value is not True:
-        yield f"{node.value} to {node.value + 1}", ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Constant) and node.value in SWAPS:
-        yield f"{node.value!r} to {SWAPS[node.value]!r}", ast.Constant(SWAPS[node.value])
-    elif isinstance(node, ast.Name) and node.id in SWAPS and isinstance(node.ctx, ast.Load):
-        yield f"{node.id} to {SWAPS[node.id]}", ast.Name(SWAPS[node.id], ast.Load())
-    elif isinstance(node, ast.Attribute) and node.attr in SWAPS:
-        yield f".{node.attr} to .{SWAPS[node.attr]}", ast.Attribute(node.value, SWAPS[node.attr], ast.Load())
-    elif isinstance(node, ast.Call):
-        yield from _calls(node)
+class Change(NamedTuple):
+    """One change of a source: the operator, the how-manieth of all that it could make, and where.
 
-
-def _calls(node):
-    if isinstance(node.func, ast.Name) and node.func.id in UNWRAPPED and node.args:
-        yield f"{node.func.id} dropped", node.args[0]
-        if node.func.id == "expm1":
-            yield "expm1 to exp", ast.Call(ast.Name("exp", ast.Load()), node.args, [])
-    elif isinstance(node.func, ast.Attribute) and node.func.attr in UNWRAPPED:
-        inner = node.args[0] if node.args else node.func.value
-        yield f".{node.func.attr}() dropped", inner
-
-
-class _Replace(ast.NodeTransformer):
-    def __init__(self, index, replacement):
-        self.index, self.replacement, self.seen = index, replacement, -1
-
-    def visit(self, node):
-        self.seen += 1
-        if self.seen == self.index:
-            return self.replacement
-        return self.generic_visit(node)
-
-
-def _preorder(node):
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _preorder(child)
-
-
-def mutants(source, *, branches=False):
-    """(description, source): first the formula as it is, "unchanged", then every mutant.
-
-    Docstrings, decorators and annotations are left out. ``branches`` turns conditions too.
+    Attributes:
+        operator: Its name.
+        occurrence: Among all its changes in the source, those that are left out included.
+        line: Number of the line where the changed piece begins.
+        column: Where in the line.
+        was: The code of the node that it changes.
     """
-    tree = ast.parse(textwrap.dedent(source))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            node.decorator_list, node.returns = [], None
-            if ast.get_docstring(node):
-                node.body = node.body[1:]
-            for argument in [*node.args.args, *node.args.kwonlyargs]:
-                argument.annotation = None
-    yield "unchanged", ast.unparse(tree)
-    for index, node in enumerate(_preorder(tree)):
-        for description, replacement in [*_variants(node), *(_branches(node) if branches else ())]:
-            mutated = _Replace(index, replacement).visit(copy.deepcopy(tree))
-            yield description, ast.unparse(ast.fix_missing_locations(mutated))
+
+    operator: str
+    occurrence: int
+    line: int
+    column: int
+    was: str
+
+
+@cache
+def tools() -> tuple[Any, dict[str, Any]]:
+    """cosmic-ray's module of syntax trees, and its operators by name."""
+    if not (AUDIT / "cosmic_ray").is_dir():
+        raise FileNotFoundError(
+            f"{AUDIT} has no cosmic_ray: `make test` fetches it with requirements-audit.lock"
+        )
+    sys.path.append(str(AUDIT))  # at the end: what .venv has comes from there
+    try:
+        import cosmic_ray.ast as trees
+        from cosmic_ray.operators.provider import OperatorProvider
+    finally:
+        sys.path.remove(str(AUDIT))
+    provider = OperatorProvider()
+    ours = {name: operator() for name, operator in mutation_operators.OPERATORS.items()}
+    return trees, {name: provider[name]() for name in OPERATORS} | ours
+
+
+def _above(node: Any) -> Iterator[Any]:
+    while node is not None:
+        yield node
+        node = node.parent
+
+
+def _is_annotation(node: Any) -> bool:
+    """Whether a node belongs to an annotation of a name, a parameter or a result."""
+    for low in _above(node):
+        up = low.parent
+        if up is None:
+            return False
+        if up.type == "annassign" and low is up.children[1]:
+            return True
+        if up.type == "tfpdef" and low is up.children[2]:  # of a parameter
+            return True
+        if up.type == "funcdef" and low is up.annotation:
+            return True
+    return False
+
+
+def _is_union(node: Any) -> bool:
+    """Whether ``|`` stands between types."""
+    beside = (node.get_previous_leaf().value, node.get_next_leaf().value)
+    return node.value == "|" and any(x in TYPES or x[:1].isupper() for x in beside)
+
+
+def _left_out(node: Any, operator: str) -> bool:
+    """Whether a change of this node is one of those that say nothing; see the top of the file."""
+    for x in _above(node):
+        if x.type in ("raise_stmt", "fstring"):
+            return True
+        if x.type == "if_stmt" and x.children[1].get_code().strip() == "TYPE_CHECKING":
+            return True
+        if x.type == "argument" and x.children[0].get_code().strip() == "strict":
+            return True
+        if x.type == "decorator" and x.children[1].get_code().partition("(")[0] in CACHES:
+            return True
+    if operator.startswith("ReplaceBinaryOperator"):
+        return node.parent.type not in BINARY or _is_union(node) or _is_annotation(node)
+    if operator == "AddNot":
+        condition = node.children[2 if node.type == "test" else 1]
+        single = condition.type == "comparison" and len(condition.children) == 3
+        replaced = single and condition.children[1].get_code().strip() in REPLACED
+        return replaced or condition.type == "not_test"
+    return _is_annotation(node)
+
+
+def changes(source: str) -> list[Change]:
+    """Every change that is made of a source, operator by operator."""
+    trees, operators = tools()
+    nodes = list(trees.ast_nodes(trees.get_ast(source)))
+    found = []
+    for name, operator in operators.items():
+        counted = ((node, *start) for node in nodes for start, _ in operator.mutation_positions(node))
+        for i, (node, line, column) in enumerate(counted):
+            if not _left_out(node, name):
+                found.append(Change(name, i, line, column, node.get_code().strip()))
+    return found
+
+
+def changed(source: str, change: Change) -> str:
+    """The source with one of its `changes`; it may not compile, or mean the same."""
+    trees, operators = tools()
+    operator = operators[change.operator]
+
+    class Once(trees.Visitor):  # type: ignore[name-defined]
+        left = change.occurrence
+
+        def visit(self, node: Any) -> Any:
+            here, self.left = self.left, self.left - len(list(operator.mutation_positions(node)))
+            if not self.left < 0 <= here:
+                return node
+            space, node = getattr(node, "prefix", ""), operator.mutate(node, here)
+            if change.operator == "NumberReplacer":  # keep the space in front, and add no other
+                node.prefix, node.value = space, node.value.strip()
+            return node
+
+    return str(Once().walk(trees.get_ast(source)).get_code())

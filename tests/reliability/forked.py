@@ -7,7 +7,6 @@ tests' checker of types (`tests.support.typecheck`): no file changes and none is
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
 import os
@@ -26,8 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.reliability.mutating import ROOT
-from tests.support import typecheck
+from tests.support import layout, typecheck
 
 LIBRARIES = ("beartype.typing", "hypothesis", "sympy", "torch", "yaml")
 PACKAGE = typecheck.PACKAGE
@@ -108,16 +106,11 @@ class _Changed(MetaPathFinder):
 
 @cache
 def _named_in(module: str) -> frozenset[str]:
-    """The modules of the package that a module imports by itself, the packages that it lies in included."""
-    path = ROOT / module.replace(".", "/")
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    if not file.is_file():  # a name of the module above
+    """The modules of the package that a module imports by itself, the package that it lies in included."""
+    path = layout.modules().get(module.removeprefix(f"{PACKAGE}."))
+    if path is None:  # a name of the module above, or the package itself
         return frozenset()
-    named = {module.rpartition(".")[0] or PACKAGE}
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE):
-            named |= {node.module, *(f"{node.module}.{x.name}" for x in node.names)}
-    return frozenset(named)
+    return frozenset({module.rpartition(".")[0], *(f"{PACKAGE}.{name}" for name in layout.names(path))})
 
 
 def _reads(name: str, module: str) -> bool:
@@ -134,6 +127,8 @@ def prepare(changed: Sequence[str], others: Iterable[str]) -> None:
     for name in others:
         if not any(_reads(name, module) for module in changed):
             importlib.import_module(name)
+            if early := sys.modules.keys() & set(changed):
+                raise RuntimeError(f"{name} imports {min(early)}, which is not to be read in its source")
 
 
 class _First:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability import mutants, mutating, survivors
+from tests.reliability import forked, mutants, mutating, survivors
 from tests.reliability.mutants import Tried
+from tests.support import mutation
 
 # on the unchanged module, on one that means the same, on one that does not, and on one that does not end;
 # in a process that has not imported the package
 CAN_IT_FAIL = """
 import json
 from tests.reliability import forked, mutating
+from tests.reliability.mutants import OTHERS
 forked.ready()
 source = mutating.source_of("kl_companion.ops")
 same = source.replace("return sympy.exp(x) - 1", "return -1 + sympy.exp(x)")
@@ -26,7 +28,7 @@ endless = source.replace("return x.log()", "while True:\\n        pass")
 assert len({source, same, other, endless}) == 4
 found = []
 for text, seconds in ((source, 60), (same, 60), (other, 60), (endless, 1)):
-    found += forked.outcomes("kl_companion.ops", [(text, [["tests/test_ops.py"]])], [], seconds)
+    found += forked.outcomes("kl_companion.ops", [(text, [["tests/test_ops.py"]])], OTHERS, seconds)
 print(json.dumps(found))
 """
 
@@ -44,6 +46,11 @@ def test_what_changes_nothing_survives_and_what_changes_something_does_not() -> 
     assert all(used for _, _, used, _ in same)
     assert same[2][1].startswith("tests/test_ops.py::")
     assert same[3][1] == "time"
+
+
+def test_what_reads_a_module_through_a_room_is_not_imported_before_it_is_changed() -> None:
+    assert forked._reads("kl_companion.losses", "kl_companion.estimators.sampled")
+    assert not forked._reads("kl_companion.ops", "kl_companion.losses")
 
 
 def test_an_explanation_names_a_mutant_that_there_is() -> None:
@@ -120,3 +127,35 @@ def test_a_change_is_shown_by_its_lines() -> None:
     )
     assert ("kl_companion.ops", "StopGradient", "nargs = (1,)", "nargs = (2,)") in {m.key for m in made}
     assert ("kl_companion.ops", "exp", "@singledispatch", "") in {m.key for m in made}
+
+
+SLIPS = """
+def f(logp, ref_logp, kind="policy"):
+    low = g(logp=ref_logp)
+    return (logp - ref_logp + low).exp() / torch.exp(-low) ** expm1(x.detach())
+"""
+SLIPPED = {
+    "SwapNames": [
+        'kind="reference"',
+        "g(logp=logp)",
+        "(ref_logp - ref_logp",
+        "(logp - logp",
+        "+ high)",
+        "exp(-high)",
+        "** exp(x",
+    ],
+    "ReverseDifference": ["return ((ref_logp) - (logp) + low).exp()"],
+    "ReverseQuotient": ["return (torch.exp(-low) ** expm1(x.detach())) / ((logp - ref_logp + low).exp())"],
+    "Unwrap": ["low) / torch", ".exp() / (-low) ** ", "** (x.detach())", "expm1(x)"],
+}
+
+
+def test_the_slips_of_someone_who_writes_an_estimator() -> None:
+    made: dict[str, list[str]] = {}
+    for change in mutation.changes(SLIPS):
+        made.setdefault(change.operator, []).append(mutation.changed(SLIPS, change))
+    for operator, wanted in SLIPPED.items():
+        assert len(made[operator]) == len(wanted)
+        assert all(any(text in source for source in made[operator]) for text in wanted)
+        for source in made[operator]:
+            compile(source, operator, "exec")

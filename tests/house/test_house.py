@@ -1,0 +1,60 @@
+"""`benchmarks/house.py` counts what it says, in a small house built for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks import house
+from kl_companion.book.tables import closure
+
+INIT = '''"""A package."""
+_NAMES: dict[str, str] = {"one": "kl_companion.core", "two": "kl_companion.core"}
+'''
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A package of five files, of which the only chapter reaches two, and no `__init__` that is lazy."""
+    written = {
+        "kl_companion/__init__.py": INIT,
+        "kl_companion/core.py": "one = 1\ntwo = 2\n",
+        "kl_companion/unused.py": "three = 3\n",
+        "kl_companion/book/__init__.py": "",
+        "kl_companion/book/tables/__init__.py": "",
+        "tests/test_core.py": "\n\n\n",
+    }
+    for name, text in written.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    shutil.copy(closure.__file__, tmp_path / "kl_companion/book/tables/closure.py")
+    cell = {"cell_type": "code", "source": "from kl_companion.core import one", "metadata": {}}
+    chapter = tmp_path / "book" / "part1_basics" / "01_first.ipynb"
+    chapter.parent.mkdir(parents=True)
+    chapter.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    return tmp_path
+
+
+def test_files_names_and_lines(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert house.reached(small) == {"part1_basics/01_first": (2, 4)}  # the package's `__init__` and core
+    assert house.public_names(small) == 2
+    rooms = house.rooms(small)
+    assert (rooms["core.py"], rooms["tests"]) == ((1, 2), (1, 3))
+    assert rooms["book/tables"][0] == 2
+    assert house.main([str(small)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "median of 1 2 4" in printed
+    assert "2 public names" in printed
+
+
+def test_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
+    (tmp_path / "kl_companion").mkdir()
+    with pytest.raises(ValueError, match=r"0 files tables/closure.py below kl_companion, expected one"):
+        house.reached(tmp_path)
+    (tmp_path / "kl_companion" / "__init__.py").write_text("")
+    with pytest.raises(ValueError, match="assigns no _NAMES"):
+        house.public_names(tmp_path)

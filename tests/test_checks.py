@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kl_companion import checks
 
-QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+QUICK = settings(max_examples=50)
 NAN, INF = float("nan"), float("inf")
 
 

@@ -118,6 +118,4 @@ def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool 
 def _log_of_small(argument: sympy.Expr) -> sympy.Expr:
     """log(c + x) as log(c) + log1p(x/c), with c the value at u = 0."""
     at_zero = argument.replace(expm1, lambda a: sympy.S.Zero)
-    if not at_zero.is_number:
-        return sympy.log(argument)
     return sympy.log(at_zero) + log1p(sympy.expand(argument / at_zero - 1))

@@ -96,7 +96,7 @@ class TopK:
         scores = {"policy": logp_all, "reference": ref_logp_all, "sampler": behavior_logp_all}[self.head_from]
         if scores is None:
             raise ValueError("head_from='sampler' needs behavior_logp_all [..., vocab], got None")
-        return scores.detach().topk(self.k, dim=-1).indices  # type: ignore[arg-type]
+        return scores.topk(self.k, dim=-1).indices  # type: ignore[arg-type]
 
     def head(self, logp_all: torch.Tensor, ref_logp_all: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """sum over the head of Q f(P/Q), exact: [..., vocab] and ids [..., k] -> [...]."""

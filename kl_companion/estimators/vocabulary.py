@@ -82,7 +82,7 @@ def held_entries(
     found = inside(d, log_p, log_q)
     if found.detach().sum().isfinite():
         return found
-    far = ~found.detach().isfinite()
+    far = ~found.isfinite()
     near = inside(d, log_p.masked_fill(far, 0.0), log_q.masked_fill(far, 0.0))
     return near.masked_scatter(far, far_entries(d, log_p[far], log_q[far]))
 

@@ -13,7 +13,7 @@ from kl_companion import divergences as dv
 from kl_companion.divergences import DIVERGENCES, T, W
 from tests.oracles.numeric import exp_minus_line
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=60)
 NAMES = list(DIVERGENCES)
 
 

@@ -14,7 +14,7 @@ from kl_companion.divergences import DIVERGENCES, T, W, amari_alpha, power_diver
 from kl_companion.divergences import registry as dv
 from tests.support.symbolic import POINTS, equal, equal_functions
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=60)
 S = sympy.Symbol("s", real=True)
 NAMES = list(DIVERGENCES)
 HALF = Rational(1, 2)

@@ -17,7 +17,7 @@ from tests.support.heads import every_sample
 from tests.support.symbolic import equal_functions
 
 NAMES = list(DIVERGENCES)
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40)
 rows = st.lists(st.floats(-6, 6), min_size=5, max_size=5)
 
 

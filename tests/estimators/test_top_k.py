@@ -25,7 +25,7 @@ NAMES = list(DIVERGENCES)
 HEADS = ["policy", "reference", "sampler"]
 WORLDS = [(0, 3), (2, 5), (4, 7)]
 INF = float("inf")
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40)
 
 
 def expectation(name, form, theta, ref, *, mu=None, weight=None, **choice):

@@ -16,7 +16,7 @@ from kl_companion.estimators.vocabulary import exact_forward_kl, exact_kl, f_div
 from tests.oracles import worlds
 from tests.oracles.numeric import finite_difference, gradient
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+QUICK = settings(max_examples=40)
 NAMES = list(DIVERGENCES)
 INF = float("inf")
 L2 = math.log(2)
@@ -287,7 +287,7 @@ def test_exchanging_the_arguments_is_the_dual(pair, a, b):
     assert one == pytest.approx(other, rel=1e-10, abs=1e-15)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15)
 @given(st.floats(-3, 3), rows, rows)
 def test_the_alpha_family_is_its_power_sum(alpha, a, b):
     alpha = round(alpha, 2)

@@ -20,7 +20,7 @@ from tests.support.fused_cases import (
     value_error,
 )
 
-SEARCH = settings(max_examples=40, deadline=None, derandomize=True)
+SEARCH = settings(max_examples=40)
 
 
 def possible(logits, seed, *count):

@@ -99,7 +99,7 @@ def test_shapes_and_dtypes():
     assert frontier(rounded, 1.0).reward.item() == 1.0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.floats(-30, -1e-9), min_size=1, max_size=4),
     st.lists(st.floats(0.02, 50), min_size=2, max_size=5, unique=True),

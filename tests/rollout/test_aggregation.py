@@ -16,7 +16,7 @@ from kl_companion.rollout import (
 from tests.oracles import tokens as oracle
 from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
 
-QUICK = settings(max_examples=50, deadline=None, derandomize=True)
+QUICK = settings(max_examples=50)
 
 
 def ragged(x, mask=MASK):

@@ -84,9 +84,16 @@ class _Reverse:
 
 
 class ReverseDifference(_Reverse):
-    """``a - b`` becomes ``b - a``."""
+    """``a - b`` becomes ``b - a``, unless its square is all that is read of it."""
 
     sign = "-"
+
+    def _at(self, node: Any) -> list[int]:
+        bracket = node.parent
+        power = bracket.parent if bracket is not None and bracket.type == "atom" else None
+        if power is not None and power.type == "power" and power.get_code().rstrip().endswith("** 2"):
+            return []
+        return super()._at(node)
 
 
 class ReverseQuotient(_Reverse):

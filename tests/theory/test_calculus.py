@@ -295,7 +295,7 @@ small = st.integers(-6, 6).map(lambda n: Rational(n, 4))
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20)
 @given(small, small, small)
 def test_weights_add_and_so_do_their_divergences(a, b, constant):
     weight = -a * log(W) + b * (1 - W) + constant

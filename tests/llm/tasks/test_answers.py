@@ -280,7 +280,7 @@ def ways_to_write(x):
         yield f"{sign}{top:,}".replace(",", "{,}")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(NUMBERS, st.randoms(use_true_random=False))
 def test_every_way_to_write_a_number_is_that_number(x, rng: random.Random):
     dress = [
@@ -300,7 +300,7 @@ def test_every_way_to_write_a_number_is_that_number(x, rng: random.Random):
         assert canonical(dressed) == ("number", x), dressed
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(NUMBERS, NUMBERS)
 def test_numbers_are_the_same_only_if_they_are_equal(x, y):
     assert same_answer(f"{x}", f"{y}") == (x == y)
@@ -310,7 +310,7 @@ def test_numbers_are_the_same_only_if_they_are_equal(x, y):
     assert same_answer(f"\\{{{x}, {y}\\}}", f"\\{{{y}, {x}\\}}")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ANYTHING, ANYTHING)
 def test_reflexive_symmetric_and_never_an_error(a, b):
     assert same_answer(a, a) == (canonical(a) is not None)
@@ -321,7 +321,7 @@ def test_reflexive_symmetric_and_never_an_error(a, b):
         assert found is None or found == found.strip() != ""
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ANYTHING.filter(lambda s: "boxed" not in s and "fbox" not in s and "." not in s and "\\" not in s))
 def test_spacing_and_dollars_around_an_answer_change_nothing(a):
     wanted = canonical(a)

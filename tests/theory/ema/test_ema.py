@@ -117,12 +117,12 @@ def test_signs_flip_just_above_the_oscillation_threshold_and_not_below(decay, st
 
 
 @given(
-    decay=st.floats(0, 0.999),
+    decay=st.floats(0, 0.999, allow_subnormal=False),  # 1 / decay is a number: (1 - a)^T comes near it
     steps=st.integers(1, 200),
     order=st.sampled_from(ema.ORDERS),
     at=st.floats(0, 0.99),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_whole_interval_below_the_threshold_is_stable(decay, steps, order, at):
     edge = stability_threshold(decay, steps=steps, order=order)
     assert edge > oscillation_threshold(decay, steps=steps, order=order)

@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import MISSING
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.checks import check_choice, unknown_name
+from kl_companion.auditing.calling import Given, Layout, Unusable, failed, layouts, loss_of
+from kl_companion.auditing.constructing import Settings, callable_of, parameters_of
+from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.naming import Read, Unread, read_name, read_names, refusal
+from kl_companion.auditing.user_batch import UserBatch
+from kl_companion.checks import check_choice
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.kl_term import LEVELS, EstimatorLike, KLTerm
 from kl_companion.losses import kl_loss, kl_reward, policy_gradient_loss
 from kl_companion.rollout import Rollout, aggregate, masked
 from kl_companion.tabular import Loss
+from kl_companion.tabular.populations import population_rollout, population_tree
 from kl_companion.tabular.scores import SINGLE_PLACEMENTS
 
-FIELDS = (
-    "logp",
-    "ref_logp",
-    "behavior_logp",
-    "completion_mask",
-    "tokens",
-    "rewards",
-    "prompt_index",
-    "logits",
-    "ref_logits",
-    "behavior_logits",
-)
-# what trainers call the same fields
-ALIASES = {
-    "log_probs": "logp",
-    "logprobs": "logp",
-    "per_token_logps": "logp",
-    "ref_log_probs": "ref_logp",
-    "ref_logprobs": "ref_logp",
-    "ref_per_token_logps": "ref_logp",
-    "old_log_probs": "behavior_logp",
-    "old_logprobs": "behavior_logp",
-    "old_per_token_logps": "behavior_logp",
-    "mask": "completion_mask",
-    "advantages": "rewards",  # one number per sequence, detached: the same thing to a loss
-}
-NAMES = {**{f: f for f in FIELDS}, **ALIASES}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Reading(NamedTuple):
+    """How a function of a reader was understood.
+
+    Attributes:
+        reads: Its parameters, or the keys that it took of a batch.
+        constants: Parameters that hold a number: (name, value, what it is, or "set").
+        layout: What the names left open.
+        result: How the loss was found in what it returned.
+    """
+
+    reads: tuple[Read, ...] = ()
+    constants: tuple[tuple[str, Any, str], ...] = ()
+    layout: Layout = Layout()
+    result: str = ""
 
 
 class Subject(NamedTuple):
@@ -53,88 +52,61 @@ class Subject(NamedTuple):
         title: What it is called in a sentence.
         placement: ``"loss"``, or ``"reward"`` where the value of the loss estimates nothing.
         entry: The estimator that was named; None for a function.
+        reading: How a function's parameters were read; None for an estimator.
     """
 
     loss: Loss
     title: str
     placement: str
     entry: Estimator | None
-
-
-def _arguments(loss: Callable[..., Any]) -> dict[str, str]:
-    """{parameter: field of the rollout} of the function; empty for a function of one Rollout."""
-    name = getattr(loss, "__name__", repr(loss))
-    try:
-        parameters = list(inspect.signature(loss).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} has no signature that can be read, expected a Python function") from error
-    wanted = [
-        p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
-    optional = [p.name for p in parameters if p.default is not p.empty and p.name in NAMES]
-    if len(wanted) == 1 and wanted[0].name not in NAMES:
-        return {}
-    for p in wanted:
-        if p.name not in NAMES:
-            raise unknown_name(f"parameter of {name}:", p.name, [*FIELDS, "rollout"])
-    if not wanted and not optional:
-        raise ValueError(
-            f"{name} takes no tensors, expected parameters among {', '.join(FIELDS)}, or one rollout"
-        )
-    return {n: NAMES[n] for n in [*(p.name for p in wanted), *optional]}
-
-
-def _field(rollout: Rollout, name: str) -> Any:
-    return rollout.sampled_from if name == "behavior_logp" else getattr(rollout, name)
-
-
-def _compute(loss: Callable[..., Any], names: dict[str, str], rollout: Rollout) -> torch.Tensor:
-    """Call the function; a scalar or one value per token, or a ValueError."""
-    label = getattr(loss, "__name__", repr(loss))
-    fields = {n: _field(rollout, field) for n, field in names.items()}
-    out = loss(**fields) if names else loss(rollout)
-    tokens = list(rollout.logp.shape)
-    if not isinstance(out, torch.Tensor):
-        raise ValueError(f"{label} returned {type(out).__name__}, expected a tensor: a scalar, or {tokens}")
-    if out.numel() != 1 and list(out.shape) != tokens:
-        raise ValueError(
-            f"{label} returned shape {list(out.shape)}, expected a scalar, or one per token {tokens}"
-        )
-    if (out if out.numel() == 1 else masked(out, rollout.completion_mask)).isnan().any():
-        raise ValueError(f"{label} returned NaN on an enumerated batch, expected numbers")
-    return out
+    reading: Reading | None = None
 
 
 def as_loss(
-    loss: EstimatorLike | KLTerm | Callable[..., Any], placement: str = "loss", level: str | None = None
+    loss: EstimatorLike | KLTerm | Callable[..., Any],
+    placement: str = "loss",
+    level: str | None = None,
+    *,
+    mapped: Mapping[str, str] = NOTHING,
+    settings: Mapping[str, Any] = NOTHING,
 ) -> Loss:
     """A scalar function of a `Rollout`.
 
     Args:
-        loss: A registered estimator; a `KLTerm`; a function of fields of the rollout, told apart by their
-            names (``logp``, ``ref_logp``, ``behavior_logp``, ``completion_mask``, ..., or what trainers call
-            them, see ``ALIASES``); or a function of one `Rollout`. Functions return a scalar, or one
-            value per token, which is summed over tokens.
+        loss: A registered estimator; a `KLTerm`; or a function, a method, a class or a module as it stands in
+            a trainer. Its parameters are told apart by their names (see `kl_companion.auditing.naming`); a
+            function of one batch or of one `Rollout` takes from it what it reads. It returns a scalar, one
+            value per token, which is summed over tokens, or one per answer, of which the mean is taken;
+            alone, or first in a tuple, or as the ``loss`` of a dict or record.
         placement: ``"loss"`` differentiates it; ``"reward"`` subtracts its detached value from the
             reward of a REINFORCE loss. A `KLTerm` says it itself, and `level` too.
         level: ``"token"`` or ``"sequence"``: whether an estimator sees tokens or whole sequences. None
             is tokens in the loss and sums over sequences in the reward.
+        mapped: What a parameter means, {their name: role}, where its name does not say it.
+        settings: Values of options, of a class's constructor or of fields of its configuration.
 
     Raises:
-        ValueError: unknown name, placement, level or parameter; a result of the wrong shape; a level
-            for a function that reads more than ``logp`` and ``ref_logp``; a placement or level beside a
-            `KLTerm`.
+        ValueError: unknown name, placement, level, parameter or setting; as `Unusable`, a loss that does not
+            run or returns none; a level for a function that reads more than ``logp`` and ``ref_logp``; a
+            placement or level beside a `KLTerm`.
     """
-    return as_subject(loss, placement, level).loss
+    return as_subject(loss, placement, level, mapped=mapped, settings=settings).loss
 
 
 def as_subject(
-    loss: EstimatorLike | KLTerm | Callable[..., Any], placement: str = "loss", level: str | None = None
+    loss: EstimatorLike | KLTerm | Callable[..., Any],
+    placement: str = "loss",
+    level: str | None = None,
+    *,
+    mapped: Mapping[str, str] = NOTHING,
+    settings: Mapping[str, Any] = NOTHING,
 ) -> Subject:
     """`as_loss` with what the audit says about it; arguments and errors as there."""
     check_choice("placement", placement, SINGLE_PLACEMENTS)
     chosen: Any = level or ("token" if placement == "loss" else "sequence")
     check_choice("level", chosen, LEVELS)
+    if isinstance(loss, str | Estimator | KLTerm) and (mapped or settings):
+        raise ValueError(f"{loss} got a map or settings, expected none: they are for functions")
     if isinstance(loss, KLTerm):
         if placement != "loss" or level is not None:
             raise ValueError(
@@ -146,28 +118,181 @@ def as_subject(
         return Subject(
             _placed(entry, placement, chosen), f"{entry.name} in the {placement}", placement, entry
         )
-    name = getattr(loss, "name", getattr(loss, "__name__", "the loss"))
-    title = str(name) if placement == "loss" else f"{name} in the {placement}"
-    names = _arguments(loss)
+    function = _Function(loss, mapped, settings)
+    title = function.label if placement == "loss" else f"{function.label} in the {placement}"
     if level is not None:
-        if list(names) != ["logp", "ref_logp"]:
+        if [r.role for r in function.reads] != ["logp", "ref_logp"]:
             raise ValueError(
-                f"level={level!r} got a function of {', '.join(names) or 'a rollout'}, "
-                "expected one of logp and ref_logp: other functions choose their own level"
+                f"level={level!r} got a function of "
+                f"{', '.join(r.name for r in function.reads) or 'a rollout'}, expected one of logp and "
+                "ref_logp: other functions choose their own level"
             )
-        return Subject(_placed(loss, placement, chosen), title, placement, None)
+        return Subject(_placed(loss, placement, chosen), title, placement, None, function.reading())
+    if placement == "reward":
+        return Subject(function.in_reward, title, placement, None, function.reading())
+    return Subject(function.scalar, title, placement, None, function.reading())
 
-    def per_batch(rollout: Rollout) -> torch.Tensor:
-        out = _compute(loss, names, rollout)
-        if out.ndim < 2 and placement == "reward":
+
+class _Function:
+    """A reader's function with what each of its parameters is given."""
+
+    def __init__(self, loss: Any, mapped: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+        self.label = _label(loss)
+        self.loss = loss
+        chosen = Settings(settings)
+        self.function = callable_of(loss, chosen)
+        self.mapped = mapped
+        self.batch = ""  # the parameter that takes everything
+        self.batch_map: dict[str, str] = {}
+        self.reads: list[Read] = []
+        self.fixed: dict[str, Any] = {}
+        self.keys: dict[str, Read] = {}  # what was taken of a batch
+        self.result = ""
+        self._read(chosen)
+        chosen.finish(self.label)
+        self.assumed = chosen.assumed
+        self.layout = self._layout()
+
+    def _read(self, settings: Settings) -> None:
+        """Decide for every parameter: a tensor, a number that was set or assumed, or its default."""
+        wanted, optional, coefficients = [], [], []
+        for p in parameters_of(self.function, self.label):
+            value = settings.of(p.name)
+            if value is not MISSING:
+                self.fixed[p.name] = value
+            elif p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                continue
+            elif p.default is p.empty or p.name in self.mapped:
+                known = isinstance(read_name(p.name), Read) or p.name in self.mapped
+                (wanted if known or settings.assume(p.name) is MISSING else coefficients).append(p.name)
+            elif p.default is None and _is_supplied(p.name):
+                optional.append(p.name)
+        self.fixed |= {n: settings.assumed[n][0] for n in coefficients}
+        in_batch = {n.rpartition(".")[2]: r for n, r in self.mapped.items() if n not in wanted}
+        if len(wanted) == 1 and wanted[0] not in self.mapped:
+            found = read_name(wanted[0])
+            if isinstance(found, Unread) or found.role in ("batch", "rollout"):
+                self.batch, wanted = wanted[0], []
+        whole = [n for n in wanted if isinstance(r := read_name(n), Read) and r.role in ("batch", "rollout")]
+        if not self.batch and len(whole) == 1 and whole[0] not in self.mapped:
+            self.batch = whole[0]
+            wanted.remove(whole[0])
+        self.batch_map = in_batch if self.batch else {}
+        reads, unread = read_names(
+            [*wanted, *optional], {n: r for n, r in self.mapped.items() if not self.batch or n in wanted}
+        )
+        unread = [u for u in unread if u.name in wanted]
+        if unread:
+            raise refusal(self.label, unread)
+        if not reads and not self.batch:
+            raise ValueError(
+                f"{self.label} takes no tensors, expected parameters such as logp, ref_logp, mask or logits, "
+                "or one batch"
+            )
+        self.reads = reads
+
+    def call(self, rollout: Rollout, layout: Layout) -> tuple[torch.Tensor, Given]:
+        """The loss on a rollout, [batch, seq] or a scalar, in float64 throughout."""
+        given = Given(rollout, layout)
+        passed = {r.name: given.of(r.role, r.name) for r in self.reads} | self.fixed
+        if self.batch:
+            passed[self.batch] = UserBatch.around(given, self.batch_map, self.keys)
+        try:
+            with _as_formulas():
+                out = self.function(**passed)
+        except Exception as error:  # the reader's own code: whatever it raises is the answer
+            raise failed(self.label, self.function, error, passed) from error
+        x, self.result = loss_of(out, rollout, self.label)
+        return x, given
+
+    def scalar(self, rollout: Rollout) -> torch.Tensor:
+        """The loss as one number."""
+        x, _ = self.call(rollout, self.layout)
+        return x if x.ndim == 0 else aggregate(x, rollout.completion_mask)
+
+    def in_reward(self, rollout: Rollout) -> torch.Tensor:
+        """The REINFORCE loss of minus the values, which are charged as they are."""
+        x, _ = self.call(rollout, self.layout)
+        if x.ndim < 2:
             raise ValueError("placement='reward' got a scalar, expected one value per token [batch, seq]")
-        if out.ndim < 2:
-            return out.reshape(())
-        if placement == "loss":
-            return aggregate(out, rollout.completion_mask)
-        return policy_gradient_loss(rollout, -masked(out.detach(), rollout.completion_mask).sum(-1))
+        return policy_gradient_loss(rollout, -masked(x.detach(), rollout.completion_mask).sum(-1))
 
-    return Subject(per_batch, title, placement, None)
+    def _layout(self) -> Layout:
+        """The first layout under which the loss runs and reads the right logits."""
+        probe = population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
+        first: ValueError | None = None
+        runs: set[Layout] = set()
+        fails: set[Layout] = set()
+        # a batch shows what it is asked for as it is read: a layout that runs may not be the first any more
+        while layout := next((x for x in layouts(self._roles()) if x not in fails), None):
+            if layout in runs:
+                self._check_keys()
+                return layout
+            try:
+                x, given = self.call(probe, layout)
+                (runs if self._aligned(x, given) else fails).add(layout)
+            except ValueError as error:
+                first = first or error
+                fails.add(layout)
+        if self.batch:  # it may want a batch of another size: its own call says what fails
+            return Layout()
+        raise first or Unusable(f"{self.label} shifts ids against logits in a way that is not read here")
+
+    def _check_keys(self) -> None:
+        """Raise ValueError where two names of a batch and of parameters are read as one thing."""
+        names = list(self.keys)
+        mapped = {n: r for n, r in self.batch_map.items() if n in names}
+        _, unread = read_names(names, mapped)
+        decided = {r.role for r in self.reads}
+        for name, read in self.keys.items():
+            twice = read.role in decided and not read.role.startswith(("behavior_", "completion_mask"))
+            if twice and name not in mapped:
+                why = f"a parameter is read as the same already: {read.said}"
+                unread.append(Unread(f"{self.batch}.{name}", why, (read.role,)))
+        if unread:
+            raise refusal(self.label, unread)
+
+    def _roles(self) -> set[str]:
+        return {r.role for r in (*self.reads, *self.keys.values())}
+
+    def _aligned(self, x: torch.Tensor, given: Given) -> bool:
+        """Whether logits behind the last token, which score nothing, stay without a gradient."""
+        if given.beyond is None or not x.requires_grad:
+            return True
+        (g,) = torch.autograd.grad(x.sum(), given.beyond, allow_unused=True)
+        return g is None or not bool(g.any())
+
+    def reading(self) -> Reading:
+        """How it was understood."""
+        constants = [(n, v, "set") for n, v in self.fixed.items() if n not in self.assumed]
+        constants += [(n, v, what) for n, (v, what) in self.assumed.items()]
+        reads = (*self.reads, *self.keys.values())
+        return Reading(reads, tuple(constants), self.layout, self.result)
+
+
+def _is_supplied(name: str) -> bool:
+    """Whether an optional tensor is given: a weight that is off by default stays off."""
+    found = read_name(name)
+    return isinstance(found, Read) and found.role != "importance_ratio"
+
+
+@contextmanager
+def _as_formulas() -> Iterator[None]:
+    """New tensors are float64, and functions that were compiled run as they are written."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        # the compiler is slow to import: who compiled a function has imported it already
+        eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+        with eager, CastsAsDoubles():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _label(loss: Any) -> str:
+    name = getattr(loss, "name", None) or getattr(loss, "__qualname__", None) or type(loss).__name__
+    return str(name).rpartition("<locals>.")[2]
 
 
 def _placed(estimator: Any, placement: str, level: Any) -> Loss:

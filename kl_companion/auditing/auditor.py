@@ -2,120 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 
-from kl_companion.auditing.adapt import as_subject
-from kl_companion.auditing.findings import Condition, Finding
-from kl_companion.auditing.objectives import Objective, field, objectives, value
+from kl_companion.auditing.adapt import NOTHING, as_subject
+from kl_companion.auditing.findings import Condition, Finding, GroupGap
+from kl_companion.auditing.looking import SEEDS, Looked, couples, gaps, look, look_at, worlds
+from kl_companion.auditing.matching import matched, value_matches
+from kl_companion.auditing.objectives import OBJECTIVES, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
-from kl_companion.auditing.solve import TOLERANCE, ZERO, curl, explain, short, still_hold
+from kl_companion.auditing.solve import curl, curl_of
 from kl_companion.auditing.verdict import Audit, accepts, remedy_for, wanted_objectives
 from kl_companion.kl_term import EstimatorLike, KLTerm
-from kl_companion.tabular import Loss, Problem, expectation, prefix_tree
+from kl_companion.tabular import Loss, Problem
 
 SCALES = (1.0, 4.0)
-_SEEDS = (0, 1, 2)
-_LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
-_NOTHING = 1e-14  # rounding, for a loss whose own value is zero
-
-
-@cache
-def _problems(condition: Condition, vocab: int) -> tuple[Problem, ...]:
-    """Trees of two tokens, where every sum of objectives is looked for."""
-    off_policy, eos, scale = condition
-    return tuple(prefix_tree(vocab, 2, seed=s, eos=eos, off_policy=off_policy, scale=scale) for s in _SEEDS)
-
-
-@cache
-def _longer(condition: Condition, vocab: int) -> Problem:
-    """A tree of three tokens, where what was found has to hold: two have but one past and one future."""
-    off_policy, eos, scale = condition
-    return prefix_tree(vocab, 3, seed=len(_SEEDS), eos=eos, off_policy=off_policy, scale=scale)
-
-
-def _fields(problems: Sequence[Problem], known: dict[str, Objective]) -> dict[str, torch.Tensor]:
-    return {n: torch.cat([field(o, p).flatten() for p in problems]) for n, o in known.items()}
-
-
-def _values(problems: Sequence[Problem], known: dict[str, Objective]) -> dict[str, torch.Tensor]:
-    return {n: torch.tensor([value(o, p) for p in problems], dtype=torch.float64) for n, o in known.items()}
-
-
-@cache
-def _known(
-    condition: Condition, vocab: int, names: tuple[str, ...]
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Fields and values of the objectives on the default problems, fields on the longer: for every loss."""
-    problems = _problems(condition, vocab)
-    every = objectives(off_policy=condition.off_policy, lengths=condition.eos)
-    known = {n: o for n, o in every.items() if n in names}
-    return _fields(problems, known), _values(problems, known), _fields([_longer(condition, vocab)], known)
-
-
-def _value_matches(got: torch.Tensor, known: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Objectives that are proportional to the expected loss over several problems."""
-    if len(got) < 2 or got.norm() < _NOTHING:
-        return {}
-    found = {}
-    for name, theirs in known.items():
-        factor = (got @ theirs / (theirs @ theirs).clamp_min(ZERO)).item()
-        if (got - factor * theirs).norm() < TOLERANCE * got.norm():
-            found[name] = short(factor)
-    return found
-
-
-class _Seen(NamedTuple):
-    """What a loss does on several problems: its value on each, its gradient, whether that vanishes."""
-
-    values: torch.Tensor
-    gradient: torch.Tensor
-    zero: bool
-
-
-def _look(loss_fn: Loss, problems: Sequence[Problem], group_size: int) -> _Seen:
-    seen = [expectation(loss_fn, p, group_size=group_size) for p in problems]
-    gradient = torch.cat([e.gradient.flatten() for e in seen])
-    # measured against the size of the loss, so that a small beta is not taken for none
-    zero = bool(gradient.norm() < max(ZERO * sum(e.magnitude for e in seen), _NOTHING))
-    return _Seen(torch.tensor([e.value for e in seen], dtype=torch.float64), gradient, zero)
 
 
 def _finding(
-    loss_fn: Loss,
-    problems: Sequence[Problem],
     condition: Condition | None,
-    group_size: int,
+    looked: Looked,
     max_terms: int,
-    heads: bool,
+    measure_curl: Callable[[dict[str, float]], float],
+    measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = None,
 ) -> Finding:
-    known = objectives(
-        off_policy=any(p.behavior_logits is not None for p in problems),
-        lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
-        heads=heads,
-    )
-    vocab = problems[0].logits.shape[-1]
-    if condition is None:
-        fields, values = _fields(problems, known), _values(problems, known)
-    else:
-        fields, values, on_longer = _known(condition, vocab, tuple(known))
-    here = _look(loss_fn, problems, group_size)
-    zero = here.zero
-    matches, residual = ((), 0.0) if zero else explain(here.gradient, fields, max_terms=max_terms)
-    if condition is not None and group_size <= _LARGEST_GROUP and (zero or matches):
-        there = _look(loss_fn, (_longer(condition, vocab),), group_size)
-        if zero != there.zero:
-            zero, matches, residual = False, (), 1.0
-        elif not zero:
-            matches, residual = still_hold(there.gradient, on_longer, matches)
-    matched = _value_matches(here.values, values)
+    zeros = [w.zero for w in looked.worlds]
+    zero = all(zeros) and looked.settles
+    explained, residual = (), 0.0 if zero else 1.0
+    if looked.settles and not any(zeros):
+        beside = [n for n, o in OBJECTIVES.items() if o.rewards and n in looked.worlds[0].fields]
+        explained, residual = matched(looked.worlds, max_terms=max_terms, beside=beside)
+    same_length = looked.worlds if condition is None else looked.worlds[-len(SEEDS) :]
     return Finding(
-        condition, matches, residual, zero, matched, lambda: curl(loss_fn, problems[0], group_size=group_size)
+        condition,
+        tuple(e.coefficients for e in explained),
+        residual,
+        zero,
+        value_matches(same_length),
+        lambda: measure_curl(explained[0].coefficients if explained else {}),
+        tuple(e.units for e in explained),
+        looked.sums,
+        looked.settles,
+        measure_gaps,
     )
+
+
+def _curl(
+    loss_fn: Loss, problem: Problem, group_size: int | None, coupled: bool, matches: dict[str, float]
+) -> float:
+    """Of a loss; where it couples a large batch, of the sum that it was found to be, NaN without one."""
+    if not coupled:
+        return curl(loss_fn, problem, group_size=group_size or 1)
+    if not matches:
+        return math.nan
+
+    def gradient(logits: torch.Tensor) -> torch.Tensor:
+        return sum((c * field(OBJECTIVES[n], problem, logits) for n, c in matches.items()), torch.zeros(()))
+
+    return curl_of(gradient, problem.logits)
 
 
 def audit(
@@ -124,43 +73,48 @@ def audit(
     placement: str = "loss",
     level: str | None = None,
     problems: Sequence[Problem] | None = None,
-    group_size: int = 1,
+    group_size: int | None = None,
     want: str | None = None,
     max_terms: int = 3,
     off_policy: bool | None = None,
     scale: float | None = None,
+    map: Mapping[str, str] = NOTHING,
+    set: Mapping[str, Any] = NOTHING,
     progress: Callable[[str], None] | None = None,
 ) -> Audit:
-    """Say which objective a loss descends, with its coefficient, or that it descends none.
+    """Say which objective a loss minimizes, with its coefficient, or that there is none.
 
-    The loss is evaluated on every sequence of small trees; its expected gradient is compared with the
-    exact gradient fields of the registered objectives. By default eight conditions are looked at: on-
-    and off-policy, with and without end-of-sequence, small and large log-ratios. What is found on trees of
-    two tokens has to hold on one of three, with coefficients of its own (a mean over tokens has others
-    there).
+    The loss is evaluated on batches that hold every answer of small trees in exact proportion to its
+    probability, so that a mean over the batch has its population value; its gradient is compared with the
+    exact gradients of the registered objectives. By default eight conditions are looked at: fresh and
+    stale samples, with and without end-of-sequence, small and large log-ratios. A sum of objectives has to
+    explain a tree of three tokens and three trees of two, with coefficients that are constants or, such
+    as one over the mean number of tokens, in a known unit.
 
     Args:
-        loss: A registered estimator's name, a `KLTerm` (which says placement and level itself), a function
-            of named fields of a rollout that returns a scalar or one value per token, or a function of one
-            `Rollout` that returns a scalar.
+        loss: A registered estimator's name, a `KLTerm` (which says placement and level itself), or a loss as
+            it stands in a trainer: a function, a method, a class or a module, see `as_loss`.
         placement: ``"loss"`` differentiates it, ``"reward"`` subtracts its detached value from the reward.
         level: ``"token"`` or ``"sequence"``, for estimators; None is tokens in the loss and sums over
             sequences in the reward.
         problems: Worlds to use instead of the default ones; they make one finding.
-        group_size: Sequences per batch, for losses that couple a group (at most three is practical; larger
-            groups are looked at on trees of two tokens only).
+        group_size: Answers per batch, enumerated, instead of the limit of large batches (with
+            ``problems``, 1 by default). At most three is practical; larger groups are looked at on trees of
+            two tokens only.
         want: A divergence (``"reverse_kl"``, at either level) or an objective; fills ``met`` and ``remedy``.
         max_terms: The longest sum of objectives to try.
         off_policy: Look at, and judge ``want`` by, off- or on-policy samples only; None looks at both
             and judges on-policy.
         scale: One size of log-ratios instead of small (1) and large (4).
+        map: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
+        set: Values of options: of parameters, of a constructor, of fields of a configuration.
         progress: Called with a line of text per condition.
 
     Raises:
         ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
             scale that is not positive, or too many evaluations.
     """
-    subject = as_subject(loss, placement, level)
+    subject = as_subject(loss, placement, level, mapped=map, settings=set)
     loss_fn, entry = subject.loss, subject.entry
     wanted = None if want is None else wanted_objectives(want)
     if scale is not None and not scale > 0:
@@ -169,11 +123,20 @@ def audit(
         raise ValueError("problems is an empty list, expected at least one Problem, or None")
     if max_terms < 1:
         raise ValueError(f"max_terms is {max_terms}, expected at least 1")
-    found = single_tokens(loss_fn) if entry is None and group_size == 1 else None
-    heads = reads_heads(entry, found) if entry is not None or group_size == 1 else False
+    single = group_size in (None, 1)
+    found = single_tokens(loss_fn) if entry is None and single else None
+    heads = reads_heads(entry, found) if entry is not None or single else False
     same_as = recognize(found) if subject.placement == "loss" else None
     if problems is not None:
-        findings = [_finding(loss_fn, problems, None, group_size, max_terms, heads)]
+        size = 1 if group_size is None else group_size
+        known = objectives(
+            off_policy=any(p.behavior_logits is not None for p in problems),
+            lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
+            heads=heads,
+        )
+        looked = look_at(loss_fn, problems, group_size=size, known=known)
+        measure = partial(_curl, loss_fn, problems[0], size, False)
+        findings = [_finding(None, looked, max_terms, measure)]
     else:
         findings = []
         todo = [
@@ -182,13 +145,18 @@ def audit(
             for s in (SCALES if scale is None else (scale,))
             for eos in (False, True)
         ]
+        coupled = entry is None and group_size is None and couples(loss_fn, todo[-1])
         for i, condition in enumerate(todo):
             if progress is not None:
                 sampling = "off" if condition.off_policy else "on"
                 progress(f"{i + 1}/{len(todo)}: {sampling}-policy, scale {condition.scale:g}")
-            worlds = _problems(condition, 3 if group_size == 1 else 2)
-            findings.append(_finding(loss_fn, worlds, condition, group_size, max_terms, heads))
-    said = Audit(subject.title, tuple(findings), subject.placement, same_as)
+            known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
+            looked = look(loss_fn, condition, group_size=group_size, known=known)
+            apart = partial(gaps, loss_fn, condition) if coupled else None
+            place = worlds(condition, 3 if single else 2)[1].problem
+            measure = partial(_curl, loss_fn, place, group_size, coupled)
+            findings.append(_finding(condition, looked, max_terms, measure, apart))
+    said = Audit(subject.title, tuple(findings), subject.placement, same_as, reading=subject.reading)
     if wanted is None or want is None:
         return said
     judged = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -16,6 +16,20 @@ class Condition(NamedTuple):
     scale: float
 
 
+class GroupGap(NamedTuple):
+    """How far the expected gradient of small groups is from that of large batches, on one world.
+
+    Attributes:
+        size: Answers in a group.
+        angle: Between the two gradients, in degrees; NaN where one of them vanishes.
+        ratio: Length of the group's gradient over that of the large batch.
+    """
+
+    size: int
+    angle: float
+    ratio: float
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a loss does under one condition.
@@ -27,6 +41,11 @@ class Finding:
         zero: The expected gradient vanishes.
         value_matches: Objectives whose value is the expected value of the loss, with coefficient.
         measure_curl: Computes ``curl``, which costs more than all the rest, when it is asked for.
+        units: For each of ``matches``, what its coefficients are in units of, ``{objective: unit}``: a name
+            of `kl_companion.auditing.matching.UNITS` or ``"varies"``.
+        sums: The loss is a sum over the answers of the batch; coefficients are those of one answer.
+        settles: The gradient has a limit as the batch grows.
+        measure_gaps: Of a loss that couples its batch: computes ``gaps``, small groups against large batches.
     """
 
     condition: Condition | None
@@ -35,8 +54,22 @@ class Finding:
     zero: bool
     value_matches: dict[str, float]
     measure_curl: Callable[[], float] = field(repr=False, compare=False)
+    units: tuple[Mapping[str, str], ...] = ()
+    sums: bool = False
+    settles: bool = True
+    measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def curl(self) -> float:
         """Relative asymmetry of the field's Jacobian; zero for the gradient of *some* objective."""
         return 0.0 if self.zero else self.measure_curl()
+
+    @property
+    def couples(self) -> bool:
+        """Whether answers of a batch enter each other's gradient."""
+        return self.measure_gaps is not None
+
+    @cached_property
+    def gaps(self) -> tuple[GroupGap, ...]:
+        """Small groups against large batches; empty for a loss that does not couple its batch."""
+        return self.measure_gaps() if self.measure_gaps is not None else ()

@@ -10,7 +10,7 @@ the sample held fixed; they and the other objectives of lengths are distinct onl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ class Objective(NamedTuple):
         words: How the audit says it in a sentence.
         source: Bib key and place.
         regularizer: Whether it measures a distance to the reference (rewards and entropies do not).
+        rewards: Whether it is of the rewards: one such may stand beside any sum.
         off_policy_only: On-policy it coincides with another objective, so it is tried off-policy only.
         lengths_only: It is tried only where the lengths of sequences vary: elsewhere it is constant, or
             another objective divided by the length.
@@ -47,6 +48,7 @@ class Objective(NamedTuple):
     off_policy_only: bool = False
     lengths_only: bool = False
     heads_only: bool = False
+    rewards: bool = False
 
 
 OBJECTIVES: dict[str, Objective] = {}
@@ -65,6 +67,7 @@ def register_objective(
     off_policy_only: bool = False,
     lengths_only: bool = False,
     heads_only: bool = False,
+    rewards: bool = False,
 ) -> Callable[[Scalar], Scalar]:
     """Register a scalar of an enumerated rollout as the objective ``name`` and return it untouched.
 
@@ -78,7 +81,7 @@ def register_objective(
         if name in OBJECTIVES and OBJECTIVES[name].words != words:
             raise ValueError(f"objective {name!r} is registered already, expected a new name")
         OBJECTIVES[name] = Objective(
-            name, fn, words, source, regularizer, off_policy_only, lengths_only, heads_only
+            name, fn, words, source, regularizer, off_policy_only, lengths_only, heads_only, rewards
         )
         return fn
 
@@ -113,8 +116,21 @@ def field(objective: Objective, problem: Problem, logits: torch.Tensor | None = 
 
 def value(objective: Objective, problem: Problem) -> float:
     """Exact value of the objective."""
-    with torch.no_grad():
-        return objective.scalar(problem.rollout(problem.logits)).item()
+    return fields_and_values({"": objective}, problem)[""][0]
+
+
+def fields_and_values(
+    known: Mapping[str, Objective], problem: Problem
+) -> dict[str, tuple[float, torch.Tensor]]:
+    """Of many objectives, exact value and gradient [rows, vocab], from one listing of the sequences."""
+    theta = problem.logits.detach().clone().requires_grad_()
+    rollout = problem.rollout(theta)
+    found = {}
+    for name, objective in known.items():
+        value = objective.scalar(rollout)
+        (gradient,) = torch.autograd.grad(value, theta, retain_graph=True)
+        found[name] = (value.item(), gradient)
+    return found
 
 
 def _total(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
@@ -174,13 +190,60 @@ for _divergence in DIVERGENCES.values():
     add_divergence(_divergence)
 
 
+def _rewards(rollout: Rollout) -> torch.Tensor:
+    if rollout.rewards is None:
+        raise ValueError("the expected reward needs rewards; this Rollout holds none")
+    return rollout.rewards
+
+
 @register_objective(
-    "expected_reward", words="the expected reward", source="emapg2026, eq (1)", regularizer=False
+    "expected_reward",
+    words="the expected reward",
+    source="emapg2026, eq (1)",
+    regularizer=False,
+    rewards=True,
 )
 def _expected_reward(rollout: Rollout) -> torch.Tensor:
-    if rollout.rewards is None:
-        raise ValueError("expected_reward needs rewards; this Rollout holds none")
-    return (_total(rollout.logp, rollout).exp() * rollout.rewards).sum()
+    return (_total(rollout.logp, rollout).exp() * _rewards(rollout)).sum()
+
+
+@register_objective(
+    "expected_reward_per_token",
+    words="the expected reward divided by the length of its answer",
+    source="this book",
+    regularizer=False,
+    lengths_only=True,
+    rewards=True,
+)
+def _expected_reward_per_token(rollout: Rollout) -> torch.Tensor:
+    each = _total(rollout.logp, rollout).exp() * _rewards(rollout)
+    return (each / rollout.completion_mask.sum(-1)).sum()
+
+
+@register_objective(
+    "behavior_reward",
+    words="the log-likelihood of the samples, each times its reward, the samples held fixed",
+    source="this book",
+    regularizer=False,
+    off_policy_only=True,
+    rewards=True,
+)
+def _behavior_reward(rollout: Rollout) -> torch.Tensor:
+    return (_visits(rollout) * _rewards(rollout) * _total(rollout.logp, rollout)).sum()
+
+
+@register_objective(
+    "behavior_reward_per_token",
+    words="the log-likelihood of the samples divided by their length, each times its reward, the samples "
+    "held fixed",
+    source="this book",
+    regularizer=False,
+    off_policy_only=True,
+    lengths_only=True,
+    rewards=True,
+)
+def _behavior_reward_per_token(rollout: Rollout) -> torch.Tensor:
+    return (_visits(rollout) * _rewards(rollout) * _mean(rollout.logp, rollout)).sum()
 
 
 @register_objective(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from itertools import combinations
 
 import torch
@@ -11,6 +12,7 @@ from kl_companion.tabular import Loss, Problem, expected_gradient
 TOLERANCE = 1e-9
 ZERO = 1e-10
 _STEP = 1e-4
+_SCREEN = 1e-6  # squared residual by the normal equations, above which a sum is not looked at again
 
 
 def short(coefficient: float) -> float:
@@ -32,64 +34,108 @@ def explain(
         Every explanation of the smallest length that is exact up to ``TOLERANCE``, and the relative
         residual of the best; no explanation and the smallest residual found otherwise.
     """
-    names = [n for n, f in fields.items() if f.norm() > ZERO]
-    columns = torch.stack([fields[n] / fields[n].norm() for n in names], 1)
-    target = gradient / gradient.norm()
     best = 1.0
-    for terms in range(1, min(max_terms, len(names)) + 1):
-        chosen = torch.tensor(list(combinations(range(len(names)), terms)))
-        matrices = columns[:, chosen].permute(1, 0, 2)
-        right = target.expand(len(chosen), -1).unsqueeze(-1)
-        solution = torch.linalg.lstsq(matrices, right, driver="gelsd").solution
-        residual = (matrices @ solution - right).norm(dim=(1, 2))
-        best = min(best, residual.min().item())
-        exact = (residual < TOLERANCE).nonzero().flatten().tolist()
-        if exact:
-            found = []
-            for i in sorted(exact, key=lambda i: residual[i].item()):
-                scale = [gradient.norm() / fields[names[j]].norm() for j in chosen[i]]
-                weights = [(s * c).item() for s, c in zip(scale, solution[i, :, 0], strict=True)]
-                found.append({names[j]: short(c) for j, c in zip(chosen[i].tolist(), weights, strict=True)})
-            return tuple(found), best
+    for found, residual in sums(gradient, fields, max_terms=max_terms):
+        best = min(best, residual)
+        if found:
+            return tuple({n: short(c) for n, c in x.items()} for x in found), best
     return (), best
 
 
-def still_hold(
-    gradient: torch.Tensor, fields: dict[str, torch.Tensor], matches: tuple[dict[str, float], ...]
-) -> tuple[tuple[dict[str, float], ...], float]:
-    """Those explanations of one field that explain another one too, with the coefficients that it needs.
+def sums(
+    gradient: torch.Tensor,
+    fields: dict[str, torch.Tensor],
+    *,
+    max_terms: int = 3,
+    beside: Collection[str] = (),
+    tolerance: float = TOLERANCE,
+) -> Iterator[tuple[list[dict[str, float]], float]]:
+    """For every length of sum, from one term on, all sums of known fields that are the gradient.
 
     Args:
-        gradient: [entries], the other field.
-        fields: [entries] each, the objectives' fields there.
-        matches: Explanations of the first field.
+        gradient: [entries].
+        fields: [entries] each; those that vanish are left out.
+        max_terms: The longest sum to try.
+        beside: Names of which one may stand in a sum without being counted: rewards beside the KL terms.
+        tolerance: Largest relative residual of a sum.
 
-    Returns:
-        What is left of ``matches``, and the smallest relative residual.
+    Yields:
+        The sums, best first, and the smallest relative residual of this length.
     """
-    kept, residuals = [], []
-    for match in matches:
-        again, residual = explain(gradient, {n: fields[n] for n in match}, max_terms=len(match))
-        residuals.append(residual)
-        if again and again[0].keys() == match.keys():
-            kept.append(match)
-    return tuple(kept), min(residuals)
+    names = [n for n, f in fields.items() if f.norm() > ZERO]
+    columns = torch.stack([fields[n] / fields[n].norm() for n in names], 1)
+    target = gradient / gradient.norm()
+    gram, right = columns.T @ columns, columns.T @ target
+    counted = [i for i, n in enumerate(names) if n not in beside]
+    free = [i for i, n in enumerate(names) if n in beside]
+    for terms in range(1, max_terms + 1 + bool(free)):
+        chosen = [c for c in combinations(counted, terms) if terms <= max_terms]
+        chosen += [(r, *c) for r in free for c in combinations(counted, terms - 1)]
+        if not chosen:
+            continue
+        index = torch.tensor(chosen)
+        near, best = _near(gram, right, index)
+        found = []
+        if len(near):
+            matrices = columns[:, near].permute(1, 0, 2)
+            targets = target.expand(len(near), -1).unsqueeze(-1)
+            solution = torch.linalg.lstsq(matrices, targets, driver="gelsd").solution
+            residual = (matrices @ solution - targets).norm(dim=(1, 2))
+            best = min(best, residual.min().item())
+            for i in residual.argsort().tolist():
+                if residual[i] < tolerance:
+                    scale = [gradient.norm() / fields[names[j]].norm() for j in near[i]]
+                    weights = [(s * c).item() for s, c in zip(scale, solution[i, :, 0], strict=True)]
+                    found.append(dict(zip([names[j] for j in near[i].tolist()], weights, strict=True)))
+        yield found, best
+
+
+def _near(gram: torch.Tensor, right: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Those sums that come near by the normal equations, which are fast and lose half of the digits."""
+    matrices = gram[index.unsqueeze(-1), index.unsqueeze(-2)]
+    solution, _ = torch.linalg.solve_ex(matrices, right[index].unsqueeze(-1))
+    square = 1 - (right[index] * solution.squeeze(-1)).sum(-1)
+    square = square.nan_to_num(nan=1.0, posinf=1.0, neginf=1.0)  # columns that are multiples of each other
+    best = square.clamp(min=0).min().sqrt().item()
+    return index[square < _SCREEN], best
+
+
+def coefficients(
+    gradient: torch.Tensor, fields: dict[str, torch.Tensor], names: Collection[str]
+) -> tuple[dict[str, float], float]:
+    """The least-squares coefficients of some fields in a gradient, and the relative residual."""
+    held = [n for n in names if fields[n].norm() > ZERO]
+    if not held or gradient.norm() == 0:
+        return dict.fromkeys(names, 0.0), float(bool(held) or bool(gradient.norm() > 0))
+    matrix = torch.stack([fields[n] / fields[n].norm() for n in held], 1)
+    target = gradient / gradient.norm()
+    solution = torch.linalg.lstsq(matrix, target.unsqueeze(-1), driver="gelsd").solution[:, 0]
+    residual = (matrix @ solution - target).norm().item()
+    found = {n: (c * gradient.norm() / fields[n].norm()).item() for n, c in zip(held, solution, strict=True)}
+    return {n: found.get(n, 0.0) for n in names}, residual
 
 
 def curl(loss_fn: Loss, problem: Problem, *, group_size: int = 1) -> float:
-    """Relative asymmetry of the Jacobian of the expected gradient; 0 for the gradient of a function.
+    """Relative asymmetry of the Jacobian of the expected gradient; 0 for the gradient of a function."""
+
+    def gradient(logits: torch.Tensor) -> torch.Tensor:
+        return expected_gradient(loss_fn, problem, logits=logits, group_size=group_size)
+
+    return curl_of(gradient, problem.logits)
+
+
+def curl_of(field: Callable[[torch.Tensor], torch.Tensor], logits: torch.Tensor) -> float:
+    """Relative asymmetry of the Jacobian of a field, a function of logits, at ``logits``.
 
     Central differences, because a detached factor hides the policy from automatic differentiation.
     """
-    theta = problem.logits.detach()
+    theta = logits.detach()
     columns = []
     for i in range(theta.numel()):
         step = torch.zeros(theta.numel(), dtype=theta.dtype)
         step[i] = _STEP
         step = step.view_as(theta)
-        ahead = expected_gradient(loss_fn, problem, logits=theta + step, group_size=group_size)
-        behind = expected_gradient(loss_fn, problem, logits=theta - step, group_size=group_size)
-        columns.append((ahead - behind).flatten() / (2 * _STEP))
+        columns.append((field(theta + step) - field(theta - step)).flatten() / (2 * _STEP))
     jacobian = torch.stack(columns)
     size = jacobian.norm().item()
     return 0.0 if size < ZERO else (jacobian - jacobian.T).norm().item() / size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kl_companion.auditing.adapt import Reading
 from kl_companion.auditing.findings import Finding
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
 from kl_companion.auditing.remedies import remedy
@@ -26,6 +27,7 @@ class Audit:
         want: The objective that was asked for, or None.
         met: Whether it is what the loss descends; None when nothing was asked for.
         remedy: A few lines of PyTorch when ``met`` is False, see `remedy`.
+        reading: How the parameters of a function were read; None for an estimator.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Audit:
     want: str | None = None
     met: bool | None = None
     remedy: str | None = None
+    reading: Reading | None = None
 
     @property
     def matches(self) -> dict[str, float]:

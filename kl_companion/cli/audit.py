@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -29,7 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--placement", choices=("loss", "reward"), default="loss")
     parser.add_argument("--level", choices=("token", "sequence"), help="for functions of logp and ref_logp")
     parser.add_argument(
-        "--group-size", type=int, default=1, help="sequences per batch, for losses that couple a group"
+        "--group-size", type=int, help="answers per batch, enumerated, instead of the limit of large batches"
+    )
+    parser.add_argument(
+        "--map", action="append", default=[], metavar="THEIRS=OURS", help="what a parameter means (repeat it)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="the value of an option (repeat it)"
     )
     parser.add_argument(
         "--off-policy", action="store_true", help="look at, and judge --want by, off-policy samples"
@@ -47,8 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
     if is_framework(args.loss):
-        if args.level is not None or args.group_size != 1:
-            raise ValueError(f"{args.loss} got a level or a group size, expected none: a setting has its own")
+        if args.level is not None or args.group_size is not None or args.map or args.set:
+            raise ValueError(
+                f"{args.loss} got a level, a group size, a map or options, expected none: a setting has "
+                "its own"
+            )
         return print_audits(
             args.loss,
             want=args.want,
@@ -72,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         want=args.want,
         off_policy=True if args.off_policy else None,
         scale=args.scale,
+        map=dict(pair(x, "--map") for x in args.map),
+        set={name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
         progress=progress(quiet=args.quiet),
     )
     print(found)
@@ -104,9 +116,32 @@ def load_function(target: str) -> Callable[..., Any]:
         raise ValueError(f"importing {path_text} failed with {said}, expected a file that runs") from error
     finally:
         sys.path.pop(0)
-    functions = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == label]
-    if not callable(getattr(module, name, None)):
-        from kl_companion.checks import unknown_name
+    found: Any = module
+    for part in name.split("."):
+        functions = [n for n, v in vars(found).items() if callable(v) and _is_theirs(v, label)]
+        if not callable(getattr(found, part, None)):
+            from kl_companion.checks import unknown_name
 
-        raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
-    return getattr(module, name)
+            raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def _is_theirs(x: Any, label: str) -> bool:
+    return getattr(x, "__module__", "") == label and not getattr(x, "__name__", "_").startswith("__")
+
+
+def pair(text: str, option: str) -> tuple[str, str]:
+    """``("a", "b")`` of ``a=b``; ValueError without an equals sign."""
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise ValueError(f"{option} got {text!r}, expected {option} NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def value_of(text: str) -> Any:
+    """A number, a truth value, None or a list where the text is one in Python, else the text."""
+    try:
+        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
+    except (ValueError, SyntaxError):
+        return text

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing import OBJECTIVES, Audit, Finding, audit
+from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
-from kl_companion.frameworks.exact import exactly
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Framework, Setting
 from kl_companion.frameworks.registry import setting

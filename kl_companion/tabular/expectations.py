@@ -28,7 +28,8 @@ class Expectation(NamedTuple):
     gradient: torch.Tensor
 
 
-def _checked(loss_fn: Loss, rollout: Rollout) -> torch.Tensor:
+def checked_scalar(loss_fn: Loss, rollout: Rollout) -> torch.Tensor:
+    """The loss on a batch; ValueError unless it is one number."""
     loss = loss_fn(rollout)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         got = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
@@ -56,7 +57,7 @@ def _enumerate(
     possible = probability.nonzero().squeeze(-1)
     groups = torch.cartesian_prod(*[torch.arange(len(possible))] * group_size).reshape(-1, group_size)
     batches = problem.rollout(logits, possible).batches(groups.tolist())
-    return probability[possible][groups].prod(-1), torch.stack([_checked(loss_fn, b) for b in batches])
+    return probability[possible][groups].prod(-1), torch.stack([checked_scalar(loss_fn, b) for b in batches])
 
 
 def expectation(

@@ -9,10 +9,10 @@ import torch
 import yaml
 
 from kl_companion import Rollout, kl_loss, prefix_tree
+from kl_companion.auditing.exact import SinglesAsDoubles, exactly
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
 from kl_companion.frameworks import ema_pg, openrlhf, prime_rl, setting, settings, trl, verl
-from kl_companion.frameworks.exact import SinglesAsDoubles, exactly
 from kl_companion.frameworks.installed import find
 from tests.support.frameworks.by_hand import rollout
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kl_companion.rollout import Rollout
@@ -21,11 +22,50 @@ from kl_companion.rollout import Rollout
 _ops = torch.ops.aten
 _FACTORIES = (_ops.zeros.default, _ops.ones.default, _ops.empty.memory_format, _ops.full.default)
 _VANISHES = 3e-8  # half a unit in the last place of 1 in float32: added to a count it does nothing there
+_GUARD = 1e-5
+_SMALLER = (torch.float32, torch.float16, torch.bfloat16)
+_CASTS = frozenset(("float", "half", "bfloat16"))
+_ADDS = frozenset(("add", "__add__", "__radd__"))
 _FIELDS = ("logp", "logits")
 
 
 def _double(x: Any) -> Any:
     return torch.float64 if x is torch.float32 else x
+
+
+def _smaller_as_double(x: Any) -> Any:
+    return torch.float64 if isinstance(x, torch.dtype) and x in _SMALLER else x
+
+
+class CastsAsDoubles(TorchFunctionMode):
+    """Inside it every cast to a smaller dtype is one to float64, in what the reader's own code calls.
+
+    It sees functions, and so nothing inside a backward function of theirs, as `SinglesAsDoubles` does.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call ``func`` with float64 in place of float32, float16 and bfloat16."""
+        given = {k: _smaller_as_double(v) for k, v in (kwargs or {}).items()}
+        name = getattr(func, "__name__", "")
+        if name in _CASTS:
+            return args[0].double()
+        if name in _ADDS and len(args) == 2 and _only_guards(args[0], args[1]):
+            return args[0].clone()
+        return func(*(_smaller_as_double(a) for a in args), **given)
+
+
+def _only_guards(x: Any, constant: Any) -> bool:
+    """Whether a constant is added against division by zero only, where nothing is zero."""
+    if not isinstance(constant, float) or not 0 < constant <= _GUARD or not isinstance(x, torch.Tensor):
+        return False
+    least = x.detach().abs().min().item() if x.numel() else 0.0
+    return least >= 0.5 or (least > 0 and constant < _VANISHES)  # counts of tokens; probabilities
 
 
 class SinglesAsDoubles(TorchDispatchMode):

@@ -1,0 +1,169 @@
+"""Make something that can be called out of a function, a method, a class or a module, from its defaults."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, is_dataclass
+from dataclasses import fields as fields_of
+from types import SimpleNamespace
+from typing import Any
+
+from kl_companion.auditing.calling import Unusable
+from kl_companion.checks import unknown_name
+
+# what stands for a number without a default: (pattern of its name, value, what it is)
+ASSUMED = (
+    (r"entropy.*(coef|coeff|weight|beta)", 0.0, "entropy coefficient"),
+    (
+        r"(.*_)?beta|(init_)?kl_(.*_)?(coef|coeff|coefficient|weight|lambda|alpha|ctl)|lambda_kl|kl_lambda|coef|lam",
+        1.0,
+        "KL coefficient",
+    ),
+    (r"temperature|temp", 1.0, "temperature"),
+    (r"(.*_)?(clip|cliprange|eps|epsilon)(_.*)?", 0.2, "clip range"),
+)
+
+
+class Settings:
+    """What the reader sets, ``{"beta": 0.1, "config.kl_type": "k1"}``, and which of it was used."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = dict(given)
+        self.known: set[str] = set()
+        self.used: set[str] = set()
+        self.assumed: dict[str, tuple[Any, str]] = {}
+
+    def of(self, name: str) -> Any:
+        """The value of a parameter; ``MISSING`` where none was set."""
+        self.known.add(name)
+        if name in self.given:
+            self.used.add(name)
+            return self.given[name]
+        inner = {n.partition(".")[2]: v for n, v in self.given.items() if n.startswith(f"{name}.")}
+        if inner:
+            self.used |= {f"{name}.{n}" for n in inner}
+            return _namespace(inner)
+        return MISSING
+
+    def assume(self, name: str) -> Any:
+        """The usual number for a parameter of that name, noted; ``MISSING`` where there is none."""
+        for pattern, value, what in ASSUMED:
+            if re.fullmatch(pattern, name.lower()):
+                self.assumed[name] = (value, what)
+                return value
+        return MISSING
+
+    def finish(self, label: str) -> None:
+        """Raise ValueError for a setting that nothing took."""
+        for name in self.given:
+            if name not in self.used:
+                raise unknown_name(f"setting of {label}:", name, self.known or {"(none)"})
+
+
+def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if rest:
+            inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{first}.")}
+            out[first] = _namespace(inner)
+        else:
+            out[name] = value
+    return SimpleNamespace(**out)
+
+
+def callable_of(loss: Any, settings: Settings) -> Callable[..., Any]:
+    """Something that takes tensors: a class is constructed from its defaults, and so is a method's.
+
+    Raises:
+        Unusable: a class that needs what has no default.
+    """
+    if isinstance(loss, type):
+        made = _construct(loss, settings)
+        if not callable(made):
+            raise Unusable(f"{loss.__name__} has no forward and no __call__, expected one, or a method of it")
+        return made  # type: ignore[no-any-return]
+    owner = _owner_of(loss)
+    if owner is None:
+        return loss  # type: ignore[no-any-return]
+    return getattr(_construct(owner, settings), loss.__name__)  # type: ignore[no-any-return]
+
+
+def parameters_of(function: Any, label: str) -> list[inspect.Parameter]:
+    """The parameters of a function or of a module's forward; ValueError where they cannot be read."""
+    read = getattr(function, "forward", function)
+    try:
+        return list(inspect.signature(read).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{label} has no signature that can be read, expected a Python function") from error
+
+
+def _owner_of(function: Any) -> type | None:
+    """The class of a method that was taken from the class itself, and so wants a ``self``."""
+    if not inspect.isfunction(function) or "." not in function.__qualname__:
+        return None
+    names = list(inspect.signature(function).parameters)
+    if names[:1] != ["self"]:
+        return None
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split(".")[:-1]:
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        raise Unusable(
+            f"{function.__qualname__} wants a self, and its class is not at the top of its file: pass the "
+            "method of an instance"
+        )
+    return found
+
+
+def _construct(cls: type, settings: Settings) -> Any:
+    """An instance from the defaults, what was set, and the defaults of a dataclass that it takes."""
+    hints: dict[str, Any] = {}
+    try:
+        hints = typing.get_type_hints(cls.__init__)
+    except Exception:  # names that exist for a type checker only
+        hints = {}
+    arguments = {}
+    for name, p in list(inspect.signature(cls).parameters.items()):
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        hint = hints.get(name)
+        value = settings.of(name)
+        if (
+            is_dataclass(hint)
+            and isinstance(hint, type)
+            and (value is MISSING or isinstance(value, SimpleNamespace))
+        ):
+            value = _configured(hint, settings, name)
+        if value is MISSING and p.default is p.empty:
+            value = settings.assume(name)
+        if value is MISSING and p.default is p.empty:
+            raise Unusable(
+                f"{cls.__name__} cannot be constructed: {name} has no default; write --set {name}=VALUE, or "
+                f"--set {name}.FIELD=VALUE for each field that is read of it (set= in Python)"
+            )
+        if value is not MISSING:
+            arguments[name] = value
+    return cls(**arguments)
+
+
+def _configured(cls: type, settings: Settings, name: str) -> Any:
+    """A dataclass of options from its defaults and what was set, by its field's name or ``name.field``."""
+    values = {}
+    for f in fields_of(cls):
+        found = settings.of(f"{name}.{f.name}")
+        found = settings.of(f.name) if found is MISSING else found
+        if found is MISSING and f.default is MISSING and f.default_factory is MISSING:
+            found = settings.assume(f.name)
+        if found is not MISSING:
+            values[f.name] = found
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise Unusable(
+            f"{cls.__name__} cannot be made from its defaults ({error}): write --set FIELD=VALUE"
+        ) from error

@@ -1,0 +1,141 @@
+"""The worlds on which a loss is looked at, what it does on them, and the objectives' fields there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.auditing.findings import Condition, GroupGap
+from kl_companion.auditing.matching import Seen
+from kl_companion.auditing.objectives import Objective, fields_and_values, objectives
+from kl_companion.auditing.solve import ZERO
+from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
+from kl_companion.tabular.populations import Limit, Population, large_batches, population_tree
+
+SEEDS = (0, 1, 2)
+LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
+GROUPS = (2, 3, 4)
+# denominators of probabilities on trees of two and of three tokens: no ratio to the reference exceeds them
+SMALL_PARTS, LARGE_PARTS = (6, 5), (30, 12)
+_NOTHING = 1e-14  # rounding, for a loss whose own value is zero
+_COUPLED = 1e-9
+
+
+class Looked(NamedTuple):
+    """A loss on the worlds of one condition: the longest world first."""
+
+    worlds: tuple[Seen, ...]
+    sums: bool
+    settles: bool
+
+
+@cache
+def worlds(condition: Condition, vocab: int, longer: bool = True) -> tuple[Population, ...]:
+    """A tree of three tokens, where sums are looked for, and three of two, where they have to hold."""
+    off_policy, eos, scale = condition
+    parts = SMALL_PARTS if scale <= 1 else LARGE_PARTS
+    tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale)
+    short = [tree(2, seed=s, parts=parts[0]) for s in SEEDS]
+    if not longer:
+        return tuple(short)
+    long = tree(3, seed=len(SEEDS), parts=parts[1])
+    return (long, *short)
+
+
+@cache
+def _known(
+    condition: Condition, vocab: int, names: tuple[str, ...], longer: bool
+) -> tuple[dict[str, tuple[float, torch.Tensor]], ...]:
+    """Of every world, {objective: (value, field)}; for every loss."""
+    every = objectives(off_policy=condition.off_policy, lengths=condition.eos)
+    known = {n: o for n, o in every.items() if n in names}
+    return tuple(fields_and_values(known, w.problem) for w in worlds(condition, vocab, longer))
+
+
+def factors(problem: Problem) -> dict[str, float]:
+    """What the units of `UNITS` are on a world."""
+    p = problem.probabilities()
+    lengths, rewards = problem.completion_mask.sum(-1), problem.rewards
+    mean = (p * rewards).sum()
+    return {
+        "": 1.0,
+        "tokens": (p * lengths).sum().item(),
+        "positions": float(problem.sequences.shape[-1]),
+        "deviation": (p * (rewards - mean) ** 2).sum().sqrt().item(),
+    }
+
+
+def look(
+    loss_fn: Loss, condition: Condition, *, group_size: int | None, known: dict[str, Objective]
+) -> Looked:
+    """A loss under one condition: in the limit of large batches, or on groups of the size asked for."""
+    vocab = 3 if group_size in (None, 1) else 2
+    longer = group_size is None or group_size <= LARGEST_GROUP
+    places = worlds(condition, vocab, longer)
+    fields = _known(condition, vocab, tuple(known), longer)
+    if group_size is None:
+        limits = [large_batches(loss_fn, w) for w in places]
+    else:
+        limits = [_of_groups(loss_fn, w.problem, group_size) for w in places]
+    seen = (_seen(found, w.problem, f) for found, w, f in zip(limits, places, fields, strict=True))
+    return Looked(tuple(seen), any(x.sums for x in limits), all(x.settles for x in limits))
+
+
+def look_at(
+    loss_fn: Loss, problems: Sequence[Problem], *, group_size: int, known: dict[str, Objective]
+) -> Looked:
+    """A loss on problems that the caller gave, group by group."""
+    seen = (_seen(_of_groups(loss_fn, p, group_size), p, fields_and_values(known, p)) for p in problems)
+    return Looked(tuple(seen), sums=False, settles=True)
+
+
+def _of_groups(loss_fn: Loss, problem: Problem, group_size: int) -> Limit:
+    found = expectation(loss_fn, problem, group_size=group_size)
+    return Limit(found.value, found.gradient, found.magnitude, sums=False, settles=True)
+
+
+def _seen(found: Limit, problem: Problem, known: dict[str, tuple[float, torch.Tensor]]) -> Seen:
+    # measured against what is added up, so that a small beta is not taken for none
+    zero = bool(found.gradient.norm() < max(ZERO * found.contributions, _NOTHING))
+    return Seen(
+        found.value,
+        found.gradient.flatten(),
+        zero,
+        {n: f.flatten() for n, (_, f) in known.items()},
+        {n: v for n, (v, _) in known.items()},
+        factors(problem),
+    )
+
+
+def couples(loss_fn: Loss, condition: Condition) -> bool:
+    """Whether a batch of many answers has another expected gradient than one answer at a time."""
+    place = worlds(condition, 3)[1]
+    limit = large_batches(loss_fn, place)
+    try:
+        alone = expected_gradient(loss_fn, place.problem)
+    except ValueError:  # a standard deviation of one answer, say
+        return True
+    return bool((limit.gradient - alone).norm() > _COUPLED * max(limit.contributions, alone.norm().item()))
+
+
+def gaps(loss_fn: Loss, condition: Condition) -> tuple[GroupGap, ...]:
+    """Groups of 2 to 4 answers against large batches, on a tree of two tokens."""
+    off_policy, eos, scale = condition
+    place = population_tree(2, 2, seed=SEEDS[0], eos=eos, off_policy=off_policy, scale=scale)
+    limit = large_batches(loss_fn, place).gradient.flatten()
+    found = []
+    for size in GROUPS:
+        try:
+            g = expected_gradient(loss_fn, place.problem, group_size=size).flatten()
+        except ValueError:
+            continue
+        lengths = g.norm().item(), limit.norm().item()
+        cosine = (g @ limit).item() / math.prod(lengths) if min(lengths) > _NOTHING else math.nan
+        angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine)))) if cosine == cosine else math.nan
+        ratio = lengths[0] / lengths[1] if lengths[1] > _NOTHING else math.nan
+        found.append(GroupGap(size, angle, ratio))
+    return tuple(found)

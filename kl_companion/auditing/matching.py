@@ -1,0 +1,134 @@
+"""One explanation of a loss on several worlds: which objectives, and what each coefficient is in units of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.auditing.solve import TOLERANCE, ZERO, coefficients, short, sums
+
+ROUNDED = 3e-6  # residual left by a small constant of the reader's, such as log(p + 1e-8)
+_EQUAL = 1e-7
+VARIES = "varies"
+# what a coefficient may be divided by, in the order in which it is tried
+UNITS = {
+    "": "",
+    "tokens": "the mean number of tokens of an answer",
+    "positions": "the padded length of the batch",
+    "deviation": "the standard deviation of the rewards",
+}
+
+
+class Seen(NamedTuple):
+    """A loss on one world.
+
+    Attributes:
+        value: Expected loss.
+        gradient: Expected gradient, [entries].
+        zero: Whether it vanishes against what is added up in it.
+        fields: Of the objectives on this world, [entries] each.
+        values: Of the objectives on this world.
+        factors: What the units of `UNITS` are there.
+    """
+
+    value: float
+    gradient: torch.Tensor
+    zero: bool
+    fields: Mapping[str, torch.Tensor]
+    values: Mapping[str, float]
+    factors: Mapping[str, float]
+
+
+class Explanation(NamedTuple):
+    """A sum of objectives.
+
+    Attributes:
+        coefficients: Objective to coefficient, the unit taken out; of the first world where it varies.
+        units: Objective to a name of `UNITS`, or ``"varies"``: it depends on the world in another way.
+    """
+
+    coefficients: dict[str, float]
+    units: dict[str, str]
+
+
+def matched(
+    worlds: Sequence[Seen], *, max_terms: int, beside: Collection[str] = ()
+) -> tuple[tuple[Explanation, ...], float]:
+    """The shortest sums of objectives that are the loss's gradient on every world.
+
+    They are looked for on the first world, which should be the largest, and have to hold on the others.
+
+    Args:
+        worlds: At least one, on none of which the gradient vanishes.
+        max_terms: The longest sum.
+        beside: See `sums`.
+
+    Returns:
+        Explanations, those whose coefficients are constants or in a known unit only where there is one; and
+        the largest relative residual of the first, or the smallest of all that were tried.
+    """
+    best = 1.0
+    for tolerance in (TOLERANCE, ROUNDED):
+        for found, residual in sums(
+            worlds[0].gradient, worlds[0].fields, max_terms=max_terms, beside=beside, tolerance=tolerance
+        ):
+            held = [_on_all(worlds, list(x), tolerance) for x in found]
+            kept = [(e, r) for e, r in held if e is not None]
+            best = min([best, *(max(residual, r) for _, r in held)] if found else [best, residual])
+            if kept:
+                fewest = min(_varying(e) for e, _ in kept)
+                chosen = [(e, r) for e, r in kept if _varying(e) == fewest]
+                return tuple(e for e, _ in chosen), chosen[0][1]
+    return (), best
+
+
+def _on_all(worlds: Sequence[Seen], names: list[str], tolerance: float) -> tuple[Explanation | None, float]:
+    """The sum with its coefficients of every world, and the largest residual; None where it does not hold."""
+    each, worst = [], 0.0
+    for world in worlds:
+        found, residual = coefficients(world.gradient, world.fields, names)
+        worst = max(worst, residual)
+        each.append(found)
+    small = [
+        abs(c) * worlds[0].fields[n].norm() < ZERO * worlds[0].gradient.norm() for n, c in each[0].items()
+    ]
+    if worst >= tolerance or any(small):
+        return None, worst
+    units = {n: _unit([c[n] for c in each], worlds) for n in names}
+    digits = 9 if tolerance == TOLERANCE else 5
+    return Explanation(
+        {n: _digits(each[0][n] * worlds[0].factors.get(units[n], 1.0), digits) for n in names}, units
+    ), worst
+
+
+def _unit(found: Sequence[float], worlds: Sequence[Seen]) -> str:
+    """In which unit the coefficients of all worlds are one number."""
+    for unit in UNITS:
+        scaled = torch.tensor([c * w.factors.get(unit, 1.0) for c, w in zip(found, worlds, strict=True)])
+        if (scaled - scaled[0]).abs().max() <= 20 * max(_EQUAL, 0) * scaled.abs().max():
+            return unit
+    return VARIES
+
+
+def _varying(e: Explanation) -> int:
+    return sum(unit == VARIES for unit in e.units.values())
+
+
+def _digits(x: float, digits: int) -> float:
+    return short(x) if digits == 9 else float(f"{x:.{digits}g}")
+
+
+def value_matches(worlds: Sequence[Seen]) -> dict[str, float]:
+    """Objectives that are proportional to the expected loss over several worlds."""
+    got = torch.tensor([w.value for w in worlds], dtype=torch.float64)
+    if len(got) < 2 or got.norm() < 1e-14:
+        return {}
+    found = {}
+    for name in worlds[0].values:
+        theirs = torch.tensor([w.values[name] for w in worlds], dtype=torch.float64)
+        factor = (got @ theirs / (theirs @ theirs).clamp_min(ZERO)).item()
+        if (got - factor * theirs).norm() < TOLERANCE * got.norm():
+            found[name] = short(factor)
+    return found

@@ -1,0 +1,208 @@
+"""Batches in exact proportion to the probabilities of a world: a loss in the limit of large batches.
+
+Where every probability of the sampling policy is a multiple of 1/N, a batch of N rows holds each sequence as
+often as it is expected. A mean over such a batch, its standard deviation, its number of tokens have their
+population values, and one evaluation of a loss gives its expected gradient, however it couples the rows.
+Terms in 1/N that remain, as of a leave-one-out mean, are removed by extrapolation over N, 2N, 4N ...
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.rollout import Rollout
+from kl_companion.tabular.expectations import Loss, checked_scalar
+from kl_companion.tabular.worlds import NEVER, Problem, prefix_tree
+
+_DIGITS = 13  # of the limit: batches are doubled until the first term that is not removed is that small
+_SAME = 1e-12
+
+
+class Population(NamedTuple):
+    """A world and a batch of it.
+
+    Attributes:
+        problem: The world; the probabilities of its sampler are multiples of 1/parts in every row.
+        index: Which sequence every row of the batch is, [N] int64.
+    """
+
+    problem: Problem
+    index: torch.Tensor
+
+    @property
+    def tokens_per_answer(self) -> float:
+        """E[T], the mean number of tokens of an answer."""
+        return self.problem.completion_mask.sum(-1)[self.index].mean().item()
+
+    @property
+    def rewards_deviation(self) -> float:
+        """Standard deviation of the rewards, that of the population."""
+        return self.problem.rewards[self.index].std(correction=0).item()
+
+
+class Limit(NamedTuple):
+    """What a loss does on a batch of any size, in the limit.
+
+    Attributes:
+        value: Of the loss; of its part per answer where the loss is a sum over the batch.
+        gradient: With respect to the policy's logits, [rows, vocab]; likewise.
+        contributions: Sum of the absolute gradients of all rows before they are added up: what the gradient
+            is small or large against.
+        sums: Whether the loss is a sum over the batch: twice the batch, twice the gradient.
+        settles: Whether there is a limit.
+    """
+
+    value: float
+    gradient: torch.Tensor
+    contributions: float
+    sums: bool
+    settles: bool
+
+
+def population_tree(
+    vocab: int = 3,
+    length: int = 2,
+    *,
+    parts: int = 6,
+    seed: int = 0,
+    eos: bool = False,
+    off_policy: bool = False,
+    scale: float = 1.0,
+) -> Population:
+    """A `prefix_tree` whose sampler has probabilities in multiples of 1/parts, and its batch of parts^length.
+
+    All policies of a row are moved alike, so that their log-ratios are as `prefix_tree` says.
+
+    Args:
+        vocab: Tokens.
+        length: Longest sequence.
+        parts: Denominator of every next-token probability of the sampler, at least ``vocab``.
+        seed: Of the tree.
+        eos: See `prefix_tree`.
+        off_policy: See `prefix_tree`.
+        scale: See `prefix_tree`.
+
+    Raises:
+        ValueError: fewer parts than tokens; as `prefix_tree`.
+    """
+    if parts < vocab:
+        raise ValueError(f"parts is {parts}, expected at least one for each of {vocab} tokens")
+    tree = prefix_tree(vocab, length, seed=seed, eos=eos, off_policy=off_policy, scale=scale)
+    counts = _rounded(tree.sampled_from.softmax(-1), parts)
+    moved = (counts / parts).log() - tree.sampled_from
+    problem = tree._replace(
+        logits=tree.logits + moved,
+        ref_logits=tree.ref_logits + moved,
+        behavior_logits=None if tree.behavior_logits is None else tree.behavior_logits + moved,
+    )
+    inside = problem.completion_mask.bool()
+    often = counts[problem.rows, problem.sequences].where(inside, float(parts)).prod(-1)
+    return Population(problem, torch.arange(len(often)).repeat_interleave(often.round().long()))
+
+
+def _rounded(probability: torch.Tensor, parts: int) -> torch.Tensor:
+    """Whole numbers near parts * probability, at least 1 each, that sum to parts in every row."""
+    spare = parts - probability.shape[-1]
+    share = probability * spare
+    floor = share.floor()
+    missing = (spare - floor.sum(-1, keepdim=True)).round()
+    rank = (share - floor).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    return 1 + floor + (rank < missing)
+
+
+def _scored(population: Population, copies: int) -> tuple[Rollout, torch.Tensor, torch.Tensor]:
+    """The rows ``copies`` times, the logits that score them, and the row of the policy of each token."""
+    p, index = population.problem, population.index.repeat(copies)
+    rows = p.rows[index]
+    scored = p.logits[rows].requires_grad_()
+    behavior = p.logits if p.behavior_logits is None else p.behavior_logits.clamp(min=NEVER)
+    rollout = Rollout.from_logits(
+        p.sequences[index],
+        p.completion_mask[index],
+        scored,
+        p.ref_logits[rows],
+        behavior_logits=behavior[rows],
+        rewards=p.rewards[index],
+    )
+    return rollout, scored, rows
+
+
+def batch_gradient(
+    loss_fn: Loss, population: Population, copies: int = 1
+) -> tuple[float, torch.Tensor, float]:
+    """Value, gradient [rows, vocab] and sum of absolute contributions of a loss on one batch.
+
+    Raises:
+        ValueError: the loss is no scalar, is NaN, or has no gradient.
+    """
+    rollout, scored, rows = _scored(population, copies)
+    loss = checked_scalar(loss_fn, rollout)
+    if not loss.requires_grad:
+        raise ValueError(
+            "the loss has no gradient with respect to the policy, expected a function of logp that is "
+            "not detached"
+        )
+    (each,) = torch.autograd.grad(loss, scored, allow_unused=True)
+    total = torch.zeros_like(population.problem.logits)
+    if each is None:
+        return loss.item(), total, 0.0
+    total.index_add_(0, rows.flatten(), each.flatten(0, 1))
+    return loss.item(), total, each.abs().sum().item()
+
+
+def large_batches(loss_fn: Loss, population: Population) -> Limit:
+    """Value and gradient of a loss in the limit of large batches, whose samples are held fixed.
+
+    A loss that is a mean over rows needs two batches, of N and of 2N; one that has terms in 1/N six.
+
+    Raises:
+        ValueError: as `batch_gradient`.
+    """
+    first, second = (batch_gradient(loss_fn, population, copies) for copies in (1, 2))
+    size = max(first[2], second[2])
+    if _close(first[1], second[1], size) and _near(first[0], second[0]):
+        return Limit(*second, sums=False, settles=True)
+    rows = len(population.index)
+    if _close(2 * first[1], second[1], size) and size > 0:
+        return Limit(first[0] / rows, first[1] / rows, first[2] / rows, sums=True, settles=True)
+    found = [first, second]
+    found += [batch_gradient(loss_fn, population, 2**k) for k in range(2, _doublings(rows))]
+    value, gradient = (_extrapolated([torch.as_tensor(f[i]) for f in found]) for i in (0, 1))
+    before = _extrapolated([torch.as_tensor(f[1]) for f in found[:-1]])
+    # the neglected term of the shorter sum is far larger than that of the longer one
+    settles = bool((gradient - before).norm() <= 1e-6 * max(gradient.norm().item(), 1e-12 * size))
+    return Limit(value.item(), gradient, found[-1][2], sums=False, settles=settles)
+
+
+def _doublings(rows: int) -> int:
+    """How many of N, 2N, 4N ... remove all terms in 1/N that are as large as the last digit."""
+    count, digits = 2, 0.0
+    while digits < _DIGITS:
+        count += 1
+        digits = sum(math.log10(rows * 2**k) for k in range(count))
+    return count
+
+
+def _close(a: torch.Tensor, b: torch.Tensor, size: float) -> bool:
+    return bool((a - b).abs().max() <= _SAME * size)
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= _SAME * max(1.0, abs(a))
+
+
+def _extrapolated(on: list[torch.Tensor]) -> torch.Tensor:
+    """The value at 1/N = 0 of numbers at N, 2N, 4N ... that are a power series in 1/N (Richardson)."""
+    row = list(on)
+    for power in range(1, len(on)):
+        row = [(2**power * b - a) / (2**power - 1) for a, b in itertools.pairwise(row)]
+    return row[0]
+
+
+def population_rollout(population: Population) -> Rollout:
+    """The batch itself."""
+    return _scored(population, 1)[0]

@@ -1,0 +1,34 @@
+"""In the form of DAPO's code: a mean over tokens, clip higher, rewards divided by their deviation."""
+
+import torch
+
+from tests.support.corpus import Hand
+
+
+class DAPOLoss(torch.nn.Module):
+    def __init__(self, eps_low: float = 0.2, eps_high: float = 0.28, normalize: bool = True):
+        super().__init__()
+        self.eps_low = eps_low
+        self.eps_high = eps_high
+        self.normalize = normalize
+
+    def forward(self, log_probs, old_log_probs, rewards, response_mask):
+        adv = rewards - rewards.mean()
+        if self.normalize:
+            adv = adv / (rewards.std(unbiased=False) + 1e-6)
+        adv = adv[:, None].expand_as(log_probs)
+        ratio = (log_probs - old_log_probs).exp()
+        clipped = ratio.clamp(1 - self.eps_low, 1 + self.eps_high)
+        loss = -torch.minimum(ratio * adv, clipped * adv)
+        loss = loss.masked_fill(response_mask == 0, 0)
+        return loss.sum() / response_mask.sum()
+
+
+VERDICTS = {
+    "DAPOLoss.forward": Hand(
+        fresh={"expected_reward": -1.0},
+        stale=None,
+        per="varies",
+        why="REINFORCE with a baseline, over the standard deviation and the number of tokens.",
+    ),
+}

@@ -1,0 +1,91 @@
+"""In the form of Regularized Policy Gradient's code: penalties in w = policy/reference, and hard clips."""
+
+import torch
+
+from tests.support.corpus import Hand
+
+
+def token_mean(loss_mat, loss_mask):
+    return (loss_mat * loss_mask).sum() / loss_mask.sum()
+
+
+def rpg_fkl(logprob: torch.FloatTensor, ref_logprob: torch.FloatTensor) -> torch.Tensor:
+    return (-logprob + ref_logprob).contiguous()
+
+
+def rpg_ufkl(logprob: torch.FloatTensor, ref_logprob: torch.FloatTensor) -> torch.Tensor:
+    log_ratio = logprob - ref_logprob
+    w = torch.exp(log_ratio)
+    return torch.clamp((w - log_ratio - 1).contiguous(), min=-10, max=10)
+
+
+def rpg_urkl(logprob: torch.FloatTensor, ref_logprob: torch.FloatTensor) -> torch.Tensor:
+    log_ratio = logprob - ref_logprob
+    w = torch.exp(log_ratio)
+    return torch.clamp((w * (log_ratio - 1) + 1).contiguous(), min=-10, max=10)
+
+
+def compute_policy_loss_reinforce(
+    old_log_prob,
+    log_prob,
+    advantages,
+    response_mask,
+    kl_type="rpg_rf_rkl",
+    kl_loss_coef=1e-4,
+    clip_ratio_low=0.2,
+    clip_ratio_high=0.28,
+):
+    negative_approx_kl = log_prob - old_log_prob
+    w = torch.exp(negative_approx_kl)
+    w_ = torch.clamp(w, 1 - clip_ratio_low, 1 + clip_ratio_high)
+    if kl_type == "rpg_rf_rkl":
+        kl_term = -kl_loss_coef * w_ * (torch.log(w_) + 1)
+    elif kl_type == "rpg_rf_ufkl":
+        kl_term = kl_loss_coef * (1 - w_)
+    else:
+        raise NotImplementedError(kl_type)
+    A = (advantages * w_ + kl_term).detach()
+    pg_loss = token_mean(-A * log_prob, response_mask)
+    return (
+        pg_loss,
+        token_mean((w != w_).float(), response_mask),
+        token_mean(-negative_approx_kl, response_mask),
+    )
+
+
+def rpg_reference_advantage(log_prob, ref_log_prob, response_mask, kl_loss_coef=1e-4):
+    log_ratio = (log_prob - ref_log_prob).detach()
+    weight = torch.clamp(log_ratio.exp() * (log_ratio + 1), min=-10, max=10)
+    return kl_loss_coef * token_mean(weight * log_prob, response_mask)
+
+
+VERDICTS = {
+    "rpg_fkl": Hand(
+        fresh={},
+        stale={"behavior_log_likelihood": -1.0},
+        why="-log w differentiated: the score, negative. It is a KL only where the reference samples.",
+    ),
+    "rpg_ufkl": Hand(
+        fresh={"token_pearson": 0.5},
+        stale=None,
+        clamped=True,
+        why="(w - 1) score with w = pi/ref: on samples of the policy, f' of (t - 1)^2 / 2.",
+    ),
+    "rpg_urkl": Hand(
+        fresh=None,
+        stale=None,
+        why="w log w score on samples of the policy is f'(t) = t log t, no known divergence. It is the "
+        "reverse KL only where the reference samples.",
+    ),
+    "compute_policy_loss_reinforce": Hand(
+        fresh={"expected_reward": -1.0},
+        stale=None,
+        per="tokens",
+        why="w is the policy over the sampler: 1 on fresh samples, where the KL term is a constant.",
+    ),
+    "rpg_reference_advantage": Hand(
+        fresh=None,
+        stale=None,
+        why="t (log t + 1) score with t = pi/ref is f'(t) = t (log t + 1), no known divergence.",
+    ),
+}

@@ -1,0 +1,50 @@
+"""Losses as trainers write them run unchanged, and get the verdicts that were derived by hand."""
+
+import pytest
+import torch
+
+from kl_companion import audit
+from kl_companion.auditing.matching import VARIES
+from tests.support.corpus import corpus, load
+
+LOSSES = {f"{path.stem}.{name}": (path, name, hand) for path, name, hand in corpus()}
+UNITS = {"": "", "answers": "", "tokens": "tokens", "width": "positions", "varies": VARIES}
+
+
+def found_in(path, name):
+    """The loss itself, a function or a method of a class."""
+    found = load(path)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def agrees(finding, wanted, per):
+    """Whether a finding has exactly these objectives, coefficients and unit."""
+    if wanted is None:
+        return not finding.matches and not finding.zero
+    if wanted == {}:
+        return finding.zero
+    return finding.sums == (per == "answers") and any(
+        match.keys() == wanted.keys()
+        and all(units[n] == (VARIES if c is None else UNITS[per]) for n, c in wanted.items())
+        and all(
+            per == "varies" or c is None or match[n] == pytest.approx(c, rel=1e-6) for n, c in wanted.items()
+        )
+        for match, units in zip(finding.matches, finding.units, strict=True)
+    )
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_of_the_corpus_runs_unchanged_and_has_its_verdict(loss):
+    path, name, hand = LOSSES[loss]
+    with torch.random.fork_rng():
+        found = audit(found_in(path, name), scale=1.0, set=hand.options, map=hand.map)
+    for off_policy, wanted in ((False, hand.fresh), (True, hand.stale)):
+        finding = next(f for f in found.findings if f.condition == (off_policy, True, 1.0))
+        assert agrees(finding, wanted, hand.per), (off_policy, wanted, finding)
+
+
+def test_the_corpus_is_of_many_frameworks_and_few_losses_need_a_map():
+    assert len({path.stem for path, _, _ in LOSSES.values()}) >= 17
+    assert sum(bool(hand.map) for _, _, hand in LOSSES.values()) <= len(LOSSES) / 8

@@ -10,14 +10,22 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.adapt import NOTHING, as_subject
+from kl_companion.auditing.adapt import NOTHING, Reading, as_subject
 from kl_companion.auditing.findings import Condition, Finding, GroupGap
 from kl_companion.auditing.looking import SEEDS, Looked, couples, gaps, look, look_at, worlds
 from kl_companion.auditing.matching import matched, value_matches
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
 from kl_companion.auditing.solve import curl, curl_of
-from kl_companion.auditing.verdict import Audit, accepts, remedy_for, wanted_objectives
+from kl_companion.auditing.verdict import (
+    Audit,
+    accepts,
+    remedy_for,
+    rewrite,
+    said_by_name,
+    wanted_objectives,
+)
+from kl_companion.estimators.registry import Estimator
 from kl_companion.kl_term import EstimatorLike, KLTerm
 from kl_companion.tabular import Loss, Problem
 
@@ -156,11 +164,48 @@ def audit(
             place = worlds(condition, 3 if single else 2)[1].problem
             measure = partial(_curl, loss_fn, place, group_size, coupled)
             findings.append(_finding(condition, looked, max_terms, measure, apart))
-    said = Audit(subject.title, tuple(findings), subject.placement, same_as, reading=subject.reading)
-    if wanted is None or want is None:
-        return said
+    said = Audit(
+        subject.title,
+        tuple(findings),
+        subject.placement,
+        same_as,
+        reading=subject.reading,
+        group_size=1 if problems is not None and group_size is None else group_size,
+        loss_fn=loss_fn,
+    )
     judged = [
         c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
     ]
-    met = all(accepts(c, wanted) for c in judged)
-    return replace(said, want=want, met=met, remedy=None if met else remedy_for(want, findings, same_as))
+    met = None
+    meant = None if subject.placement == "reward" else said_by_name(subject.title, named(entry, same_as))
+    if want is not None and wanted is not None:
+        met, meant = all(accepts(c, wanted) for c in judged), (f"was wanted ({want})", want)
+    if meant is None:
+        return said
+    as_meant = met if met is not None else all(accepts(c, wanted_objectives(meant[1])) for c in judged)
+    text = None if as_meant else _instead(loss, said, meant[1], off_policy)
+    return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
+
+
+def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> tuple[str, float] | None:
+    """The estimator that was named or recognized."""
+    return same_as if entry is None else (entry.name, 1.0)
+
+
+def _instead(loss: Any, found: Audit, want: str, off_policy: bool | None) -> str:
+    """What to write instead: a change of the reader's own function if that passes the audit, else a term."""
+    if found.reading is not None:
+        changed = rewrite(loss, found.reading, want, found.findings, found.same_as)
+        if changed is not None:
+            wanted = wanted_objectives(want)
+            again = as_subject(changed.function, mapped=_map_of(found.reading)).loss
+            condition = Condition(bool(off_policy), True, 1.0)
+            known = objectives(off_policy=condition.off_policy, lengths=True, heads=False)
+            looked = look(again, condition, group_size=None, known=known)
+            if accepts(_finding(condition, looked, 3, lambda _: 0.0), wanted):
+                return changed.diff
+    return remedy_for(want, found.findings, found.same_as)
+
+
+def _map_of(reading: Reading) -> dict[str, str]:
+    return {r.name: r.role for r in reading.reads}

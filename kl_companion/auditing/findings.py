@@ -21,12 +21,12 @@ class GroupGap(NamedTuple):
 
     Attributes:
         size: Answers in a group.
-        angle: Between the two gradients, in degrees; NaN where one of them vanishes.
+        degrees: Between the two gradients; NaN where one of them vanishes.
         ratio: Length of the group's gradient over that of the large batch.
     """
 
     size: int
-    angle: float
+    degrees: float
     ratio: float
 
 

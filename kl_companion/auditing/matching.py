@@ -15,9 +15,9 @@ VARIES = "varies"
 # what a coefficient may be divided by, in the order in which it is tried
 UNITS = {
     "": "",
-    "tokens": "the mean number of tokens of an answer",
-    "positions": "the padded length of the batch",
-    "deviation": "the standard deviation of the rewards",
+    "tokens": "mean answer length",
+    "positions": "padded length",
+    "deviation": "reward std",
 }
 
 

@@ -30,7 +30,9 @@ class Objective(NamedTuple):
     Attributes:
         name: The registered name.
         scalar: Its exact value from the rollout that lists *every* sequence once; differentiable.
-        words: How the audit says it in a sentence.
+        words: What it is, in a sentence.
+        short: The same in a few words, for a row of a table.
+        effect: What minimizing it does to the policy, in a sentence.
         source: Bib key and place.
         regularizer: Whether it measures a distance to the reference (rewards and entropies do not).
         rewards: Whether it is of the rewards: one such may stand beside any sum.
@@ -44,6 +46,8 @@ class Objective(NamedTuple):
     scalar: Scalar
     words: str
     source: str
+    short: str = ""
+    effect: str = ""
     regularizer: bool = True
     off_policy_only: bool = False
     lengths_only: bool = False
@@ -53,8 +57,14 @@ class Objective(NamedTuple):
 
 OBJECTIVES: dict[str, Objective] = {}
 _SAID = {
-    "reverse_kl": "reverse KL, KL(policy || reference),",
-    "forward_kl": "forward KL, KL(reference || policy),",
+    "reverse_kl": "reverse KL, KL(policy || reference)",
+    "forward_kl": "forward KL, KL(reference || policy)",
+}
+_EFFECTS = {
+    "reverse_kl": "Tokens that the policy likes more than the reference are pushed down; those it has nearly "
+    "dropped are hardly brought back.",
+    "forward_kl": "Tokens that the policy has nearly dropped are brought back; those it likes too much are "
+    "pushed down only gently.",
 }
 
 
@@ -63,6 +73,8 @@ def register_objective(
     *,
     words: str,
     source: str,
+    short: str = "",
+    effect: str = "",
     regularizer: bool = True,
     off_policy_only: bool = False,
     lengths_only: bool = False,
@@ -81,7 +93,17 @@ def register_objective(
         if name in OBJECTIVES and OBJECTIVES[name].words != words:
             raise ValueError(f"objective {name!r} is registered already, expected a new name")
         OBJECTIVES[name] = Objective(
-            name, fn, words, source, regularizer, off_policy_only, lengths_only, heads_only, rewards
+            name,
+            fn,
+            words,
+            source,
+            short or words,
+            effect,
+            regularizer,
+            off_policy_only,
+            lengths_only,
+            heads_only,
+            rewards,
         )
         return fn
 
@@ -170,17 +192,30 @@ def add_divergence(d: Divergence) -> None:
         return (_policy_visits(rollout) * _total(each, rollout)).sum()
 
     said = _SAID.get(d.name, d.name.replace("_", " ") + " divergence")
-    register_objective(f"sequence_{d.name}", words=f"the {said} of whole sequences", source=d.source)(
-        sequence
+    short = said.partition(",")[0]
+    effect = _EFFECTS.get(
+        d.name, "The policy is pulled to the reference, with this divergence's own weights."
     )
     register_objective(
+        f"sequence_{d.name}",
+        words=f"the {said}, of whole answers: an early token also answers for what follows it",
+        short=f"{short}, whole answer",
+        effect=effect,
+        source=d.source,
+    )(sequence)
+    register_objective(
         f"token_{d.name}",
-        words=f"the {said} of every next token, with the states that are visited held fixed",
+        words=f"the {said}, of the next token in every state that is visited, the visits held fixed",
+        short=f"{short}, next token",
+        effect=effect,
         source=d.source,
     )(token)
     register_objective(
         f"policy_token_{d.name}",
-        words=f"the {said} of every next token, with the states that the policy itself visits held fixed",
+        words=f"the {said}, of the next token in every state that the policy itself would visit, the visits "
+        "held fixed",
+        short=f"{short}, next token of the policy's own answers",
+        effect=effect,
         source=d.source,
         off_policy_only=True,
     )(policy_token)
@@ -199,6 +234,7 @@ def _rewards(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "expected_reward",
     words="the expected reward",
+    short="reward",
     source="emapg2026, eq (1)",
     regularizer=False,
     rewards=True,
@@ -210,6 +246,8 @@ def _expected_reward(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "expected_reward_per_token",
     words="the expected reward divided by the length of its answer",
+    short="reward / answer length",
+    effect="A reward counts less in a long answer: long wrong answers are punished less.",
     source="this book",
     regularizer=False,
     lengths_only=True,
@@ -223,6 +261,8 @@ def _expected_reward_per_token(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "behavior_reward",
     words="the log-likelihood of the samples, each times its reward, the samples held fixed",
+    short="reward-weighted log-likelihood of the old samples",
+    effect="Old samples are raised by their reward without a correction for who drew them.",
     source="this book",
     regularizer=False,
     off_policy_only=True,
@@ -236,6 +276,8 @@ def _behavior_reward(rollout: Rollout) -> torch.Tensor:
     "behavior_reward_per_token",
     words="the log-likelihood of the samples divided by their length, each times its reward, the samples "
     "held fixed",
+    short="reward / length-weighted log-likelihood of the old samples",
+    effect="Old samples are raised by reward over length, without a correction for who drew them.",
     source="this book",
     regularizer=False,
     off_policy_only=True,
@@ -249,6 +291,7 @@ def _behavior_reward_per_token(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "token_entropy",
     words="the entropy of every next token, with the states that are visited held fixed",
+    short="entropy, next token",
     source="this book",
     regularizer=False,
 )
@@ -258,7 +301,11 @@ def _token_entropy(rollout: Rollout) -> torch.Tensor:
 
 
 @register_objective(
-    "sequence_entropy", words="the entropy of whole sequences", source="this book", regularizer=False
+    "sequence_entropy",
+    words="the entropy of whole sequences",
+    short="entropy, whole answer",
+    source="this book",
+    regularizer=False,
 )
 def _sequence_entropy(rollout: Rollout) -> torch.Tensor:
     logp = _total(rollout.logp, rollout)
@@ -268,6 +315,8 @@ def _sequence_entropy(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "sequence_squared_log_ratio",
     words="half the squared log-ratio of whole sequences, expected under the policy (not a KL)",
+    short="squared log-ratio / 2, whole answer",
+    effect="Answers whose log-ratio is large in either direction are made rarer: no KL.",
     source="wang2025choosing, section 6.2",
 )
 def _sequence_squared(rollout: Rollout) -> torch.Tensor:
@@ -279,6 +328,8 @@ def _sequence_squared(rollout: Rollout) -> torch.Tensor:
     "token_squared_log_ratio",
     words="half the squared log-ratio of every next token, expected under the policy (not a KL), "
     "with the states that are visited held fixed",
+    short="squared log-ratio / 2, next token",
+    effect="Tokens whose log-ratio is large in either direction are made rarer: no KL.",
     source="wang2025choosing, section 6.2",
 )
 def _token_squared(rollout: Rollout) -> torch.Tensor:
@@ -289,6 +340,8 @@ def _token_squared(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "behavior_squared_log_ratio",
     words="half the squared log-ratio of the tokens that were sampled, the samples held fixed",
+    short="squared log-ratio / 2 of the old samples, token",
+    effect="The log-ratio of tokens that were drawn is pulled to zero, however likely they are by now.",
     source="tang2025pitfalls, section 6",
     off_policy_only=True,
 )
@@ -299,6 +352,8 @@ def _behavior_squared(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "behavior_sequence_squared_log_ratio",
     words="half the squared log-ratio of the sequences that were sampled, the samples held fixed",
+    short="squared log-ratio / 2 of the old samples, answer",
+    effect="The log-ratio of answers that were drawn is pulled to zero, however likely they are by now.",
     source="tang2025pitfalls, section 6",
     off_policy_only=True,
 )
@@ -310,6 +365,8 @@ def _behavior_sequence_squared(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "behavior_log_likelihood",
     words="the log-likelihood of the samples, held fixed (no word of the reference)",
+    short="log-likelihood of the old samples",
+    effect="The old samples themselves are made less likely, whatever the reference says.",
     source="this book",
     regularizer=False,
     off_policy_only=True,
@@ -321,6 +378,8 @@ def _behavior_log_likelihood(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "behavior_reference_ratio",
     words="the mean of pi_ref/pi over the tokens that were sampled, the samples held fixed",
+    short="mean of ref/policy on the old samples",
+    effect="Tokens that were drawn and that the policy has dropped are brought back.",
     source="this book",
     off_policy_only=True,
 )
@@ -331,6 +390,8 @@ def _behavior_ratio(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "behavior_sequence_reference_ratio",
     words="the mean of pi_ref/pi over the sequences that were sampled, the samples held fixed",
+    short="mean of ref/policy on the old answers",
+    effect="Answers that were drawn and that the policy has dropped are brought back.",
     source="this book",
     off_policy_only=True,
 )
@@ -342,6 +403,8 @@ def _behavior_sequence_ratio(rollout: Rollout) -> torch.Tensor:
     "policy_token_squared_log_ratio",
     words="half the squared log-ratio of every next token, expected under the policy (not a KL), "
     "with the states that the policy itself visits held fixed",
+    short="squared log-ratio / 2, next token of own answers",
+    effect="Tokens whose log-ratio is large in either direction are made rarer: no KL.",
     source="wang2025choosing, section 6.2",
     off_policy_only=True,
 )
@@ -353,6 +416,8 @@ def _policy_token_squared(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "summed_squared_log_ratio",
     words="half the squared log-ratio of every token, summed and expected under the policy (not a KL)",
+    short="sum of squared log-ratios / 2, whole answer",
+    effect="Answers with large log-ratios in either direction are made rarer: no KL.",
     source="this book",
 )
 def _summed_squared(rollout: Rollout) -> torch.Tensor:
@@ -363,6 +428,8 @@ def _summed_squared(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "expected_inverse_length",
     words="the expected inverse length, E[1/T], smaller for longer sequences (no word of the reference)",
+    short="1 / answer length",
+    effect="Answers become longer.",
     source="this book",
     regularizer=False,
     lengths_only=True,
@@ -374,6 +441,8 @@ def _expected_inverse_length(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "sequence_mean_reverse_kl",
     words="the log-ratio of whole sequences divided by their length, expected under the policy",
+    short="mean log-ratio of an answer",
+    effect="The penalty of an answer is divided by its length: a long answer pays less a token.",
     source="this book",
     lengths_only=True,
 )
@@ -386,6 +455,8 @@ def _sequence_mean_reverse_kl(rollout: Rollout) -> torch.Tensor:
     "sampled_mean_squared_log_ratio",
     words="half the squared log-ratio of the tokens that were sampled, divided by the length of their "
     "sequence, the samples held fixed",
+    short="squared log-ratio / 2, mean over each answer",
+    effect="Each answer counts once, however long: a token of a long answer counts less.",
     source="this book",
     lengths_only=True,
 )
@@ -396,6 +467,8 @@ def _sampled_mean_squared(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "sampled_mean_reference_ratio",
     words="the mean of pi_ref/pi over the tokens of each sequence that was sampled, the samples held fixed",
+    short="ref/policy, mean over each answer",
+    effect="Each answer counts once, however long: a token of a long answer counts less.",
     source="this book",
     lengths_only=True,
 )
@@ -406,6 +479,8 @@ def _sampled_mean_ratio(rollout: Rollout) -> torch.Tensor:
 @register_objective(
     "sampled_mean_log_likelihood",
     words="the log-likelihood of the samples divided by their length, held fixed (no word of the reference)",
+    short="log-likelihood of the old samples / length",
+    effect="The old samples themselves are made less likely, whatever the reference says.",
     source="this book",
     regularizer=False,
     off_policy_only=True,

@@ -23,7 +23,7 @@ def _printed(expr: sympy.Expr) -> str:
     return str(_Printer().doprint(sympy.expand_log(expr)))
 
 
-def _lines(divergence: Divergence, level: str) -> list[str]:
+def lines_for(divergence: Divergence, level: str) -> list[str]:
     """Lines that compute ``kl``: those of the table of recommendations, which has Kf++ for any f."""
     known = recommended_for(divergence.name, level)
     if known is not None:
@@ -49,7 +49,7 @@ def remedy(divergence: Divergence, *, level: str, beta: float = 1.0) -> str:
             ``mask`` marks.
         beta: Coefficient.
     """
-    body = _lines(divergence, level)
+    body = lines_for(divergence, level)
     mask = "" if level == "token" else ", mask"
     scaled = "kl" if beta == 1 else f"{beta:g} * kl"
     return "\n".join(

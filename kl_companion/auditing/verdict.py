@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from kl_companion.auditing.adapt import Reading
+from kl_companion.auditing.card import card
+from kl_companion.auditing.distance import Distance, distances
 from kl_companion.auditing.findings import Finding
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
-from kl_companion.auditing.remedies import remedy
-from kl_companion.auditing.report import paragraph
+from kl_companion.auditing.remedies import lines_for, remedy
+from kl_companion.auditing.rewriting import Rewritten, rewritten
+from kl_companion.auditing.summary import headline, level, main_finding, terms
 from kl_companion.checks import unknown_name
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
+from kl_companion.estimators.registry import get_estimator
+from kl_companion.tabular import Loss
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The verdict on a loss; ``str()`` is the paragraph that the command line prints.
+    """The verdict on a loss; ``str()`` is the card that the command line prints.
 
     Attributes:
         name: What was audited.
-        findings: One per condition; the first is on-policy, small ratios.
+        findings: One per condition; the first is of fresh samples, small ratios, one length.
         placement: ``"loss"`` or ``"reward"``.
         same_as: (estimator, coefficient) when a function is one of the registered estimators, sample
             by sample.
         want: The objective that was asked for, or None.
-        met: Whether it is what the loss descends; None when nothing was asked for.
-        remedy: A few lines of PyTorch when ``met`` is False, see `remedy`.
+        met: Whether it is what the loss minimizes; None when nothing was asked for.
+        remedy: A few lines of PyTorch where the loss is not what was asked for or what its name says: a
+            change of the reader's own function where it is one KL term, else see `remedy`.
         reading: How the parameters of a function were read; None for an estimator.
+        meant: What it is judged by: who says so, and a divergence or objective; None where nobody does.
+        as_meant: Whether it is that.
+        group_size: Answers per batch; None for the limit of large batches.
+        loss_fn: The loss as a function of a rollout.
     """
 
     name: str
@@ -38,6 +51,20 @@ class Audit:
     met: bool | None = None
     remedy: str | None = None
     reading: Reading | None = None
+    meant: tuple[str, str] | None = None
+    as_meant: bool | None = None
+    group_size: int | None = None
+    loss_fn: Loss | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def main(self) -> Finding:
+        """The finding that the headline is about: fresh samples, small ratios, lengths that vary."""
+        return main_finding(self.findings)
+
+    @property
+    def headline(self) -> str:
+        """One of `kl_companion.auditing.summary.HEADLINES`."""
+        return headline(self.main)
 
     @property
     def matches(self) -> dict[str, float]:
@@ -65,12 +92,39 @@ class Audit:
         return self.findings[0].value_matches
 
     @property
-    def note(self) -> str:
-        """The verdict in one paragraph."""
-        return paragraph(self.name, self.findings, placement=self.placement, same_as=self.same_as)
+    def compared(self) -> str:
+        """The objective that the gradient is held against: the one that was meant, else the reverse KL."""
+        wanted = self.meant[1] if self.meant else "reverse_kl"
+        if wanted.startswith(("token_", "sequence_")):
+            return wanted
+        return f"{'sequence' if level(self.main) == 'sequence' else 'token'}_{wanted}"
+
+    @cached_property
+    def distances(self) -> tuple[Distance, ...]:
+        """How far the gradient is from that of ``compared``; empty where it is the same or unknown."""
+        if self.loss_fn is None or self.as_meant or self.main.condition is None:
+            return ()
+        return distances(self.loss_fn, self.compared)
 
     def __str__(self) -> str:
-        return self.note
+        return card(self)
+
+    def _repr_html_(self) -> str:
+        from kl_companion.auditing.pictures import html
+
+        return html(self)
+
+    def figure(self) -> Any:
+        """The gradient on the simplex of three tokens beside that of ``compared``, in Matplotlib."""
+        from kl_companion.auditing.pictures import figure
+
+        return figure(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain data, see `kl_companion.auditing.data`."""
+        from kl_companion.auditing.data import to_dict
+
+        return to_dict(self)
 
 
 def accepts(finding: Finding, wanted: set[str]) -> bool:
@@ -116,10 +170,59 @@ def _coefficient(findings: Sequence[Finding], same_as: tuple[str, float] | None,
     return same_as[1] if same_as is not None and same_as[1] > 0 else 1.0
 
 
+def chosen_level(want: str, findings: Sequence[Finding]) -> str:
+    """The level that is wanted, else the one at which the loss works."""
+    seen = {n.partition("_")[0] for finding in findings for m in finding.matches for n in m}
+    return _split(want)[0] or ("sequence" if "sequence" in seen and "token" not in seen else "token")
+
+
+def coefficient_for(want: str, findings: Sequence[Finding], same_as: tuple[str, float] | None) -> float:
+    """The beta with which what is wanted is as strong near the reference as the loss."""
+    divergence = _split(want)[1]
+    return _coefficient(findings, same_as, float(divergence.curvature) if divergence.smooth else 1.0)
+
+
 def remedy_for(want: str, findings: Sequence[Finding], same_as: tuple[str, float] | None) -> str:
     """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
-    level, divergence = _split(want)
-    seen = {n.partition("_")[0] for finding in findings for m in finding.matches for n in m}
-    chosen = level or ("sequence" if "sequence" in seen and "token" not in seen else "token")
-    curvature = float(divergence.curvature) if divergence.smooth else 1.0
-    return remedy(divergence, level=chosen, beta=_coefficient(findings, same_as, curvature))
+    beta = coefficient_for(want, findings, same_as)
+    return remedy(_split(want)[1], level=chosen_level(want, findings), beta=beta)
+
+
+def rewrite(
+    function: Any, reading: Reading, want: str, findings: Sequence[Finding], same_as: tuple[str, float] | None
+) -> Rewritten | None:
+    """The reader's own function, changed so that it minimizes what was wanted; to be audited."""
+    main = main_finding(findings)
+    units = {t.unit for t in terms(main)} or {_unit_of_nothing(reading)}
+    if len(units) != 1:
+        return None
+    body = lines_for(_split(want)[1], chosen_level(want, findings))
+    beta = coefficient_for(want, findings, same_as)
+    return rewritten(function, reading, body, beta=beta, unit=units.pop(), sums=main.sums)
+
+
+def _unit_of_nothing(reading: Reading) -> str:
+    """The unit of a loss whose gradient vanishes: a number is taken for a mean over tokens."""
+    return "tokens" if reading.result == "one number" and reading.layout.padded else ""
+
+
+_NAMED = {
+    "reverse_?kl|rkl": "reverse_kl",
+    "forward_?kl|fkl": "forward_kl",
+    "jsd|jensen": "jensen_shannon",
+}
+
+
+def _said(divergence: str) -> str:
+    return OBJECTIVES[f"token_{divergence}"].short.partition(",")[0]
+
+
+def said_by_name(title: str, same_as: tuple[str, float] | None) -> tuple[str, str] | None:
+    """(who says so, divergence) where the name of a loss, or of the estimator that it is, says what it is."""
+    for pattern, divergence in _NAMED.items():
+        if re.search(rf"(?<![a-z])(?:{pattern})", title.lower()):
+            return f"its name says ({_said(divergence)})", divergence
+    if same_as is not None:
+        target = get_estimator(same_as[0]).target
+        return f"{same_as[0]} estimates ({_said(target)})", target
+    return None

@@ -5,27 +5,29 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
+import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from kl_companion.cli.printing import progress
 
-HELP = "which objective a loss descends"
+HELP = "which objective a loss minimizes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
     parser.description = (
-        "Which objective a loss descends. path/file.py:function executes that file, with all "
+        "Which objective a loss minimizes. path/file.py:function executes that file, with all "
         "that it does, as python path/file.py would: audit only files that you trust."
     )
     parser.add_argument(
         "loss", help="an estimator, path/file.py:function (executed), or a framework's setting"
     )
     parser.add_argument(
-        "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not descend it"
+        "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not minimize it"
     )
     parser.add_argument("--placement", choices=("loss", "reward"), default="loss")
     parser.add_argument("--level", choices=("token", "sequence"), help="for functions of logp and ref_logp")
@@ -42,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--off-policy", action="store_true", help="look at, and judge --want by, off-policy samples"
     )
     parser.add_argument("--scale", type=float, help="one size of log-ratios instead of small and large")
+    parser.add_argument("--details", action="store_true", help="residuals, curl and the registered names too")
+    parser.add_argument("--json", action="store_true", help="the verdict as data")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
@@ -50,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from kl_companion.auditing import audit
+    from kl_companion.auditing.card import card
     from kl_companion.frameworks.printing import is_framework, print_audits
 
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
@@ -86,14 +91,16 @@ def run(args: argparse.Namespace) -> int:
         set={name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
         progress=progress(quiet=args.quiet),
     )
-    print(found)
-    if found.met is False:
-        print(f"\nWanted: {args.want}. This loss does not descend it. What does, in plain PyTorch:\n")
-        print(found.remedy)
-        return 1
-    if found.met:
-        print(f"\nWanted: {args.want}. This loss descends it.")
-    return 0
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+    else:
+        print(card(found, details=args.details, color=colored(sys.stdout)))
+    return 1 if found.met is False else 0
+
+
+def colored(stream: TextIO) -> bool:
+    """Whether a stream is a terminal whose reader has not asked for plain text."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def load_function(target: str) -> Callable[..., Any]:

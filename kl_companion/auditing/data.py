@@ -1,0 +1,104 @@
+"""The verdict as plain data: what ``kl-companion audit --json`` prints.
+
+Schema 1. Numbers that could not be told are null.
+
+* ``name``, ``placement``, ``headline`` (one of `kl_companion.auditing.summary.HEADLINES`), ``level``
+  (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``;
+* ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies), ``unit``;
+* ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
+  ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``batch`` (``"large"``, or answers per group), ``headline``,
+  ``level``, ``terms``, ``residual``;
+* ``batch``: ``couples``, ``sums``, ``groups`` (``size``, ``degrees``, ``ratio``);
+* ``distances``: ``kl``, ``degrees``, ``percent`` beside ``compared``;
+* ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;
+* ``read``: ``parameters`` (``name``, ``role``, ``said``, ``note``), ``constants``, ``result``;
+* ``versions``.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kl_companion.auditing.summary import headline, level, row, terms
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.findings import Finding
+    from kl_companion.auditing.verdict import Audit
+
+SCHEMA = 1
+
+
+def to_dict(audit: Audit) -> dict[str, Any]:
+    """The verdict as dicts, lists, texts, numbers and None."""
+    reading = audit.reading
+    return {
+        "schema": SCHEMA,
+        "name": audit.name,
+        "placement": audit.placement,
+        "headline": audit.headline,
+        "level": level(audit.main),
+        "sentence": row(audit.main),
+        "terms": _terms(audit.main),
+        "conditions": [_condition(f, audit.group_size) for f in audit.findings],
+        "batch": {
+            "couples": audit.main.couples,
+            "sums": audit.main.sums,
+            "groups": [{n: _number(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
+        },
+        "compared": audit.compared,
+        "distances": [d._asdict() for d in audit.distances],
+        "want": audit.want,
+        "met": audit.met,
+        "meant": audit.meant[1] if audit.meant else None,
+        "as_meant": audit.as_meant,
+        "remedy": audit.remedy,
+        "read": {
+            "parameters": [r._asdict() for r in reading.reads] if reading else [],
+            "constants": {n: _plain(v) for n, v, _ in reading.constants} if reading else {},
+            "result": reading.result if reading else "",
+        },
+        "versions": _versions(),
+    }
+
+
+def _condition(finding: Finding, group_size: int | None) -> dict[str, Any]:
+    c = finding.condition
+    return {
+        "samples": "given" if c is None else "stale" if c.off_policy else "fresh",
+        "ratios": None if c is None else "near" if c.scale <= 1 else "far",
+        "lengths": None if c is None else "many" if c.eos else "one",
+        "batch": "large" if group_size is None else group_size,
+        "headline": headline(finding),
+        "level": level(finding),
+        "terms": _terms(finding),
+        "residual": _number(finding.residual),
+    }
+
+
+def _terms(finding: Finding) -> list[dict[str, Any]]:
+    return [
+        {"objective": t.objective, "coefficient": _number(t.coefficient), "unit": t.unit}
+        for t in terms(finding)
+    ]
+
+
+def _number(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
+def _plain(x: Any) -> Any:
+    return x if isinstance(x, str | int | float | bool) or x is None else repr(x)
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {
+        "kl_companion": version("kl-companion"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,89 @@
+"""How far the gradient of a KL term is from the one that was meant, as a function of the KL."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.auditing.objectives import OBJECTIVES, field, value
+from kl_companion.tabular import Loss
+from kl_companion.tabular.populations import Population, large_batches, population_tree
+
+KLS = (0.01, 0.1, 1.0)  # nats per token
+_CLOSE = 1e-4  # where every smooth divergence is the reverse KL times a number
+
+
+class Distance(NamedTuple):
+    """Two gradients at one KL.
+
+    Attributes:
+        kl: Reverse KL per token, in nats.
+        degrees: Angle between them.
+        percent: Length of the loss's gradient in percent of that of the other, where their strengths are made
+            equal near the reference.
+    """
+
+    kl: float
+    degrees: float
+    percent: float
+
+
+@cache
+def world(kl: float) -> Population:
+    """A tree on which the policy is that far from the reference: its reference is moved, its policy stays."""
+    tree = population_tree(3, 2, parts=12, seed=7, eos=True)
+    away = tree.problem.logits - tree.problem.ref_logits
+
+    def at(size: float) -> Population:
+        problem = tree.problem._replace(
+            ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
+        )
+        return tree._replace(problem=problem)
+
+    low, high = 0.0, 64.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        there = at(middle)
+        reached = value(OBJECTIVES["token_reverse_kl"], there.problem) / there.tokens_per_answer
+        low, high = (middle, high) if reached < kl else (low, middle)
+    return at(high)
+
+
+def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
+    """The KL part of a loss, on fresh samples without rewards, against a registered objective.
+
+    Args:
+        loss_fn: A scalar function of a rollout.
+        wanted: The objective that was meant.
+
+    Returns:
+        One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
+    """
+    try:
+        close = _pair(loss_fn, wanted, _CLOSE)
+        found = [(kl, *_pair(loss_fn, wanted, kl)) for kl in KLS]
+    except ValueError:
+        return ()
+    if min(x.norm().item() for x in (*close, *(y for _, *z in found for y in z))) < 1e-12:
+        return ()
+    strength = (close[0].norm() / close[1].norm()).item()
+    return tuple(
+        Distance(kl, _degrees(mine, theirs), 100 * (mine.norm() / theirs.norm()).item() / strength)
+        for kl, mine, theirs in found
+    )
+
+
+def _pair(loss_fn: Loss, wanted: str, kl: float) -> tuple[torch.Tensor, torch.Tensor]:
+    place = world(kl)
+    found = large_batches(loss_fn, place)
+    small = found.gradient.norm() < 1e-10 * found.contributions
+    mine = torch.zeros_like(found.gradient) if small else found.gradient
+    return mine.flatten(), field(OBJECTIVES[wanted], place.problem).flatten()
+
+
+def _degrees(a: torch.Tensor, b: torch.Tensor) -> float:
+    cosine = (a @ b / (a.norm() * b.norm())).item()
+    return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))

@@ -1,0 +1,112 @@
+"""The remedy as a change of the reader's own function: its names, its mask, its reduction."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from kl_companion.auditing.adapt import Reading
+
+_RATIO = "rho = (logp - behavior_logp).exp().detach()"
+
+
+class Rewritten(NamedTuple):
+    """A function with another body.
+
+    Attributes:
+        source: The whole function.
+        diff: Its lines, ``- `` those that go and ``+ `` those that come.
+        function: It, to be audited.
+    """
+
+    source: str
+    diff: str
+    function: Callable[..., Any]
+
+
+def rewritten(
+    function: Any, reading: Reading, body: list[str], *, beta: float, unit: str, sums: bool
+) -> Rewritten | None:
+    """The reader's function with a body that computes what was wanted; None where that is not one term.
+
+    Args:
+        function: A function, or a method taken from its class.
+        reading: How it was read.
+        body: Lines that compute ``kl`` from logp, ref_logp, behavior_logp and mask.
+        beta: The coefficient.
+        unit: What the loss divides by, a name of `UNITS`.
+        sums: Whether it is a sum over the batch.
+    """
+    names = {r.role: r.name for r in reversed(reading.reads)}
+    returned = _returned(reading.result, names.get("completion_mask"), beta, unit, sums)
+    if {"logp", "ref_logp"} - set(names) or "rewards" in names or returned is None:
+        return None
+    if any(r.endswith(("logits", "probs", "_all", "outputs")) for r in names) or reading.layout.whole:
+        return None
+    found = _source_of(function)
+    if found is None:
+        return None
+    header, old = found
+    if "behavior_logp" not in names:  # fresh samples: the ratio is 1
+        body = [x.replace("rho * ", "") for x in body if x != _RATIO]
+    text = "\n".join([*body, f"return {returned}"])
+    for role, name in (("ref_logp", "ref_logp"), ("behavior_logp", "behavior_logp"), ("logp", "logp")):
+        text = re.sub(rf"(?<![\w.]){name}(?!\w)", f"\0{role}\0", text)
+    text = re.sub(r"(?<![\w.])mask(?!\w)", "\0completion_mask\0", text)
+    if "\0completion_mask\0" in text and "completion_mask" not in names:
+        return None
+    text = re.sub("\0(\\w+)\0", lambda m: names[m.group(1)], text)
+    new = textwrap.indent(text, "    ").splitlines()
+    scope: dict[str, Any] = {}
+    try:
+        exec("import torch\n" + "\n".join([*header, *new]), scope)
+    except SyntaxError:
+        return None
+    made = scope[function.__name__]
+    if next(iter(inspect.signature(made).parameters), "") == "self":
+        made = partial(made, None)
+    changed = difflib.ndiff(old, new)
+    diff = "\n".join([header[-1], *(x for x in changed if x[:2] in ("- ", "+ "))])
+    return Rewritten("\n".join([*header, *new]), diff, made)
+
+
+def _returned(result: str, mask: str | None, beta: float, unit: str, sums: bool) -> str | None:
+    """The expression that is returned: per token, per answer, or one number in the reader's own reduction."""
+    kl = "kl" if beta == 1 else f"{beta:g} * kl"
+    held = f"{kl} * {mask}" if mask else kl
+    bracketed = f"({held})" if held != "kl" else "kl"
+    if result.startswith("one value per token:"):
+        return kl
+    if result.startswith("one value per answer"):
+        return f"{bracketed}.sum(-1)"
+    if result != "one number":
+        return None
+    if sums:
+        return f"{bracketed}.sum()"
+    if unit == "tokens" and mask:
+        return f"{bracketed}.sum() / {mask}.sum()"
+    return {"": f"{bracketed}.sum(-1).mean()", "positions": f"{bracketed}.mean()"}.get(unit)
+
+
+def _source_of(function: Any) -> tuple[list[str], list[str]] | None:
+    """The lines of a function's head and of its body, without docstring; None where there is no source."""
+    if not inspect.isfunction(function):
+        return None
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        node = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    lines = source.splitlines()
+    first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+    if first.lineno == node.lineno:  # def f(x): return x
+        return None
+    return lines[node.lineno - 1 : node.body[0].lineno - 1], lines[first.lineno - 1 :]

@@ -1,0 +1,173 @@
+"""What an audit comes to, in few words: a headline, a level, terms, and what follows in practice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kl_companion.auditing.findings import Finding
+from kl_companion.auditing.matching import UNITS, VARIES
+from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.divergences import DIVERGENCES
+
+REVERSE, FORWARD, NOTHING, OTHER, MIXTURE, UNNAMED = HEADLINES = (
+    "reverse KL",
+    "forward KL",
+    "no expected gradient",
+    "another divergence",
+    "a mixture",
+    "unnamed",
+)
+_UNITS = {**UNITS, VARIES: "a number of the batch"}
+_NEAR = 1.0
+
+
+class Term(NamedTuple):
+    """One objective of a finding.
+
+    Attributes:
+        objective: Its name.
+        coefficient: What it is minimized with; negative where it is maximized. NaN where it varies.
+        unit: A name of `UNITS`, or ``"varies"``.
+    """
+
+    objective: str
+    coefficient: float
+    unit: str
+
+
+def explanation(finding: Finding) -> int | None:
+    """Which of the equally short explanations to show: most regularizers first, then registered first."""
+    place = {name: i for i, name in enumerate(OBJECTIVES)}
+
+    def order(i: int) -> tuple[int, list[int]]:
+        match = finding.matches[i]
+        return -sum(OBJECTIVES[n].regularizer for n in match), sorted(place[n] for n in match)
+
+    return min(range(len(finding.matches)), key=order) if finding.matches else None
+
+
+def terms(finding: Finding) -> tuple[Term, ...]:
+    """The explanation to show: regularizers first, and the largest of them."""
+    i = explanation(finding)
+    if i is None:
+        return ()
+    units = finding.units[i] if finding.units else dict.fromkeys(finding.matches[i], "")
+    found = [Term(n, math.nan if units[n] == VARIES else c, units[n]) for n, c in finding.matches[i].items()]
+    return tuple(sorted(found, key=lambda t: (not OBJECTIVES[t.objective].regularizer, -t.coefficient)))
+
+
+def regularizers(finding: Finding) -> tuple[Term, ...]:
+    """The terms that measure a distance to the reference."""
+    return tuple(t for t in terms(finding) if OBJECTIVES[t.objective].regularizer)
+
+
+def headline(finding: Finding) -> str:
+    """One of `HEADLINES`."""
+    if finding.zero:
+        return NOTHING
+    if not finding.matches:
+        return UNNAMED
+    found = [t for t in terms(finding) if not _is_beside(t.objective)]
+    if not found:
+        return NOTHING
+    if len(found) > 1:
+        return MIXTURE
+    held = OBJECTIVES[found[0].objective].regularizer and found[0].coefficient > 0
+    return _kind(found[0].objective) if held or found[0].unit == VARIES else UNNAMED
+
+
+def _is_beside(objective: str) -> bool:
+    """Whether it is no part of the KL term: a reward, or an entropy bonus."""
+    return OBJECTIVES[objective].rewards or objective.endswith("_entropy")
+
+
+def _kind(objective: str) -> str:
+    of = divergence_of(objective)
+    return {"reverse_kl": REVERSE, "forward_kl": FORWARD}.get(of, OTHER)
+
+
+def divergence_of(objective: str) -> str:
+    """The registered divergence that an objective is of, or ""."""
+    bare = objective.removeprefix("policy_").removeprefix("token_").removeprefix("sequence_")
+    return bare if bare in DIVERGENCES else ""
+
+
+def level(finding: Finding) -> str:
+    """``"token"``, ``"sequence"``, ``"both"``, or "" without a regularizer."""
+    said = {
+        "sequence" if "sequence" in t.objective.partition("_squared")[0] else "token"
+        for t in regularizers(finding)
+    }
+    return said.pop() if len(said) == 1 else "both" if said else ""
+
+
+def number(c: float) -> str:
+    """A coefficient, short."""
+    return "?" if math.isnan(c) else f"{c:.4g}"
+
+
+def row(finding: Finding) -> str:
+    """A finding in a line: ``0.04 x forward KL, next token - 1 x reward; / mean length``."""
+    if not finding.settles:
+        return "no limit: the gradient goes on changing as the batch grows"
+    if finding.zero:
+        return "nothing: the expected gradient is zero"
+    found = terms(finding)
+    if not found:
+        return "no known objective, and no sum of up to three"
+    parts = []
+    for i, t in enumerate(found):
+        sign = "-" if t.coefficient < 0 else "+" if i else ""
+        size = "" if abs(t.coefficient) == 1 else f"{number(abs(t.coefficient))} x "
+        parts.append(f"{sign} {size}{OBJECTIVES[t.objective].short}".strip())
+    units = list(dict.fromkeys(t.unit for t in found))
+    said = " ".join(parts)
+    if units == [""]:
+        return said
+    if len(units) == 1:
+        return f"[{said}] / {_UNITS[units[0]]}" if units[0] != VARIES else f"{said}; ? depends on the batch"
+    with_unit = [
+        f"{OBJECTIVES[t.objective].short} / {_UNITS[t.unit]}" for t in found if t.unit not in ("", VARIES)
+    ]
+    return f"{said}; {', '.join(with_unit) or '? depends on the batch'}"
+
+
+def rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
+    """(where, what) for fresh and stale samples near the reference and far from it; like rows are one."""
+    found: list[tuple[str, str]] = []
+    for off_policy, samples in ((False, "fresh samples"), (True, "stale samples")):
+        here = [f for f in _varying(findings) if f.condition and f.condition.off_policy is off_policy]
+        said = [(f.condition.scale, row(f)) for f in here if f.condition]
+        if len({text for _, text in said}) == 1:
+            found.append((samples, said[0][1]))
+        else:
+            found += [(f"{samples}, {'near' if s <= _NEAR else 'far'}", text) for s, text in said]
+    return found or [("the given worlds", row(f)) for f in findings]
+
+
+def _varying(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings where lengths vary: what a trainer sees."""
+    return [f for f in findings if f.condition is not None and f.condition.eos]
+
+
+def main_finding(findings: Sequence[Finding]) -> Finding:
+    """The finding that the headline is about: small ratios, lengths that vary, the first samples."""
+    return next(iter(_varying(findings)), findings[0])
+
+
+def effects(finding: Finding) -> list[str]:
+    """What follows in practice, a sentence each."""
+    if finding.zero:
+        return ["On average it moves nothing; single batches are moved by noise alone."]
+    said = []
+    for t in terms(finding):
+        o = OBJECTIVES[t.objective]
+        if t.objective == "expected_inverse_length":
+            said.append("Answers become longer." if t.coefficient > 0 else "Answers become shorter.")
+        elif o.regularizer and t.coefficient < 0:
+            said.append(f"The policy is pushed away from the reference by {o.short}.")
+        elif o.effect and not (o.rewards and t.objective == "expected_reward"):
+            said.append(o.effect)
+    return list(dict.fromkeys(said))

@@ -25,7 +25,7 @@ from kl_companion.auditing.verdict import (
     said_by_name,
     wanted_objectives,
 )
-from kl_companion.estimators.registry import Estimator
+from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.kl_term import EstimatorLike, KLTerm
 from kl_companion.tabular import Loss, Problem
 
@@ -188,9 +188,9 @@ def audit(
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
 
 
-def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> tuple[str, float] | None:
-    """The estimator that was named or recognized."""
-    return same_as if entry is None else (entry.name, 1.0)
+def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> Estimator | None:
+    """The estimator that was handed in or recognized."""
+    return get_estimator(same_as[0]) if entry is None and same_as is not None else entry
 
 
 def _instead(loss: Any, found: Audit, want: str, off_policy: bool | None) -> str:

@@ -21,7 +21,9 @@ def test_unknown_names_offer_the_nearest():
 
 def test_results_that_are_no_loss():
     refuse(lambda rollout: 3.0, r"returned float, expected a tensor")
-    refuse(lambda logp: logp.sum(0), r"returned shape \[3\], expected a scalar, or one per token \[64, 3\], or")
+    refuse(
+        lambda logp: logp.sum(0), r"returned shape \[3\], expected a scalar, or one per token \[64, 3\], or"
+    )
     refuse(lambda logp, ref_logp: ref_logp, r"no gradient")
     refuse(lambda logp: logp.detach(), r"no gradient")
     refuse(lambda logp: logp * float("nan"), r"NaN")

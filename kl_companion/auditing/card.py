@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 80, 24
 _COLORS = {"bold": "1", "good": "32", "bad": "31", "dim": "2"}
 _NO_CURL = 1e-5
+_THEIRS = ("  - ", "  de")
 
 
 def card(audit: Audit, *, details: bool = False, color: bool = False) -> str:
@@ -140,7 +141,9 @@ def _remedy(audit: Audit, ink: _Ink, room: int | None) -> list[str]:
     if audit.remedy is None:
         return []
     lines = ["Instead:", *(f"  {line}" for line in audit.remedy.splitlines())]
-    if room is not None and len(lines) > room:
+    if room is not None:  # lines of the reader's own, which are theirs to read, may be cut
+        lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] in _THEIRS else x for x in lines]
+    if room is not None and (len(lines) > room or max(map(len, lines)) > WIDTH):
         return ["Instead: see --details."] if room > 0 else []
     styles = {"  + ": "good", "  - ": "bad"}
     return [ink(x, styles[x[:4]]) if x[:4] in styles else x for x in lines]

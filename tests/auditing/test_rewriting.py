@@ -146,13 +146,18 @@ def of_logits(logits, ref_logits, mask):
     return ((q.exp() * (q - p)).sum(-1) * mask).sum(-1).mean()
 
 
+def of_batch(batch):
+    log_w = batch["ref_log_probs"] - batch["log_probs"]
+    return ((log_w.exp() - 1 - log_w) * batch["response_mask"]).sum(-1).mean()
+
+
 def on_one_line(logp, ref_logp): return (ref_logp - logp).exp() - 1 - (ref_logp - logp)  # noqa: E704  # fmt: skip
 
 
 HANDED = {"made": lambda logp, ref_logp: (ref_logp - logp).exp() - 1 - (ref_logp - logp)}
 
 
-@pytest.mark.parametrize("loss", [with_reward, of_logits, on_one_line, HANDED["made"]])
+@pytest.mark.parametrize("loss", [with_reward, of_logits, of_batch, on_one_line, HANDED["made"]])
 def test_what_is_no_single_term_with_a_source_gets_a_function_instead(loss):
     found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl")
     assert found.met is False

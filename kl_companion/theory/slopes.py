@@ -15,7 +15,14 @@ import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
-from kl_companion.divergences import Divergence, T, function_of_log, inverse_slope, torch_function
+from kl_companion.divergences import (
+    Divergence,
+    T,
+    function_of_log,
+    inverse_slope,
+    stable_slope,
+    torch_function,
+)
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 _C = sympy.Symbol("c", positive=True)
@@ -85,7 +92,8 @@ def slope_of(divergence: Divergence) -> Slope:
     closed = _closed_inverse(divergence, high)
     if closed is not None and _inverts(closed, of_log, clipped):
         return Slope(ceiling, floor, of_log, bounded(closed), log_stiffness, True)
-    return Slope(ceiling, floor, of_log, bounded(_by_bisection(of_log)), log_stiffness, False)
+    everywhere = _without_overflow(divergence, of_log, high)
+    return Slope(ceiling, floor, everywhere, bounded(_by_bisection(everywhere)), log_stiffness, False)
 
 
 def _below_ceiling(divergence: Divergence, ceiling: sympy.Expr) -> Function:
@@ -94,6 +102,18 @@ def _below_ceiling(divergence: Divergence, ceiling: sympy.Expr) -> Function:
     gap = sympy.simplify((divergence.derivative - ceiling).subs(T, 1 / v))
     in_v = sympy.expand_log(sympy.factor(gap), force=True)
     return torch_function(_with_log1p(in_v.subs(v, sympy.exp(-_U))), _U)
+
+
+def _without_overflow(divergence: Divergence, of_log: Function, ceiling: sympy.Expr) -> Function:
+    """The same where a power of t overflows: bisection begins there, and infinity/infinity has no sign."""
+
+    def bounded(u: torch.Tensor) -> torch.Tensor:
+        if not ceiling.is_finite:
+            return stable_slope(divergence, u)
+        below = stable_slope(divergence, u.clamp(max=0.0)) - float(ceiling)
+        return torch.where(u > 0, of_log(u.clamp(min=0.0)), below)
+
+    return bounded
 
 
 def _with_log1p(expr: sympy.Expr) -> sympy.Expr:

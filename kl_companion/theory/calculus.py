@@ -58,6 +58,7 @@ def trace(estimator: EstimatorLike) -> sympy.Expr:
         ) from error
 
 
+@lru_cache(maxsize=4096)
 def in_ratio(expr: sympy.Expr) -> sympy.Expr:
     """Rewrite an expression in the two log-probs as one in w, with stop-gradients removed."""
     opened = expr.replace(StopGradient, lambda x: x).subs(REF_LOGP, LOGP + _X)

@@ -269,7 +269,7 @@ def test_generators_are_convex_and_never_negative(name, a, b, mix):
     assert min(low, high, between) >= -rounding
 
 
-@QUICK
+@settings(max_examples=20)  # the two are one family, as tested above
 @given(st.sampled_from(["amari_alpha", "power_divergence"]), st.integers(-12, 12))
 def test_members_of_the_families_are_normalized_with_curvature_one(family, quarter):
     d = dv.get_divergence(f"{family}({quarter / 4})")

@@ -54,8 +54,8 @@ def test_the_oracle_knows_every_divergence():
 @pytest.mark.parametrize("name", SLOPES)
 def test_equals_a_direct_optimizer(name):
     clipped = 0
-    for seed in range(6):
-        r, q = world(seed, zero=seed == 5)
+    for seed in range(4):
+        r, q = world(seed, zero=seed == 3)
         for beta in (0.15, 0.7, 4.0):
             found = assert_is_best(name, r, q, beta)
             clipped += int(((found == 0) & (q > -math.inf)).sum())
@@ -287,6 +287,9 @@ def test_rows_are_solved_together_as_alone(name):
         alone = optimal_policy(r[i], q[i], name, beta[i].item())
         torch.testing.assert_close(together.logp[i].exp(), alone.logp.exp(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(together.multiplier[i], alone.multiplier, rtol=1e-12, atol=1e-12)
+    grid = optimal_policy(r[0], q[0], name, beta)  # one row at every strength
+    assert (grid.logp.shape, grid.multiplier.shape) == ((4, 5), (4,))
+    torch.testing.assert_close(grid.logp[0], together.logp[0])
 
 
 @pytest.mark.parametrize("name", SMOOTH)

@@ -170,7 +170,7 @@ def _inverts(log_of: Function, of_log: Function, clipped: float) -> bool:
     """Whether the closed form gives log t back, far out on both sides and where it has to be accurate."""
     u = torch.tensor([-200.0, -30.0, -3.0, -0.5, 0.0, 1e-3, 0.5, 3.0, 30.0, 200.0], dtype=torch.float64)
     x = of_log(u)
-    u = u[x - clipped > 1e-6] if clipped > -float("inf") else u  # at the floor t is lost in its slope
+    u = u[x - clipped > 1e-6] if clipped > -float("inf") else u  # near the floor the slope no longer tells t
     back = log_of(of_log(u))
     return bool(((back - u).abs() <= 1e-9 * (1 + u.abs())).all())
 

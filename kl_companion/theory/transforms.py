@@ -1,4 +1,4 @@
-"""Another regularizer is another reward: the transform under which two of them have one optimum.
+"""Reward transforms: the reward that under one regularizer has the optimum of another reward under another.
 
 The optimum of E[R] - beta D_f has f'(t) = (R - lambda)/beta wherever it keeps mass. The same t is optimal
 for D_g and the reward beta g'(t) + lambda_2, so R turns into beta T((R - lambda)/beta) + lambda_2 with

@@ -79,19 +79,34 @@ def test_importing_rooms_loads_nothing_behind_them() -> None:
     assert run(code) == sorted({*rooms, "kl_companion.lazy"})
 
 
-def test_an_audit_loads_nothing_of_the_book() -> None:
-    code = "import sys, json\nfrom kl_companion import audit\naudit('k3')\n"
-    code += "print(json.dumps(sorted(n for n in sys.modules if n.startswith('kl_companion'))))"
-    loaded = run(code)
-    assert "kl_companion.auditing.auditor" in loaded
-    rooms = {name.split(".")[1] for name in loaded if "." in name}
+LOADED = "sorted(n for n in sys.modules if n.startswith('kl_companion'))"
+FRESH = f"""
+import json, sys
+from kl_companion import audit, ESTIMATORS
+audit("k3")
+loaded, first = {LOADED}, list(ESTIMATORS)
+for name in loaded:
+    del sys.modules[name]
+from kl_companion import exact_kl
+exact_kl
+from kl_companion import ESTIMATORS
+print(json.dumps([loaded, first, list(ESTIMATORS)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def fresh() -> list[Any]:
+    """In a new process: what an audit loads, the registry after it, and that after another first import."""
+    return run(FRESH)
+
+
+def test_an_audit_loads_nothing_of_the_book(fresh: list[Any]) -> None:
+    assert "kl_companion.auditing.auditor" in fresh[0]
+    rooms = {name.split(".")[1] for name in fresh[0] if "." in name}
     assert not rooms & {"book", "cli", "llm", "frameworks", "plotting"}
 
 
-def test_the_registry_is_full_and_in_one_order_whatever_was_imported_first() -> None:
-    ask = "from kl_companion import ESTIMATORS\nfound.append(list(ESTIMATORS))\n"
-    forget = "for name in [n for n in sys.modules if n.startswith('kl_companion')]: del sys.modules[name]\n"
-    code = f"import json, sys\nfound = []\n{ask}{forget}from kl_companion import exact_kl; exact_kl\n{ask}"
-    want, after = run(f"{code}print(json.dumps(found))")
-    assert {"k1", "exact_kl", "k_lambda(0.5)", "top_k_reverse_kl(32)"} <= set(want)
-    assert after == want
+def test_the_registry_is_full_and_in_one_order_whatever_was_imported_first(fresh: list[Any]) -> None:
+    _, after_audit, after_exact = fresh
+    assert {"k1", "exact_kl", "k_lambda(0.5)", "top_k_reverse_kl(32)"} <= set(after_audit)
+    assert after_exact == after_audit

@@ -28,7 +28,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 _C = sympy.Symbol("c", positive=True)
 _U = sympy.Symbol("u", real=True)
 _S = sympy.Symbol("s", real=True)
-WIDEST = 745.0  # beyond this log t, t or 1/t is no float64
+WIDEST = 745.0  # beyond this log t, t or 1/t is no float64; bisection begins here
 
 
 class Slope(NamedTuple):
@@ -180,6 +180,11 @@ def _by_bisection(of_log: Function) -> Function:
 
     def log_of(x: torch.Tensor) -> torch.Tensor:
         low, high = torch.full_like(x, -WIDEST), torch.full_like(x, WIDEST)
+        for _ in range(40):  # a slope like log t goes on where t itself is no number any more
+            short, long = of_log(high) < x, of_log(low) > x
+            if not (short | long).any():
+                break
+            low, high = torch.where(long, 2 * low, low), torch.where(short, 2 * high, high)
         for _ in range(64):
             middle = (low + high) / 2
             above = of_log(middle) > x

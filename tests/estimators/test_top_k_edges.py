@@ -138,7 +138,7 @@ REFUSED = [
         "tokens holds the id 3, expected 0 to 2",
     ),
     ({"tokens": torch.tensor([-1, 0])}, "tokens holds the id -1, expected 0 to 2"),
-    ({"tail_weight": torch.tensor([0.5, -0.1])}, r"tail_weight is negative or NaN somewhere \(-0\.1\)"),
+    ({"tail_weight": torch.tensor([0.0, -0.1])}, r"tail_weight is negative or NaN somewhere \(-0\.1\)"),
     ({"tail_weight": torch.tensor([0.5, math.nan])}, r"tail_weight is negative or NaN somewhere \(nan\)"),
     ({"tail_weight": torch.ones(2, 1)}, r"tail_weight has shape \[2, 1\], expected \[2\] like tokens"),
     (

@@ -1,4 +1,4 @@
-"""The audit of a setting: what it descends, where its gradient is exactly zero, and what to set instead."""
+"""The audit of a setting: its objective, where its gradient is exactly zero, and what to set instead."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Given:
             return self._mask(name)
         if role in ("tokens", "input_ids", "labels", "prompt_ids"):
             return self._ids(role)
-        if role == "answer_mask":
+        if role == "sample_mask":
             return torch.ones(batch, dtype=r.completion_mask.dtype)
         if role == "lengths":
             return r.completion_mask.sum(-1)

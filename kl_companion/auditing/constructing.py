@@ -166,6 +166,7 @@ def _construct(cls: type, settings: Settings) -> Any:
 def _configured(cls: type, settings: Settings, name: str) -> Any:
     """A dataclass of options from its defaults and what was set, by its field's name or ``name.field``."""
     values = {}
+    settings.used -= {n for n in settings.given if n.startswith(f"{name}.")}  # but for its fields'
     for f in fields_of(cls):
         found = settings.of(f"{name}.{f.name}")
         found = settings.of(f.name) if found is MISSING else found

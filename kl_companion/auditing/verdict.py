@@ -18,7 +18,7 @@ from kl_companion.auditing.rewriting import Rewritten, rewritten
 from kl_companion.auditing.summary import headline, level, main_finding, terms
 from kl_companion.checks import unknown_name
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
-from kl_companion.estimators.registry import get_estimator
+from kl_companion.estimators.registry import Estimator
 from kl_companion.tabular import Loss
 
 
@@ -220,12 +220,11 @@ def _said(divergence: str) -> str:
     return OBJECTIVES[f"token_{divergence}"].short.partition(",")[0]
 
 
-def said_by_name(title: str, same_as: tuple[str, float] | None) -> tuple[str, str] | None:
+def said_by_name(title: str, entry: Estimator | None) -> tuple[str, str] | None:
     """(who says so, divergence) where the name of a loss, or of the estimator that it is, says what it is."""
     for pattern, divergence in _NAMED.items():
         if re.search(rf"(?<![a-z])(?:{pattern})", title.lower()):
             return f"its name says ({_said(divergence)})", divergence
-    if same_as is not None:
-        target = get_estimator(same_as[0]).target
-        return f"{same_as[0]} estimates ({_said(target)})", target
+    if entry is not None:
+        return f"{entry.name} estimates ({_said(entry.target)})", entry.target
     return None

@@ -155,7 +155,9 @@ class _Function:
 
     def _read(self, settings: Settings) -> None:
         """Decide for every parameter: a tensor, a number that was set or assumed, or its default."""
-        wanted, optional, coefficients = [], [], []
+        wanted: list[str] = []
+        optional: list[str] = []
+        coefficients: list[str] = []
         for p in parameters_of(self.function, self.label):
             value = settings.of(p.name)
             if value is not MISSING:

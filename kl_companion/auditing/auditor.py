@@ -13,7 +13,7 @@ import torch
 from kl_companion.auditing.adapt import NOTHING, Reading, as_subject
 from kl_companion.auditing.findings import Condition, Finding, GroupGap
 from kl_companion.auditing.looking import SEEDS, Looked, couples, gaps, look, look_at, worlds
-from kl_companion.auditing.matching import matched, value_matches
+from kl_companion.auditing.matching import Explanation, matched, value_matches
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
 from kl_companion.auditing.solve import curl, curl_of
@@ -41,7 +41,8 @@ def _finding(
 ) -> Finding:
     zeros = [w.zero for w in looked.worlds]
     zero = all(zeros) and looked.settles
-    explained, residual = (), 0.0 if zero else 1.0
+    explained: tuple[Explanation, ...] = ()
+    residual = 0.0 if zero else 1.0
     if looked.settles and not any(zeros):
         beside = [n for n, o in OBJECTIVES.items() if o.rewards and n in looked.worlds[0].fields]
         explained, residual = matched(looked.worlds, max_terms=max_terms, beside=beside)

@@ -86,11 +86,11 @@ def callable_of(loss: Any, settings: Settings) -> Callable[..., Any]:
         made = _construct(loss, settings)
         if not callable(made):
             raise Unusable(f"{loss.__name__} has no forward and no __call__, expected one, or a method of it")
-        return made  # type: ignore[no-any-return]
+        return made
     owner = _owner_of(loss)
     if owner is None:
-        return loss  # type: ignore[no-any-return]
-    return getattr(_construct(owner, settings), loss.__name__)  # type: ignore[no-any-return]
+        return loss
+    return getattr(_construct(owner, settings), loss.__name__)
 
 
 def parameters_of(function: Any, label: str) -> list[inspect.Parameter]:
@@ -124,7 +124,7 @@ def _construct(cls: type, settings: Settings) -> Any:
     """An instance from the defaults, what was set, and the defaults of a dataclass that it takes."""
     hints: dict[str, Any] = {}
     try:
-        hints = typing.get_type_hints(cls.__init__)
+        hints = typing.get_type_hints(vars(cls).get("__init__", cls))
     except Exception:  # names that exist for a type checker only
         hints = {}
     arguments = {}

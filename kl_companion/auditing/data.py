@@ -4,10 +4,11 @@ Schema 1. Numbers that could not be told are null.
 
 * ``name``, ``placement``, ``headline`` (one of `kl_companion.auditing.summary.HEADLINES`), ``level``
   (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``;
-* ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies), ``unit``;
+* ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
+  ``unit``;
 * ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
-  ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``batch`` (``"large"``, or answers per group), ``headline``,
-  ``level``, ``terms``, ``residual``;
+  ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``batch`` (``"large"``, or answers per group),
+  ``headline``, ``level``, ``terms``, ``residual``;
 * ``batch``: ``couples``, ``sums``, ``groups`` (``size``, ``degrees``, ``ratio``);
 * ``distances``: ``kl``, ``degrees``, ``percent`` beside ``compared``;
 * ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import combinations
 
 import torch
@@ -44,7 +44,7 @@ def explain(
 
 def sums(
     gradient: torch.Tensor,
-    fields: dict[str, torch.Tensor],
+    fields: Mapping[str, torch.Tensor],
     *,
     max_terms: int = 3,
     beside: Collection[str] = (),
@@ -101,7 +101,7 @@ def _near(gram: torch.Tensor, right: torch.Tensor, index: torch.Tensor) -> tuple
 
 
 def coefficients(
-    gradient: torch.Tensor, fields: dict[str, torch.Tensor], names: Collection[str]
+    gradient: torch.Tensor, fields: Mapping[str, torch.Tensor], names: Collection[str]
 ) -> tuple[dict[str, float], float]:
     """The least-squares coefficients of some fields in a gradient, and the relative residual."""
     held = [n for n in names if fields[n].norm() > ZERO]

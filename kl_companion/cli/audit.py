@@ -131,7 +131,7 @@ def load_function(target: str) -> Callable[..., Any]:
 
             raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _is_theirs(x: Any, label: str) -> bool:

@@ -27,21 +27,21 @@ class Population(NamedTuple):
 
     Attributes:
         problem: The world; the probabilities of its sampler are multiples of 1/parts in every row.
-        index: Which sequence every row of the batch is, [N] int64.
+        which: Which sequence every row of the batch is, [N] int64.
     """
 
     problem: Problem
-    index: torch.Tensor
+    which: torch.Tensor
 
     @property
     def tokens_per_answer(self) -> float:
         """E[T], the mean number of tokens of an answer."""
-        return self.problem.completion_mask.sum(-1)[self.index].mean().item()
+        return self.problem.completion_mask.sum(-1)[self.which].mean().item()
 
     @property
     def rewards_deviation(self) -> float:
         """Standard deviation of the rewards, that of the population."""
-        return self.problem.rewards[self.index].std(correction=0).item()
+        return self.problem.rewards[self.which].std(correction=0).item()
 
 
 class Limit(NamedTuple):
@@ -116,7 +116,7 @@ def _rounded(probability: torch.Tensor, parts: int) -> torch.Tensor:
 
 def _scored(population: Population, copies: int) -> tuple[Rollout, torch.Tensor, torch.Tensor]:
     """The rows ``copies`` times, the logits that score them, and the row of the policy of each token."""
-    p, index = population.problem, population.index.repeat(copies)
+    p, index = population.problem, population.which.repeat(copies)
     rows = p.rows[index]
     scored = p.logits[rows].requires_grad_()
     behavior = p.logits if p.behavior_logits is None else p.behavior_logits.clamp(min=NEVER)
@@ -166,7 +166,7 @@ def large_batches(loss_fn: Loss, population: Population) -> Limit:
     size = max(first[2], second[2])
     if _close(first[1], second[1], size) and _near(first[0], second[0]):
         return Limit(*second, sums=False, settles=True)
-    rows = len(population.index)
+    rows = len(population.which)
     if _close(2 * first[1], second[1], size) and size > 0:
         return Limit(first[0] / rows, first[1] / rows, first[2] / rows, sums=True, settles=True)
     found = [first, second]

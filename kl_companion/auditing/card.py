@@ -37,6 +37,11 @@ def card(audit: Audit, *, details: bool = False, color: bool = False) -> str:
     return "\n".join(lines if details else lines[:HEIGHT])
 
 
+def verdict_lines(audit: Audit) -> list[str]:
+    """Headline and rows, plain: the verdict where a framework's own facts follow it."""
+    return [*_headline(audit, _Ink(color=False)), *_table(audit)]
+
+
 class _Ink:
     def __init__(self, color: bool) -> None:
         self.color = color

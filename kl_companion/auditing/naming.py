@@ -295,9 +295,9 @@ def _check_mapped(names: Sequence[str], mapped: Mapping[str, str]) -> None:
         if role not in ROLES:
             meant = read_name(str(role))
             near = (meant.role,) if isinstance(meant, Read) else meant.suggestions
-            hint = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
-            known = ", ".join(ROLES)
-            raise ValueError(f"{name} is mapped to {role!r}, expected a role.{hint} Known: {known}")
+            if near:
+                raise ValueError(f"{name} is mapped to {role!r}, expected a role: {' or '.join(near[:3])}")
+            raise unknown_name(f"role that {name} is mapped to:", str(role), ROLES)
 
 
 def read_names(
@@ -351,8 +351,10 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
     first = {u.name: u.suggestions[0] if len(u.suggestions) == 1 else "ROLE" for u in unread}
     shell = " ".join(f"--map {n}={r}" for n, r in first.items())
     python = ", ".join(f'"{n}": "{r}"' for n, r in first.items())
-    lines += [f"Say what they are: {shell} on the command line, map={{{python}}} in Python."]
     every = any(not u.suggestions for u in unread)
-    lines += ["The roles:" if every else "Roles that fit:"]
+    lines += [
+        f"Say what they are: {shell} on the command line, map={{{python}}} in Python. "
+        f"{'The roles' if every else 'Roles that fit'}:"
+    ]
     lines += [f"  {r}: {ROLES[r]}" for r in ROLES if every or any(r in u.suggestions for u in unread)]
     return ValueError("\n".join(lines))

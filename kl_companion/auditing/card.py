@@ -28,13 +28,19 @@ def card(audit: Audit, *, details: bool = False, color: bool = False) -> str:
     """
     ink = _Ink(color)
     blocks = [_reading(audit, ink), _headline(audit, ink), _table(audit), _practice(audit)]
-    blocks += [_distances(audit), _groups(audit)]
-    lines = [line for block in blocks if block for line in (*block, "")][:-1]
-    remedy = _remedy(audit, ink, HEIGHT - len(lines) - 1 if not details else None)
-    lines += ["", *remedy] if remedy else []
+    blocks = [b for b in (*blocks, _distances(audit), _groups(audit), _remedy(audit, ink)) if b]
     if details:
-        lines += ["", *_details(audit)]
-    return "\n".join(lines if details else lines[:HEIGHT])
+        blocks.append(_details(audit))
+    else:  # what is least needed goes first
+        for spare in (_groups, _practice, _distances):
+            if _height(blocks) > HEIGHT and spare(audit) in blocks:
+                blocks.remove(spare(audit))
+    text = [line for block in blocks for line in (*block, "")][:-1]
+    return "\n".join(text if details or len(text) <= HEIGHT else [*text[: HEIGHT - 1], "  ... (--details)"])
+
+
+def _height(blocks: list[list[str]]) -> int:
+    return sum(len(block) + 1 for block in blocks) - 1
 
 
 def verdict_lines(audit: Audit) -> list[str]:
@@ -141,12 +147,10 @@ def _groups(audit: Audit) -> list[str]:
     return _wrapped(f"{said}{'; '.join(parts)}.", "  ", most=3)
 
 
-def _remedy(audit: Audit, ink: _Ink, room: int | None) -> list[str]:
+def _remedy(audit: Audit, ink: _Ink) -> list[str]:
     if audit.remedy is None:
         return []
     lines = ["Instead:", *(f"  {line}" for line in audit.remedy.splitlines())]
-    if room is not None and len(lines) > room:
-        return ["Instead: see --details."] if room > 0 else []
     styles = {"  + ": "good", "  - ": "bad"}
     return [ink(x, styles[x[:4]]) if x[:4] in styles else x for x in lines]
 

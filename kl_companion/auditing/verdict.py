@@ -196,9 +196,14 @@ def rewrite(
     units = {t.unit for t in terms(main)} or {_unit_of_nothing(reading)}
     if len(units) != 1:
         return None
-    body = lines_for(_split(want)[1], chosen_level(want, findings))
+    body = term_lines(want, findings)
     beta = coefficient_for(want, findings, same_as)
     return rewritten(function, reading, body, beta=beta, unit=units.pop(), sums=main.sums)
+
+
+def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:
+    """Lines that compute ``kl``, what was wanted at the level at which the loss works."""
+    return lines_for(_split(want)[1], chosen_level(want, findings))
 
 
 def _unit_of_nothing(reading: Reading) -> str:

@@ -43,6 +43,11 @@ def _height(blocks: list[list[str]]) -> int:
     return sum(len(block) + 1 for block in blocks) - 1
 
 
+def verdict_lines(audit: Audit) -> list[str]:
+    """Headline and rows, plain: the verdict where a framework's own facts follow it."""
+    return [*_headline(audit, _Ink(color=False)), *_table(audit)]
+
+
 class _Ink:
     def __init__(self, color: bool) -> None:
         self.color = color

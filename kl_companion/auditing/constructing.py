@@ -155,7 +155,7 @@ def _construct(cls: type, settings: Settings) -> Any:
             value = settings.assume(name)
         if value is MISSING and p.default is p.empty:
             raise Unusable(
-                f"{cls.__name__} cannot be constructed: {name} has no default; write --set {name}=VALUE, or "
+                f"{cls.__name__} cannot be constructed: {name} has no default, expected --set {name}=VALUE, or "
                 f"--set {name}.FIELD=VALUE for each field that is read of it (set= in Python)"
             )
         if value is not MISSING:
@@ -178,5 +178,5 @@ def _configured(cls: type, settings: Settings, name: str) -> Any:
         return cls(**values)
     except TypeError as error:
         raise Unusable(
-            f"{cls.__name__} cannot be made from its defaults ({error}): write --set FIELD=VALUE"
+            f"{cls.__name__} cannot be made from its defaults ({error}), expected --set FIELD=VALUE"
         ) from error

@@ -296,9 +296,9 @@ def _check_mapped(names: Sequence[str], mapped: Mapping[str, str]) -> None:
         if role not in ROLES:
             meant = read_name(str(role))
             near = (meant.role,) if isinstance(meant, Read) else meant.suggestions
-            hint = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
-            known = ", ".join(ROLES)
-            raise ValueError(f"{name} is mapped to {role!r}, expected a role.{hint} Known: {known}")
+            if near:
+                raise ValueError(f"{name} is mapped to {role!r}, expected a role: {' or '.join(near[:3])}")
+            raise unknown_name(f"role that {name} is mapped to:", str(role), ROLES)
 
 
 def read_names(

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.adapt import NOTHING, Reading, as_subject
+from kl_companion.auditing.adapt import NOTHING, as_subject
 from kl_companion.auditing.findings import Condition, Finding, GroupGap
+from kl_companion.auditing.instead import instead
 from kl_companion.auditing.looking import SEEDS, Looked, couples, gaps, look, look_at, worlds
 from kl_companion.auditing.matching import Explanation, matched, value_matches
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives
@@ -20,8 +21,6 @@ from kl_companion.auditing.solve import curl, curl_of
 from kl_companion.auditing.verdict import (
     Audit,
     accepts,
-    remedy_for,
-    rewrite,
     said_by_name,
     wanted_objectives,
 )
@@ -184,29 +183,21 @@ def audit(
     if meant is None:
         return said
     as_meant = met if met is not None else all(accepts(c, wanted_objectives(meant[1])) for c in judged)
-    text = None if as_meant else _instead(loss, said, meant[1], off_policy)
+    text = None
+    if not as_meant:
+        judge = partial(_judged, heads=heads, max_terms=max_terms)
+        stale = bool(off_policy)
+        text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
+
+
+def _judged(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int) -> Finding:
+    """A loss under one condition, in the limit of large batches."""
+    known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
+    looked = look(loss_fn, condition, group_size=None, known=known)
+    return _finding(condition, looked, max_terms, lambda _: math.nan)
 
 
 def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> Estimator | None:
     """The estimator that was handed in or recognized."""
     return get_estimator(same_as[0]) if entry is None and same_as is not None else entry
-
-
-def _instead(loss: Any, found: Audit, want: str, off_policy: bool | None) -> str:
-    """What to write instead: a change of the reader's own function if that passes the audit, else a term."""
-    if found.reading is not None:
-        changed = rewrite(loss, found.reading, want, found.findings, found.same_as)
-        if changed is not None:
-            wanted = wanted_objectives(want)
-            again = as_subject(changed.function, mapped=_map_of(found.reading)).loss
-            condition = Condition(bool(off_policy), True, 1.0)
-            known = objectives(off_policy=condition.off_policy, lengths=True, heads=False)
-            looked = look(again, condition, group_size=None, known=known)
-            if accepts(_finding(condition, looked, 3, lambda _: 0.0), wanted):
-                return changed.diff
-    return remedy_for(want, found.findings, found.same_as)
-
-
-def _map_of(reading: Reading) -> dict[str, str]:
-    return {r.name: r.role for r in reading.reads}

@@ -16,26 +16,42 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 80, 24
 _COLORS = {"bold": "1", "good": "32", "bad": "31", "dim": "2"}
 _NO_CURL = 1e-5
-_THEIRS = ("  - ", "  de")
+_THEIRS = ("  - ", "  de")  # lines of the reader's own, which may be cut
 
 
-def card(audit: Audit, *, details: bool = False, color: bool = False) -> str:
+def card(audit: Audit, *, details: bool = False, color: bool = False, height: int | None = HEIGHT) -> str:
     """The verdict as text, at most 80 columns wide and, without details, 24 lines high.
 
     Args:
         audit: The verdict.
         details: Every condition with residual and curl, the registered names, how names were read in full.
         color: With escape sequences for a terminal.
+        height: Lines at most, where details are left out; None for as many as there are.
     """
     ink = _Ink(color)
     blocks = [_reading(audit, ink), _headline(audit, ink), _table(audit), _practice(audit)]
-    blocks += [_distances(audit), _groups(audit)]
-    lines = [line for block in blocks if block for line in (*block, "")][:-1]
-    remedy = _remedy(audit, ink, HEIGHT - len(lines) - 1 if not details else None)
-    lines += ["", *remedy] if remedy else []
+    blocks = [
+        b for b in (*blocks, _distances(audit), _groups(audit), _remedy(audit, ink, cut=not details)) if b
+    ]
     if details:
-        lines += ["", *_details(audit)]
-    return "\n".join(lines if details else lines[:HEIGHT])
+        blocks.append(_details(audit))
+    elif height is not None:  # what is least needed goes first
+        for spare in (_groups, _practice, _distances):
+            if _height(blocks) > height and spare(audit) in blocks:
+                blocks.remove(spare(audit))
+    text = [line for block in blocks for line in (*block, "")][:-1]
+    if details or height is None or len(text) <= height:
+        return "\n".join(text)
+    return "\n".join([*text[: height - 1], "  ... (--details)"])
+
+
+def _height(blocks: list[list[str]]) -> int:
+    return sum(len(block) + 1 for block in blocks) - 1
+
+
+def verdict_lines(audit: Audit) -> list[str]:
+    """Headline and rows, plain: the verdict where a framework's own facts follow it."""
+    return [*_headline(audit, _Ink(color=False)), *_table(audit)]
 
 
 class _Ink:
@@ -137,14 +153,14 @@ def _groups(audit: Audit) -> list[str]:
     return _wrapped(f"{said}{'; '.join(parts)}.", "  ", most=3)
 
 
-def _remedy(audit: Audit, ink: _Ink, room: int | None) -> list[str]:
+def _remedy(audit: Audit, ink: _Ink, *, cut: bool) -> list[str]:
     if audit.remedy is None:
         return []
     lines = ["Instead:", *(f"  {line}" for line in audit.remedy.splitlines())]
-    if room is not None:  # lines of the reader's own, which are theirs to read, may be cut
+    if cut:
         lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] in _THEIRS else x for x in lines]
-    if room is not None and (len(lines) > room or max(map(len, lines)) > WIDTH):
-        return ["Instead: see --details."] if room > 0 else []
+        if max(map(len, lines)) > WIDTH:
+            return ["Instead: see --details."]
     styles = {"  + ": "good", "  - ": "bad"}
     return [ink(x, styles[x[:4]]) if x[:4] in styles else x for x in lines]
 

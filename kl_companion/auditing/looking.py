@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -19,8 +20,9 @@ from kl_companion.tabular.populations import Limit, Population, large_batches, p
 SEEDS = (0, 1, 2)
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
-# denominators of probabilities on trees of two and of three tokens: no ratio to the reference exceeds them
-SMALL_PARTS, LARGE_PARTS = (6, 5), (30, 12)
+# denominators of probabilities on the three trees of two tokens and on that of three: they bound log(ref/pi),
+# and the last of the far ones has to reach clamps of 10 on log(ref/pi)**2 / 2, at 4.47
+SMALL_PARTS, LARGE_PARTS = (6, 6, 6, 5), (30, 30, 160, 12)
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 _COUPLED = 1e-9
 
@@ -39,11 +41,8 @@ def worlds(condition: Condition, vocab: int, longer: bool = True) -> tuple[Popul
     off_policy, eos, scale = condition
     parts = SMALL_PARTS if scale <= 1 else LARGE_PARTS
     tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale)
-    short = [tree(2, seed=s, parts=parts[0]) for s in SEEDS]
-    if not longer:
-        return tuple(short)
-    long = tree(3, seed=len(SEEDS), parts=parts[1])
-    return (long, *short)
+    *short, long = (tree(3 if s == 3 else 2, seed=s, parts=n) for s, n in enumerate(parts))
+    return (long, *short) if longer else tuple(short)
 
 
 @cache
@@ -116,7 +115,9 @@ def couples(loss_fn: Loss, condition: Condition) -> bool:
     place = worlds(condition, 3)[1]
     limit = large_batches(loss_fn, place)
     try:
-        alone = expected_gradient(loss_fn, place.problem)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a standard deviation without a second answer
+            alone = expected_gradient(loss_fn, place.problem)
     except ValueError:  # a standard deviation of one answer, say
         return True
     return bool((limit.gradient - alone).norm() > _COUPLED * max(limit.contributions, alone.norm().item()))

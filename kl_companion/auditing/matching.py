@@ -71,10 +71,13 @@ def matched(
     """
     best = 1.0
     for tolerance in (TOLERANCE, ROUNDED):
+        shorter: list[set[str]] = []  # a sum on the first world, of which a longer one only adds zeros
         for found, residual in sums(
             worlds[0].gradient, worlds[0].fields, max_terms=max_terms, beside=beside, tolerance=tolerance
         ):
-            held = [_on_all(worlds, list(x), tolerance) for x in found]
+            new = [list(x) for x in found if not any(s <= set(x) for s in shorter)]
+            shorter += [set(x) for x in new]
+            held = [_on_all(worlds, x, tolerance) for x in new]
             kept = [(e, r) for e, r in held if e is not None]
             best = min([best, *(max(residual, r) for _, r in held)] if found else [best, residual])
             if kept:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -295,9 +296,9 @@ def _check_mapped(names: Sequence[str], mapped: Mapping[str, str]) -> None:
         if role not in ROLES:
             meant = read_name(str(role))
             near = (meant.role,) if isinstance(meant, Read) else meant.suggestions
-            hint = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
-            known = ", ".join(ROLES)
-            raise ValueError(f"{name} is mapped to {role!r}, expected a role.{hint} Known: {known}")
+            if near:
+                raise ValueError(f"{name} is mapped to {role!r}, expected a role: {' or '.join(near[:3])}")
+            raise unknown_name(f"role that {name} is mapped to:", str(role), ROLES)
 
 
 def read_names(
@@ -352,7 +353,11 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
     shell = " ".join(f"--map {n}={r}" for n, r in first.items())
     python = ", ".join(f'"{n}": "{r}"' for n, r in first.items())
     lines += [f"Say what they are: {shell} on the command line, map={{{python}}} in Python."]
-    every = any(not u.suggestions for u in unread)
-    lines += ["The roles:" if every else "Roles that fit:"]
-    lines += [f"  {r}: {ROLES[r]}" for r in ROLES if every or any(r in u.suggestions for u in unread)]
+    fitting = [r for r in ROLES if any(r in u.suggestions for u in unread)]
+    if fitting:
+        lines += ["Roles that fit:", *(f"  {r}: {ROLES[r]}" for r in fitting[:6])]
+    if len(fitting) > 6 or any(not u.suggestions for u in unread):
+        owned = f"each of {', '.join(_OWNED)}, with ref_ or behavior_ in front for the other two models"
+        rest = [r for r in ROLES if not any(r.endswith(q) for q in _OWNED)]
+        lines += textwrap.wrap(f"All roles: {owned}; {', '.join(rest)}.", 100, subsequent_indent="  ")
     return ValueError("\n".join(lines))

@@ -10,55 +10,27 @@ the sample held fixed; they and the other objectives of lengths are distinct onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
-
 import torch
 
-from kl_companion.checks import described
+from kl_companion.auditing.objective import OBJECTIVES as OBJECTIVES
+from kl_companion.auditing.objective import Objective as Objective
+from kl_companion.auditing.objective import field as field
+from kl_companion.auditing.objective import fields_and_values as fields_and_values
+from kl_companion.auditing.objective import mean, policy_visits, total, visits
+from kl_companion.auditing.objective import register_objective as register_objective
+from kl_companion.auditing.objective import value as value
 from kl_companion.divergences import DIVERGENCES, Divergence
 from kl_companion.estimators.vocabulary import f_divergence
 from kl_companion.rollout import Rollout
-from kl_companion.tabular import Problem
 
-Scalar = Callable[[Rollout], torch.Tensor]
-
-
-class Objective(NamedTuple):
-    """A named objective.
-
-    Attributes:
-        name: The registered name.
-        scalar: Its exact value from the rollout that lists *every* sequence once; differentiable.
-        words: What it is, in a sentence.
-        short: The same in a few words, for a row of a table.
-        effect: What minimizing it does to the policy, in a sentence.
-        source: Bib key and place.
-        regularizer: Whether it measures a distance to the reference (rewards and entropies do not).
-        rewards: Whether it is of the rewards: one such may stand beside any sum.
-        off_policy_only: On-policy it coincides with another objective, so it is tried off-policy only.
-        lengths_only: It is tried only where the lengths of sequences vary: elsewhere it is constant, or
-            another objective divided by the length.
-        heads_only: It is tried only for losses that read more of a distribution than the sampled token.
-    """
-
-    name: str
-    scalar: Scalar
-    words: str
-    source: str
-    short: str = ""
-    effect: str = ""
-    regularizer: bool = True
-    off_policy_only: bool = False
-    lengths_only: bool = False
-    heads_only: bool = False
-    rewards: bool = False
-
-
-OBJECTIVES: dict[str, Objective] = {}
 _SAID = {
     "reverse_kl": "reverse KL, KL(policy || reference)",
     "forward_kl": "forward KL, KL(reference || policy)",
+    "jensen_shannon": "Jensen-Shannon divergence",
+    "squared_hellinger": "squared Hellinger distance",
+    "pearson": "Pearson chi-squared divergence",
+    "neyman": "Neyman chi-squared divergence",
+    "total_variation": "total variation distance",
 }
 _EFFECTS = {
     "reverse_kl": "Tokens that the policy likes more than the reference are pushed down; those it has nearly "
@@ -66,48 +38,6 @@ _EFFECTS = {
     "forward_kl": "Tokens that the policy has nearly dropped are brought back; those it likes too much are "
     "pushed down only gently.",
 }
-
-
-def register_objective(
-    name: str,
-    *,
-    words: str,
-    source: str,
-    short: str = "",
-    effect: str = "",
-    regularizer: bool = True,
-    off_policy_only: bool = False,
-    lengths_only: bool = False,
-    heads_only: bool = False,
-    rewards: bool = False,
-) -> Callable[[Scalar], Scalar]:
-    """Register a scalar of an enumerated rollout as the objective ``name`` and return it untouched.
-
-    Raises:
-        ValueError: the name is taken, or what is registered is no function.
-    """
-
-    def decorate(fn: Scalar) -> Scalar:
-        if not callable(fn):
-            raise ValueError(f"the objective {name!r} is {described(fn)}, expected a function of a Rollout")
-        if name in OBJECTIVES and OBJECTIVES[name].words != words:
-            raise ValueError(f"objective {name!r} is registered already, expected a new name")
-        OBJECTIVES[name] = Objective(
-            name,
-            fn,
-            words,
-            source,
-            short or words,
-            effect,
-            regularizer,
-            off_policy_only,
-            lengths_only,
-            heads_only,
-            rewards,
-        )
-        return fn
-
-    return decorate
 
 
 def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) -> dict[str, Objective]:
@@ -129,67 +59,22 @@ def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) ->
     }
 
 
-def field(objective: Objective, problem: Problem, logits: torch.Tensor | None = None) -> torch.Tensor:
-    """Exact gradient of the objective with respect to the policy's logits, [rows, vocab]."""
-    theta = (problem.logits if logits is None else logits).detach().clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(objective.scalar(problem.rollout(theta)), theta)
-    return gradient
-
-
-def value(objective: Objective, problem: Problem) -> float:
-    """Exact value of the objective."""
-    return fields_and_values({"": objective}, problem)[""][0]
-
-
-def fields_and_values(
-    known: Mapping[str, Objective], problem: Problem
-) -> dict[str, tuple[float, torch.Tensor]]:
-    """Of many objectives, exact value and gradient [rows, vocab], from one listing of the sequences."""
-    theta = problem.logits.detach().clone().requires_grad_()
-    rollout = problem.rollout(theta)
-    found = {}
-    for name, objective in known.items():
-        value = objective.scalar(rollout)
-        (gradient,) = torch.autograd.grad(value, theta, retain_graph=True)
-        found[name] = (value.item(), gradient)
-    return found
-
-
-def _total(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
-    return (x * rollout.completion_mask).sum(-1)
-
-
-def _visits(rollout: Rollout) -> torch.Tensor:
-    """Probability that each listed sequence is sampled, [count], held fixed."""
-    return _total(rollout.sampled_from, rollout).exp().detach()
-
-
-def _policy_visits(rollout: Rollout) -> torch.Tensor:
-    """Probability of each listed sequence under the policy, [count], held fixed."""
-    return _total(rollout.logp, rollout).exp().detach()
-
-
-def _mean(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
-    """Mean of [count, seq] over the tokens of each sequence, [count]."""
-    return _total(x, rollout) / rollout.completion_mask.sum(-1)
-
-
 def add_divergence(d: Divergence) -> None:
     """Register the objectives of a divergence: of whole sequences, and of every next token."""
     if f"sequence_{d.name}" in OBJECTIVES:
         return
 
     def sequence(rollout: Rollout) -> torch.Tensor:
-        logp, ref_logp = _total(rollout.logp, rollout), _total(rollout.ref_logp, rollout)
+        logp, ref_logp = total(rollout.logp, rollout), total(rollout.ref_logp, rollout)
         return f_divergence(d, logp, ref_logp)
 
     def token(rollout: Rollout) -> torch.Tensor:
         each = f_divergence(d, rollout.logp_all, rollout.ref_logp_all)
-        return (_visits(rollout) * _total(each, rollout)).sum()
+        return (visits(rollout) * total(each, rollout)).sum()
 
     def policy_token(rollout: Rollout) -> torch.Tensor:
         each = f_divergence(d, rollout.logp_all, rollout.ref_logp_all)
-        return (_policy_visits(rollout) * _total(each, rollout)).sum()
+        return (policy_visits(rollout) * total(each, rollout)).sum()
 
     said = _SAID.get(d.name, d.name.replace("_", " ") + " divergence")
     short = said.partition(",")[0]
@@ -240,7 +125,7 @@ def _rewards(rollout: Rollout) -> torch.Tensor:
     rewards=True,
 )
 def _expected_reward(rollout: Rollout) -> torch.Tensor:
-    return (_total(rollout.logp, rollout).exp() * _rewards(rollout)).sum()
+    return (total(rollout.logp, rollout).exp() * _rewards(rollout)).sum()
 
 
 @register_objective(
@@ -254,7 +139,7 @@ def _expected_reward(rollout: Rollout) -> torch.Tensor:
     rewards=True,
 )
 def _expected_reward_per_token(rollout: Rollout) -> torch.Tensor:
-    each = _total(rollout.logp, rollout).exp() * _rewards(rollout)
+    each = total(rollout.logp, rollout).exp() * _rewards(rollout)
     return (each / rollout.completion_mask.sum(-1)).sum()
 
 
@@ -269,7 +154,7 @@ def _expected_reward_per_token(rollout: Rollout) -> torch.Tensor:
     rewards=True,
 )
 def _behavior_reward(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _rewards(rollout) * _total(rollout.logp, rollout)).sum()
+    return (visits(rollout) * _rewards(rollout) * total(rollout.logp, rollout)).sum()
 
 
 @register_objective(
@@ -285,7 +170,7 @@ def _behavior_reward(rollout: Rollout) -> torch.Tensor:
     rewards=True,
 )
 def _behavior_reward_per_token(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _rewards(rollout) * _mean(rollout.logp, rollout)).sum()
+    return (visits(rollout) * _rewards(rollout) * mean(rollout.logp, rollout)).sum()
 
 
 @register_objective(
@@ -297,7 +182,7 @@ def _behavior_reward_per_token(rollout: Rollout) -> torch.Tensor:
 )
 def _token_entropy(rollout: Rollout) -> torch.Tensor:
     each = -(rollout.logp_all.exp() * rollout.logp_all).sum(-1)
-    return (_visits(rollout) * _total(each, rollout)).sum()
+    return (visits(rollout) * total(each, rollout)).sum()
 
 
 @register_objective(
@@ -308,7 +193,7 @@ def _token_entropy(rollout: Rollout) -> torch.Tensor:
     regularizer=False,
 )
 def _sequence_entropy(rollout: Rollout) -> torch.Tensor:
-    logp = _total(rollout.logp, rollout)
+    logp = total(rollout.logp, rollout)
     return -(logp.exp() * logp).sum()
 
 
@@ -320,7 +205,7 @@ def _sequence_entropy(rollout: Rollout) -> torch.Tensor:
     source="wang2025choosing, section 6.2",
 )
 def _sequence_squared(rollout: Rollout) -> torch.Tensor:
-    logp, ref_logp = _total(rollout.logp, rollout), _total(rollout.ref_logp, rollout)
+    logp, ref_logp = total(rollout.logp, rollout), total(rollout.ref_logp, rollout)
     return (logp.exp() * (logp - ref_logp) ** 2 / 2).sum()
 
 
@@ -334,7 +219,7 @@ def _sequence_squared(rollout: Rollout) -> torch.Tensor:
 )
 def _token_squared(rollout: Rollout) -> torch.Tensor:
     each = (rollout.logp_all.exp() * (rollout.logp_all - rollout.ref_logp_all) ** 2 / 2).sum(-1)
-    return (_visits(rollout) * _total(each, rollout)).sum()
+    return (visits(rollout) * total(each, rollout)).sum()
 
 
 @register_objective(
@@ -346,7 +231,7 @@ def _token_squared(rollout: Rollout) -> torch.Tensor:
     off_policy_only=True,
 )
 def _behavior_squared(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _total((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
+    return (visits(rollout) * total((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
 
 
 @register_objective(
@@ -358,8 +243,8 @@ def _behavior_squared(rollout: Rollout) -> torch.Tensor:
     off_policy_only=True,
 )
 def _behavior_sequence_squared(rollout: Rollout) -> torch.Tensor:
-    difference = _total(rollout.logp - rollout.ref_logp, rollout)
-    return (_visits(rollout) * difference**2 / 2).sum()
+    difference = total(rollout.logp - rollout.ref_logp, rollout)
+    return (visits(rollout) * difference**2 / 2).sum()
 
 
 @register_objective(
@@ -372,7 +257,7 @@ def _behavior_sequence_squared(rollout: Rollout) -> torch.Tensor:
     off_policy_only=True,
 )
 def _behavior_log_likelihood(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _total(rollout.logp, rollout)).sum()
+    return (visits(rollout) * total(rollout.logp, rollout)).sum()
 
 
 @register_objective(
@@ -384,7 +269,7 @@ def _behavior_log_likelihood(rollout: Rollout) -> torch.Tensor:
     off_policy_only=True,
 )
 def _behavior_ratio(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _total((rollout.ref_logp - rollout.logp).exp(), rollout)).sum()
+    return (visits(rollout) * total((rollout.ref_logp - rollout.logp).exp(), rollout)).sum()
 
 
 @register_objective(
@@ -396,7 +281,7 @@ def _behavior_ratio(rollout: Rollout) -> torch.Tensor:
     off_policy_only=True,
 )
 def _behavior_sequence_ratio(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _total(rollout.ref_logp - rollout.logp, rollout).exp()).sum()
+    return (visits(rollout) * total(rollout.ref_logp - rollout.logp, rollout).exp()).sum()
 
 
 @register_objective(
@@ -410,7 +295,7 @@ def _behavior_sequence_ratio(rollout: Rollout) -> torch.Tensor:
 )
 def _policy_token_squared(rollout: Rollout) -> torch.Tensor:
     each = (rollout.logp_all.exp() * (rollout.logp_all - rollout.ref_logp_all) ** 2 / 2).sum(-1)
-    return (_policy_visits(rollout) * _total(each, rollout)).sum()
+    return (policy_visits(rollout) * total(each, rollout)).sum()
 
 
 @register_objective(
@@ -421,8 +306,8 @@ def _policy_token_squared(rollout: Rollout) -> torch.Tensor:
     source="this book",
 )
 def _summed_squared(rollout: Rollout) -> torch.Tensor:
-    probability = _total(rollout.logp, rollout).exp()
-    return (probability * _total((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
+    probability = total(rollout.logp, rollout).exp()
+    return (probability * total((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
 
 
 @register_objective(
@@ -435,7 +320,7 @@ def _summed_squared(rollout: Rollout) -> torch.Tensor:
     lengths_only=True,
 )
 def _expected_inverse_length(rollout: Rollout) -> torch.Tensor:
-    return (_total(rollout.logp, rollout).exp() / rollout.completion_mask.sum(-1)).sum()
+    return (total(rollout.logp, rollout).exp() / rollout.completion_mask.sum(-1)).sum()
 
 
 @register_objective(
@@ -447,8 +332,8 @@ def _expected_inverse_length(rollout: Rollout) -> torch.Tensor:
     lengths_only=True,
 )
 def _sequence_mean_reverse_kl(rollout: Rollout) -> torch.Tensor:
-    probability = _total(rollout.logp, rollout).exp()
-    return (probability * _mean(rollout.logp - rollout.ref_logp, rollout)).sum()
+    probability = total(rollout.logp, rollout).exp()
+    return (probability * mean(rollout.logp - rollout.ref_logp, rollout)).sum()
 
 
 @register_objective(
@@ -461,7 +346,7 @@ def _sequence_mean_reverse_kl(rollout: Rollout) -> torch.Tensor:
     lengths_only=True,
 )
 def _sampled_mean_squared(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _mean((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
+    return (visits(rollout) * mean((rollout.logp - rollout.ref_logp) ** 2 / 2, rollout)).sum()
 
 
 @register_objective(
@@ -473,7 +358,7 @@ def _sampled_mean_squared(rollout: Rollout) -> torch.Tensor:
     lengths_only=True,
 )
 def _sampled_mean_ratio(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _mean((rollout.ref_logp - rollout.logp).exp(), rollout)).sum()
+    return (visits(rollout) * mean((rollout.ref_logp - rollout.logp).exp(), rollout)).sum()
 
 
 @register_objective(
@@ -487,7 +372,7 @@ def _sampled_mean_ratio(rollout: Rollout) -> torch.Tensor:
     lengths_only=True,
 )
 def _sampled_mean_log_likelihood(rollout: Rollout) -> torch.Tensor:
-    return (_visits(rollout) * _mean(rollout.logp, rollout)).sum()
+    return (visits(rollout) * mean(rollout.logp, rollout)).sum()
 
 
 def _add_head_mass(k: int, whose: str) -> None:
@@ -497,7 +382,7 @@ def _add_head_mass(k: int, whose: str) -> None:
         scores = rollout.logp_all if whose == "policy" else rollout.ref_logp_all
         head = scores.detach().topk(k, dim=-1).indices
         each = rollout.logp_all.gather(-1, head).exp().sum(-1)
-        return (_visits(rollout) * _total(each, rollout)).sum()
+        return (visits(rollout) * total(each, rollout)).sum()
 
     these = "likeliest token" if k == 1 else f"{k} likeliest tokens"
     register_objective(

@@ -6,10 +6,13 @@ import ast
 import difflib
 import inspect
 import re
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
+
+import torch
 
 from kl_companion.auditing.adapt import Reading
 
@@ -134,17 +137,101 @@ def _returned(
 
 def _source_of(function: Any) -> tuple[list[str], list[str]] | None:
     """The lines of a function's head and of its body, without docstring; None where there is no source."""
-    if not inspect.isfunction(function):
+    found = _parsed(function)
+    if found is None:
+        return None
+    lines, node = found
+    first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+    if first.lineno == node.lineno:  # def f(x): return x
+        return None
+    return lines[node.lineno - 1 : node.body[0].lineno - 1], lines[first.lineno - 1 :]
+
+
+def repaired(
+    function: Any, bound: Callable[..., Any], names: dict[str, str], body: list[str]
+) -> Iterator[Rewritten]:
+    """The reader's function with one assignment replaced by what was wanted, for each that may be the KL.
+
+    Assignments to names that hold ``kl`` come first. Which of them is right, an audit has to say.
+
+    Args:
+        function: A function, or a method taken from its class.
+        bound: What is called: the function, or the method of an instance.
+        names: What logp, ref_logp and behavior_logp are called inside; see `names_inside`.
+        body: Lines that compute ``kl`` from them.
+    """
+    found = _parsed(function)
+    if found is None or {"logp", "ref_logp"} - set(names):
+        return
+    lines, node = found
+    if "behavior_logp" not in names:
+        body = [_without_ratio(line) for line in body if not line.startswith("rho = ")]
+    assigned = [x for x in ast.walk(node) if isinstance(x, ast.Assign) and isinstance(x.targets[0], ast.Name)]
+    for statement in sorted(assigned, key=lambda x: ("kl" not in x.targets[0].id.lower(), x.lineno)):  # type: ignore[attr-defined]
+        target = statement.targets[0].id  # type: ignore[attr-defined]
+        text = "\n".join([*body[:-1], re.sub(r"^kl\b", target, body[-1])])
+        for role in ("ref_logp", "behavior_logp", "logp"):
+            text = re.sub(rf"(?<![\w.]){role}(?!\w)", f"\0{role}\0", text)
+        text = re.sub("\0(\\w+)\0", lambda m: names[m.group(1)], text)
+        first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
+        new = textwrap.indent(text, " " * statement.col_offset).splitlines()
+        source = "\n".join([*lines[:first], *new, *lines[last:]])
+        scope = dict(getattr(function, "__globals__", {}))
+        try:
+            exec(compile(_bare(source), "<changed>", "exec"), scope)
+        except SyntaxError:
+            continue
+        made = scope[function.__name__]
+        owner = getattr(bound, "__self__", None)
+        diff = "\n".join([*(f"- {x.strip()}" for x in lines[first:last]), *(f"+ {x.strip()}" for x in new)])
+        yield Rewritten(source, diff, made if owner is None else partial(made, owner))
+
+
+def _bare(source: str) -> ast.Module:
+    """The function without its decorators."""
+    tree = ast.parse(source)
+    tree.body[0].decorator_list = []  # type: ignore[attr-defined]
+    return tree
+
+
+def _parsed(function: Any) -> tuple[list[str], ast.FunctionDef] | None:
+    """The lines of a function and its tree; None where there is no source, or it closes over something."""
+    if not inspect.isfunction(function) or function.__closure__:
         return None
     try:
         source = textwrap.dedent(inspect.getsource(function))
         node = ast.parse(source).body[0]
     except (OSError, TypeError, SyntaxError):
         return None
-    if not isinstance(node, ast.FunctionDef):
-        return None
-    lines = source.splitlines()
-    first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
-    if first.lineno == node.lineno:  # def f(x): return x
-        return None
-    return lines[node.lineno - 1 : node.body[0].lineno - 1], lines[first.lineno - 1 :]
+    return (source.splitlines(), node) if isinstance(node, ast.FunctionDef) else None
+
+
+def names_inside(
+    function: Any, call: Callable[[], object], wanted: dict[str, torch.Tensor]
+) -> dict[str, str]:
+    """What a function calls these tensors while it runs: {ours: theirs} of its own local variables.
+
+    Args:
+        function: Whose variables are looked at.
+        call: Runs it once.
+        wanted: Values by our names.
+    """
+    found: dict[str, str] = {}
+    code = getattr(function, "__code__", None)
+
+    def on_return(frame: Any, event: str, _: Any) -> None:
+        if event != "return" or frame.f_code is not code:
+            return
+        for ours, value in wanted.items():
+            for theirs, x in frame.f_locals.items():
+                same = isinstance(x, torch.Tensor) and x.shape == value.shape and ours not in found
+                if same and torch.allclose(x.detach().double(), value, atol=1e-12):
+                    found[ours] = theirs
+
+    before = sys.getprofile()
+    sys.setprofile(on_return)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return found

@@ -104,7 +104,9 @@ class Audit:
         """How far the gradient is from that of ``compared``; empty where it is the same or unknown."""
         if self.loss_fn is None or self.as_meant or self.main.condition is None:
             return ()
-        return distances(self.loss_fn, self.compared)
+        found = distances(self.loss_fn, self.compared)
+        same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in found)
+        return () if same else found
 
     def __str__(self) -> str:
         return card(self)
@@ -193,17 +195,18 @@ def rewrite(
 ) -> Rewritten | None:
     """The reader's own function, changed so that it minimizes what was wanted; to be audited."""
     main = main_finding(findings)
-    units = {t.unit for t in terms(main)} or {_unit_of_nothing(reading)}
-    if len(units) != 1:
-        return None
-    body = lines_for(_split(want)[1], chosen_level(want, findings))
+    named = (
+        t for f in (main, *findings[::-1]) for t in terms(f)
+    )  # a zero gradient has no unit, a stale one has
+    unit = next((t.unit for t in named), "")
+    body = term_lines(want, findings)
     beta = coefficient_for(want, findings, same_as)
-    return rewritten(function, reading, body, beta=beta, unit=units.pop(), sums=main.sums)
+    return rewritten(function, reading, body, beta=beta, unit=unit, sums=main.sums)
 
 
-def _unit_of_nothing(reading: Reading) -> str:
-    """The unit of a loss whose gradient vanishes: a number is taken for a mean over tokens."""
-    return "tokens" if reading.result == "one number" and reading.layout.padded else ""
+def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:
+    """Lines that compute ``kl``, what was wanted at the level at which the loss works."""
+    return lines_for(_split(want)[1], chosen_level(want, findings))
 
 
 _NAMED = {

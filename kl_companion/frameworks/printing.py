@@ -40,12 +40,12 @@ def print_audits(
     scale: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> int:
-    """Print what the settings descend whose names begin with ``target``.
+    """Print what the settings minimize whose names begin with ``target``.
 
     A framework that is missing gives its message, once, and the others go on.
 
     Returns:
-        0; 1 if one of them does not descend ``want``, or does so only where its penalty is not divided with
+        0; 1 if one of them does not minimize ``want``, or does so only where its penalty is not divided with
         the rewards, as it is by default; 2 if nothing could be audited.
 
     Raises:
@@ -68,9 +68,9 @@ def print_audits(
         print(text + "\n", flush=True)
         met = found.audit.met
         if met is not None:
-            said = "descends it" if met else "does not descend it"
+            said = "minimizes it" if met else "does not minimize it"
             if met and not found.keeps_beta:
-                met, said = False, "descends it undivided only, and is divided by default"
+                met, said = False, "minimizes it undivided only, and is divided by default"
             print(f"  Wanted: {want}. {chosen.name} {said}.\n", flush=True)
         judged.append(met)
     if not judged:

@@ -1,4 +1,4 @@
-"""Every way in which a framework can be told to regularize, as one record each.
+"""The record of one setting: one way to configure the regularization of a framework.
 
 A `Setting` holds what a user writes into the framework's own configuration, and a loss: a function of a
 `Rollout` that calls the installed function, or computes the same formula in our own code where the framework
@@ -8,7 +8,8 @@ it.
 Every loss is the regularizer alone, with coefficient 1, and not divided by any standard deviation. What a
 framework divides is recorded in `Setting.divided`, and `effect` computes what that makes of the coefficient.
 Where a framework divides by the number of tokens of a whole batch, that number is the same for every sequence
-in it; it is set to the number of sequences, so that a coefficient is that of a sum over tokens.
+in it; it is set to the number of sequences, so that a coefficient is that of a sum over tokens. A loss that
+counts the tokens itself has a coefficient "/ mean answer length": in a large batch that is the same number.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _LOSS_TYPES = {
     "dapo": "dapo: sum / tokens of the generation batch",
     "grpo": "grpo: mean over sequences of token means",
     "dr_grpo": "dr_grpo: sum / (sequences x max_completion_length)",
-    "bnpo": "bnpo: sum / tokens of the local batch (here of one sequence)",
+    "bnpo": "bnpo: sum / tokens of the local batch",
 }
 
 

@@ -1,4 +1,4 @@
-"""The audit of a setting: what it descends, where its gradient is exactly zero, and what to set instead."""
+"""The audit of a setting: what it minimizes, where its gradient is exactly zero, and what to set instead."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing import OBJECTIVES, Audit, Finding, audit
+from kl_companion.auditing import Audit, Finding, audit
+from kl_companion.auditing.card import verdict_lines
 from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.matching import UNITS, VARIES
+from kl_companion.auditing.summary import Term, number, terms
 from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Framework, Setting
@@ -164,24 +167,28 @@ def audit_setting(
     return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found), effects)
 
 
-def explanation(finding: Finding) -> dict[str, float]:
-    """The explanation to show: most regularizers first, then those registered first; {} without one."""
-    place = {name: i for i, name in enumerate(OBJECTIVES)}
-
-    def order(match: dict[str, float]) -> tuple[int, list[int]]:
-        return -sum(OBJECTIVES[n].regularizer for n in match), sorted(place[n] for n in match)
-
-    return min(finding.matches, key=order) if finding.matches else {}
+def _coefficient(term: Term) -> str:
+    unit = "depends on the batch" if term.unit == VARIES else UNITS[term.unit]
+    return f"{number(term.coefficient)} / {unit}" if unit else number(term.coefficient)
 
 
 def _said(finding: Finding) -> tuple[str, str]:
     """(objective, coefficient) of a finding in words of a table."""
-    if finding.zero:
-        return "nothing", "none"
-    found = sorted(explanation(finding).items(), key=lambda item: (-item[1], item[0]))
+    found = terms(finding)
     if not found:
-        return "unnamed", "none"
-    return " + ".join(n for n, _ in found), ", ".join(f"{c:.6g}" for _, c in found)
+        return ("nothing" if finding.zero else "unnamed"), "none"
+    return " + ".join(t.objective for t in found), ", ".join(map(_coefficient, found))
+
+
+def _where_lengths_agree(finding: Finding, fixed: Finding) -> str:
+    """What a finding becomes on answers of one length; "" where nothing but that the padded length is it."""
+    one = [
+        [t._replace(unit="tokens" if t.unit == "positions" else t.unit) for t in terms(x)]
+        for x in (finding, fixed)
+    ]
+    if finding.zero == fixed.zero and one[0] == one[1]:
+        return ""
+    return " x ".join(x for x in _said(fixed)[::-1] if x != "none")
 
 
 def division_words(chosen: Setting) -> str:
@@ -222,10 +229,8 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
         if finding.condition is None or not finding.condition.eos:
             continue
         objective, coefficient = _said(finding)
-        same = _said(fixed[finding.condition[::2]])
-        condition = "lengths vary or not"
-        if same != (objective, coefficient):
-            condition = f"lengths vary; where they do not: {' x '.join(x for x in same[::-1] if x != 'none')}"
+        other = _where_lengths_agree(finding, fixed[finding.condition[::2]])
+        condition = f"lengths vary; where they do not: {other}" if other else "lengths vary or not"
         yield {
             "setting": chosen.name,
             "sampling": "off-policy" if finding.condition.off_policy else "on-policy",
@@ -290,12 +295,12 @@ def paragraph(verdict: Verdict) -> str:
     known = chosen.framework
     kind = known.version if known.distribution else f"formula, read in {known.versions[0]}"
     lines = [
-        f"{chosen.name}: {known.title} ({kind}), in the {chosen.placement}",
+        *verdict_lines(verdict.audit),
+        f"  framework: {known.title} ({kind}), in the {chosen.placement}",
         f"  option: {chosen.option}",
         f"  default: {chosen.default or 'no'}",
         f"  where: {chosen.where}",
         f"  aggregation: {chosen.aggregation}",
-        f"  {verdict.audit}",
         f"  The gradient of a token is exactly zero: {zone_words(verdict.dead) or 'nowhere'}.",
     ]
     for division, found in zip(chosen.divided, verdict.effects, strict=True):

@@ -103,8 +103,19 @@ def test_a_long_remedy_is_left_to_the_details():
     short = Audit("it", (case(ONE),), remedy="def f(x):\n-     old = 1\n+     new = 1")
     assert card(short).endswith("Instead:\n  def f(x):\n  -     old = 1\n  +     new = 1")
     long = Audit("it", (case(ONE),), remedy=REMEDY)
-    assert card(long).endswith("Instead: see --details.")
-    assert "  +     new = 1" in card(long, details=True)
+    assert card(long).endswith("  ... (--details)")
+    assert len(card(long).splitlines()) == HEIGHT
+    for whole in (card(long, details=True), card(long, height=None)):
+        assert "  +     new = 1" in whole
+
+
+def test_what_is_least_needed_goes_first():
+    gaps = (GroupGap(2, 1.0, 1.0),)
+    found = Audit("it", (case(ONE, measure_gaps=lambda: gaps),), remedy="def f(x):\n" + "+     y = x\n" * 12)
+    assert len(card(found, height=None).splitlines()) == HEIGHT + 1
+    assert "In practice" in card(found)
+    assert "It couples" not in card(found)
+    assert card(found).endswith("+     y = x")
 
 
 def test_long_lines_of_the_reader_are_cut_and_those_to_write_are_not():

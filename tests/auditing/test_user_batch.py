@@ -101,7 +101,7 @@ def test_two_names_for_one_thing_are_refused():
     def twice(batch, logp):
         return (batch["log_probs"] - batch["ref_log_prob"]) * logp
 
-    with pytest.raises(ValueError, match="batch.log_probs: a parameter is read as the same already"):
+    with pytest.raises(ValueError, match=r"batch\.log_probs: a parameter is read as the same already"):
         as_loss(twice)
 
     def pair(batch):

@@ -1,6 +1,5 @@
 """The command line, as a reader types it."""
 
-import json
 import subprocess
 import sys
 import textwrap

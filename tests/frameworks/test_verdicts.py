@@ -9,6 +9,7 @@ import torch
 
 from kl_companion import OBJECTIVES, expected_gradient, prefix_tree
 from kl_companion.auditing.objectives import field
+from kl_companion.auditing.summary import terms
 from kl_companion.book import tables
 from kl_companion.cli import main
 from kl_companion.frameworks import (
@@ -28,11 +29,11 @@ from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.verdicts import (
     _weights,
     division_words,
-    explanation,
     in_float64,
     remedy_words,
     zone_words,
 )
+from kl_companion.tabular.populations import large_batches, population_tree
 from tests.support.expected_framework_verdicts import EXPECTED, LETTERS
 
 NAMES = [s.name for s in settings()]
@@ -47,13 +48,27 @@ def world(off_policy, scale):
 
 
 @cache
-def named_field(name, off_policy, scale):
+def batch(off_policy, scale):
+    """Every answer of such a world as often as it is expected, for what divides by the batch's own tokens."""
+    return population_tree(3, 2, parts=9, seed=76, eos=True, off_policy=off_policy, scale=scale)
+
+
+def place_of(name, off_policy, scale):
+    """Where a setting is looked at."""
+    return batch(off_policy, scale).problem if name.endswith("_bnpo") else world(off_policy, scale)
+
+
+def gradient_of(name, off_policy, scale):
+    loss = in_float64(setting(name))
+    if name.endswith("_bnpo"):
+        return large_batches(loss, batch(off_policy, scale)).gradient
+    return expected_gradient(loss, world(off_policy, scale))
+
+
+@cache
+def field_at(objective, at):
     register_cut_objectives()
-    return field(OBJECTIVES[name], world(off_policy, scale))
-
-
-def objective(letters, off_policy, scale):
-    return named_field(LETTERS[letters], off_policy, scale)
+    return field(OBJECTIVES[objective], place_of(*at))
 
 
 @cache
@@ -62,13 +77,30 @@ def table():
     return tables.load("framework_audit").set_index(["setting", "sampling", "scale"])
 
 
-def combination(text, off_policy, scale):
+def divisor(unit, at):
+    """The mean length of an answer, or the longest."""
+    place = place_of(*at)
+    lengths = place.completion_mask.sum(-1)
+    mean = (place.probabilities() * lengths).sum()
+    return {"": 1.0, "T": mean, "P": 2.0, "mean answer length": mean, "padded length": 2.0}[unit]
+
+
+def combination(text, at):
     """The gradient that a line says: terms with signs, and coefficients other than 1 in front."""
-    total = torch.zeros_like(world(off_policy, scale).logits)
-    for sign, coefficient, letters in re.findall(r"([+-]?) ?([\d.]+ )?([A-Z]+\d?)", text):
-        c = float(coefficient or 1) * (-1 if sign == "-" else 1)
-        total = total + c * objective(letters, off_policy, scale)
+    total = torch.zeros_like(place_of(*at).logits)
+    for sign, coefficient, letters, unit in re.findall(
+        r"([+-]?) ?([\d.]+ )?([A-Z]+\d?)(?:/([TP]))?(?![A-Z])", text
+    ):
+        c = float(coefficient or 1) * (-1 if sign == "-" else 1) / divisor(unit, at)
+        total = total + c * field_at(LETTERS[letters], at)
     return total
+
+
+def by_row(row, at):
+    """The gradient that a row of the table says."""
+    terms = zip(row.objective.split(" + "), row.coefficient.split(", "), strict=True)
+    parts = [(name, *coefficient.partition(" / ")[::2]) for name, coefficient in terms]
+    return sum(float(c) / divisor(unit, at) * field_at(name, at) for name, c, unit in parts)
 
 
 def four(line):
@@ -83,24 +115,20 @@ def distance(x, y):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_expected_gradient_is_what_its_line_and_its_row_say(name):
     """The line was written by hand, the row by an audit that has not seen this world."""
-    loss, line = in_float64(setting(name)), four(EXPECTED[name])
-    for text, (off_policy, scale) in zip(line, CONDITIONS, strict=True):
-        gradient = expected_gradient(loss, world(off_policy, scale))
+    for text, (off_policy, scale) in zip(four(EXPECTED[name]), CONDITIONS, strict=True):
+        at = (name, off_policy, scale)
+        gradient = gradient_of(*at)
         row = table().loc[(name, "off-policy" if off_policy else "on-policy", scale)]
         assert (row.objective == "unnamed") == (text == "-")
         assert (row.objective == "nothing") == (text == "0")
         if text == "0":
             assert gradient.norm() < 1e-12
         elif text == "-":
-            near = [
-                distance(gradient, k * objective(n, off_policy, scale)) for n in PLAIN for k in (0.5, 1, 2)
-            ]
+            near = [distance(gradient, k * field_at(LETTERS[n], at)) for n in PLAIN for k in (0.5, 1, 2)]
             assert min(near) > 1e-8  # what is the same differs by 1e-15
         else:
-            assert distance(gradient, combination(text, off_policy, scale)) < 1e-9
-            terms = zip(row.objective.split(" + "), row.coefficient.split(", "), strict=True)
-            by_row = sum(float(c) * named_field(n, off_policy, scale) for n, c in terms)
-            assert distance(gradient, by_row) < 1e-9
+            assert distance(gradient, combination(text, at)) < 1e-9
+            assert distance(gradient, by_row(row, at)) < 1e-9
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -181,10 +209,15 @@ def test_the_best_known_answer_which_option_gives_which_gradient():
 # -- audits ------------------------------------------------------------------------------------------------
 
 
+def said(finding):
+    """{objective: coefficient}, with its unit where it has one."""
+    return {t.objective: (t.coefficient, t.unit) if t.unit else t.coefficient for t in terms(finding)}
+
+
 def test_the_audit_finds_it_by_itself():
     on, off = {"token_forward_kl": 1.0}, {"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0}
     for case in audit_setting("verl.loss_k3", scale=1.0).audit.findings:
-        assert explanation(case) == (off if case.condition.off_policy else on)
+        assert said(case) == (off if case.condition.off_policy else on)
 
 
 def test_lengths_that_vary_change_a_mean_over_tokens():
@@ -195,8 +228,15 @@ def test_lengths_that_vary_change_a_mean_over_tokens():
     fixed, vary = audit_setting(
         "verl.loss_k2_seq_mean_token_mean", off_policy=False, scale=1.0
     ).audit.findings
-    assert explanation(fixed) == {"token_reverse_kl": 0.5}
-    assert explanation(vary) == {"sampled_mean_squared_log_ratio": 1.0}
+    assert said(fixed) == {"token_reverse_kl": (1.0, "tokens")}
+    assert said(vary) == {"sampled_mean_squared_log_ratio": 1.0}
+
+
+def test_a_padded_length_is_the_mean_length_where_lengths_agree():
+    """No remark then: the two units are one number."""
+    (row,) = rows(audit_setting("trl.grpo_dr_grpo", off_policy=False, scale=1.0))
+    assert (row["objective"], row["coefficient"]) == ("token_reverse_kl", "1 / padded length")
+    assert row["condition"] == "lengths vary or not"
 
 
 def test_a_row_holds_what_the_table_shows():

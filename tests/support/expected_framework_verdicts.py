@@ -1,7 +1,8 @@
-"""What every setting of a framework descends, one line each, where lengths vary.
+"""What every setting of a framework minimizes, one line each, where lengths vary, in large batches.
 
 Four entries: on-policy at small log-ratios, on-policy at large ones, off-policy at small, off-policy at
 large; one stands for all four. 0 is nothing, - is none of the named objectives; `LETTERS` has the letters.
+/T is divided by the mean length of an answer, /P by the longest length, to which answers are padded.
 """
 
 LETTERS = {
@@ -39,20 +40,20 @@ LETTERS = {
 EXPECTED = {
     "trl.grpo": "R",
     "trl.grpo_grpo": "MQ | MQ | - | -",
-    "trl.grpo_dr_grpo": "0.5 R",
-    "trl.grpo_bnpo": "MQ | MQ | - | -",
+    "trl.grpo_dr_grpo": "R/P",
+    "trl.grpo_bnpo": "R/T",
     "trl.grpo_sequence_ratio": "-",
     "trl.grpo_sequence_ratio_grpo": "-",
     "trl.grpo_sequence_ratio_dr_grpo": "-",
     "trl.grpo_sequence_ratio_bnpo": "-",
     "trl.grpo_uncorrected": "F | F | BL + BW | BL + BW",
     "trl.grpo_uncorrected_grpo": "IL + MW | IL + MW | ML + MW | ML + MW",
-    "trl.grpo_uncorrected_dr_grpo": "0.5 F | 0.5 F | 0.5 BL + 0.5 BW | 0.5 BL + 0.5 BW",
-    "trl.grpo_uncorrected_bnpo": "IL + MW | IL + MW | ML + MW | ML + MW",
+    "trl.grpo_uncorrected_dr_grpo": "F/P | F/P | BL/P + BW/P | BL/P + BW/P",
+    "trl.grpo_uncorrected_bnpo": "F/T | F/T | BL/T + BW/T | BL/T + BW/T",
     "trl.grpo_uncorrected_sequence_ratio": "F | F | BL + BW | BL + BW",
     "trl.grpo_uncorrected_sequence_ratio_grpo": "IL + MW | IL + MW | ML + MW | ML + MW",
-    "trl.grpo_uncorrected_sequence_ratio_dr_grpo": "0.5 F | 0.5 F | 0.5 BL + 0.5 BW | 0.5 BL + 0.5 BW",
-    "trl.grpo_uncorrected_sequence_ratio_bnpo": "IL + MW | IL + MW | ML + MW | ML + MW",
+    "trl.grpo_uncorrected_sequence_ratio_dr_grpo": "F/P | F/P | BL/P + BW/P | BL/P + BW/P",
+    "trl.grpo_uncorrected_sequence_ratio_bnpo": "F/T | F/T | BL/T + BW/T | BL/T + BW/T",
     "trl.rloo": "S | S | - | -",
     "trl.gkd_forward": "F",
     "trl.gkd_jensen_shannon": "JS",
@@ -78,7 +79,7 @@ EXPECTED = {
     "verl.loss_k3": "F | - | BL + BW | -",
     "verl.loss_k3_token_sum": "F | - | BL + BW | -",
     "verl.loss_k3_seq_mean_token_sum": "F | - | BL + BW | -",
-    "verl.loss_k3_seq_mean_token_sum_norm": "0.5 F | - | 0.5 BL + 0.5 BW | -",
+    "verl.loss_k3_seq_mean_token_sum_norm": "F/P | - | BL/P + BW/P | -",
     "verl.loss_k3_seq_mean_token_mean": "IL + MW | - | ML + MW | -",
     "verl.loss_k1": "0 | 0 | BL | BL",
     "verl.loss_k2": "R | R | BQ | BQ",

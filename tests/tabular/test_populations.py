@@ -110,7 +110,7 @@ def of_tokens(world, policy, reference, sampler):
     return worlds.over_leaves(world, sampler, lambda x: steps(world, policy, reference, x))
 
 
-# a loss on a batch; the same in the limit, from the chances of all answers; whether it is a sum over the batch
+# a loss on a batch; the same in the limit, from the chances of all answers; whether it is a sum
 LOSSES = {
     "mean over answers": (lambda ro: squares(ro).sum(-1).mean(), of_tokens, False),
     "sum over the batch": (lambda ro: squares(ro).sum(), of_tokens, True),

@@ -20,7 +20,7 @@ Main = Callable[[Sequence[str]], int]  # the command line: from its arguments to
 SHORTEST, LONGEST = 20, 400
 COMMAND = "kl-companion"  # how the entry point of a case begins that runs a command
 _WANTED = re.compile(
-    r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: "
+    r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: |Say what "
     r"|\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|lower|set|work) "
 )
 _QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.py\b")
@@ -146,10 +146,11 @@ def unclear(refusal: Refusal) -> list[str]:
     """What keeps a reader from understanding a refusal, one line per fault; empty for a clear one."""
     message = refusal.message
     got, wanted = parts(message)
+    sentence = re.sub(r"\n  .*", "", message)  # a list of indented lines may follow it, and come between
     faults = {
         "nothing was refused": not refusal.exception,
-        f"{len(message)} characters": not SHORTEST <= len(message) <= LONGEST,
-        "more than one paragraph": "\n" in message.strip(),
+        f"{len(sentence)} characters": not SHORTEST <= len(sentence) <= LONGEST,
+        "more than one paragraph": bool(re.search(r"^(?!  ).*\n(?!  )", message.strip(), re.MULTILINE)),
         "a message of another library": " raised " not in message and any(text in message for text in _TORCH),
         "what was got is not named": not (_QUOTED.search(got) or _KIND.search(message)),
         "what was wanted is not named": len(wanted) < 8,

@@ -15,7 +15,7 @@ import torch
 def k3(logp, ref_logp):
     return torch.expm1(ref_logp - logp) - (ref_logp - logp)
 
-def unknown_field(logp, reference):
+def unread(logp, reference):
     return logp - reference
 
 def raises(logp, ref_logp):
@@ -79,7 +79,10 @@ CASES = (
         lambda: audit_file("losses.py:k3", text="import nothing_of_it\n"),
     ),
     Case(_AUDIT, "an empty file", lambda: audit_file("losses.py:k3", text="")),
-    Case(_AUDIT, "a parameter of no rollout", lambda: audit_file("losses.py:unknown_field")),
+    Case(_AUDIT, "a parameter whose name says no quantity", lambda: audit_file("losses.py:unread")),
+    Case(_AUDIT, "a map without a role", lambda: audit_file("losses.py:unread", "--map", "reference")),
+    Case(_AUDIT, "an option without a value", lambda: audit_file("losses.py:k3", "--set", "beta")),
+    Case(_AUDIT, "an option that it has not", lambda: audit_file("losses.py:k3", "--set", "beta=1")),
     Case(_AUDIT, "a loss that raises", lambda: audit_file("losses.py:raises")),
     Case(_AUDIT, "a loss that is no scalar", lambda: audit_file("losses.py:no_scalar")),
     Case(_AUDIT, "a loss that returns nothing", lambda: audit_file("losses.py:nothing")),

@@ -43,9 +43,25 @@ def not_a_number(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
     return (logp - ref_logp).abs().neg().sqrt()
 
 
-def unknown_field(logp: torch.Tensor, reference_logp: torch.Tensor) -> torch.Tensor:
-    """A loss that asks for what no rollout has."""
-    return logp - reference_logp
+def unread(logp: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """A loss with a parameter that does not say which quantity it is."""
+    return logp - reference
+
+
+def twice(logp: torch.Tensor, log_probs: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    """A loss with two parameters of one meaning."""
+    return logp + log_probs - ref_logp
+
+
+class Unmade:
+    """A class that wants what has no default."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def loss(self, logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+        """A loss that is never reached."""
+        return logp - ref_logp
 
 
 def _loss(rollout: Any) -> torch.Tensor:
@@ -141,7 +157,15 @@ CASES = (
     Case("audit", "a loss that detaches everything", lambda: _audit(detached)),
     Case("audit", "a loss that ignores the rollout", lambda: _audit(constant)),
     Case("audit", "a loss that is NaN", lambda: _audit(not_a_number)),
-    Case("audit", "a loss that asks for an unknown field", lambda: _audit(unknown_field)),
+    Case("audit", "a parameter whose name says no quantity", lambda: _audit(unread)),
+    Case("audit", "two parameters of one meaning", lambda: _audit(twice)),
+    Case("audit", "a parameter mapped to no role", lambda: _audit(unread, map={"reference": "teacher_logp"})),
+    Case(
+        "audit", "a map of a parameter that it has not", lambda: _audit(unread, map={"refernce": "ref_logp"})
+    ),
+    Case("audit", "a map for an estimator", lambda: _audit("k3", map={"logp": "ref_logp"})),
+    Case("audit", "an option that it has not", lambda: _audit(no_scalar, set={"beta": 0.1})),
+    Case("audit", "a class that cannot be made", lambda: _audit(Unmade.loss)),
     Case("audit", "a loss of nothing", lambda: _audit(lambda: torch.zeros(()))),
     Case("audit", "a value instead of a function", lambda: _audit(torch.zeros(()))),
     Case("audit", "a level for a loss of a rollout", lambda: _audit(constant, level="token")),

@@ -1,4 +1,4 @@
-"""An audit's own words, what is accepted as wanted, and the strength of a remedy, from findings made by hand."""
+"""What is accepted as wanted, and the strength of a remedy, from findings that are written by hand."""
 
 import pytest
 

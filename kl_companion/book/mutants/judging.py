@@ -96,25 +96,24 @@ def _said(finding: Finding) -> tuple[Any, ...]:
 
 
 @cache
-def polgrad() -> ModuleType:
+def reference_library() -> ModuleType:
     """The module `polgrad.testing`, from the folder of audits; `Unavailable` says how to get it."""
     return import_from(find("polgrad", VERSIONS), "polgrad.testing")
 
 
 def formula(words: Mapping[str, Any]) -> Any:
     """The `polgrad.PolicyLossConfig` of an entry of `kl_companion.book.mutants.losses.FORMULAS`."""
-    polgrad()
-    from polgrad import Aggregation, ClipConfig, KLEstimator, KLLossConfig, PolicyLossConfig
-    from polgrad import RatioKind, SurrogateKind
+    reference_library()
+    import polgrad as theirs
 
     kind, beta = words["kl"]
-    return PolicyLossConfig(
-        ratio=RatioKind(words.get("ratio", "token")),
-        surrogate=SurrogateKind(words.get("surrogate", "pg_clip")),
-        clip=ClipConfig(*words["clip"]),
-        aggregation=Aggregation(words["aggregation"]),
+    return theirs.PolicyLossConfig(
+        ratio=theirs.RatioKind(words.get("ratio", "token")),
+        surrogate=theirs.SurrogateKind(words.get("surrogate", "pg_clip")),
+        clip=theirs.ClipConfig(*words["clip"]),
+        aggregation=theirs.Aggregation(words["aggregation"]),
         norm_len=words.get("norm_len"),
-        kl=KLLossConfig(KLEstimator(kind), beta),
+        kl=theirs.KLLossConfig(theirs.KLEstimator(kind), beta),
     )
 
 
@@ -129,7 +128,7 @@ def conforms(loss: Loss, reference: Any) -> bool:
         return loss(logprobs=logprobs, ref_logprobs=logprobs, **rest)
 
     try:
-        polgrad().assert_conforms(without_reference, reference)
+        reference_library().assert_conforms(without_reference, reference)
     except Exception:  # the assertion, or whatever a mutant raises
         return False
     return True
@@ -143,7 +142,7 @@ def agrees(loss: Loss, reference: Any) -> bool:
         found: torch.Tensor = policy_loss(reference, **batch).loss
         return found
 
-    batches = polgrad().random_batches(64, ((4, 8), (2, 12)), seed=0)
+    batches = reference_library().random_batches(64, ((4, 8), (2, 12)), seed=0)
     return all(_alike(loss, theirs, b) for b in batches)
 
 

@@ -1,8 +1,8 @@
 """Five policy losses in the form of frameworks, under the parameter names of polgrad.
 
-Each is what a published formula says, so that its unchanged form conforms to polgrad's; see `FORMULAS` for how
-polgrad writes it down. They differ in what a slip can touch: the ratio of a token or of an answer, one clip or
-two, the estimator of the KL, the reduction.
+Each is what a published formula says, so that its unchanged form conforms to polgrad's; `FORMULAS` is how
+polgrad writes it down. They differ in what a slip can touch: the ratio of a token or of an answer, one clip
+or two, the estimator of the KL, the reduction.
 """
 
 from __future__ import annotations

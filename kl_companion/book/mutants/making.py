@@ -64,7 +64,13 @@ def _nodes(tree: ast.Module) -> list[ast.expr]:
     (definition,) = tree.body
     assert isinstance(definition, ast.FunctionDef)
     found = [n for line in definition.body[1:] for n in ast.walk(line) if isinstance(n, ast.expr)]
+    axes = {id(n.operand) for n in found if isinstance(n, ast.UnaryOp) and _is_int(n.operand)}
+    found = [n for n in found if id(n) not in axes]  # of another axis torch itself complains
     return sorted(found, key=lambda n: (n.lineno, n.col_offset, -(n.end_col_offset or 0)))
+
+
+def _is_int(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
 
 
 def _replace(tree: ast.Module, node: ast.expr, number: int) -> None:
@@ -83,12 +89,12 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         if not isinstance(node.operand, ast.Constant):
             yield "a sign dropped", node.operand
-    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        yield "a constant doubled", ast.Constant(2 * node.value)
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield "a constant doubled", ast.Constant(2 * node.value)  # type: ignore[operator]
     elif isinstance(node, ast.Name) and node.id in OTHER and isinstance(node.ctx, ast.Load):
         yield "another policy's log-probs", ast.Name(OTHER[node.id])
     elif isinstance(node, ast.Compare):
-        flipped = {ast.Lt: ast.Gt, ast.Gt: ast.Lt}.get(type(node.ops[0]))  # type: ignore[call-overload]
+        flipped = {ast.Lt: ast.Gt, ast.Gt: ast.Lt}.get(type(node.ops[0]))
         if flipped:
             yield "a comparison flipped", ast.Compare(node.left, [flipped()], node.comparators)
     elif isinstance(node, ast.BinOp):

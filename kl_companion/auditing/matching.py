@@ -79,7 +79,7 @@ def matched(
             shorter += [set(x) for x in new]
             held = [_on_all(worlds, x, tolerance) for x in new]
             kept = [(e, r) for e, r in held if e is not None]
-            best = min([best, *(max(residual, r) for _, r in held)] if new else [best, residual])
+            best = min([best, *(max(residual, r) for _, r in held)] if found else [best, residual])
             if kept:
                 fewest = min(_varying(e) for e, _ in kept)
                 chosen = [(e, r) for e, r in kept if _varying(e) == fewest]

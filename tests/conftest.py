@@ -16,6 +16,7 @@ from tests.support.typecheck import WrongType  # before kl_companion is imported
 # One thread per process: the runner starts two, and results do not depend on the number of cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
+collect_ignore = ["support/example_project"]  # of someone else: tests/testing runs it
 if hypothesis.settings.get_current_profile_name() != "mutants":  # they have less to do with a failure
     hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
     hypothesis.settings.load_profile("tests")

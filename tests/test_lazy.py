@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,13 +23,13 @@ EAGER = ("kl_companion.book.claims.", "kl_companion.cli")  # a source registers 
 LAZY = {package: names for package, path in INITS.items() if (names := lazy_names(path))}
 
 
-def run(code: str) -> list[str]:
+def run(code: str) -> list[Any]:
     """What a process of its own prints as JSON."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
     )
-    found: list[str] = json.loads(done.stdout)
+    found: list[Any] = json.loads(done.stdout)
     return found
 
 
@@ -78,17 +79,34 @@ def test_importing_rooms_loads_nothing_behind_them() -> None:
     assert run(code) == sorted({*rooms, "kl_companion.lazy"})
 
 
-def test_an_audit_loads_nothing_of_the_book() -> None:
-    code = "import sys, json\nfrom kl_companion import audit\naudit('k3')\n"
-    code += "print(json.dumps(sorted(n for n in sys.modules if n.startswith('kl_companion'))))"
-    loaded = run(code)
-    assert "kl_companion.auditing.auditor" in loaded
-    rooms = {name.split(".")[1] for name in loaded if "." in name}
+LOADED = "sorted(n for n in sys.modules if n.startswith('kl_companion'))"
+FRESH = f"""
+import json, sys
+from kl_companion import audit, ESTIMATORS
+audit("k3")
+loaded, first = {LOADED}, list(ESTIMATORS)
+for name in loaded:
+    del sys.modules[name]
+from kl_companion import exact_kl
+exact_kl
+from kl_companion import ESTIMATORS
+print(json.dumps([loaded, first, list(ESTIMATORS)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def fresh() -> list[Any]:
+    """In a new process: what an audit loads, the registry after it, and that after another first import."""
+    return run(FRESH)
+
+
+def test_an_audit_loads_nothing_of_the_book(fresh: list[Any]) -> None:
+    assert "kl_companion.auditing.auditor" in fresh[0]
+    rooms = {name.split(".")[1] for name in fresh[0] if "." in name}
     assert not rooms & {"book", "cli", "llm", "frameworks", "plotting"}
 
 
-def test_the_registry_is_full_and_in_one_order_whatever_was_imported_first() -> None:
-    ask = "\nfrom kl_companion import ESTIMATORS\nimport json; print(json.dumps(list(ESTIMATORS)))"
-    want = run(ask)
-    assert {"k1", "exact_kl", "k_lambda(0.5)", "top_k_reverse_kl(32)"} <= set(want)
-    assert run("from kl_companion import exact_kl; exact_kl" + ask) == want
+def test_the_registry_is_full_and_in_one_order_whatever_was_imported_first(fresh: list[Any]) -> None:
+    _, after_audit, after_exact = fresh
+    assert {"k1", "exact_kl", "k_lambda(0.5)", "top_k_reverse_kl(32)"} <= set(after_audit)
+    assert after_exact == after_audit

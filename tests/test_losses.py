@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.losses import kl_loss, kl_reward, kl_terms, policy_gradient_loss
-from kl_companion.rollout import Rollout
 from tests.oracles import tokens as oracle
+from tests.support import rollouts
 from tests.support.by_hand import LOGP, MASK, MU, NAN, rollout, slope
 
 
@@ -361,7 +361,7 @@ def test_nothing_outside_the_mask_reaches_a_gradient(outside):
 )
 def test_reward_and_loss_hold_the_same_value(name, beta, numbers):
     logp, ref_logp = torch.tensor(numbers, dtype=torch.float64).reshape(2, 2, 2)
-    ro = Rollout(torch.zeros(2, 2).long(), torch.tensor([[1, 1], [0, 1]]), logp, ref_logp)
+    ro = rollouts.rollout(logp, ref_logp, torch.tensor([[1, 1], [0, 1]]))
     loss = kl_loss(ro, name, beta=beta).item()
     assert kl_reward(ro, name, beta=beta).mean().item() == pytest.approx(loss, rel=1e-12, abs=1e-12)
     per_token = kl_reward(ro, name, beta=beta, level="token").sum().item() / 2

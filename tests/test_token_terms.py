@@ -31,12 +31,8 @@ def rollout(*, off_policy: bool = True) -> tuple[Rollout, torch.Tensor]:
     logits, ref_logits, other = (torch.randn(B, T, V, generator=draw, dtype=torch.float64) for _ in range(3))
     tokens = torch.randint(V, (B, T), generator=draw)
     logits.requires_grad_()
-    made = Rollout.from_logits(tokens, MASK, logits, ref_logits)
-    if off_policy:
-        old = other.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        parts = {name: getattr(made, name) for name in ("logp", "ref_logp", "logits", "ref_logits")}
-        made = Rollout(tokens, MASK, behavior_logp=old, **parts)
-    return made, logits
+    scored = {"behavior_logits": other} if off_policy else {}
+    return Rollout.from_logits(tokens, MASK, logits, ref_logits, **scored), logits
 
 
 def same(term: KLTerm, **options: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.calling import Given, Layout, Unusable, failed, layouts, loss_of
-from kl_companion.auditing.constructing import Settings, callable_of, parameters_of
+from kl_companion.auditing.constructing import Options, Settings, callable_of, parameters_of
 from kl_companion.auditing.exact import CastsAsDoubles
 from kl_companion.auditing.naming import Read, Unread, read_name, read_names, refusal
 from kl_companion.auditing.user_batch import UserBatch
@@ -157,7 +157,6 @@ class _Function:
         """Decide for every parameter: a tensor, a number that was set or assumed, or its default."""
         wanted: list[str] = []
         optional: list[str] = []
-        coefficients: list[str] = []
         for p in parameters_of(self.function, self.label):
             value = settings.of(p.name)
             if value is not MISSING:
@@ -166,10 +165,13 @@ class _Function:
                 continue
             elif p.default is p.empty or p.name in self.mapped:
                 known = isinstance(read_name(p.name), Read) or p.name in self.mapped
-                (wanted if known or settings.assume(p.name) is MISSING else coefficients).append(p.name)
+                assumed = MISSING if known else settings.assume(p.name)
+                if assumed is MISSING:
+                    wanted.append(p.name)
+                else:
+                    self.fixed[p.name] = assumed
             elif p.default is None and _is_supplied(p.name):
                 optional.append(p.name)
-        self.fixed |= {n: settings.assumed[n][0] for n in coefficients}
         in_batch = {n.rpartition(".")[2]: r for n, r in self.mapped.items() if n not in wanted}
         if len(wanted) == 1 and wanted[0] not in self.mapped:
             found = read_name(wanted[0])
@@ -202,6 +204,8 @@ class _Function:
         try:
             with _as_formulas():
                 out = self.function(**passed)
+        except Unusable:
+            raise
         except Exception as error:  # the reader's own code: whatever it raises is the answer
             raise failed(self.label, self.function, error, passed) from error
         x, self.result = loss_of(out, rollout, self.label)
@@ -266,7 +270,8 @@ class _Function:
 
     def reading(self) -> Reading:
         """How it was understood."""
-        constants = [(n, v, "set") for n, v in self.fixed.items() if n not in self.assumed]
+        given = {n: v for n, v in self.fixed.items() if n not in self.assumed and not isinstance(v, Options)}
+        constants = [(n, v, "set") for n, v in given.items()]
         constants += [(n, v, what) for n, (v, what) in self.assumed.items()]
         reads = (*self.reads, *self.keys.values())
         return Reading(reads, tuple(constants), self.layout, self.result)

@@ -24,7 +24,7 @@ from kl_companion.auditing.verdict import (
     said_by_name,
     wanted_objectives,
 )
-from kl_companion.estimators.registry import Estimator
+from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.kl_term import EstimatorLike, KLTerm
 from kl_companion.tabular import Loss, Problem
 
@@ -200,6 +200,6 @@ def _judged(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int)
     return _finding(condition, looked, max_terms, lambda _: math.nan)
 
 
-def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> tuple[str, float] | None:
-    """The estimator that was named or recognized."""
-    return same_as if entry is None else (entry.name, 1.0)
+def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> Estimator | None:
+    """The estimator that was handed in or recognized."""
+    return get_estimator(same_as[0]) if entry is None and same_as is not None else entry

@@ -91,7 +91,7 @@ class Given:
             return self._mask(name)
         if role in ("tokens", "input_ids", "labels", "prompt_ids"):
             return self._ids(role)
-        if role == "answer_mask":
+        if role == "sample_mask":
             return torch.ones(batch, dtype=r.completion_mask.dtype)
         if role == "lengths":
             return r.completion_mask.sum(-1)
@@ -248,6 +248,8 @@ def _within(out: Any) -> tuple[Any, str]:
         named = [k for k in out if isinstance(k, str) and isinstance(out[k], torch.Tensor)]
         keys = [k for k in named if k == "loss"] or [k for k in named if "loss" in k]
         return (out[keys[0]], f"its {keys[0]!r}: ") if keys else (out, "")
+    if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.numel() == 1 for x in out):
+        return torch.stack([x.reshape(()) for x in out]), "a list: "
     if isinstance(out, tuple) and not hasattr(out, "_fields"):
         first = next((x for x in out if isinstance(x, torch.Tensor)), out)
         return first, "the first tensor of the tuple: "

@@ -18,25 +18,28 @@ _COLORS = {"bold": "1", "good": "32", "bad": "31", "dim": "2"}
 _NO_CURL = 1e-5
 
 
-def card(audit: Audit, *, details: bool = False, color: bool = False) -> str:
+def card(audit: Audit, *, details: bool = False, color: bool = False, height: int | None = HEIGHT) -> str:
     """The verdict as text, at most 80 columns wide and, without details, 24 lines high.
 
     Args:
         audit: The verdict.
         details: Every condition with residual and curl, the registered names, how names were read in full.
         color: With escape sequences for a terminal.
+        height: Lines at most, where details are left out; None for as many as there are.
     """
     ink = _Ink(color)
     blocks = [_reading(audit, ink), _headline(audit, ink), _table(audit), _practice(audit)]
     blocks = [b for b in (*blocks, _distances(audit), _groups(audit), _remedy(audit, ink)) if b]
     if details:
         blocks.append(_details(audit))
-    else:  # what is least needed goes first
+    elif height is not None:  # what is least needed goes first
         for spare in (_groups, _practice, _distances):
-            if _height(blocks) > HEIGHT and spare(audit) in blocks:
+            if _height(blocks) > height and spare(audit) in blocks:
                 blocks.remove(spare(audit))
     text = [line for block in blocks for line in (*block, "")][:-1]
-    return "\n".join(text if details or len(text) <= HEIGHT else [*text[: HEIGHT - 1], "  ... (--details)"])
+    if details or height is None or len(text) <= height:
+        return "\n".join(text)
+    return "\n".join([*text[: height - 1], "  ... (--details)"])
 
 
 def _height(blocks: list[list[str]]) -> int:

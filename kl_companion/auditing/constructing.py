@@ -9,7 +9,6 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, is_dataclass
 from dataclasses import fields as fields_of
-from types import SimpleNamespace
 from typing import Any
 
 from kl_companion.auditing.calling import Unusable
@@ -24,6 +23,7 @@ ASSUMED = (
         "KL coefficient",
     ),
     (r"temperature|temp", 1.0, "temperature"),
+    (r"(.*_)?(config|cfg|args|options|opts|hparams)", None, "options"),
     (r"(.*_)?(clip|cliprange|eps|epsilon)(_.*)?", 0.2, "clip range"),
 )
 
@@ -46,13 +46,15 @@ class Settings:
         inner = {n.partition(".")[2]: v for n, v in self.given.items() if n.startswith(f"{name}.")}
         if inner:
             self.used |= {f"{name}.{n}" for n in inner}
-            return _namespace(inner)
+            return Options(name, inner)
         return MISSING
 
     def assume(self, name: str) -> Any:
         """The usual number for a parameter of that name, noted; ``MISSING`` where there is none."""
         for pattern, value, what in ASSUMED:
             if re.fullmatch(pattern, name.lower()):
+                if value is None:
+                    return Options(name, {})
                 self.assumed[name] = (value, what)
                 return value
         return MISSING
@@ -64,16 +66,30 @@ class Settings:
                 raise unknown_name(f"setting of {label}:", name, self.known or {"(none)"})
 
 
-def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        if rest:
-            inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{first}.")}
-            out[first] = _namespace(inner)
-        else:
-            out[name] = value
-    return SimpleNamespace(**out)
+class Options:
+    """A record of options of which some are set; one that is read and is not, is asked for by its name."""
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self._name = name
+        for key in {n.partition(".")[0] for n in values}:
+            inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{key}.")}
+            setattr(self, key, Options(f"{name}.{key}", inner) if inner else values[key])
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        raise Unusable(
+            f"the loss reads {self._name}.{key}, which has no value here: "
+            f"write --set {self._name}.{key}=VALUE "
+            f'(set={{"{self._name}.{key}": VALUE}} in Python)'
+        )
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of an option; the default where it is not set."""
+        return vars(self).get(key, default)
 
 
 def callable_of(loss: Any, settings: Settings) -> Callable[..., Any]:
@@ -133,11 +149,7 @@ def _construct(cls: type, settings: Settings) -> Any:
             continue
         hint = hints.get(name)
         value = settings.of(name)
-        if (
-            is_dataclass(hint)
-            and isinstance(hint, type)
-            and (value is MISSING or isinstance(value, SimpleNamespace))
-        ):
+        if is_dataclass(hint) and isinstance(hint, type) and (value is MISSING or isinstance(value, Options)):
             value = _configured(hint, settings, name)
         if value is MISSING and p.default is p.empty:
             value = settings.assume(name)
@@ -154,6 +166,7 @@ def _construct(cls: type, settings: Settings) -> Any:
 def _configured(cls: type, settings: Settings, name: str) -> Any:
     """A dataclass of options from its defaults and what was set, by its field's name or ``name.field``."""
     values = {}
+    settings.used -= {n for n in settings.given if n.startswith(f"{name}.")}  # but for its fields'
     for f in fields_of(cls):
         found = settings.of(f"{name}.{f.name}")
         found = settings.of(f.name) if found is MISSING else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -114,7 +115,9 @@ def couples(loss_fn: Loss, condition: Condition) -> bool:
     place = worlds(condition, 3)[1]
     limit = large_batches(loss_fn, place)
     try:
-        alone = expected_gradient(loss_fn, place.problem)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a standard deviation without a second answer
+            alone = expected_gradient(loss_fn, place.problem)
     except ValueError:  # a standard deviation of one answer, say
         return True
     return bool((limit.gradient - alone).norm() > _COUPLED * max(limit.contributions, alone.norm().item()))

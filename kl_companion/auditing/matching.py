@@ -10,7 +10,7 @@ import torch
 from kl_companion.auditing.solve import TOLERANCE, ZERO, coefficients, short, sums
 
 ROUNDED = 3e-6  # residual left by a small constant of the reader's, such as log(p + 1e-8)
-_EQUAL = 1e-7
+_EQUAL = 2e-6  # between the coefficients of worlds, relatively
 VARIES = "varies"
 # what a coefficient may be divided by, in the order in which it is tried
 UNITS = {
@@ -122,8 +122,8 @@ def _together(worlds: Sequence[Seen], names: Collection[str]) -> float:
 def _unit(found: Sequence[float], worlds: Sequence[Seen]) -> str:
     """In which unit the coefficients of all worlds are one number."""
     for unit in UNITS:
-        scaled = torch.tensor([c * w.factors.get(unit, 1.0) for c, w in zip(found, worlds, strict=True)])
-        if (scaled - scaled[0]).abs().max() <= 20 * max(_EQUAL, 0) * scaled.abs().max():
+        scaled = [c * w.factors.get(unit, 1.0) for c, w in zip(found, worlds, strict=True)]
+        if max(abs(x - scaled[0]) for x in scaled) <= _EQUAL * max(map(abs, scaled)):
             return unit
     return VARIES
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -31,7 +32,7 @@ ROLES: dict[str, str] = {
     "log_importance_ratio": "log-ratio of the policy to the policy that sampled, logp - behavior_logp",
     "importance_ratio": "ratio of the policy to the policy that sampled",
     "completion_mask": "mask: 1 on the tokens of the answer, 0 on prompt and padding",
-    "answer_mask": "mask of whole answers: 1 for each answer of the batch",
+    "sample_mask": "mask of whole answers: 1 for each answer of the batch",
     "entropy": "entropy of the current policy at every token",
     "rewards": "rewards or advantages",
     "tokens": "sampled token ids",
@@ -85,7 +86,7 @@ _KINDS = (
     ("num_tokens", "(?:num|n|total|global_valid)(?:_valid|_action)?_(?:token|tok|item)", "in global"),
     ("num_tokens", "token_count|normalizer|denominator", "loss global total"),
     ("max_length", f"max_(?:(?:new|seq|sequence|{_ANSWER})_)*(?:token|length|len)", "generate"),
-    ("answer_mask", "sample_mask", ""),
+    ("sample_mask", "sample_mask", ""),
     ("lengths", "(?:(?:completion|response|answer|seq|sequence|gen|token)_)?(?:length|len)", ""),
     ("entropy", "entropy|entropie", ""),
     ("outputs", "(?:model_)?output(?!_(?:token|input|id|mask))", ""),
@@ -351,10 +352,12 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
     first = {u.name: u.suggestions[0] if len(u.suggestions) == 1 else "ROLE" for u in unread}
     shell = " ".join(f"--map {n}={r}" for n, r in first.items())
     python = ", ".join(f'"{n}": "{r}"' for n, r in first.items())
-    every = any(not u.suggestions for u in unread)
-    lines += [
-        f"Say what they are: {shell} on the command line, map={{{python}}} in Python. "
-        f"{'The roles' if every else 'Roles that fit'}:"
-    ]
-    lines += [f"  {r}: {ROLES[r]}" for r in ROLES if every or any(r in u.suggestions for u in unread)]
+    lines += [f"Say what they are: {shell} on the command line, map={{{python}}} in Python."]
+    fitting = [r for r in ROLES if any(r in u.suggestions for u in unread)]
+    if fitting:
+        lines += ["Roles that fit:", *(f"  {r}: {ROLES[r]}" for r in fitting[:6])]
+    if len(fitting) > 6 or any(not u.suggestions for u in unread):
+        owned = f"each of {', '.join(_OWNED)}, with ref_ or behavior_ in front for the other two models"
+        rest = [r for r in ROLES if not any(r.endswith(q) for q in _OWNED)]
+        lines += textwrap.wrap(f"All roles: {owned}; {', '.join(rest)}.", 100, subsequent_indent="  ")
     return ValueError("\n".join(lines))

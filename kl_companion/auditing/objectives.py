@@ -26,6 +26,11 @@ from kl_companion.rollout import Rollout
 _SAID = {
     "reverse_kl": "reverse KL, KL(policy || reference)",
     "forward_kl": "forward KL, KL(reference || policy)",
+    "jensen_shannon": "Jensen-Shannon divergence",
+    "squared_hellinger": "squared Hellinger distance",
+    "pearson": "Pearson chi-squared divergence",
+    "neyman": "Neyman chi-squared divergence",
+    "total_variation": "total variation distance",
 }
 _EFFECTS = {
     "reverse_kl": "Tokens that the policy likes more than the reference are pushed down; those it has nearly "

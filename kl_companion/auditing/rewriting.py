@@ -16,7 +16,13 @@ import torch
 
 from kl_companion.auditing.adapt import Reading
 
-_RATIO = "rho = (logp - behavior_logp).exp().detach()"
+# what goes from a remedy for stale samples where the loss is told of fresh ones only: the ratio is 1
+_RATIOS = (
+    ("w, rho = ", "w = "),
+    (", (logp - behavior_logp).exp().detach()", ""),
+    (", behavior_logp", ""),
+    ("rho * ", ""),
+)
 
 
 class Rewritten(NamedTuple):
@@ -47,7 +53,8 @@ def rewritten(
         sums: Whether it is a sum over the batch.
     """
     names = {r.role: r.name for r in reversed(reading.reads)}
-    returned = _returned(reading.result, names.get("completion_mask"), beta, unit, sums)
+    of_answers = any(".sum(-1)" in line for line in body)
+    returned = _returned(reading.result, names.get("completion_mask"), beta, unit, sums, of_answers)
     if {"logp", "ref_logp"} - set(names) or "rewards" in names or returned is None:
         return None
     if any(r.endswith(("logits", "probs", "_all", "outputs")) for r in names) or reading.layout.whole:
@@ -57,7 +64,7 @@ def rewritten(
         return None
     header, old = found
     if "behavior_logp" not in names:  # fresh samples: the ratio is 1
-        body = [x.replace("rho * ", "") for x in body if x != _RATIO]
+        body = [_without_ratio(line) for line in body if not line.startswith("rho = ")]
     text = "\n".join([*body, f"return {returned}"])
     for role, name in (("ref_logp", "ref_logp"), ("behavior_logp", "behavior_logp"), ("logp", "logp")):
         text = re.sub(rf"(?<![\w.]){name}(?!\w)", f"\0{role}\0", text)
@@ -66,7 +73,7 @@ def rewritten(
         return None
     text = re.sub("\0(\\w+)\0", lambda m: names[m.group(1)], text)
     new = textwrap.indent(text, "    ").splitlines()
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = dict(function.__globals__)  # its annotations and defaults name what is there
     try:
         exec("import torch\n" + "\n".join([*header, *new]), scope)
     except SyntaxError:
@@ -79,9 +86,34 @@ def rewritten(
     return Rewritten("\n".join([*header, *new]), diff, made)
 
 
-def _returned(result: str, mask: str | None, beta: float, unit: str, sums: bool) -> str | None:
-    """The expression that is returned: per token, per answer, or one number in the reader's own reduction."""
+def _without_ratio(line: str) -> str:
+    for ratio, instead in _RATIOS:
+        line = line.replace(ratio, instead)
+    return line
+
+
+def _returned(
+    result: str, mask: str | None, beta: float, unit: str, sums: bool, of_answers: bool
+) -> str | None:
+    """The expression that is returned: per token, per answer, or one number in the reader's own reduction.
+
+    Args:
+        result: How the reader's own was found.
+        mask: Its name.
+        beta: See `rewritten`.
+        unit: See `rewritten`.
+        sums: See `rewritten`.
+        of_answers: Whether ``kl`` is one number per answer, not one per token.
+    """
     kl = "kl" if beta == 1 else f"{beta:g} * kl"
+    if of_answers:
+        each = kl if kl == "kl" else f"({kl})"
+        number = f"{each}.sum()" if sums else f"{each}.mean()"
+        return (
+            {"one value per answer": kl, "one number": number}.get(result.partition(":")[0])
+            if unit == ""
+            else None
+        )
     held = f"{kl} * {mask}" if mask else kl
     bracketed = f"({held})" if held != "kl" else "kl"
     if result.startswith("one value per token:"):
@@ -127,7 +159,7 @@ def repaired(
         return
     lines, node = found
     if "behavior_logp" not in names:
-        body = [x.replace("rho * ", "") for x in body if x != _RATIO]
+        body = [_without_ratio(line) for line in body if not line.startswith("rho = ")]
     assigned = [x for x in ast.walk(node) if isinstance(x, ast.Assign) and isinstance(x.targets[0], ast.Name)]
     for statement in sorted(assigned, key=lambda x: ("kl" not in x.targets[0].id.lower(), x.lineno)):  # type: ignore[attr-defined]
         target = statement.targets[0].id  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from kl_companion.auditing.rewriting import Rewritten, rewritten
 from kl_companion.auditing.summary import headline, level, main_finding, terms
 from kl_companion.checks import unknown_name
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
-from kl_companion.estimators.registry import get_estimator
+from kl_companion.estimators.registry import Estimator
 from kl_companion.tabular import Loss
 
 
@@ -104,7 +104,9 @@ class Audit:
         """How far the gradient is from that of ``compared``; empty where it is the same or unknown."""
         if self.loss_fn is None or self.as_meant or self.main.condition is None:
             return ()
-        return distances(self.loss_fn, self.compared)
+        found = distances(self.loss_fn, self.compared)
+        same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in found)
+        return () if same else found
 
     def __str__(self) -> str:
         return card(self)
@@ -193,22 +195,18 @@ def rewrite(
 ) -> Rewritten | None:
     """The reader's own function, changed so that it minimizes what was wanted; to be audited."""
     main = main_finding(findings)
-    units = {t.unit for t in terms(main)} or {_unit_of_nothing(reading)}
-    if len(units) != 1:
-        return None
+    named = (
+        t for f in (main, *findings[::-1]) for t in terms(f)
+    )  # a zero gradient has no unit, a stale one has
+    unit = next((t.unit for t in named), "")
     body = term_lines(want, findings)
     beta = coefficient_for(want, findings, same_as)
-    return rewritten(function, reading, body, beta=beta, unit=units.pop(), sums=main.sums)
+    return rewritten(function, reading, body, beta=beta, unit=unit, sums=main.sums)
 
 
 def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:
     """Lines that compute ``kl``, what was wanted at the level at which the loss works."""
     return lines_for(_split(want)[1], chosen_level(want, findings))
-
-
-def _unit_of_nothing(reading: Reading) -> str:
-    """The unit of a loss whose gradient vanishes: a number is taken for a mean over tokens."""
-    return "tokens" if reading.result == "one number" and reading.layout.padded else ""
 
 
 _NAMED = {
@@ -222,12 +220,11 @@ def _said(divergence: str) -> str:
     return OBJECTIVES[f"token_{divergence}"].short.partition(",")[0]
 
 
-def said_by_name(title: str, same_as: tuple[str, float] | None) -> tuple[str, str] | None:
+def said_by_name(title: str, entry: Estimator | None) -> tuple[str, str] | None:
     """(who says so, divergence) where the name of a loss, or of the estimator that it is, says what it is."""
     for pattern, divergence in _NAMED.items():
         if re.search(rf"(?<![a-z])(?:{pattern})", title.lower()):
             return f"its name says ({_said(divergence)})", divergence
-    if same_as is not None:
-        target = get_estimator(same_as[0]).target
-        return f"{same_as[0]} estimates ({_said(target)})", target
+    if entry is not None:
+        return f"{entry.name} estimates ({_said(entry.target)})", entry.target
     return None

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from kl_companion.cli.printing import progress
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if found.met is False else 0
 
 
-def colored(stream: TextIO) -> bool:
+def colored(stream: Any) -> bool:
     """Whether a stream is a terminal whose reader has not asked for plain text."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 

@@ -17,7 +17,7 @@ import sympy
 
 from kl_companion.checks import check_number, look_up, number
 
-SUPPORT = "expected one support, or a divergence that is finite without it"  # in messages of several floors
+SUPPORT = "expected one support, or a divergence that is finite without it"  # in messages of several modules
 T = sympy.Symbol("t", positive=True)
 W = sympy.Symbol("w", positive=True)
 
@@ -255,7 +255,7 @@ def inverse_slope(divergence: Divergence) -> sympy.Expr:
         raise ValueError(f"f' of {divergence.name!r} is piecewise constant: it has no inverse")
     try:
         roots = sympy.solve(sympy.Eq(divergence.derivative, s), T)
-    except (NotImplementedError, TypeError):  # what SymPy says of an equation that it cannot solve
+    except (NotImplementedError, TypeError):  # SymPy raises them for an equation that it cannot solve
         roots = []
     for root in roots:
         if sympy.simplify(root.subs(s, 0) - 1) == 0:

@@ -38,14 +38,14 @@ def split_form(text: str) -> tuple[str, Form]:
 def _check_samples(logp: Any, ref_logp: Any) -> None:
     """Refuse what is neither two tensors of one shape, finite like their difference, nor two symbols.
 
-    What is right is found out by one sum: small losses are computed thousands of times.
+    Correct input costs a single sum: small losses are computed thousands of times.
     """
     if isinstance(logp, sympy.Expr) and isinstance(ref_logp, sympy.Expr):
         return
     check_floating("logp", logp)
     check_floating("ref_logp", ref_logp)
-    check_shape("ref_logp", ref_logp, logp.shape, "logp")  # two shapes may broadcast
-    if torch.compiler.is_compiling():  # a graph cannot stop half-way
+    check_shape("ref_logp", ref_logp, logp.shape, "logp")  # other shapes might broadcast silently
+    if torch.compiler.is_compiling():  # a compiled graph cannot raise on values
         return
     log_w = ref_logp.detach() - logp.detach()
     if math.isfinite(log_w.sum(dtype=torch.promote_types(log_w.dtype, torch.float32))):
@@ -57,7 +57,7 @@ def _check_samples(logp: Any, ref_logp: Any) -> None:
                 f"{name} is {x[bad][0].item()} at {bad.nonzero()[0].tolist()}, expected finite "
                 "log-probabilities of sampled tokens: a token of probability zero has no log-ratio"
             )
-    if log_w.isinf().any():  # else only their sum is too large
+    if log_w.isinf().any():  # otherwise each is finite, and only their sum overflowed
         where = log_w.isinf().nonzero()[0].tolist()
         raise ValueError(
             f"ref_logp - logp is infinite in {log_w.dtype} at {where}, expected log-ratios that it holds"

@@ -1,4 +1,4 @@
-"""Every way in which a framework can be told to regularize, as one record each.
+"""The record of one setting: one way to configure the regularization of a framework.
 
 A `Setting` holds what a user writes into the framework's own configuration, and a loss: a function of a
 `Rollout` that calls the installed function, or computes the same formula in our own code where the framework

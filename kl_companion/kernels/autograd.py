@@ -146,7 +146,7 @@ class DivergenceOfLogits(torch.autograd.Function):
         scale = made = ref_made = None
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             if ctx.ahead:
-                # without loss_weights every row waits for the number that the loss multiplies it with
+                # without loss_weights the factor of each row comes with the backward pass: here it is 1
                 scale = torch.ones_like(value) if loss_weights is None else loss_weights.reshape(-1)
                 ref_made = gradient_by_reference(d, x, y, scale, temperature, dtype) if by_y else None
                 made = None if not by_x else x.detach() if inplace else torch.empty_like(x)

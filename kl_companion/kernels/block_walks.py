@@ -1,4 +1,4 @@
-"""One walk over the blocks of whole logits: values, per-token numbers to save, and gradients where wanted.
+"""One pass over logits, block by block: values, numbers to keep for the backward pass, and gradients.
 
 Nothing here knows autograd: `kl_companion.kernels.fused` calls it on logits that exist,
 `kl_companion.kernels.linear` on one chunk of logits after another.
@@ -22,7 +22,7 @@ from kl_companion.kernels.rows import (
 )
 from kl_companion.kernels.tokens import token_gradient, token_rows
 
-_SHARP = 6.0  # log-ratio up to which f and f' of what float32 knows of it are good to a millionth
+_SHARP = 6.0  # up to this log-ratio, f and f' computed in float32 have an error of at most 1e-6
 _WIDER = 4.0  # how much further e^z reaches in float64
 
 

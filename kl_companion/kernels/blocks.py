@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-_BLOCK_BYTES = {"cpu": 1 << 20}  # of one scratch buffer: five of them and the inputs fit a second-level cache
-_BLOCK_BYTES_ELSEWHERE = 1 << 25  # a launch must be worth its while
-_MOST_BYTES = 1 << 24  # where a row per thread would be more
+_BLOCK_BYTES = {
+    "cpu": 1 << 20
+}  # size of one scratch buffer: five of them and the inputs fit into the L2 cache
+_BLOCK_BYTES_ELSEWHERE = 1 << 25  # large enough to be worth a kernel launch
+_MOST_BYTES = 1 << 24  # limit for rows so long that one per thread would take more
 
 
 def exact_dtype(x: torch.Tensor) -> torch.dtype:

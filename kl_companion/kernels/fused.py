@@ -284,7 +284,7 @@ def check_weights(weights: torch.Tensor | None, shape: torch.Size, like: str) ->
 
 def check_possible(logp: torch.Tensor) -> torch.Tensor:
     """Log-probs of given tokens; ValueError where one is masked, so that its log-prob is infinite."""
-    if torch.compiler.is_compiling():  # a graph cannot stop half-way
+    if torch.compiler.is_compiling():  # a compiled graph cannot raise on values
         return logp
     masked = logp.detach().isneginf()
     if masked.any():

@@ -315,7 +315,7 @@ class _Linear(torch.autograd.Function):
         if ctx.per_row is not None:
             with torch.no_grad():
                 by = incoming[0].reshape(-1, 1)
-                # the gradient of a token that counts for nothing is zero, though it be infinite for one
+                # a token whose loss weight is zero has gradient zero, also where 0 times infinity is NaN
                 made = ((ctx.per_row * by).where(by != 0, 0.0).to(ctx.per_row.dtype), None, None)
             return (*first_order_only(made), *nothing)
         hidden, weight, bias = ctx.saved_tensors

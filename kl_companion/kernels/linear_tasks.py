@@ -1,4 +1,4 @@
-"""What is made of the logits of a chunk: divergences from a teacher, or log-probs and entropies.
+"""What is computed from a chunk of logits: divergences from a teacher, or log-probs and entropies.
 
 A task knows its results per row and how a walk over a chunk fills them; `run` gives what `walk_chunks` calls.
 """

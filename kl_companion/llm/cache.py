@@ -1,4 +1,4 @@
-"""Folders that are made once and found again by the content of their recipe.
+"""A cache of folders: each is made once, and found again by a digest of its recipe.
 
 A folder appears under its final name only when it is whole, so a process that is killed half-way leaves
 nothing that a later one would take for the result. Every file is stored with its digest, which is read again

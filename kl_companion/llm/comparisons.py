@@ -1,4 +1,4 @@
-"""What a few runs can say: the difference of two settings over seeds, its interval, and a verdict.
+"""Compare two settings over a few seeds: the difference, its interval, and a verdict.
 
 Runs of two settings that share a seed share prompts and random numbers, so they are compared pair by pair:
 what a seed does to both of them drops out of the difference.

@@ -1,4 +1,4 @@
-"""Next-token logits, one token at a time, on what the model has read already.
+"""Next-token logits one token at a time, reusing what the model has computed for earlier tokens.
 
 `decoder` reads the prompts through the model itself and returns a function that reads one more token per
 completion. For the embedded default that function is written out here: where a layer takes microseconds, the

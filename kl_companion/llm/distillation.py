@@ -1,4 +1,4 @@
-"""On-policy distillation: the student samples, the teacher is the reference, and the KL is all there is.
+"""On-policy distillation: the student samples, the teacher is the reference, and the KL is the whole loss.
 
 Every method is the training loop with other settings, so what separates two methods stands in one line.
 Token-level methods hold the visited prefixes fixed; sequence-level ones also pay for what a choice leads to.

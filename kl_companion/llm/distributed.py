@@ -1,4 +1,4 @@
-"""Training with several processes: the same loop, its gradients averaged or its weights shared out.
+"""Training with several processes: the same loop, with averaged gradients or sharded weights.
 
 Every process runs `kl_companion.llm.training.train` on prompts and samples of its own. There are two ways:
 

@@ -1,4 +1,4 @@
-"""What a policy does, by name: reward, pass@n, KL to a reference in both directions, length, entropy.
+"""Measure a policy: reward, pass@n, KL to a reference in both directions, length, entropy.
 
 Every evaluation starts from its own seed, so two models, or one model at two steps, are compared on the same
 prompts and from the same random numbers.

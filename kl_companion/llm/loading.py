@@ -1,4 +1,4 @@
-"""What a folder or repository must hold before a model is loaded from it; every lack has its sentence."""
+"""Check that a folder or repository holds a whole model before it is loaded, and say what is missing."""
 
 from __future__ import annotations
 

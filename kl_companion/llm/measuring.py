@@ -1,4 +1,4 @@
-"""What two language models say about given completions, exactly per token, in bounded memory.
+"""Log-probs and exact per-token KLs of two language models on given completions, in bounded memory.
 
 The KL of two policies over completions is the expected sum of KLs between their next-token distributions,
 KL = E sum_t KL(pi(. | y_<t) || pi_ref(. | y_<t)), y drawn from pi (the chain rule). The sum over the

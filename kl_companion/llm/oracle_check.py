@@ -1,4 +1,4 @@
-"""What the audit says of every registered estimator, held against an enumerated transformer.
+"""Compare the audit of every registered estimator with exact gradients of an enumerated transformer.
 
 The audit looks at random tables of short sequences and has never seen the model. Its words are names of
 objectives; their exact values are differentiated through the model and compared with the gradient that

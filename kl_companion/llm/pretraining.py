@@ -1,4 +1,4 @@
-"""Pretraining on the spot: where the embedded models get their start from, in seconds, the same each time.
+"""Pretrain the embedded models in seconds, with the same result each time.
 
 The bytes of a model depend on its recipe only, not on the caller's threads or random state: training runs on
 one thread, because sums over several are rounded in another order.

@@ -1,4 +1,4 @@
-"""What a training run does: every choice that the notebooks offer, in one place, checked at the door."""
+"""All settings of a training run that the notebooks offer, in one record that is checked when made."""
 
 from __future__ import annotations
 

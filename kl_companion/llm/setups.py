@@ -1,4 +1,4 @@
-"""What is compared in distillation, as two tables: the pairs of models by name, and the methods by name.
+"""The two tables of the distillation chapters: pairs of models by name, and methods by name.
 
 A chapter that shows the tables depends on them, and not on the code that trains.
 """

@@ -1,4 +1,4 @@
-"""Many runs from one start, as one frame: what the notebooks of part 8 do between parameters and table."""
+"""Train many runs from one start model and return one table: the work of the notebooks of part 8."""
 
 from __future__ import annotations
 

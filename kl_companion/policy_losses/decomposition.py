@@ -1,4 +1,4 @@
-"""A gradient as a combination of named fields."""
+"""Write a gradient as a linear combination of named gradient fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy-gradient losses that are KL estimators: the same functions, aimed at the policy that is wanted.
+"""Policy-gradient losses as KL estimators: the reference is replaced by the policy that is wanted.
 
 KL-regularized reward is largest at target(y) = ref(y) exp(R(y) / beta) / Z. A sampled estimator that is
 given log target in place of ``ref_logp`` is therefore a loss with rewards in it. Nothing is typed again:

@@ -1,4 +1,4 @@
-"""What a loss may look at, and what it does with it: the batch, its weights, its groups, its tokens."""
+"""The batch that a loss reads (`Rollout`), and its tools: importance ratios, groups, aggregation."""
 
 from typing import TYPE_CHECKING
 

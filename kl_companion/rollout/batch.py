@@ -1,4 +1,4 @@
-"""What a loss may look at: sampled sequences with their log-probabilities, checked once, at the door.
+"""The batch that a loss reads: sampled sequences with their log-probabilities, checked when it is made.
 
 Columns are aligned: position t of ``logp`` scores ``tokens[:, t]``; there is no shift inside the package.
 """
@@ -72,8 +72,8 @@ class Rollout:
         object.__setattr__(self, "_checked", self._versions())
 
     def _versions(self) -> tuple[object, ...]:
-        """What is another once a tensor was changed in place since it was checked."""
-        # a tensor of inference mode counts no changes: its object() is never equal to an earlier one
+        """One value per tensor, another one after a change in place: then the checks are repeated."""
+        # tensors of inference mode do not count changes: a new object() counts as changed each time
         names = ("completion_mask", "tokens", "logp", "ref_logp", "behavior_logp", "rewards")
         given = [getattr(self, name) for name in names]
         return tuple(x if x is None else object() if x.is_inference() else x._version for x in given)
@@ -232,7 +232,7 @@ def per_token(
     entry = as_estimator(estimator)
     if entry.inputs == "sampled":
         inside = rollout.completion_mask.bool()
-        # the door lets finite log-probs of at most 0 in: so their differences are finite too
+        # checked before: log-probs are finite and at most 0, so their differences are finite
         fn = getattr(entry.fn, "unchecked", entry.fn)
         return fn(masked(rollout.logp, inside), masked(rollout.ref_logp, inside), **options)
     for name in ("logits", "ref_logits"):

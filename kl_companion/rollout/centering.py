@@ -66,7 +66,7 @@ def center(
 
 
 def _held(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers; ValueError where the dtype does not hold them."""
+    """Return x unchanged; raise ValueError if a result overflowed its dtype."""
     if not x.detach().isfinite().all():
         raise ValueError(
             f"the mean or the spread of x is beyond {x.dtype}, expected smaller numbers or a wider dtype"

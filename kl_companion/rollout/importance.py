@@ -21,7 +21,7 @@ def _log_ratio(rollout: Rollout, scope: Scope, missing: Missing) -> torch.Tensor
     checks.check_choice("scope", scope, SCOPES)
     checks.check_choice("missing", missing, MISSING)
     inside = rollout.completion_mask.bool()
-    # exp of half precision is 0 at log-probs that are sampled every day
+    # half precision is widened first: there exp is 0 at log-probs of ordinary tokens
     never = (rollout.sampled_from.to(_wide(rollout.sampled_from)).exp() == 0) & inside
     if missing == "raise":
         _check_support(rollout, never)
@@ -66,7 +66,7 @@ def _check_support(rollout: Rollout, never: torch.Tensor) -> None:
 def _ratio(log_ratio: torch.Tensor, clip: tuple[float, float] | None) -> torch.Tensor:
     """Clipped exp of a log-ratio; ValueError where it is infinite and no clip makes it finite."""
     weight = log_ratio.exp()
-    # never infinite, and without a gradient of infinity, which the clip would multiply by zero
+    # an infinite weight is replaced before the clip, which would multiply its infinite gradient by zero
     broken = ~weight.detach().isfinite()
     if broken.any():
         largest = torch.finfo(weight.dtype).max

@@ -1,4 +1,4 @@
-"""Learning against an anchor that follows: exact gradients of the reward and of KL(policy || anchor).
+"""Learning with a KL penalty to a moving average of the policy, the anchor, along exact gradients.
 
 The anchor is a moving average of the policy's parameters: its logits, or those of a network. Nothing is
 sampled and no KL is replaced by a quadratic: what the lag does here is what the softmax does.

@@ -1,4 +1,4 @@
-"""Moments of the mean of n draws, from what one draw and a pair of draws say."""
+"""Moments of the mean of n draws, computed from the moments of one draw and of a pair of draws."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-SinglePlacement = Literal["loss", "reward"]  # one of them, unlike a `KLTerm`, which may be in both
+SinglePlacement = Literal["loss", "reward"]  # one placement; a `KLTerm` may also have both
 Baseline = Literal["mean", "leave_one_out"]
 SINGLE_PLACEMENTS: tuple[SinglePlacement, ...] = ("loss", "reward")
 BASELINES: tuple[Baseline, ...] = ("mean", "leave_one_out")

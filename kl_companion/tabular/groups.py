@@ -42,7 +42,7 @@ def multisets(probability: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Te
     drawn = torch.tensor(list(combinations_with_replacement(range(count), n)))
     often = torch.nn.functional.one_hot(drawn, count).sum(1).to(probability.dtype)
     ways = math.lgamma(n + 1) - torch.lgamma(often + 1).sum(-1)
-    # 0 log 0: what is never drawn counts where it was drawn only
+    # 0 log 0 is 0: a sequence of probability zero rules out only the groups that contain it
     log_chance = torch.xlogy(often, probability.unsqueeze(0)).sum(-1)
     return drawn, (ways + log_chance).exp()
 

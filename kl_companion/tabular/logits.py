@@ -19,7 +19,7 @@ from kl_companion.tabular.draws import Draws, SinglePlacement
 from kl_companion.tabular.rows import choices_of, draws_of_rows, normalized
 from kl_companion.tabular.tokens import check_options
 
-_ENTRIES = {"cpu": 2**17}  # of a block of rows: its float64 stays near the cache
+_ENTRIES = {"cpu": 2**17}  # in a block of rows, so that its float64 copy stays in the cache
 _ENTRIES_ELSEWHERE = 2**23  # enough to keep an accelerator busy
 
 
@@ -147,7 +147,7 @@ def logit_moments(
             try:
                 part = block(rows)
             except ValueError:
-                block(slice(0, 0))  # what is wrong whatever the rows hold is said without a place
+                block(slice(0, 0))  # errors that do not depend on the rows are raised without a place
                 for i in range(rows.start, rows.stop):
                     _at_row(block, i, lead)
                 raise
@@ -173,7 +173,7 @@ def _keep_pages(device: torch.device, entries: int) -> None:
 
     By default it hands the memory of every row back to the system, and asks for it again page by page.
     """
-    if device.type == "cpu":  # beyond 32 MB the C library's limit no longer moves
+    if device.type == "cpu":  # the C library adapts its limit up to 32 MB only
         torch.empty(min(entries, 2**22 - 2**10), dtype=torch.float64)
 
 

@@ -171,7 +171,9 @@ def large_batches(loss_fn: Loss, population: Population) -> Limit:
         return Limit(first[0] / rows, first[1] / rows, first[2] / rows, sums=True, settles=True)
     found = [first, second]
     found += [batch_gradient(loss_fn, population, 2**k) for k in range(2, _doublings(rows))]
-    value, gradient = (_extrapolated([torch.as_tensor(f[i]) for f in found]) for i in (0, 1))
+    value, gradient = (
+        _extrapolated([torch.as_tensor(f[i], dtype=torch.float64) for f in found]) for i in (0, 1)
+    )
     before = _extrapolated([torch.as_tensor(f[1]) for f in found[:-1]])
     # the neglected term of the shorter sum is far larger than that of the longer one
     settles = bool((gradient - before).norm() <= 1e-6 * max(gradient.norm().item(), 1e-12 * size))

@@ -1,9 +1,9 @@
-"""What one draw of a next token says, row by row: the core of `token_moments` and `logit_moments`.
+"""Value and gradient statistics of one sampled token: the core of `token_moments` and `logit_moments`.
 
 The gradient is with respect to the logits of the row, so the score of token y is e_y - P and everything
 that is needed of it is |s_y|^2 = 1 - 2 P_y + |P|^2. No [vocab, vocab] array is formed.
 
-Language models are nearly sure of many tokens. What such a row has to say is in 1 - P of its likeliest
+Language models are nearly sure of many tokens. The information of such a row is in 1 - P of its likeliest
 token, which a difference from 1 would round away; so that one entry is always taken from all the others.
 """
 
@@ -21,8 +21,8 @@ from kl_companion.estimators.top_k import TopK
 from kl_companion.estimators.vocabulary import sum_of_entries
 from kl_companion.tabular.draws import Draws, SinglePlacement
 
-_LONG = 2**14  # entries of a row from which on memory costs more than calls
-_MODERATE = 20.0  # log-ratios up to which f and f' of t = e^u are taken as they stand
+_LONG = 2**14  # length of a row from which on memory traffic costs more than function calls
+_MODERATE = 20.0  # log-ratios u up to which f and f' are computed at t = e^u directly
 
 
 class Rows(NamedTuple):
@@ -159,7 +159,7 @@ def _slope_of_log(d: Divergence) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _divergence(d: Divergence, policy: Rows, reference: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """D_f of every row, [...], and its gradient by the log-probs, P f'(P/Q)."""
-    u = policy.logp - reference.logp  # NaN or infinite where one is -inf, which no comparison passes
+    u = policy.logp - reference.logp  # NaN or infinite where one is -inf: then `<` below is False
     if not u.numel() or max(abs(x) for x in torch.aminmax(u)) < _MODERATE:
         return _dot(reference.p, generator_of_log(d)(u)), policy.p * _slope_of_log(d)(u)
     return _with_slope(lambda p, q: sum_of_entries(d, p, q), policy.logp, reference.logp)

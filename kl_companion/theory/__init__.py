@@ -1,4 +1,4 @@
-"""Derivations: what an estimator's value is, what its gradient weighs, which divergence that descends."""
+"""Derivations: an estimator's value, the weight in its gradient, and the divergence with that gradient."""
 
 from typing import TYPE_CHECKING
 

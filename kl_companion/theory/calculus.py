@@ -1,4 +1,4 @@
-"""From an estimator to the objective that it descends, in symbols.
+"""From an estimator to the objective whose gradient it has, in symbols.
 
 One step, one sample y ~ pi, s = grad log pi(y), w = pi_ref(y)/pi(y), t = 1/w. If the gradient of a
 sample is h(w) s, the expected gradient is E_pi[h(w) s]. Constants in h vanish because E_pi[s] = 0.
@@ -51,7 +51,7 @@ def trace(estimator: EstimatorLike) -> sympy.Expr:
     entry = sampled_estimator(estimator, "a derivation")
     try:
         return sympy.sympify(entry.fn(LOGP, REF_LOGP))
-    except TypeError as error:  # what functions of torch say of a symbol
+    except TypeError as error:  # torch functions raise it for a symbol
         raise ValueError(
             f"{entry.name} does not take the symbols ({error}), expected one that is written with "
             "kl_companion.ops"
@@ -152,7 +152,7 @@ def _on_side(slope: sympy.Expr, point: sympy.Expr) -> sympy.Expr:
 def _integral(slope: sympy.Expr) -> sympy.Expr:
     """The integral of a slope from 1 to t."""
     u = sympy.Symbol("u", positive=True)
-    # rule-based integration is fast and leaves what it cannot do; the full one can take minutes
+    # rule-based integration is fast, and leaves integrals that it cannot do; `integrate` can take minutes
     primitive = manualintegrate(sympy.expand(slope.subs(T, u)), u)
     dilogarithm = sympy.Integral(sympy.log(u + 1) / u, u)
     primitive = primitive.subs(dilogarithm, -sympy.polylog(2, -u))

@@ -1,4 +1,4 @@
-"""Where a regularized reward stops: the policy that maximizes E[r] - beta D_f(policy || reference).
+"""Optimal policies of regularized rewards: the maximizers of E[r] - beta D_f(policy || reference).
 
 At the maximum r(y) - beta f'(t) is one number, the multiplier, for every y that keeps any mass, with
 t = policy / reference; and at least r(y) - beta f'(0+) is not above it for every y that keeps none. One
@@ -98,7 +98,8 @@ def optimal_policy(
     slope = slope_of(d)
     off = q.isneginf()
     best = r.masked_fill(off, -torch.inf).argmax(-1, keepdim=True)
-    inside = torch.where(off, r.gather(-1, best), r)  # what has no mass must not ask for a slope either
+    # tokens outside the support get a harmless reward: their slopes are computed too
+    inside = torch.where(off, r.gather(-1, best), r)
     u, x = _solve_from_the_top(slope, q, (inside - r.gather(-1, best)) / scale, best)
     u, x, pivot = _solve_from_the_pivot(slope, q, inside, scale, best, u, x)
     mass = q + u
@@ -236,7 +237,8 @@ def _solve_from_the_pivot(
 
     width = 2.0**-44 * (1 + x.abs() + apart.gather(-1, best).abs())
     low, high = start - width, start + width
-    for _ in range(MOST_STEPS):  # rounding decides how far off the first solution is: widen until it is held
+    # the first solution is off by rounding: widen the bracket until it contains the root
+    for _ in range(MOST_STEPS):
         short, long = log_mass(low) > 0, log_mass(high) < 0
         if not (short | long).any():
             break

@@ -15,13 +15,20 @@ import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
-from kl_companion.divergences import Divergence, T, function_of_log, inverse_slope, torch_function
+from kl_companion.divergences import (
+    Divergence,
+    T,
+    function_of_log,
+    inverse_slope,
+    stable_slope,
+    torch_function,
+)
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 _C = sympy.Symbol("c", positive=True)
 _U = sympy.Symbol("u", real=True)
 _S = sympy.Symbol("s", real=True)
-WIDEST = 745.0  # beyond this log t, t or 1/t is no float64
+WIDEST = 745.0  # beyond this log t, t or 1/t is no float64; bisection begins here
 
 
 class Slope(NamedTuple):
@@ -85,7 +92,8 @@ def slope_of(divergence: Divergence) -> Slope:
     closed = _closed_inverse(divergence, high)
     if closed is not None and _inverts(closed, of_log, clipped):
         return Slope(ceiling, floor, of_log, bounded(closed), log_stiffness, True)
-    return Slope(ceiling, floor, of_log, bounded(_by_bisection(of_log)), log_stiffness, False)
+    everywhere = _without_overflow(divergence, of_log, high)
+    return Slope(ceiling, floor, everywhere, bounded(_by_bisection(everywhere)), log_stiffness, False)
 
 
 def _below_ceiling(divergence: Divergence, ceiling: sympy.Expr) -> Function:
@@ -94,6 +102,18 @@ def _below_ceiling(divergence: Divergence, ceiling: sympy.Expr) -> Function:
     gap = sympy.simplify((divergence.derivative - ceiling).subs(T, 1 / v))
     in_v = sympy.expand_log(sympy.factor(gap), force=True)
     return torch_function(_with_log1p(in_v.subs(v, sympy.exp(-_U))), _U)
+
+
+def _without_overflow(divergence: Divergence, of_log: Function, ceiling: sympy.Expr) -> Function:
+    """The same where a power of t overflows: bisection begins there, and infinity/infinity has no sign."""
+
+    def bounded(u: torch.Tensor) -> torch.Tensor:
+        if not ceiling.is_finite:
+            return stable_slope(divergence, u)
+        below = stable_slope(divergence, u.clamp(max=0.0)) - float(ceiling)
+        return torch.where(u > 0, of_log(u.clamp(min=0.0)), below)
+
+    return bounded
 
 
 def _with_log1p(expr: sympy.Expr) -> sympy.Expr:
@@ -150,7 +170,7 @@ def _inverts(log_of: Function, of_log: Function, clipped: float) -> bool:
     """Whether the closed form gives log t back, far out on both sides and where it has to be accurate."""
     u = torch.tensor([-200.0, -30.0, -3.0, -0.5, 0.0, 1e-3, 0.5, 3.0, 30.0, 200.0], dtype=torch.float64)
     x = of_log(u)
-    u = u[x - clipped > 1e-6] if clipped > -float("inf") else u  # at the floor t is lost in its slope
+    u = u[x - clipped > 1e-6] if clipped > -float("inf") else u  # near the floor the slope no longer tells t
     back = log_of(of_log(u))
     return bool(((back - u).abs() <= 1e-9 * (1 + u.abs())).all())
 
@@ -160,6 +180,11 @@ def _by_bisection(of_log: Function) -> Function:
 
     def log_of(x: torch.Tensor) -> torch.Tensor:
         low, high = torch.full_like(x, -WIDEST), torch.full_like(x, WIDEST)
+        for _ in range(40):  # a slope like log t goes on where t itself is no number any more
+            short, long = of_log(high) < x, of_log(low) > x
+            if not (short | long).any():
+                break
+            low, high = torch.where(long, 2 * low, low), torch.where(short, 2 * high, high)
         for _ in range(64):
             middle = (low + high) / 2
             above = of_log(middle) > x

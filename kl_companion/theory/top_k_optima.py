@@ -1,4 +1,4 @@
-"""Where the published top-k forms take a policy: optima of a KL plus a multiple of the mass of the head.
+"""Policies to which the published top-k forms converge: optima of a KL plus a multiple of the head's mass.
 
 `kl_companion.theory.top_k_split` derives that multiple.
 """

@@ -1,4 +1,4 @@
-"""What a divergence that is split over the vocabulary really descends: head on a set S, tail outside it.
+"""The true objective of a divergence that is split in two: summed over a set S of tokens, sampled outside.
 
 Let a head add up the entries Q f(P/Q) of S, and let a tail sample an estimate outside S. If the
 gradient of an entry of the head is P (f~'(t) + a_S) times the score, and that of the tail is

@@ -1,4 +1,4 @@
-"""Another regularizer is another reward: the transform under which two of them have one optimum.
+"""Reward transforms: the reward that under one regularizer has the optimum of another reward under another.
 
 The optimum of E[R] - beta D_f has f'(t) = (R - lambda)/beta wherever it keeps mass. The same t is optimal
 for D_g and the reward beta g'(t) + lambda_2, so R turns into beta T((R - lambda)/beta) + lambda_2 with
@@ -9,6 +9,7 @@ that ratio rises with t, concave where it falls.
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -92,21 +93,34 @@ def _shape(source: Divergence, to: Divergence) -> Shape:
     second = sympy.diff(source.derivative, T), sympy.diff(to.derivative, T)
     ratio = sympy.factor(sympy.simplify(second[1] / second[0]))
     bend = sympy.factor(sympy.simplify(sympy.diff(ratio, T)))
-    turns = tuple(sorted((z for z in sympy.solve(bend, T) if z.is_positive), key=float)) if bend != 0 else ()
+    turns = _positive_roots(bend) if bend != 0 else ()
     signs = [sympy.sign(bend.subs(T, p)) for p in _between(turns)]
     turns = tuple(z for z, (a, b) in zip(turns, itertools.pairwise(signs), strict=True) if a != b)
     bent: Curvature = "mixed" if turns else "convex" if signs[0] > 0 else "concave"
-    rises = all(ratio.subs(T, p) > 0 for p in _between(tuple(sympy.solve(ratio, T))))
+    rises = all(ratio.subs(T, p) > 0 for p in _between(_positive_roots(ratio)))
     return Shape(rises, "linear" if bend == 0 else bent, ratio, sympy.nsimplify(ratio.subs(T, 1)), turns)
 
 
+def _positive_roots(expr: sympy.Expr) -> tuple[sympy.Expr, ...]:
+    """Where an expression in t vanishes, in ascending order; exact, also where no formula writes a root."""
+    numerator = sympy.fraction(sympy.together(expr))[0]
+    powers = [p.exp for p in numerator.atoms(sympy.Pow) if p.base == T and p.exp.is_Rational]
+    n = math.lcm(*(e.q for e in powers))
+    z = sympy.Symbol("z", positive=True)  # t^(1/n)
+    in_z = sympy.expand(numerator.subs(T, z**n))
+    if in_z.is_polynomial(z):  # of the roots that `solve` writes with radicals SymPy cannot tell the sign
+        roots = {root**n for root in sympy.real_roots(in_z, z) if root.is_positive} if in_z.has(z) else set()
+    else:
+        roots = {root for root in sympy.solve(expr, T) if root.is_positive}
+    return tuple(sorted(roots, key=float))
+
+
 def _between(points: tuple[sympy.Expr, ...]) -> list[sympy.Expr]:
-    """One number of each interval into which ``points`` cut the positive axis."""
-    kept = [p for p in points if p.is_positive]
-    if not kept:
+    """One number of each interval into which ``points``, in ascending order, cut the positive axis."""
+    if not points:
         return [sympy.S.One]
-    inner = [(a + b) / 2 for a, b in itertools.pairwise(kept)]
-    return [kept[0] / 2, *inner, 2 * kept[-1]]
+    inner = [(a + b) / 2 for a, b in itertools.pairwise(points)]
+    return [points[0] / 2, *inner, 2 * points[-1]]
 
 
 def transform_shape(source: str | Divergence, to: str | Divergence) -> Shape:

@@ -177,6 +177,10 @@ NAMES = {
         "prompt_index": "groups group_ids problem_id prompt_idx prompt_id",
         "tokens": "actions action_ids sampled_ids completions response_ids",
         "num_tokens": "normalizer loss_denominator",
+        "lengths": "response_length completion_lengths seq_lens",
+        "sample_mask": "sample_mask",
+        "outputs": "outputs model_output student_outputs",
+        "ref_outputs": "ref_output teacher_outputs",
         "batch": "mb minibatch data_proto episodes trajectories sample rollouts",
         "rollout": "rollout",
     },
@@ -232,9 +236,7 @@ REFUSED = {
     "token_probs": ("probs ref_probs behavior_probs", "sampled token only"),
     "teacher_attention_mask": ("", "reference"),
     "ref_ratio": ("", "reference"),
-    "sample_mask": ("completion_mask", "sample is not a word"),
     "logits_to_keep": ("", "not words"),
-    "response_length": ("", "length"),
     "process_group": ("", "process"),
     "token_index": ("", "token"),
     "reward_std": ("", "std"),
@@ -250,8 +252,8 @@ REFUSED = {
     "refernce_logp": ("ref_logp", "refernce"),
     "xyz_logprobs": ("logp ref_logp behavior_logp", "xyz"),
     "ref_logitz": ("ref_logits", "no word"),
-    "ref": ("ref_logp ref_logp_all ref_sequence_logp ref_logits ref_probs", "no word"),
-    "student_x": ("logp logp_all sequence_logp logits probs", "no word"),
+    "ref": ("ref_logp ref_logp_all ref_sequence_logp ref_logits ref_probs ref_outputs", "no word"),
+    "student_x": ("logp logp_all sequence_logp logits probs outputs", "no word"),
 }
 
 

@@ -38,13 +38,15 @@ def test_objectives_of_lengths_are_tried_where_lengths_vary():
     varying = objectives(off_policy=False, lengths=True)
     assert set(varying) - set(fixed) == {
         "expected_inverse_length",
+        "expected_reward_per_token",
         "sequence_mean_reverse_kl",
         "sampled_mean_squared_log_ratio",
         "sampled_mean_reference_ratio",
     }
     both = objectives(off_policy=True, lengths=True)
     assert set(both) == set(OBJECTIVES)
-    assert "sampled_mean_log_likelihood" not in {*varying, *objectives(off_policy=True, lengths=False)}
+    of_both = {"sampled_mean_log_likelihood", "behavior_reward_per_token"}
+    assert of_both.isdisjoint({*varying, *objectives(off_policy=True, lengths=False)})
     assert objectives(off_policy=True) == both
 
 

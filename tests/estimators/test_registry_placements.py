@@ -5,7 +5,7 @@ import sympy
 import torch
 
 from kl_companion import bandit, kl_loss, kl_reward, policy_gradient_loss
-from kl_companion.divergences import DIVERGENCES, T, W, generator_of_log, inverse_slope, torch_function
+from kl_companion.divergences import DIVERGENCES, T, W, generator_of_log, torch_function
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.tabular import expected_gradient, expected_value
 from kl_companion.theory import calculus
@@ -131,14 +131,6 @@ def test_weights_of_the_two_directions_are_dual(name):
     for p in POINTS:
         assert abs(sympy.N(d.phi.subs(W, p) - d.derivative.subs(T, 1 / sympy.Float(p)))) < 1e-12
         assert abs(sympy.N(d.psi.subs(W, p)) - sympy.N(dual_slope.subs(T, 1 / sympy.Float(p)))) < 1e-10
-
-
-@pytest.mark.parametrize("name", [n for n, d in DIVERGENCES.items() if d.smooth])
-def test_inverse_slope_inverts(name):
-    d = DIVERGENCES[name]
-    inverse, s = inverse_slope(d), sympy.Symbol("s", real=True)
-    for p in POINTS:
-        assert abs(sympy.N(inverse.subs(s, d.derivative.subs(T, p))) - p) < 1e-9
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -81,23 +81,27 @@ LOGP = torch.tensor([-0.1, -1.0, -3.0, -0.7, -5.0], dtype=torch.float64)
 REF = torch.tensor([-2.0, -1.5, -0.2, -0.7, -5.1], dtype=torch.float64)
 
 
-def check_form(name, form, make=kf_plus_plus):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_of_every_form(name, form):
     """Value and slope of a sample: P/sg(P) Q/P f(P/Q) - c log(P/sg(P)), with the generator of the form."""
     f, dropped = oracle.written(name, form)
     x, y = LOGP.clone().requires_grad_(), LOGP.clone().requires_grad_()
     p, q = y.exp(), REF.exp()
     ratio = p / p.detach()
     wanted = ratio * q / p * f(p / q) - dropped * ratio.log()
-    got = make(name, form)(x, REF)
+    got = kf_plus_plus(name, form)(x, REF)
     torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-14)
     mine, theirs = (torch.autograd.grad(a.sum(), b)[0] for a, b in ((got, x), (wanted, y)))
     torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-12)
 
 
-def check_form_in_symbols(name, form, make=kf_plus_plus):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_in_symbols(name, form):
     """bregman is w f(1/w) with weight f'(1/w); generic adds c (1 - w) and c, published one of the two."""
     c = sympy.nsimplify(oracle.SLOPE.get(name, 0))
-    bregman, other = make(name, "bregman"), make(name, form)
+    bregman, other = kf_plus_plus(name, "bregman"), kf_plus_plus(name, form)
     value = calculus.value(other) - calculus.value(bregman)
     weight = calculus.gradient_weight(other) - calculus.gradient_weight(bregman)
     f, _ = oracle.written(name, "bregman")
@@ -113,18 +117,6 @@ def check_form_in_symbols(name, form, make=kf_plus_plus):
         in_weight = c if form == "generic" else 0
         assert abs(sympy.N(value.subs(W, point) - in_value, 30)) < 1e-25
         assert abs(sympy.N(weight.subs(W, point) - in_weight, 30)) < 1e-25
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_sample_of_every_form(name, form):
-    check_form(name, form)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_form_in_symbols(name, form):
-    check_form_in_symbols(name, form)
 
 
 # what is typed in, where it is not normalized; the others are their own normalized generators
@@ -210,8 +202,9 @@ SLOPES = {  # f'(t), by hand
 }
 
 
-def check_slopes():
+def test_slopes():
     """f'(e^u) to a few units in the last place, near u = 0 and far from it, in both precisions."""
+    assert set(SLOPES) <= set(NAMES)
     for dtype in (torch.float32, torch.float64):
         eps = torch.finfo(dtype).eps
         u = torch.tensor([-40.0, -3.0, -0.7, -1e-3, -1e-6, 0.0, 1e-5, 0.01, 0.9, 2.0, 30.0], dtype=dtype)
@@ -220,11 +213,6 @@ def check_slopes():
             got = stable_slope(DIVERGENCES[name], u)
             for x, mine, truth in zip(u.tolist(), got.tolist(), exact, strict=True):
                 assert abs(mine - truth) <= 32 * eps * (1 + abs(x)) * abs(truth), (name, x)
-
-
-def test_slopes():
-    assert set(SLOPES) <= set(NAMES)
-    check_slopes()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -52,9 +52,6 @@ def close(got, wanted):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
-# One function per property, so that a divergence of tomorrow is checked by calling it.
-
-
 def jacobian(fn, theta):
     """Values of a vector function of the logits, and the gradient of each."""
     x = theta.clone().requires_grad_()
@@ -63,7 +60,9 @@ def jacobian(fn, theta):
     return out.detach(), torch.stack(rows)
 
 
-def check_every_sample(name, form):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sample_is_that_of_the_loops(name, form):
     """Value and gradient of each sample, for every k, with sets that nobody's likeliest tokens make."""
     theta, ref, mu = world(2, 5)
     q, weight = oracle.probabilities(ref), torch.linspace(0.2, 1.5, 5, dtype=torch.float64)
@@ -87,10 +86,13 @@ def check_every_sample(name, form):
         torch.testing.assert_close(jacobian(ours, theta)[1], wanted, rtol=1e-12, atol=1e-13)
 
 
-def check_expectation(name, form, head_from, worlds=WORLDS):
+@pytest.mark.parametrize("head_from", HEADS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_expected_value_and_gradient(name, form, head_from):
     """Unbiased in value; in gradient up to f'(1) grad P(S), which only the published form leaves."""
     left = oracle.SLOPE.get(name, 0.0) if form == "published" else 0.0
-    for seed, vocab in worlds:
+    for seed, vocab in WORLDS:
         theta, ref, mu = world(seed, vocab)
         chosen = {"policy": theta, "reference": ref, "sampler": mu}[head_from]
         for k in range(vocab + 1):
@@ -103,7 +105,9 @@ def check_expectation(name, form, head_from, worlds=WORLDS):
                 close(expectation(name, form, theta, ref, **choice), wanted)
 
 
-def check_any_set(name, form):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_expected_value_and_gradient_of_any_set(name, form):
     """The same for every subset of five tokens."""
     theta, ref, mu = world(7, 5)
     left = oracle.SLOPE.get(name, 0.0) if form == "published" else 0.0
@@ -116,7 +120,9 @@ def check_any_set(name, form):
             close(expectation(name, form, theta, ref, mu=mu, weight=rho, indices=indices), wanted)
 
 
-def check_ends(name, form):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_both_ends(name, form):
     """k = 0 is the sampled estimator, k = vocab the exact divergence: sample by sample, with gradients."""
     theta, ref, _ = world(8, 6)
     q = ref.log_softmax(-1)
@@ -128,7 +134,8 @@ def check_ends(name, form):
     close(jacobian(lambda x: every_sample(name, form, x, ref, k=6), theta), exact)
 
 
-def check_equal_policies(name):
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_policies(name):
     """At policy = reference no sample of the Bregman form has a value or a gradient, whatever the set."""
     theta, _, mu = world(9, 6)
     for head in ([], [3], [0, 5, 2], [*range(6)]):
@@ -139,36 +146,6 @@ def check_equal_policies(name):
         assert values.abs().max() == 0
         if DIVERGENCES[name].smooth:  # at a kink any slope will do, and autograd takes one
             assert slopes.abs().max() < 1e-15
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_sample_is_that_of_the_loops(name, form):
-    check_every_sample(name, form)
-
-
-@pytest.mark.parametrize("head_from", HEADS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_expected_value_and_gradient(name, form, head_from):
-    check_expectation(name, form, head_from)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_expected_value_and_gradient_of_any_set(name, form):
-    check_any_set(name, form)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_both_ends(name, form):
-    check_ends(name, form)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_policies(name):
-    check_equal_policies(name)
 
 
 def test_every_divergence_is_in_the_oracle():
@@ -213,7 +190,9 @@ def test_the_named_functions_are_the_family_with_their_own_heads():
             )
 
 
-def check_truncated(name, form):
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_truncated_divergence_is_the_head_alone(name, form):
     """A truncated divergence is the head alone, whoever chooses it."""
     theta, ref, mu = world(5, 6)
     q, f = oracle.probabilities(ref), oracle.written(name, form)[0]
@@ -235,12 +214,6 @@ def check_truncated(name, form):
             name, theta.log_softmax(-1), ref.log_softmax(-1), indices=torch.tensor(head), form=form
         )
         torch.testing.assert_close(given, explicit(theta), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_truncated_divergence_is_the_head_alone(name, form):
-    check_truncated(name, form)
 
 
 def test_truncated_kl_is_that_of_reverse_kl():
@@ -296,7 +269,7 @@ def test_the_set_carries_no_gradient_and_rows_have_their_own():
     assert mixed[1].item() != shared[1].item()
 
 
-def check_axes():
+def test_leading_axes():
     """Any number of leading axes, with one set for all rows or a set of each; rows do not see each other."""
     generator = torch.Generator().manual_seed(0)
     for shape in ((), (1,), (2, 3)):
@@ -317,11 +290,7 @@ def check_axes():
             torch.testing.assert_close(out.reshape(-1), torch.stack(flat), rtol=1e-13, atol=0)
 
 
-def test_leading_axes():
-    check_axes()
-
-
-def check_weight():
+def test_the_weight_multiplies_the_tail_only_and_is_detached():
     """The weight multiplies the tail only, and no gradient reaches it."""
     theta, ref, _ = world(2, 4)
     x = theta.clone().requires_grad_()
@@ -333,10 +302,6 @@ def check_weight():
     head = oracle.likeliest(theta, 2)
     assert torch.equal(heavy[head], plain[head])
     assert torch.autograd.grad(heavy.sum(), weight, allow_unused=True) == (None,)
-
-
-def test_the_weight_multiplies_the_tail_only_and_is_detached():
-    check_weight()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kl_companion import audit
 from kl_companion.divergences import DIVERGENCES, T, get_divergence, make_divergence
 from kl_companion.estimators import get_estimator
-from kl_companion.estimators.vocabulary import exact_forward_kl, exact_kl, f_divergence
+from kl_companion.estimators.vocabulary import exact_forward_kl, exact_kl, f_divergence, far_entries
 from tests.oracles import worlds
 from tests.oracles.numeric import finite_difference, gradient
 
@@ -301,3 +301,19 @@ def test_the_alpha_family_is_its_power_sum(alpha, a, b):
     wanted = 4 / (1 - alpha**2) * (1 - power)
     got = f_divergence(get_divergence(f"amari_alpha({alpha})"), p, q).item()
     assert got == pytest.approx(wanted, rel=1e-8, abs=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("divergence", "entry"),
+    [
+        ("reverse_kl", lambda p, q, u: p * u - p + q),
+        ("forward_kl", lambda p, q, u: -q * u + p - q),
+        ("pearson", lambda p, q, u: (p - q) ** 2 / q),
+    ],
+)
+def test_entries_far_apart_by_hand(divergence, entry):
+    d = get_divergence(divergence)
+    for log_p, log_q in ((-30.0, -1.0), (-1.0, -30.0), (-2.0, -9.0)):
+        got = far_entries(d, torch.tensor([log_p]).double(), torch.tensor([log_q]).double()).item()
+        wanted = entry(math.exp(log_p), math.exp(log_q), log_p - log_q)
+        assert got == pytest.approx(wanted, rel=1e-12)

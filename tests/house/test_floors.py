@@ -33,6 +33,7 @@ FLOORS = {
     "tabular": 4,
     "token_terms": 4,
     "auditing": 5,
+    "testing": 6,
     "llm": 6,
     "frameworks": 6,
     "monitor": 7,

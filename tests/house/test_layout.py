@@ -73,8 +73,7 @@ def test_an_import_from_a_test_file_is_found() -> None:
     assert imports_of_tests("def f():\n    from tests.a import test_b") == ["tests.a.test_b"]
 
 
-# They run the tests themselves: on mutants of the package, and on a divergence registered for a moment.
-OF_TESTS = ("tests/reliability/", "tests/house/test_new_divergence.py")
+OF_TESTS = "tests/reliability/"  # they run the tests themselves, on mutants of the package
 
 
 def test_no_file_imports_from_a_test_file() -> None:

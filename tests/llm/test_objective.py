@@ -9,10 +9,10 @@ from kl_companion.kl_term import KLTerm
 from kl_companion.llm.objective import advantages_of, costs_of, kl_term, loss_of, policy_loss
 from kl_companion.llm.settings import Settings
 from kl_companion.losses import kl_loss
-from kl_companion.rollout import Rollout
 from kl_companion.tabular import expected_gradient, prefix_tree
 from kl_companion.token_terms import token_terms
 from tests.oracles import sampling, worlds
+from tests.support import rollouts
 
 BETA = 0.7
 PLAIN = Settings(beta=BETA, advantages="none", group=1)
@@ -112,15 +112,9 @@ def test_off_policy_the_ratio_weights_the_tail_only():
 
 def rollout_of(log_ratio, rewards=(1.0, 0.0)):
     logp = (torch.tensor(log_ratio, dtype=torch.float64) - 2).requires_grad_()
-    mask = torch.ones_like(logp)
-    return Rollout(
-        torch.zeros(logp.shape, dtype=torch.long),
-        mask,
-        logp,
-        torch.full_like(logp, -2.0),
-        behavior_logp=torch.full_like(logp, -2.0),
-        rewards=torch.tensor(rewards, dtype=torch.float64),
-    )
+    before = torch.full_like(logp, -2.0)
+    rewards = torch.tensor(rewards, dtype=torch.float64)
+    return rollouts.rollout(logp, before, behavior_logp=before, rewards=rewards)
 
 
 def test_the_clip_is_one_sided():

@@ -12,6 +12,7 @@ import torch
 
 from kl_companion.book.names import kl
 from kl_companion.checks import check_scalar, refuse_nan
+from tests.support import rollouts
 
 NAN, INF = math.nan, math.inf
 ROW = torch.tensor([0.5, 0.5], dtype=torch.float64).log()
@@ -24,17 +25,10 @@ FAR = kl.bandit(2)._replace(
 def rollout(ratio: float = 0.0, to_ref: float = 0.0, rewards: tuple[float, float] = (1.0, 2.0)) -> kl.Rollout:
     """Two sequences, the first of one token; the second's last token has these log-ratios."""
     logp = torch.tensor([[-1.0, -1.0], [-1.0, -1000.5 if to_ref else -0.5]])
-    other = [logp.clone(), logp.clone()]
-    other[0][1, 1] += -ratio
-    other[1][1, 1] += -to_ref
-    return kl.Rollout(
-        tokens=torch.zeros(2, 2, dtype=torch.int64),
-        completion_mask=torch.tensor([[1.0, 0.0], [1.0, 1.0]]),
-        logp=logp.requires_grad_(),
-        ref_logp=other[1],
-        behavior_logp=other[0],
-        rewards=torch.tensor(rewards),
-    )
+    last = torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    mask, rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor(rewards)
+    ref_logp, sampler = logp - to_ref * last, logp - ratio * last
+    return rollouts.rollout(logp.requires_grad_(), ref_logp, mask, behavior_logp=sampler, rewards=rewards)
 
 
 MASK = torch.tensor([[1.0, 1.0]])

@@ -104,13 +104,19 @@ def others(world, policy, reference, sampler):
 
         return per_prefix(world, sampler, each)
 
+    rewards = dict(zip(world["leaves"], world["reward"], strict=True))
     chances = {leaf: torch.exp(log_prob(world, policy, leaf)) for leaf in world["leaves"]}
     return {
         "token_top_1_mass": top_mass(1, policy),
         "token_top_2_mass": top_mass(2, policy),
         "token_reference_top_1_mass": top_mass(1, reference),
         "token_reference_top_2_mass": top_mass(2, reference),
-        "expected_reward": sum(chances[x] * r for x, r in zip(world["leaves"], world["reward"], strict=True)),
+        "expected_reward": sum(chances[x] * r for x, r in rewards.items()),
+        "expected_reward_per_token": sum(chances[x] * r / len(x) for x, r in rewards.items()),
+        "behavior_reward": over_leaves(world, sampler, lambda x: rewards[x] * log_prob(world, policy, x)),
+        "behavior_reward_per_token": over_leaves(
+            world, sampler, lambda x: rewards[x] * log_prob(world, policy, x) / len(x)
+        ),
         "token_entropy": per_prefix(world, sampler, entropy),
         "sequence_entropy": -sum(c * torch.log(c) for c in chances.values()),
         "sequence_squared_log_ratio": sum(c * log_ratio(x) ** 2 / 2 for x, c in chances.items()),

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kl_companion.rollout import (
-    Rollout,
     aggregate,
     credit,
     importance_weight,
@@ -14,7 +13,7 @@ from kl_companion.rollout import (
     masked,
 )
 from tests.oracles import tokens as oracle
-from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
+from tests.support.rollouts import INF, MASK, NAN, doubles, rollout, sampled
 
 QUICK = settings(max_examples=50)
 
@@ -201,10 +200,9 @@ def test_leave_one_out_is_that_of_the_loops(pairs):
 def test_importance_weights_are_those_of_the_loops(batch, scope, scale):
     x, mask = batch
     logp, behavior = -x.abs() * scale / 50, -x.abs().sqrt() / 5
-    zeros = torch.zeros_like(logp)
-    rollout = Rollout(zeros.long(), mask, logp, zeros, behavior_logp=behavior)
+    batch = rollout(logp, torch.zeros_like(logp), mask, behavior_logp=behavior)
     for row, a, b in zip(
-        ragged(importance_weight(rollout, scope=scope), mask),
+        ragged(importance_weight(batch, scope=scope), mask),
         ragged(logp, mask),
         ragged(behavior, mask),
         strict=True,

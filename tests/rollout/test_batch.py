@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -96,6 +97,8 @@ def test_log_probs_are_gathered_from_logits():
     torch.testing.assert_close(rollout.logp_all.exp().sum(-1), torch.ones(2, 2).double())
     torch.testing.assert_close(rollout.ref_logp_all[0, 1], doubles(1 / 10, 9 / 10).log(), rtol=1e-6, atol=0)
     assert rollout.rewards.tolist() == [1.0, 2.0]
+    whole = replace(rollout, ref_logits=LOGITS.clone().requires_grad_())
+    assert not whole.ref_logp_all.requires_grad
     assert rollout.group_index.tolist() == [4, 5]
 
 

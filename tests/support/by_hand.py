@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from kl_companion.rollout import Rollout
+from tests.support import rollouts
+from tests.support.rollouts import NAN, doubles
 
-NAN = float("nan")
 MASK = torch.tensor([[0, 1, 1], [1, 1, 1]])
 LOGP = [[NAN, -1.0, -2.0], [-0.5, -0.25, -3.0]]
 REF = [[NAN, -1.5, -1.0], [-0.5, -1.25, -2.0]]
@@ -19,13 +20,11 @@ MU = [[NAN, -0.8, -2.2], [-0.5, -0.75, -2.5]]
 def rollout(**changes: Any) -> Rollout:
     """The two sequences; the first begins with a token of the prompt."""
     fields = {
-        "tokens": torch.zeros(2, 3, dtype=torch.long),
-        "completion_mask": MASK,
-        "logp": torch.tensor(LOGP, dtype=torch.float64).requires_grad_(),
-        "ref_logp": torch.tensor(REF, dtype=torch.float64),
-        "behavior_logp": torch.tensor(MU, dtype=torch.float64),
+        "logp": doubles(*LOGP).requires_grad_(),
+        "ref_logp": doubles(*REF),
+        "behavior_logp": doubles(*MU),
     }
-    return Rollout(**{**fields, **changes})
+    return rollouts.rollout(mask=MASK, **{**fields, **changes})
 
 
 def slope(loss: torch.Tensor, ro: Rollout) -> list[float]:

@@ -3,9 +3,19 @@
 import pytest
 import torch
 
+from kl_companion.tabular import bandit, prefix_tree, truncate
 from tests.oracles import sampling, worlds
 from tests.oracles.numeric import gradient
 from tests.oracles.sampling import as_world
+
+WORLDS = {
+    "bandit": bandit(4, seed=1),
+    "bandit_off_policy": bandit(3, seed=2, off_policy=True),
+    "tree": prefix_tree(2, 2, seed=3),
+    "eos": prefix_tree(3, 2, seed=4, eos=True),
+    "off_policy": prefix_tree(2, 3, seed=5, eos=True, off_policy=True, scale=2.0),
+    "cut": truncate(prefix_tree(3, 2, seed=6, eos=True), top_k=2),
+}
 
 
 def chances(problem):

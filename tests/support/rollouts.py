@@ -1,4 +1,8 @@
-"""The small batch that the tests of rollouts share."""
+"""Small batches of sampled sequences: one builder from log-probs, and two batches that many tests share."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -8,17 +12,24 @@ NAN, INF = float("nan"), float("inf")
 MASK = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]])
 
 
-def doubles(*rows):
+def doubles(*rows: Any) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def sampled(**changes):
+def rollout(
+    logp: torch.Tensor, ref_logp: torch.Tensor, mask: torch.Tensor | None = None, **fields: Any
+) -> Rollout:
+    """A batch of these log-probs, in which no test reads the tokens; the whole of it unless masked."""
+    mask = torch.ones(logp.shape) if mask is None else mask
+    made = {"tokens": torch.zeros(mask.shape, dtype=torch.long), "completion_mask": mask}
+    return Rollout(**{**made, "logp": logp, "ref_logp": ref_logp, **fields})
+
+
+def sampled(**changes: Any) -> Rollout:
     """Two sequences, of two and of four tokens; NaN wherever the mask is 0."""
     fields = {
-        "tokens": torch.zeros(2, 4, dtype=torch.long),
-        "completion_mask": MASK,
         "logp": doubles([NAN, -1.0, -2.0, NAN], [-0.5, -0.25, -3.0, -1.5]),
         "ref_logp": doubles([NAN, -1.5, -1.0, NAN], [-0.5, -1.25, -2.0, -1.0]),
         "behavior_logp": doubles([NAN, -0.9, -2.3, NAN], [-0.7, -0.25, -2.5, -1.6]),
     }
-    return Rollout(**{**fields, **changes})
+    return rollout(mask=MASK, **{**fields, **changes})

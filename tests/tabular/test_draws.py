@@ -16,17 +16,7 @@ from kl_companion.tabular import (
     truncate,
 )
 from tests.oracles.sampling import BY_HAND
-from tests.support.moments import chances, of_cost
-
-WORLDS = {
-    "bandit": bandit(4, seed=1),
-    "bandit_off_policy": bandit(3, seed=2, off_policy=True),
-    "tree": prefix_tree(2, 2, seed=3),
-    "eos": prefix_tree(3, 2, seed=4, eos=True),
-    "off_policy": prefix_tree(2, 3, seed=5, eos=True, off_policy=True, scale=2.0),
-    "cut": truncate(prefix_tree(3, 2, seed=6, eos=True), top_k=2),
-}
-
+from tests.support.moments import WORLDS, chances, of_cost
 
 # sizes and stacks
 

@@ -75,7 +75,7 @@ def test_moments_against_every_draw(name, placement):
         agree(found, by_hand(name, (*parts[:2], parts[0]), clip=(0.2, 0.6), **choices))
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(sorted(CASES)),
     seed=st.integers(0, 10**6),

@@ -1,4 +1,4 @@
-"""Optimal policies: closed forms by hand, conditions of optimality, direct optimization, hard cases."""
+"""Optimal policies: closed forms by hand, conditions of optimality, hard cases, and what is refused."""
 
 import math
 
@@ -20,15 +20,6 @@ def world(seed, vocab=7):
     generator = torch.Generator().manual_seed(seed)
     r, q = torch.randn(2, vocab, generator=generator, dtype=torch.float64)
     return r, (2 * q).log_softmax(-1)
-
-
-def objective(name, logp, rewards, ref_logp, beta):
-    """E[r] - beta KL, written out."""
-    if name == "reverse_kl":
-        kl = (logp.exp() * (logp - ref_logp)).sum(-1)
-    else:
-        kl = (ref_logp.exp() * (ref_logp - logp)).sum(-1)
-    return (logp.exp() * rewards).sum(-1) - beta * kl
 
 
 def test_reverse_kl_on_two_arms():
@@ -59,31 +50,11 @@ def test_conditions_of_optimality(name, beta):
         assert ((r - beta * slope - multiplier).abs() / scale).max() < 1e-12
 
 
-@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
-@pytest.mark.parametrize("beta", [0.3, 1.0, 3.0])
-def test_no_search_finds_a_better_policy(name, beta):
-    r, q = world(3)
-    best = optimal_policy(r, q, name, beta)
-    theta = torch.zeros_like(q, requires_grad=True)
-    search = torch.optim.LBFGS(
-        [theta], max_iter=2000, tolerance_grad=1e-12, tolerance_change=0.0, line_search_fn="strong_wolfe"
-    )
-
-    def closure():
-        search.zero_grad()
-        loss = -objective(name, theta.log_softmax(-1), r, q, beta)
-        loss.backward()
-        return loss
-
-    search.step(closure)
-    torch.testing.assert_close(best.logp.exp(), theta.detach().softmax(-1), rtol=0, atol=1e-6)
-    assert objective(name, best.logp, r, q, beta) >= -closure() - 1e-14
-
-
 def test_the_multiplier_of_reverse_kl_is_the_best_value():
     r, q = world(1)
     found = optimal_policy(r, q, "reverse_kl", 0.4)
-    torch.testing.assert_close(found.multiplier, objective("reverse_kl", found.logp, r, q, 0.4))
+    value = (found.logp.exp() * (r - 0.4 * (found.logp - q))).sum()
+    torch.testing.assert_close(found.multiplier, value)
 
 
 @pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
@@ -118,22 +89,6 @@ def test_forward_kl_with_rewards_that_tie():
     found = optimal_policy(numbers(2.0, 2.0, 2.0), logs(0.2, 0.3, 0.5), "forward_kl", 0.1)
     torch.testing.assert_close(found.logp, logs(0.2, 0.3, 0.5))
     torch.testing.assert_close(found.multiplier, torch.tensor(2.0, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
-def test_batch_axes_broadcast(name):
-    r = torch.stack([world(s)[0] for s in range(3)])
-    q, beta = world(9)[1], numbers(0.1, 1.0, 10.0)
-    batch = optimal_policy(r, q, name, beta)
-    assert batch.logp.shape == (3, 7)
-    for i in range(3):
-        one = optimal_policy(r[i], q, name, beta[i].item())
-        torch.testing.assert_close(batch.logp[i], one.logp)
-        torch.testing.assert_close(batch.multiplier[i], one.multiplier)
-    grid = optimal_policy(r[0], q, name, beta)
-    assert grid.logp.shape == (3, 7)
-    assert grid.multiplier.shape == (3,)
-    torch.testing.assert_close(grid.logp[0], batch.logp[0])
 
 
 def test_float32_is_computed_in_float64():

@@ -54,8 +54,8 @@ def test_the_oracle_knows_every_divergence():
 @pytest.mark.parametrize("name", SLOPES)
 def test_equals_a_direct_optimizer(name):
     clipped = 0
-    for seed in range(6):
-        r, q = world(seed, zero=seed == 5)
+    for seed in range(4):
+        r, q = world(seed, zero=seed == 3)
         for beta in (0.15, 0.7, 4.0):
             found = assert_is_best(name, r, q, beta)
             clipped += int(((found == 0) & (q > -math.inf)).sum())
@@ -72,11 +72,11 @@ def test_equals_a_direct_optimizer_with_a_lopsided_reference(name):
 
 
 def exact_policy(name, r, q, beta):
-    """The conditions of optimality solved with 300 digits, by the symbolic inverse of the slope."""
+    """The conditions of optimality solved with 200 digits, by the symbolic inverse of the slope."""
     d = get_divergence(name)
-    mpmath.mp.dps = 300
+    mpmath.mp.dps = 200
     inverse = sympy.lambdify(sympy.Symbol("s", real=True), inverse_slope(d), "mpmath")
-    low, high = (mpmath.mpf(sympy.N(x, 300)) if x.is_finite else None for x in d.slope_range)
+    low, high = (mpmath.mpf(sympy.N(x, 200)) if x.is_finite else None for x in d.slope_range)
     r, q = [mpmath.mpf(x) for x in r.tolist()], [mpmath.mpf(x) for x in q.exp().tolist()]
     total, beta = mpmath.fsum(q), mpmath.mpf(beta)
     support = [i for i in range(len(q)) if q[i] > 0]
@@ -93,7 +93,7 @@ def exact_policy(name, r, q, beta):
 
     top = max(r[i] for i in support)
     bottom = top - beta * (high if high is not None else mpmath.mpf(10) ** 16)
-    for _ in range(1000):
+    for _ in range(700):
         level = (bottom + top) / 2
         masses = mass(level)
         if masses is None or mpmath.fsum(masses) > 1:
@@ -110,7 +110,7 @@ EXTREMES = [(1e6, 1e-6, 1.0), (1e6, 1e6, 1.0), (1e-6, 1e6, 1.0), (1.0, 1e-6, 30.
     "name", ["forward_kl", "squared_hellinger", "pearson", "neyman", "power_divergence(1.5)"]
 )
 @pytest.mark.parametrize(("reward", "beta", "spread"), EXTREMES)
-def test_extremes_agree_with_300_digits(name, reward, beta, spread):
+def test_extremes_agree_with_200_digits(name, reward, beta, spread):
     for seed in range(2):
         r, q = world(seed, 4, spread=spread, zero=seed == 1)
         r = (r * reward).clamp(-1e6, 1e6)
@@ -287,6 +287,9 @@ def test_rows_are_solved_together_as_alone(name):
         alone = optimal_policy(r[i], q[i], name, beta[i].item())
         torch.testing.assert_close(together.logp[i].exp(), alone.logp.exp(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(together.multiplier[i], alone.multiplier, rtol=1e-12, atol=1e-12)
+    grid = optimal_policy(r[0], q[0], name, beta)  # one row at every strength
+    assert (grid.logp.shape, grid.multiplier.shape) == ((4, 5), (4,))
+    torch.testing.assert_close(grid.logp[0], together.logp[0])
 
 
 @pytest.mark.parametrize("name", SMOOTH)

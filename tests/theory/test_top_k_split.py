@@ -22,18 +22,17 @@ def numbers(found):
     return tuple(None if x is None else float(x) for x in found)
 
 
-def check_split(name):
-    """Bregman and generic leave nothing; published leaves f'(1) grad P(S)."""
-    c = oracle.SLOPE.get(name, 0.0)
-    assert numbers(split_of(name, "bregman")) == (0.0, 0.0)
-    assert numbers(split_of(name, "generic")) == (0.0, 0.0)
-    assert numbers(split_of(name, "published")) == (0.0, c)
-    assert [split_of(name, f).unbiased for f in FORMS] == [True, True, c == 0]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_forms_of_every_divergence(name):
-    check_split(name)
+    """Bregman and generic leave nothing; published leaves f'(1) grad P(S)."""
+    c = oracle.SLOPE.get(name, 0.0)
+    found = {form: split_of(name, form) for form in FORMS}
+    assert {form: numbers(x) for form, x in found.items()} == {
+        "bregman": (0.0, 0.0),
+        "generic": (0.0, 0.0),
+        "published": (0.0, c),
+    }
+    assert [x.unbiased for x in found.values()] == [True, True, c == 0]
 
 
 # Reverse KL. An entry of the generic head is P l = Q f~ + (P - Q), with slope P (l + 1); of the Bregman
@@ -60,22 +59,18 @@ FORWARD_TAILS = {
 }
 
 
-def check_mixed(divergence, form, tail):
-    sign = 1 if divergence == "reverse_kl" else -1
-    fn, v, a = (REVERSE_TAILS if sign == 1 else FORWARD_TAILS)[tail]
-    head = 0 if form == "bregman" else sign
-    found = split(head_entry(divergence, form), fn, divergence)
-    assert found == (None if v is None else head - v, None if a is None else head - a)
-    assert found.unbiased == (v == head and a == head)
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("divergence", "tail"),
     [("reverse_kl", t) for t in REVERSE_TAILS] + [("forward_kl", t) for t in FORWARD_TAILS],
 )
 def test_every_head_with_every_tail(divergence, form, tail):
-    check_mixed(divergence, form, tail)
+    sign = 1 if divergence == "reverse_kl" else -1
+    fn, v, a = (REVERSE_TAILS if sign == 1 else FORWARD_TAILS)[tail]
+    head = 0 if form == "bregman" else sign
+    found = split(head_entry(divergence, form), fn, divergence)
+    assert found == (None if v is None else head - v, None if a is None else head - a)
+    assert found.unbiased == (v == head and a == head)
 
 
 def test_k3_plus_plus_under_the_plain_head_is_biased_in_value_and_gradient():

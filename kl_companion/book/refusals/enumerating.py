@@ -160,7 +160,9 @@ CASES = (
     Case("audit", "a parameter whose name says no quantity", lambda: _audit(unread)),
     Case("audit", "two parameters of one meaning", lambda: _audit(twice)),
     Case("audit", "a parameter mapped to no role", lambda: _audit(unread, map={"reference": "teacher_logp"})),
-    Case("audit", "a map of a parameter that it has not", lambda: _audit(unread, map={"refernce": "ref_logp"})),
+    Case(
+        "audit", "a map of a parameter that it has not", lambda: _audit(unread, map={"refernce": "ref_logp"})
+    ),
     Case("audit", "a map for an estimator", lambda: _audit("k3", map={"logp": "ref_logp"})),
     Case("audit", "an option that it has not", lambda: _audit(no_scalar, set={"beta": 0.1})),
     Case("audit", "a class that cannot be made", lambda: _audit(Unmade.loss)),

@@ -1,4 +1,4 @@
-"""Which answer does a solution state, and is it the right one?"""
+"""Find the answer that a solution states, and compare it with the right one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form in which answers are compared: nothing is evaluated, nothing is rounded.
+"""The canonical form in which answers are compared; nothing is evaluated or rounded.
 
 Numbers become exact fractions; tuples, intervals, lists and sets keep their brackets and hold such forms;
 everything else is text without spacing, LaTeX dressing and case of words. Equality of forms is symmetric

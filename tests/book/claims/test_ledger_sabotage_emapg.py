@@ -1,7 +1,6 @@
 """Checks of the claims of EMA Policy Gradient on sabotaged ground."""
 
 import pytest
-import torch
 
 from kl_companion.book.claims import register
 from tests.support.sabotage import assert_noticed, what_is_noticed
@@ -11,11 +10,7 @@ IDS = [row.id for row in register().values() if row.source == "emapg2026"]
 
 @pytest.fixture(scope="module")
 def noticed():
-    """One thread: the worlds are small, and many threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield what_is_noticed(IDS)
-    torch.set_num_threads(before)
+    return what_is_noticed(IDS)
 
 
 @pytest.mark.parametrize("id", IDS)

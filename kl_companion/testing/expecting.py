@@ -1,0 +1,77 @@
+"""The decorator that says what a loss minimizes; it loads neither torch nor pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+MARK = "_kl_companion_minimizes"
+AnyLoss = TypeVar("AnyLoss", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a loss is expected to minimize, and how it is to be read.
+
+    Attributes:
+        want: A divergence or objective, as `kl_companion.audit` takes it.
+        stale: Whether samples of an older policy judge; None looks at both and lets fresh ones judge.
+        options: Further arguments of `kl_companion.audit`.
+    """
+
+    want: str
+    stale: bool | None = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The objective, and that samples are stale."""
+        return f"{self.want}-stale" if self.stale else self.want
+
+
+def minimizes(
+    want: str,
+    *,
+    stale: bool | None = False,
+    map: Mapping[str, str] | None = None,
+    set: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Callable[[AnyLoss], AnyLoss]:
+    """A decorator: pytest checks that the loss minimizes this. The loss itself is returned untouched.
+
+    A loss may have several, one line each: of other settings, or of fresh and of stale samples.
+
+    Args:
+        want: A divergence (``"reverse_kl"``, at either level) or an objective (``"token_reverse_kl"``).
+        stale: Judge by samples of an older policy. None judges by fresh ones and shows both.
+        map: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
+        set: Values of options.
+        **options: Further arguments of `kl_companion.audit`, such as ``scale=1.0`` for small ratios alone.
+
+    Raises:
+        ValueError: ``want`` is no text; what is decorated takes no attribute.
+    """
+    if not isinstance(want, str):
+        raise ValueError(f"want is {want!r}, expected a text: the name of a divergence or objective")
+    more = {name: dict(value) for name, value in (("map", map), ("set", set)) if value is not None}
+    expected = Expected(want, stale, {**more, **options})
+
+    def decorated(loss: AnyLoss) -> AnyLoss:
+        try:
+            setattr(loss, MARK, (*expectations(loss), expected))
+        except (AttributeError, TypeError) as error:
+            raise ValueError(
+                f"minimizes({want!r}) got {loss!r}, expected a function or a class of a Python file: of what "
+                "else there is, nothing can be remembered; the fixture kl_audit takes it"
+            ) from error
+        return loss
+
+    return decorated
+
+
+def expectations(loss: object) -> tuple[Expected, ...]:
+    """What `minimizes` has said of a loss, from the outermost line to the innermost; else nothing."""
+    own = getattr(loss, "__dict__", None)  # not inherited, and not made up by an object that has every name
+    found = own.get(MARK, ()) if isinstance(own, Mapping) else ()
+    return found if isinstance(found, tuple) else ()

@@ -1,0 +1,117 @@
+"""The plugin of pytest: losses decorated by `minimizes` are tests; the fixture `kl_audit`.
+
+It is loaded whenever pytest starts, and loads torch only when an audit runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kl_companion.testing.expecting import Expected, expectations
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.verdict import Audit
+
+_MARKER = "kl_audit"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the marker of these tests means."""
+    config.addinivalue_line("markers", f"{_MARKER}: asks kl_companion what a loss minimizes")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> list[pytest.Item] | None:
+    """One test for each line `minimizes` above a loss."""
+    if not (found := expectations(obj)):
+        return None
+    seen: Counter[str] = Counter()
+    items: list[pytest.Item] = []
+    for expected in reversed(found):  # as they are read, from the top
+        seen[expected.title] += 1
+        again = f"-{seen[expected.title]}" if seen[expected.title] > 1 else ""
+        title = f"{name}[{expected.title}{again}]"
+        items.append(_Audited.from_parent(collector, name=title, loss=obj, expected=expected))
+    return items
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that ask for an audit."""
+    for item in items:
+        if isinstance(item, _Audited) or _MARKER in getattr(item, "fixturenames", ()):
+            item.add_marker(_MARKER)
+
+
+class _Audited(pytest.Item):
+    """The test of one decorated loss."""
+
+    def __init__(self, *, loss: Any, expected: Expected, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.loss, self.expected = loss, expected
+        self.own_markers.extend(vars(loss).get("pytestmark", ()))  # a known failure, a reason to skip
+
+    def runtest(self) -> None:
+        """Audit it."""
+        asked = self.expected
+        _judged(self.config, self.loss, asked.want, asked.stale, dict(asked.options))
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        """Where the loss stands, if that is in this file."""
+        line = None
+        try:
+            if inspect.getsourcefile(inspect.unwrap(self.loss)) == str(self.path):
+                line = inspect.getsourcelines(self.loss)[1] - 1
+        except (OSError, TypeError):
+            pass
+        return self.path, line, self.name
+
+
+@pytest.fixture
+def kl_audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
+    """``kl_audit(loss, want=..., stale=False, **options)``: the `Audit`; fails where ``want`` is not met.
+
+    The arguments are those of `kl_companion.testing.minimizes`; without ``want`` nothing is judged.
+    """
+
+    def ask(loss: Any, want: str | None = None, *, stale: bool | None = False, **options: Any) -> Audit:
+        __tracebackhide__ = True
+        return _judged(request.config, loss, want, stale, options)
+
+    return ask
+
+
+def _judged(
+    config: pytest.Config, loss: Any, want: str | None, stale: bool | None, options: dict[str, Any]
+) -> Audit:
+    """The audit; the test fails with the verdict where ``want`` is not met, or with a refusal's own words."""
+    __tracebackhide__ = True
+    import torch
+
+    from kl_companion.auditing import audit
+    from kl_companion.auditing.card import card
+    from kl_companion.auditing.summary import row
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
+    try:
+        found = audit(loss, want=want, off_policy=stale, **options)
+        text = None
+        if found.met is False:
+            verdict = card(found, details=config.get_verbosity() > 0, height=None)
+            text = (
+                f"not {want}: it minimizes {row(found.main)}\n\n{verdict}"  # the first line is the summary's
+            )
+    except ValueError as error:
+        text = str(error)
+    finally:
+        torch.set_num_threads(threads)
+    if text is not None:
+        pytest.fail(text, pytrace=False)
+    return found

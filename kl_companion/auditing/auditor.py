@@ -44,7 +44,9 @@ def _finding(
     residual = 0.0 if zero else 1.0
     if looked.settles and not any(zeros):
         beside = [n for n, o in OBJECTIVES.items() if o.rewards and n in looked.worlds[0].fields]
-        explained, residual = matched(looked.worlds, max_terms=max_terms, beside=beside)
+        explained, residual = matched(
+            looked.worlds, max_terms=max_terms, beside=beside, may_vary=condition is not None
+        )
     same_length = looked.worlds if condition is None else looked.worlds[-len(SEEDS) :]
     return Finding(
         condition,

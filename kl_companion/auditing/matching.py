@@ -54,7 +54,7 @@ class Explanation(NamedTuple):
 
 
 def matched(
-    worlds: Sequence[Seen], *, max_terms: int, beside: Collection[str] = ()
+    worlds: Sequence[Seen], *, max_terms: int, beside: Collection[str] = (), may_vary: bool = True
 ) -> tuple[tuple[Explanation, ...], float]:
     """The shortest sums of objectives that are the loss's gradient on every world.
 
@@ -64,6 +64,8 @@ def matched(
         worlds: At least one, on none of which the gradient vanishes.
         max_terms: The longest sum.
         beside: See `sums`.
+        may_vary: Whether a coefficient may depend on the world in a way that is not known. On worlds that are
+            all small, with fewer logits than there are objectives, any gradient is some such sum.
 
     Returns:
         Explanations, those whose coefficients are constants or in a known unit only where there is one; and
@@ -78,6 +80,11 @@ def matched(
             new = [list(x) for x in found if not any(s <= set(x) for s in shorter)]
             shorter += [set(x) for x in new]
             held = [_on_all(worlds, x, tolerance) for x in new]
+            if not may_vary:
+                held = [
+                    (None, _together(worlds, x)) if e is not None and _varying(e) else (e, r)
+                    for x, (e, r) in zip(new, held, strict=True)
+                ]
             kept = [(e, r) for e, r in held if e is not None]
             best = min([best, *(max(residual, r) for _, r in held)] if found else [best, residual])
             if kept:
@@ -104,6 +111,12 @@ def _on_all(worlds: Sequence[Seen], names: list[str], tolerance: float) -> tuple
     return Explanation(
         {n: _digits(each[0][n] * worlds[0].factors.get(units[n], 1.0), digits) for n in names}, units
     ), worst
+
+
+def _together(worlds: Sequence[Seen], names: Collection[str]) -> float:
+    """The residual of a sum whose coefficients are the same on all worlds."""
+    fields = {n: torch.cat([w.fields[n] for w in worlds]) for n in names}
+    return coefficients(torch.cat([w.gradient for w in worlds]), fields, names)[1]
 
 
 def _unit(found: Sequence[float], worlds: Sequence[Seen]) -> str:

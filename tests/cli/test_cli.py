@@ -249,7 +249,6 @@ def test_a_verb_loads_only_what_it_uses(arguments, absent):
     code = f"""
 import sys
 from kl_companion.cli import main
-from kl_companion.cli.audit import colored, value_of
 assert main({arguments}) == 0
 print("loaded:", [name for name in {absent} if name in sys.modules])
 """

@@ -155,8 +155,8 @@ def _construct(cls: type, settings: Settings) -> Any:
             value = settings.assume(name)
         if value is MISSING and p.default is p.empty:
             raise Unusable(
-                f"{cls.__name__} cannot be constructed: {name} has no default, expected --set {name}=VALUE, or "
-                f"--set {name}.FIELD=VALUE for each field that is read of it (set= in Python)"
+                f"{cls.__name__} cannot be constructed: {name} has no default, expected --set {name}=VALUE, "
+                f"or --set {name}.FIELD=VALUE for each field that is read of it (set= in Python)"
             )
         if value is not MISSING:
             arguments[name] = value

@@ -155,16 +155,16 @@ def audit_setting(
     if not found.sampled:
         register_cut_objectives()
     # a function of logits has many more objectives to be a sum of: sums of three would take minutes
-    terms = 3 if found.sampled else 2
+    most = 3 if found.sampled else 2
     exact = in_float64(found)
 
     def loss(rollout: Rollout) -> torch.Tensor:
         return exact(rollout)
 
-    loss.__name__ = found.name
-    verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=terms, progress=progress)
+    verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=most, progress=progress)
     effects = tuple(effect(d, exact) for d in found.divided)
-    return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found), effects)
+    named = replace(verdict, name=found.name, placement=found.placement)
+    return Verdict(found, named, dead_zones(found), effects)
 
 
 def _coefficient(term: Term) -> str:

@@ -20,8 +20,8 @@ Main = Callable[[Sequence[str]], int]  # the command line: from its arguments to
 SHORTEST, LONGEST = 20, 400
 COMMAND = "kl-companion"  # how the entry point of a case begins that runs a command
 _WANTED = re.compile(
-    r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: |Say what "
-    r"|\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|lower|set|work) "
+    r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: "
+    r"|Say what |\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|lower|set|work) "
 )
 _QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.py\b")
 _KIND = re.compile(

@@ -168,8 +168,9 @@ def audit_setting(
 
 
 def _coefficient(term: Term) -> str:
-    unit = "depends on the batch" if term.unit == VARIES else UNITS[term.unit]
-    return f"{number(term.coefficient)} / {unit}" if unit else number(term.coefficient)
+    if term.unit == VARIES:
+        return "depends on the answers"
+    return number(term.coefficient) + (f" / {UNITS[term.unit]}" if term.unit else "")
 
 
 def _said(finding: Finding) -> tuple[str, str]:
@@ -188,7 +189,8 @@ def _where_lengths_agree(finding: Finding, fixed: Finding) -> str:
     ]
     if finding.zero == fixed.zero and one[0] == one[1]:
         return ""
-    return " x ".join(x for x in _said(fixed)[::-1] if x != "none")
+    objective, coefficient = _said(fixed)
+    return objective if coefficient in ("none", "1") else f"{objective} ({coefficient})"
 
 
 def division_words(chosen: Setting) -> str:

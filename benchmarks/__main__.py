@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import figure_two, optima, pages
+from benchmarks import auditing, figure_two, optima, pages
 from kl_companion import audit, k3, kl_loss, prefix_tree
 from kl_companion.estimators.vocabulary import exact_kl
 from kl_companion.rollout import Rollout
@@ -133,6 +133,7 @@ def main() -> None:
         print(
             f"{f'audit of {name}, all conditions':<58}{'':>8}{seconds(lambda n=name: str(audit(n))):>10.2f}"
         )
+    auditing.main()
     figure_two.main()
     optima.main()
     pages.main()

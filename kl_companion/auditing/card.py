@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 80, 24
 _COLORS = {"bold": "1", "good": "32", "bad": "31", "dim": "2"}
 _NO_CURL = 1e-5
+_THEIRS = ("  - ", "  de")  # lines of the reader's own, which may be cut
 
 
 def card(audit: Audit, *, details: bool = False, color: bool = False, height: int | None = HEIGHT) -> str:
@@ -29,7 +30,9 @@ def card(audit: Audit, *, details: bool = False, color: bool = False, height: in
     """
     ink = _Ink(color)
     blocks = [_reading(audit, ink), _headline(audit, ink), _table(audit), _practice(audit)]
-    blocks = [b for b in (*blocks, _distances(audit), _groups(audit), _remedy(audit, ink)) if b]
+    blocks = [
+        b for b in (*blocks, _distances(audit), _groups(audit), _remedy(audit, ink, cut=not details)) if b
+    ]
     if details:
         blocks.append(_details(audit))
     elif height is not None:  # what is least needed goes first
@@ -150,10 +153,14 @@ def _groups(audit: Audit) -> list[str]:
     return _wrapped(f"{said}{'; '.join(parts)}.", "  ", most=3)
 
 
-def _remedy(audit: Audit, ink: _Ink) -> list[str]:
+def _remedy(audit: Audit, ink: _Ink, *, cut: bool) -> list[str]:
     if audit.remedy is None:
         return []
     lines = ["Instead:", *(f"  {line}" for line in audit.remedy.splitlines())]
+    if cut:
+        lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] in _THEIRS else x for x in lines]
+        if max(map(len, lines)) > WIDTH:
+            return ["Instead: see --details."]
     styles = {"  + ": "good", "  - ": "bad"}
     return [ink(x, styles[x[:4]]) if x[:4] in styles else x for x in lines]
 

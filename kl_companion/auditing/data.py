@@ -1,6 +1,6 @@
 """The verdict as plain data: what ``kl-companion audit --json`` prints.
 
-Schema 1. Numbers that could not be told are null.
+``schema`` is 1. Numbers that could not be told are null.
 
 * ``name``, ``placement``, ``headline`` (one of `kl_companion.auditing.summary.HEADLINES`), ``level``
   (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``;

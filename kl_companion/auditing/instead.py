@@ -81,7 +81,9 @@ def _proposals(
     bound = callable_of(loss, Settings(settings))
     function = loss if not hasattr(bound, "__func__") else bound.__func__
     rollout = population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
-    given = Given(rollout, found.reading.layout)
-    values = {n: given.of(n).detach() for n in ("logp", "ref_logp", "behavior_logp")}
     loss_fn = found.loss_fn
-    yield from repaired(function, bound, names_inside(function, lambda: loss_fn(rollout), values), body)
+    # what a loss computes of logits has no column for the prompt, whether or not what it is given has
+    for layout in dict.fromkeys((found.reading.layout._replace(wide=False), found.reading.layout)):
+        given = Given(rollout, layout)
+        values = {n: given.of(n).detach() for n in ("logp", "ref_logp", "behavior_logp")}
+        yield from repaired(function, bound, names_inside(function, lambda: loss_fn(rollout), values), body)

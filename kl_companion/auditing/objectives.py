@@ -389,6 +389,7 @@ def _add_head_mass(k: int, whose: str) -> None:
         f"token_{'' if whose == 'policy' else 'reference_'}top_{k}_mass",
         words=f"the policy's probability of the {said}'s {these}, with the states that are visited held "
         "fixed (no KL)",
+        short=f"probability of the {said}'s {these}",
         source="this book",
         heads_only=True,
     )(mass)

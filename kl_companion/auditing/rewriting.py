@@ -52,6 +52,8 @@ def rewritten(
         unit: What the loss divides by, a name of `UNITS`.
         sums: Whether it is a sum over the batch.
     """
+    if not {r.name for r in reading.reads} <= _parameters(function):  # keys of a batch
+        return None
     names = {r.role: r.name for r in reversed(reading.reads)}
     of_answers = any(".sum(-1)" in line for line in body)
     returned = _returned(reading.result, names.get("completion_mask"), beta, unit, sums, of_answers)
@@ -84,6 +86,10 @@ def rewritten(
     changed = difflib.ndiff(old, new)
     diff = "\n".join([header[-1], *(x for x in changed if x[:2] in ("- ", "+ "))])
     return Rewritten("\n".join([*header, *new]), diff, made)
+
+
+def _parameters(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters) if inspect.isfunction(function) else set()
 
 
 def _without_ratio(line: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from itertools import combinations
 
 import torch
@@ -69,11 +70,9 @@ def sums(
     counted = [i for i, n in enumerate(names) if n not in beside]
     free = [i for i, n in enumerate(names) if n in beside]
     for terms in range(1, max_terms + 1 + bool(free)):
-        chosen = [c for c in combinations(counted, terms) if terms <= max_terms]
-        chosen += [(r, *c) for r in free for c in combinations(counted, terms - 1)]
-        if not chosen:
+        index = _chosen(tuple(counted), tuple(free), terms, max_terms)
+        if not len(index):
             continue
-        index = torch.tensor(chosen)
         near, best = _near(gram, right, index)
         found = []
         if len(near):
@@ -88,6 +87,14 @@ def sums(
                     weights = [(s * c).item() for s, c in zip(scale, solution[i, :, 0], strict=True)]
                     found.append(dict(zip([names[j] for j in near[i].tolist()], weights, strict=True)))
         yield found, best
+
+
+@lru_cache(maxsize=64)  # of all losses and worlds alike
+def _chosen(counted: tuple[int, ...], free: tuple[int, ...], terms: int, max_terms: int) -> torch.Tensor:
+    """The sums of so many terms, [sums, terms]: none longer than ``max_terms`` but by one that is free."""
+    chosen = list(combinations(counted, terms)) if terms <= max_terms else []
+    chosen += [(r, *c) for r in free for c in combinations(counted, terms - 1)]
+    return torch.tensor(chosen)
 
 
 def _near(gram: torch.Tensor, right: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -80,6 +80,11 @@ class Numbered:
         return self.config.kl_coef * (logp - ref_logp) ** 2
 
 
+class Needy(Plain):
+    def __init__(self, path):
+        super().__init__()
+
+
 class Mute:
     pass
 
@@ -140,8 +145,14 @@ def local():
         (written, {"kl_coeff": 1.0}, r"unknown setting of written: 'kl_coeff'. Did you mean 'kl_coef'\?"),
         (Plain, {"scal": 1.0}, r"unknown setting of Plain: 'scal'. Did you mean 'scale'\?"),
         (Configured, {"config.scal": 1.0}, r"unknown setting of Configured: 'config.scal'. Did you mean"),
-        (Untyped, {}, r"Untyped cannot be constructed: config has no default; write --set config=VALUE"),
-        (Numbered.loss, {}, r"Needs cannot be made from its defaults .*path.*: write --set FIELD=VALUE"),
+        (Needy, {}, r"Needy cannot be constructed: path has no default, expected --set path=VALUE"),
+        (Untyped.loss, {}, r"reads config.loss, which has no value here: write --set config.loss=VALUE"),
+        (
+            Untyped.loss,
+            {"config.loss.x": 1},
+            r"reads config.loss.scale, which has no value here: write --set",
+        ),
+        (Numbered.loss, {}, r"Needs cannot be made from its defaults .*path.*, expected --set FIELD=VALUE"),
         (Mute, {}, "Mute has no forward and no __call__"),
         (local(), {}, "wants a self, and its class is not at the top of its file"),
     ],

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kl_companion import audit
+from kl_companion.auditing.card import HEIGHT, WIDTH
 from kl_companion.auditing.matching import VARIES
 from tests.support.corpus import corpus, load
 
@@ -43,6 +44,10 @@ def test_a_loss_of_the_corpus_runs_unchanged_and_has_its_verdict(loss):
     for off_policy, wanted in ((False, hand.fresh), (True, hand.stale)):
         finding = next(f for f in found.findings if f.condition == (off_policy, True, 1.0))
         assert agrees(finding, wanted, hand.per), (off_policy, wanted, finding)
+    lines = str(found).splitlines()
+    assert len(lines) <= HEIGHT, lines
+    assert max(map(len, lines)) <= WIDTH, lines
+    assert lines[0].startswith("Read: ")
 
 
 def test_the_corpus_is_of_many_frameworks_and_few_losses_need_a_map():

@@ -87,7 +87,7 @@ CASES = {  # what is returned, the coefficient, its unit
     of_stale: ("(kl * mask).sum() / mask.sum()", 1.0, "tokens"),
     whole: ("(0.5 * kl).mean()", 0.5, ""),
     whole_each: ("kl", 1.0, ""),
-    nothing: ("(0.1 * kl * mask).sum() / mask.sum()", 0.1, "tokens"),
+    nothing: ("(0.1 * kl * mask).sum(-1).mean()", 0.1, ""),  # a gradient of zero has no unit
 }
 
 
@@ -124,6 +124,11 @@ def test_with_stale_samples_the_ratio_stays():
     assert audit(changed.function, scale=1.0, off_policy=True, want="reverse_kl").met
 
 
+def test_the_unit_of_what_moves_nothing_is_that_of_its_stale_samples():
+    found = audit(nothing, scale=1.0, want="reverse_kl")
+    assert found.remedy.splitlines()[-1] == "+     return (0.1 * kl * mask).sum() / mask.sum()"
+
+
 class Trainer:
     def compute(self, logp, ref_logp):
         d = ref_logp - logp
@@ -146,17 +151,44 @@ def of_logits(logits, ref_logits, mask):
     return ((q.exp() * (q - p)).sum(-1) * mask).sum(-1).mean()
 
 
+def of_batch(batch):
+    log_w = batch["ref_log_probs"] - batch["log_probs"]
+    return ((log_w.exp() - 1 - log_w) * batch["response_mask"]).sum(-1).mean()
+
+
 def on_one_line(logp, ref_logp): return (ref_logp - logp).exp() - 1 - (ref_logp - logp)  # fmt: skip
 
 
 HANDED = {"made": lambda logp, ref_logp: (ref_logp - logp).exp() - 1 - (ref_logp - logp)}
 
 
-@pytest.mark.parametrize("loss", [with_reward, of_logits, on_one_line, HANDED["made"]])
+@pytest.mark.parametrize("loss", [of_logits, of_batch, on_one_line, HANDED["made"]])
 def test_what_is_no_single_term_with_a_source_gets_a_function_instead(loss):
     found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl")
     assert found.met is False
     assert "def remedy(logp, ref_logp, behavior_logp)" in found.remedy
+
+
+def late(logits, ref_logits, input_ids, rewards, mask):
+    new, old = (
+        x[:, :-1].log_softmax(-1).gather(-1, input_ids[:, 1:, None]).squeeze(-1) for x in (logits, ref_logits)
+    )
+    log_w = old - new
+    cost = rewards[:, None] * new
+    penalty = log_w.exp() - 1 - log_w
+    return ((0.1 * penalty - cost) * mask[:, 1:]).sum(-1).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "diff"),
+    [
+        (with_reward, "- kl = log_w.exp() - 1 - log_w\n+ kl = 0.5 * (logp - ref_logp) ** 2"),
+        (late, "- penalty = log_w.exp() - 1 - log_w\n+ penalty = 0.5 * (new - old) ** 2"),
+    ],
+)
+def test_in_a_whole_update_one_line_is_changed_and_the_reward_is_left(loss, diff):
+    found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl")
+    assert found.remedy == diff
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The command line, as a reader types it."""
 
+import io
+import json
 import subprocess
 import sys
 import textwrap
@@ -7,6 +9,7 @@ import textwrap
 import pytest
 
 from kl_companion.cli import main
+from kl_companion.cli.audit import colored, value_of
 
 K3_AS_REVERSE_KL = """
 import torch
@@ -41,6 +44,69 @@ def test_a_planted_mistake_is_named_and_its_remedy_passes_the_same_audit(planted
     _, remedy = capsys.readouterr().out.rsplit("Instead:\n", 1)
     fixed.write_text(textwrap.dedent(remedy))
     assert main(["audit", f"{fixed}:remedy", "--want", "reverse_kl", "--off-policy"]) == 0
+
+
+OPTIONS = """
+def mine(x_logps, ref_logps, mask, kl_type, scale=2.0):
+    kl = {"k1": x_logps - ref_logps, "k2": (x_logps - ref_logps) ** 2 / 2}[kl_type]
+    return scale * (kl * mask).sum() / mask.sum()
+"""
+MAPPED = ["--map", "x_logps=logp", "--set", "kl_type=k2", "--scale", "1", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code", "said"),
+    [
+        (MAPPED, 0, "mine minimizes [2 x reverse KL, next token] / mean answer length."),
+        ([*MAPPED, "--set", "scale=0.5"], 0, "mine minimizes [0.5 x reverse KL, next token] / mean"),
+        ([*MAPPED, "--want", "reverse_kl"], 0, "That is what was wanted (reverse_kl)."),
+        ([*MAPPED, "--want", "forward_kl"], 1, "That is not what was wanted (forward_kl)."),
+        ([*MAPPED, "--details"], 0, "x_logps: logp, log-probs of the current policy, one per sampled token;"),
+        ([*MAPPED, "--set", "scal=0.5"], 2, "Did you mean 'scale'?"),
+        ([*MAPPED, "--map", "mask"], 2, "--map got 'mask', expected --map NAME=VALUE"),
+        (MAPPED[2:], 2, "--map x_logps="),
+    ],
+)  # fmt: skip
+def test_a_map_options_and_exit_codes(options, exit_code, said, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(OPTIONS)
+    assert main(["audit", f"{path}:mine", *options]) == exit_code
+    captured = capsys.readouterr()
+    assert said in " ".join((captured.err if exit_code == 2 else captured.out).split())
+    assert (captured.out == "") is (exit_code == 2)
+
+
+def test_an_audit_as_data(capsys):
+    assert main(["audit", "k3", "--scale", "1", "--want", "reverse_kl", "--json", "--quiet"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["headline"], found["met"]) == ("forward KL", False)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "wanted"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_color_is_for_a_terminal_whose_reader_wants_it(terminal, environment, wanted, monkeypatch):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    assert colored(stream) is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.5", 0.5), ("true", True), ("None", None), ("[1, 2]", [1, 2]), ("k2", "k2"), ("a b", "a b")],
+)
+def test_values_of_options(text, value):
+    assert value_of(text) == value
 
 
 def test_audit_of_a_name_exits_0_whatever_the_verdict(capsys):
@@ -183,6 +249,7 @@ def test_a_verb_loads_only_what_it_uses(arguments, absent):
     code = f"""
 import sys
 from kl_companion.cli import main
+from kl_companion.cli.audit import colored, value_of
 assert main({arguments}) == 0
 print("loaded:", [name for name in {absent} if name in sys.modules])
 """

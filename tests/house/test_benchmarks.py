@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import goals, measure, peers, performance
+from benchmarks import auditing, goals, measure, peers, performance
 from benchmarks.measure import Case
 from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
+from kl_companion import audit
+from kl_companion.cli.audit import load_function
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 0.08}  # peers that compute in bfloat16 are off by five percent
 EVERY = [(work, name) for work, variants in VARIANTS.items() for name in variants]
@@ -252,3 +255,19 @@ def test_rows_of_time_and_memory_become_one() -> None:
     assert (row["milliseconds"], row["extra_megabytes"], row["device"]) == (2.0, 1.0, "here")
     assert row["figure"] is None
     assert math.isfinite(row["milliseconds"])
+
+
+def test_the_losses_that_are_timed_are_files_with_these_functions(tmp_path: Path) -> None:
+    rows = auditing.commands(tmp_path)
+    assert rows["k3, all conditions"] == ["k3"]
+    assert [x for x in rows.values() if "--scale" in x] == [[f"{tmp_path}/simple.py:k2", "--scale", "1"]]
+    for target, *_ in rows.values():
+        if target != "k3":
+            found = audit(load_function(target), off_policy=False, scale=1.0)
+            assert found.matches, target
+
+
+def test_seconds_are_those_of_the_process_and_a_failure_is_said() -> None:
+    assert 0.3 < auditing.seconds(["-c", "import time; time.sleep(0.3)"]) < 5
+    with pytest.raises(RuntimeError, match="no such thing"):
+        auditing.seconds(["-c", "raise ValueError('no such thing')"])

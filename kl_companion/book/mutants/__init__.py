@@ -1,0 +1,21 @@
+"""Slips of someone who writes a policy loss down, and who notices them: the audit, polgrad, neither."""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.book.mutants.judging import judged as judged
+    from kl_companion.book.mutants.losses import FORMULAS as FORMULAS
+    from kl_companion.book.mutants.losses import LOSSES as LOSSES
+    from kl_companion.book.mutants.making import Mutant as Mutant
+    from kl_companion.book.mutants.making import mutants_of as mutants_of
+
+_NAMES: dict[str, str] = {
+    "judged": "kl_companion.book.mutants.judging",
+    "FORMULAS": "kl_companion.book.mutants.losses",
+    "LOSSES": "kl_companion.book.mutants.losses",
+    "Mutant": "kl_companion.book.mutants.making",
+    "mutants_of": "kl_companion.book.mutants.making",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

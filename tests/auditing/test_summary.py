@@ -1,0 +1,150 @@
+"""What findings come to in few words, from findings that are written by hand."""
+
+import math
+
+import pytest
+
+from kl_companion.auditing.findings import Condition, Finding
+from kl_companion.auditing.matching import VARIES
+from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.summary import (
+    HEADLINES,
+    Term,
+    effects,
+    headline,
+    level,
+    main_finding,
+    number,
+    row,
+    rows,
+    terms,
+)
+
+ON, OFF = Condition(False, True, 1.0), Condition(True, True, 1.0)
+ONE_LENGTH, FAR = Condition(False, False, 1.0), Condition(False, True, 4.0)
+
+
+def case(*matches, condition=ON, units=None, **changes):
+    found = {"residual": 0.0, "zero": False, "value_matches": {}, "measure_curl": lambda: 0.0, **changes}
+    each = tuple({n: (units or {}).get(n, "") for n in m} for m in matches)
+    return Finding(condition, matches, units=each, **found)
+
+
+REVERSE, FORWARD = {"token_reverse_kl": 0.25}, {"token_forward_kl": 0.04}
+REWARD = {"expected_reward": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("finding", "wanted"),
+    [
+        (case(REVERSE), "reverse KL"),
+        (case({"sequence_reverse_kl": 1.0}), "reverse KL"),
+        (case({"policy_token_forward_kl": 1.0}), "forward KL"),
+        (case(REVERSE | REWARD | {"token_entropy": -0.1}), "reverse KL"),
+        (case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}), "reverse KL"),
+        (case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": VARIES}), "reverse KL"),
+        (case({"token_pearson": 1.0}), "another divergence"),
+        (case({"sampled_mean_squared_log_ratio": 1.0}), "another divergence"),
+        (case(REVERSE | FORWARD), "a mixture"),
+        (case(REVERSE | {"expected_inverse_length": 1.0}), "a mixture"),
+        (case({"token_reverse_kl": -0.25}), "unnamed"),
+        (case({"expected_inverse_length": 1.0}), "unnamed"),
+        (case(), "unnamed"),
+        (case(REWARD), "no expected gradient"),
+        (case(zero=True), "no expected gradient"),
+    ],
+)
+def test_a_headline(finding, wanted):
+    assert headline(finding) == wanted
+    assert wanted in HEADLINES
+
+
+@pytest.mark.parametrize(
+    ("match", "wanted"),
+    [
+        (REVERSE | REWARD, "token"),
+        ({"sequence_pearson": 1.0}, "sequence"),
+        ({"policy_token_reverse_kl": 1.0}, "token"),
+        ({"behavior_squared_log_ratio": 1.0}, "token"),
+        ({"behavior_sequence_squared_log_ratio": 1.0}, "sequence"),
+        ({"sequence_reverse_kl": 1.0, "token_forward_kl": -1.0}, "both"),
+        (REWARD, ""),
+    ],
+)
+def test_a_level(match, wanted):
+    assert level(case(match)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("finding", "wanted"),
+    [
+        (case(FORWARD), "0.04 x forward KL, next token"),
+        (case({"token_reverse_kl": 1.0}), "reverse KL, next token"),
+        (case({"token_reverse_kl": -1.0}), "- reverse KL, next token"),
+        (case(REWARD | FORWARD), "0.04 x forward KL, next token - reward"),
+        (
+            case(REWARD | FORWARD, units=dict.fromkeys(REWARD | FORWARD, "tokens")),
+            "[0.04 x forward KL, next token - reward] / mean answer length",
+        ),
+        (
+            case(REWARD | FORWARD, units={"expected_reward": "deviation"}),
+            "0.04 x forward KL, next token - reward; reward / reward std",
+        ),
+        (
+            case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}),
+            "? x reverse KL, next token; ? depends on the batch",
+        ),
+        (case(zero=True), "nothing: the expected gradient is zero"),
+        (case(settles=False), "no limit: the gradient goes on changing as the batch grows"),
+        (case(residual=0.5), "no known objective, and no sum of up to three"),
+    ],
+)
+def test_a_row(finding, wanted):
+    assert row(finding) == wanted
+
+
+def test_of_equal_explanations_the_one_with_most_regularizers_is_shown_and_it_comes_first():
+    found = terms(case({"token_entropy": 1.0, "expected_reward": 1.0}, REWARD | REVERSE | FORWARD))
+    assert [t.objective for t in found] == ["token_reverse_kl", "token_forward_kl", "expected_reward"]
+    assert found[0] == Term("token_reverse_kl", 0.25, "")
+    (varies,) = terms(case(REVERSE, units={"token_reverse_kl": VARIES}))
+    assert math.isnan(varies.coefficient)
+    assert terms(Finding(ON, (REVERSE,), 0.0, False, {}, lambda: 0.0)) == (
+        Term("token_reverse_kl", 0.25, ""),
+    )
+    assert [number(x) for x in (1 / 3, math.nan, 2.0)] == ["0.3333", "?", "2"]
+
+
+def test_like_rows_are_one_and_stale_samples_come_second():
+    said = row(case(REVERSE))
+    near, far = case(REVERSE), case(REVERSE, condition=FAR)
+    stale = case(zero=True, condition=OFF)
+    one_length = case(FORWARD, condition=ONE_LENGTH)  # is not what a trainer sees
+    assert rows([stale, one_length, near, far]) == [("fresh samples", said), ("stale samples", row(stale))]
+    apart = rows([near, case(condition=FAR, residual=0.5)])
+    assert [where for where, _ in apart] == ["fresh samples, near", "fresh samples, far"]
+    assert rows([case(REVERSE, condition=None)]) == [("the given worlds", said)]
+    assert main_finding([one_length, near, stale]) is near
+    assert main_finding([one_length]) is one_length
+
+
+@pytest.mark.parametrize(
+    ("finding", "wanted"),
+    [
+        (case(zero=True), ["On average it moves nothing; single batches are moved by noise alone."]),
+        (case(REVERSE | REWARD), [OBJECTIVES["token_reverse_kl"].effect]),
+        (
+            case({"token_reverse_kl": -1.0}),
+            ["The policy is pushed away from the reference by reverse KL, next token."],
+        ),
+        (case({"expected_inverse_length": 1.0}), ["Answers become longer."]),
+        (case({"expected_inverse_length": -1.0}), ["Answers become shorter."]),
+        (case({"expected_reward_per_token": -1.0}), [OBJECTIVES["expected_reward_per_token"].effect]),
+    ],
+)
+def test_what_follows_in_practice(finding, wanted):
+    assert effects(finding) == wanted
+
+
+def test_every_objective_is_short_enough_for_a_row():
+    assert all(0 < len(o.short) <= 80 for o in OBJECTIVES.values())

@@ -34,7 +34,7 @@ ONE = {"token_reverse_kl": 0.25}
     [
         (case(ONE), "it minimizes 0.25 x reverse KL, next token. Exact on four small worlds, every answer"),
         (case(ONE, condition=None), "Exact on the given worlds: what is left is rounding."),
-        (case(ONE, residual=2e-7), "it minimizes 0.25 x reverse KL, next token. All but 2e-07 of it, on four"),
+        (case(ONE, residual=2e-7), "it minimizes 0.25 x reverse KL, next token. All but 2e-07 of it, on"),
         (case(zero=True), "it minimizes nothing: its expected gradient is zero. Exact"),
         (case({"expected_reward": -1.0}), "it has no KL term that acts: it minimizes - reward."),
         (case(residual=0.25), "it minimizes no objective that is known here. The nearest sum"),

@@ -1,4 +1,4 @@
-"""The worlds on which a loss is looked at, what is put together there, and small groups beside large batches."""
+"""The worlds on which a loss is looked at, what is put together there, and small groups beside large ones."""
 
 import itertools
 import math

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""The worlds on which a loss is looked at, and small groups beside large batches."""
-=======
 """The worlds on which a loss is looked at, what is put together there, and small groups beside large ones."""
->>>>>>> book30
 
 import itertools
 import math

@@ -37,7 +37,8 @@ def to_dict(audit: Audit) -> dict[str, Any]:
     """The verdict as dicts, lists, texts, numbers and None."""
     reading = audit.reading
     return {
-        "schema": SCHEMA, "other": 1,
+        "schema": SCHEMA,
+        "other": 1,
         "name": audit.name,
         "placement": audit.placement,
         "headline": audit.headline,

@@ -1,4 +1,4 @@
-"""Which objective does a loss really descend?"""
+"""Which objective does a loss really minimize?"""
 
 from typing import TYPE_CHECKING
 

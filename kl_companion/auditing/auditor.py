@@ -1,4 +1,4 @@
-"""Which objective does a loss really descend? Enumerate, differentiate, and solve for the answer."""
+"""Which objective does a loss really minimize? Enumerate, differentiate, and solve for the answer."""
 
 from __future__ import annotations
 

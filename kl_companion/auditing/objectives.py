@@ -1,7 +1,7 @@
 """Named objectives: scalars of an enumerated world whose exact gradients a loss is compared with.
 
 ``sequence_*`` objectives are functions of the whole policy. ``token_*`` ones sum a divergence over the
-states that the *sampling* policy visits and hold those visits fixed: what a per-token loss descends,
+states that the *sampling* policy visits and hold those visits fixed: what a per-token loss minimizes,
 and in general not the gradient of anything (the field has curl); ``policy_token_*`` ones do so over the
 states that the *policy* would visit. ``behavior_*`` ones hold the samples themselves fixed; both are
 distinct only off-policy. ``sampled_mean_*`` ones divide by the length of the sequence that was sampled,

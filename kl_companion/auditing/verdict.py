@@ -160,7 +160,7 @@ def wanted_objectives(want: str) -> set[str]:
 def _coefficient(findings: Sequence[Finding], same_as: tuple[str, float] | None, curvature: float) -> float:
     """The beta that keeps the strength near the reference: second-order matching of the regularizers.
 
-    Where nothing is descended, the factor in front of a recognized estimator is what was meant.
+    Where nothing is minimized, the factor in front of a recognized estimator is what was meant.
     """
     total = 0.0
     for name, c in (findings[0].matches[0] if findings[0].matches else {}).items():

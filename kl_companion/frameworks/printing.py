@@ -67,11 +67,9 @@ def print_audits(
             continue
         print(text + "\n", flush=True)
         met = found.audit.met
-        if met is not None:
-            said = "minimizes it" if met else "does not minimize it"
-            if met and not found.keeps_beta:
-                met, said = False, "minimizes it undivided only, and is divided by default"
-            print(f"  Wanted: {want}. {chosen.name} {said}.\n", flush=True)
+        if met and not found.keeps_beta:
+            met = False
+            print("  It is what was wanted only undivided, and is divided by default.\n", flush=True)
         judged.append(met)
     if not judged:
         return 2

@@ -155,21 +155,22 @@ def audit_setting(
     if not found.sampled:
         register_cut_objectives()
     # a function of logits has many more objectives to be a sum of: sums of three would take minutes
-    terms = 3 if found.sampled else 2
+    most = 3 if found.sampled else 2
     exact = in_float64(found)
 
     def loss(rollout: Rollout) -> torch.Tensor:
         return exact(rollout)
 
-    loss.__name__ = found.name
-    verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=terms, progress=progress)
+    verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=most, progress=progress)
     effects = tuple(effect(d, exact) for d in found.divided)
-    return Verdict(found, replace(verdict, placement=found.placement), dead_zones(found), effects)
+    named = replace(verdict, name=found.name, placement=found.placement)
+    return Verdict(found, named, dead_zones(found), effects)
 
 
 def _coefficient(term: Part) -> str:
-    unit = "depends on the batch" if term.unit == VARIES else UNITS[term.unit]
-    return f"{number(term.coefficient)} / {unit}" if unit else number(term.coefficient)
+    if term.unit == VARIES:
+        return "depends on the answers"
+    return number(term.coefficient) + (f" / {UNITS[term.unit]}" if term.unit else "")
 
 
 def _said(finding: Finding) -> tuple[str, str]:
@@ -188,7 +189,8 @@ def _where_lengths_agree(finding: Finding, fixed: Finding) -> str:
     ]
     if finding.zero == fixed.zero and one[0] == one[1]:
         return ""
-    return " x ".join(x for x in _said(fixed)[::-1] if x != "none")
+    objective, coefficient = _said(fixed)
+    return objective if coefficient in ("none", "1") else f"{objective} ({coefficient})"
 
 
 def division_words(chosen: Setting) -> str:

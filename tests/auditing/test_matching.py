@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kl_companion.auditing import matching
 from kl_companion.auditing.matching import VARIES, Seen, matched, value_matches
 
 FACTORS = [
@@ -76,6 +77,25 @@ def test_a_sum_has_to_hold_on_every_world():
     assert 0.01 < residual < 1
     # a longer one adds zeros on the first world: it is no nearer, however small its residual there
     assert matched(seen, max_terms=3) == ((), residual)
+
+
+def test_a_longer_sum_that_only_adds_zeros_is_not_looked_at(monkeypatch):
+    seen = worlds(kl=(1.0, ""))
+    seen[-1] = seen[-1]._replace(gradient=seen[-1].gradient + seen[-1].fields["score"])
+    tried = []
+    monkeypatch.setattr(matching, "_on_all", lambda _, names, __: tried.append(names) or (None, 1.0))
+    matched(seen, max_terms=3)
+    assert tried == [["kl"], ["kl"]]  # for each of two tolerances; not with one and two of five others
+
+
+def test_where_a_coefficient_may_not_vary_the_residual_is_that_of_one_for_all():
+    factors = (1.0, 1.1, 0.7)
+    seen = worlds(kl=(1.0, factors))
+    assert matched(seen, max_terms=1)[0][0].units == {"kl": VARIES}
+    found, residual = matched(seen, max_terms=1, may_vary=False)
+    assert found == ()
+    assert 0.05 < residual < 0.5
+    assert matched(worlds(kl=(1.0, "tokens")), max_terms=1, may_vary=False)[0][0].units == {"kl": "tokens"}
 
 
 def test_rewards_stand_beside_a_sum_uncounted():

@@ -150,7 +150,7 @@ def unclear(refusal: Refusal) -> list[str]:
     faults = {
         "nothing was refused": not refusal.exception,
         f"{len(sentence)} characters": not SHORTEST <= len(sentence) <= LONGEST,
-        "more than one paragraph": bool(re.search(r"^(?!  ).*\n(?!  )", message.strip(), re.MULTILINE)),
+        "more than one paragraph": bool(re.search(r"^(?!  ).*\n(?!  |.*:$)", message.strip(), re.MULTILINE)),
         "a message of another library": " raised " not in message and any(text in message for text in _TORCH),
         "what was got is not named": not (_QUOTED.search(got) or _KIND.search(message)),
         "what was wanted is not named": len(wanted) < 8,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.calling import Given, Layout, Unusable, failed, layouts, loss_of
-from kl_companion.auditing.constructing import Options, Settings, callable_of, parameters_of
+from kl_companion.auditing.constructing import Chosen, Options, callable_of, parameters_of
 from kl_companion.auditing.exact import CastsAsDoubles
 from kl_companion.auditing.naming import Read, Unread, read_name, read_names, refusal
 from kl_companion.auditing.user_batch import UserBatch
@@ -139,7 +139,7 @@ class _Function:
     def __init__(self, loss: Any, mapped: Mapping[str, str], settings: Mapping[str, Any]) -> None:
         self.label = _label(loss)
         self.loss = loss
-        chosen = Settings(settings)
+        chosen = Chosen(settings)
         self.function = callable_of(loss, chosen)
         self.mapped = mapped
         self.batch = ""  # the parameter that takes everything
@@ -153,7 +153,7 @@ class _Function:
         self.assumed = chosen.assumed
         self.layout = self._layout()
 
-    def _read(self, settings: Settings) -> None:
+    def _read(self, settings: Chosen) -> None:
         """Decide for every parameter: a tensor, a number that was set or assumed, or its default."""
         wanted: list[str] = []
         optional: list[str] = []

@@ -28,7 +28,7 @@ ASSUMED = (
 )
 
 
-class Settings:
+class Chosen:
     """What the reader sets, ``{"beta": 0.1, "config.kl_type": "k1"}``, and which of it was used."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Options:
         return vars(self).get(key, default)
 
 
-def callable_of(loss: Any, settings: Settings) -> Callable[..., Any]:
+def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
     """Something that takes tensors: a class is constructed from its defaults, and so is a method's.
 
     Raises:
@@ -136,7 +136,7 @@ def _owner_of(function: Any) -> type | None:
     return found
 
 
-def _construct(cls: type, settings: Settings) -> Any:
+def _construct(cls: type, settings: Chosen) -> Any:
     """An instance from the defaults, what was set, and the defaults of a dataclass that it takes."""
     hints: dict[str, Any] = {}
     try:
@@ -163,7 +163,7 @@ def _construct(cls: type, settings: Settings) -> Any:
     return cls(**arguments)
 
 
-def _configured(cls: type, settings: Settings, name: str) -> Any:
+def _configured(cls: type, settings: Chosen, name: str) -> Any:
     """A dataclass of options from its defaults and what was set, by its field's name or ``name.field``."""
     values = {}
     settings.used -= {n for n in settings.given if n.startswith(f"{name}.")}  # but for its fields'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kl_companion.auditing.adapt import as_subject
 from kl_companion.auditing.calling import Given
-from kl_companion.auditing.constructing import Settings, callable_of, parameters_of
+from kl_companion.auditing.constructing import Chosen, callable_of, parameters_of
 from kl_companion.auditing.findings import Condition, Finding
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.rewriting import Rewritten, names_inside, repaired
@@ -78,7 +78,7 @@ def _proposals(
     body = term_lines(want, found.findings)
     if any("mask" in line for line in body):  # of whole answers: no term of a token to put in its place
         return
-    bound = callable_of(loss, Settings(settings))
+    bound = callable_of(loss, Chosen(settings))
     function = loss if not hasattr(bound, "__func__") else bound.__func__
     rollout = population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
     loss_fn = found.loss_fn

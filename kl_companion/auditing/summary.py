@@ -23,7 +23,7 @@ _UNITS = {**UNITS, VARIES: "a number of the batch"}
 _NEAR = 1.0
 
 
-class Term(NamedTuple):
+class Part(NamedTuple):
     """One objective of a finding.
 
     Attributes:
@@ -48,17 +48,17 @@ def explanation(finding: Finding) -> int | None:
     return min(range(len(finding.matches)), key=order) if finding.matches else None
 
 
-def terms(finding: Finding) -> tuple[Term, ...]:
+def terms(finding: Finding) -> tuple[Part, ...]:
     """The explanation to show: regularizers first, and the largest of them."""
     i = explanation(finding)
     if i is None:
         return ()
     units = finding.units[i] if finding.units else dict.fromkeys(finding.matches[i], "")
-    found = [Term(n, math.nan if units[n] == VARIES else c, units[n]) for n, c in finding.matches[i].items()]
+    found = [Part(n, math.nan if units[n] == VARIES else c, units[n]) for n, c in finding.matches[i].items()]
     return tuple(sorted(found, key=lambda t: (not OBJECTIVES[t.objective].regularizer, -t.coefficient)))
 
 
-def regularizers(finding: Finding) -> tuple[Term, ...]:
+def regularizers(finding: Finding) -> tuple[Part, ...]:
     """The terms that measure a distance to the reference."""
     return tuple(t for t in terms(finding) if OBJECTIVES[t.objective].regularizer)
 

@@ -13,7 +13,7 @@ from kl_companion.auditing import Audit, Finding, audit
 from kl_companion.auditing.card import verdict_lines
 from kl_companion.auditing.exact import exactly
 from kl_companion.auditing.matching import UNITS, VARIES
-from kl_companion.auditing.summary import Term, number, terms
+from kl_companion.auditing.summary import Part, number, terms
 from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Framework, Setting
@@ -167,7 +167,7 @@ def audit_setting(
     return Verdict(found, named, dead_zones(found), effects)
 
 
-def _coefficient(term: Term) -> str:
+def _coefficient(term: Part) -> str:
     if term.unit == VARIES:
         return "depends on the answers"
     return number(term.coefficient) + (f" / {UNITS[term.unit]}" if term.unit else "")

@@ -9,7 +9,7 @@ import torch
 
 from kl_companion.auditing.adapt import as_subject
 from kl_companion.auditing.calling import Unusable
-from kl_companion.auditing.constructing import Settings, callable_of
+from kl_companion.auditing.constructing import Chosen, callable_of
 from kl_companion.tabular.populations import population_rollout, population_tree
 
 ROLLOUT = population_rollout(population_tree(3, 2, parts=4, eos=True))
@@ -177,19 +177,19 @@ def test_what_cannot_be_constructed_says_what_to_write(loss, settings, why):
     ],
 )
 def test_the_usual_number(name, value):
-    settings = Settings({})
+    settings = Chosen({})
     assert settings.assume(name) == value
     assert settings.assumed[name][0] == value
 
 
 @pytest.mark.parametrize("name", ["alphabet", "kl_type", "betas", "recipe", "top_p"])
 def test_no_usual_number(name):
-    settings = Settings({})
+    settings = Chosen({})
     settings.assume(name)
     assert settings.assumed == {}
 
 
 def test_a_function_is_left_as_it_is():
-    assert callable_of(written, Settings({})) is written
+    assert callable_of(written, Chosen({})) is written
     with pytest.raises(Unusable, match="has no forward"):
-        callable_of(Mute, Settings({}))
+        callable_of(Mute, Chosen({}))

@@ -23,9 +23,15 @@ def by_hand():
     gaps = (GroupGap(2, math.nan, math.inf),)
     match = {"token_reverse_kl": 0.5}
     one = Finding(
-        Condition(True, False, 4.0), (match,), math.nan, False, {}, lambda: 0.0, ({"token_reverse_kl": VARIES},),
+        Condition(True, False, 4.0),
+        (match,),
+        math.nan,
+        False,
+        {},
+        lambda: 0.0,
+        ({"token_reverse_kl": VARIES},),
         measure_gaps=lambda: gaps,
-    )  # fmt: skip
+    )
     given = Finding(None, (), 0.5, False, {}, lambda: 0.0)
     return Audit("it", (one, given), group_size=2)
 

@@ -367,4 +367,6 @@ def test_the_refusal_says_what_to_write():
     every = str(refusal("my_loss", [read_name("x")]))
     assert "--map x=ROLE" in every
     assert "--map target_logp=ROLE" in str(refusal("my_loss", [read_name("target_logp")]))
-    assert all(f"  {r}: {text}" in every for r, text in ROLES.items())
+    listed = every.partition("All roles:")[2]
+    assert all(re.search(rf"\b{r.removeprefix('ref_').removeprefix('behavior_')}\b", listed) for r in ROLES)
+    assert max(map(len, every.splitlines())) <= 100

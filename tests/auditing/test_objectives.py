@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kl_companion import prefix_tree
+from kl_companion.auditing import objective as record
 from kl_companion.auditing import objectives as module
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives, register_objective, value
 from kl_companion.divergences import DIVERGENCES, T, make_divergence
@@ -99,7 +100,9 @@ def test_a_name_is_registered_once():
 
 def test_a_divergence_that_is_registered_later_is_an_objective(monkeypatch):
     late = make_divergence("late", (T - 1) ** 4, source="test")
-    monkeypatch.setattr(module, "OBJECTIVES", dict(OBJECTIVES))
+    mine = dict(OBJECTIVES)
+    for place in (module, record):
+        monkeypatch.setattr(place, "OBJECTIVES", mine)
     monkeypatch.setattr(module, "DIVERGENCES", {**DIVERGENCES, "late": late})
     names = objectives(off_policy=False).keys()
     assert {"token_late", "sequence_late"} <= names

@@ -9,7 +9,7 @@ from kl_companion.auditing.matching import VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import (
     HEADLINES,
-    Term,
+    Part,
     effects,
     headline,
     level,
@@ -106,11 +106,11 @@ def test_a_row(finding, wanted):
 def test_of_equal_explanations_the_one_with_most_regularizers_is_shown_and_it_comes_first():
     found = terms(case({"token_entropy": 1.0, "expected_reward": 1.0}, REWARD | REVERSE | FORWARD))
     assert [t.objective for t in found] == ["token_reverse_kl", "token_forward_kl", "expected_reward"]
-    assert found[0] == Term("token_reverse_kl", 0.25, "")
+    assert found[0] == Part("token_reverse_kl", 0.25, "")
     (varies,) = terms(case(REVERSE, units={"token_reverse_kl": VARIES}))
     assert math.isnan(varies.coefficient)
     assert terms(Finding(ON, (REVERSE,), 0.0, False, {}, lambda: 0.0)) == (
-        Term("token_reverse_kl", 0.25, ""),
+        Part("token_reverse_kl", 0.25, ""),
     )
     assert [number(x) for x in (1 / 3, math.nan, 2.0)] == ["0.3333", "?", "2"]
 

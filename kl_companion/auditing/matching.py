@@ -72,15 +72,16 @@ def matched(
         the largest relative residual of the first, or the smallest of all that were tried.
     """
     best = 1.0
-    for tolerance in (TOLERANCE, ROUNDED):
+    # what is not exact has to be simple: with free coefficients some sum of three comes near to anything
+    for tolerance, longest, free in ((TOLERANCE, max_terms, may_vary), (ROUNDED, min(max_terms, 2), False)):
         shorter: list[set[str]] = []  # a sum on the first world, of which a longer one only adds zeros
         for found, residual in sums(
-            worlds[0].gradient, worlds[0].fields, max_terms=max_terms, beside=beside, tolerance=tolerance
+            worlds[0].gradient, worlds[0].fields, max_terms=longest, beside=beside, tolerance=tolerance
         ):
             new = [list(x) for x in found if not any(s <= set(x) for s in shorter)]
             shorter += [set(x) for x in new]
             held = [_on_all(worlds, x, tolerance) for x in new]
-            if not may_vary:
+            if not free:
                 held = [
                     (None, _together(worlds, x)) if e is not None and _varying(e) else (e, r)
                     for x, (e, r) in zip(new, held, strict=True)

@@ -20,9 +20,9 @@ from kl_companion.tabular.populations import Limit, Population, large_batches, p
 SHORT = 3  # trees of two tokens
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
-# (seed, denominator of the probabilities) of three trees of two tokens and of one of three; denominators bound
-# log(ref/pi). The third far tree reaches clamps of 10 on log(ref/pi)**2 / 2, at 4.47; on the first, a plain sum
-# over the reference's two likeliest tokens is negative, so that one that is clamped at 0 differs
+# (seed, denominator of the probabilities) of three trees of two tokens and of one of three. A denominator
+# bounds log(ref/pi): the third far tree reaches clamps of 10 on log(ref/pi)**2 / 2, at 4.47. On the first, a
+# plain sum over the reference's two likeliest tokens is negative, and so another than the one clamped at 0
 NEAR, FAR = ((0, 6), (1, 6), (2, 6), (3, 5)), ((88, 24), (1, 30), (2, 160), (3, 12))
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 _COUPLED = 1e-9

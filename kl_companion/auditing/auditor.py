@@ -13,7 +13,7 @@ import torch
 from kl_companion.auditing.adapt import NOTHING, as_subject
 from kl_companion.auditing.findings import Condition, Finding, GroupGap
 from kl_companion.auditing.instead import instead
-from kl_companion.auditing.looking import SEEDS, Looked, couples, gaps, look, look_at, worlds
+from kl_companion.auditing.looking import SHORT, Looked, couples, gaps, look, look_at, worlds
 from kl_companion.auditing.matching import Explanation, matched, value_matches
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
@@ -47,7 +47,7 @@ def _finding(
         explained, residual = matched(
             looked.worlds, max_terms=max_terms, beside=beside, may_vary=condition is not None
         )
-    same_length = looked.worlds if condition is None else looked.worlds[-len(SEEDS) :]
+    same_length = looked.worlds if condition is None else looked.worlds[-SHORT:]
     return Finding(
         condition,
         tuple(e.coefficients for e in explained),

@@ -17,12 +17,13 @@ from kl_companion.auditing.solve import ZERO
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
 from kl_companion.tabular.populations import Limit, Population, large_batches, population_tree
 
-SEEDS = (0, 1, 2)
+SHORT = 3  # trees of two tokens
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
-# denominators of probabilities on the three trees of two tokens and on that of three: they bound log(ref/pi),
-# and the last of the far ones has to reach clamps of 10 on log(ref/pi)**2 / 2, at 4.47
-SMALL_PARTS, LARGE_PARTS = (6, 6, 6, 5), (30, 30, 160, 12)
+# (seed, denominator of the probabilities) of three trees of two tokens and of one of three. A denominator
+# bounds log(ref/pi): the third far tree reaches clamps of 10 on log(ref/pi)**2 / 2, at 4.47. On the first, a
+# plain sum over the reference's two likeliest tokens is negative, and so another than the one clamped at 0
+NEAR, FAR = ((0, 6), (1, 6), (2, 6), (3, 5)), ((88, 24), (1, 30), (2, 160), (3, 12))
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 _COUPLED = 1e-9
 
@@ -39,10 +40,10 @@ class Looked(NamedTuple):
 def worlds(condition: Condition, vocab: int, longer: bool = True) -> tuple[Population, ...]:
     """A tree of three tokens, where sums are looked for, and three of two, where they have to hold."""
     off_policy, eos, scale = condition
-    parts = SMALL_PARTS if scale <= 1 else LARGE_PARTS
     tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale)
-    *short, long = (tree(3 if s == 3 else 2, seed=s, parts=n) for s, n in enumerate(parts))
-    return (long, *short) if longer else tuple(short)
+    *short, (seed, parts) = NEAR if scale <= 1 else FAR
+    trees = tuple(tree(2, seed=s, parts=n) for s, n in short)
+    return (tree(3, seed=seed, parts=parts), *trees) if longer else trees
 
 
 @cache
@@ -126,7 +127,7 @@ def couples(loss_fn: Loss, condition: Condition) -> bool:
 def gaps(loss_fn: Loss, condition: Condition) -> tuple[GroupGap, ...]:
     """Groups of 2 to 4 answers against large batches, on a tree of two tokens."""
     off_policy, eos, scale = condition
-    place = population_tree(2, 2, seed=SEEDS[0], eos=eos, off_policy=off_policy, scale=scale)
+    place = population_tree(2, 2, seed=0, eos=eos, off_policy=off_policy, scale=scale)
     limit = large_batches(loss_fn, place).gradient.flatten()
     found = []
     for size in GROUPS:

@@ -23,6 +23,12 @@ _SAID = {
     "truncated": "as a plain sum over them (no divergence)",
     "clamped": "as a plain sum over them that counts only where it is positive (no divergence)",
 }
+_SHORT = {
+    "bucketed": "the rest in one bucket",
+    "conditional": "renormalized",
+    "truncated": "plain sum",
+    "clamped": "plain sum where positive",
+}
 _DIRECTIONS = {"reverse_kl": "reverse KL", "forward_kl": "forward KL", "jensen_shannon": "Jensen-Shannon"}
 
 
@@ -48,6 +54,13 @@ class _Cut(NamedTuple):
         mean = " divided by the length of the sequence" if self.mean else ""
         held = "the sequence that is sampled" if self.mean else "the states that are visited"
         return f"the {_DIRECTIONS[self.direction]} of every next token,{cut}{mean} with {held} held fixed"
+
+    @property
+    def short(self) -> str:
+        """The same in a few words."""
+        head = f" of the {self.whose}'s top {self.k}, {_SHORT[self.how]}" if self.how != "whole" else ""
+        level = ", mean over each answer" if self.mean else "" if head else ", next token"
+        return f"{_DIRECTIONS[self.direction]}{head}{level}"
 
     def scalar(self, rollout: Rollout) -> torch.Tensor:
         """Its exact value from the rollout that lists every sequence once."""
@@ -108,5 +121,10 @@ def register_cut_objectives() -> None:
         if cut.name not in OBJECTIVES:
             scalar: Callable[[Rollout], torch.Tensor] = cut.scalar
             register_objective(
-                cut.name, words=cut.words, source="this book", heads_only=True, lengths_only=cut.mean
+                cut.name,
+                words=cut.words,
+                short=cut.short,
+                source="this book",
+                heads_only=True,
+                lengths_only=cut.mean,
             )(scalar)

@@ -11,7 +11,7 @@ from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.findings import Condition
 from kl_companion.auditing.looking import couples, factors, gaps, look, worlds
 from kl_companion.auditing.objectives import objectives
-from kl_companion.tabular.populations import population_tree
+from kl_companion.tabular.populations import large_batches, population_tree
 from tests.oracles import worlds as oracle
 from tests.support.objectives import world_of
 
@@ -175,3 +175,18 @@ def test_a_clamp_is_met_where_ratios_are_large(clamp):
     near, far = (audit(clamped, off_policy=False, scale=scale) for scale in (1.0, 4.0))
     assert near.matches == {"token_reverse_kl": 1.0}
     assert [f.matches for f in far.findings] == [(), ()]
+
+
+def test_a_sum_over_a_head_is_told_from_the_same_clamped_at_zero():
+    def head(rollout, least):
+        p, q = rollout.logp_all, rollout.ref_logp_all
+        index = q.topk(2, dim=-1).indices
+        p, q = p.gather(-1, index), q.gather(-1, index)
+        return ((q.exp() * (q - p)).sum(-1).clamp(min=least) * rollout.completion_mask).sum(-1).mean()
+
+    for off_policy, eos, scale in itertools.product((False, True), (False, True), (1.0, 4.0)):
+        places = worlds(Condition(off_policy, eos, scale), 3)
+        plain, clamped = (
+            [large_batches(lambda r, x=x: head(r, x), w).gradient for w in places] for x in (-9.0, 0.0)
+        )
+        assert max((a - b).norm() for a, b in zip(plain, clamped, strict=True)) > 1e-3

@@ -38,7 +38,6 @@ def to_dict(audit: Audit) -> dict[str, Any]:
     reading = audit.reading
     return {
         "schema": SCHEMA,
-        "other": 1,
         "name": audit.name,
         "placement": audit.placement,
         "headline": audit.headline,

@@ -12,20 +12,18 @@ from kl_companion.auditing.findings import Condition, Finding
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.rewriting import Rewritten, names_inside, repaired
 from kl_companion.auditing.verdict import accepts, remedy_for, rewrite, term_lines, wanted_objectives
+from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import population_rollout, population_tree
 
 if TYPE_CHECKING:
     from kl_companion.auditing.verdict import Audit
-    from kl_companion.tabular import Loss
-
-Look = Callable[["Loss", Condition], Finding]
 
 
 def instead(
     loss: Any,
     found: Audit,
     want: str,
-    look: Look,
+    look: Callable[[Loss, Condition], Finding],
     *,
     mapped: Mapping[str, str],
     settings: Mapping[str, Any],

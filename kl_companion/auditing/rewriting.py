@@ -30,7 +30,7 @@ class Rewritten(NamedTuple):
 
     Attributes:
         source: The whole function.
-        diff: Its lines, ``- `` those that go and ``+ `` those that come.
+        diff: Its lines: with a minus in front those that go, with a plus those that come.
         function: It, to be audited.
     """
 

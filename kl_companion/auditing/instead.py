@@ -12,7 +12,6 @@ from kl_companion.auditing.findings import Condition, Finding
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.rewriting import Rewritten, names_inside, repaired
 from kl_companion.auditing.verdict import accepts, remedy_for, rewrite, term_lines, wanted_objectives
-from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import population_rollout, population_tree
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def instead(
     loss: Any,
     found: Audit,
     want: str,
-    look: Callable[[Loss, Condition], Finding],
+    look: Callable[..., Finding],
     *,
     mapped: Mapping[str, str],
     settings: Mapping[str, Any],

@@ -2,7 +2,7 @@
 
 ``schema`` is 1. Numbers that could not be told are null.
 
-* ``name``, ``placement``, ``headline`` (one of `kl_companion.auditing.summary.HEADLINES`), ``level``
+* ``name``, ``placement``, ``headline`` (one of ``summary.HEADLINES``), ``level``
   (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``;
 * ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
   ``unit``;

@@ -63,7 +63,7 @@ class Audit:
 
     @property
     def headline(self) -> str:
-        """One of `kl_companion.auditing.summary.HEADLINES`."""
+        """One of ``summary.HEADLINES``."""
         return headline(self.main)
 
     @property

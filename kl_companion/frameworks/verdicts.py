@@ -15,6 +15,7 @@ from kl_companion.auditing.exact import exactly
 from kl_companion.auditing.matching import UNITS, VARIES
 from kl_companion.auditing.summary import Part, number, terms
 from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
+from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Framework, Setting
 from kl_companion.frameworks.registry import setting
@@ -161,7 +162,14 @@ def audit_setting(
     def loss(rollout: Rollout) -> torch.Tensor:
         return exact(rollout)
 
-    verdict = audit(loss, off_policy=off_policy, scale=scale, want=want, max_terms=most, progress=progress)
+    try:
+        verdict = audit(
+            loss, off_policy=off_policy, scale=scale, want=want, max_terms=most, progress=progress
+        )
+    except ValueError as error:
+        if isinstance(error.__cause__, Unavailable):  # said by the adapter, not by a reader's loss
+            raise error.__cause__ from None
+        raise
     effects = tuple(effect(d, exact) for d in found.divided)
     named = replace(verdict, name=found.name, placement=found.placement)
     return Verdict(found, named, dead_zones(found), effects)

@@ -110,9 +110,7 @@ class Given:
         if role.endswith("outputs"):
             return Outputs(self, whose)
         if role.endswith("sequence_logp"):
-            r = self.rollout
-            found = {"": r.logp, "ref": r.ref_logp, "behavior": r.sampled_from}[whose]
-            return masked(found, r.completion_mask).sum(-1)
+            return masked(self._scored(whose), self.rollout.completion_mask).sum(-1)
         of_one = re.search("token|select|sampl|action", name.lower())
         if role.endswith("logp") and (of_one or not self.layout.whole):
             return self._logp(whose).clone()
@@ -124,9 +122,12 @@ class Given:
         return scores.softmax(-1) if role.endswith("probs") else scores
 
     def _logp(self, whose: str) -> torch.Tensor:
+        found = self._scored(whose)
+        return self._columns(found if self.layout.padded else masked(found, self.rollout.completion_mask))
+
+    def _scored(self, whose: str) -> torch.Tensor:
         r = self.rollout
-        found = {"": r.logp, "ref": r.ref_logp, "behavior": r.sampled_from}[whose]
-        return self._columns(found if self.layout.padded else masked(found, r.completion_mask))
+        return {"": r.logp, "ref": r.ref_logp, "behavior": r.sampled_from}[whose]
 
     def _columns(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, seq], with a column of zeros for the prompt where the layout has one."""

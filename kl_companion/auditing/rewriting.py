@@ -56,7 +56,8 @@ def rewritten(
         return None
     names = {r.role: r.name for r in reversed(reading.reads)}
     of_answers = any(".sum(-1)" in line for line in body)
-    returned = _returned(reading.result, names.get("completion_mask"), beta, unit, sums, of_answers)
+    mask = names.get("completion_mask")
+    returned = _returned(reading.result, mask and "mask", beta, unit, sums, of_answers)
     if {"logp", "ref_logp"} - set(names) or "rewards" in names or returned is None:
         return None
     if any(r.endswith(("logits", "probs", "_all", "outputs")) for r in names) or reading.layout.whole:
@@ -65,15 +66,10 @@ def rewritten(
     if found is None:
         return None
     header, old = found
-    if "behavior_logp" not in names:  # fresh samples: the ratio is 1
-        body = [_without_ratio(line) for line in body if not line.startswith("rho = ")]
-    text = "\n".join([*body, f"return {returned}"])
-    for role, name in (("ref_logp", "ref_logp"), ("behavior_logp", "behavior_logp"), ("logp", "logp")):
-        text = re.sub(rf"(?<![\w.]){name}(?!\w)", f"\0{role}\0", text)
-    text = re.sub(r"(?<![\w.])mask(?!\w)", "\0completion_mask\0", text)
-    if "\0completion_mask\0" in text and "completion_mask" not in names:
+    if mask is None and any(re.search(r"(?<![\w.])mask(?!\w)", line) for line in body):
         return None
-    text = re.sub("\0(\\w+)\0", lambda m: names[m.group(1)], text)
+    theirs = names if mask is None else names | {"mask": mask}
+    text = _in_their_names([*_of_these_samples(body, names), f"return {returned}"], theirs)
     new = textwrap.indent(text, "    ").splitlines()
     scope: dict[str, Any] = dict(function.__globals__)  # its annotations and defaults name what is there
     try:
@@ -92,10 +88,20 @@ def _parameters(function: Any) -> set[str]:
     return set(inspect.signature(function).parameters) if inspect.isfunction(function) else set()
 
 
-def _without_ratio(line: str) -> str:
+def _of_these_samples(body: list[str], names: dict[str, str]) -> list[str]:
+    """The lines as they are, or without the ratio where the loss is told of fresh samples only: it is 1."""
+    if "behavior_logp" in names:
+        return body
+    kept = [line for line in body if not line.startswith("rho = ")]
     for ratio, instead in _RATIOS:
-        line = line.replace(ratio, instead)
-    return line
+        kept = [line.replace(ratio, instead) for line in kept]
+    return kept
+
+
+def _in_their_names(body: list[str], names: dict[str, str]) -> str:
+    """The lines with what we call the inputs replaced, all at once, by what the reader does."""
+    ours = "|".join(n for n in ("ref_logp", "behavior_logp", "logp", "mask") if n in names)
+    return re.sub(rf"(?<![\w.])(?:{ours})(?!\w)", lambda m: names[m.group()], "\n".join(body))
 
 
 def _returned(
@@ -164,15 +170,12 @@ def repaired(
     if found is None or {"logp", "ref_logp"} - set(names):
         return
     lines, node = found
-    if "behavior_logp" not in names:
-        body = [_without_ratio(line) for line in body if not line.startswith("rho = ")]
+    body = _of_these_samples(body, names)
     assigned = [x for x in ast.walk(node) if isinstance(x, ast.Assign) and isinstance(x.targets[0], ast.Name)]
     for statement in sorted(assigned, key=lambda x: ("kl" not in x.targets[0].id.lower(), x.lineno)):  # type: ignore[attr-defined]
         target = statement.targets[0].id  # type: ignore[attr-defined]
-        text = "\n".join([*body[:-1], re.sub(r"^kl\b", target, body[-1])])
-        for role in ("ref_logp", "behavior_logp", "logp"):
-            text = re.sub(rf"(?<![\w.]){role}(?!\w)", f"\0{role}\0", text)
-        text = re.sub("\0(\\w+)\0", lambda m: names[m.group(1)], text)
+        *first_lines, value = (_in_their_names([line], names) for line in body)
+        text = "\n".join([*first_lines, re.sub(r"^kl\b", target, value)])
         first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
         new = textwrap.indent(text, " " * statement.col_offset).splitlines()
         source = "\n".join([*lines[:first], *new, *lines[last:]])

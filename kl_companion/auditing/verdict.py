@@ -15,7 +15,7 @@ from kl_companion.auditing.findings import Finding
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
 from kl_companion.auditing.remedies import lines_for, remedy
 from kl_companion.auditing.rewriting import Rewritten, rewritten
-from kl_companion.auditing.summary import headline, level, main_finding, terms
+from kl_companion.auditing.summary import divergence_of, headline, level, main_finding, terms
 from kl_companion.checks import unknown_name
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator
@@ -164,8 +164,8 @@ def _coefficient(findings: Sequence[Finding], same_as: tuple[str, float] | None,
     """
     total = 0.0
     for name, c in (findings[0].matches[0] if findings[0].matches else {}).items():
-        of = name.removeprefix("policy_").removeprefix("token_").removeprefix("sequence_")
-        if of in DIVERGENCES and DIVERGENCES[of].smooth:
+        of = divergence_of(name)
+        if of and DIVERGENCES[of].smooth:
             total += c * float(DIVERGENCES[of].curvature)
     if total > 0:
         return total / curvature

@@ -9,8 +9,11 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.rollout import Rollout
+from kl_companion.tabular.groups import multisets
 from kl_companion.tabular.worlds import MAX_EVALUATIONS, Problem
 
+_PROBES = 3  # groups whose answers are exchanged, to see whether the order matters
+_ROUNDING = 1e-12
 Loss = Callable[[Rollout], torch.Tensor]
 
 
@@ -48,16 +51,33 @@ def _enumerate(
         raise ValueError(f"got a stack of {len(problem.logits)} worlds, expected one world")
     if group_size < 1:
         raise ValueError(f"group_size is {group_size}, expected at least 1")
-    if count**group_size > MAX_EVALUATIONS:
-        raise ValueError(
-            f"{count} sequences in groups of {group_size} are {count**group_size} evaluations, "
-            f"expected at most {MAX_EVALUATIONS}: take a smaller problem or group"
-        )
     probability = problem.probabilities(logits)
     possible = probability.nonzero().squeeze(-1)
-    groups = torch.cartesian_prod(*[torch.arange(len(possible))] * group_size).reshape(-1, group_size)
-    batches = problem.rollout(logits, possible).batches(groups.tolist())
-    return probability[possible][groups].prod(-1), torch.stack([checked_scalar(loss_fn, b) for b in batches])
+    groups, chance = multisets(probability[possible], group_size)
+    rollout = problem.rollout(logits, possible)
+    if group_size > 1 and _minds_the_order(loss_fn, rollout, groups):
+        if count**group_size > MAX_EVALUATIONS:
+            raise ValueError(
+                f"the loss depends on the order of the answers, and {count} sequences in groups of "
+                f"{group_size} are {count**group_size} evaluations, expected at most {MAX_EVALUATIONS}: take "
+                "a smaller problem or group"
+            )
+        groups = torch.cartesian_prod(*[torch.arange(len(possible))] * group_size)
+        chance = probability[possible][groups].prod(-1)
+    losses = [checked_scalar(loss_fn, batch) for batch in rollout.batches(groups.tolist())]
+    return chance, torch.stack(losses)
+
+
+def _minds_the_order(loss_fn: Loss, rollout: Rollout, groups: torch.Tensor) -> bool:
+    """Whether a loss changes with the order of its answers, on those groups that have the most different."""
+    different = torch.tensor([len(set(g)) for g in groups.tolist()])
+    for group in groups[different.argsort(descending=True, stable=True)[:_PROBES]]:
+        orders = [group, group.roll(1), group.flip(0)]
+        batches = rollout.batches([o.tolist() for o in orders])
+        losses = [checked_scalar(loss_fn, b).item() for b in batches]
+        if max(losses) - min(losses) > _ROUNDING * max(map(abs, losses)):
+            return True
+    return False
 
 
 def expectation(

@@ -1,0 +1,35 @@
+"""Audits of a whole update: rewards, advantages, policy loss and KL together."""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.updates.advantages import ADVANTAGES as ADVANTAGES
+    from kl_companion.auditing.updates.advantages import expected_advantages as expected_advantages
+    from kl_companion.auditing.updates.advantages import normalizer as normalizer
+    from kl_companion.auditing.updates.effective import Share as Share
+    from kl_companion.auditing.updates.effective import coin_share as coin_share
+    from kl_companion.auditing.updates.effective import share as share
+    from kl_companion.auditing.updates.effective import share_of_answers as share_of_answers
+    from kl_companion.auditing.updates.expected import expected_update as expected_update
+    from kl_companion.auditing.updates.expected import expected_updates as expected_updates
+    from kl_companion.auditing.updates.recipe import Recipe as Recipe
+    from kl_companion.auditing.updates.worlds import equal_rewards as equal_rewards
+    from kl_companion.auditing.updates.worlds import prompt as prompt
+
+_NAMES: dict[str, str] = {
+    "ADVANTAGES": "kl_companion.auditing.updates.advantages",
+    "expected_advantages": "kl_companion.auditing.updates.advantages",
+    "normalizer": "kl_companion.auditing.updates.advantages",
+    "Share": "kl_companion.auditing.updates.effective",
+    "coin_share": "kl_companion.auditing.updates.effective",
+    "share": "kl_companion.auditing.updates.effective",
+    "share_of_answers": "kl_companion.auditing.updates.effective",
+    "expected_update": "kl_companion.auditing.updates.expected",
+    "expected_updates": "kl_companion.auditing.updates.expected",
+    "Recipe": "kl_companion.auditing.updates.recipe",
+    "equal_rewards": "kl_companion.auditing.updates.worlds",
+    "prompt": "kl_companion.auditing.updates.worlds",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -29,7 +29,7 @@ class Recipe:
         kl: The KL term; None for none. In the loss it is added to the policy loss with the same aggregation;
             in the reward it is charged before or after the advantages are made.
         beta: Its coefficient.
-        penalty: Of a term in the reward: ``"before"`` the advantages are made, where it is normalized with the
+        penalty: Of a term in the reward: ``"before"`` advantages are made, where it is normalized with the
             rewards; or ``"after"``, where it is subtracted from the advantages.
         policy_loss: See `kl_companion.policy_losses.ratio_losses.policy_loss`.
         clip: How far below and above 1 a ratio is free.

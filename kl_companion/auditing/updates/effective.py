@@ -105,7 +105,8 @@ def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         raise ValueError(f"success is {success}, expected a chance between 0 and 1")
     rewards = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     costs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    return rewards, costs, torch.where(rewards == 1, success, 1 - success) / 2
+    right = torch.full_like(rewards, success)  # of two plain numbers `where` makes single precision
+    return rewards, costs, torch.where(rewards == 1, right, 1 - right) / 2
 
 
 def coin_share(

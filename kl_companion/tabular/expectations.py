@@ -55,7 +55,7 @@ def _enumerate(
     possible = probability.nonzero().squeeze(-1)
     groups, chance = multisets(probability[possible], group_size)
     rollout = problem.rollout(logits, possible)
-    if group_size > 1 and _minds_the_order(loss_fn, rollout, groups):
+    if group_size > 1 and _minds_the_order(loss_fn, rollout, groups, logits):
         if count**group_size > MAX_EVALUATIONS:
             raise ValueError(
                 f"the loss depends on the order of the answers, and {count} sequences in groups of "
@@ -68,16 +68,28 @@ def _enumerate(
     return chance, torch.stack(losses)
 
 
-def _minds_the_order(loss_fn: Loss, rollout: Rollout, groups: torch.Tensor) -> bool:
-    """Whether a loss changes with the order of its answers, on those groups that have the most different."""
+def _minds_the_order(loss_fn: Loss, rollout: Rollout, groups: torch.Tensor, logits: torch.Tensor) -> bool:
+    """Whether a loss or its gradient changes with the order of its answers, on the most different groups.
+
+    Advantages that sum to zero leave a loss of 0 in every order, and a rounding of it: the gradient decides.
+    """
     different = torch.tensor([len(set(g)) for g in groups.tolist()])
     for group in groups[different.argsort(descending=True, stable=True)[:_PROBES]]:
         orders = [group, group.roll(1), group.flip(0)]
-        batches = rollout.batches([o.tolist() for o in orders])
-        losses = [checked_scalar(loss_fn, b).item() for b in batches]
-        if max(losses) - min(losses) > _ROUNDING * max(map(abs, losses)):
+        losses = [checked_scalar(loss_fn, b) for b in rollout.batches([o.tolist() for o in orders])]
+        seen = torch.stack([_value_and_gradient(loss, logits) for loss in losses])
+        if (seen.amax(0) - seen.amin(0)).max() > _ROUNDING * seen.abs().max():
             return True
     return False
+
+
+def _value_and_gradient(loss: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The loss and its slopes in the logits as one vector; the loss alone where it has none."""
+    value = loss.detach().reshape(1).double()
+    if not loss.requires_grad:
+        return value
+    (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
+    return value if slope is None else torch.cat([value, slope.flatten()])
 
 
 def expectation(

@@ -67,7 +67,7 @@ class UpdateAudit:
             1; empty where nothing acts.
         named: Whether those were found exactly; else they are what comes nearest.
         seen: Fresh samples: every prompt with every size of group, and large ones.
-        stale: The same for samples of an older policy.
+        stale: Large groups of samples of an older policy.
         want: What was asked for, or None.
         group_size: Answers per group by which ``want`` is judged.
         advantage: What was made of the rewards before the step saw them, where that was asked for.
@@ -210,7 +210,7 @@ def audit_update(
         for title, at in prompts(off_policy=stale).items():
             if progress is not None:
                 progress(f"{'stale' if stale else 'fresh'} samples, rewards: {title}")
-            for group in (*sizes, None) if not stale else (size, None):
+            for group in (None,) if stale else (*sizes, None):
                 found[stale].append(_seen(of, title, at, group, reward, penalties))
     return UpdateAudit(
         of, reward, penalties, named, tuple(found[False]), tuple(found[True]), wanted, size, advantage

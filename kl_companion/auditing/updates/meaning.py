@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kl_companion.auditing.updates.audit import Seen, UpdateAudit
 
 SAME = 0.01  # relative: one number, but for the eps of a normalization
-_SAME_END = 0.01  # of E[R], and of nats
+_SAME_END = 0.002  # of E[R], and five times that in nats
 _OTHERS = ("batch_std", "whitened", "leave_one_out", "mean", "none")
 _REWARDS = {
     "expected_reward": "E[R]",
@@ -120,9 +120,10 @@ def equal_rewards(audit: UpdateAudit) -> str:
             f"{where}, beta has no effect: the penalty is divided by its own spread. Ten times beta makes "
             f"the update {short(seen.grows)} times as large."
         )
-    if seen.share.rest > FAR:
-        return f"{where}, the update is not zero, and {seen.share.rest:.0f}° of it are not the KL."
-    return f"{where}, the KL alone moves the policy, with beta as its coefficient."
+    alone = f"{where}, the KL alone moves the policy"
+    if abs(seen.grows / 10 - 1) > SAME:
+        return f"{alone}: ten times beta makes the update {short(seen.grows)} times as large."
+    return f"{alone}, with beta as its coefficient."
 
 
 def given_advantages(audit: UpdateAudit) -> str:
@@ -144,7 +145,7 @@ def comes_to(audit: UpdateAudit) -> str:
     end, best = audit.rest
     said = f"E[R] = {end.reward:.3f}, KL = {end.kl:.2f} nats"
     start = "From half of the answers right, in groups of 4, it"
-    if abs(end.reward - best.reward) < _SAME_END and abs(end.kl - best.kl) < _SAME_END:
+    if abs(end.reward - best.reward) < _SAME_END and abs(end.kl - best.kl) < 5 * _SAME_END:
         return f"{start} ends at the optimum of E[R] - beta KL: {said}."
     verb = "comes to rest at" if end.settled else "does not come to rest, and is last at"
     return f"{start} {verb} {said}. The optimum of E[R] - beta KL has {best.reward:.3f} and {best.kl:.2f}."

@@ -15,6 +15,7 @@ _STEP = 1e-5
 _FARTHEST = 12.0  # a log-odds beyond this counts as certainty: one answer in 160,000
 _AT_REST = 1e-10
 _MOST = 40
+_AGAIN = 10  # Jacobians that are measured after the first
 
 
 class Rest(NamedTuple):
@@ -58,12 +59,12 @@ def at_rest(field: Field, problem: Problem) -> Rest:
     eye = torch.eye(len(odds), dtype=odds.dtype)
     first = now = found.norm().item()
     step = 1.0 / max(first, _AT_REST)
-    jacobian, stuck = _slopes(odds_field, odds), False
+    jacobian, stuck, again = _slopes(odds_field, odds), False, 0
     for _ in range(_MOST):
         if now < _AT_REST * max(1.0, first) or odds.abs().max() > _FARTHEST:
             break
-        if stuck:
-            jacobian = _slopes(odds_field, odds)
+        if stuck and again < _AGAIN:
+            jacobian, again = _slopes(odds_field, odds), again + 1
         change = torch.linalg.solve(eye / step - jacobian, found).clamp(-2.0, 2.0)
         before, old, odds = now, found, odds + change
         found = odds_field(odds)
@@ -71,7 +72,7 @@ def at_rest(field: Field, problem: Problem) -> Rest:
         # Broyden: the Jacobian that gives the change which was seen; a new one where that is not enough
         seen = found - old - jacobian @ change
         jacobian = jacobian + torch.outer(seen, change) / (change @ change).clamp_min(1e-300)
-        stuck = now > before / 2
+        stuck = now > before
         step = step * min(max(before / max(now, 1e-300), 0.5), 4.0)
     settled = now < _AT_REST * max(1.0, first)
     return rest_of(_logits(odds.clamp(-_FARTHEST, _FARTHEST)), problem, settled=settled)

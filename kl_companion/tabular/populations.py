@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.rollout import Rollout
-from kl_companion.tabular.expectations import Loss, checked_scalar
+from kl_companion.tabular.expectations import Loss, check_differentiable, checked_scalar
 from kl_companion.tabular.worlds import NEVER, Problem, prefix_tree
 
 _DIGITS = 13  # of the limit: batches are doubled until the first term that is not removed is that small
@@ -141,11 +141,7 @@ def batch_gradient(
     """
     rollout, scored, rows = _scored(population, copies)
     loss = checked_scalar(loss_fn, rollout)
-    if not loss.requires_grad:
-        raise ValueError(
-            "the loss has no gradient with respect to the policy, expected a function of logp that is "
-            "not detached"
-        )
+    check_differentiable(loss)
     (each,) = torch.autograd.grad(loss, scored, allow_unused=True)
     total = torch.zeros_like(population.problem.logits)
     if each is None:

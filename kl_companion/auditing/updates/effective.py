@@ -12,9 +12,11 @@ from kl_companion.auditing.objective import fields_and_values
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.solve import ZERO
 from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
+from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape
 from kl_companion.tabular import Problem
 
 REWARD = "expected_reward"
+_ROUNDING = 1e-13  # of a coefficient between an update and a gradient of length 1
 
 
 class Share(NamedTuple):
@@ -38,7 +40,7 @@ class Share(NamedTuple):
         NaN where there is no reward to compare with; infinite where the reward has no gain.
         """
         b = self.charges[objective]
-        if self.gain == 0:
+        if self.gain == 0 and not math.isnan(b):
             return math.copysign(math.inf, b) if b else math.nan
         return b / self.gain
 
@@ -46,9 +48,19 @@ class Share(NamedTuple):
 def share(update: torch.Tensor, at: Problem, objectives: Collection[str]) -> Share:
     """An update [rows, vocab] as a sum of the gradients of the expected reward and of other objectives.
 
+    Args:
+        update: What a step adds to the logits.
+        at: The world.
+        objectives: Names of objectives besides the expected reward.
+
     Raises:
-        ValueError: an unknown objective.
+        ValueError: an unknown objective or the expected reward again, an update of another shape or not
+            finite, or gradients of which one is a sum of the others.
     """
+    for name in objectives:
+        check_choice("objective", name, [n for n in OBJECTIVES if n != REWARD])
+    check_shape("update", update, at.logits.shape, "the logits [rows, vocab]")
+    check_finite("update", update)
     known = {n: OBJECTIVES[n] for n in (REWARD, *objectives)}
     fields = {n: g.flatten() for n, (_, g) in fields_and_values(known, at).items()}
     return _fitted(update.flatten(), fields)
@@ -67,7 +79,13 @@ def share_of_answers(
 
     Returns:
         The share, whose one charge is called ``"cost"``.
+
+    Raises:
+        ValueError: shapes that differ, numbers that are not finite, or costs that go with the rewards.
     """
+    for name, x in (("advantages", advantages), ("rewards", rewards), ("costs", costs)):
+        check_shape(name, x, probability.shape, "probability [count]")
+        check_finite(name, x)
     weight = probability.sqrt()
 
     def centered(x: torch.Tensor) -> torch.Tensor:
@@ -79,12 +97,19 @@ def share_of_answers(
 def _fitted(update: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> Share:
     size = update.norm().item()
     held = {n: f for n, f in fields.items() if f.norm() > ZERO}
-    if not held or not size > 0:
+    if not held or size <= ZERO:
         nothing = dict.fromkeys(fields, math.nan) | dict.fromkeys(held, 0.0)
         gain = nothing.pop(REWARD)
-        return Share(gain, nothing, math.nan if not size > 0 else 90.0, size)
+        return Share(gain, nothing, math.nan if size <= ZERO else 90.0, size)
     columns = torch.stack([f / f.norm() for f in held.values()], 1)
-    solution = torch.linalg.lstsq(columns, (update / size).unsqueeze(-1), driver="gelsd").solution[:, 0]
+    fit = torch.linalg.lstsq(columns, (update / size).unsqueeze(-1), rcond=ZERO, driver="gelsd")
+    if fit.rank < len(held):
+        raise ValueError(
+            f"of the {len(held)} gradients of {', '.join(held)} only {int(fit.rank)} are independent here, "
+            "expected a world that tells them apart, or fewer of them"
+        )
+    solution = fit.solution[:, 0]
+    solution = solution.where(solution.abs() > _ROUNDING, 0.0)
     missed = (columns @ solution - update / size).norm().item()
     found = dict.fromkeys(fields, math.nan)
     found |= {n: (c * size / f.norm()).item() for (n, f), c in zip(held.items(), solution, strict=True)}
@@ -105,7 +130,8 @@ def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         raise ValueError(f"success is {success}, expected a chance between 0 and 1")
     rewards = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     costs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    return rewards, costs, torch.where(rewards == 1, success, 1 - success) / 2
+    right = torch.full_like(rewards, success)  # of two plain numbers `where` makes single precision
+    return rewards, costs, torch.where(rewards == 1, right, 1 - right) / 2
 
 
 def coin_share(
@@ -129,7 +155,11 @@ def coin_share(
         how: As in `normalizer`; by default the standard deviation of the population, without eps.
         eps: As there.
         unbiased: As there.
+
+    Raises:
+        ValueError: as `coin_world` and `expected_advantages`; a beta that is not finite.
     """
+    check_scalar("beta", beta)
     rewards, costs, probability = coin_world(success)
     returns = rewards - beta * costs if before else rewards
     a = expected_advantages(how, returns, probability, group, eps=eps, unbiased=unbiased)

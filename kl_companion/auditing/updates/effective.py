@@ -40,8 +40,8 @@ class Share(NamedTuple):
         NaN where there is no reward to compare with; infinite where the reward has no gain.
         """
         b = self.charges[objective]
-        if self.gain == 0 and not math.isnan(b):
-            return math.copysign(math.inf, b) if b else math.nan
+        if self.gain == 0:
+            return math.nan if b == 0 or math.isnan(b) else math.copysign(math.inf, b)
         return b / self.gain
 
 

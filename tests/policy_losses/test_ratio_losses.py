@@ -58,8 +58,10 @@ def test_the_range_is_a_fifth_to_either_side_if_nothing_is_said() -> None:
     [
         (0.5, -2.0, 2 * math.exp(0.5), 2 * math.exp(0.5)),
         (1.5, -2.0, 6.0, 0.0),
+        (1.5, -0.5, 1.5, 0.0),
         (-0.5, -2.0, 1.6, 0.0),
         (1.5, 2.0, -2.4, 0.0),
+        (1.5, 0.5, -0.6, 0.0),
         (1.5, 0.0, 0.0, 0.0),
     ],
 )
@@ -123,6 +125,7 @@ def test_inside_its_range_every_loss_has_the_slope_of_the_ratio_times_the_advant
     [
         ({"name": "trpo"}, "unknown policy_loss 'trpo'"),
         ({"low": -0.1}, "low=-0.1, high=0.2: expected two numbers that are not negative"),
+        ({"high": -0.1}, "low=0.2, high=-0.1: expected two numbers that are not negative"),
         ({"high": math.nan}, "high=nan: expected two numbers that are not negative"),
         ({"dual": 0.9}, "dual_clip is 0.9, expected a number of at least 1, or None"),
         ({"dual": math.nan}, "dual_clip is nan"),

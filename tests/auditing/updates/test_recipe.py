@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -122,6 +122,32 @@ def test_entropy_is_that_of_the_policy_and_is_added_whatever_is_left_out() -> No
     assert found.item() == pytest.approx(-0.5 * math.log(4), rel=1e-14)
     with pytest.raises(ValueError, match="logits is needed"):
         Recipe("mean", entropy=0.5).loss(rollout())
+
+
+def test_a_recipe_if_nothing_is_said() -> None:
+    said = Recipe(
+        advantage="group_std",
+        kl=None,
+        beta=0.04,
+        penalty="before",
+        policy_loss="ppo",
+        clip=(0.2, 0.2),
+        dual_clip=None,
+        aggregate="token_mean",
+        length=None,
+        entropy=0.0,
+        eps=1e-4,
+        unbiased=True,
+        sampler_cap=None,
+        keep_ratios=None,
+        keep_kl=None,
+        critic=None,
+        normalize=None,
+        name="",
+    )
+    assert Recipe() == said
+    with pytest.raises(FrozenInstanceError):
+        said.beta = 1.0  # type: ignore[misc]
 
 
 def test_properties() -> None:

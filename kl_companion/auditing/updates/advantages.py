@@ -52,12 +52,27 @@ def standardized(x: torch.Tensor, eps: float = 1e-4, unbiased: bool = True) -> t
 def others_standardized(x: torch.Tensor, eps: float = 1e-6, unbiased: bool = True) -> torch.Tensor:
     """(x - mean of the others) / (standard deviation of the others + eps); not divided where that is 0."""
     n = x.shape[-1]
+    if n > _MANY:
+        return _others_by_sums(x, eps, unbiased)
     rest = torch.stack([torch.cat([x[..., :i], x[..., i + 1 :]], -1) for i in range(n)], -2)
     apart = x - rest.mean(-1)
     if n == 2:  # one other has no deviation
         return apart
     spread = rest.std(-1, correction=int(unbiased))
     return torch.where(rest.amax(-1) > rest.amin(-1), apart / (spread + eps), apart)
+
+
+def _others_by_sums(x: torch.Tensor, eps: float, unbiased: bool) -> torch.Tensor:
+    """The same from the sums of all, which for few answers loses digits: the others may be nearly equal."""
+    n = x.shape[-1]
+    c = _mean(x, eps, unbiased)
+    squares = (c * c).sum(-1, keepdim=True) - c * c * n / (n - 1)
+    spread = (squares.clamp(min=0.0) / (n - 1 - int(unbiased))).sqrt()
+    ordered = x.sort(-1).values
+    least = torch.where(x == ordered[..., :1], ordered[..., 1:2], ordered[..., :1])
+    most = torch.where(x == ordered[..., -1:], ordered[..., -2:-1], ordered[..., -1:])
+    apart = c * n / (n - 1)
+    return torch.where(most > least, apart / (spread + eps), apart)
 
 
 def whitened(
@@ -97,6 +112,7 @@ _WAYS: dict[str, Callable[..., torch.Tensor]] = {
 ADVANTAGES = tuple(_WAYS)
 OF_TOKENS = ("none", "whitened")  # every token has its own
 ALONE = ("none",)  # a group of one answer is enough
+_MANY = 64  # answers whose others are not written out for each
 _SUM = 1e-6  # how far the sum of probabilities may be from 1
 
 

@@ -13,6 +13,7 @@ from kl_companion.tabular.expectations import check_differentiable, checked_scal
 from kl_companion.tabular.populations import Population, large_batches
 from kl_companion.tabular.worlds import Problem
 
+_FURTHER = 4  # doublings of a batch in which some kind of answer is rare
 # of a rollout and the log-probs of the policy before the first update on it
 StepLoss = Callable[[Rollout, torch.Tensor], torch.Tensor]
 
@@ -30,7 +31,7 @@ def expected_update(loss: Loss, at: Population, group: int | None) -> torch.Tens
         ValueError: as `kl_companion.tabular.expectation`; a loss that has no limit in large batches.
     """
     if group is None:
-        limit = large_batches(loss, at)
+        limit = large_batches(loss, at, further=_FURTHER)
         if not limit.settles:
             raise ValueError(
                 "the loss has no limit in large batches, expected one whose gradient settles as a batch grows"

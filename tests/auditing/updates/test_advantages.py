@@ -76,6 +76,17 @@ def test_others_that_agree_do_not_divide() -> None:
     assert two[0].tolist() == [-2.0, 2.0]
 
 
+@pytest.mark.parametrize("unbiased", [True, False])
+@pytest.mark.parametrize("last", [[7.0], [0.0], [1.0, 2.0, 3.0]])
+def test_many_others_are_compared_by_sums(last: list[float], unbiased: bool) -> None:
+    x = [0.0] * 70 + last
+    found = normalizer("others_std", eps=0.1, unbiased=unbiased)(doubles([x, x[::-1]]))
+    o = {"advantage": "others_std", "eps": 0.1, "ddof": int(unbiased)}
+    wanted = oracle.compared(x, None, len(x), o)
+    assert found[0].tolist() == pytest.approx(wanted, rel=1e-11, abs=1e-15)
+    assert found[1].tolist() == pytest.approx(wanted[::-1], rel=1e-11, abs=1e-15)
+
+
 def test_a_floor_of_the_variance_and_a_mean_that_stays() -> None:
     x = doubles([[0.0, 2.0]])  # variance 2
     assert whitened(x, 4.0, floor="least")[0].tolist() == [-0.5, 0.5]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.auditing.updates import expected_update, expected_updates
+from kl_companion.auditing.updates import expected_update, expected_updates, prompt
 from kl_companion.tabular import stack
 from tests.support.updates import PROMPTS, SIZES, apart, by_hand, critic, recipe_of, value_of
 
@@ -74,6 +74,12 @@ def test_a_step_in_large_batches(name: str, world: str) -> None:
     at = PROMPTS[world]
     found = expected_update(recipe_of(**CASES[name]).loss, at, None)
     assert apart(found, by_hand(at, None, **CASES[name])) < 1e-10
+
+
+def test_a_limit_where_right_answers_are_rare() -> None:
+    at, choices = prompt(0.01), {"advantage": "others_std", "kl": "k1", "eps": 1e-6}
+    found = expected_update(recipe_of(**choices).loss, at, None)
+    assert apart(found, by_hand(at, None, **choices)) < 1e-6
 
 
 def test_groups_that_grow_come_to_the_large_limit() -> None:

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kl_companion.auditing.updates import ADVANTAGES, expected_advantages, normalizer
-from kl_companion.auditing.updates.advantages import whitened
+from kl_companion.auditing.updates.advantages import (
+    of_population,
+    others_standardized,
+    standardized,
+    whitened,
+)
 from tests.oracles import updates as oracle
 
 RETURNS = [0.3, -1.0, 2.0, 0.3]
@@ -64,7 +69,24 @@ def test_equal_returns_leave_nothing_whatever_the_eps(how: Any, eps: float) -> N
 def test_an_eps_if_none_is_said() -> None:
     x = doubles([[0.0, 1.0]])
     assert normalizer("group_std")(x)[0, 1].item() == pytest.approx(0.5 / (math.sqrt(0.5) + 1e-4), rel=1e-14)
+    assert standardized(x)[0, 1].item() == normalizer("group_std")(x)[0, 1].item()
     assert whitened(x)[0, 1].item() == pytest.approx(0.5 / math.sqrt(0.5 + 1e-8), rel=1e-14)
+    three = others_standardized(doubles([0.0, 1.0, 3.0]))  # 0 and 1 deviate by the root of 1/2
+    assert three[2].item() == pytest.approx(2.5 / (math.sqrt(0.5) + 1e-6), rel=1e-14)
+    limit = of_population("group_std", doubles([0.0, 1.0]), doubles([0.5, 0.5]))
+    assert limit[1].item() == pytest.approx(0.5 / (0.5 + 1e-4), rel=1e-14)
+    of_two = expected_advantages("group_std", doubles([0.0, 1.0]), doubles([0.5, 0.5]), 2)
+    assert of_two[1].item() == pytest.approx(0.25 / (math.sqrt(0.5) + 1e-4), rel=1e-14)
+
+
+@pytest.mark.parametrize("n", [4, 70])
+@pytest.mark.parametrize("how", ADVANTAGES)
+def test_groups_may_stand_in_any_number_of_axes(how: Any, n: int) -> None:
+    groups = torch.randn(2, 3, n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    made = normalizer(how, eps=0.1)
+    for i in range(2):
+        for j in range(3):
+            torch.testing.assert_close(made(groups)[i, j], made(groups[i, j]), rtol=1e-13, atol=1e-13)
 
 
 def test_others_that_agree_do_not_divide() -> None:

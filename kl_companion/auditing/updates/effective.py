@@ -12,10 +12,11 @@ from kl_companion.auditing.objective import fields_and_values
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.solve import ZERO
 from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
-from kl_companion.checks import check_choice, unknown_name
+from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape, unknown_name
 from kl_companion.tabular import Problem
 
 REWARD = "expected_reward"
+_ROUNDING = 1e-13  # of a coefficient between an update and a gradient of length 1
 # {what the rewards are of: objectives and weights}; None is minus the mean reward of the prompt
 REWARDS: dict[str, dict[str, float | None]] = {
     REWARD: {"expected_reward": 1.0},
@@ -46,7 +47,8 @@ class Share(NamedTuple):
         NaN where there is no reward to compare with; infinite where the reward has no gain.
         """
         if self.gain == 0:
-            return math.copysign(math.inf, self.charge) if self.charge else math.nan
+            none = self.charge == 0 or math.isnan(self.charge)
+            return math.nan if none else math.copysign(math.inf, self.charge)
         return self.charge / self.gain
 
 
@@ -62,9 +64,12 @@ def share(
         reward: One of `REWARDS`.
 
     Raises:
-        ValueError: an unknown objective or reward.
+        ValueError: an unknown objective or reward, an update of another shape or not finite, or a penalty
+            whose gradient is a multiple of that of the reward.
     """
     check_choice("reward", reward, REWARDS)
+    check_shape("update", update, at.logits.shape, "the logits [rows, vocab]")
+    check_finite("update", update)
     parts = {penalty: 1.0} if isinstance(penalty, str) else dict(penalty)
     for name in parts:
         if name not in OBJECTIVES:
@@ -89,7 +94,13 @@ def share_of_answers(
         rewards: [count].
         costs: [count].
         probability: [count]; the weights of the fit.
+
+    Raises:
+        ValueError: shapes that differ, numbers that are not finite, or costs that go with the rewards.
     """
+    for name, x in (("advantages", advantages), ("rewards", rewards), ("costs", costs)):
+        check_shape(name, x, probability.shape, "probability [count]")
+        check_finite(name, x)
     weight = probability.sqrt()
 
     def centered(x: torch.Tensor) -> torch.Tensor:
@@ -103,13 +114,20 @@ def _fitted(update: torch.Tensor, reward: torch.Tensor, penalty: torch.Tensor) -
     held = [f for f in (reward, penalty) if f.norm() > ZERO]
     factors: list[float] = [0.0] * len(held)
     missed = 1.0
-    if held and size > 0:
+    if held and size > ZERO:
         columns = torch.stack([f / f.norm() for f in held], 1)
-        solution = torch.linalg.lstsq(columns, (update / size).unsqueeze(-1), driver="gelsd").solution[:, 0]
+        fit = torch.linalg.lstsq(columns, (update / size).unsqueeze(-1), rcond=ZERO, driver="gelsd")
+        if fit.rank < len(held):
+            raise ValueError(
+                "the gradient of the penalty is a multiple of that of the reward here, expected a world that "
+                "tells them apart"
+            )
+        solution = fit.solution[:, 0]
+        solution = solution.where(solution.abs() > _ROUNDING, 0.0)
         missed = min(1.0, (columns @ solution - update / size).norm().item())
         factors = [(c * size / f.norm()).item() for c, f in zip(solution, held, strict=True)]
     gain, charge = (factors.pop(0) if f.norm() > ZERO else math.nan for f in (reward, penalty))
-    return Share(gain, -charge, math.degrees(math.asin(missed)) if size > 0 else math.nan, size)
+    return Share(gain, -charge, math.degrees(math.asin(missed)) if size > ZERO else math.nan, size)
 
 
 def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -125,7 +143,8 @@ def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         raise ValueError(f"success is {success}, expected a chance between 0 and 1")
     rewards = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     costs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    return rewards, costs, torch.where(rewards == 1, success, 1 - success) / 2
+    right = torch.full_like(rewards, success)  # of two plain numbers `where` makes single precision
+    return rewards, costs, torch.where(rewards == 1, right, 1 - right) / 2
 
 
 def coin_share(
@@ -149,7 +168,11 @@ def coin_share(
         how: As in `normalizer`; by default the standard deviation of the population, without eps.
         eps: As there.
         unbiased: As there.
+
+    Raises:
+        ValueError: as `coin_world` and `expected_advantages`; a beta that is not finite.
     """
+    check_scalar("beta", beta)
     rewards, costs, probability = coin_world(success)
     returns = rewards - beta * costs if before else rewards
     a = expected_advantages(how, returns, probability, group, eps=eps, unbiased=unbiased)

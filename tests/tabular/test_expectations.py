@@ -287,6 +287,33 @@ def test_descent_of_a_group_loss():
     assert rewards[0] > rewards[1] > rewards[2]  # the sign is turned: it goes down
 
 
+def of_advantages(advantages):
+    """A loss whose value is minus the sum of the advantages and whose gradient is not."""
+    return lambda ro: -(ro.logp.sum(-1) - ro.logp.sum(-1).detach()).exp() @ advantages(ro.rewards)
+
+
+def test_advantages_that_sum_to_zero_and_mind_the_order():
+    # whole numbers, so that the sum is 0 and no rounding of it
+    problem = bandit(3, seed=0)._replace(rewards=torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64))
+    ours = expected_gradient(of_advantages(lambda x: x.roll(1) * 2 - x - x.roll(2)), problem, group_size=3)
+    # E[A_i s_i] is the only part of three that is not zero
+    probability = problem.probabilities()
+    scores = torch.eye(3, dtype=torch.float64) - probability
+    wanted = 3 * (probability * problem.rewards) @ scores
+    assert (ours - wanted).abs().max() < 1e-12
+
+
+def test_advantages_that_sum_to_zero_are_counted_as_multisets():
+    counted = []
+
+    def standardized(x):
+        counted.append(len(x))
+        return (x - x.mean()) / (x.std(correction=0) + 1e-8)
+
+    expected_gradient(of_advantages(standardized), bandit(3, seed=0), group_size=5)
+    assert len(counted) < 2 * math.comb(7, 5)  # those, and some orders of some of them
+
+
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [

@@ -17,7 +17,7 @@ from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import explanation, terms
 from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.effective import REWARD, REWARDS, Share, share
-from kl_companion.auditing.updates.expected import expected_update
+from kl_companion.auditing.updates.expected import expected_update, expected_updates
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.auditing.updates.stationary import Rest, at_rest, optimum
 from kl_companion.auditing.updates.step import Step, as_step, with_advantages
@@ -220,13 +220,21 @@ def audit_update(
 def _seen(
     step: Step, title: str, at: Population, group: int | None, reward: str, penalties: Mapping[str, float]
 ) -> Seen:
-    update = expected_update(step.loss, at, group)
+    update = _update(step, at, group)
     grows = math.nan
     if title == "equal" and step.with_beta is not None and step.beta and update.norm() > _NOTHING:
-        more = expected_update(step.with_beta(_MORE * step.beta), at, group)
+        more = _update(step.with_beta(_MORE * step.beta), at, group)
         grows = (more.norm() / update.norm()).item()
     found = share(update, at.problem, penalties, reward=reward)
     return Seen(title, group, at.rewards_deviation, found, grows)
+
+
+def _update(step: Step, at: Population, group: int | None) -> torch.Tensor:
+    """The expected update; of a recipe with several updates on one batch, their mean."""
+    of = step.recipe
+    if of is None or of.updates == 1:
+        return expected_update(step.loss, at, group)
+    return expected_updates(of.loss, at, group, steps=of.updates, rate=of.rate)
 
 
 def _parts(step: Step) -> tuple[str, dict[str, float], bool]:

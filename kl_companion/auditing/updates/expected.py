@@ -11,7 +11,6 @@ from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss, expected_gradient
 from kl_companion.tabular.expectations import check_differentiable, checked_scalar, groups_of
 from kl_companion.tabular.populations import Population, large_batches
-from kl_companion.tabular.worlds import Problem
 
 _FURTHER = 4  # doublings of a batch in which some kind of answer is rare
 # of a rollout and the log-probs of the policy before the first update on it
@@ -41,7 +40,7 @@ def expected_update(loss: Loss, at: Population, group: int | None) -> torch.Tens
 
 
 def expected_updates(
-    loss: StepLoss, problem: Problem, group: int, *, steps: int, rate: float
+    loss: StepLoss, at: Population, group: int | None, *, steps: int, rate: float
 ) -> torch.Tensor:
     """What several updates on one batch add to the logits on average, [rows, vocab], divided by steps x rate.
 
@@ -51,25 +50,32 @@ def expected_updates(
     Args:
         loss: A function of the answers and of the log-probs of the policy before the first update, [batch,
             seq], as `Recipe.loss`.
-        problem: The prompt.
-        group: Answers per batch.
+        at: The prompt.
+        group: Answers per batch; None for the limit of large batches.
         steps: Updates on one batch.
         rate: Step size of plain gradient descent on the logits.
 
     Raises:
         ValueError: fewer than one step, or a rate that is not positive; as
-            `kl_companion.tabular.expectation`.
+            `expected_update`.
     """
     if steps < 1 or not 0 < rate < math.inf:
         raise ValueError(f"steps={steps}, rate={rate}: expected at least one step and a positive rate")
 
     def on(old_logp: torch.Tensor) -> Loss:
-        return lambda rollout: loss(rollout, old_logp)
+        return lambda rollout: loss(rollout, old_logp.repeat(len(rollout.logp) // len(old_logp), 1))
 
+    problem = at.problem
     start = problem.logits.detach()
     stale = problem._replace(behavior_logits=problem.sampled_from.detach())
-    groups = groups_of(lambda ro: loss(ro, ro.logp.detach()), stale, start.clone().requires_grad_(), group)
     before = problem.token_logp(start)
+    if group is None:
+        theta, of_all = start, on(before[at.which])
+        for _ in range(steps):
+            here = Population(stale._replace(logits=theta), at.which)
+            theta = theta + rate * expected_update(of_all, here, None)
+        return (theta - start) / (steps * rate)
+    groups = groups_of(lambda ro: loss(ro, ro.logp.detach()), stale, start.clone().requires_grad_(), group)
     total = torch.zeros_like(start)
     for which, p in zip(groups.sequences[groups.members], groups.chance, strict=True):
         theta, of_batch = start, on(before[which])

@@ -52,6 +52,8 @@ class Recipe:
             before they are normalized. None for no critic.
         normalize: A trainer's own function of returns [groups, n] in place of the one that ``advantage``
             names; that name still says whether they are returns of answers or of tokens.
+        updates: Updates on one batch.
+        rate: Step size of plain gradient descent on the logits, where there is more than one.
         name: What it is called.
 
     Raises:
@@ -75,6 +77,8 @@ class Recipe:
     keep_kl: float | None = None
     critic: Callable[[Rollout], torch.Tensor] | None = None
     normalize: Normalize | None = None
+    updates: int = 1
+    rate: float = 1.0
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -84,6 +88,9 @@ class Recipe:
         check_aggregate(self.aggregate, self.length)
         check_scalar("beta", self.beta, least=0.0)
         check_scalar("entropy", self.entropy)
+        if self.updates < 1:
+            raise ValueError(f"updates is {self.updates}, expected at least one on a batch")
+        check_scalar("rate", self.rate, positive=True)
         self._check_ranges()
         self._check_together()
 

@@ -28,7 +28,7 @@ class Step(NamedTuple):
         loss: A function of the answers to one prompt, with rewards.
         beta: Its KL coefficient; None where it is not known.
         coefficient: The parameter that holds it; "" where none was found.
-        with_beta: The same loss with another coefficient; None where no parameter holds it.
+        with_beta: The same step with another coefficient; None where no parameter holds it.
         reading: How a function's parameters were read; None of a `Recipe`.
         recipe: The record, where it was one.
     """
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     loss: Loss
     beta: float | None
     coefficient: str
-    with_beta: Callable[[float], Loss] | None
+    with_beta: Callable[[float], Step] | None
     reading: Reading | None = None
     recipe: Recipe | None = None
 
@@ -66,14 +66,14 @@ def as_step(
             step.loss,
             step.beta if step.kl is not None else None,
             "beta" if step.kl is not None else "",
-            (lambda beta: replace(step, beta=beta).loss) if step.kl is not None else None,
+            (lambda beta: as_step(replace(step, beta=beta))) if step.kl is not None else None,
             recipe=step,
         )
     subject = as_subject(step, mapped=mapped, settings=settings)
     name, value = _coefficient(step, settings)
 
-    def with_beta(beta: float) -> Loss:
-        return as_subject(step, mapped=mapped, settings={**settings, name: beta}).loss
+    def with_beta(beta: float) -> Step:
+        return as_step(step, mapped=mapped, settings={**settings, name: beta})
 
     return Step(subject.title, subject.loss, value, name, with_beta if name else None, subject.reading)
 
@@ -88,18 +88,15 @@ def with_advantages(step: Step, how: Advantage) -> Step:
         raise ValueError(f"a Recipe got advantage={how!r}, expected none: its own field says it")
     normalize = normalizer(how)
 
-    def after(loss: Loss) -> Loss:
-        def whole(rollout: Rollout) -> torch.Tensor:
-            rewards = rollout.rewards
-            if rewards is None:
-                raise ValueError("the rollout has no rewards, expected one per answer [batch]")
-            return loss(replace(rollout, rewards=normalize(rewards.unsqueeze(0))[0]))
-
-        return whole
+    def loss(rollout: Rollout) -> torch.Tensor:
+        rewards = rollout.rewards
+        if rewards is None:
+            raise ValueError("the rollout has no rewards, expected one per answer [batch]")
+        return step.loss(replace(rollout, rewards=normalize(rewards.unsqueeze(0))[0]))
 
     more = step.with_beta
     return step._replace(
-        loss=after(step.loss), with_beta=None if more is None else lambda beta: after(more(beta))
+        loss=loss, with_beta=None if more is None else lambda beta: with_advantages(more(beta), how)
     )
 
 

@@ -75,6 +75,18 @@ def test_a_recipe_is_what_its_function_is():
         assert mine.share.charge == pytest.approx(other.share.charge, rel=1e-6)
 
 
+def test_several_updates_on_one_batch():
+    """Small steps change nothing; larger ones leave the clip range, and the reward with it."""
+    recipe = Recipe("mean", KLTerm("k2", importance=None), 0.1, eps=0.0, updates=3, rate=1e-6)
+    once, small, large = (
+        audit_update(r, groups=(2,), group_size=2).at("50 %", None).share
+        for r in (replace(recipe, updates=1), recipe, replace(recipe, rate=10.0))
+    )
+    assert small.gain == pytest.approx(once.gain, rel=1e-4)
+    assert small.charge == pytest.approx(once.charge, rel=1e-4)
+    assert large.gain < 0.9 * once.gain
+
+
 def of_tokens(logprobs, ref_logprobs, rewards, mask, kl_coef=0.1):
     shaped = (rewards / mask.sum(-1)).unsqueeze(-1) - kl_coef * (logprobs - ref_logprobs).detach()
     std = (shaped * mask).std(0, keepdim=True)  # the wrong axis: over answers, one token at a time

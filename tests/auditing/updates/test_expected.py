@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kl_companion.auditing.updates import expected_update, expected_updates, prompt
-from kl_companion.tabular import stack
+from kl_companion.tabular import expected_gradient, stack
 from tests.support.updates import PROMPTS, SIZES, apart, by_hand, critic, recipe_of, value_of
 
 CASES: dict[str, dict[str, Any]] = {
@@ -119,15 +119,27 @@ SEVERAL = [
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_updates_on_one_batch(name: str, world: str) -> None:
     at, loss = PROMPTS[world], recipe_of(**CASES[name]).loss
-    one = expected_updates(loss, at.problem, 2, steps=1, rate=0.7)
+    one = expected_updates(loss, at, 2, steps=1, rate=0.7)
     assert apart(one, expected_update(loss, at, 2)) < 1e-12
-    two = expected_updates(loss, at.problem, 2, steps=2, rate=0.7)
+    two = expected_updates(loss, at, 2, steps=2, rate=0.7)
     assert apart(two, by_hand(at, 2, steps=2, rate=0.7, **CASES[name])) < 1e-12
     assert apart(two, one) > 1e-3
 
 
+def test_several_updates_on_a_large_batch() -> None:
+    """Without a comparison of answers every one is weighted by its chance, at the policy of each step."""
+    at = PROMPTS["on-policy"]
+    loss = recipe_of(advantage="none", policy_loss="importance", aggregate="sum").loss
+    theta = at.problem.logits
+    for _ in range(3):
+        stale = at.problem._replace(behavior_logits=at.problem.logits)
+        theta = theta - 0.5 * expected_gradient(loss, stale, logits=theta)
+    found = expected_updates(loss, at, None, steps=3, rate=0.5)
+    assert apart(found, (theta - at.problem.logits) / 1.5) < 1e-12
+
+
 def test_a_loss_that_minds_the_order_is_followed_in_every_order() -> None:
-    at = PROMPTS["on-policy"].problem
+    at = PROMPTS["on-policy"]
 
     def rolled(ro: Any, old_logp: torch.Tensor) -> torch.Tensor:
         a = (ro.rewards - ro.rewards.mean()).roll(1).unsqueeze(-1)
@@ -159,7 +171,7 @@ def test_a_loss_that_minds_the_order_is_followed_in_every_order() -> None:
 def test_updates_that_are_refused(call: dict[str, Any], why: str) -> None:
     group = call.pop("group", 2)
     with pytest.raises(ValueError, match=why):
-        expected_updates(recipe_of().loss, PROMPTS["on-policy"].problem, group, **call)
+        expected_updates(recipe_of().loss, PROMPTS["on-policy"], group, **call)
 
 
 @pytest.mark.parametrize(
@@ -172,19 +184,19 @@ def test_updates_that_are_refused(call: dict[str, Any], why: str) -> None:
 )
 def test_what_is_no_loss(loss: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        expected_updates(loss, PROMPTS["on-policy"].problem, 2, steps=1, rate=1.0)
+        expected_updates(loss, PROMPTS["on-policy"], 2, steps=1, rate=1.0)
 
 
 def test_a_loss_that_does_not_read_the_policy_moves_nothing() -> None:
     leaf = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    found = expected_updates(lambda ro, old: leaf * 2, PROMPTS["tree"].problem, 2, steps=2, rate=1.0)
+    found = expected_updates(lambda ro, old: leaf * 2, PROMPTS["tree"], 2, steps=2, rate=1.0)
     assert found.abs().max() == 0
 
 
 def test_a_stack_of_worlds_and_a_loss_without_a_limit_are_refused() -> None:
     at = PROMPTS["on-policy"]
     with pytest.raises(ValueError, match="got a stack of 2 worlds, expected one world"):
-        expected_updates(recipe_of().loss, stack([at.problem] * 2), 2, steps=1, rate=1.0)
+        expected_updates(recipe_of().loss, at._replace(problem=stack([at.problem] * 2)), 2, steps=1, rate=1.0)
     with pytest.raises(ValueError, match="no limit in large batches, expected one whose gradient settles"):
         expected_update(lambda ro: ro.logp.sum() * len(ro.logp) ** 0.5, at, None)
 

@@ -17,7 +17,7 @@ def test_a_recipe_has_its_own():
     recipe = Recipe(kl=KLTerm("k1", "reward"), beta=0.3, name="mine")
     step = as_step(recipe)
     assert (step.name, step.beta, step.coefficient, step.recipe) == ("mine", 0.3, "beta", recipe)
-    assert step.with_beta(0.3)(BATCH) == step.loss(BATCH) != step.with_beta(3.0)(BATCH)
+    assert step.with_beta(0.3).loss(BATCH) == step.loss(BATCH) != step.with_beta(3.0).loss(BATCH)
     without = as_step(Recipe())
     assert (without.beta, without.coefficient, without.with_beta) == (None, "", None)
 
@@ -33,7 +33,9 @@ def test_a_default_a_number_that_is_assumed_and_one_that_is_set():
     assert as_step(bare).beta == 1.0
     assert as_step(loss, settings={"kl_coef": 0.5}).beta == 0.5
     more = as_step(loss).with_beta(0.5)
-    assert more(BATCH) == as_step(loss, settings={"kl_coef": 0.5}).loss(BATCH) != as_step(loss).loss(BATCH)
+    assert (
+        more.loss(BATCH) == as_step(loss, settings={"kl_coef": 0.5}).loss(BATCH) != as_step(loss).loss(BATCH)
+    )
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Trainer:
 def test_a_field_of_a_configuration():
     step = as_step(Trainer.loss, settings={"config.kl_loss_coef": 0.5})
     assert (step.beta, step.coefficient) == (0.5, "config.kl_loss_coef")
-    assert step.with_beta(1.0)(BATCH) != step.loss(BATCH)
+    assert step.with_beta(1.0).loss(BATCH) != step.loss(BATCH)
 
 
 def test_two_that_could_be_it_are_none():
@@ -74,6 +76,6 @@ def test_advantages_are_made_of_the_rewards_of_a_group():
     step.loss(BATCH)
     rewards = BATCH.rewards
     assert torch.allclose(seen[-1], (rewards - rewards.mean()) / (rewards.std() + 1e-4))
-    assert torch.allclose(step.with_beta(0.2)(BATCH), 2 * step.loss(BATCH), atol=1e-12)
+    assert torch.allclose(step.with_beta(0.2).loss(BATCH), 2 * step.loss(BATCH), atol=1e-12)
     with pytest.raises(ValueError, match="a Recipe got advantage='mean', expected none"):
         with_advantages(as_step(Recipe()), "mean")

@@ -37,7 +37,7 @@ _NOTHING = 1e-12
 _LOOKED = Condition(False, True, 1.0)  # fresh samples, answers of several lengths, small log-ratios
 
 
-class Seen(NamedTuple):
+class OnPrompt(NamedTuple):
     """An update on one prompt, with groups of one size.
 
     Attributes:
@@ -77,8 +77,8 @@ class UpdateAudit:
     reward: str
     penalties: Mapping[str, float]
     named: bool
-    seen: tuple[Seen, ...]
-    stale: tuple[Seen, ...]
+    seen: tuple[OnPrompt, ...]
+    stale: tuple[OnPrompt, ...]
     want: Wanted | None = None
     group_size: int = JUDGED
     advantage: Advantage | None = None
@@ -88,20 +88,20 @@ class UpdateAudit:
         """The coefficient of the step, where it is known."""
         return self.step.beta
 
-    def effective(self, seen: Seen) -> float:
+    def effective(self, seen: OnPrompt) -> float:
         """The coefficient of the penalty on a prompt, where the reward has 1; see `Share.effective_beta`."""
         return seen.share.effective_beta if self.penalties else 0.0
 
-    def ratio(self, seen: Seen) -> float:
+    def ratio(self, seen: OnPrompt) -> float:
         """The effective coefficient over the step's own; NaN where that is not known."""
         return self.effective(seen) / self.beta if self.beta else math.nan
 
-    def at(self, prompt: str, group: int | None) -> Seen | None:
+    def at(self, prompt: str, group: int | None) -> OnPrompt | None:
         """The finding of a prompt and a group size; None where the step refused it."""
         return next((s for s in self.seen if s.prompt == prompt and s.group == group), None)
 
     @property
-    def misses(self) -> tuple[Seen, ...]:
+    def misses(self) -> tuple[OnPrompt, ...]:
         """Where the update is not what was wanted, judged by groups of ``group_size``."""
         if self.want is None:
             return ()
@@ -112,7 +112,7 @@ class UpdateAudit:
         """Whether it is what was wanted on every prompt; None where nothing was asked for."""
         return None if self.want is None else not self.misses
 
-    def _is_wanted(self, seen: Seen) -> bool:
+    def _is_wanted(self, seen: OnPrompt) -> bool:
         wanted = self.want
         if wanted is None:
             return True
@@ -205,7 +205,7 @@ def audit_update(
     if advantage is not None:
         of = with_advantages(of, advantage)
     reward, penalties, named = _parts(of)
-    found: dict[bool, list[Seen]] = {False: [], True: []}
+    found: dict[bool, list[OnPrompt]] = {False: [], True: []}
     for stale in (False, True):
         for title, at in prompts(off_policy=stale).items():
             if progress is not None:
@@ -219,14 +219,14 @@ def audit_update(
 
 def _seen(
     step: Step, title: str, at: Population, group: int | None, reward: str, penalties: Mapping[str, float]
-) -> Seen:
+) -> OnPrompt:
     update = _update(step, at, group)
     grows = math.nan
     if title == "equal" and step.with_beta is not None and step.beta and update.norm() > _NOTHING:
         more = _update(step.with_beta(_MORE * step.beta), at, group)
         grows = (more.norm() / update.norm()).item()
     found = share(update, at.problem, penalties, reward=reward)
-    return Seen(title, group, at.rewards_deviation, found, grows)
+    return OnPrompt(title, group, at.rewards_deviation, found, grows)
 
 
 def _update(step: Step, at: Population, group: int | None) -> torch.Tensor:

@@ -18,7 +18,7 @@ from kl_companion.auditing.updates.meaning import (
 )
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.audit import Seen, UpdateAudit
+    from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
 
 
 def card(audit: UpdateAudit, *, details: bool = False, color: bool = False) -> str:
@@ -112,7 +112,7 @@ def _details(audit: UpdateAudit) -> list[str]:
     return lines
 
 
-def _line(audit: UpdateAudit, seen: Seen) -> str:
+def _line(audit: UpdateAudit, seen: OnPrompt) -> str:
     group = "large" if seen.group is None else f"groups of {seen.group}"
     grows = "" if seen.grows != seen.grows else f"  x {short(seen.grows)} at ten times beta"
     found = seen.share

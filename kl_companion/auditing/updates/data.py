@@ -22,7 +22,7 @@ from kl_companion.auditing.data import finite, reading_data, versions
 from kl_companion.auditing.updates.meaning import advice, equal_rewards, headline, kind
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.audit import Seen, UpdateAudit
+    from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
 
 SCHEMA = 1
 
@@ -63,7 +63,7 @@ def to_dict(audit: UpdateAudit) -> dict[str, Any]:
     }
 
 
-def _seen(audit: UpdateAudit, seen: Seen) -> dict[str, Any]:
+def _seen(audit: UpdateAudit, seen: OnPrompt) -> dict[str, Any]:
     return {
         "prompt": seen.prompt,
         "group": "large" if seen.group is None else seen.group,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kl_companion.auditing.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.audit import Seen, UpdateAudit
+    from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
 
 SAME = 0.01  # relative: one number, but for the eps of a normalization
 _SAME_END = 0.002  # of E[R], and five times that in nats
@@ -46,11 +46,11 @@ def kind(audit: UpdateAudit) -> str:
     return OTHER
 
 
-def _unit(seen: Seen) -> float:
+def _unit(seen: OnPrompt) -> float:
     return seen.deviation or 1.0
 
 
-def _values(audit: UpdateAudit, group: int | None) -> list[tuple[Seen, float]]:
+def _values(audit: UpdateAudit, group: int | None) -> list[tuple[OnPrompt, float]]:
     """Prompts whose rewards differ, and the effective coefficient there."""
     return [(s, audit.effective(s)) for s in audit.seen if s.group == group and s.deviation > 0]
 
@@ -151,7 +151,7 @@ def comes_to(audit: UpdateAudit) -> str:
     return f"{start} {verb} {said}. The optimum of E[R] - beta KL has {best.reward:.3f} and {best.kl:.2f}."
 
 
-def turned(seen: Sequence[Seen]) -> float:
+def turned(seen: Sequence[OnPrompt]) -> float:
     """The largest rest, in degrees, of prompts whose rewards differ."""
     return max((s.share.rest for s in seen if s.deviation > 0), default=0.0)
 
@@ -177,6 +177,6 @@ def advice(audit: UpdateAudit) -> list[str]:
     return []
 
 
-def no_effect(seen: Seen) -> bool:
+def no_effect(seen: OnPrompt) -> bool:
     """Whether, on equal rewards, the update is that of the KL and has one size whatever beta is."""
     return math.isnan(seen.share.gain) and seen.grows < _GROWS and seen.share.rest < _MOSTLY

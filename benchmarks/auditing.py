@@ -57,6 +57,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "a simple loss, --scale 1": [simple, "--scale", "1"],
         "a simple loss, all conditions": [simple],
         "a GRPO loss, all conditions": [grpo],
+        "the same as a whole update": [grpo, "--update", "--advantage", "group_std"],
     }
 
 

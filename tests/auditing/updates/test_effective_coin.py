@@ -22,7 +22,7 @@ def test_the_coin_by_ordered_groups(success: float, beta: float, group: int, bef
     found = coin_share(success, beta, group, before=before)
     gain, effective, rest = coin.coin(success, beta, group, before)
     assert found.gain == pytest.approx(gain, rel=1e-12)
-    assert found.effective_beta("cost") == pytest.approx(effective, rel=1e-12)
+    assert found.effective_beta == pytest.approx(effective, rel=1e-12)
     # the oracle's angle is an arc cosine near 1, which knows half of the digits
     assert found.rest == pytest.approx(rest, abs=1e-5)
     assert found.rest < 1e-10 or before
@@ -34,10 +34,10 @@ def test_the_coin_in_large_groups(success: float, beta: float) -> None:
     deviation = math.sqrt(success * (1 - success))
     inside = coin_share(success, beta, None, before=True)
     assert inside.gain == pytest.approx(1 / math.hypot(deviation, beta), rel=1e-12)
-    assert inside.effective_beta("cost") == pytest.approx(beta, rel=1e-12)
+    assert inside.effective_beta == pytest.approx(beta, rel=1e-12)
     outside = coin_share(success, beta, None, before=False)
     assert outside.gain == pytest.approx(1 / deviation, rel=1e-12)
-    assert outside.effective_beta("cost") == pytest.approx(beta * deviation, rel=1e-12)
+    assert outside.effective_beta == pytest.approx(beta * deviation, rel=1e-12)
     assert max(inside.rest, outside.rest) < 1e-10
 
 
@@ -65,5 +65,5 @@ def test_a_fit_with_correlated_costs() -> None:
     found = share_of_answers(*tensors)
     gain, charge, rest = coin.fit(advantages, rewards, costs, chances)
     assert found.gain == pytest.approx(gain, rel=1e-12)
-    assert found.charges["cost"] == pytest.approx(charge, rel=1e-12)
+    assert found.charge == pytest.approx(charge, rel=1e-12)
     assert found.rest == pytest.approx(rest, rel=1e-12)

@@ -1,0 +1,13 @@
+"""The claims of "Future-KL Regularized GRPO" (FRPO)."""
+
+from kl_companion.book.claims.yao2026future import (  # noqa: F401 - a section registers its checks
+    credit,
+    estimators,
+    future,
+    local,
+    merging,
+    optimum,
+    others,
+    placement,
+    utility,
+)

@@ -110,7 +110,7 @@ def the_length_of_the_answer_is_no_baseline() -> Evidence:
             "there does, the number left in this answer does not."
         ),
         counterexample=(
-            rf"trees in which token 0 ends an answer: subtracting $(T - i) \bar D$ changes the expected "
+            rf"trees in which token 0 ends an answer: subtracting $(T - i) D$ changes the expected "
             f"update of the later penalties by {min(pulls):.0%} to {max(pulls):.0%}"
         ),
         practice=(

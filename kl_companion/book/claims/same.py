@@ -8,9 +8,9 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("TM-2.1-varreduced", "FRPO-P3.3"),
     ("TM-3-lambda-value", "WZ-3.1-lambda"),
     # one decision, differentiated
-    ("TM-eq2", "WZ-naive-k1", "SH-K1-path", "EMA-E2-K1"),
-    ("TM-3-squared-grad", "EMA-eq80"),
-    ("TM-eq3", "WZ-naive-k3", "EMA-eq81"),
+    ("TM-eq2", "WZ-naive-k1", "SH-K1-path", "EMA-E2-K1", "FRPO-B1-k1grad"),
+    ("TM-3-squared-grad", "EMA-eq80", "FRPO-PB.2"),
+    ("TM-eq3", "WZ-naive-k3", "EMA-eq81", "FRPO-B1-k3grad"),
     ("WZ-onoff-rho-k1", "WZ-9.2-rho-k1"),
     ("WZ-onoff-rho-k2", "WZ-sample-rho-k2", "WZ-9.2-rho-k2"),
     ("WZ-onoff-sgrho-k2", "WZ-9.2-sgrho-k2"),

@@ -23,4 +23,18 @@ ZCPO = (
             "as F4 goes on to say, and in either direction."
         ),
     ),
+    Erratum(
+        title="An advantage divided by the standard deviation is bounded as well",
+        rows=("ZCPO-C-bounded",),
+        consequence="derivation",
+        printed=(
+            "Appendix C: the reward coefficient of ZCPO is bounded, the advantage that is divided by the "
+            "standard deviation is not."
+        ),
+        why=(
+            r"In a group of $G$ answers no deviation from the mean exceeds $(G - 1)/\sqrt{G}$ times the "
+            "sample standard deviation. With 16 answers, as in the source, this is 3.75."
+        ),
+        charitable="Without a fixed size of the group there is no bound: it grows with the root of the size.",
+    ),
 )

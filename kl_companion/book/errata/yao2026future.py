@@ -125,7 +125,7 @@ FRPO = (
     ),
     Erratum(
         title="Standardized with the KL inside, rewards are divided by another deviation",
-        rows=("FRPO-P3.2-objective", "FRPO-4.1-rescaled", "FRPO-D1-misweight"),
+        rows=("FRPO-P3.2-objective", "FRPO-4.1-rescaled", "FRPO-D1-sketch", "FRPO-D1-misweight"),
         consequence="derivation",
         printed=(
             "Section 3.2, proposition 3.2: the update follows a prompt-level objective. Section 4.1 and "

@@ -33,6 +33,12 @@ def even_tree() -> Problem:
     )
 
 
+def kl_of_a_token(problem: Problem) -> float:
+    """KL of the next token after the empty prefix."""
+    policy, reference = (x[0].softmax(-1).tolist() for x in (problem.logits, problem.ref_logits))
+    return exact(reverse_kl, two_policies(policy, reference))[0]
+
+
 def _lengths(problem: Problem) -> torch.Tensor:
     return problem.completion_mask.sum(-1)
 
@@ -51,8 +57,7 @@ def _ending() -> tuple[Problem, ...]:
 def longer_answers_have_larger_sums() -> Evidence:
     """The KL of a position is never negative; where all are alike, the sum is their number times one."""
     problem, errors = even_tree(), []
-    one = two_policies(problem.logits[0].softmax(-1).tolist(), problem.ref_logits[0].softmax(-1).tolist())
-    each = exact(reverse_kl, one)[0]
+    each = kl_of_a_token(problem)
     total = token_kls(problem, problem.logits).sum(-1)
     errors += [apart(total, each * _lengths(problem)), less(0.0, each)]
     for other in trees():
@@ -64,9 +69,8 @@ def longer_answers_have_larger_sums() -> Evidence:
 def the_mean_does_not_grow_with_the_length() -> Evidence:
     """Where all positions have one KL, its mean over the tokens is that number for every length."""
     problem = even_tree()
-    one = two_policies(problem.logits[0].softmax(-1).tolist(), problem.ref_logits[0].softmax(-1).tolist())
     return Evidence(
-        apart(mean_drift(problem), exact(reverse_kl, one)[0]),
+        apart(mean_drift(problem), kl_of_a_token(problem)),
         note="The length still matters through positions that differ, as the source says in section 5.",
     )
 

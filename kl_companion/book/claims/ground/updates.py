@@ -53,6 +53,11 @@ def graded() -> tuple[Problem, ...]:
     return tuple(binary(p) for p in (*bandits()[3:], *trees()))
 
 
+def graded_trees() -> tuple[Problem, ...]:
+    """The trees among `graded`."""
+    return tuple(p for p in graded() if p.rows.shape[1] > 1)
+
+
 @cache
 def graded_pairs() -> tuple[Problem, ...]:
     """Bandits of two arms, one of them right."""
@@ -69,9 +74,14 @@ def deviation(problem: Problem, x: torch.Tensor) -> float:
     return variance(terms(problem).p, x) ** 0.5
 
 
+def standardized(problem: Problem, x: torch.Tensor) -> torch.Tensor:
+    """(x - E x) / std(x) of a number per sequence."""
+    return (x - population_mean(problem, x)) / deviation(problem, x)
+
+
 def standardized_update(problem: Problem, x: torch.Tensor) -> torch.Tensor:
     """E[(x - E x) / std(x) times the score], [rows, vocab]."""
-    return field((x - population_mean(problem, x)) / deviation(problem, x), problem)
+    return field(standardized(problem, x), problem)
 
 
 def shaped(problem: Problem, beta: float) -> torch.Tensor:
@@ -89,9 +99,14 @@ def arcsine_gradient(problem: Problem) -> torch.Tensor:
     return utility_gradient(problem, "2 arcsin sqrt p")
 
 
+def regularized(problem: Problem, beta: float) -> tuple[float, torch.Tensor]:
+    """Value and gradient of E[r] - beta KL of whole sequences."""
+    return exact(lambda p, q: p.exp() @ problem.rewards - beta * reverse_kl(p, q), problem)
+
+
 def regularized_gradient(problem: Problem, beta: float) -> torch.Tensor:
     """Gradient of E[r] - beta KL of whole sequences."""
-    return exact(lambda p, q: p.exp() @ problem.rewards - beta * reverse_kl(p, q), problem)[1]
+    return regularized(problem, beta)[1]
 
 
 def decoupled_gradient(problem: Problem, beta: float) -> torch.Tensor:

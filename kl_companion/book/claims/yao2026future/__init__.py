@@ -1,6 +1,7 @@
 """The claims of "Future-KL Regularized GRPO" (FRPO)."""
 
 from kl_companion.book.claims.yao2026future import (  # noqa: F401 - a section registers its checks
+    appendices,
     credit,
     estimators,
     future,

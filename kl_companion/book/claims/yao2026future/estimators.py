@@ -34,14 +34,27 @@ def _from_reference(problem: Problem) -> Problem:
     return problem._replace(behavior_logits=problem.ref_logits)
 
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def _moments(estimate: Estimate, problem: Problem) -> Pair:
+    """Mean of the estimate and of its gradient."""
+    value, gradient = moments(estimate, problem)
+    return torch.tensor(value, dtype=torch.float64), gradient
+
+
+def _truth(problem: Problem, target: str) -> Pair:
+    """Value and gradient of the divergence."""
+    value = exact(forward_kl if target == "forward" else reverse_kl, problem)[0]
+    return torch.tensor(value, dtype=torch.float64), exact_gradient(problem, target)
+
+
 def _row(estimate: Estimate, value: bool, gradient: bool, positive: bool, *, forward: bool = False) -> float:
     """Error of a row: unbiased or not in value and gradient, never negative or negative somewhere."""
     errors, least = [], math.inf
-    divergence, target = (forward_kl, "forward") if forward else (reverse_kl, "reverse")
     for problem in positions():
         there = _from_reference(problem) if forward else problem
-        found = moments(estimate, there)
-        wanted = exact(divergence, problem)[0], exact_gradient(problem, target)
+        found, wanted = _moments(estimate, there), _truth(problem, "forward" if forward else "reverse")
         for x, right, unbiased in zip(found, wanted, (value, gradient), strict=True):
             errors.append(apart(x, right) if unbiased else differs(x, right, by=BIASED))
         t = terms(there)
@@ -50,13 +63,13 @@ def _row(estimate: Estimate, value: bool, gradient: bool, positive: bool, *, for
     return worst(errors)
 
 
-@claim("FRPO-tab3-k1")
+@claim("FRPO-tab3-k1", "FRPO-B1-k1value")
 def row_of_k1() -> Evidence:
     """Unbiased, biased, and negative for some tokens."""
     return Evidence(_row(k1, value=True, gradient=False, positive=False))
 
 
-@claim("FRPO-tab3-k2")
+@claim("FRPO-tab3-k2", "FRPO-PB.2")
 def row_of_k2() -> Evidence:
     """Biased, unbiased, never negative."""
     return Evidence(_row(k2, value=False, gradient=True, positive=True))
@@ -68,7 +81,7 @@ def row_of_k3() -> Evidence:
     return Evidence(_row(k3, value=True, gradient=False, positive=True))
 
 
-@claim("FRPO-tab3-k3plus")
+@claim("FRPO-tab3-k3plus", "FRPO-B1-k3plus")
 def row_of_k3_plus() -> Evidence:
     """Unbiased in both, never negative."""
     return Evidence(_row(k3_plus, value=True, gradient=True, positive=True))
@@ -80,16 +93,24 @@ def row_of_the_whole_sum() -> Evidence:
     return Evidence(_row(exact_reverse, value=True, gradient=True, positive=True))
 
 
-@claim("FRPO-tab3-off")
+# estimate, and whether value and gradient are right under the policy itself
+RIGHT: tuple[tuple[Estimate, bool, bool], ...] = (
+    (k1, True, False),
+    (k2, False, True),
+    (k3, True, False),
+    (k3_plus, True, True),
+)
+
+
+@claim("FRPO-tab3-off", "FRPO-B1-k1off")
 def older_samples_bias_every_estimate() -> Evidence:
     """What is right under the policy itself is off under another sampler, in value and in gradient."""
     errors = []
-    right = {"k1": (k1, True, False), "k2": (k2, False, True), "k3": (k3, True, False)}
     for problem in (p for p in sampled_elsewhere() if p.rows.shape[1] == 1):
         own = problem._replace(behavior_logits=None)
-        wanted = exact(reverse_kl, own)[0], exact_gradient(own)
-        for estimate, *unbiased in (*right.values(), (k3_plus, True, True)):
-            here, there = moments(estimate, own), moments(estimate, problem)
+        wanted = _truth(own, "reverse")
+        for estimate, *unbiased in RIGHT:
+            here, there = _moments(estimate, own), _moments(estimate, problem)
             for x, y, z, was_right in zip(here, there, wanted, unbiased, strict=True):
                 errors += [apart(x, z)] if was_right else []
                 errors.append(differs(y, z, by=BIASED))
@@ -99,7 +120,7 @@ def older_samples_bias_every_estimate() -> Evidence:
     )
 
 
-@claim("FRPO-tab4-k1")
+@claim("FRPO-tab4-k1", "FRPO-B2-k1grad")
 def row_of_forward_k1() -> Evidence:
     """Unbiased in both under the reference, negative for some tokens."""
     return Evidence(_row(exchanged(k1), value=True, gradient=True, positive=False, forward=True))
@@ -116,7 +137,7 @@ def row_of_forward_k2() -> Evidence:
     return Evidence(worst(errors))
 
 
-@claim("FRPO-tab4-k3")
+@claim("FRPO-tab4-k3", "FRPO-B2-k3grad")
 def row_of_forward_k3() -> Evidence:
     """Unbiased in both under the reference, never negative."""
     return Evidence(_row(exchanged(k3), value=True, gradient=True, positive=True, forward=True))
@@ -126,6 +147,13 @@ def row_of_forward_k3() -> Evidence:
 def row_of_the_whole_forward_sum() -> Evidence:
     """Exact in both, never negative."""
     return Evidence(_row(exact_forward, value=True, gradient=True, positive=True, forward=True))
+
+
+@claim("FRPO-B2-values")
+def values_of_the_forward_estimates() -> Evidence:
+    """k1 and k3 unbiased under the reference, k3 never negative, k2 biased."""
+    rows = ((k1, True, True, False), (k2, False, False, True), (k3, True, True, True))
+    return Evidence(worst(_row(exchanged(estimate), *is_so, forward=True) for estimate, *is_so in rows))
 
 
 @claim("FRPO-6.2.1-modes")

@@ -14,7 +14,6 @@ from kl_companion.book.claims.ground.updates import (
     GENERATORS,
     UTILITIES,
     decoupled_gradient,
-    deviation,
     every_token,
     graded,
     later,
@@ -23,6 +22,7 @@ from kl_companion.book.claims.ground.updates import (
     penalty_gradient,
     population_mean,
     slope,
+    standardized,
     token_field,
     utility_gradient,
     visited_divergence,
@@ -38,12 +38,6 @@ DIVERGENCES = ("k1", "k3", "forward", "square")
 def regularizer(f: str, problem: Problem) -> torch.Tensor:
     """reg_i of eq (4.4): the penalties from the token on, and the derivative of its own, [count, length]."""
     return sum_from_here(penalties(f, problem)) + local_slopes(f, problem)
-
-
-def advantages(problem: Problem) -> torch.Tensor:
-    """(r - p) / sqrt(p(1 - p)) for every token, [count, length]."""
-    centered = problem.rewards - population_mean(problem, problem.rewards)
-    return every_token(problem, centered / deviation(problem, problem.rewards))
 
 
 def _any_baseline(problem: Problem) -> torch.Tensor:
@@ -149,9 +143,8 @@ def the_two_terms_stay_two_in_a_bandit() -> Evidence:
             printed.append(relative(local, by_score))
             corrected.append(apart(local + by_score, penalty_gradient(f, problem)))
     small = two_policies((0.75, 0.25), (0.5, 0.5))
-    local, whole = (
-        float(x[0, 0]) for x in (token_field(small, local_slopes("k3", small)), penalty_gradient("k3", small))
-    )
+    differentiated = float(token_field(small, local_slopes("k3", small))[0, 0])
+    whole = float(penalty_gradient("k3", small)[0, 0])
     return Evidence(
         worst(printed),
         worst(corrected),
@@ -162,7 +155,7 @@ def the_two_terms_stay_two_in_a_bandit() -> Evidence:
         ),
         counterexample=(
             "policy (3/4, 1/4), reference (1/2, 1/2), f = u - log u - 1, first logit: the differentiated "
-            f"penalty has {local:.4f}, the gradient is {whole:.4f}; for f = -log u it has 0"
+            f"penalty has {differentiated:.4f}, the gradient is {whole:.4f}; for f = -log u it has 0"
         ),
         practice=(
             "A loss that differentiates $k_3$ has the gradient of the forward KL for single decisions too: a "
@@ -176,7 +169,9 @@ def weight_for_the_reverse_kl() -> Evidence:
     """A - beta sum of log-ratios from the token on: the gradient of 2 arcsin sqrt p - beta KL."""
     errors = []
     for problem in graded():
-        weight = advantages(problem) - BETA * sum_from_here(terms(problem).log_ratio)
+        weight = every_token(problem, standardized(problem, problem.rewards)) - BETA * sum_from_here(
+            terms(problem).log_ratio
+        )
         errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))
         dropped = regularizer("k1", problem) - sum_from_here(terms(problem).log_ratio)
         errors.append(apart(dropped, problem.completion_mask))
@@ -193,7 +188,7 @@ def weight_for_k3() -> Evidence:
     """A - beta(-log u_i + later penalties): again the gradient of 2 arcsin sqrt p - beta KL."""
     errors = []
     for problem in graded():
-        weight = advantages(problem) - BETA * _reverse_k3(problem)
+        weight = every_token(problem, standardized(problem, problem.rewards)) - BETA * _reverse_k3(problem)
         errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))
         errors.append(apart(penalty_gradient("k3", problem), kl_gradient(problem)))
     return Evidence(worst(errors), note="The expected update is that of eq (4.5); its samples are others.")

@@ -89,7 +89,7 @@ def derivative_of_k3() -> Evidence:
     return Evidence(worst(errors))
 
 
-@claim("FRPO-P4.3-direct")
+@claim("FRPO-P4.3-direct", "FRPO-D3-du")
 def what_a_differentiated_penalty_has_and_lacks() -> Evidence:
     """-f'(u) u times the score, and not the penalties from the token on."""
     errors = []

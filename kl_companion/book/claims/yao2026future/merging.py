@@ -17,9 +17,10 @@ from kl_companion.book.claims.ground.updates import (
     deviation,
     every_token,
     graded,
-    population_mean,
+    graded_trees,
     regularized_gradient,
     shaped,
+    standardized,
     standardized_update,
     token_field,
 )
@@ -30,15 +31,11 @@ from kl_companion.tabular import Problem
 BETA = 0.1
 
 
-def _trees() -> tuple[Problem, ...]:
-    return tuple(p for p in graded() if p.rows.shape[1] > 1)
-
-
 @claim("FRPO-tab5-ppo")
 def a_value_function_carries_the_later_penalties() -> Evidence:
     """One-step differences of an exact value of r - beta D have the gradient, and so have whole returns."""
     errors = []
-    for problem in _trees():
+    for problem in graded_trees():
         t, inside = terms(problem), problem.completion_mask > 0
         to_go = every_token(problem, problem.rewards) - BETA * sum_from_here(t.log_ratio)
         value = values_of_prefixes(problem, to_go)[problem.rows]
@@ -69,8 +66,7 @@ def other_placements_have_the_same_gradient() -> Evidence:
         wanted = decoupled_gradient(problem, BETA)
         update = standardized_update(problem, problem.rewards) - BETA * in_the_loss
         consistent.append(relative(update, wanted) <= TOLERANCE)
-        advantage = problem.rewards - population_mean(problem, problem.rewards)
-        weight = every_token(problem, advantage / deviation(problem, problem.rewards))
+        weight = every_token(problem, standardized(problem, problem.rewards))
         to_go = sum_from_here(terms(problem).log_ratio)
         corrected.append(apart(token_field(problem, weight - BETA * to_go), wanted))
     return Evidence(
@@ -117,8 +113,8 @@ def they_can_be_merged_with_the_right_coefficient() -> Evidence:
             f"decoupled update, and {min(factors):.2f} to {max(factors):.2f} times its length"
         ),
         practice=(
-            r"The deviation of the raw rewards of the group, times $\beta$, is the coefficient to take; the "
-            "variance is that of a KL that charges every token with the whole answer."
+            r"In the limit of large groups the coefficient to take is $\beta$ times the deviation of the raw "
+            "rewards; the variance is that of a KL that charges every token with the whole answer."
         ),
     )
 
@@ -127,10 +123,9 @@ def they_can_be_merged_with_the_right_coefficient() -> Evidence:
 def row_of_grpo() -> Evidence:
     """The KL to go beside the standardized reward has the gradient; r - beta D standardized has not."""
     errors = []
-    for problem in _trees():
+    for problem in graded_trees():
         wanted = decoupled_gradient(problem, BETA)
-        centered = problem.rewards - population_mean(problem, problem.rewards)
-        weight = every_token(problem, centered / deviation(problem, problem.rewards))
+        weight = every_token(problem, standardized(problem, problem.rewards))
         ratio = terms(problem).log_ratio
         errors.append(apart(token_field(problem, weight - BETA * sum_from_here(ratio)), wanted))
         errors.append(differs(token_field(problem, weight - BETA * ratio), wanted))

@@ -7,7 +7,7 @@ import torch
 from kl_companion.book.claims.ground.errors import apart, differs, worst
 from kl_companion.book.claims.ground.sequences import sum_from_here, values_of_prefixes
 from kl_companion.book.claims.ground.sums import exact, log_ratio, reverse_kl, terms
-from kl_companion.book.claims.ground.updates import every_token, regularized_gradient
+from kl_companion.book.claims.ground.updates import every_token, regularized, regularized_gradient
 from kl_companion.book.claims.ground.worlds import bandits, trees
 from kl_companion.book.claims.ledger import Evidence, claim
 from kl_companion.tabular import Problem
@@ -30,12 +30,8 @@ def the_best_policy() -> Evidence:
     errors = []
     for problem in (*bandits(), *trees()):
         best = optimal(problem)
-
-        def objective(p: torch.Tensor, q: torch.Tensor, r: torch.Tensor = problem.rewards) -> torch.Tensor:
-            return p.exp() @ r - BETA * reverse_kl(p, q)
-
         errors.append(apart(regularized_gradient(best, BETA), 0.0))
-        below = exact(objective, best)[0] - exact(objective, problem)[0]
+        below = regularized(best, BETA)[0] - regularized(problem, BETA)[0]
         distance = exact(reverse_kl, problem._replace(ref_logits=best.logits))[0]
         errors += [apart(below, BETA * distance), differs(below, 0.0)]
     return Evidence(worst(errors))
@@ -55,6 +51,5 @@ def rewards_along_an_answer() -> Evidence:
         errors.append(apart(to_go, expected))  # whatever follows the prefix
         after = to_go + BETA * t.log_ratio  # the process reward after the token
         errors.append(apart((after - expected) * inside, BETA * t.log_ratio))
-        optimum = exact(lambda p, q, r=best.rewards: p.exp() @ r - BETA * reverse_kl(p, q), best)[0]
-        errors.append(apart(shifted, optimum))
+        errors.append(apart(shifted, regularized(best, BETA)[0]))
     return Evidence(worst(errors), note="The constant is the value of the objective at the best policy.")

@@ -31,6 +31,7 @@ from kl_companion.book.claims.ground.updates import (
     every_token,
     graded,
     graded_pairs,
+    graded_trees,
     population_mean,
     regularized_gradient,
     shaped,
@@ -55,15 +56,11 @@ def in_the_reward(problem: Problem, beta: float = BETA) -> torch.Tensor:
     return standardized_update(problem, shaped(problem, beta))
 
 
-def _trees() -> tuple[Problem, ...]:
-    return tuple(p for p in graded() if p.rows.shape[1] > 1)
-
-
 @claim("FRPO-1-linear", "FRPO-tab5-maxent")
 def without_normalization_reward_and_kl_are_one_reward() -> Evidence:
     """r - beta D as one reward, and the KL from each token on beside the reward, have the same gradient."""
     errors = []
-    for problem in _trees():
+    for problem in graded_trees():
         wanted, ratio = regularized_gradient(problem, BETA), terms(problem).log_ratio
         to_go = every_token(problem, problem.rewards) - BETA * sum_from_here(ratio)
         own_alone = every_token(problem, problem.rewards) - BETA * ratio
@@ -104,7 +101,7 @@ def a_bent_utility_and_the_kl_do_not_commute() -> Evidence:
 def one_number_for_every_token() -> Evidence:
     """In every group the mean and the deviation change; the KL to go differs from token to token."""
     errors = []
-    for problem in (graded()[0], _trees()[0], _trees()[2]):
+    for problem in (graded()[0], graded_trees()[0], graded_trees()[2]):
         p, index = groups(problem, 3)
         ratio, rewards = log_ratio(problem)[index], problem.rewards[index]
         with_kl = rewards - BETA * ratio
@@ -124,7 +121,7 @@ def one_number_for_every_token() -> Evidence:
     return Evidence(worst(errors), note="Every group of three answers of a bandit and of two trees.")
 
 
-@claim("FRPO-P3.2-objective")
+@claim("FRPO-P3.2-objective", "FRPO-D1-sketch")
 def there_is_no_objective() -> Evidence:
     """The derivatives of the update are not symmetric: it is the gradient of no function."""
     printed, corrected = [], []

@@ -21,6 +21,7 @@ from kl_companion.book.claims.ground.updates import (
     penalty_gradient,
     population_mean,
     slope,
+    standardized,
     standardized_update,
     token_field,
     utility_gradient,
@@ -93,9 +94,7 @@ def the_printed_loss_divides_by_the_length() -> Evidence:
     printed, corrected = [], []
     for problem in _uneven():
         t = terms(problem)
-        advantage = (problem.rewards - population_mean(problem, problem.rewards)) / deviation(
-            problem, problem.rewards
-        )
+        advantage = standardized(problem, problem.rewards)
         length = problem.completion_mask.sum(-1)
         printed.append(
             turned(token_field(problem, every_token(problem, advantage / length)), arcsine_gradient(problem))
@@ -135,6 +134,13 @@ def the_standardized_advantage_is_the_score_of_the_arcsine() -> Evidence:
     return Evidence(worst(errors))
 
 
+def _whole_gradient(problem: Problem, utility: str) -> torch.Tensor:
+    """Gradient of a utility of E[r] minus beta times the mean of the log-ratios, in one piece."""
+    return exact(
+        lambda p, q: UTILITIES[utility](p.exp() @ problem.rewards) - BETA * (p.exp() @ (p - q)), problem
+    )[1]
+
+
 @claim("FRPO-1-gain")
 def the_reward_has_a_gain_and_the_penalty_none() -> Evidence:
     """The gradient of l(E r) - beta E cost is l'(p) grad p - beta grad E cost, for every l tried."""
@@ -142,13 +148,15 @@ def the_reward_has_a_gain_and_the_penalty_none() -> Evidence:
     for problem in graded():
         p, plain = population_mean(problem, problem.rewards), utility_gradient(problem)
         cost = penalty_gradient("k1", problem)
-        for name, utility in UTILITIES.items():
-            found = exact(
-                lambda a, b, of=utility, r=problem.rewards: of(a.exp() @ r) - BETA * (a.exp() @ (a - b)),
-                problem,
-            )[1]
+        for name in UTILITIES:
+            found = _whole_gradient(problem, name)
             errors.append(apart(found, slope(name, p) * plain - BETA * cost))
     return Evidence(worst(errors), note=rf"Tried: $\ell$ = {', '.join(UTILITIES)}.")
+
+
+def _in_groups(problem: Problem, n: int) -> torch.Tensor:
+    """Expected update of rewards that are standardized in groups of n, [rows, vocab]."""
+    return group_update(lambda drawn: standardized_or_zero(problem.rewards[drawn]), problem, n)
 
 
 @claim("FRPO-eq5.1")
@@ -159,7 +167,7 @@ def statistics_of_the_group_estimate_those_of_the_prompt() -> Evidence:
     for p in (0.1, 0.5):
         problem, lengths = _one_right(p), []
         for n in SIZES:
-            found = group_update(lambda i, r=problem.rewards: standardized_or_zero(r[i]), problem, n)
+            found = _in_groups(problem, n)
             errors.append(turned(found, arcsine_gradient(problem)))
             lengths.append(float(found.norm() / arcsine_gradient(problem).norm()))
         gaps = [abs(x - 1) for x in lengths]

@@ -34,7 +34,7 @@ FRPO = (
         ),
         why=(
             r"In the limit of large groups, of which the proposition speaks, that update is the gradient of "
-            r"$\E[r] - \beta\, \mathrm{KL}$ divided by a positive number: each small step raises this "
+            r"$\E[r] - \beta\,\mathrm{KL}$ divided by a positive number: each small step raises this "
             "objective, at every policy but the best one."
         ),
         charitable=(

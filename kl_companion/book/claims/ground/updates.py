@@ -36,7 +36,7 @@ GENERATORS: dict[str, Function] = {
 }
 # what a prompt's expected reward is worth
 UTILITIES: dict[str, Function] = {
-    "2 arcsin sqrt p": lambda p: 2 * p.sqrt().asin(),
+    "2 arcsin sqrt(p)": lambda p: 2 * p.sqrt().asin(),
     "p": lambda p: p,
     "log p": lambda p: p.log(),
 }
@@ -96,7 +96,7 @@ def utility_gradient(problem: Problem, utility: str = "p") -> torch.Tensor:
 
 def arcsine_gradient(problem: Problem) -> torch.Tensor:
     """Gradient of 2 arcsin sqrt p, p the expected reward."""
-    return utility_gradient(problem, "2 arcsin sqrt p")
+    return utility_gradient(problem, "2 arcsin sqrt(p)")
 
 
 def regularized(problem: Problem, beta: float) -> tuple[float, torch.Tensor]:

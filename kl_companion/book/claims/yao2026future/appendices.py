@@ -115,7 +115,7 @@ def standardized_rewards_have_mean_zero_and_variance_one() -> Evidence:
     for problem in (*graded_pairs(), *graded()):
         x, p = standardized(problem, problem.rewards), population_mean(problem, problem.rewards)
         errors += [abs(population_mean(problem, x)), apart(population_mean(problem, x**2), 1.0)]
-        errors.append(apart(slope("2 arcsin sqrt p", p) ** 2 * p * (1 - p), 1.0))
+        errors.append(apart(slope("2 arcsin sqrt(p)", p) ** 2 * p * (1 - p), 1.0))
         errors.append(apart(field(x, problem), arcsine_gradient(problem)))
     return Evidence(worst(errors))
 

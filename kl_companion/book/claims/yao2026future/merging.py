@@ -81,7 +81,7 @@ def other_placements_have_the_same_gradient() -> Evidence:
         counterexample=(
             rf"on all {len(consistent)} worlds tried the reward standardized, and $\beta \frac12 "
             r"(\sum_t \delta_t)^2$ differentiated in the loss, have together the gradient of $2 \arcsin "
-            r"\sqrt p - \beta\, \mathrm{KL}$"
+            r"\sqrt p - \beta\,\mathrm{KL}$"
         ),
         practice=(
             "A trainer whose advantages cannot be touched can have the same expected gradient from its loss."
@@ -104,7 +104,7 @@ def they_can_be_merged_with_the_right_coefficient() -> Evidence:
         worst(corrected),
         unit="share of cases",
         correction=(
-            r"Merged as $r - \beta \sqrt{p(1-p)}\, D$ and standardized, they give the decoupled update times "
+            r"Merged as $r - \beta \sqrt{p(1-p)}\,D$ and standardized, they give the decoupled update times "
             r"one positive factor per prompt: reward and KL keep their proportion. With a constant $\beta$ "
             "they do not, and the tokens of an answer share one number per sample either way."
         ),

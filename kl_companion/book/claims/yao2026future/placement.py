@@ -46,7 +46,7 @@ from kl_companion.tabular import Problem
 
 BETA = 0.1
 IN_THE_REWARD = (
-    r"Standardized, $r - \beta D$ has the update $\frac{1}{s} \nabla (\E[r] - \beta\, \mathrm{KL})$, with "
+    r"Standardized, $r - \beta D$ has the update $\frac{1}{s} \nabla (\E[r] - \beta\,\mathrm{KL})$, with "
     r"$s$ the deviation of $r - \beta D$."
 )
 
@@ -81,7 +81,7 @@ def a_bent_utility_and_the_kl_do_not_commute() -> Evidence:
         beta = p / (10 * kl)  # the argument of the arcsine stays within 0 and 1
         fused = torch.tensor(population_mean(problem, shaped(problem, beta)), dtype=torch.float64)
         errors.append(apart(fused, p - beta * kl))
-        for name in ("2 arcsin sqrt p", "log p"):
+        for name in ("2 arcsin sqrt(p)", "log p"):
             utility = UTILITIES[name]
             apart_from_it = float(utility(torch.tensor(p, dtype=torch.float64)) - utility(fused))
             errors.append(differs(apart_from_it, beta * kl))
@@ -91,7 +91,7 @@ def a_bent_utility_and_the_kl_do_not_commute() -> Evidence:
         worst(errors),
         note=(
             r"The slope of $2 \arcsin \sqrt p$ is 2 or more, so that the left side is lower by at least "
-            r"twice $\beta\, \mathrm{KL}$, the right side by $\beta\, \mathrm{KL}$. Where the KL "
+            r"twice $\beta\,\mathrm{KL}$, the right side by $\beta\,\mathrm{KL}$. Where the KL "
             r"exceeds $p/\beta$, the left side is not defined."
         ),
     )
@@ -135,7 +135,7 @@ def there_is_no_objective() -> Evidence:
         worst(corrected),
         unit="relative difference",
         correction=(
-            rf"{IN_THE_REWARD} Its direction is that of $\E[r] - \beta\, \mathrm{{KL}}$; with its length, "
+            rf"{IN_THE_REWARD} Its direction is that of $\E[r] - \beta\,\mathrm{{KL}}$; with its length, "
             "which changes from policy to policy, it is the gradient of no function."
         ),
         counterexample=(
@@ -143,7 +143,7 @@ def there_is_no_objective() -> Evidence:
             f"from its transpose by {printed[0]:.0%} of its size"
         ),
         practice=(
-            r"A run with the KL in the reward optimizes $\E[r] - \beta\, \mathrm{KL}$, prompt by prompt, "
+            r"A run with the KL in the reward optimizes $\E[r] - \beta\,\mathrm{KL}$, prompt by prompt, "
             f"with steps of another length; on {len(graded())} worlds the derivatives are asymmetric by "
             f"{min(printed):.0%} to {max(printed):.0%}."
         ),
@@ -187,12 +187,12 @@ def an_affine_utility_is_neither_needed_nor_enough() -> Evidence:
         unit="share of cases",
         correction=(
             f"{IN_THE_REWARD} Where the gradients of $p$ and of the KL are not parallel this is that of "
-            r"$\ell(p) - \beta\, \mathrm{KL}$ exactly where $\ell'(p) = s = 1$. Whether $\ell$ is affine "
+            r"$\ell(p) - \beta\,\mathrm{KL}$ exactly where $\ell'(p) = s = 1$. Whether $\ell$ is affine "
             r"decides nothing: an affine $\ell$ differs as well, unless $s = 1$."
         ),
         counterexample=(
             "two answers, one of them right: the KL is a function $K(p)$ of the pass rate, and the update is "
-            r"the gradient of $\ell(p) - \beta\, \mathrm{KL}$ with $\ell(p) = 2 \arcsin \sqrt p + \beta "
+            r"the gradient of $\ell(p) - \beta\,\mathrm{KL}$ with $\ell(p) = 2 \arcsin \sqrt p + \beta "
             f"K(p)$, whose slope is {min(slopes):.2f} to {max(slopes):.2f} at the policies tried"
         ),
         practice=(
@@ -269,7 +269,7 @@ def no_constant_coefficient_repairs_it() -> Evidence:
             r"By the source's own yardstick, eq (4.1): the direction is that of $2 \arcsin \sqrt p - "
             r"\beta' \mathrm{KL}$ with $\beta' = \beta/\sqrt{p(1-p)}$, here "
             rf"{min(needed):.2f} to {max(needed):.2f} instead of {BETA}; no constant $\beta$ gives another "
-            r"prompt or policy the right one. Beside $\E[r] - \beta\, \mathrm{KL}$ the direction is exact, "
+            r"prompt or policy the right one. Beside $\E[r] - \beta\,\mathrm{KL}$ the direction is exact, "
             "and only the length of the step is changed."
         ),
     )
@@ -289,12 +289,12 @@ def the_proposition_predicts_no_collapse() -> Evidence:
         worst(corrected),
         unit="share of cases",
         correction=(
-            rf"{IN_THE_REWARD} A small step along it raises $\E[r] - \beta\, \mathrm{{KL}}$ at every policy "
+            rf"{IN_THE_REWARD} A small step along it raises $\E[r] - \beta\,\mathrm{{KL}}$ at every policy "
             "but the best one. A collapse needs another cause: finite groups, the step size, the estimate."
         ),
         counterexample=(
             rf"on all {len(raised)} worlds tried (the worlds with rewards 0 and 1, $\beta$ = {BETA}) the "
-            r"update of the proposition has the direction in which $\E[r] - \beta\, \mathrm{KL}$ rises "
+            r"update of the proposition has the direction in which $\E[r] - \beta\,\mathrm{KL}$ rises "
             r"fastest"
         ),
         practice=(
@@ -320,7 +320,7 @@ def the_scale_is_that_of_the_shaped_reward() -> Evidence:
         worst(corrected),
         unit="relative difference",
         correction=(
-            r"Both are scaled by $1/s$, with $s^2 = p(1-p) - 2\beta\, \mathrm{Cov}[r, D] + \beta^2 \Var[D]$, "
+            r"Both are scaled by $1/s$, with $s^2 = p(1-p) - 2\beta\,\mathrm{Cov}[r, D] + \beta^2 \Var[D]$, "
             r"as the source's appendix D.1 computes; $\ell'(p) = 1/\sqrt{p(1-p)}$ is its value at $\beta = "
             r"0$."
         ),

@@ -127,7 +127,7 @@ def the_standardized_advantage_is_the_score_of_the_arcsine() -> Evidence:
     errors = []
     for problem in graded():
         p, r = population_mean(problem, problem.rewards), problem.rewards
-        advantage = slope("2 arcsin sqrt p", p) * (r - p)
+        advantage = slope("2 arcsin sqrt(p)", p) * (r - p)
         errors.append(apart(advantage, (r - p) / deviation(problem, r)))
         weight = every_token(problem, advantage) - BETA * sum_from_here(terms(problem).log_ratio)
         errors.append(apart(token_field(problem, weight), decoupled_gradient(problem, BETA)))

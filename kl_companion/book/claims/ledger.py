@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Literal, NamedTuple, get_args
 
-from kl_companion.book.claims.standard import CORRECTED, FAILING, TOLERANCE
+from kl_companion.book.claims.standard import CORRECTED, FAILING, TOLERANCE, UNEXAMINED
 from kl_companion.book.claims.statements import register
 from kl_companion.checks import check_choice, unknown_name
 
@@ -37,7 +37,8 @@ class Evidence(NamedTuple):
         agrees_with: Id of the row of the *same source* that the corrected form follows from, which makes
             the printed form a misprint; or ``"proof"`` where the source's own proof, or the formula beside
             the words, gives it.
-        needs: What a check would take that cannot be had here (a model, a data set), or `JUDGEMENT`.
+        needs: What a check would take that cannot be had here (a model, a data set), `JUDGEMENT`, or
+            `UNEXAMINED`.
         record: What the cited work itself says; it makes the row bibliography.
         counterexample: A case where the printed statement fails, in words and numbers.
         correction: The corrected statement, in words.
@@ -63,7 +64,7 @@ class Evidence(NamedTuple):
     def verdict(self) -> str:
         """One of `VERDICTS`, computed from the errors; NaN is an error like any other."""
         if self.needs:
-            return "not reproducible here"
+            return "not examined yet" if self.needs == UNEXAMINED else "not reproducible here"
         if self.record:
             return "bibliography"
         if self.printed <= TOLERANCE:
@@ -144,6 +145,8 @@ _SOURCES: dict[str, Callable[[], object]] = {
     "shah2025comedy": lambda: import_module("kl_companion.book.claims.shah2025comedy"),
     "summary2025pitfalls": lambda: import_module("kl_companion.book.claims.summary2025pitfalls"),
     "emapg2026": lambda: import_module("kl_companion.book.claims.emapg2026"),
+    "yao2026future": lambda: import_module("kl_companion.book.claims.yao2026future"),
+    "ding2026misfires": lambda: import_module("kl_companion.book.claims.ding2026misfires"),
 }
 
 

@@ -34,7 +34,13 @@ HOW = {
     "text": "compared with the text, its tables or the cited work",
     "reading": "read, not computed",
 }
-_SIGN = dict(zip(VERDICTS, ("holds", "only-if", "misprint", "false", "bibliography", "open"), strict=True))
+_SIGN = dict(
+    zip(
+        VERDICTS,
+        ("holds", "only-if", "misprint", "false", "bibliography", "open", "unexamined"),
+        strict=True,
+    )
+)
 
 
 class Ledger:

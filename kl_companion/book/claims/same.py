@@ -5,11 +5,12 @@ from __future__ import annotations
 SAME: tuple[tuple[str, ...], ...] = (
     # values
     ("TM-2.1-vanilla", "EMA-eq76-79"),
+    ("TM-2.1-varreduced", "FRPO-P3.3"),
     ("TM-3-lambda-value", "WZ-3.1-lambda"),
     # one decision, differentiated
-    ("TM-eq2", "WZ-naive-k1", "SH-K1-path", "EMA-E2-K1"),
-    ("TM-3-squared-grad", "EMA-eq80"),
-    ("TM-eq3", "WZ-naive-k3", "EMA-eq81"),
+    ("TM-eq2", "WZ-naive-k1", "SH-K1-path", "EMA-E2-K1", "FRPO-B1-k1grad"),
+    ("TM-3-squared-grad", "EMA-eq80", "FRPO-PB.2"),
+    ("TM-eq3", "WZ-naive-k3", "EMA-eq81", "FRPO-B1-k3grad"),
     ("WZ-onoff-rho-k1", "WZ-9.2-rho-k1"),
     ("WZ-onoff-rho-k2", "WZ-sample-rho-k2", "WZ-9.2-rho-k2"),
     ("WZ-onoff-sgrho-k2", "WZ-9.2-sgrho-k2"),
@@ -31,7 +32,7 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("EMA-eq16", "EMA-eq73-74"),
     # optima
     ("TM-3.1-objective", "EMA-eq127-129"),
-    ("TM-pi-rev", "EMA-eq130-132"),
+    ("TM-pi-rev", "EMA-eq130-132", "FRPO-T5.1"),
     ("EMA-eq133-134", "EMA-propI.1", "EMA-tabI-F2R"),
     ("EMA-eq135", "EMA-propI.2", "EMA-tabI-R2F"),
     # the moving anchor
@@ -52,6 +53,12 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("EMA-eq152", "EMA-tab8-K4"),
     ("EMA-eq153-157", "EMA-fig10"),
     ("EMA-eq158-160", "EMA-fig11"),
+    # whole updates
+    ("FRPO-1-linear", "FRPO-tab5-maxent"),
+    ("FRPO-C1-linear", "FRPO-P3.2-affine"),
+    ("FRPO-4.1-rescaled", "FRPO-D1-misweight"),
+    ("FRPO-4.3-localgrad", "ZCPO-F6-k3grad"),
+    ("ZCPO-F7", "ZCPO-F7-var", "ZCPO-5-gvpo"),
     # about texts
     ("TM-1-code", "AI-abstract-seen"),
 )

@@ -47,6 +47,18 @@ READINGS: dict[str, Source] = {
         "arXiv:2602.04417 of February 2026, which has the same title, was not compared",
         "the figures as pictures: their captions and the text about them were read",
     ),
+    "yao2026future": Source(
+        "FRPO",
+        "arXiv:2601.10201v2 of 23 May 2026, with appendices A to H",
+        "the figures as pictures, and the layout of displayed formulas, which were put together from their "
+        "parts",
+    ),
+    "ding2026misfires": Source(
+        "ZCPO",
+        "the manuscript of 2026 with appendices A to H; the copy has no date and no number",
+        "the figures as pictures, and the display that defines the coefficients: it was rebuilt from the "
+        "sentences around it and appendix H",
+    ),
 }
 SOURCES = tuple(READINGS)
 NAMES = {key: source.name for key, source in READINGS.items()}

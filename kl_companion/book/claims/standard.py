@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 VERDICTS = (
     *("holds", "holds only if", "misprint", "false as printed"),
-    *("bibliography", "not reproducible here"),
+    *("bibliography", "not reproducible here", "not examined yet"),
 )
 FAILING = VERDICTS[1:4]
 CORRECTED = VERDICTS[2:4]
@@ -16,6 +16,7 @@ HEDGE_SHARE = 0.75  # of the worlds named beforehand
 DEGREES = ("nearly", "almost", "about", "negligible", "marginal", "hardly")
 DEGREE = 0.1  # relative
 JUDGEMENT = "a judgement"
+UNEXAMINED = "a check, which is not written yet"
 
 
 class Rule(NamedTuple):

@@ -22,7 +22,7 @@ alpha=α beta=β gamma=γ delta=δ epsilon=ε varepsilon=ε eta=η theta=θ lamb
 tau=τ phi=φ chi=χ psi=ψ omega=ω ell=ℓ Delta=Δ Lambda=Λ Phi=Φ Psi=Ψ Sigma=Σ Omega=Ω nabla=∇ partial=∂ sum=∑
 prod=∏ int=∫ sqrt=√ propto=∝ cdot=· times=× infty=∞ pm=± le=≤ leq=≤ ge=≥ geq=≥ ne=≠ neq=≠ approx=≈ to=→
 dots=… ldots=… top=⊤ sim=∼ in=∈ notin=∉ mid=| lvert=| rvert=| Vert=‖ lVert=‖ E=E Var=Var sg=sg log=log
-exp=exp max=max min=min
+exp=exp arcsin=arcsin kappa=κ max=max min=min
 """
 LETTERS = dict(pair.split("=") for pair in _SIGNS.split())
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -43,8 +43,9 @@ def plain(text: str) -> str:
     text = re.sub(r"\\hat(?:\{(\w+)\}| (\w+))", lambda m: f"(estimate of {m[1] or m[2]})", text)
     text = re.sub(r"\\([a-zA-Z]+)", lambda m: LETTERS.get(m[1], m[0]), text)
     text = re.sub(r"√\{([^{}]*)\}", r"√(\1)", text)
+    text = re.sub(r"√ (?=\w)", "√", text)
     text = re.sub(r"\^\{([^{}]*)\}", r"^(\1)", text)
-    text = re.sub(r"_\{([^{}]*[+-][^{}]*)\}", r"_(\1)", text)  # δ_(t+k), not δ_t+k
+    text = re.sub(r"_\{([^{}]*[-+≥>][^{}]*)\}", r"_(\1)", text)  # δ_(t+k), not δ_t+k
     return re.sub(r"_\{([^{}]*)\}", r"_\1", text)
 
 

@@ -25,7 +25,7 @@ from kl_companion.book.claims import (
     run,
 )
 from kl_companion.book.claims.ground import errors, sums, worlds
-from kl_companion.book.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE
+from kl_companion.book.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE, UNEXAMINED
 from kl_companion.book.claims.texts import rows_as_texts
 from kl_companion.tabular import bandit
 from tests.support.expected_claims import CORRECTED, EXPECTED
@@ -68,6 +68,8 @@ MISPRINT = Evidence(BAD, GOOD, agrees_with="proof", counterexample="x", unit="di
         ("false as printed", Evidence(math.nan, math.nan, inside=math.nan, agrees_with="x")),
         ("not reproducible here", Evidence(needs="a judgement")),
         ("not reproducible here", Evidence(GOOD, needs="a model")),
+        ("not examined yet", Evidence(needs=UNEXAMINED)),
+        ("not examined yet", Evidence(GOOD, needs=UNEXAMINED)),
         ("bibliography", Evidence(record="the year is 2020")),
         ("bibliography", Evidence(BAD, GOOD, agrees_with="x", record="the year is 2020")),
     ],
@@ -75,7 +77,7 @@ MISPRINT = Evidence(BAD, GOOD, agrees_with="proof", counterexample="x", unit="di
 def test_the_verdict_follows_from_the_errors(verdict, evidence):
     assert evidence.verdict == verdict
     assert verdict in VERDICTS
-    spared = ("holds", "bibliography", "not reproducible here")
+    spared = ("holds", "bibliography", "not reproducible here", "not examined yet")
     assert (verdict in FAILING) == (verdict not in spared)
 
 

@@ -78,6 +78,8 @@ def test_no_command_is_left_in_a_statement():
         (r"\pi_ref(y_{<t})", "π_ref(y_<t)"),
         (r"\sqrt{\sum_i x}", "√(∑_i x)"),
         (r"\frac12 x", "1/2 x"),
+        (r"2 \arcsin \sqrt p", "2 arcsin √p"),
+        (r"\sum_{j\ge i} \kappa_{i,t}", "∑_(j≥ i) κ_i,t"),
         (r"\delta_{t+k} = \chi^k \delta_{ema,t}, \Lambda\eta\theta", "δ_(t+k) = χ^k δ_ema,t, Ληθ"),
         (r"w^{1 - \alpha} \phi_f(w), \psi_f", "w^(1 - α) φ_f(w), ψ_f"),
     ],

@@ -47,7 +47,7 @@ def test_groups_are_of_rows_that_exist_and_share_none():
     ids = list(chain.from_iterable(SAME))
     assert set(ids) <= set(register())
     assert len(ids) == len(set(ids))
-    assert others("TM-eq2") == ("WZ-naive-k1", "SH-K1-path", "EMA-E2-K1")
+    assert others("TM-eq2") == ("WZ-naive-k1", "SH-K1-path", "EMA-E2-K1", "FRPO-B1-k1grad")
     assert others("TM-KL-def") == ()
 
 

@@ -24,6 +24,12 @@ def relative(found: torch.Tensor, right: torch.Tensor) -> float:
     return math.inf if math.isnan(share) else share
 
 
+def turned(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Distance of the best positive multiple of an update from the update wanted, relative to that."""
+    along = ((found * wanted).sum() / found.square().sum()).clamp(min=0.0)
+    return float((along * found - wanted).norm() / wanted.norm())
+
+
 def worst(errors: Iterable[float]) -> float:
     """The largest of several errors; NaN becomes infinite."""
     return max(math.inf if math.isnan(e) else float(e) for e in errors)

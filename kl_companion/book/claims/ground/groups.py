@@ -68,3 +68,9 @@ def worlds_with_group_sizes() -> list[tuple[Problem, int]]:
 def standardized(x: torch.Tensor) -> torch.Tensor:
     """Minus the mean of the group, over its standard deviation, [groups, n]."""
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-4)
+
+
+def standardized_or_zero(x: torch.Tensor) -> torch.Tensor:
+    """Minus the mean of the group, over its standard deviation with 1/n; 0 in a group that has none."""
+    spread = x.std(-1, correction=0, keepdim=True)
+    return ((x - x.mean(-1, keepdim=True)) / spread).where(spread > 1e-12, 0.0)

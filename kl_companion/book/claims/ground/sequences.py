@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from kl_companion.book.claims.ground.errors import apart
@@ -48,8 +50,8 @@ def partial_gradient(
     return gradient
 
 
-def curl(problem: Problem, name: str, step: float = 1e-5) -> float:
-    """Largest asymmetry of the Jacobian of the token-level field, by central differences."""
+def jacobian(update: Callable[[Problem], torch.Tensor], problem: Problem, step: float = 1e-5) -> torch.Tensor:
+    """Derivative of an update in the policy's logits, by central differences, [logits, logits]."""
     columns = []
     for j in range(problem.logits.numel()):
         shift = torch.zeros_like(problem.logits).flatten()
@@ -57,10 +59,19 @@ def curl(problem: Problem, name: str, step: float = 1e-5) -> float:
         sides = []
         for sign in (1, -1):
             there = problem._replace(logits=problem.logits + sign * shift.view_as(problem.logits))
-            sides.append(mean(terms(there).p, differentiated(name, there, per_token=True)).flatten())
+            sides.append(update(there).flatten())
         columns.append((sides[0] - sides[1]) / (2 * step))
-    jacobian = torch.stack(columns, dim=1)
-    return apart(jacobian, jacobian.T)
+    return torch.stack(columns, dim=1)
+
+
+def curl(problem: Problem, name: str) -> float:
+    """Largest asymmetry of the Jacobian of the token-level field."""
+
+    def update(there: Problem) -> torch.Tensor:
+        return mean(terms(there).p, differentiated(name, there, per_token=True))
+
+    found = jacobian(update, problem)
+    return apart(found, found.T)
 
 
 def prefixes_without_effect(problem: Problem) -> float:
@@ -71,14 +82,18 @@ def prefixes_without_effect(problem: Problem) -> float:
     return float((gradient.norm(dim=-1) < 1e-12).sum())
 
 
-def values_of_prefixes(problem: Problem) -> torch.Tensor:
-    """Expected log-ratios from each prefix on: what a perfect critic says, [rows]."""
+def values_of_prefixes(problem: Problem, to_go: torch.Tensor | None = None) -> torch.Tensor:
+    """Mean of a number per token over the visits of its prefix, [rows]: what a perfect critic says.
+
+    By default of the log-ratios from the token on.
+    """
     t = terms(problem)
+    ahead = sum_from_here(t.log_ratio) if to_go is None else to_go
     out = torch.zeros(len(problem.logits)).double()
     for row in range(len(out)):
         here = ((problem.rows == row) & (problem.completion_mask > 0)).double()
         weight = (t.p[:, None] * here).sum()
-        out[row] = (t.p[:, None] * here * sum_from_here(t.log_ratio)).sum() / weight.clamp(min=1e-300)
+        out[row] = (t.p[:, None] * here * ahead).sum() / weight.clamp(min=1e-300)
     return out
 
 

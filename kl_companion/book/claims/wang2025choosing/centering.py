@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from kl_companion.book.claims.ground.errors import apart, degree, differs, less, worst
+from kl_companion.book.claims.ground.errors import apart, degree, differs, less, turned, worst
 from kl_companion.book.claims.ground.groups import (
     Centering,
     centered,
@@ -83,12 +83,6 @@ BETA = 0.7
 GRPO_GROUP = 64  # answers per question in shao2024deepseekmath
 
 
-def _turned(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Distance of the best positive multiple of an update from the update wanted, relative to that."""
-    along = ((found * wanted).sum() / found.square().sum()).clamp(min=0.0)
-    return float((along * found - wanted).norm() / wanted.norm())
-
-
 @claim("WZ-8.1-effbeta")
 def a_smaller_effective_coefficient() -> Evidence:
     """With A = r - mean(r) of the shaped reward both parts shrink: the step is smaller, and beta stays.
@@ -103,11 +97,11 @@ def a_smaller_effective_coefficient() -> Evidence:
         reward = torch.tensordot(terms(problem).p * gain, terms(problem).score, 1)
         together = expected(problem, n, "mean", gain - BETA * log_ratio(problem))
         without = expected(problem, n, "mean", gain) - BETA * expected(problem, n, "none")
-        printed.append(_turned(together, reward - BETA * rest * kl))
+        printed.append(turned(together, reward - BETA * rest * kl))
         corrected.append(apart(together, rest * (reward - BETA * kl)))
         corrected.append(apart(without, rest * (reward - BETA / rest * kl)))
         alone = expected(problem, n, "leave_one_out", gain) - BETA * expected(problem, n, "mean")
-        inside.append(_turned(alone, reward - BETA * rest * kl))
+        inside.append(turned(alone, reward - BETA * rest * kl))
         cases.append((len(problem.sequences), n, printed[-1]))
     count, n, off = max(cases, key=lambda case: case[2])
     larger = {size: size / (size - 1) - 1 for size in (8, GRPO_GROUP)}

@@ -51,7 +51,7 @@ def share(update: torch.Tensor, at: Problem, objectives: Collection[str]) -> Sha
     """
     known = {n: OBJECTIVES[n] for n in (REWARD, *objectives)}
     fields = {n: g.flatten() for n, (_, g) in fields_and_values(known, at).items()}
-    return _fitted(update.flatten(), fields)
+    return fitted(update.flatten(), fields)
 
 
 def share_of_answers(
@@ -73,10 +73,11 @@ def share_of_answers(
     def centered(x: torch.Tensor) -> torch.Tensor:
         return (x - (probability * x).sum()) * weight
 
-    return _fitted(centered(advantages), {REWARD: centered(rewards), "cost": centered(costs)})
+    return fitted(centered(advantages), {REWARD: centered(rewards), "cost": centered(costs)})
 
 
-def _fitted(update: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> Share:
+def fitted(update: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> Share:
+    """An update as a sum of fields, by least squares; all [count], and one of them is called `REWARD`."""
     size = update.norm().item()
     held = {n: f for n, f in fields.items() if f.norm() > ZERO}
     if not held or not size > 0:

@@ -187,13 +187,13 @@ def audit(
     as_meant = met if met is not None else all(accepts(c, wanted_objectives(meant[1])) for c in judged)
     text = None
     if not as_meant:
-        judge = partial(_judged, heads=heads, max_terms=max_terms)
+        judge = partial(finding_of, heads=heads, max_terms=max_terms)
         stale = bool(off_policy)
         text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
 
 
-def _judged(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int) -> Finding:
+def finding_of(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int) -> Finding:
     """A loss under one condition, in the limit of large batches."""
     known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
     looked = look(loss_fn, condition, group_size=None, known=known)

@@ -10,6 +10,7 @@ from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import NOTHING, UNNAMED, effects, headline, number, row, rows, terms
 
 if TYPE_CHECKING:
+    from kl_companion.auditing.adapt import Reading
     from kl_companion.auditing.findings import Finding
     from kl_companion.auditing.verdict import Audit
 
@@ -29,7 +30,12 @@ def card(audit: Audit, *, details: bool = False, color: bool = False, height: in
         height: Lines at most, where details are left out; None for as many as there are.
     """
     ink = _Ink(color)
-    blocks = [_reading(audit, ink), _headline(audit, ink), _table(audit), _practice(audit)]
+    blocks = [
+        [ink(x, "dim") for x in read_lines(audit.reading)],
+        _headline(audit, ink),
+        _table(audit),
+        _practice(audit),
+    ]
     blocks = [
         b for b in (*blocks, _distances(audit), _groups(audit), _remedy(audit, ink, cut=not details)) if b
     ]
@@ -73,9 +79,8 @@ def _wrapped(text: str, indent: str = "", first: str | None = None, most: int = 
     return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 4]} ..."]
 
 
-def _reading(audit: Audit, ink: _Ink) -> list[str]:
+def read_lines(reading: Reading | None) -> list[str]:
     """How each parameter was read; what was assumed is marked."""
-    reading = audit.reading
     if reading is None or not (reading.reads or reading.constants):
         return []
     said: dict[str, list[str]] = {}
@@ -86,7 +91,7 @@ def _reading(audit: Audit, ink: _Ink) -> list[str]:
     parts += [f"{name} = {value!r}" for name, value, _ in reading.constants]
     if any("no word for whose" in r.note for r in reading.reads):
         parts.append("(* by default: nothing says whose)")
-    return [ink(x, "dim") for x in _wrapped("; ".join(parts), "      ", "Read: ", 5)]
+    return _wrapped("; ".join(parts), "      ", "Read: ", 5)
 
 
 def _headline(audit: Audit, ink: _Ink) -> list[str]:

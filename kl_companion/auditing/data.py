@@ -27,6 +27,7 @@ import torch
 from kl_companion.auditing.summary import headline, level, row, terms
 
 if TYPE_CHECKING:
+    from kl_companion.auditing.adapt import Reading
     from kl_companion.auditing.findings import Finding
     from kl_companion.auditing.verdict import Audit
 
@@ -35,7 +36,6 @@ SCHEMA = 1
 
 def to_dict(audit: Audit) -> dict[str, Any]:
     """The verdict as dicts, lists, texts, numbers and None."""
-    reading = audit.reading
     return {
         "schema": SCHEMA,
         "name": audit.name,
@@ -48,7 +48,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "batch": {
             "couples": audit.main.couples,
             "sums": audit.main.sums,
-            "groups": [{n: _number(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
+            "groups": [{n: finite(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
         },
         "compared": audit.compared,
         "distances": [d._asdict() for d in audit.distances],
@@ -57,12 +57,8 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "meant": audit.meant[1] if audit.meant else None,
         "as_meant": audit.as_meant,
         "remedy": audit.remedy,
-        "read": {
-            "parameters": [r._asdict() for r in reading.reads] if reading else [],
-            "constants": {n: _plain(v) for n, v, _ in reading.constants} if reading else {},
-            "result": reading.result if reading else "",
-        },
-        "versions": _versions(),
+        "read": reading_data(audit.reading),
+        "versions": versions(),
     }
 
 
@@ -76,18 +72,28 @@ def _condition(finding: Finding, group_size: int | None) -> dict[str, Any]:
         "headline": headline(finding),
         "level": level(finding),
         "terms": _terms(finding),
-        "residual": _number(finding.residual),
+        "residual": finite(finding.residual),
     }
 
 
 def _terms(finding: Finding) -> list[dict[str, Any]]:
     return [
-        {"objective": t.objective, "coefficient": _number(t.coefficient), "unit": t.unit}
+        {"objective": t.objective, "coefficient": finite(t.coefficient), "unit": t.unit}
         for t in terms(finding)
     ]
 
 
-def _number(x: float) -> float | None:
+def reading_data(reading: Reading | None) -> dict[str, Any]:
+    """How the parameters of a function were read; nothing of what has none."""
+    return {
+        "parameters": [r._asdict() for r in reading.reads] if reading else [],
+        "constants": {n: _plain(v) for n, v, _ in reading.constants} if reading else {},
+        "result": reading.result if reading else "",
+    }
+
+
+def finite(x: float) -> float | None:
+    """The number; None where it is none."""
     return x if math.isfinite(x) else None
 
 
@@ -95,7 +101,8 @@ def _plain(x: Any) -> Any:
     return x if isinstance(x, str | int | float | bool) or x is None else repr(x)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of the package, of torch and of Python."""
     from importlib.metadata import version
 
     return {

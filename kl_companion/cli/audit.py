@@ -44,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--off-policy", action="store_true", help="look at, and judge --want by, off-policy samples"
     )
     parser.add_argument("--scale", type=float, help="one size of log-ratios instead of small and large")
+    parser.add_argument(
+        "--update", action="store_true", help="the whole update, with rewards: what beta means in it"
+    )
+    parser.add_argument(
+        "--advantage", help="with --update: what is made of rewards before the loss (group_std, ...)"
+    )
     parser.add_argument("--details", action="store_true", help="residuals, curl and the registered names too")
     parser.add_argument("--json", action="store_true", help="the verdict as data")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
@@ -79,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
             file = loss.rpartition(":")[0]
             print(f"  executing {file}, as python does with a file of yours", file=sys.stderr, flush=True)
         loss = load_function(loss)
+    if args.update or args.advantage is not None:
+        return _update(loss, args)
     found = audit(
         loss,
         placement=args.placement,
@@ -87,8 +95,42 @@ def run(args: argparse.Namespace) -> int:
         want=args.want,
         off_policy=True if args.off_policy else None,
         scale=args.scale,
-        map=dict(pair(x, "--map") for x in args.map),
-        set={name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
+        **_given(args),
+        progress=progress(quiet=args.quiet),
+    )
+    if args.json:
+        print(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+    else:
+        print(card(found, details=args.details, color=colored(sys.stdout)))
+    return 1 if found.met is False else 0
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``--map`` and ``--set`` say."""
+    return {
+        "map": dict(pair(x, "--map") for x in args.map),
+        "set": {name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
+    }
+
+
+def _update(step: Any, args: argparse.Namespace) -> int:
+    """Print the verdict on a whole update; 1 when ``--want`` is not met."""
+    from kl_companion.auditing.updates.audit import audit_update
+    from kl_companion.auditing.updates.card import card
+
+    if isinstance(step, str):
+        raise ValueError(f"{step!r} is an estimator, expected path/file.py:function of a loss with rewards")
+    for name, value in (("--level", args.level), ("--scale", args.scale)):
+        if value is not None:
+            raise ValueError(f"--update got {name} {value}, expected none: it looks at whole updates")
+    if args.placement != "loss" or args.off_policy:
+        raise ValueError("--update got --placement or --off-policy, expected neither: it looks at both")
+    found = audit_update(
+        step,
+        want=args.want,
+        group_size=args.group_size,
+        advantage=args.advantage,
+        **_given(args),
         progress=progress(quiet=args.quiet),
     )
     if args.json:

@@ -42,6 +42,15 @@ _LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor, float, float], torch.Te
     "cispo": _cispo,
 }
 POLICY_LOSSES = tuple(_LOSSES)
+DUAL = ("ppo", "gspo")
+
+
+def check_dual(name: PolicyLoss, dual: float | None) -> None:
+    """ValueError for a dual clip below 1, or of a loss whose ratio is not compared with its clipped one."""
+    if dual is not None and not dual >= 1:
+        raise ValueError(f"dual_clip is {dual!r}, expected a number of at least 1, or None")
+    if dual is not None and name not in DUAL:
+        raise ValueError(f"dual_clip={dual} got policy_loss={name!r}, expected one of {', '.join(DUAL)}")
 
 
 def policy_loss(
@@ -63,14 +72,19 @@ def policy_loss(
         log_ratio: log pi - log of the older policy, [batch, seq]; its gradient is the score.
         advantages: [batch, seq], detached.
         completion_mask: [batch, seq].
-        low: How far below 1 a ratio is free.
+        low: How far below 1 a ratio is free; of the last three.
         high: How far above 1.
-        dual: Of PPO: a negative advantage is multiplied by a ratio of at most this; None for no limit.
+        dual: Of PPO and GSPO: a negative advantage is multiplied by a ratio of at most this; None for no
+            limit.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, a range that is negative, a dual clip below 1 or of a loss that has none,
+            or shapes that differ.
     """
     check_choice("policy_loss", name, POLICY_LOSSES)
+    if not (low >= 0 and high >= 0):
+        raise ValueError(f"low={low}, high={high}: expected two numbers that are not negative")
+    check_dual(name, dual)
     inside = masked(log_ratio, completion_mask)
     if name == "gspo":
         lengths = completion_mask.sum(-1, keepdim=True)

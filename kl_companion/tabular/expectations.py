@@ -12,7 +12,6 @@ from kl_companion.rollout import Rollout
 from kl_companion.tabular.groups import multisets
 from kl_companion.tabular.worlds import MAX_EVALUATIONS, Problem
 
-_PROBES = 3  # groups whose answers are exchanged, to see whether the order matters
 _ROUNDING = 1e-12
 Loss = Callable[[Rollout], torch.Tensor]
 
@@ -42,42 +41,106 @@ def checked_scalar(loss_fn: Loss, rollout: Rollout) -> torch.Tensor:
     return loss.reshape(())
 
 
-def _enumerate(
-    loss_fn: Loss, problem: Problem, logits: torch.Tensor, group_size: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probability and loss of every group of sequences that can be sampled, [groups] each."""
-    count = len(problem.sequences)
+def check_differentiable(loss: torch.Tensor) -> None:
+    """ValueError for a loss that left the graph."""
+    if not loss.requires_grad:
+        raise ValueError(
+            "the loss has no gradient with respect to the policy, expected a function of logp that is "
+            "not detached"
+        )
+
+
+class Groups(NamedTuple):
+    """Every group of answers that can be sampled.
+
+    Attributes:
+        rollout: Every sequence that can be sampled, once, [possible, ...].
+        sequences: Their numbers in the problem, [possible].
+        members: Rows of the rollout, [groups, n].
+        chance: Of every group, [groups].
+    """
+
+    rollout: Rollout
+    sequences: torch.Tensor
+    members: torch.Tensor
+    chance: torch.Tensor
+
+
+def groups_of(loss_fn: Loss, problem: Problem, logits: torch.Tensor, group_size: int) -> Groups:
+    """The groups that a loss has to be evaluated on: without their order, or in every order if it minds that.
+
+    Raises:
+        ValueError: a stack of worlds, a size below 1, more than 1e5 evaluations; the loss is no scalar or
+            NaN.
+    """
     if problem.logits.ndim != 2:
         raise ValueError(f"got a stack of {len(problem.logits)} worlds, expected one world")
     if group_size < 1:
         raise ValueError(f"group_size is {group_size}, expected at least 1")
     probability = problem.probabilities(logits)
     possible = probability.nonzero().squeeze(-1)
-    groups, chance = multisets(probability[possible], group_size)
+    probability, count = probability[possible], len(possible)
+    members, chance = multisets(probability, group_size)
     rollout = problem.rollout(logits, possible)
-    if group_size > 1 and _minds_the_order(loss_fn, rollout, groups):
+    if group_size > 1 and _minds_the_order(loss_fn, rollout, group_size):
         if count**group_size > MAX_EVALUATIONS:
             raise ValueError(
                 f"the loss depends on the order of the answers, and {count} sequences in groups of "
                 f"{group_size} are {count**group_size} evaluations, expected at most {MAX_EVALUATIONS}: take "
                 "a smaller problem or group"
             )
-        groups = torch.cartesian_prod(*[torch.arange(len(possible))] * group_size)
-        chance = probability[possible][groups].prod(-1)
-    losses = [checked_scalar(loss_fn, batch) for batch in rollout.batches(groups.tolist())]
-    return chance, torch.stack(losses)
+        members = torch.cartesian_prod(*[torch.arange(count)] * group_size)
+        chance = probability[members].prod(-1)
+    return Groups(rollout, possible, members, chance)
 
 
-def _minds_the_order(loss_fn: Loss, rollout: Rollout, groups: torch.Tensor) -> bool:
-    """Whether a loss changes with the order of its answers, on those groups that have the most different."""
-    different = torch.tensor([len(set(g)) for g in groups.tolist()])
-    for group in groups[different.argsort(descending=True, stable=True)[:_PROBES]]:
-        orders = [group, group.roll(1), group.flip(0)]
-        batches = rollout.batches([o.tolist() for o in orders])
-        losses = [checked_scalar(loss_fn, b).item() for b in batches]
-        if max(losses) - min(losses) > _ROUNDING * max(map(abs, losses)):
-            return True
+def _enumerate(
+    loss_fn: Loss, problem: Problem, logits: torch.Tensor, group_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probability and loss of every group of sequences that can be sampled, [groups] each."""
+    rollout, _, members, chance = groups_of(loss_fn, problem, logits, group_size)
+    return chance, torch.stack([checked_scalar(loss_fn, b) for b in rollout.batches(members.tolist())])
+
+
+def _minds_the_order(loss_fn: Loss, rollout: Rollout, n: int) -> bool:
+    """Whether a loss, or what it does to a row, changes with the order of the rows of some groups.
+
+    Every row is in two of the groups, once with its neighbors and once with rows far from it. A swap and a
+    rotation make all orders. The slopes are looked at because the value may say nothing: exp(logp -
+    logp.detach()) is 1 whatever stands in front of it.
+    """
+    count = len(rollout.logp)
+    runs = -(-count // n)
+    every = torch.arange(runs * n) % count
+    swapped = torch.arange(n)
+    swapped[:2] = swapped[:2].flip(0)
+    for group in torch.cat([every.view(runs, n), every.view(n, runs).T]).unique(dim=0):
+        value, slopes = _slopes(loss_fn, rollout, group)
+        for order in (swapped, torch.arange(n).roll(1)):
+            other, others = _slopes(loss_fn, rollout, group[order])
+            if _differ(value, other) or any(
+                _differ(a[order], b) for a, b in zip(slopes, others, strict=True)
+            ):
+                return True
     return False
+
+
+def _slopes(
+    loss_fn: Loss, rollout: Rollout, group: torch.Tensor
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """The loss on one group, and its gradient by what the rollout holds of the policy."""
+    (batch,) = rollout.batches([group.tolist()])
+    loss = checked_scalar(loss_fn, batch)
+    if not loss.requires_grad:
+        return loss, ()
+    of = [x for x in (batch.logp, batch.logits) if x is not None]
+    found = torch.autograd.grad(loss, of, allow_unused=True, materialize_grads=True)
+    return loss.detach(), found
+
+
+def _differ(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Beyond rounding, which is that of rewards and log-ratios of about 1."""
+    return bool((a - b).abs().max() > _ROUNDING * max(1.0, a.abs().max().item()))
 
 
 def expectation(
@@ -86,7 +149,7 @@ def expectation(
     """Expected value, magnitude and gradient of a loss, in one enumeration.
 
     The probabilities are weights without gradient: the gradient is what back-propagating sampled
-    losses gives on average.
+    losses gives on average. Groups are taken without their order, unless the loss depends on it.
 
     Args:
         loss_fn: A function of a `Rollout` of ``group_size`` sequences that returns a scalar.
@@ -100,11 +163,7 @@ def expectation(
     theta = (problem.logits if logits is None else logits).detach().clone().requires_grad_()
     weights, losses = _enumerate(loss_fn, problem, theta, group_size)
     total = (weights * losses).sum()
-    if not total.requires_grad:
-        raise ValueError(
-            "the loss has no gradient with respect to the policy, expected a function of logp that is "
-            "not detached"
-        )
+    check_differentiable(total)
     (gradient,) = torch.autograd.grad(total, theta, allow_unused=True)
     magnitude = (weights * losses.detach().abs()).sum().item()
     return Expectation(total.item(), magnitude, torch.zeros_like(theta) if gradient is None else gradient)

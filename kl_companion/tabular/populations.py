@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.rollout import Rollout
-from kl_companion.tabular.expectations import Loss, checked_scalar
+from kl_companion.tabular.expectations import Loss, check_differentiable, checked_scalar
 from kl_companion.tabular.worlds import NEVER, Problem, prefix_tree
 
 _DIGITS = 13  # of the limit: batches are doubled until the first term that is not removed is that small
@@ -141,11 +141,7 @@ def batch_gradient(
     """
     rollout, scored, rows = _scored(population, copies)
     loss = checked_scalar(loss_fn, rollout)
-    if not loss.requires_grad:
-        raise ValueError(
-            "the loss has no gradient with respect to the policy, expected a function of logp that is "
-            "not detached"
-        )
+    check_differentiable(loss)
     (each,) = torch.autograd.grad(loss, scored, allow_unused=True)
     total = torch.zeros_like(population.problem.logits)
     if each is None:
@@ -154,10 +150,15 @@ def batch_gradient(
     return loss.item(), total, each.abs().sum().item()
 
 
-def large_batches(loss_fn: Loss, population: Population) -> Limit:
+def large_batches(loss_fn: Loss, population: Population, *, further: int = 0) -> Limit:
     """Value and gradient of a loss in the limit of large batches, whose samples are held fixed.
 
     A loss that is a mean over rows needs two batches, of N and of 2N; one that has terms in 1/N six.
+
+    Args:
+        loss_fn: The loss.
+        population: The world and its batch.
+        further: How many times more to double the batch where there is no limit yet.
 
     Raises:
         ValueError: as `batch_gradient`.
@@ -171,13 +172,25 @@ def large_batches(loss_fn: Loss, population: Population) -> Limit:
         return Limit(first[0] / rows, first[1] / rows, first[2] / rows, sums=True, settles=True)
     found = [first, second]
     found += [batch_gradient(loss_fn, population, 2**k) for k in range(2, _doublings(rows))]
+    while not (settles := _settles(found, size)) and further > 0:
+        found.append(batch_gradient(loss_fn, population, 2 ** len(found)))
+        further -= 1
+    value, gradient = _limit(found)
+    return Limit(value.item(), gradient, found[-1][2], sums=False, settles=settles)
+
+
+def _limit(found: list[tuple[float, torch.Tensor, float]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Value and gradient at 1/N = 0."""
     value, gradient = (
         _extrapolated([torch.as_tensor(f[i], dtype=torch.float64) for f in found]) for i in (0, 1)
     )
-    before = _extrapolated([torch.as_tensor(f[1]) for f in found[:-1]])
-    # the neglected term of the shorter sum is far larger than that of the longer one
-    settles = bool((gradient - before).norm() <= 1e-6 * max(gradient.norm().item(), 1e-12 * size))
-    return Limit(value.item(), gradient, found[-1][2], sums=False, settles=settles)
+    return value, gradient
+
+
+def _settles(found: list[tuple[float, torch.Tensor, float]], size: float) -> bool:
+    """Whether one batch more is of no account: what it removes is far larger than what is left."""
+    gradient, before = (_limit(some)[1] for some in (found, found[:-1]))
+    return bool((gradient - before).norm() <= 1e-6 * max(gradient.norm().item(), 1e-12 * size))
 
 
 def _doublings(rows: int) -> int:

@@ -22,6 +22,11 @@ A test that builds its loss calls the fixture ``kl_audit`` instead; it returns t
         found = kl_audit(trainer.kl_penalty, want="token_reverse_kl", map={"x_logps": "ref_logp"})
         assert found.matches == pytest.approx({"token_reverse_kl": 0.1})
 
+``maximizes`` and the fixture ``kl_audit_update`` do the same for a whole update, with rewards:
+
+    @maximizes("E[R] - 0.04 * sequence_reverse_kl", group_size=8)
+    def grpo_loss(logps, old_logps, ref_logps, rewards, mask): ...
+
 Where a loss does not minimize what is wanted, the test fails with the verdict and nothing else; ``pytest -v``
 adds every condition. ``pytest -m kl_audit`` runs these tests alone, ``-m "not kl_audit"`` all others, and
 ``-p no:kl_companion`` leaves the plugin out.
@@ -33,10 +38,12 @@ from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
     from kl_companion.testing.expecting import Expected as Expected
+    from kl_companion.testing.expecting import maximizes as maximizes
     from kl_companion.testing.expecting import minimizes as minimizes
 
 _NAMES: dict[str, str] = {
     "Expected": "kl_companion.testing.expecting",
+    "maximizes": "kl_companion.testing.expecting",
     "minimizes": "kl_companion.testing.expecting",
 }
 __getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

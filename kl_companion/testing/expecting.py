@@ -15,14 +15,17 @@ class Expected:
     """What a loss is expected to minimize, and how it is to be read.
 
     Attributes:
-        want: A divergence or objective, as `kl_companion.audit` takes it.
+        want: A divergence or objective, as `kl_companion.audit` takes it; of an update what
+            `kl_companion.audit_update` takes.
         stale: Whether samples of an older policy judge; None looks at both and lets fresh ones judge.
-        options: Further arguments of `kl_companion.audit`.
+        options: Further arguments of `kl_companion.audit`, or of `kl_companion.audit_update`.
+        update: Whether it is a whole update, with rewards.
     """
 
     want: str
     stale: bool | None = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    update: bool = False
 
     @property
     def title(self) -> str:
@@ -54,16 +57,44 @@ def minimizes(
     """
     if not isinstance(want, str):
         raise ValueError(f"want is {want!r}, expected a text: the name of a divergence or objective")
-    more = {name: dict(value) for name, value in (("map", map), ("set", set)) if value is not None}
-    expected = Expected(want, stale, {**more, **options})
+    return _expecting(Expected(want, stale, {**_given(map, set), **options}), "minimizes")
 
+
+def maximizes(
+    want: str,
+    *,
+    map: Mapping[str, str] | None = None,
+    set: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Callable[[AnyLoss], AnyLoss]:
+    """A decorator: pytest checks what a whole update maximizes, with rewards and KL. The loss is untouched.
+
+    Args:
+        want: ``"E[R] - 0.04 * sequence_reverse_kl"``; ``beta`` in place of the number is the loss's own.
+        map: What parameters mean, where their names do not say it.
+        set: Values of options.
+        **options: Further arguments of `kl_companion.audit_update`: ``group_size``, ``advantage``.
+
+    Raises:
+        ValueError: ``want`` is no text; what is decorated takes no attribute.
+    """
+    if not isinstance(want, str):
+        raise ValueError(f"want is {want!r}, expected a text such as 'E[R] - beta * sequence_reverse_kl'")
+    return _expecting(Expected(want, None, {**_given(map, set), **options}, update=True), "maximizes")
+
+
+def _given(map: Mapping[str, str] | None, set: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: dict(value) for name, value in (("map", map), ("set", set)) if value is not None}
+
+
+def _expecting(expected: Expected, decorator: str) -> Callable[[AnyLoss], AnyLoss]:
     def decorated(loss: AnyLoss) -> AnyLoss:
         try:
             setattr(loss, MARK, (*expectations(loss), expected))
         except (AttributeError, TypeError) as error:
             raise ValueError(
-                f"minimizes({want!r}) got {loss!r}, expected a function or a class of a Python file: of what "
-                "else there is, nothing can be remembered; the fixture kl_audit takes it"
+                f"{decorator}({expected.want!r}) got {loss!r}, expected a function or a class of a file: "
+                "of what else there is, nothing can be remembered; the fixture kl_audit takes it"
             ) from error
         return loss
 

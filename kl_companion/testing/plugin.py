@@ -1,4 +1,4 @@
-"""The plugin of pytest: losses decorated by `minimizes` are tests; the fixture `kl_audit`.
+"""The plugin of pytest: losses decorated by `minimizes` or `maximizes` are tests; fixtures ask for audits.
 
 It is loaded whenever pytest starts, and loads torch only when an audit runs.
 """
@@ -15,9 +15,11 @@ import pytest
 from kl_companion.testing.expecting import Expected, expectations
 
 if TYPE_CHECKING:
+    from kl_companion.auditing.updates.audit import UpdateAudit
     from kl_companion.auditing.verdict import Audit
 
 _MARKER = "kl_audit"
+_FIXTURES = {"kl_audit", "kl_audit_update"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +47,7 @@ def pytest_pycollect_makeitem(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that ask for an audit."""
     for item in items:
-        if isinstance(item, _Audited) or _MARKER in getattr(item, "fixturenames", ()):
+        if isinstance(item, _Audited) or _FIXTURES & {*getattr(item, "fixturenames", ())}:
             item.add_marker(_MARKER)
 
 
@@ -60,7 +62,10 @@ class _Audited(pytest.Item):
     def runtest(self) -> None:
         """Audit it."""
         asked = self.expected
-        _judged(self.config, self.loss, asked.want, asked.stale, dict(asked.options))
+        if asked.update:
+            _judged_update(self.config, self.loss, asked.want, dict(asked.options))
+        else:
+            _judged(self.config, self.loss, asked.want, asked.stale, dict(asked.options))
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         """Where the loss stands, if that is in this file."""
@@ -87,27 +92,65 @@ def kl_audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
     return ask
 
 
+@pytest.fixture
+def kl_audit_update(request: pytest.FixtureRequest) -> Callable[..., UpdateAudit]:
+    """``kl_audit_update(loss, want=..., **options)``: the `UpdateAudit`; fails where ``want`` is not met.
+
+    The arguments are those of `kl_companion.testing.maximizes`; without ``want`` nothing is judged.
+    """
+
+    def ask(loss: Any, want: str | None = None, **options: Any) -> UpdateAudit:
+        __tracebackhide__ = True
+        return _judged_update(request.config, loss, want, options)
+
+    return ask
+
+
 def _judged(
     config: pytest.Config, loss: Any, want: str | None, stale: bool | None, options: dict[str, Any]
 ) -> Audit:
     """The audit; the test fails with the verdict where ``want`` is not met, or with a refusal's own words."""
     __tracebackhide__ = True
-    import torch
-
     from kl_companion.auditing import audit
     from kl_companion.auditing.card import card
     from kl_companion.auditing.summary import row
 
+    def said(found: Audit) -> str:
+        verdict = card(found, details=config.get_verbosity() > 0, height=None)
+        return f"not {want}: it minimizes {row(found.main)}\n\n{verdict}"  # the first line is the summary's
+
+    found: Audit = _asked(lambda: audit(loss, want=want, off_policy=stale, **options), said)
+    return found
+
+
+def _judged_update(
+    config: pytest.Config, loss: Any, want: str | None, options: dict[str, Any]
+) -> UpdateAudit:
+    """The same of a whole update."""
+    __tracebackhide__ = True
+    from kl_companion.auditing.updates.audit import audit_update
+    from kl_companion.auditing.updates.card import card
+    from kl_companion.auditing.updates.meaning import headline
+
+    def said(found: UpdateAudit) -> str:
+        return f"not {want}: {headline(found)}\n\n{card(found, details=config.get_verbosity() > 0)}"
+
+    found: UpdateAudit = _asked(lambda: audit_update(loss, want=want, **options), said)
+    return found
+
+
+def _asked(ask: Callable[[], Any], said: Callable[[Any], str]) -> Any:
+    """The verdict; the test fails with what is said of one that is not as wanted, or with a refusal."""
+    __tracebackhide__ = True
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
+    text = None
     try:
-        found = audit(loss, want=want, off_policy=stale, **options)
-        text = None
+        found = ask()
         if found.met is False:
-            verdict = card(found, details=config.get_verbosity() > 0, height=None)
-            text = (
-                f"not {want}: it minimizes {row(found.main)}\n\n{verdict}"  # the first line is the summary's
-            )
+            text = said(found)
     except ValueError as error:
         text = str(error)
     finally:

@@ -34,7 +34,7 @@ GROUPS = {
     "rollout": "rollout",
     "calculus": "theory.calculus",
     "tabular": "tabular",
-    "losses": "losses",
+    "losses": "losses policy_losses.ratio_losses",
     "auditing": "auditing",
 }
 

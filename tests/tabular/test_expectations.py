@@ -17,6 +17,7 @@ from kl_companion.tabular import (
     expected_value,
     prefix_tree,
     stack,
+    truncate,
 )
 from tests.oracles import sampling, tokens, worlds
 from tests.oracles.numeric import gradient, jacobian
@@ -199,12 +200,20 @@ def test_scalars_may_have_axes():
     [
         (
             lambda: expected_value(kl_loss, bandit(100), group_size=3),
-            r"100 sequences in groups of 3 are 1000000 evaluations, expected at most 100000",
+            r"100 sequences in groups of 3 are 171700 multisets, expected at most 100000",
         ),
         (lambda: expected_value(kl_loss, bandit(3), group_size=0), "group_size is 0, expected at least 1"),
         (
-            lambda: expected_gradient(kl_loss, bandit(2), group_size=17),
-            "131072 evaluations, expected at most",
+            lambda: expected_gradient(lambda ro: ro.logp[0].sum(), bandit(2), group_size=17),
+            r"depends on the order of the answers, and 2 sequences in groups of 17 are 131072 evaluations, "
+            "expected at most 100000",
+        ),
+        (
+            # only those that can be sampled are counted
+            lambda: expected_gradient(
+                lambda ro: ro.logp[0].sum(), truncate(bandit(9), top_k=3), group_size=11
+            ),
+            "3 sequences in groups of 11 are 177147 evaluations",
         ),
         (lambda: expected_value(kl_loss, stack([bandit(3)] * 2)), "got a stack of 2 worlds, expected one"),
     ],

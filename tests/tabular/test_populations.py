@@ -170,6 +170,19 @@ def test_a_loss_without_a_limit_does_not_settle(loss):
     assert not large_batches(loss, population_tree(2, 2, parts=4, eos=True)).settles
 
 
+def test_a_limit_that_takes_further_doublings():
+    def rare(ro):  # as if answers were a hundredth of what they are
+        n = len(ro.tokens) / 100
+        return (squares(ro).sum(-1)).mean() * n / (1 + n)
+
+    made = population_tree(2, 2, parts=4, eos=True)
+    few, more = large_batches(rare, made), large_batches(rare, made, further=6)
+    limit = large_batches(lambda ro: squares(ro).sum(-1).mean(), made)
+    assert (few.settles, more.settles) == (False, True)
+    assert (more.gradient - limit.gradient).norm() < 1e-6 * limit.gradient.norm()
+    assert more.value == pytest.approx(limit.value, rel=1e-6)
+
+
 def test_copies_of_the_batch_are_whole_and_ready_to_read():
     made = population_tree(2, 2, parts=4, eos=True, off_policy=True)
     ro = population_rollout(made)

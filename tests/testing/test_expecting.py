@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from kl_companion.testing import Expected, minimizes
+from kl_companion.testing import Expected, maximizes, minimizes
 from kl_companion.testing.expecting import expectations
 
 
@@ -79,3 +79,13 @@ def test_the_decorator_loads_neither_torch_nor_pytest():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_whole_update():
+    mine = maximizes("E[R] - 0.1 * sequence_reverse_kl", set={"kl_coef": 0.1}, group_size=8)(partial(loss))
+    options = {"set": {"kl_coef": 0.1}, "group_size": 8}
+    assert expectations(mine) == (Expected("E[R] - 0.1 * sequence_reverse_kl", None, options, update=True),)
+    with pytest.raises(
+        ValueError, match=r"maximizes\('E\[R\]'\) got <built-in function len>, expected a function"
+    ):
+        maximizes("E[R]")(len)

@@ -205,3 +205,23 @@ def test_collecting_loads_no_torch(pytester, monkeypatch):
     pytester.makepyfile(f'from kl_companion.testing import minimizes\n\n@minimizes("reverse_kl")\n{K2}')
     result = pytester.runpytest_subprocess(*PLUGIN, "--collect-only", "-q")
     result.stdout.fnmatch_lines(["*::k2?reverse_kl?", "1 test collected*", "False"])
+
+
+def test_a_whole_update_is_a_test_too(files):
+    source = (
+        "from kl_companion.testing import maximizes\n\n\n"
+        '@maximizes("E[R] - beta * sequence_reverse_kl", groups=(2,), group_size=2)\n'
+        "def rloo(logp, ref_logp, rewards, mask, kl_coef=0.1):\n"
+        "    shaped = rewards - kl_coef * ((logp - ref_logp) * mask).sum(-1).detach()\n"
+        "    baseline = (shaped.sum() - shaped) / (len(shaped) - 1)\n"
+        "    return -((shaped - baseline) * (logp * mask).sum(-1)).mean()\n\n\n"
+        "def test_asks(kl_audit_update):\n"
+        "    found = kl_audit_update(rloo, groups=(2,), group_size=2)\n"
+        "    assert (found.beta, found.met) == (0.1, None)\n"
+        '    kl_audit_update(rloo, "E[R] - 0.2 * sequence_reverse_kl", groups=(2,), group_size=2)\n'
+    )
+    result = files(source, "-m", "kl_audit")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*not E?R? - 0.2 * sequence_reverse_kl: rloo maximizes E?R? - beta x reverse*"]
+    )

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from kl_companion.auditing.updates.advantages import ADVANTAGES as ADVANTAGES
     from kl_companion.auditing.updates.advantages import expected_advantages as expected_advantages
     from kl_companion.auditing.updates.advantages import normalizer as normalizer
+    from kl_companion.auditing.updates.audit import UpdateAudit as UpdateAudit
+    from kl_companion.auditing.updates.audit import audit_update as audit_update
     from kl_companion.auditing.updates.effective import Share as Share
     from kl_companion.auditing.updates.effective import coin_share as coin_share
     from kl_companion.auditing.updates.effective import share as share
@@ -22,6 +24,8 @@ _NAMES: dict[str, str] = {
     "ADVANTAGES": "kl_companion.auditing.updates.advantages",
     "expected_advantages": "kl_companion.auditing.updates.advantages",
     "normalizer": "kl_companion.auditing.updates.advantages",
+    "UpdateAudit": "kl_companion.auditing.updates.audit",
+    "audit_update": "kl_companion.auditing.updates.audit",
     "Share": "kl_companion.auditing.updates.effective",
     "coin_share": "kl_companion.auditing.updates.effective",
     "share": "kl_companion.auditing.updates.effective",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -12,9 +12,17 @@ from kl_companion.auditing.objective import fields_and_values
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.solve import ZERO
 from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
+from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape, unknown_name
 from kl_companion.tabular import Problem
 
 REWARD = "expected_reward"
+_ROUNDING = 1e-13  # of a coefficient between an update and a gradient of length 1
+# {what the rewards are of: objectives and weights}; None is minus the mean reward of the prompt
+REWARDS: dict[str, dict[str, float | None]] = {
+    REWARD: {"expected_reward": 1.0},
+    "expected_reward_per_token": {"expected_reward_per_token": 1.0},
+    "centered_reward_per_token": {"expected_reward_per_token": 1.0, "expected_inverse_length": None},
+}
 
 
 class Share(NamedTuple):
@@ -22,36 +30,58 @@ class Share(NamedTuple):
 
     Attributes:
         gain: a, the factor of the gradient of the expected reward; NaN where that gradient is zero.
-        charges: {objective: b}, what is subtracted of its gradient; NaN where that gradient is zero.
+        charge: b, what is subtracted of the penalty's gradient; NaN where that gradient is zero.
         rest: Degrees between the update and the sum; 0 where the sum is all of it, NaN of no update.
         size: Length of the update.
     """
 
     gain: float
-    charges: Mapping[str, float]
+    charge: float
     rest: float
     size: float
 
-    def effective_beta(self, objective: str) -> float:
-        """b / a: the coefficient that the objective has where the reward has 1.
+    @property
+    def effective_beta(self) -> float:
+        """b / a: the coefficient that the penalty has where the reward has 1.
 
         NaN where there is no reward to compare with; infinite where the reward has no gain.
         """
-        b = self.charges[objective]
         if self.gain == 0:
-            return math.copysign(math.inf, b) if b else math.nan
-        return b / self.gain
+            none = self.charge == 0 or math.isnan(self.charge)
+            return math.nan if none else math.copysign(math.inf, self.charge)
+        return self.charge / self.gain
 
 
-def share(update: torch.Tensor, at: Problem, objectives: Collection[str]) -> Share:
-    """An update [rows, vocab] as a sum of the gradients of the expected reward and of other objectives.
+def share(
+    update: torch.Tensor, at: Problem, penalty: str | Mapping[str, float], *, reward: str = REWARD
+) -> Share:
+    """An update [rows, vocab] as a sum of the gradients of the expected reward and of a penalty.
+
+    Args:
+        update: [rows, vocab].
+        at: The prompt.
+        penalty: The objective that is subtracted, or a sum of them, {name: weight}.
+        reward: One of `REWARDS`.
 
     Raises:
-        ValueError: an unknown objective.
+        ValueError: an unknown objective or reward, an update of another shape or not finite, or a penalty
+            whose gradient is a multiple of that of the reward.
     """
-    known = {n: OBJECTIVES[n] for n in (REWARD, *objectives)}
-    fields = {n: g.flatten() for n, (_, g) in fields_and_values(known, at).items()}
-    return fitted(update.flatten(), fields)
+    check_choice("reward", reward, REWARDS)
+    check_shape("update", update, at.logits.shape, "the logits [rows, vocab]")
+    check_finite("update", update)
+    parts = {penalty: 1.0} if isinstance(penalty, str) else dict(penalty)
+    for name in parts:
+        if name not in OBJECTIVES:
+            raise unknown_name("objective", name, OBJECTIVES)
+    mean = (at.probabilities() * at.rewards).sum().item()
+    rewards = {n: -mean if w is None else w for n, w in REWARDS[reward].items()}
+    fields = fields_and_values({n: OBJECTIVES[n] for n in (*rewards, *parts)}, at)
+
+    def whole(weights: Mapping[str, float]) -> torch.Tensor:
+        return sum((w * fields[n][1].flatten() for n, w in weights.items()), torch.zeros(update.numel()))
+
+    return _fitted(update.flatten(), whole(rewards), whole(parts))
 
 
 def share_of_answers(
@@ -65,32 +95,39 @@ def share_of_answers(
         costs: [count].
         probability: [count]; the weights of the fit.
 
-    Returns:
-        The share, whose one charge is called ``"cost"``.
+    Raises:
+        ValueError: shapes that differ, numbers that are not finite, or costs that go with the rewards.
     """
+    for name, x in (("advantages", advantages), ("rewards", rewards), ("costs", costs)):
+        check_shape(name, x, probability.shape, "probability [count]")
+        check_finite(name, x)
     weight = probability.sqrt()
 
     def centered(x: torch.Tensor) -> torch.Tensor:
         return (x - (probability * x).sum()) * weight
 
-    return fitted(centered(advantages), {REWARD: centered(rewards), "cost": centered(costs)})
+    return _fitted(centered(advantages), centered(rewards), centered(costs))
 
 
-def fitted(update: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> Share:
-    """An update as a sum of fields, by least squares; all [count], and one of them is called `REWARD`."""
+def _fitted(update: torch.Tensor, reward: torch.Tensor, penalty: torch.Tensor) -> Share:
     size = update.norm().item()
-    held = {n: f for n, f in fields.items() if f.norm() > ZERO}
-    if not held or not size > 0:
-        nothing = dict.fromkeys(fields, math.nan) | dict.fromkeys(held, 0.0)
-        gain = nothing.pop(REWARD)
-        return Share(gain, nothing, math.nan if not size > 0 else 90.0, size)
-    columns = torch.stack([f / f.norm() for f in held.values()], 1)
-    solution = torch.linalg.lstsq(columns, (update / size).unsqueeze(-1), driver="gelsd").solution[:, 0]
-    missed = (columns @ solution - update / size).norm().item()
-    found = dict.fromkeys(fields, math.nan)
-    found |= {n: (c * size / f.norm()).item() for (n, f), c in zip(held.items(), solution, strict=True)}
-    gain = found.pop(REWARD)
-    return Share(gain, {n: -c for n, c in found.items()}, math.degrees(math.asin(min(1.0, missed))), size)
+    held = [f for f in (reward, penalty) if f.norm() > ZERO]
+    factors: list[float] = [0.0] * len(held)
+    missed = 1.0
+    if held and size > ZERO:
+        columns = torch.stack([f / f.norm() for f in held], 1)
+        fit = torch.linalg.lstsq(columns, (update / size).unsqueeze(-1), rcond=ZERO, driver="gelsd")
+        if fit.rank < len(held):
+            raise ValueError(
+                "the gradient of the penalty is a multiple of that of the reward here, expected a world that "
+                "tells them apart"
+            )
+        solution = fit.solution[:, 0]
+        solution = solution.where(solution.abs() > _ROUNDING, 0.0)
+        missed = min(1.0, (columns @ solution - update / size).norm().item())
+        factors = [(c * size / f.norm()).item() for c, f in zip(solution, held, strict=True)]
+    gain, charge = (factors.pop(0) if f.norm() > ZERO else math.nan for f in (reward, penalty))
+    return Share(gain, -charge, math.degrees(math.asin(missed)) if size > ZERO else math.nan, size)
 
 
 def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -106,7 +143,8 @@ def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         raise ValueError(f"success is {success}, expected a chance between 0 and 1")
     rewards = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     costs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    return rewards, costs, torch.where(rewards == 1, success, 1 - success) / 2
+    right = torch.full_like(rewards, success)  # of two plain numbers `where` makes single precision
+    return rewards, costs, torch.where(rewards == 1, right, 1 - right) / 2
 
 
 def coin_share(
@@ -119,7 +157,7 @@ def coin_share(
     eps: float = 0.0,
     unbiased: bool = False,
 ) -> Share:
-    """What becomes of beta in the `coin_world`; the charge is called ``"cost"``.
+    """What becomes of beta in the `coin_world`.
 
     Args:
         success: Chance of a reward of 1.
@@ -130,7 +168,11 @@ def coin_share(
         how: As in `normalizer`; by default the standard deviation of the population, without eps.
         eps: As there.
         unbiased: As there.
+
+    Raises:
+        ValueError: as `coin_world` and `expected_advantages`; a beta that is not finite.
     """
+    check_scalar("beta", beta)
     rewards, costs, probability = coin_world(success)
     returns = rewards - beta * costs if before else rewards
     a = expected_advantages(how, returns, probability, group, eps=eps, unbiased=unbiased)

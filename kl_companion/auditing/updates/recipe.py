@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from kl_companion.auditing.updates.advantages import ALONE, OF_TOKENS, Advantage, Normalize, normalizer
-from kl_companion.checks import check_choice, check_scalar
+from kl_companion.checks import check_choice, check_scalar, check_shape, described
 from kl_companion.kl_term import KLTerm, penalties
 from kl_companion.losses import term_loss
-from kl_companion.policy_losses.ratio_losses import POLICY_LOSSES, PolicyLoss, policy_loss
+from kl_companion.policy_losses.ratio_losses import POLICY_LOSSES, PolicyLoss, check_dual, policy_loss
 from kl_companion.rollout import Aggregate, Rollout, aggregate, masked, per_token
 from kl_companion.rollout.aggregation import check_aggregate
 
 Penalty = Literal["before", "after"]
 PENALTIES: tuple[Penalty, ...] = ("before", "after")
+_SAME = 1e-9  # between log-probs of one policy
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,13 @@ class Recipe:
     Attributes:
         advantage: What becomes of rewards, see `normalizer`.
         kl: The KL term; None for none. In the loss it is added to the policy loss with the same aggregation;
-            in the reward it is charged before or after the advantages are made.
+            in the reward it is charged before or after the advantages are made, by the log-probs of the
+            policy before the first update on the batch.
         beta: Its coefficient.
         penalty: Of a term in the reward: ``"before"`` advantages are made, where it is normalized with the
             rewards; or ``"after"``, where it is subtracted from the advantages.
         policy_loss: See `kl_companion.policy_losses.ratio_losses.policy_loss`.
-        clip: How far below and above 1 a ratio is free.
+        clip: How far below and above 1 a ratio is free, where the policy loss clips.
         dual_clip: See there.
         aggregate: How tokens become one number, see `kl_companion.aggregate`.
         length: Tokens to divide by, for ``aggregate="constant"``.
@@ -42,13 +44,14 @@ class Recipe:
         sampler_cap: None: the ratio is to the policy that sampled. A number: the ratio is to the policy
             before the first update on the batch, and every token is weighted by that policy over the sampler,
             at most this (truncated importance sampling).
-        keep_ratios: (lowest, highest): tokens whose ratio of policy to sampler is outside are left out.
-        keep_kl: Answers with a negative advantage are left out where the mean over their tokens of
-            log sampler - log policy is larger.
+        keep_ratios: (lowest, highest): tokens whose ratio of policy to sampler is outside are left out of the
+            policy loss; the aggregation counts them still.
+        keep_kl: So are tokens with a negative advantage where the mean over their answer of log sampler - log
+            policy is larger.
         critic: Values of every token, [batch, seq], as a function of the rollout; subtracted from the returns
             before they are normalized. None for no critic.
         normalize: A trainer's own function of returns [groups, n] in place of the one that ``advantage``
-            names.
+            names; that name still says whether they are returns of answers or of tokens.
         name: What it is called.
 
     Raises:
@@ -81,23 +84,48 @@ class Recipe:
         check_aggregate(self.aggregate, self.length)
         check_scalar("beta", self.beta, least=0.0)
         check_scalar("entropy", self.entropy)
+        self._check_ranges()
+        self._check_together()
+
+    def _check_ranges(self) -> None:
         for name in ("clip", "keep_ratios"):
             pair = getattr(self, name)
-            if pair is not None and (len(pair) != 2 or min(pair) < 0):
+            if name == "keep_ratios" and pair is None:
+                continue
+            if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(x >= 0 for x in pair):
                 raise ValueError(f"{name} is {pair!r}, expected two numbers that are not negative")
-        for name in ("dual_clip", "sampler_cap"):
-            x = getattr(self, name)
-            if x is not None and not x >= 1:
-                raise ValueError(f"{name} is {x!r}, expected a number of at least 1, or None")
+            object.__setattr__(self, name, tuple(pair))  # of a list, as YAML gives it
+        if self.keep_ratios is not None and self.keep_ratios[0] > self.keep_ratios[1]:
+            raise ValueError(f"keep_ratios is {self.keep_ratios}, expected (lowest, highest)")
+        check_dual(self.policy_loss, self.dual_clip)
+        if self.sampler_cap is not None and not self.sampler_cap >= 1:
+            raise ValueError(f"sampler_cap is {self.sampler_cap!r}, expected a number of at least 1, or None")
+        if self.keep_kl is not None:
+            check_scalar("keep_kl", self.keep_kl)
+        for name in ("critic", "normalize"):
+            if (x := getattr(self, name)) is not None and not callable(x):
+                raise ValueError(f"{name} is {described(x)}, expected a function, or None")
+
+    def _check_together(self) -> None:
         if self.critic is not None and not self.of_tokens:
             raise ValueError(
                 f"got a critic and advantage={self.advantage!r}, expected one of {', '.join(OF_TOKENS)}: a "
                 "critic takes the place of the other answers"
             )
-        if self.kl is not None and self.kl.placement == "both":
+        kl = self.kl
+        if kl is None:
+            return
+        if not isinstance(kl, KLTerm):
+            raise ValueError(f"kl is {described(kl)}, expected a KLTerm, or None")
+        if kl.placement == "both":
             raise ValueError("kl has placement 'both', expected 'loss', 'score' or 'reward': one place")
-        if self.kl is not None and self.kl.level == "sequence" and self.kl.differentiates:
+        if kl.level == "sequence" and kl.differentiates:
             raise ValueError("kl has level 'sequence' in the loss, expected 'token', as it is aggregated")
+        if kl.charges and kl.credit != 1 and self.penalty == "before" and not self.of_tokens:
+            raise ValueError(
+                f"kl has credit={kl.credit} and is charged before advantage={self.advantage!r}, expected "
+                "credit 1: what is compared there is the penalty of a whole answer"
+            )
 
     @property
     def charges(self) -> bool:
@@ -119,20 +147,22 @@ class Recipe:
 
         Args:
             rollout: The answers, with rewards. Without ``behavior_logp`` the policy itself sampled.
-            old_logp: [batch, seq], of the policy before the first update on the batch; by default the policy
-                itself where the sampler is another (``sampler_cap``), else the sampler.
+            old_logp: [batch, seq], of the policy before the first update on the batch, which the penalty in
+                the reward is made of, and with a ``sampler_cap`` the ratio; by default the policy itself,
+                whose first update it is.
 
         Raises:
-            ValueError: no rewards; as `kl_companion.kl_loss`.
+            ValueError: no rewards, answers to several prompts, shapes that differ, too few answers to
+                compare; as `kl_companion.kl_loss`.
         """
         mask = rollout.completion_mask
         sampler = rollout.sampled_from
-        if old_logp is None:
-            old_logp = sampler if self.sampler_cap is None else rollout.logp.detach()
-        a = self.advantages(rollout)
+        a = self.advantages(rollout, old_logp)
+        before = (rollout.logp if old_logp is None else old_logp).detach()
+        old = sampler if self.sampler_cap is None else before
         x = policy_loss(
             self.policy_loss,
-            rollout.logp - old_logp,
+            rollout.logp - old,
             a,
             mask,
             low=self.clip[0],
@@ -140,7 +170,7 @@ class Recipe:
             dual=self.dual_clip,
         )
         if self.sampler_cap is not None:
-            x = x * masked(old_logp - sampler, mask).exp().clamp(max=self.sampler_cap)
+            x = x * masked(before - sampler, mask).exp().clamp(max=self.sampler_cap)
         x = x * self._kept(rollout, a)
         if self.entropy:
             x = x + self.entropy * masked((rollout.logp_all.exp() * rollout.logp_all).sum(-1), mask)
@@ -151,39 +181,63 @@ class Recipe:
             )
         return total
 
-    def advantages(self, rollout: Rollout) -> torch.Tensor:
+    def advantages(self, rollout: Rollout, old_logp: torch.Tensor | None = None) -> torch.Tensor:
         """Of every token, [batch, seq], detached: normalized rewards, and the penalty that is charged.
 
-        Raises:
-            ValueError: no rewards.
+        Arguments and errors as `loss`.
         """
         if rollout.rewards is None:
             raise ValueError("the rollout has no rewards, expected one per answer [batch]")
-        mask, charged = rollout.completion_mask, self._charged(rollout)
-        returns = rollout.rewards.unsqueeze(-1).expand(mask.shape)
+        if rollout.prompt_index is not None and (prompts := len(rollout.prompt_index.unique())) > 1:
+            raise ValueError(f"the rollout answers {prompts} prompts, expected one: call it for each")
+        if old_logp is not None:
+            check_shape("old_logp", old_logp, rollout.logp.shape, "logp [batch, seq]")
+        mask, charged = rollout.completion_mask, self._charged(rollout, old_logp)
+        returns = rollout.rewards.to(rollout.logp.dtype).unsqueeze(-1).expand(mask.shape)
         if charged is not None and self.penalty == "before":
             # what is ahead of the first token is the penalty of the answer
             returns = returns - (charged if self.of_tokens else charged[:, :1])
         if self.critic is not None:
-            returns = returns - self.critic(rollout)
-        normalize = self.normalize or normalizer(self.advantage, eps=self.eps, unbiased=self.unbiased)
+            values = self.critic(rollout)
+            check_shape("what the critic returned", values, mask.shape, "completion_mask [batch, seq]")
+            returns = returns - values
         if self.of_tokens:
             inside = mask.bool()
-            a = torch.zeros_like(returns).masked_scatter(inside, normalize(returns[inside].unsqueeze(0))[0])
+            a = torch.zeros_like(returns).masked_scatter(inside, self._normalized(returns[inside]))
         else:
-            a = normalize(returns[:, 0].unsqueeze(0))[0].unsqueeze(-1).expand(mask.shape)
+            a = self._normalized(returns[:, 0]).unsqueeze(-1).expand(mask.shape)
         if charged is not None and self.penalty == "after":
             a = a - charged
         return masked(a, mask).detach()
 
-    def _charged(self, rollout: Rollout) -> torch.Tensor | None:
+    def _normalized(self, returns: torch.Tensor) -> torch.Tensor:
+        """Advantages of one group, [n]."""
+        normalize = self.normalize or normalizer(self.advantage, eps=self.eps, unbiased=self.unbiased)
+        found = normalize(returns.unsqueeze(0))
+        check_shape("what normalize returned", found, (1, len(returns)), "its argument [groups, n]")
+        return found[0]
+
+    def _charged(self, rollout: Rollout, old_logp: torch.Tensor | None) -> torch.Tensor | None:
         """beta times the penalty that every token is charged with, [batch, seq]; None for none."""
         if self.kl is None or not self.kl.charges:
             return None
         mask = rollout.completion_mask
+        if old_logp is not None:
+            rollout = self._before(rollout, old_logp)
         costs = masked(per_token(self.kl.entry, rollout).detach(), mask)
         x = self.beta * penalties(self.kl, costs, mask)
         return x if x.ndim == 2 else x.unsqueeze(-1).expand(mask.shape)
+
+    def _before(self, rollout: Rollout, old_logp: torch.Tensor) -> Rollout:
+        """The answers as the policy before the first update scores them."""
+        if self.kl is None or not self.kl.needs_logits:
+            return replace(rollout, logp=old_logp.detach())
+        if masked(rollout.logp.detach() - old_logp, rollout.completion_mask).abs().max() > _SAME:
+            raise ValueError(
+                f"{self.kl.entry.name} in the reward got old_logp of another policy than logp, expected the "
+                "same, or an estimator of sampled log-probs: the other policy's distributions are not known"
+            )
+        return rollout
 
     def _kept(self, rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
         """1 for tokens that are trained on, [batch, seq]."""

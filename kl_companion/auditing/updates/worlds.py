@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kl_companion.checks import check_finite, check_scalar, check_shape
 from kl_companion.tabular import Problem
 from kl_companion.tabular.populations import Population
 
@@ -31,17 +32,23 @@ def prompt(
     """One prompt whose answers are right with a given chance, and a batch in exact proportion.
 
     Args:
-        success: Chance that a sampled answer is right, a multiple of 1/1000 between 0 and 1.
+        success: Chance that a sampled answer is one of the two right ones, a multiple of 1/1000 between 0 and
+            1.
         rewards: Of the four answers; 1 for the right ones and 0 for the others by default.
         off_policy: Whether an older policy sampled; the chance is that of the sampler.
         scale: Of the log-ratio of policy and reference.
 
     Raises:
-        ValueError: a chance that is not between 0 and 1, or no multiple of 1/1000.
+        ValueError: a chance that is not between 0 and 1, or no multiple of 1/1000; other than four finite
+            rewards; a scale that is not finite.
     """
-    thousandths = round(success * 1000)
-    if not 0 < success < 1 or abs(thousandths - success * 1000) > 1e-9:
+    thousandths = round(success * 1000) if 0 < success < 1 else 0
+    if not 0 < thousandths < 1000 or abs(thousandths - success * 1000) > 1e-9:
         raise ValueError(f"success is {success}, expected a multiple of 0.001 between 0 and 1")
+    check_scalar("scale", scale)
+    given = RIGHT if rewards is None else torch.as_tensor(rewards, dtype=torch.float64)
+    check_shape("rewards", given, RIGHT.shape, "the answers [4]")
+    check_finite("rewards", given)
     right, wrong = thousandths, 1000 - thousandths  # each is drawn from two answers, 2 : 3
     counts = torch.tensor([2 * wrong, 2 * right, 3 * wrong, 3 * right])
     counts = counts // _common(counts)
@@ -56,7 +63,7 @@ def prompt(
         _TOKENS,
         _MASK,
         _ROWS,
-        RIGHT if rewards is None else torch.as_tensor(rewards, dtype=torch.float64),
+        given,
     )
     return Population(problem, torch.arange(4).repeat_interleave(counts))
 

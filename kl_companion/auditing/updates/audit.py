@@ -1,0 +1,268 @@
+"""The audit of a whole update: what it makes of rewards and of the KL coefficient, prompt by prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion.auditing.adapt import NOTHING
+from kl_companion.auditing.auditor import finding_of
+from kl_companion.auditing.findings import Condition
+from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.summary import explanation, terms
+from kl_companion.auditing.updates.advantages import Advantage
+from kl_companion.auditing.updates.effective import REWARD, REWARDS, Share, share
+from kl_companion.auditing.updates.expected import expected_update
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.auditing.updates.stationary import Rest, at_rest, optimum
+from kl_companion.auditing.updates.step import Step, as_step, with_advantages
+from kl_companion.auditing.updates.wanted import Wanted, wanted_of
+from kl_companion.auditing.updates.worlds import GRADED, prompt
+from kl_companion.rollout import Rollout
+from kl_companion.tabular import expected_gradient
+from kl_companion.tabular.populations import Population
+
+SUCCESS = (0.01, 0.1, 0.5, 0.9, 0.99)
+GROUPS = (2, 4, 8)
+JUDGED = 8  # answers to a prompt, unless they are said
+NEAR, TURNED = 0.2, 5.0  # what passes for the coefficient that was wanted: 20 %, and 5 degrees of rest
+_MORE = 10.0  # times beta, to see whether it has an effect
+_FALLBACK = ("sequence_reverse_kl", "token_reverse_kl", "sequence_forward_kl", "token_forward_kl")
+_NOTHING = 1e-12
+_LOOKED = Condition(False, True, 1.0)  # fresh samples, answers of several lengths, small log-ratios
+
+
+class Seen(NamedTuple):
+    """An update on one prompt, with groups of one size.
+
+    Attributes:
+        prompt: ``"1 %"`` to ``"99 %"`` of right answers, ``"graded"`` or ``"equal"`` rewards.
+        group: Answers per group; None for large groups and batches.
+        deviation: Standard deviation of the prompt's rewards.
+        share: The update as a sum of gradients.
+        grows: How many times as large the update is with ten times the coefficient; NaN where that is not
+            known. On equal rewards 10 is a coefficient, and 1 one without effect.
+    """
+
+    prompt: str
+    group: int | None
+    deviation: float
+    share: Share
+    grows: float
+
+
+@dataclass(frozen=True)
+class UpdateAudit:
+    """The verdict on a whole update; ``str()`` is the card that the command line prints.
+
+    Attributes:
+        step: What was audited.
+        reward: What its rewards are of, one of `REWARDS`.
+        penalties: What its KL term is, in large batches: objectives and their weights, the first of which is
+            1; empty where nothing acts.
+        named: Whether those were found exactly; else they are what comes nearest.
+        seen: Fresh samples: every prompt with every size of group, and large ones.
+        stale: Large groups of samples of an older policy.
+        want: What was asked for, or None.
+        group_size: Answers per group by which ``want`` is judged.
+        advantage: What was made of the rewards before the step saw them, where that was asked for.
+    """
+
+    step: Step
+    reward: str
+    penalties: Mapping[str, float]
+    named: bool
+    seen: tuple[Seen, ...]
+    stale: tuple[Seen, ...]
+    want: Wanted | None = None
+    group_size: int = JUDGED
+    advantage: Advantage | None = None
+
+    @property
+    def beta(self) -> float | None:
+        """The coefficient of the step, where it is known."""
+        return self.step.beta
+
+    def effective(self, seen: Seen) -> float:
+        """The coefficient of the penalty on a prompt, where the reward has 1; see `Share.effective_beta`."""
+        return seen.share.effective_beta if self.penalties else 0.0
+
+    def ratio(self, seen: Seen) -> float:
+        """The effective coefficient over the step's own; NaN where that is not known."""
+        return self.effective(seen) / self.beta if self.beta else math.nan
+
+    def at(self, prompt: str, group: int | None) -> Seen | None:
+        """The finding of a prompt and a group size; None where the step refused it."""
+        return next((s for s in self.seen if s.prompt == prompt and s.group == group), None)
+
+    @property
+    def misses(self) -> tuple[Seen, ...]:
+        """Where the update is not what was wanted, judged by groups of ``group_size``."""
+        if self.want is None:
+            return ()
+        return tuple(s for s in self.seen if s.group == self.group_size and not self._is_wanted(s))
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it is what was wanted on every prompt; None where nothing was asked for."""
+        return None if self.want is None else not self.misses
+
+    def _is_wanted(self, seen: Seen) -> bool:
+        wanted = self.want
+        if wanted is None:
+            return True
+        if not wanted.objectives:
+            return not self.penalties or abs(seen.share.charge) < _NOTHING
+        if len(self.penalties) != 1 or not wanted.objectives >= self.penalties.keys():
+            return False
+        if math.isnan(seen.share.gain):  # equal rewards: nothing to compare the coefficient with
+            return not seen.grows < _MORE / 2
+        aim = self.beta if wanted.beta is None else wanted.beta
+        if aim is None:
+            raise ValueError("want has no number and the step's coefficient is not known, expected a number")
+        return abs(self.effective(seen) - aim) <= NEAR * aim and seen.share.rest <= TURNED
+
+    @cached_property
+    def rest(self) -> tuple[Rest, Rest] | None:
+        """Where the update comes to rest, and the optimum of E[R] - beta KL of whole answers.
+
+        In groups of 4, from a prompt with half of its answers right; None where the step's beta is not known.
+        """
+        if not self.beta or not self.penalties:
+            return None
+        at = prompt(0.5).problem
+
+        def field(logits: torch.Tensor) -> torch.Tensor:
+            return -expected_gradient(self.step.loss, at, logits=logits, group_size=4)
+
+        return at_rest(field, at), optimum(at, self.beta)
+
+    def __str__(self) -> str:
+        from kl_companion.auditing.updates.card import card
+
+        return card(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain data, see `kl_companion.auditing.updates.data`."""
+        from kl_companion.auditing.updates.data import to_dict
+
+        return to_dict(self)
+
+
+def prompts(*, off_policy: bool = False) -> dict[str, Population]:
+    """The prompts on which an update is looked at, by what the card calls them."""
+    binary = {f"{100 * p:g} %": prompt(p, off_policy=off_policy) for p in SUCCESS}
+    graded = prompt(0.5, GRADED, off_policy=off_policy)
+    return {**binary, "graded": graded, "equal": prompt(0.5, [1.0] * 4, off_policy=off_policy)}
+
+
+def audit_update(
+    step: Recipe | Callable[..., Any],
+    *,
+    want: str | None = None,
+    group_size: int | None = None,
+    groups: Sequence[int] = GROUPS,
+    advantage: Advantage | None = None,
+    map: Mapping[str, str] = NOTHING,
+    set: Mapping[str, Any] = NOTHING,
+    progress: Callable[[str], None] | None = None,
+) -> UpdateAudit:
+    """What a whole update maximizes: update = a grad E[R] - b grad KL + rest; its effective beta is b / a.
+
+    The expected update is exact: all groups of the answers to a prompt are enumerated, and in the limit of
+    large groups a batch holds every answer in proportion to its probability. Prompts differ in how many of
+    their answers are right, from 1 in 100 to 99; one has graded rewards, and one the same reward for all.
+
+    Args:
+        step: A `Recipe`; or a loss of answers with rewards or advantages as it stands in a trainer: whatever
+            `kl_companion.audit` takes, with all answers of a batch to one prompt.
+        want: ``"E[R] - 0.04 * sequence_reverse_kl"``: what it is meant to maximize; ``beta`` for the step's
+            own coefficient. Judged on every prompt, within 20 % of the coefficient and 5 degrees.
+        group_size: Answers to a prompt by which ``want`` is judged; 8 by default.
+        groups: Sizes of groups that are looked at, beside large ones.
+        advantage: What to make of the rewards of a group before the step is given them, for a loss that takes
+            advantages: see `normalizer`.
+        map: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
+        set: Values of options.
+        progress: Called with a line of text per prompt.
+
+    Raises:
+        ValueError: groups of fewer than two answers; as `kl_companion.audit`; a step in which no rewards act.
+
+    Source: this book; yao2026future, proposition 3.2, for large groups.
+    """
+    wanted = None if want is None else wanted_of(want)
+    size = JUDGED if group_size is None else group_size
+    sizes = sorted({*groups, size})
+    if not sizes or sizes[0] < 2:
+        raise ValueError(f"got groups of {sizes[:1]}, expected at least two answers to a prompt")
+    of = as_step(step, mapped=map, settings=set)
+    if advantage is not None:
+        of = with_advantages(of, advantage)
+    reward, penalties, named = _parts(of)
+    found: dict[bool, list[Seen]] = {False: [], True: []}
+    for stale in (False, True):
+        for title, at in prompts(off_policy=stale).items():
+            if progress is not None:
+                progress(f"{'stale' if stale else 'fresh'} samples, rewards: {title}")
+            for group in (None,) if stale else (*sizes, None):
+                found[stale].append(_seen(of, title, at, group, reward, penalties))
+    return UpdateAudit(
+        of, reward, penalties, named, tuple(found[False]), tuple(found[True]), wanted, size, advantage
+    )
+
+
+def _seen(
+    step: Step, title: str, at: Population, group: int | None, reward: str, penalties: Mapping[str, float]
+) -> Seen:
+    update = expected_update(step.loss, at, group)
+    grows = math.nan
+    if title == "equal" and step.with_beta is not None and step.beta and update.norm() > _NOTHING:
+        more = expected_update(step.with_beta(_MORE * step.beta), at, group)
+        grows = (more.norm() / update.norm()).item()
+    found = share(update, at.problem, penalties, reward=reward)
+    return Seen(title, group, at.rewards_deviation, found, grows)
+
+
+def _parts(step: Step) -> tuple[str, dict[str, float], bool]:
+    """What the rewards and the KL term are in large batches of fresh samples, and whether that is exact."""
+    names = terms(finding_of(step.loss, _LOOKED, heads=False, max_terms=2))
+    if names and not any(OBJECTIVES[t.objective].rewards for t in names):
+        said = " and ".join(t.objective for t in names)
+        raise ValueError(
+            f"{step.name} minimizes {said} and no rewards, expected a loss that reads rewards or advantages; "
+            "kl_companion.audit takes a KL term"
+        )
+    penalty = _penalty(step)
+    if penalty is None:
+        penalty = {t.objective: 1.0 for t in names if OBJECTIVES[t.objective].regularizer}
+    named = bool(names)
+    at = prompt(0.1)
+    update = expected_update(step.loss, at, None)
+
+    def rest(reward: str, parts: Mapping[str, float]) -> float:
+        return share(update, at.problem, parts, reward=reward).rest
+
+    if not penalty and not named:
+        penalty = {min(_FALLBACK, key=lambda n: rest(REWARD, {n: 1.0})): 1.0}
+    return min(REWARDS, key=lambda r: round(rest(r, penalty), 6)), penalty, named
+
+
+def _penalty(step: Step) -> dict[str, float] | None:
+    """What is left where all rewards are 0, {objective: weight}, the first of which is 1; None of nothing."""
+
+    def unrewarded(rollout: Rollout) -> torch.Tensor:
+        return step.loss(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
+
+    finding = finding_of(unrewarded, _LOOKED, heads=False, max_terms=2)
+    i = explanation(finding)
+    if i is None:
+        return None
+    found = {t.objective: finding.matches[i][t.objective] for t in terms(finding)}
+    first = next(iter(found.values()))
+    return {n: c / first for n, c in found.items()}

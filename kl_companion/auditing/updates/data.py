@@ -1,0 +1,76 @@
+"""The verdict on a whole update as plain data: what ``kl-companion audit --update --json`` prints.
+
+``schema`` is 1, ``audit`` is ``"update"``. Numbers that could not be told are null.
+
+* ``name``, ``headline`` (one of ``meaning.KINDS``), ``sentence``, ``reward`` (one of ``effective.REWARDS``),
+  ``penalties`` {objective: weight}, ``exact``;
+* ``beta``, ``coefficient`` (the parameter that holds it), ``advantage`` (what was done to rewards before);
+* ``fresh`` and ``stale``, for each prompt and group size: ``prompt``, ``group`` (``"large"`` or answers per
+  group), ``deviation`` of the rewards, ``gain`` a, ``charge`` b, ``effective_beta`` b / a, ``rest``
+  in degrees, ``grows`` with ten times beta;
+* ``equal_rewards``, ``advice``;
+* ``rest``: where it comes to rest: ``settled``, ``reward``, ``kl``, and ``optimum`` with the last two;
+* ``want``, ``met``, ``misses``, ``group_size``;
+* ``read``: as for a term; ``versions``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kl_companion.auditing.data import finite, reading_data, versions
+from kl_companion.auditing.updates.meaning import advice, equal_rewards, headline, kind
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.updates.audit import Seen, UpdateAudit
+
+SCHEMA = 1
+
+
+def to_dict(audit: UpdateAudit) -> dict[str, Any]:
+    """The verdict as dicts, lists, texts, numbers and None."""
+    rest = audit.rest
+    return {
+        "schema": SCHEMA,
+        "audit": "update",
+        "name": audit.step.name,
+        "headline": kind(audit),
+        "sentence": headline(audit),
+        "reward": audit.reward,
+        "penalties": dict(audit.penalties),
+        "exact": audit.named,
+        "beta": audit.beta,
+        "coefficient": audit.step.coefficient,
+        "advantage": audit.advantage,
+        "fresh": [_seen(audit, s) for s in audit.seen],
+        "stale": [_seen(audit, s) for s in audit.stale],
+        "equal_rewards": equal_rewards(audit),
+        "advice": advice(audit),
+        "rest": None
+        if rest is None
+        else {
+            "settled": rest[0].settled,
+            "reward": rest[0].reward,
+            "kl": rest[0].kl,
+            "optimum": {"reward": rest[1].reward, "kl": rest[1].kl},
+        },
+        "want": audit.want.text if audit.want else None,
+        "met": audit.met,
+        "misses": [s.prompt for s in audit.misses],
+        "group_size": audit.group_size,
+        "read": reading_data(audit.step.reading),
+        "versions": versions(),
+    }
+
+
+def _seen(audit: UpdateAudit, seen: Seen) -> dict[str, Any]:
+    return {
+        "prompt": seen.prompt,
+        "group": "large" if seen.group is None else seen.group,
+        "deviation": seen.deviation,
+        "gain": finite(seen.share.gain),
+        "charge": finite(seen.share.charge),
+        "effective_beta": finite(audit.effective(seen)),
+        "rest": finite(seen.share.rest),
+        "grows": finite(seen.grows),
+    }

@@ -1,0 +1,182 @@
+"""What a KL coefficient means in an update, in words that are computed from its effective values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kl_companion.auditing.objectives import OBJECTIVES
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.updates.audit import Seen, UpdateAudit
+
+SAME = 0.01  # relative: one number, but for the eps of a normalization
+_SAME_END = 0.002  # of E[R], and five times that in nats
+_OTHERS = ("batch_std", "whitened", "leave_one_out", "mean", "none")
+_REWARDS = {
+    "expected_reward": "E[R]",
+    "expected_reward_per_token": "E[R / length]",
+    "centered_reward_per_token": "E[(R - mean) / length]",
+}
+_GROWS = 2.0  # at ten times beta: less than that is no coefficient
+_MOSTLY = 30.0  # degrees between an update and the KL's gradient
+FAR = 5.0  # degrees of a rest that is worth a word
+WRITTEN, SPREAD, DISTORTED, OTHER, NONE = KINDS = (
+    "beta as written",
+    "beta times the spread of the rewards",
+    "beta in large groups only",
+    "another coefficient",
+    "no KL that acts",
+)
+
+
+def kind(audit: UpdateAudit) -> str:
+    """One of `KINDS`, of groups of the size that is judged and of large ones."""
+    if not audit.penalties:
+        return NONE
+    large = _values(audit, None)
+    small = _values(audit, audit.group_size)
+    aim = audit.beta if audit.beta else large[0][1] / _unit(large[0][0])
+    ratios = [x / aim for _, x in large]
+    if _all(ratios, 1.0):
+        return WRITTEN if all(0.8 <= x / aim <= 1.25 for _, x in small) else DISTORTED
+    if all(abs(x / aim - s.deviation) <= SAME * s.deviation for s, x in large):
+        return SPREAD
+    return OTHER
+
+
+def _unit(seen: Seen) -> float:
+    return seen.deviation or 1.0
+
+
+def _values(audit: UpdateAudit, group: int | None) -> list[tuple[Seen, float]]:
+    """Prompts whose rewards differ, and the effective coefficient there."""
+    return [(s, audit.effective(s)) for s in audit.seen if s.group == group and s.deviation > 0]
+
+
+def _all(values: Sequence[float], aim: float) -> bool:
+    return all(abs(x - aim) <= SAME * abs(aim) for x in values)
+
+
+def ends(audit: UpdateAudit, group: int | None) -> tuple[float, float]:
+    """The smallest and the largest effective coefficient, in units of beta where that is known."""
+    found = [x / (audit.beta or 1.0) for _, x in _values(audit, group)]
+    return min(found), max(found)
+
+
+def short(x: float) -> str:
+    """A factor in two digits, or three."""
+    if not math.isfinite(x):
+        return "-"
+    return f"{x:.0f}" if abs(x) >= 9.95 else f"{x:.2g}"
+
+
+def headline(audit: UpdateAudit) -> str:
+    """What the update maximizes, in a sentence."""
+    reward = _REWARDS[audit.reward]
+    found = kind(audit)
+    if found == NONE:
+        return f"{audit.step.name} maximizes {reward}; no KL term acts on it."
+    penalty = penalty_words(audit.penalties)
+    about = "" if audit.named else "about "
+    b = {WRITTEN: "beta", SPREAD: "beta x the reward spread", DISTORTED: "b", OTHER: "b"}[found]
+    said = f"{audit.step.name} maximizes {about}{reward} - {b} x {penalty}"
+    low, high = (short(x) for x in ends(audit, audit.group_size))
+    of = "beta" if audit.beta else ""
+    if found == DISTORTED:
+        return f"{said}: b is beta in large groups, and {low} to {high} {of} in groups of {audit.group_size}."
+    if found == OTHER:
+        return f"{said}: b is {low} to {high} {of}".rstrip() + f" in groups of {audit.group_size}."
+    if found == SPREAD:
+        return f"{said} (standard deviation of a prompt's rewards) in large groups."
+    return f"{said}."
+
+
+def penalty_words(penalties: Mapping[str, float]) -> str:
+    """The penalty as a sum: ``reverse KL, next token``, or several in brackets."""
+    parts = []
+    for i, (name, weight) in enumerate(penalties.items()):
+        sign = "- " if weight < 0 else "+ " if i else ""
+        size = "" if abs(abs(weight) - 1) < SAME else f"{abs(weight):.3g} x "
+        parts.append(f"{sign}{size}{OBJECTIVES[name].short}")
+    return parts[0] if len(parts) == 1 else f"({' '.join(parts)})"
+
+
+def equal_rewards(audit: UpdateAudit) -> str:
+    """What happens where all rewards of a group are equal; "" where no KL acts."""
+    seen = audit.at("equal", audit.group_size)
+    if seen is None or not audit.penalties:
+        return ""
+    where = "Where all rewards of a group are equal"
+    if not seen.share.size > 1e-12:
+        return f"{where}, nothing moves."
+    if not math.isnan(seen.share.gain):
+        return f"{where}, they still move the policy: with 1 for every answer, to answers of another length."
+    if math.isnan(seen.grows):
+        return f"{where}, the KL alone moves the policy."
+    if no_effect(seen):
+        return (
+            f"{where}, beta has no effect: the penalty is divided by its own spread. Ten times beta makes "
+            f"the update {short(seen.grows)} times as large."
+        )
+    alone = f"{where}, the KL alone moves the policy"
+    if abs(seen.grows / 10 - 1) > SAME:
+        return f"{alone}: ten times beta makes the update {short(seen.grows)} times as large."
+    return f"{alone}, with beta as its coefficient."
+
+
+def given_advantages(audit: UpdateAudit) -> str:
+    """A warning where the step is given advantages, and what makes them was not said; "" elsewhere."""
+    reading = audit.step.reading
+    given = reading is not None and any(r.said == "advantages" for r in reading.reads)
+    if audit.advantage is not None or not given:
+        return ""
+    return (
+        "It takes advantages, and was given rewards as they are: what a trainer makes of them before is not "
+        f"in this verdict. Say it: --advantage group_std (or {', '.join(_OTHERS)})."
+    )
+
+
+def comes_to(audit: UpdateAudit) -> str:
+    """Where it comes to rest, beside the optimum of what the coefficient says; "" where that is not known."""
+    if audit.rest is None:
+        return ""
+    end, best = audit.rest
+    said = f"E[R] = {end.reward:.3f}, KL = {end.kl:.2f} nats"
+    start = "From half of the answers right, in groups of 4, it"
+    if abs(end.reward - best.reward) < _SAME_END and abs(end.kl - best.kl) < 5 * _SAME_END:
+        return f"{start} ends at the optimum of E[R] - beta KL: {said}."
+    verb = "comes to rest at" if end.settled else "does not come to rest, and is last at"
+    return f"{start} {verb} {said}. The optimum of E[R] - beta KL has {best.reward:.3f} and {best.kl:.2f}."
+
+
+def turned(seen: Sequence[Seen]) -> float:
+    """The largest rest, in degrees, of prompts whose rewards differ."""
+    return max((s.share.rest for s in seen if s.deviation > 0), default=0.0)
+
+
+def advice(audit: UpdateAudit) -> list[str]:
+    """What to change so that beta is a coefficient, a line each; nothing where it is one."""
+    found = kind(audit)
+    equal = audit.at("equal", audit.group_size)
+    if found == DISTORTED or (equal is not None and no_effect(equal)):
+        return [
+            "take the penalty out of what is normalized:",
+            "    advantages = normalize(rewards) - beta * kl",
+            "  or center the rewards without dividing them:",
+            "    advantages = r - (r.sum() - r) / (len(r) - 1)    # r = rewards - beta * kl",
+        ]
+    if found == SPREAD:
+        low, high = (short(x) for x in ends(audit, audit.group_size))
+        return [
+            "center the rewards and do not divide them by their standard",
+            "  deviation; or choose beta for the spread that you have: as it is, it acts",
+            f"  {low} to {high} times as strong as it is written in groups of {audit.group_size}.",
+        ]
+    return []
+
+
+def no_effect(seen: Seen) -> bool:
+    """Whether, on equal rewards, the update is that of the KL and has one size whatever beta is."""
+    return math.isnan(seen.share.gain) and seen.grows < _GROWS and seen.share.rest < _MOSTLY

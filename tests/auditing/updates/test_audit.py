@@ -1,0 +1,185 @@
+"""Whole updates as trainers write them: what beta means in each, against verdicts derived by hand."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from kl_companion import KLTerm, Recipe, audit_update
+from kl_companion.auditing.updates.meaning import kind, no_effect
+from kl_companion.auditing.updates.wanted import wanted_of
+from tests.support.steps import STEPS, dapo_with_kl, kl_in_reward, rloo
+
+FAST = {"groups": (2,), "group_size": 4}
+
+
+@cache
+def verdict(name):
+    hand = STEPS[name]
+    return audit_update(hand.step, **FAST, **hand.options)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_a_step_maximizes(name):
+    found, hand = verdict(name), STEPS[name]
+    assert kind(found) == hand.kind
+    assert found.penalties == pytest.approx(hand.penalties)
+    assert (found.reward, found.named) == (hand.reward, True)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_beta_in_large_groups(name):
+    found, hand = verdict(name), STEPS[name]
+    for seen in found.seen:
+        if seen.group is None and seen.deviation > 0:
+            # an eps is added to the standard deviation
+            assert found.ratio(seen) == pytest.approx(hand.large(seen.deviation), rel=2e-3, abs=1e-9)
+            assert seen.share.rest < 1e-6
+
+
+def test_the_spread_of_rewards_of_0_and_1():
+    found = verdict("dapo_with_kl")
+    for p in (0.01, 0.1, 0.5, 0.9, 0.99):
+        assert found.at(f"{100 * p:g} %", None).deviation == pytest.approx(math.sqrt(p * (1 - p)))
+    assert found.at("equal", None).deviation == 0
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_groups_of_equal_rewards(name):
+    """A penalty divided by its own spread has one size; one beside it grows with beta; K1 is noise."""
+    found = verdict(name)
+    wanted = {"kl_in_reward": 1.0, "k1_in_loss": math.nan}.get(name, 10.0)
+    for group in (2, 4, None):
+        seen = found.at("equal", group)
+        assert seen.grows == pytest.approx(wanted, rel=1e-3, nan_ok=True)
+        assert no_effect(seen) is (name == "kl_in_reward")
+
+
+def test_small_groups_inflate_a_penalty_that_is_normalized():
+    """At 1 right answer in 100 nearly all groups of 4 have equal rewards, and their penalty has size one."""
+    found = verdict("kl_in_reward")
+    ratios = [found.ratio(found.at(f"{p} %", 4)) for p in (1, 10, 50)]
+    assert all(r > 1.5 for r in ratios)
+    assert ratios[0] > ratios[1] > ratios[2]
+    assert found.ratio(found.at("1 %", 2)) > ratios[0]
+
+
+def test_a_recipe_is_what_its_function_is():
+    term = KLTerm("k1", "reward")
+    recipe = Recipe("group_std", term, 0.1, "before", "reinforce", aggregate="sum", eps=1e-8)
+    ours, theirs = audit_update(recipe, **FAST), verdict("kl_in_reward")
+    for mine, other in zip((*ours.seen, *ours.stale), (*theirs.seen, *theirs.stale), strict=True):
+        assert mine.share.gain == pytest.approx(other.share.gain, rel=1e-6, nan_ok=True)
+        assert mine.share.charge == pytest.approx(other.share.charge, rel=1e-6)
+
+
+def of_tokens(logprobs, ref_logprobs, rewards, mask, kl_coef=0.1):
+    shaped = (rewards / mask.sum(-1)).unsqueeze(-1) - kl_coef * (logprobs - ref_logprobs).detach()
+    std = (shaped * mask).std(0, keepdim=True)  # the wrong axis: over answers, one token at a time
+    advantages = (shaped - shaped.mean(0, keepdim=True)) / (std + 1e-8)
+    return -(advantages * logprobs * mask).sum(-1).mean()
+
+
+def pays(logprobs, ref_logprobs, rewards, mask, kl_coef=0.1):
+    return kl_in_reward(logprobs, ref_logprobs, rewards, mask, -kl_coef)
+
+
+def charged_after(logprobs, ref_logprobs, rewards, mask, kl_coef=0.1):
+    advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
+    advantages = advantages - kl_coef * ((logprobs - ref_logprobs) * mask).sum(-1).detach()
+    return -(advantages.unsqueeze(-1) * logprobs * mask).sum(-1).mean()
+
+
+def without_a_mask(logprobs, ref_logprobs, rewards, kl_coef=0.1):
+    shaped = rewards - kl_coef * (logprobs - ref_logprobs).detach()[:, 0]
+    advantages = (shaped - shaped.mean()) / (shaped.std() + 1e-8)
+    return -(advantages.unsqueeze(-1) * logprobs).sum(-1).mean()
+
+
+def of_the_sampler(logprobs, old_logprobs, ref_logprobs, rewards, mask, kl_coef=0.1):
+    shaped = rewards - kl_coef * ((old_logprobs - logprobs) * mask).sum(-1).detach()
+    advantages = (shaped - shaped.mean()) / (shaped.std() + 1e-8)
+    return -(advantages.unsqueeze(-1) * logprobs * mask).sum(-1).mean()
+
+
+@pytest.mark.parametrize("mutant", [of_tokens, pays, charged_after, without_a_mask, of_the_sampler])
+def test_a_slip_changes_the_verdict(mutant):
+    """Each is `kl_in_reward` with one slip: the wrong axis, sign, order, mask, or policies of the ratio."""
+    found, right = audit_update(mutant, **FAST), verdict("kl_in_reward")
+    numbers = [
+        torch.tensor([(s.share.gain, s.share.charge) for s in x.seen]).nan_to_num() for x in (found, right)
+    ]
+    assert (numbers[0] - numbers[1]).norm() > 0.05 * numbers[1].norm()
+    assert (kind(found), found.penalties) != (kind(right), right.penalties)
+
+
+def test_what_was_wanted():
+    def met(name, text):
+        return replace(verdict(name), want=wanted_of(text)).met
+
+    wanted = "E[R] - 0.1 * sequence_reverse_kl"
+    assert met("rloo", wanted) is True
+    assert met("rloo", "E[R] - beta * reverse_kl") is True
+    assert met("rloo", "E[R] - 0.2 * sequence_reverse_kl") is False
+    assert met("rloo", "E[R] - beta * token_reverse_kl") is False
+    assert met("rloo", "E[R]") is False
+    assert met("k1_in_loss", "E[R]") is True
+    assert verdict("rloo").met is None
+    missed = audit_update(kl_in_reward, want=wanted, **FAST)
+    assert missed.met is False
+    assert "equal" in {s.prompt for s in missed.misses}
+    assert {s.group for s in missed.misses} == {4}
+
+
+def test_a_coefficient_that_is_set_or_not_known():
+    assert audit_update(rloo, set={"kl_coef": 0.3}, **FAST).beta == 0.3
+
+    def no_number(logprobs, ref_logprobs, rewards, mask):
+        return rloo(logprobs, ref_logprobs, rewards, mask, 0.2)
+
+    found = audit_update(no_number, **FAST)
+    assert (found.beta, found.rest) == (None, None)
+    assert found.effective(found.at("50 %", 4)) == pytest.approx(0.2)
+    assert replace(found, want=wanted_of("E[R] - 0.2 * sequence_reverse_kl")).met
+    with pytest.raises(ValueError, match="want has no number"):
+        _ = replace(found, want=wanted_of("E[R] - beta * sequence_reverse_kl")).met
+
+
+def test_where_it_comes_to_rest():
+    """Sound steps end at the optimum; where rewards are divided, beta is smaller than it says."""
+    strong = {"kl_coef": 0.5}
+    end, best = audit_update(rloo, set=strong, **FAST).rest
+    assert end.settled
+    assert (end.reward, end.kl) == pytest.approx((best.reward, best.kl), abs=1e-7)
+    end, best = audit_update(dapo_with_kl, set={"kl_loss_coef": 0.5}, **FAST).rest
+    assert abs(end.reward - best.reward) > 0.01
+
+
+def test_what_is_refused():
+    def no_rewards(logp, ref_logp):
+        return (0.5 * (logp - ref_logp) ** 2).sum(-1).mean()
+
+    with pytest.raises(
+        ValueError, match="minimizes token_reverse_kl and no rewards, expected a loss that reads"
+    ):
+        audit_update(no_rewards)
+    with pytest.raises(ValueError, match=r"got groups of \[1\], expected at least two answers"):
+        audit_update(rloo, groups=(1, 2))
+    with pytest.raises(ValueError, match="a Recipe got a map or settings, expected none"):
+        audit_update(Recipe(), set={"beta": 1.0})
+    with pytest.raises(ValueError, match="a Recipe got advantage='mean', expected none"):
+        audit_update(Recipe(), advantage="mean")
+
+
+def test_progress_and_stale_samples():
+    lines = []
+    found = audit_update(dapo_with_kl, progress=lines.append, **FAST)
+    assert len(lines) == 14
+    assert lines[0] == "fresh samples, rewards: 1 %"
+    assert lines[-1] == "stale samples, rewards: equal"
+    assert {s.group for s in found.stale} == {None}
+    # a clip takes tokens out of the reward and leaves them in the KL
+    assert max(s.share.rest for s in found.stale) > 5
+    assert torch.tensor([s.share.size for s in found.stale]).isfinite().all()

@@ -1,0 +1,120 @@
+"""The verdict on a whole update on one screen, in words and as data."""
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from kl_companion import audit_update
+from kl_companion.auditing.card import HEIGHT, WIDTH
+from kl_companion.auditing.updates.card import card
+from kl_companion.auditing.updates.meaning import KINDS
+from kl_companion.auditing.updates.wanted import wanted_of
+from tests.support.steps import STEPS, grpo_per_answer
+
+
+@cache
+def verdict(name):
+    hand = STEPS[name]
+    return audit_update(hand.step, groups=(2,), group_size=4, **hand.options)
+
+
+def wanting(name, text):
+    found = replace(verdict(name), want=wanted_of(text))
+    vars(found)["rest"] = verdict(name).rest  # the same, and what takes longest
+    return found
+
+
+@cache
+def said(name):
+    return " ".join(str(verdict(name)).split())
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_it_fits_a_screen(name):
+    lines = str(verdict(name)).splitlines()
+    assert len(lines) <= HEIGHT
+    assert max(map(len, lines)) <= WIDTH
+    assert "nan" not in str(verdict(name)).lower()
+    details = card(verdict(name), details=True)
+    assert len(re.findall(r"\ba = ", details)) == len(verdict(name).seen) + len(verdict(name).stale)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentences"),
+    [
+        (
+            "dapo_with_kl",
+            [
+                "dapo_with_kl maximizes E[R] - beta x the reward spread x reverse KL, next token (standard",
+                "0.3 0.5 0.3",
+                "the KL alone moves the policy, with beta as its coefficient",
+                "Instead: center the rewards and do not divide them",
+            ],
+        ),
+        (
+            "kl_in_reward",
+            [
+                "kl_in_reward maximizes E[R] - b x reverse KL, whole answer: b is beta in large groups, and",
+                "large groups 1 1 1 1 1 1",
+                "beta has no effect: the penalty is divided by its own spread. Ten times beta makes the "
+                "update 1 times",
+                "Instead: take the penalty out of what is normalized:",
+            ],
+        ),
+        ("rloo", ["rloo maximizes E[R] - beta x reverse KL, whole answer.", "groups of 2 1 1 1 1 1 1"]),
+        ("k1_in_loss", ["k1_in_loss maximizes E[R]; no KL term acts on it."]),
+        (
+            "grpo_per_answer, advantages centered",
+            ["E[(R - mean) / length] - beta x (ref/policy, mean over each answer + 1 / answer length)"],
+        ),
+    ],
+)
+def test_what_it_says(name, sentences):
+    text = said(name)
+    for sentence in sentences:
+        assert sentence in text
+    assert ("Instead" in text) is ("Instead" in " ".join(sentences))
+
+
+def test_what_was_wanted_and_where_it_is_missed():
+    wanted = "E[R] - 0.1 * sequence_reverse_kl"
+    assert f"That is what was wanted ({wanted})." in str(wanting("rloo", wanted))
+    missed = " ".join(str(wanting("kl_in_reward", wanted)).split())
+    assert f"That is not what was wanted ({wanted}), by groups of 4 on: 1 %" in missed
+    assert card(wanting("rloo", wanted), color=True).count("\033[32m") == 1
+
+
+def test_given_advantages_are_a_warning():
+    bare = audit_update(grpo_per_answer, groups=(2,), group_size=2)
+    assert "It takes advantages, and was given rewards as they are" in " ".join(str(bare).split())
+    assert "Where all rewards of a group are equal, they still move the policy" in " ".join(str(bare).split())
+    assert "It takes advantages" not in said("grpo_per_answer, advantages divided")
+
+
+@pytest.mark.parametrize("name", ["kl_in_reward", "k1_in_loss", "rloo"])
+def test_it_is_data_too(name):
+    found = verdict(name)
+    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert (data["schema"], data["audit"], data["name"]) == (1, "update", name)
+    assert data["headline"] == STEPS[name].kind
+    assert data["headline"] in KINDS
+    assert data["penalties"] == STEPS[name].penalties
+    assert len(data["fresh"]) == len(found.seen)
+    first = data["fresh"][0]
+    assert first["prompt"] == "1 %"
+    if name == "rloo":
+        assert first["effective_beta"] == pytest.approx(0.1)
+        assert data["rest"]["optimum"]["reward"] == pytest.approx(data["rest"]["reward"], abs=1e-3)
+    equal = next(s for s in data["fresh"] if s["prompt"] == "equal" and s["group"] == "large")
+    assert (equal["gain"], equal["effective_beta"]) == (None, None if found.penalties else 0.0)
+
+
+def test_every_field_of_the_data_is_documented():
+    from kl_companion.auditing.updates import data
+
+    found = verdict("rloo").to_dict()
+    names = {*found, *found["fresh"][0], *found["rest"]}
+    assert names <= {*re.findall(r"``(\w+)``", data.__doc__)} | {"parameters", "constants", "result"}

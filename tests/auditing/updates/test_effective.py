@@ -1,0 +1,256 @@
+"""What a coefficient is worth in an update: sums put together by hand, and where there is no answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from kl_companion.auditing.objectives import OBJECTIVES, field
+from kl_companion.auditing.updates import Share, coin_share, expected_update, prompt, share, share_of_answers
+from kl_companion.auditing.updates.effective import coin_world
+from kl_companion.tabular import bandit, prefix_tree
+from tests.oracles import updates as oracle
+from tests.support.updates import recipe_of
+
+TREE = prefix_tree(3, 2, seed=3, eos=True)
+REWARD = field(OBJECTIVES["expected_reward"], TREE)
+SEQUENCE = field(OBJECTIVES["sequence_reverse_kl"], TREE)
+TOKEN = field(OBJECTIVES["token_reverse_kl"], TREE)
+
+
+def test_an_update_that_is_a_sum() -> None:
+    update = 2 * REWARD - 0.3 * SEQUENCE
+    found = share(update, TREE, "sequence_reverse_kl")
+    assert found.gain == pytest.approx(2, rel=1e-12)
+    assert found.charge == pytest.approx(0.3, rel=1e-11)
+    assert found.rest < 1e-10
+    assert found.size == pytest.approx(update.norm().item(), rel=1e-15)
+    assert found.effective_beta == pytest.approx(0.15, rel=1e-11)
+
+
+def test_a_penalty_that_is_a_sum_of_objectives() -> None:
+    penalty = {"sequence_reverse_kl": 1.0, "token_reverse_kl": -0.5}
+    found = share(REWARD - 0.3 * (SEQUENCE - 0.5 * TOKEN), TREE, penalty)
+    assert (found.gain, found.charge) == pytest.approx((1.0, 0.3), rel=1e-11)
+    assert found.rest < 1e-10
+    assert math.isnan(share(REWARD, TREE, {}).charge)
+
+
+def test_rewards_of_other_kinds() -> None:
+    each, lengths = (
+        field(OBJECTIVES[n], TREE) for n in ("expected_reward_per_token", "expected_inverse_length")
+    )
+    found = share(3 * each - 0.3 * SEQUENCE, TREE, "sequence_reverse_kl", reward="expected_reward_per_token")
+    assert (found.gain, found.charge) == pytest.approx((3.0, 0.3), rel=1e-11)
+    mean = (TREE.probabilities() * TREE.rewards).sum()
+    update = 3 * (each - mean * lengths)
+    found = share(update, TREE, "sequence_reverse_kl", reward="centered_reward_per_token")
+    assert (found.gain, found.charge) == pytest.approx((3.0, 0.0), rel=1e-11)
+    assert share(update, TREE, "sequence_reverse_kl").rest > 1
+
+
+def test_what_is_left_of_an_update_is_an_angle() -> None:
+    across = torch.zeros_like(REWARD).index_fill_(0, torch.tensor([1]), 1.0)
+    across -= (across * REWARD).sum() / REWARD.norm() ** 2 * REWARD
+    aside = REWARD / REWARD.norm() + math.tan(math.radians(30)) * across / across.norm()
+    found = share(aside, TREE, {})
+    assert found.rest == pytest.approx(30, rel=1e-12)
+    assert found.gain == pytest.approx(1 / REWARD.norm().item(), rel=1e-12)
+    assert share(across, TREE, {}).rest == pytest.approx(90, rel=1e-12)
+    assert share(across, TREE, {}).gain == 0.0
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_a_gain_of_rounding_is_none(factor: float) -> None:
+    found = share(-factor * SEQUENCE, TREE, "sequence_reverse_kl")
+    assert found.gain == 0.0
+    assert found.charge == pytest.approx(factor)
+    assert found.effective_beta == math.inf
+    assert share(factor * SEQUENCE, TREE, "sequence_reverse_kl").effective_beta == -math.inf
+    only = share(factor * REWARD, TREE, "sequence_reverse_kl")
+    assert (only.charge, only.effective_beta) == (0.0, 0.0)
+
+
+def test_no_update_is_no_answer() -> None:
+    found = share(torch.zeros_like(REWARD), TREE, "sequence_reverse_kl")
+    assert (found.gain, found.charge, found.size) == (0.0, 0.0, 0.0)
+    assert math.isnan(found.rest)
+    assert math.isnan(found.effective_beta)
+    assert math.isnan(share(1e-12 * REWARD, TREE, {}).rest)
+
+
+def test_an_objective_at_rest_has_no_coefficient() -> None:
+    at = TREE._replace(ref_logits=TREE.logits)
+    found = share(REWARD, at, "sequence_reverse_kl")
+    assert found.gain == pytest.approx(1)
+    assert math.isnan(found.charge)
+    assert math.isnan(found.effective_beta)
+    equal = share(-SEQUENCE, TREE._replace(rewards=torch.ones(7).double()), "sequence_reverse_kl")
+    assert math.isnan(equal.gain)
+    assert equal.charge == pytest.approx(1)
+    assert math.isnan(equal.effective_beta)
+    still = share(SEQUENCE, at._replace(rewards=torch.ones(7).double()), "sequence_reverse_kl")
+    assert (still.rest, still.size) == (90.0, pytest.approx(SEQUENCE.norm().item()))
+    assert math.isnan(still.gain)
+    assert math.isnan(still.charge)
+
+
+@pytest.mark.parametrize(
+    ("gain", "charge", "wanted"),
+    [(2.0, 3.0, 1.5), (0.0, 2.0, math.inf), (0.0, -2.0, -math.inf), (2.0, 0.0, 0.0)],
+)
+def test_the_ratio_of_two_coefficients(gain: float, charge: float, wanted: float) -> None:
+    assert Share(gain, charge, 0.0, 1.0).effective_beta == wanted
+
+
+@pytest.mark.parametrize(("gain", "charge"), [(0.0, 0.0), (0.0, math.nan), (math.nan, 1.0), (1.0, math.nan)])
+def test_a_ratio_that_there_is_not(gain: float, charge: float) -> None:
+    assert math.isnan(Share(gain, charge, 0.0, 1.0).effective_beta)
+
+
+def test_a_recipe_of_which_the_sum_is_known() -> None:
+    # summed over tokens, the deviation of large groups: a = 1/s, and a penalty before has b = beta/s
+    at = prompt(0.3, scale=0.5)
+    recipe = recipe_of(kl="k1", aggregate="sum", beta=0.2)
+    found = share(expected_update(recipe.loss, at, None), at.problem, "sequence_reverse_kl")
+    assert found.effective_beta == pytest.approx(0.2, rel=1e-9)
+    assert found.rest < 1e-5
+    after = recipe_of(kl="k1", place="after_whole", aggregate="sum", beta=0.2)
+    found = share(expected_update(after.loss, at, None), at.problem, "sequence_reverse_kl")
+    deviation = math.sqrt(0.3 * 0.7)
+    assert found.gain == pytest.approx(1 / deviation, rel=1e-9)
+    assert found.effective_beta == pytest.approx(0.2 * deviation, rel=1e-9)
+
+
+MULTIPLE = "the gradient of the penalty is a multiple of that of the reward here, expected a world that tells"
+
+
+@pytest.mark.parametrize(
+    ("update", "at", "options", "why"),
+    [
+        (REWARD, TREE, {"penalty": "sequence_kl"}, "unknown objective 'sequence_kl'"),
+        (REWARD, TREE, {"penalty": {"token_kl": 1.0}}, "unknown objective 'token_kl'"),
+        (REWARD, TREE, {"penalty": {}, "reward": "reward"}, "unknown reward 'reward'"),
+        (REWARD[:2], TREE, {"penalty": {}}, r"update has shape \[2, 3\], expected \[3, 3\] like the logits"),
+        (REWARD * math.nan, TREE, {"penalty": {}}, r"update is nan at \[0, 0\]: expected finite numbers"),
+        (torch.ones(1, 2).double(), bandit(2), {"penalty": "sequence_reverse_kl"}, MULTIPLE),
+        (REWARD, TREE, {"penalty": "expected_reward"}, MULTIPLE),
+    ],
+)
+def test_shares_that_are_refused(update: torch.Tensor, at: Any, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        share(update, at, **options)
+
+
+# answers
+
+
+def doubles(*x: float) -> torch.Tensor:
+    return torch.tensor(x, dtype=torch.float64)
+
+
+def test_advantages_that_are_a_sum() -> None:
+    rewards, costs, p = doubles(0, 1, 0.2, 1), doubles(0.1, 0.5, -0.3, 0.9), doubles(0.4, 0.3, 0.2, 0.1)
+    found = share_of_answers(3 * rewards - 0.6 * costs + 7, rewards, costs, p)
+    assert (found.gain, found.charge) == pytest.approx((3.0, 0.6), rel=1e-12)
+    assert found.rest < 1e-10
+    # the size of what is fitted, weighted by the chances
+    mean = (p * (3 * rewards - 0.6 * costs)).sum()
+    size = (p * (3 * rewards - 0.6 * costs - mean) ** 2).sum().sqrt().item()
+    assert found.size == pytest.approx(size, rel=1e-12)
+
+
+def test_answers_count_by_their_chance() -> None:
+    rewards, costs, p = doubles(0, 0, 1, 1), doubles(1, -1, 1, -1), doubles(0.4, 0.3, 0.2, 0.1)
+    a = doubles(0.5, -0.2, 1.0, 0.3)
+    found = share_of_answers(a, rewards, costs, p)
+    left = a - found.gain * rewards + found.charge * costs
+    left = left - (p * left).sum()
+    assert (p * left * rewards).sum().abs() < 1e-15
+    assert (p * left * costs).sum().abs() < 1e-15
+    assert math.sin(math.radians(found.rest)) == pytest.approx(
+        ((p * left**2).sum() / (p * (a - (p * a).sum()) ** 2).sum()).sqrt().item(), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"costs": doubles(1, 2)}, r"costs has shape \[2\], expected \[3\] like probability"),
+        ({"advantages": doubles(1, 2, math.inf)}, r"advantages is inf at \[2\]"),
+        ({"costs": doubles(1, 2, 3)}, MULTIPLE),
+    ],
+)
+def test_answers_that_are_refused(changes: dict[str, torch.Tensor], why: str) -> None:
+    given = {
+        "advantages": doubles(1, 2, 0),
+        "rewards": doubles(0, 1, 2),
+        "costs": doubles(1, 0, 1),
+        **changes,
+    }
+    with pytest.raises(ValueError, match=why):
+        share_of_answers(**given, probability=doubles(0.5, 0.3, 0.2))
+
+
+# the coin
+
+
+@pytest.mark.parametrize("how", ["group_std", "leave_one_out", "mean"])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("success", [0.1, 0.7])
+def test_the_coin_over_every_order(success: float, before: bool, how: Any) -> None:
+    returns = [r - 0.2 * c * before for r in (1.0, 0.0) for c in (1.0, -1.0)]
+    chances = [success / 2] * 2 + [(1 - success) / 2] * 2
+    choices = {"advantage": how, "ddof": 1, "eps": 0.01}
+    a = oracle.expected_advantages(returns, chances, 3, **choices)
+    # rewards and costs are independent and costs are +1 or -1: two regressions by hand
+    gain = (a[0] + a[1] - a[2] - a[3]) / 2
+    charge = -sum(p * x * c for p, x, c in zip(chances, a, (1, -1, 1, -1), strict=True))
+    found = coin_share(success, 0.2, 3, before=before, how=how, eps=0.01, unbiased=True)
+    assert found.gain == pytest.approx(gain, rel=1e-12)
+    assert found.charge == pytest.approx(charge if before else 0.2, rel=1e-12)
+    assert found.effective_beta == pytest.approx(found.charge / gain, rel=1e-12)
+
+
+@pytest.mark.parametrize("success", [0.01, 0.3, 0.5])
+def test_the_coin_in_large_groups(success: float) -> None:
+    deviation = math.sqrt(success * (1 - success))
+    before, after = (coin_share(success, 0.3, None, before=b) for b in (True, False))
+    assert before.gain == pytest.approx(1 / math.sqrt(deviation**2 + 0.09), rel=1e-12)
+    assert before.effective_beta == pytest.approx(0.3, rel=1e-12)
+    assert after.gain == pytest.approx(1 / deviation, rel=1e-12)
+    assert after.effective_beta == pytest.approx(0.3 * deviation, rel=1e-12)
+    assert max(before.rest, after.rest) < 1e-10
+
+
+def test_the_coin_by_default_divides_by_the_deviation_of_the_population_without_eps() -> None:
+    # one right of two answers: +1 and -1, so that E[A | right] = (1 - p) and the gain is 1
+    found = coin_share(0.25, 0.0, 2, before=True)
+    assert (found.gain, found.charge, found.rest) == pytest.approx((1.0, 0.0, 0.0), abs=1e-10)
+    unbiased = coin_share(0.25, 0.0, 2, before=True, unbiased=True)
+    assert unbiased.gain == pytest.approx(0.5**0.5)
+
+
+def test_the_world_of_the_coin() -> None:
+    rewards, costs, p = coin_world(0.3)
+    assert p.tolist() == pytest.approx([0.15, 0.15, 0.35, 0.35], rel=1e-15)
+    assert (p * rewards).sum().item() == pytest.approx(0.3, rel=1e-15)
+    assert (p * costs).sum() == (p * costs * rewards).sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ((0.0, 0.1, 2), "success is 0.0, expected a chance between 0 and 1"),
+        ((1.0, 0.1, 2), "success is 1.0, expected a chance"),
+        ((math.nan, 0.1, 2), "success is nan"),
+        ((0.5, math.nan, 2), "beta is nan, expected a finite number"),
+        ((0.5, 0.1, 1), "got a group of 1 answer, expected at least two"),
+    ],
+)
+def test_coins_that_are_refused(call: tuple[float, float, int], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        coin_share(*call, before=True)

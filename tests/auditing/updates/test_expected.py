@@ -1,0 +1,195 @@
+"""The expected update of a recipe against a step that is written out by hand, over all ordered groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kl_companion.auditing.updates import expected_update, expected_updates, prompt
+from kl_companion.tabular import stack
+from tests.support.updates import PROMPTS, SIZES, apart, by_hand, critic, recipe_of, value_of
+
+CASES: dict[str, dict[str, Any]] = {
+    "deviation of the sample": {"eps": 1e-4},
+    "deviation of the population": {"ddof": 0},
+    "deviation and a large eps": {"eps": 0.1, "ddof": 0},
+    "mean": {"advantage": "mean"},
+    "leave one out": {"advantage": "leave_one_out", "aggregate": "sequence_mean"},
+    "of the others": {"advantage": "others_std", "eps": 1e-3, "ddof": 0},
+    "rewards as they are": {"advantage": "none", "surrogate": "reinforce", "aggregate": "sum"},
+    "whitened": {"advantage": "whitened", "eps": 1e-8, "kl": "k1"},
+    "whitened, of the population": {"advantage": "whitened", "eps": 0.05, "ddof": 0, "aggregate": "sum"},
+    "a critic": {"advantage": "none", "critic": value_of, "kl": "k1", "aggregate": "sequence_mean"},
+    "a critic, whitened": {"advantage": "whitened", "critic": value_of},
+    "k1 before": {"kl": "k1", "eps": 1e-4},
+    "k1 after": {"kl": "k1", "place": "after", "eps": 1e-4},
+    "k1 of whole answers after": {"kl": "k1", "place": "after_whole"},
+    "k3 before": {"kl": "k3", "advantage": "mean"},
+    "k3 after": {"kl": "k3", "place": "after", "surrogate": "gspo", "low": 0.05, "high": 0.05},
+    "k3 in the loss": {"kl": "k3", "place": "loss"},
+    "k1 in the loss": {"kl": "k1", "place": "loss", "aggregate": "sequence_mean"},
+    "k2 in the loss, weighted": {"kl": "k2", "place": "loss_weighted"},
+    "k1 as a loss of its own": {"kl": "k1", "place": "score", "aggregate": "sum"},
+    "reinforce": {"surrogate": "reinforce"},
+    "importance": {"surrogate": "importance"},
+    "a narrow clip": {"low": 0.05, "high": 0.02},
+    "a clip that is higher above": {"low": 0.02, "high": 0.3, "aggregate": "constant", "length": 5.0},
+    "dual clip": {"low": 0.1, "high": 0.5, "dual": 1.1},
+    "gspo": {"surrogate": "gspo", "low": 0.02, "high": 0.1, "aggregate": "sequence_mean"},
+    "gspo, dual": {"surrogate": "gspo", "low": 0.3, "high": 0.5, "dual": 1.02},
+    "cispo": {"surrogate": "cispo", "low": 0.3, "high": 0.05},
+    "truncated importance": {"cap": 1.05, "kl": "k1", "place": "after"},
+    "truncated importance, clipped": {"cap": 2.0, "surrogate": "cispo", "low": 0.0, "high": 0.0},
+    "masked by ratio": {"keep_ratios": (0.8, 1.1), "surrogate": "importance"},
+    "masked by ratio, in the loss": {"keep_ratios": (0.9, 1.05), "kl": "k3", "place": "loss"},
+    "masked by KL": {"keep_kl": 0.01},
+    "masked by KL, token advantages": {"keep_kl": 0.0, "kl": "k1", "place": "after"},
+    "entropy": {"entropy": 0.2, "keep_ratios": (0.9, 1.05)},
+    "sequence mean": {"aggregate": "sequence_mean"},
+    "constant": {"aggregate": "constant", "length": 7.0, "kl": "k3", "place": "loss"},
+    "sum": {"aggregate": "sum", "entropy": -0.1},
+}
+
+
+@pytest.mark.parametrize("world", PROMPTS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_by_hand(name: str, world: str) -> None:
+    at, size = PROMPTS[world], SIZES[world]
+    found = expected_update(recipe_of(**CASES[name]).loss, at, size)
+    assert apart(found, by_hand(at, size, **CASES[name])) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["k1 before", "leave one out", "masked by KL", "whitened"])
+def test_groups_of_four(name: str) -> None:
+    at = PROMPTS["stale"]
+    found = expected_update(recipe_of(**CASES[name]).loss, at, 4)
+    assert apart(found, by_hand(at, 4, **CASES[name])) < 1e-12
+
+
+@pytest.mark.parametrize("world", ["stale"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_in_large_batches(name: str, world: str) -> None:
+    at = PROMPTS[world]
+    found = expected_update(recipe_of(**CASES[name]).loss, at, None)
+    assert apart(found, by_hand(at, None, **CASES[name])) < 1e-10
+
+
+def test_a_limit_where_right_answers_are_rare() -> None:
+    at, choices = prompt(0.01), {"advantage": "others_std", "kl": "k1", "eps": 1e-6}
+    found = expected_update(recipe_of(**choices).loss, at, None)
+    assert apart(found, by_hand(at, None, **choices)) < 1e-6
+
+
+def test_groups_that_grow_come_to_the_large_limit() -> None:
+    at = PROMPTS["stale"]
+    for choices in (
+        {"kl": "k1", "aggregate": "sum"},
+        {"advantage": "whitened", "aggregate": "sequence_mean"},
+    ):
+        limit = by_hand(at, None, **choices)
+        missing = [apart(expected_update(recipe_of(**choices).loss, at, n), limit) for n in (2, 4, 8)]
+        assert missing[0] > 1.5 * missing[1] > 2.25 * missing[2]
+    choices = {"advantage": "mean", "aggregate": "sum", "kl": "k1"}
+    limit = by_hand(at, None, **choices)
+    for n in (2, 3, 8):
+        found = expected_update(recipe_of(**choices, low=5.0, high=9.0).loss, at, n)
+        wide = by_hand(at, None, **choices, low=5.0, high=9.0)
+        assert apart(found, (1 - 1 / n) * wide) < 1e-12
+    assert apart(limit, wide) > 0.01  # the clip is of use here
+
+
+# several updates on one batch
+
+SEVERAL = [
+    "k1 before",
+    "k1 after",
+    "k3 in the loss",
+    "k1 as a loss of its own",
+    "a narrow clip",
+    "truncated importance",
+    "masked by KL",
+    "whitened",
+    "gspo",
+]
+
+
+@pytest.mark.parametrize("world", ["on-policy", "stale"])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_updates_on_one_batch(name: str, world: str) -> None:
+    at, loss = PROMPTS[world], recipe_of(**CASES[name]).loss
+    one = expected_updates(loss, at.problem, 2, steps=1, rate=0.7)
+    assert apart(one, expected_update(loss, at, 2)) < 1e-12
+    two = expected_updates(loss, at.problem, 2, steps=2, rate=0.7)
+    assert apart(two, by_hand(at, 2, steps=2, rate=0.7, **CASES[name])) < 1e-12
+    assert apart(two, one) > 1e-3
+
+
+def test_a_loss_that_minds_the_order_is_followed_in_every_order() -> None:
+    at = PROMPTS["on-policy"].problem
+
+    def rolled(ro: Any, old_logp: torch.Tensor) -> torch.Tensor:
+        a = (ro.rewards - ro.rewards.mean()).roll(1).unsqueeze(-1)
+        return -(a * (ro.logp - old_logp).exp() * ro.completion_mask).sum(-1).mean()
+
+    def turned(ro: Any, old_logp: torch.Tensor) -> torch.Tensor:
+        return rolled(ro, old_logp) if ro.tokens.shape[0] == 1 else rolled(flipped(ro), old_logp.flip(0))
+
+    def flipped(ro: Any) -> Any:
+        (found,) = ro.batches([range(len(ro.tokens) - 1, -1, -1)])
+        return found
+
+    one, other = (expected_updates(f, at, 3, steps=2, rate=0.5) for f in (rolled, turned))
+    assert apart(one, other) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ({"steps": 0, "rate": 0.1}, "steps=0, rate=0.1: expected at least one step and a positive rate"),
+        ({"steps": 1, "rate": 0.0}, "rate=0.0: expected at least one step and a positive rate"),
+        ({"steps": 1, "rate": float("nan")}, "rate=nan"),
+        ({"steps": 1, "rate": float("inf")}, "rate=inf"),
+        ({"steps": 1, "rate": 1.0, "group": 0}, "group_size is 0, expected at least 1"),
+        ({"steps": 1, "rate": 1.0, "group": 1}, "got a group of 1 answer, expected at least two"),
+        ({"steps": 1, "rate": 1.0, "group": 99}, "99 are 171700 multisets"),
+    ],
+)
+def test_updates_that_are_refused(call: dict[str, Any], why: str) -> None:
+    group = call.pop("group", 2)
+    with pytest.raises(ValueError, match=why):
+        expected_updates(recipe_of().loss, PROMPTS["on-policy"].problem, group, **call)
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (lambda ro, old: ro.logp.detach().sum(), "the loss has no gradient with respect to the policy"),
+        (lambda ro, old: ro.logp.sum(-1), r"returned shape \[2\], expected a scalar"),
+        (lambda ro, old: ro.logp.sum() * float("nan"), "NaN"),
+    ],
+)
+def test_what_is_no_loss(loss: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        expected_updates(loss, PROMPTS["on-policy"].problem, 2, steps=1, rate=1.0)
+
+
+def test_a_loss_that_does_not_read_the_policy_moves_nothing() -> None:
+    leaf = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    found = expected_updates(lambda ro, old: leaf * 2, PROMPTS["tree"].problem, 2, steps=2, rate=1.0)
+    assert found.abs().max() == 0
+
+
+def test_a_stack_of_worlds_and_a_loss_without_a_limit_are_refused() -> None:
+    at = PROMPTS["on-policy"]
+    with pytest.raises(ValueError, match="got a stack of 2 worlds, expected one world"):
+        expected_updates(recipe_of().loss, stack([at.problem] * 2), 2, steps=1, rate=1.0)
+    with pytest.raises(ValueError, match="no limit in large batches, expected one whose gradient settles"):
+        expected_update(lambda ro: ro.logp.sum() * len(ro.logp) ** 0.5, at, None)
+
+
+def test_the_critic_of_the_oracle_is_that_of_the_batch() -> None:
+    ro = PROMPTS["stale tree"].problem.rollout(PROMPTS["stale tree"].problem.logits)
+    values = critic(ro)
+    assert values[2, 1].item() == pytest.approx(value_of(tuple(ro.tokens[2].tolist()), 1))

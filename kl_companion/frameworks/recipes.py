@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.updates.effective import REWARD, Share, fitted
+from kl_companion.auditing.updates.effective import Share
 from kl_companion.auditing.updates.expected import expected_update
 from kl_companion.auditing.updates.worlds import equal_rewards, prompt
 from kl_companion.frameworks.algorithms import Algorithm
@@ -32,7 +32,7 @@ SUCCESS = (0.01, 0.1, 0.5)
 GROUP = 8
 LARGE, SMALL = 0.1, 0.001  # the two coefficients that are compared
 LINEAR = LARGE / SMALL
-TERM = "term"
+REWARD, TERM = "reward", "term"
 CASES = "prompts solved 1 in 100, 1 in 10, 1 in 2 times"
 _FEW = 4  # answers of the groups that are looked at one by one
 _NOTHING = 1e-12  # of an update that has no expected gradient
@@ -177,16 +177,33 @@ def shared(
     """
     fields = _fields(recipe, at)
     without = update(_without(recipe), 0.0, at, group).flatten()
-    gain = fitted(without, {n: f for n, f in fields.items() if n != TERM}).gain
+    gain = _multiples(without, {n: f for n, f in fields.items() if n != TERM})[0].get(REWARD, math.nan)
     found = {}
     for beta in betas:
         if recipe.setting.placement == "loss":  # beside whatever the rewards do
-            change = fitted(-beta * fields[TERM], {n: fields[n] for n in (REWARD, TERM)})
+            change, basis = -beta * fields[TERM], {TERM: fields[TERM]}
         else:
-            change = fitted(update(recipe, beta, at, group).flatten() - without, fields)
-        more = 0.0 if math.isnan(change.gain) else change.gain
-        found[beta] = Share(gain + more, {TERM: change.charges[TERM]}, change.rest, change.size)
+            change, basis = update(recipe, beta, at, group).flatten() - without, fields
+        factors, rest = _multiples(change, basis)
+        more, charge = factors.get(REWARD, 0.0), -factors.get(TERM, math.nan)
+        found[beta] = Share(gain + more, charge, rest, change.norm().item())
     return found
+
+
+def _multiples(x: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[dict[str, float], float]:
+    """The sum of multiples of fields, [count] each, that is nearest to x: {name: factor}, degrees apart.
+
+    A field of zero has no factor; the degrees are NaN where x is zero.
+    """
+    size = x.norm().item()
+    held = {n: f for n, f in fields.items() if f.norm() > _NOTHING}
+    if not held or not size > _NOTHING:
+        return dict.fromkeys(held, 0.0), math.nan
+    columns = torch.stack([f / f.norm() for f in held.values()], 1)
+    solution = torch.linalg.lstsq(columns, (x / size).unsqueeze(-1), driver="gelsd").solution[:, 0]
+    missed = min(1.0, (columns @ solution - x / size).norm().item())
+    factors = {n: (c * size / f.norm()).item() for (n, f), c in zip(held.items(), solution, strict=True)}
+    return factors, math.degrees(math.asin(missed))
 
 
 def _without(recipe: FrameworkRecipe) -> FrameworkRecipe:
@@ -243,8 +260,7 @@ def worth(recipe: FrameworkRecipe, *, groups: tuple[int | None, ...] = (GROUP, N
     """
     shares = {(p, n): shared(recipe, world(p), n) for p in SUCCESS for n in groups}
     weak, strong = (
-        {at: share[beta].effective_beta(TERM) / beta for at, share in shares.items()}
-        for beta in (SMALL, LARGE)
+        {at: share[beta].effective_beta / beta for at, share in shares.items()} for beta in (SMALL, LARGE)
     )
     rest = max(share[SMALL].rest for (_, n), share in shares.items() if n == groups[-1])
     return Worth(recipe, weak, strong, rest, equal_ratio(recipe), silent(recipe))
@@ -294,8 +310,8 @@ def what_to_set(found: Worth) -> str:
     return "To divide nothing: no option turns it off."
 
 
-def _near(x: dict[float, float], y: dict[float, float]) -> bool:
-    return all(abs(x[p] - y[p]) <= 0.01 * abs(y[p]) for p in SUCCESS)
+def _near(x: dict[float, float], y: dict[float, float], within: float = 0.01) -> bool:
+    return all(abs(x[p] - y[p]) <= within * abs(y[p]) for p in SUCCESS)
 
 
 def _listed(values: dict[float, float], unit: str = "") -> str:
@@ -316,7 +332,7 @@ def what_beta_means(found: Worth) -> str:
             acts = {p: SMALL * x for p, x in weak.items()}
             said.append(f"{of} it is no coefficient: β = {SMALL} acts like {_listed(acts)}")
             said[0] += f" in large {'groups' if over == 'group' else 'batches'}" if large else ""
-        elif not _near(weak, large):
+        elif not _near(weak, large, 0.05):
             said.append(f"{of} {_listed(weak, ' β')}")
     if found.silent == (0, _FEW):
         said.append(f"no effect where all rewards of a {over} are equal")

@@ -20,8 +20,8 @@ from kl_companion.frameworks.verl_functions import (
     TOP_K,
     VERSIONS,
     Batch,
+    Configuration,
     Jagged,
-    Settings,
     functions,
     global_batch,
 )
@@ -70,7 +70,7 @@ def distilled(
 ) -> torch.Tensor:
     """`distillation_loss` with the teacher in the place of the reference."""
     verl, mask = functions(), rollout.completion_mask
-    loss_config = Settings(
+    loss_config = Configuration(
         loss_mode=kind,
         loss_max_clamp=loss_max_clamp,
         log_prob_min_clamp=log_prob_min_clamp,

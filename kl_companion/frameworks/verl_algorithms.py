@@ -9,13 +9,13 @@ import torch
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.installed import SourceLocation
-from kl_companion.frameworks.verl_functions import CORE, Settings, functions, global_batch
+from kl_companion.frameworks.verl_functions import CORE, Configuration, functions, global_batch
 from kl_companion.rollout import Rollout
 
 
 def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
     """`compute_policy_loss_vanilla`, token-mean."""
-    config = Settings(
+    config = Configuration(
         clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2, global_batch_info=global_batch(rollout)
     )
     loss: torch.Tensor

@@ -23,7 +23,7 @@ DISTILLATION = "verl/trainer/distillation/losses.py"
 TOP_K = "verl/trainer/distillation/fsdp/losses.py"
 
 
-class Settings(SimpleNamespace):
+class Configuration(SimpleNamespace):
     """A configuration as verl's functions read it: attributes, and ``get``."""
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -9,10 +9,10 @@ of. Beside a reward beta is then b / a: what the phrase of `Worth` says is read 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,7 +22,7 @@ from kl_companion.auditing.updates.worlds import equal_rewards, prompt
 from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import ratio
 from kl_companion.frameworks.records import Setting
-from kl_companion.frameworks.registry import settings
+from kl_companion.frameworks.registry import framework, settings
 from kl_companion.rollout import Aggregate, Rollout, aggregate, masked
 from kl_companion.tabular import expected_gradient
 from kl_companion.tabular.groups import multisets
@@ -99,10 +99,10 @@ def charged_with(setting: Setting, rollout: Rollout) -> torch.Tensor:
     return cost * len(cost)
 
 
-def default_recipes(framework: str | None = None) -> tuple[FrameworkRecipe, ...]:
+def default_recipes(framework_name: str | None = None) -> tuple[FrameworkRecipe, ...]:
     """Every default KL setting of RL with every algorithm that it is used with; ValueError for a bad name."""
     return tuple(
-        FrameworkRecipe(s, a) for s in settings(framework) if s.beta is not None for a in s.algorithms
+        FrameworkRecipe(s, a) for s in settings(framework_name) if s.beta is not None for a in s.algorithms
     )
 
 
@@ -300,6 +300,17 @@ def silent(recipe: FrameworkRecipe) -> tuple[int, ...]:
     return tuple(m for m, (small, large) in sorted(changes.items()) if large < small * LINEAR / 2)
 
 
+def no_effect(found: Worth) -> str:
+    """Where beta has no effect, in words; "" for nowhere."""
+    if found.nothing:
+        return "anywhere"
+    if not found.silent:
+        return ""
+    if found.silent == (0, _FEW):
+        return f"where all rewards of a {found.recipe.algorithm.over or 'group'} are equal"
+    return f"where {' or '.join(map(str, found.silent))} of {_FEW} answers are right"
+
+
 def what_to_set(found: Worth) -> str:
     """A sentence: the framework's option with which beta is a coefficient in every group; "" where it is."""
     algorithm = found.recipe.algorithm
@@ -334,10 +345,8 @@ def what_beta_means(found: Worth) -> str:
             said[0] += f" in large {'groups' if over == 'group' else 'batches'}" if large else ""
         elif not _near(weak, large, 0.05):
             said.append(f"{of} {_listed(weak, ' β')}")
-    if found.silent == (0, _FEW):
-        said.append(f"no effect where all rewards of a {over} are equal")
-    elif found.silent:
-        said.append(f"no effect where {' or '.join(map(str, found.silent))} of {_FEW} answers are right")
+    if silence := no_effect(found):
+        said.append(f"no effect {silence}")
     numbers = any(character.isdigit() for part in said for character in part)
     return "; ".join(said) + (f" ({CASES})" if numbers else "")
 
@@ -364,3 +373,39 @@ def _in_large(factors: dict[float, float], over: str) -> str:
         if _near(factors, numbers):
             return words if "×" not in words else f"{words}: {_listed(factors, ' β')}"
     return _listed(factors, " β")
+
+
+def recipe_rows(framework_name: str) -> Iterator[dict[str, Any]]:
+    """A row for every default recipe of a framework; one that says why, for a framework without.
+
+    The columns ``large_...`` and ``eight_...`` are effective beta / beta at beta = 0.001, in large batches
+    and in groups of eight, on prompts solved once in 100, 10 and 2 times; ``strong_...`` the latter at 0.1.
+    """
+    known = framework(framework_name)
+    named = {"framework": known.name, "title": known.title, "version": known.version}
+    found = [worth(recipe) for recipe in default_recipes(framework_name)]
+    if not found:
+        nothing = ("algorithm", "setting", "placement", "option", "where", "divided", "no_effect", "instead")
+        yield {**named, **dict.fromkeys(nothing, "none"), "meaning": f"no recipe: {known.without}"}
+    for each in found:
+        chosen, algorithm = each.recipe
+        yield {
+            **named,
+            "algorithm": algorithm.name,
+            "setting": chosen.name,
+            "placement": chosen.placement,
+            "option": each.recipe.option,
+            "where": each.recipe.where,
+            "beta": chosen.beta,
+            "divided": f"{chosen.divides(algorithm)}, by the {algorithm.over}"
+            if algorithm.over
+            else "nothing",
+            "meaning": str(each),
+            "no_effect": no_effect(each) or "none",
+            "instead": what_to_set(each) or "none",
+            "equal_ratio": each.equal,
+            "rest": each.rest,
+            **{f"large_{round(1 / p)}": each.weak[p, None] for p in SUCCESS},
+            **{f"eight_{round(1 / p)}": each.weak[p, GROUP] for p in SUCCESS},
+            **{f"strong_{round(1 / p)}": each.strong[p, GROUP] for p in SUCCESS},
+        }

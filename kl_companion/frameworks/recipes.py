@@ -326,6 +326,9 @@ def _near(x: dict[float, float], y: dict[float, float], within: float = 0.01) ->
 
 
 def _listed(values: dict[float, float], unit: str = "") -> str:
+    first = values[SUCCESS[0]]
+    if _near(values, dict.fromkeys(SUCCESS, first)):
+        return f"{first:.3g}{unit}"
     return ", ".join(f"{values[p]:.2g}{unit}" for p in SUCCESS)
 
 
@@ -347,8 +350,8 @@ def what_beta_means(found: Worth) -> str:
             said.append(f"{of} {_listed(weak, ' β')}")
     if silence := no_effect(found):
         said.append(f"no effect {silence}")
-    numbers = any(character.isdigit() for part in said for character in part)
-    return "; ".join(said) + (f" ({CASES})" if numbers else "")
+    each = f" ({CASES})" if any(", " in part for part in said) else ""  # numbers, one for each prompt
+    return "; ".join(said) + each
 
 
 def _in_large(factors: dict[float, float], over: str) -> str:
@@ -364,10 +367,12 @@ def _in_large(factors: dict[float, float], over: str) -> str:
     known = {
         "β as written": dict.fromkeys(SUCCESS, 1.0),
         f"β × {of}": spread,
-        f"β × {of}, token by token": by_tokens,
+        f"β × {of} counted by tokens": by_tokens,
         "β × the mean answer length": length,
         f"β × the mean answer length × {of}": {p: length[p] * spread[p] for p in SUCCESS},
-        f"β × the mean answer length × {of}, token by token": {p: length[p] * by_tokens[p] for p in SUCCESS},
+        f"β × the mean answer length × {of} counted by tokens": {
+            p: length[p] * by_tokens[p] for p in SUCCESS
+        },
     }
     for words, numbers in known.items():
         if _near(factors, numbers):

@@ -4,7 +4,7 @@ The audit of a setting takes a KL term alone, with coefficient 1. Beside rewards
 exchange rate between the two, and dividing by a standard deviation changes it. A penalty in the reward is
 usually divided together with the reward: then equal rewards make beta cancel. A term in the loss is added to
 rewards that are divided alone: then beta is in units of the divided reward. What beta is worth in an
-algorithm is computed in `kl_companion.frameworks.recipes`.
+algorithm is computed in `kl_companion.frameworks.worth`.
 """
 
 from __future__ import annotations

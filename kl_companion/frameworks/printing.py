@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable
 
 from kl_companion.frameworks.installed import Unavailable
-from kl_companion.frameworks.recipes import FrameworkRecipe, what_to_set, worth
+from kl_companion.frameworks.meaning import what_beta_means, what_to_set
+from kl_companion.frameworks.recipes import FrameworkRecipe
 from kl_companion.frameworks.records import Setting
 from kl_companion.frameworks.registry import FRAMEWORKS, framework, matching, settings
 from kl_companion.frameworks.verdicts import audit_setting
+from kl_companion.frameworks.worth import worth
 
 EVERY = "frameworks"
 
@@ -84,7 +86,7 @@ def print_worth(chosen: Setting) -> bool:
         recipe = FrameworkRecipe(chosen, algorithm)
         found = worth(recipe)
         choice = algorithm.when or "the default"
-        print(f"  What β means in {algorithm.name} ({choice}; {recipe.where}): {found}.")
+        print(f"  What β means in {algorithm.name} ({choice}; {recipe.where}): {what_beta_means(found)}.")
         if instead := what_to_set(found):
             print(f"    {instead}", flush=True)
         kept = kept and (found.keeps_beta or found.nothing or bool(algorithm.when))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kl_companion.frameworks.recipes import default_recipes
-from kl_companion.frameworks.registry import framework
+from kl_companion.frameworks.registry import framework, setting
 from kl_companion.frameworks.worth import FEW, GROUP, SMALL, SUCCESS, Worth, world, worth
 
 CASES = "prompts solved 1 in 100, 1 in 10, 1 in 2 times"
@@ -26,8 +26,12 @@ def no_effect(found: Worth) -> str:
 
 def what_to_set(found: Worth) -> str:
     """A sentence: the framework's option with which beta is a coefficient in every group; "" where it is."""
-    algorithm = found.recipe.algorithm
-    if found.nothing or not found.silent:
+    chosen, algorithm = found.recipe
+    if found.nothing:
+        sequence, token, _ = chosen.framework.remedy
+        name = token if chosen.placement == "loss" else sequence
+        return f"Instead of this term: {setting(name).option}." if name else ""
+    if not found.silent:
         return ""
     if algorithm.instead:
         return f"To divide nothing: set {algorithm.instead}."

@@ -64,7 +64,9 @@ def test_what_to_set():
     assert (
         what_to_set(made(ONES, ONES, None, (0, 4), OF_BATCH)) == "To divide nothing: no option turns it off."
     )
-    assert no_effect(made([math.nan] * 3, [math.nan] * 3)) == "anywhere"
+    idle = made([math.nan] * 3, [math.nan] * 3, recipe=NAMES["slime.reward_grpo", "GRPO"])
+    assert no_effect(idle) == "anywhere"
+    assert what_to_set(idle) == "Instead of this term: --advantage-estimator ppo --kl-coef ...."
 
 
 def table():

@@ -6,7 +6,9 @@ from functools import partial
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, standardized
+from kl_companion.auditing.updates.advantages import standardized
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward, ratio
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
@@ -14,13 +16,15 @@ from kl_companion.rollout import Rollout
 
 _CLAMP = 10.0
 _ACTOR = "areal/trainer/ppo/actor.py"
-_DIVIDED = Division(
-    "rewards and penalty",
-    "batch",
-    SourceLocation("areal/utils/data.py", "Normalization"),
-    standardized(1e-5),
-    when="actor.adv_norm is given, as in the examples (std_level: batch)",
-    instead="adv_norm.std_level: null",
+_ALGORITHMS = (
+    Algorithm("PPO", Recipe("none", aggregate="sum"), SourceLocation(_ACTOR, "PPOActor._compute_advantages")),
+    Algorithm(
+        "PPO, advantages normalized",
+        Recipe("whitened", normalize=partial(standardized, eps=1e-5), aggregate="sum"),
+        SourceLocation("areal/utils/data.py", "Normalization"),
+        when="actor.adv_norm is given, as in the examples (std_level: batch)",
+        instead="adv_norm.std_level: null",
+    ),
 )
 
 
@@ -54,7 +58,8 @@ FRAMEWORK = Framework(
                 ahead=True,
                 default="of PPOActor" if kind == "k1" else "",
                 note="With discount and lambda of 1.",
-                divided=(_DIVIDED,),
+                algorithms=_ALGORITHMS,
+                beta=0.1 if kind == "k1" else None,
             )
             for kind in ("k1", "k2", "k3")
         ),

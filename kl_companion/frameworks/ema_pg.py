@@ -10,8 +10,9 @@ from functools import partial
 
 import torch
 
+from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.estimators.registry import get_estimator
-from kl_companion.frameworks.dividing import Division, standardized, whitened
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, score_ratio
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
@@ -19,19 +20,17 @@ from kl_companion.rollout import Rollout, per_token
 
 _FILE = "search/verl/trainer/ppo/core_algos.py"
 _PENALTY = SourceLocation(_FILE, "kl_penalty")
-_DIVIDED = (
-    Division(
-        "rewards",
-        "batch",
+_ALGORITHMS = (
+    Algorithm(
+        "PPO",
+        Recipe("whitened", eps=1e-8, aggregate="sum"),
         SourceLocation(_FILE, "compute_gae_advantage_return"),
-        whitened(unbiased=True),
         instead="algorithm.adv_estimator=grpo, norm_adv_by_std_in_grpo=False",
     ),
-    Division(
-        "rewards",
-        "group",
+    Algorithm(
+        "GRPO",
+        Recipe("group_std", eps=1e-6, aggregate="sum"),
         SourceLocation(_FILE, "compute_grpo_outcome_advantage"),
-        standardized(1e-6),
         when="algorithm.adv_estimator=grpo, as in its scripts",
         instead="norm_adv_by_std_in_grpo=False",
     ),
@@ -72,7 +71,7 @@ def _sampled(kind: str) -> Setting:
         terms,
         _PENALTY,
         note=clamped if kind == "k3plusplus" else "",
-        divided=_DIVIDED,
+        algorithms=_ALGORITHMS,
     )
 
 
@@ -85,7 +84,7 @@ def _exact(direction: str, estimator: str) -> Setting:
         terms,
         place,
         sampled=False,
-        divided=_DIVIDED,
+        algorithms=_ALGORITHMS,
     )
 
 
@@ -97,7 +96,8 @@ def _top_k(direction: str, weighted: bool) -> Setting:
         SourceLocation(_FILE, "compute_memory_efficient_kl"),
         note="Audited with k = 1 of a vocabulary of three tokens.",
         sampled=False,
-        divided=_DIVIDED,
+        algorithms=_ALGORITHMS,
+        beta=0.001 if direction == "reverse" and weighted else None,  # of its scripts
     )
 
 

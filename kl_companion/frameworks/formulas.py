@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from kl_companion.estimators.registry import get_estimator
-from kl_companion.frameworks.dividing import Division
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Setting
 from kl_companion.rollout import Rollout, aggregate, credit, masked
@@ -94,7 +94,8 @@ def in_loss(
     default: str = "",
     note: str = "",
     sampled: bool = True,
-    divided: tuple[Division, ...] = (),
+    algorithms: tuple[Algorithm, ...] = (),
+    beta: float | None = None,
 ) -> Setting:
     """The setting that differentiates these terms, aggregated over tokens or over sequences."""
     gather = token_sum if how == "tokens" else sequence_mean
@@ -113,7 +114,8 @@ def in_loss(
         default=default,
         note=note,
         sampled=sampled,
-        divided=divided,
+        algorithms=algorithms,
+        beta=beta,
     )
 
 
@@ -126,7 +128,8 @@ def in_reward(
     ahead: bool,
     default: str = "",
     note: str = "",
-    divided: tuple[Division, ...] = (),
+    algorithms: tuple[Algorithm, ...] = (),
+    beta: float | None = None,
 ) -> Setting:
     """The setting that charges these terms, detached, to the tokens before them or to their own token."""
 
@@ -143,5 +146,6 @@ def in_reward(
         aggregation="sum of what follows" if ahead else "each token its own term",
         default=default,
         note=note,
-        divided=divided,
+        algorithms=algorithms,
+        beta=beta,
     )

@@ -152,12 +152,13 @@ class _Bare(ast.NodeTransformer):
 def load(
     distribution: Distribution, file: str, *names: str, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Functions and constants of one installed file, by name, in one namespace.
+    """Functions, methods and constants of one installed file, by name, in one namespace.
 
     Args:
         distribution: What `find` found.
         file: Below ``distribution.root``.
-        *names: Functions and constants at the top level of the file; they see one another.
+        *names: Functions, classes and constants, which see one another; a method, ``Class.method``, is loaded
+            as a function of its own under the method's name.
         given: What they need besides, such as functions of other files; ``torch`` and ``F`` are there.
 
     Raises:
@@ -169,7 +170,7 @@ def load(
     module = ast.fix_missing_locations(ast.Module(body, []))
     space: dict[str, Any] = {"torch": torch, "F": F, **(given or {})}
     exec(compile(module, str(path), "exec"), space)
-    return {name: space[name] for name in names}
+    return {name: space[name] for name in (n.rpartition(".")[2] for n in names)}
 
 
 def import_from(distribution: Distribution, module: str) -> ModuleType:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.installed import SourceLocation, find, import_from
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
@@ -33,13 +35,17 @@ def _head(rollout: Rollout) -> torch.Tensor:
 
 
 def grpo(
-    rollout: Rollout, *, use_bias_correction_kl: bool, importance_sampling_level: str = "token"
+    rollout: Rollout,
+    *,
+    use_bias_correction_kl: bool = False,
+    importance_sampling_level: str = "token",
+    advantages: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`LigerFusedLinearGRPOLoss` with beta = 1 and advantages of zero."""
+    """`LigerFusedLinearGRPOLoss` with beta = 1 and advantages of zero, or with advantages and without KL."""
     assert rollout.logits is not None
     count = len(rollout.tokens)
     loss_fn = _from("grpo_loss", "LigerFusedLinearGRPOLoss")(
-        beta=1.0,
+        beta=1.0 if advantages is None else 0.0,
         compiled=False,
         chunk_size=count,
         use_bias_correction_kl=use_bias_correction_kl,
@@ -50,7 +56,7 @@ def grpo(
         _head(rollout),
         rollout.tokens,
         rollout.completion_mask,
-        torch.zeros(count, dtype=rollout.logits.dtype),
+        torch.zeros(count, dtype=rollout.logits.dtype) if advantages is None else advantages[:, 0],
         ref_per_token_logps=rollout.ref_logp,
         old_per_token_logps=rollout.sampled_from,
         num_items_in_batch=torch.tensor(float(count), dtype=rollout.logits.dtype),
@@ -74,6 +80,13 @@ def jsd(rollout: Rollout, *, beta: float) -> torch.Tensor:
     return loss * rollout.completion_mask.sum() / len(rollout.tokens)
 
 
+def _policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
+    return grpo(rollout, advantages=advantages)
+
+
+_ALGORITHM = Algorithm("GRPO loss, advantages as handed in", Recipe("mean"), _LOSS, policy=_policy)
+
+
 def _grpo(corrected: bool, level: str) -> Setting:
     suffix = ("_corrected" if corrected else "") + ("" if level == "token" else "_sequence_ratio")
     return Setting(
@@ -86,6 +99,8 @@ def _grpo(corrected: bool, level: str) -> Setting:
         level="token",
         aggregation="dapo: sum / tokens of the generation batch",
         default="of the class" if not suffix else "",
+        algorithms=(_ALGORITHM,),
+        beta=None if suffix else 0.04,
     )
 
 

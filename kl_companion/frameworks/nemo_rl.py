@@ -11,7 +11,9 @@ from functools import partial
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, over_the_others, whitened
+from kl_companion.auditing.updates.advantages import whitened
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio, score_ratio
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
@@ -23,28 +25,30 @@ _ADVANTAGES = "nemo_rl/algorithms/advantage_estimator.py"
 _DISTILLATION = SourceLocation("nemo_rl/algorithms/loss/loss_functions.py", "DistillationLossFn")
 _PLUS_PLUS = "ReinforcePlusPlusAdvantageEstimator"
 _GAE = "GeneralizedAdvantageEstimator"
-_BY_GROUP = Division(
-    "rewards",
-    "group",
+_GRPO = Algorithm(
+    "GRPO",
+    Recipe("others_std", eps=1e-6, aggregate="sum"),
     SourceLocation(_ADVANTAGES, "GRPOAdvantageEstimator"),
-    over_the_others(1e-6),
     instead="grpo.normalize_rewards=False",
 )
 _BY_BATCH = {
-    _GAE: Division(
-        "rewards and penalty",
-        "batch",
+    _GAE: Algorithm(
+        "PPO",
+        Recipe("whitened", eps=1e-8, aggregate="sum"),
         SourceLocation(_ADVANTAGES, _GAE),
-        whitened(unbiased=True),
         instead="ppo.adv_estimator.normalize_advantages=False",
     ),
-    _PLUS_PLUS: Division(
-        "rewards and penalty",
-        "batch",
+    _PLUS_PLUS: Algorithm(
+        "REINFORCE++",
+        Recipe("whitened", normalize=partial(whitened, unbiased=False, floor="least"), aggregate="sum"),
         SourceLocation(_ADVANTAGES, _PLUS_PLUS),
-        whitened(unbiased=False, floor="least"),
     ),
 }
+_CHOSEN = {
+    _GAE: "the PPO trainer",
+    _PLUS_PLUS: "grpo.adv_estimator.name=reinforce_plus_plus",
+}
+_ALGORITHMS = (_GRPO, *(a._replace(when=_CHOSEN[name]) for name, a in _BY_BATCH.items()))
 
 
 def weighted(kind: str, on_policy_approximation: bool, rollout: Rollout) -> torch.Tensor:
@@ -82,7 +86,8 @@ def _in_loss(kind: str, approximation: bool) -> Setting:
         terms,
         _UTILS,
         default="of ClippedPGLossFn" if kind == "k3" and not approximation else "",
-        divided=(_BY_GROUP,),
+        algorithms=_ALGORITHMS,
+        beta=0.01 if kind == "k3" and not approximation else None,
     )
 
 
@@ -95,7 +100,8 @@ def _in_reward(kind: str, name: str, estimator: str, ahead: bool, default: str =
         SourceLocation(_ADVANTAGES, estimator),
         ahead=ahead,
         default=default,
-        divided=(_BY_BATCH[estimator],),
+        algorithms=(_BY_BATCH[estimator],),
+        beta=0.0 if default else None,
     )
 
 

@@ -6,6 +6,8 @@ from functools import partial
 
 import torch
 
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import estimate, in_loss, ratio
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
@@ -13,6 +15,20 @@ from kl_companion.rollout import Rollout
 
 _CLAMP = 40.0
 _PLACE = SourceLocation("open_instruct/model_utils.py", "estimate_kl")
+_ALGORITHMS = (
+    Algorithm(
+        "GRPO",
+        Recipe("mean", aggregate="sum"),
+        SourceLocation("open_instruct/data_loader.py", "DataPreparationActor"),
+    ),
+    Algorithm(
+        "GRPO, standardized",
+        Recipe("group_std", eps=1e-8, unbiased=False, aggregate="sum"),
+        SourceLocation("open_instruct/data_loader.py", "DataPreparationActor"),
+        when="--advantage_normalization_type standard",
+        instead="--advantage_normalization_type centered",
+    ),
+)
 _KINDS = ("k1", "k2", "k3", "ratio_k1")
 
 
@@ -36,6 +52,8 @@ FRAMEWORK = Framework(
             partial(terms, index),
             _PLACE,
             default="of grpo_utils.compute_grpo_loss" if index == 2 else "",
+            algorithms=_ALGORITHMS,
+            beta=0.05 if index == 2 else None,
             note="The ratio to the policy that sampled keeps its gradient." if index == 3 else "",
         )
         for index in (2, 0, 1, 3)

@@ -1,4 +1,4 @@
-"""OpenRLHF: `compute_approx_kl` in the loss and in the reward.
+"""OpenRLHF: `compute_approx_kl` in the loss and in the reward, its advantages and its policy loss.
 
 The package imports DeepSpeed, flash-attention and more; its functions are cut out of the installed files
 (see `installed`).
@@ -6,12 +6,17 @@ The package imports DeepSpeed, flash-attention and more; its functions are cut o
 
 from __future__ import annotations
 
+import itertools
 from functools import cache, partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, whitened
+from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.updates.advantages import Advantage
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import charged
 from kl_companion.frameworks.installed import SourceLocation, find, load
 from kl_companion.frameworks.records import Framework, Remedy, Setting
@@ -19,16 +24,8 @@ from kl_companion.rollout import Rollout
 
 VERSIONS = ("0.11.2",)
 _UTILS = "openrlhf/models/utils.py"
-_DIVIDED = Division(
-    "rewards and penalty",
-    "batch",
-    SourceLocation(
-        "openrlhf/trainer/ppo_utils/experience_maker.py",
-        "RemoteExperienceMaker.compute_advantages_and_returns",
-    ),
-    whitened(unbiased=False, floor="least"),
-    instead="--algo.advantage.no_std_norm",
-)
+_MAKER = "openrlhf/trainer/ppo_utils/experience_maker.py"
+_ADVANTAGES = SourceLocation(_MAKER, "RemoteExperienceMaker.compute_advantages_and_returns")
 _MODES = {
     "token-mean": "sum / tokens of the global batch",
     "seq-mean-token-mean": "mean over sequences of token means",
@@ -41,9 +38,20 @@ def functions() -> SimpleNamespace:
     openrlhf = find("openrlhf", VERSIONS)
     utils = load(openrlhf, _UTILS, "KL_IS_WEIGHT_CLIP", "compute_approx_kl", "compute_reward", "masked_mean")
     loss = load(
-        openrlhf, "openrlhf/models/loss.py", "aggregate_loss", given={"masked_mean": utils["masked_mean"]}
+        openrlhf,
+        "openrlhf/models/loss.py",
+        "aggregate_loss",
+        "PolicyLoss",
+        given={"masked_mean": utils["masked_mean"], "nn": torch.nn},
     )
-    return SimpleNamespace(**utils, **loss)
+    names = ("compute_advantages_and_returns", "get_advantages_and_returns", "get_cumulative_returns")
+    given = {
+        "compute_reward": utils["compute_reward"],
+        "apply_length_penalties": lambda _experiences, _args: None,
+        "itertools": itertools,
+    }
+    maker = load(openrlhf, _MAKER, *(f"RemoteExperienceMaker.{n}" for n in names), given=given)
+    return SimpleNamespace(**utils, **loss, **maker)
 
 
 def in_loss(
@@ -77,6 +85,67 @@ def in_reward(kind: str, rollout: Rollout) -> torch.Tensor:
     return charged(-rewards, rollout, ahead=True)
 
 
+def by(estimator: str, returns: torch.Tensor) -> torch.Tensor:
+    """`compute_advantages_and_returns`, each row a batch of answers of one token to one prompt."""
+    openrlhf, n = functions(), returns.shape[1]
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(n_samples_per_prompt=n),
+        reward=SimpleNamespace(clip_range=None),
+        algo=SimpleNamespace(
+            advantage=SimpleNamespace(estimator=estimator, gamma=1.0, lambd=1.0, no_std_norm=False)
+        ),
+    )
+    maker = SimpleNamespace(
+        strategy=SimpleNamespace(args=args),
+        advantage_estimator=estimator,
+        kl_ctl=SimpleNamespace(value=0.0),
+        get_advantages_and_returns=partial(openrlhf.get_advantages_and_returns, None),
+        get_cumulative_returns=partial(openrlhf.get_cumulative_returns, None),
+    )
+
+    def one(batch: torch.Tensor) -> torch.Tensor:
+        nothing = torch.zeros_like(batch).unsqueeze(1)
+        answers = SimpleNamespace(
+            rewards=batch, index=range(n), kl=nothing, values=nothing, action_mask=nothing + 1, info={}
+        )
+        with CastsAsDoubles():
+            openrlhf.compute_advantages_and_returns(maker, [answers])
+        found: torch.Tensor = answers.advantages
+        return found.squeeze(1)
+
+    return torch.stack([one(batch) for batch in returns])
+
+
+def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
+    """`PolicyLoss`, token-mean."""
+    count = len(rollout.tokens)
+    loss: torch.Tensor = functions().PolicyLoss()(
+        rollout.logp,
+        rollout.sampled_from,
+        advantages,
+        action_mask=rollout.completion_mask,
+        batch_num_tokens=count,
+        global_batch_size=count,
+    )[0]
+    return loss
+
+
+def _algorithm(name: str, estimator: str, how: Advantage, **options: Any) -> Algorithm:
+    recipe = Recipe(how, normalize=partial(by, estimator))
+    when = f"--algo.advantage.estimator {estimator}"
+    return Algorithm(name, recipe, _ADVANTAGES, when=when, policy=policy, **options)
+
+
+_UNDIVIDED = "--algo.advantage.no_std_norm"
+_ALGORITHMS = (
+    _algorithm("PPO", "gae", "whitened", instead=_UNDIVIDED)._replace(when=""),
+    _algorithm("REINFORCE++", "reinforce", "whitened", instead=_UNDIVIDED),
+    _algorithm("RLOO", "rloo", "leave_one_out", after=True),
+    _algorithm("GRPO", "group_norm", "group_std", after=True, instead="--algo.advantage.estimator dr_grpo"),
+    _algorithm("Dr. GRPO", "dr_grpo", "mean", after=True),
+)
+
+
 def _in_loss(kind: str, unbiased: bool, mode: str = "token-mean") -> Setting:
     suffix = ("_unbiased" if unbiased else "") + ("" if mode == "token-mean" else "_seq_mean_token_mean")
     flag = " --algo.kl.unbiased_gradient" if unbiased else ""
@@ -92,7 +161,8 @@ def _in_loss(kind: str, unbiased: bool, mode: str = "token-mean") -> Setting:
         if kind == "k1" and not suffix
         else "",
         note="The ratio to the sampler is detached and at most 10." if unbiased else "",
-        divided=(_DIVIDED._replace(of="rewards"),),
+        algorithms=_ALGORITHMS,
+        beta=0.0 if kind == "k1" and not suffix else None,
     )
 
 
@@ -107,7 +177,8 @@ def _in_reward(kind: str) -> Setting:
         aggregation="return-to-go (gamma = lambda = 1)",
         default="of the trainer (init_coef is 0.01 by default)" if kind == "k1" else "",
         note="The KL is that of the policy that sampled; PPO's clip is left out.",
-        divided=(_DIVIDED,),
+        algorithms=_ALGORITHMS,
+        beta=0.01 if kind == "k1" else None,
     )
 
 

@@ -54,4 +54,5 @@ FRAMEWORK = Framework(
         token="prime_rl.reference_kl",
         words="The RL loss itself has no KL to a reference.",
     ),
+    without="Its loss of RL has no KL to a reference; that of distillation has no rewards.",
 )

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable
 
 from kl_companion.frameworks.installed import Unavailable
+from kl_companion.frameworks.meaning import what_beta_means, what_to_set
+from kl_companion.frameworks.recipes import FrameworkRecipe
 from kl_companion.frameworks.records import Setting
 from kl_companion.frameworks.registry import FRAMEWORKS, framework, matching, settings
 from kl_companion.frameworks.verdicts import audit_setting
+from kl_companion.frameworks.worth import worth
 
 EVERY = "frameworks"
 
@@ -65,12 +68,27 @@ def print_audits(
             missing[chosen.framework.name] = str(error)
             print(f"kl-companion: {error}", file=sys.stderr)
             continue
-        print(text + "\n", flush=True)
-        met = found.audit.met
-        if met and not found.keeps_beta:
+        print(text, flush=True)
+        met, kept = found.audit.met, print_worth(chosen)
+        if met and not kept:
             met = False
             print("  It is what was wanted only undivided, and is divided by default.\n", flush=True)
         judged.append(met)
     if not judged:
         return 2
     return int(False in judged)
+
+
+def print_worth(chosen: Setting) -> bool:
+    """Print what beta means in a setting's algorithms; return whether it is a coefficient by default."""
+    kept = True
+    for algorithm in chosen.algorithms:
+        recipe = FrameworkRecipe(chosen, algorithm)
+        found = worth(recipe)
+        choice = algorithm.when or "the default"
+        print(f"  What β means in {algorithm.name} ({choice}; {recipe.where}): {what_beta_means(found)}.")
+        if instead := what_to_set(found):
+            print(f"    {instead}", flush=True)
+        kept = kept and (found.keeps_beta or found.nothing or bool(algorithm.when))
+    print(flush=True)
+    return kept

@@ -5,8 +5,8 @@ A `Setting` holds what a user writes into the framework's own configuration, and
 cannot be installed. Which objective the loss has the gradient of is never typed in: `audit_setting` computes
 it.
 
-Every loss is the regularizer alone, with coefficient 1, and not divided by any standard deviation. What a
-framework divides is recorded in `Setting.divided`, and `effect` computes what that makes of the coefficient.
+Every loss is the regularizer alone, with coefficient 1, and not divided by any standard deviation. With which
+algorithms it is used, and what those divide, is recorded in `Setting.algorithms`.
 Where a framework divides by the number of tokens of a whole batch, that number is the same for every sequence
 in it; it is set to the number of sequences, so that a coefficient is that of a sum over tokens. A loss that
 counts the tokens itself has a coefficient "/ mean answer length": in a large batch that is the same number.
@@ -19,7 +19,8 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from kl_companion.frameworks.dividing import Division
+from kl_companion.auditing.exact import exactly
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.installed import SourceLocation, Unavailable, find, installed_version, line_of
 from kl_companion.frameworks.registry import framework
 from kl_companion.rollout import Rollout
@@ -40,9 +41,10 @@ class Setting(NamedTuple):
         default: What it is the default of; "" if it is not a default.
         note: Remarks for the reader.
         sampled: Whether only the log-prob of the sampled token is read, not the whole distribution.
-        divided: What the framework divides by a standard deviation when this setting is used: by default
-            first, then under other choices of its own. () where nothing is divided, and where there are no
-            rewards, as in distillation.
+        algorithms: The RL algorithms of the framework that it is used with, the default first; () where there
+            are no rewards, as in distillation.
+        beta: The coefficient as shipped in the framework's own default of RL, 0 where it is off until an
+            option turns it on; None for a setting that is no default of RL.
     """
 
     name: str
@@ -55,7 +57,8 @@ class Setting(NamedTuple):
     default: str = ""
     note: str = ""
     sampled: bool = True
-    divided: tuple[Division, ...] = ()
+    algorithms: tuple[Algorithm, ...] = ()
+    beta: float | None = None
 
     @property
     def framework(self) -> Framework:
@@ -68,9 +71,20 @@ class Setting(NamedTuple):
         return self.framework.located(self.place)
 
     @property
-    def penalty_divided(self) -> Division | None:
-        """How the penalty is divided with the rewards by default; None where it is not."""
-        found = (d for d in self.divided if d.of == "rewards and penalty" and not d.when)
+    def exact(self) -> Callable[[Rollout], torch.Tensor]:
+        """The loss without casts to float32; formulas have none."""
+        return exactly(self.loss) if self.framework.distribution else self.loss
+
+    def divides(self, algorithm: Algorithm) -> str:
+        """What an algorithm divides by a standard deviation: rewards and penalty, rewards alone, or ""."""
+        if not algorithm.over:
+            return ""
+        return "rewards" if self.placement == "loss" or algorithm.after else "rewards and penalty"
+
+    @property
+    def penalty_divided(self) -> Algorithm | None:
+        """The default algorithm if it divides the penalty with the rewards; None if it does not."""
+        found = (a for a in self.algorithms if not a.when and self.divides(a) == "rewards and penalty")
         return next(found, None)
 
 
@@ -92,6 +106,7 @@ class Framework(NamedTuple):
         versions: Those that are known to work; of a formula, the one that was read.
         settings: In the order of the page.
         remedy: Which of its settings to take instead.
+        without: Why it has no default of RL with a KL; "" if it has one.
     """
 
     name: str
@@ -100,6 +115,7 @@ class Framework(NamedTuple):
     versions: tuple[str, ...]
     settings: tuple[Setting, ...]
     remedy: Remedy
+    without: str = ""
 
     @property
     def version(self) -> str:

@@ -6,20 +6,26 @@ from functools import partial
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, standardized
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _PLACE = SourceLocation("roll/utils/functionals.py", "compute_approx_kl")
-_DIVIDED = Division(
-    "rewards",
-    "group",
-    SourceLocation("roll/utils/functionals.py", "reward_norm"),
-    standardized(1e-6),
-    when="adv_estimator: grpo",
-    instead="adv_estimator: reinforce",
+_ALGORITHMS = (
+    Algorithm(
+        "PPO", Recipe("none", aggregate="sequence_mean"), SourceLocation(_PLACE.file, "compute_advantage")
+    ),
+    Algorithm(
+        "GRPO",
+        Recipe("group_std", eps=1e-6, aggregate="sequence_mean"),
+        SourceLocation(_PLACE.file, "reward_norm"),
+        when="adv_estimator: grpo",
+        instead="adv_estimator: reinforce",
+        after=True,
+    ),
 )
 _KINDS = {"kl": "k1", "abs": "abs", "mse": "k2", "k3": "k3"}
 
@@ -47,7 +53,8 @@ FRAMEWORK = Framework(
             _PLACE,
             how="sequences",
             default="once use_kl_loss is true (k3 is the only one)",
-            divided=(_DIVIDED,),
+            algorithms=_ALGORITHMS,
+            beta=0.0,
         ),
         *(
             in_reward(
@@ -57,7 +64,8 @@ FRAMEWORK = Framework(
                 _PLACE,
                 ahead=True,
                 default="once add_token_level_kl is true" if name == "kl" else "",
-                divided=(_DIVIDED,),
+                algorithms=_ALGORITHMS,
+                beta=0.0 if name == "kl" else None,
             )
             for name in _KINDS
         ),

@@ -6,19 +6,42 @@ from functools import partial
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, standardized
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
 _PLACE = SourceLocation("skyrl/backends/skyrl_train/utils/ppo_utils.py", "compute_approx_kl")
-_DIVIDED = Division(
-    "rewards and penalty",
-    "group",
-    SourceLocation(_PLACE.file, "compute_grpo_outcome_advantage"),
-    standardized(1e-6),
-    instead="trainer.algorithm.grpo_norm_by_std=false",
+_CHOICE = "trainer.algorithm.advantage_estimator="
+_ALGORITHMS = (
+    Algorithm(
+        "GRPO",
+        Recipe("group_std", eps=1e-6),
+        SourceLocation(_PLACE.file, "compute_grpo_outcome_advantage"),
+        instead="trainer.algorithm.grpo_norm_by_std=false",
+    ),
+    Algorithm(
+        "RLOO",
+        Recipe("leave_one_out"),
+        SourceLocation(_PLACE.file, "compute_rloo_outcome_advantage"),
+        when=f"{_CHOICE}rloo",
+    ),
+    Algorithm(
+        "PPO",
+        Recipe("whitened", eps=1e-8),
+        SourceLocation(_PLACE.file, "compute_gae_advantage_return"),
+        when=f"{_CHOICE}gae",
+        instead=f"{_CHOICE}rloo",
+    ),
+    Algorithm(
+        "REINFORCE++",
+        Recipe("whitened", eps=1e-8),
+        SourceLocation(_PLACE.file, "compute_reinforce_plus_plus_outcome_advantage"),
+        when=f"{_CHOICE}reinforce++",
+        instead=f"{_CHOICE}rloo",
+    ),
 )
 _KINDS = ("k3", "k1", "k2", "abs")
 
@@ -45,7 +68,8 @@ FRAMEWORK = Framework(
                 _PLACE,
                 how="sequences",
                 default="of the trainer" if kind == "k3" else "",
-                divided=(_DIVIDED._replace(of="rewards"),),
+                algorithms=_ALGORITHMS,
+                beta=0.001 if kind == "k3" else None,
             )
             for kind in _KINDS
         ),
@@ -59,7 +83,8 @@ FRAMEWORK = Framework(
                 default="once use_kl_in_reward is true (the type is shared with the loss)"
                 if kind == "k3"
                 else "",
-                divided=(_DIVIDED,),
+                algorithms=_ALGORITHMS,
+                beta=0.0 if kind == "k3" else None,
             )
             for kind in _KINDS
         ),

@@ -6,7 +6,8 @@ from functools import partial
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, standardized, whitened
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
@@ -14,18 +15,28 @@ from kl_companion.rollout import Rollout
 
 _FILE = "slime/utils/ppo_utils.py"
 _KL = SourceLocation(_FILE, "compute_approx_kl")
-_BY_GROUP = Division(
-    "rewards",
-    "group",
+_CHOICE = "--advantage-estimator"
+_GRPO = Algorithm(
+    "GRPO",
+    Recipe("group_std", eps=1e-6, aggregate="sequence_mean"),
     SourceLocation("slime/ray/rollout.py", "RolloutManager._post_process_rewards"),
-    standardized(1e-6),
     instead="--disable-grpo-std-normalization",
+    after=True,
 )
-_BY_BATCH = Division(
-    "rewards and penalty",
-    "batch",
+_PPO = Algorithm(
+    "PPO",
+    Recipe("none", aggregate="sequence_mean"),
+    SourceLocation(_FILE, "get_advantages_and_returns_batch"),
+)
+_PLUS_PLUS = Algorithm(
+    "REINFORCE++",
+    Recipe("whitened", eps=1e-8, aggregate="sequence_mean"),
     SourceLocation("slime/utils/distributed_utils.py", "distributed_masked_whiten"),
-    whitened(unbiased=True),
+)
+_ALGORITHMS = (
+    _GRPO,
+    _PPO._replace(when=f"{_CHOICE} ppo"),
+    _PLUS_PLUS._replace(when=f"{_CHOICE} reinforce_plus_plus --normalize-advantages"),
 )
 
 
@@ -49,7 +60,8 @@ def _in_loss(kind: str, unbiased: bool) -> Setting:
         _KL,
         how="sequences",
         default="once --use-kl-loss and a coefficient are given" if kind == "k1" and not unbiased else "",
-        divided=(_BY_GROUP,),
+        algorithms=_ALGORITHMS,
+        beta=0.0 if kind == "k1" and not unbiased else None,
     )
 
 
@@ -78,7 +90,8 @@ FRAMEWORK = Framework(
             SourceLocation(_FILE, "get_grpo_returns"),
             ahead=True,
             note="The KL is computed, handed on, and not used.",
-            divided=(_BY_GROUP,),
+            algorithms=(_GRPO,),
+            beta=0.0,
         ),
         in_reward(
             "slime.reward_ppo",
@@ -87,6 +100,8 @@ FRAMEWORK = Framework(
             SourceLocation(_FILE, "get_advantages_and_returns_batch"),
             ahead=True,
             note="With gamma and lambda of 1, its defaults; --normalize-advantages is off by default.",
+            algorithms=(_PPO,),
+            beta=0.0,
         ),
         in_reward(
             "slime.reward_reinforce_plus_plus",
@@ -95,7 +110,8 @@ FRAMEWORK = Framework(
             SourceLocation(_FILE, "get_reinforce_plus_plus_returns"),
             ahead=True,
             note="slime asks for --normalize-advantages with this estimator.",
-            divided=(_BY_BATCH,),
+            algorithms=(_PLUS_PLUS,),
+            beta=0.0,
         ),
         in_reward(
             "slime.opd",
@@ -104,7 +120,8 @@ FRAMEWORK = Framework(
             SourceLocation("slime/backends/megatron_utils/loss.py", "apply_opd_kl_to_advantages"),
             ahead=False,
             default="of on-policy distillation",
-            divided=(_BY_GROUP,),
+            algorithms=(_GRPO,),
+            beta=0.0,
         ),
     ),
     remedy=Remedy(

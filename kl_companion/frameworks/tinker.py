@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import Terms, estimate, in_reward
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 
 _k1: Terms = partial(estimate, "k1", of="sampler")
 _PLACE = SourceLocation("tinker_cookbook/rl/metrics.py", "incorporate_kl_penalty")
+
+_ALGORITHM = Algorithm(
+    "policy gradient, rewards centered",
+    Recipe("mean", policy_loss="importance", aggregate="sum"),
+    SourceLocation("tinker_cookbook/rl/data_processing.py", "compute_advantages"),
+    after=True,
+)
 
 FRAMEWORK = Framework(
     name="tinker",
@@ -24,6 +33,8 @@ FRAMEWORK = Framework(
             _PLACE,
             ahead=bool(factor),
             default="of on-policy distillation" if factor == 0 else "",
+            algorithms=(_ALGORITHM,),
+            beta=None if factor else 0.0,
             note="The mean over the batch that is subtracted is left out.",
         )
         for factor in (0, 1)

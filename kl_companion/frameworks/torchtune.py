@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from functools import partial
 
-from kl_companion.frameworks.dividing import Division, standardized, whitened
+from kl_companion.auditing.updates.advantages import whitened
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
 
 _REWARDS = "torchtune/rlhf/rewards.py"
-_BY_GROUP = Division(
-    "rewards",
-    "group",
+_GRPO = Algorithm(
+    "GRPO",
+    Recipe("group_std", eps=1e-4, aggregate="sum"),
     SourceLocation(
         "recipes/dev/grpo_full_finetune_distributed.py",
         "GRPOFullFinetuneRecipeDistributed.generate_trajectory",
     ),
-    standardized(1e-4),
 )
-_BY_BATCH = Division(
-    "rewards and penalty",
-    "batch",
+_FORGE = Algorithm(
+    "GRPO (torchforge)",
+    Recipe("group_std", eps=1e-4, aggregate="sequence_mean"),
+    SourceLocation("torchforge: apps/grpo/main.py", "ComputeAdvantages"),
+)
+_PPO = Algorithm(
+    "PPO",
+    Recipe("whitened", normalize=partial(whitened, keep_mean=True), aggregate="sum"),
     SourceLocation(_REWARDS, "estimate_advantages"),
-    whitened(unbiased=True, keep_mean=True),
 )
 _k3: Terms = partial(estimate, "k3")
 _k1: Terms = partial(estimate, "k1", of="sampler")
@@ -40,7 +45,8 @@ FRAMEWORK = Framework(
             _k3,
             SourceLocation("torchtune/dev/grpo/loss.py", "GRPOLoss"),
             default="of the GRPO losses",
-            divided=(_BY_GROUP,),
+            algorithms=(_GRPO,),
+            beta=0.1,
         ),
         in_reward(
             "torchtune.ppo",
@@ -50,7 +56,8 @@ FRAMEWORK = Framework(
             ahead=True,
             default="of the PPO recipe",
             note="With gamma and lambda of 1.",
-            divided=(_BY_BATCH,),
+            algorithms=(_PPO,),
+            beta=0.01,
         ),
         in_loss(
             "torchtune.torchforge_grpo",
@@ -59,11 +66,8 @@ FRAMEWORK = Framework(
             SourceLocation("torchforge: src/forge/losses/grpo_loss.py", "SimpleGRPOLoss"),
             how="sequences",
             default="of torchforge",
-            divided=(
-                _BY_GROUP._replace(
-                    place=SourceLocation("torchforge: apps/grpo/main.py", "ComputeAdvantages")
-                ),
-            ),
+            algorithms=(_FORGE,),
+            beta=0.1,
         ),
     ),
     remedy=Remedy(sequence="torchtune.ppo", token=None, words="The GRPO losses offer k3 alone."),

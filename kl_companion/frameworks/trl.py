@@ -2,7 +2,8 @@
 
 Everything is TRL's own. `GRPOTrainer._compute_loss` and `RLOOTrainer._compute_loss` are called on a
 stand-in for the trainer: an object with the attributes that they read, whose forward pass returns the
-rollout's log-probs. Advantages are zero in GRPO, so that the KL term is all of the loss.
+rollout's log-probs. Where the KL term is looked at alone, GRPO's advantages are zero. How TRL makes
+advantages stands among its lines for several processes, and is written here as a formula.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, standardized
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.frameworks.trl_distillation import DISTILLATION, VERSIONS, from_trl, trainer_stand_in
@@ -21,21 +23,6 @@ from kl_companion.rollout import Rollout, masked
 
 _GRPO = SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer._compute_loss")
 _RLOO = SourceLocation("trl/trainer/rloo_trainer.py", "RLOOTrainer._generate_and_score_completions")
-_DIVIDED = Division(
-    "rewards",
-    "group",
-    SourceLocation(_GRPO.file, "GRPOTrainer._generate_and_score_completions"),
-    standardized(1e-4),
-    instead='scale_rewards="none"',
-)
-_RLOO_DIVIDED = Division(
-    "rewards and penalty",
-    "batch",
-    _RLOO,
-    standardized(1e-4),
-    when="RLOOConfig(normalize_advantages=True)",
-    instead="normalize_advantages=False",
-)
 _LOSS_TYPES = {
     "dapo": "dapo: sum / tokens of the generation batch",
     "grpo": "grpo: mean over sequences of token means",
@@ -61,15 +48,16 @@ def grpo(
     use_bias_correction_kl: bool = True,
     importance_sampling_level: str = "token",
     loss_type: str = "dapo",
+    advantages: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`GRPOTrainer._compute_loss` with beta = 1 and advantages of zero."""
+    """`GRPOTrainer._compute_loss` with beta = 1 and advantages of zero, or with advantages and without KL."""
     count, length = rollout.tokens.shape
     trainer = trainer_stand_in(
         rollout,
         args=SimpleNamespace(
             use_bias_correction_kl=use_bias_correction_kl, delta=None, steps_per_generation=1
         ),
-        beta=1.0,
+        beta=1.0 if advantages is None else 0.0,
         importance_sampling_level=importance_sampling_level,
         loss_type=loss_type,
         top_entropy_quantile=1.0,
@@ -80,7 +68,7 @@ def grpo(
     )
     inputs = _inputs(
         rollout,
-        advantages=torch.zeros(count, dtype=rollout.logp.dtype),
+        advantages=torch.zeros(count, dtype=rollout.logp.dtype) if advantages is None else advantages,
         ref_per_token_logps=rollout.ref_logp,
         old_per_token_logps=rollout.sampled_from,
         num_items_in_batch=torch.tensor(float(count), dtype=rollout.logp.dtype),
@@ -89,16 +77,46 @@ def grpo(
     return loss
 
 
-def rloo(rollout: Rollout) -> torch.Tensor:
-    """`RLOOTrainer._compute_loss`; the advantage is minus the KL of each sequence, a baseline left out."""
+def rloo(rollout: Rollout, advantages: torch.Tensor | None = None) -> torch.Tensor:
+    """`RLOOTrainer._compute_loss`; by default of minus the KL of each sequence, a baseline left out.
+
+    Args:
+        rollout: The samples.
+        advantages: [batch, seq]; that of a sequence is that of its first token.
+    """
     mask = rollout.completion_mask
-    penalty = masked(rollout.sampled_from - rollout.ref_logp, mask).sum(-1)
-    inputs = _inputs(
-        rollout, advantages=-penalty.detach(), old_logps=masked(rollout.sampled_from, mask).sum(-1)
-    )
+    if advantages is None:
+        each = -masked(rollout.sampled_from - rollout.ref_logp, mask).sum(-1).detach()
+    else:
+        each = advantages[:, 0]
+    inputs = _inputs(rollout, advantages=each, old_logps=masked(rollout.sampled_from, mask).sum(-1))
     trainer_class = from_trl("trainer.rloo_trainer", "RLOOTrainer")
     loss: torch.Tensor = trainer_class._compute_loss(trainer_stand_in(rollout), None, inputs)
     return loss
+
+
+def _grpo_policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
+    return grpo(rollout, advantages=advantages)
+
+
+_GRPO_ALGORITHM = Algorithm(
+    "GRPO",
+    Recipe("group_std", eps=1e-4),
+    SourceLocation(_GRPO.file, "GRPOTrainer._generate_and_score_completions"),
+    instead='scale_rewards="none"',
+    policy=_grpo_policy,
+)
+_RLOO_ALGORITHMS = (
+    Algorithm("RLOO", Recipe("leave_one_out"), _RLOO, policy=rloo),
+    Algorithm(
+        "RLOO, advantages normalized",
+        Recipe("batch_std", eps=1e-4),
+        _RLOO,
+        when="RLOOConfig(normalize_advantages=True)",
+        instead="normalize_advantages=False",
+        policy=rloo,
+    ),
+)
 
 
 def anchor_decay(ref_model_mixup_alpha: float) -> float:
@@ -135,7 +153,8 @@ def _grpo(corrected: bool, level: str, loss_type: str) -> Setting:
         level="token",
         aggregation=_LOSS_TYPES[loss_type],
         default="of GRPOTrainer once beta > 0 (beta is 0 by default)" if len(parts) == 1 else "",
-        divided=(_DIVIDED,),
+        algorithms=(_GRPO_ALGORITHM,),
+        beta=0.0 if len(parts) == 1 else None,
     )
 
 
@@ -156,7 +175,8 @@ _SETTINGS = (
         aggregation="sum over the sequence",
         default="of RLOOTrainer (beta is 0.05 by default)",
         note="The KL is that of the policy that sampled; the sequence's ratio is clipped (0.2) off-policy.",
-        divided=(_RLOO_DIVIDED,),
+        algorithms=_RLOO_ALGORITHMS,
+        beta=0.05,
     ),
     *DISTILLATION,
 )

@@ -18,8 +18,9 @@ loss, its `loss_type`, masks, clipping and gradient accumulation are TRL's code,
   TRL compares rewards, and subtracted from the advantages. Only `scale_rewards="none"` is accepted: then beta
   is in units of the reward, and with a `loss_type` that weighs all tokens alike (`"dr_grpo"`, `"luspo"`) the
   expected gradient is that of E[reward] - beta KL of sequences, times the (G - 1)/G of a group mean that
-  counts the completion itself. Rewards that are divided alone give each prompt another coefficient, and
-  divided with the penalty they make beta cancel where they agree (see `kl_companion.frameworks.dividing`).
+  counts the completion itself. Subtracted from rewards that are divided alone it would be beta times
+  the spread of the group's rewards, in large groups, and divided with them beta would cancel where rewards
+  agree (see `kl_companion.frameworks.worth`).
   PPO's clip acts on the sum, as in every trainer with a KL in the reward.
 * Estimators of whole distributions need logits, which TRL's fused head does not give. In the loss the
   policy's forward is then a plain one instead of the fused one, and holds the logits of the completions,

@@ -6,7 +6,8 @@ from functools import partial
 
 import torch
 
-from kl_companion.frameworks.dividing import Division, standardized
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import estimate, in_loss, ratio
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
@@ -14,11 +15,10 @@ from kl_companion.rollout import Rollout
 
 _PLACE = SourceLocation("unsloth_zoo/rl_replacements.py", "grpo_compute_loss")
 
-_DIVIDED = Division(  # TRL's own code, which Unsloth leaves as it is
-    "rewards",
-    "group",
+_GRPO = Algorithm(  # TRL's own code makes the advantages, which Unsloth leaves as it is
+    "GRPO",
+    Recipe("group_std", eps=1e-4, aggregate="sum"),
     SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer._generate_and_score_completions"),
-    standardized(1e-4),
     instead='scale_rewards="none"',
 )
 
@@ -41,7 +41,8 @@ FRAMEWORK = Framework(
             partial(terms, corrected),
             _PLACE,
             default="with TRL's own default of use_bias_correction_kl" if corrected else "",
-            divided=(_DIVIDED,),
+            algorithms=(_GRPO,),
+            beta=0.001 if corrected else None,
         )
         for corrected in (True, False)
     ),

@@ -11,10 +11,8 @@ import torch
 
 from kl_companion.auditing import Audit, Finding, audit
 from kl_companion.auditing.card import verdict_lines
-from kl_companion.auditing.exact import exactly
 from kl_companion.auditing.matching import UNITS, VARIES
 from kl_companion.auditing.summary import Part, number, terms
-from kl_companion.frameworks.dividing import LARGE, SIZES, SMALL, SMALL_BATCH, Division, Effect, effect
 from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Framework, Setting
@@ -36,27 +34,14 @@ class Verdict(NamedTuple):
         audit: See `kl_companion.audit`.
         dead: Intervals of log(ref/pi) of a token in which its term has no gradient at all, on-policy; None
             for losses that read whole distributions.
-        effects: What each division of ``setting.divided`` makes of the coefficient.
     """
 
     setting: Setting
     audit: Audit
     dead: tuple[Zone, ...] | None
-    effects: tuple[Effect, ...] = ()
-
-    @property
-    def keeps_beta(self) -> bool:
-        """Whether beta is a coefficient as the framework comes: it does not cancel where rewards agree."""
-        by_default = (e for d, e in zip(self.setting.divided, self.effects, strict=True) if not d.when)
-        return all(e.equal > LARGE / SMALL / 2 for e in by_default)
 
     def __str__(self) -> str:
         return paragraph(self)
-
-
-def in_float64(setting: Setting) -> Callable[[Rollout], torch.Tensor]:
-    """The loss without casts to float32; formulas have none."""
-    return exactly(setting.loss) if setting.framework.distribution else setting.loss
 
 
 def _weights(setting: Setting, log_ratios: torch.Tensor) -> torch.Tensor:
@@ -75,7 +60,7 @@ def _weights(setting: Setting, log_ratios: torch.Tensor) -> torch.Tensor:
         logits,
         scores(_LOGP + log_ratios),
     )
-    (gradient,) = torch.autograd.grad(in_float64(setting)(rollout), logits, allow_unused=True)
+    (gradient,) = torch.autograd.grad(setting.exact(rollout), logits, allow_unused=True)
     return torch.zeros_like(log_ratios) if gradient is None else gradient[:, 0, 0]
 
 
@@ -157,7 +142,7 @@ def audit_setting(
         register_cut_objectives()
     # a function of logits has many more objectives to be a sum of: sums of three would take minutes
     most = 3 if found.sampled else 2
-    exact = in_float64(found)
+    exact = found.exact
 
     def loss(rollout: Rollout) -> torch.Tensor:
         return exact(rollout)
@@ -170,9 +155,8 @@ def audit_setting(
         if isinstance(error.__cause__, Unavailable):  # said by the adapter, not by a reader's loss
             raise error.__cause__ from None
         raise
-    effects = tuple(effect(d, exact) for d in found.divided)
     named = replace(verdict, name=found.name, placement=found.placement)
-    return Verdict(found, named, dead_zones(found), effects)
+    return Verdict(found, named, dead_zones(found))
 
 
 def _coefficient(term: Part) -> str:
@@ -203,21 +187,23 @@ def _where_lengths_agree(finding: Finding, fixed: Finding) -> str:
 
 def division_words(chosen: Setting) -> str:
     """What is divided by which standard deviation, and when; "nothing" where nothing is."""
-    parts = []
-    for division in chosen.divided:
-        parts.append(f"{division.of} by that of the {division.over} ({division.when or 'by default'})")
+    parts = [
+        f"{chosen.divides(a)} by that of the {a.over} ({a.when or 'by default'})"
+        for a in chosen.algorithms
+        if a.over
+    ]
     return "; ".join(parts) or "nothing"
 
 
 def option_words(name: str) -> str:
     """What to write for a setting so that its penalty is not divided."""
     chosen = setting(name)
-    division = chosen.penalty_divided
-    if division is None:
+    algorithm = chosen.penalty_divided
+    if algorithm is None:
         return chosen.option
-    if division.instead:
-        return f"{chosen.option}; {division.instead}, so that nothing is divided"
-    by = f"divided by the standard deviation of the {division.over}, which no option turns off"
+    if algorithm.instead:
+        return f"{chosen.option}; {algorithm.instead}, so that nothing is divided"
+    by = f"divided by the standard deviation of the {algorithm.over}, which no option turns off"
     return f"{chosen.option}; {by}"
 
 
@@ -256,7 +242,6 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "level": chosen.level,
             "aggregation": chosen.aggregation,
             "divided": division_words(chosen),
-            "acts_like": by_default.acts_like if (by_default := _by_default(verdict)) else None,
             "objective": objective,
             "coefficient": coefficient,
             "condition": condition,
@@ -265,38 +250,6 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "zero_gradient": zone_words(verdict.dead) or "nowhere",
             "remedy": remedy_words(known),
         }
-
-
-def _by_default(verdict: Verdict) -> Effect | None:
-    """The effect of the division that acts by default; None if there is none."""
-    found = (e for d, e in zip(verdict.setting.divided, verdict.effects, strict=True) if not d.when)
-    return next(found, None)
-
-
-def division_lines(known: Framework, division: Division, found: Effect) -> list[str]:
-    """What a division does, a line each: where it is, what becomes of beta, what to set instead."""
-    size = SIZES[division.over]
-    many = f"groups of {size}" if found.small is None else f"a batch of {size} answers"
-    fewer = "" if found.small is None else f", and like {found.small:.3g} in one of {SMALL_BATCH}"
-    acts = f"with rewards of 0 and 1, beta = {SMALL} acts like {found.acts_like:.3g} in {many}{fewer}"
-    when = f"With {division.when}" if division.when else "By default"
-    together = division.of == "rewards and penalty"
-    subject = "rewards and penalty together are" if together else "the rewards alone are"
-    lines = [
-        f"{when} {subject} divided by the standard deviation of the {division.over} "
-        f"({known.located(division.place)})."
-    ]
-    if together:
-        lines.append(
-            f"Where all its rewards agree, updates at beta = {LARGE} and {SMALL} differ in size by a factor "
-            f"of {found.equal:.3g} instead of {LARGE / SMALL:.0f}; {acts}. "
-            "The verdict above is that without it."
-        )
-    else:
-        lines.append(f"So beta is in units of divided rewards: {acts}.")
-    undone = f"set {division.instead}" if division.instead else "no option turns it off"
-    lines.append(f"To divide nothing: {undone}.")
-    return lines
 
 
 def paragraph(verdict: Verdict) -> str:
@@ -313,8 +266,6 @@ def paragraph(verdict: Verdict) -> str:
         f"  aggregation: {chosen.aggregation}",
         f"  The gradient of a token is exactly zero: {zone_words(verdict.dead) or 'nowhere'}.",
     ]
-    for division, found in zip(chosen.divided, verdict.effects, strict=True):
-        lines += [f"  {line}" for line in division_lines(known, division, found)]
     if chosen.note:
         lines.append(f"  {chosen.note}")
     lines.append(f"  Instead: {remedy_words(known)}")

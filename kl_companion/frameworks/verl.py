@@ -1,29 +1,32 @@
 """verl: `kl_penalty` in the loss and in the reward, and the losses of its distillation.
 
-verl imports Ray, TensorDict and more. Its functions are cut out of the installed files (see `installed`);
-what they take from the rest of verl (padding, metrics, configuration) is stood in for here by the few
-attributes that they read. Aggregation, penalty, PPO loss and distillation switch are all verl's own text.
+Aggregation, penalty, PPO loss and distillation switch are all verl's own text (see `verl_functions`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from kl_companion.frameworks.dividing import Division
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.verl_algorithms import ALGORITHMS, policy
+from kl_companion.frameworks.verl_functions import (
+    CORE,
+    DISTILLATION,
+    TOP_K,
+    VERSIONS,
+    Batch,
+    Configuration,
+    Jagged,
+    functions,
+    global_batch,
+)
 from kl_companion.rollout import Rollout, credit
 
-VERSIONS = ("0.9.1",)
-_CORE = "verl/trainer/ppo/core_algos.py"
-_DISTILLATION = "verl/trainer/distillation/losses.py"
-_TOP_K = "verl/trainer/distillation/fsdp/losses.py"
 _MODES = {
     "token-mean": "sum / tokens of the global batch",
     "token-sum": "sum over tokens",
@@ -33,107 +36,18 @@ _MODES = {
 }
 
 
-class _Settings(SimpleNamespace):
-    """A configuration as verl's functions read it: attributes, and ``get``."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return getattr(self, name, default)
-
-
-class _Metric:
-    """verl's wrapper of a number for its logs: nothing is logged here."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-
-class _Batch(dict[str, Any]):
-    """A dictionary of tensors with a batch size, which is what is read of verl's data protocol."""
-
-    @property
-    def batch_size(self) -> tuple[int]:
-        return (len(next(iter(self.values()))),)
-
-
-class _Jagged(SimpleNamespace):
-    """A nested tensor as the top-k loss reads it: the tokens of the batch, one after the other."""
-
-    def values(self) -> torch.Tensor:
-        return self.content
-
-
-@cache
-def functions() -> SimpleNamespace:
-    """verl's own functions, out of the installed files; `Unavailable` without them."""
-    verl = find("verl", VERSIONS)
-    masked = load(
-        verl, "verl/utils/torch_functional.py", "masked_sum", "masked_mean", "masked_var", "masked_whiten"
-    )
-    given = {
-        "verl_F": SimpleNamespace(**masked),
-        "AlgoConfig": type("AlgoConfig", (), {}),
-        "defaultdict": defaultdict,
-    }
-    wanted = (
-        *("kl_penalty", "kl_penalty_forward", "agg_loss", "compute_policy_loss_vanilla"),
-        *("compute_gae_advantage_return", "compute_grpo_outcome_advantage"),
-    )
-    core = load(verl, _CORE, *wanted, given=given)
-    reward = load(
-        verl,
-        "verl/trainer/ppo/ray_trainer.py",
-        "apply_kl_penalty",
-        given={"core_algos": SimpleNamespace(**core), "masked_mean": masked["masked_mean"]},
-    )
-    top_k = load(
-        verl,
-        _TOP_K,
-        "kl_divergence",
-        "_chunked_topk_log_probs",
-        "compute_forward_kl_topk",
-        given={"get_ulysses_sequence_parallel_world_size": lambda: 1},
-    )
-    estimator = "compute_distillation_loss_reverse_kl_estimator"
-    metrics = SimpleNamespace(MIN=0, MAX=1, MEAN=2, SUM=3)
-    losses: dict[str, Callable[..., Any]] = {}
-    given = {
-        **core,
-        "Metric": _Metric,
-        "AggregationType": metrics,
-        "no_padding_2_padding": lambda x, _data: x,
-        "get_policy_loss_fn": lambda _mode: core["compute_policy_loss_vanilla"],
-        "get_distillation_loss_fn": lambda mode: losses[mode],
-    }
-    names = ("distillation_loss", "compute_distillation_loss_range", estimator, "compute_forward_kl_topk")
-    distillation = load(verl, _DISTILLATION, *names, given=given)
-    losses |= dict.fromkeys(("k1", "abs", "k2", "k3"), distillation[estimator])
-    losses["forward_kl_topk"] = distillation["compute_forward_kl_topk"]
-    return SimpleNamespace(
-        **core,
-        **reward,
-        distillation_loss=distillation["distillation_loss"],
-        top_k=top_k["compute_forward_kl_topk"],
-    )
-
-
-def _global_batch(rollout: Rollout) -> dict[str, Any]:
-    """The totals that verl hands to its aggregation; the tokens of the batch are a constant."""
-    count = len(rollout.tokens)
-    return {"dp_size": 1, "batch_num_tokens": count, "global_batch_size": count, "loss_scale_factor": None}
-
-
 def in_loss(kind: str, mode: str, rollout: Rollout) -> torch.Tensor:
     """The lines of verl's `ppo_loss` under ``use_kl_loss``: `kl_penalty`, then `agg_loss`."""
     verl = functions()
     kl = verl.kl_penalty(logprob=rollout.logp, ref_logprob=rollout.ref_logp, kl_penalty=kind)
-    total: torch.Tensor = verl.agg_loss(kl, rollout.completion_mask, mode, **_global_batch(rollout))
+    total: torch.Tensor = verl.agg_loss(kl, rollout.completion_mask, mode, **global_batch(rollout))
     return total
 
 
 def in_reward(kind: str, rollout: Rollout) -> torch.Tensor:
     """`apply_kl_penalty`, the returns of its rewards (discount 1), and verl's clipped PPO loss."""
     verl, mask = functions(), rollout.completion_mask
-    batch = _Batch(
+    batch = Batch(
         response_mask=mask,
         token_level_scores=torch.zeros_like(rollout.sampled_from),
         old_log_probs=rollout.sampled_from,
@@ -142,14 +56,7 @@ def in_reward(kind: str, rollout: Rollout) -> torch.Tensor:
     control = SimpleNamespace(value=1.0, update=lambda **_: None)
     data, _ = verl.apply_kl_penalty(SimpleNamespace(batch=batch), control, kind)
     returns = credit(data.batch["token_level_rewards"], mask)
-    config = _Settings(
-        clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.2, global_batch_info=_global_batch(rollout)
-    )
-    loss: torch.Tensor
-    loss, _ = verl.compute_policy_loss_vanilla(
-        rollout.sampled_from, rollout.logp, returns, mask, "token-mean", config
-    )
-    return loss
+    return policy(rollout, returns)
 
 
 def distilled(
@@ -163,7 +70,7 @@ def distilled(
 ) -> torch.Tensor:
     """`distillation_loss` with the teacher in the place of the reference."""
     verl, mask = functions(), rollout.completion_mask
-    loss_config = _Settings(
+    loss_config = Configuration(
         loss_mode=kind,
         loss_max_clamp=loss_max_clamp,
         log_prob_min_clamp=log_prob_min_clamp,
@@ -183,8 +90,8 @@ def distilled(
         assert student is not None
         found = verl.top_k(
             student_logits=student.flatten(0, 1).unsqueeze(0),
-            teacher_topk_log_probs=_Jagged(is_nested=True, content=head.values.flatten(0, 1)),
-            teacher_topk_ids=_Jagged(is_nested=True, content=head.indices.flatten(0, 1)),
+            teacher_topk_log_probs=Jagged(is_nested=True, content=head.values.flatten(0, 1)),
+            teacher_topk_ids=Jagged(is_nested=True, content=head.indices.flatten(0, 1)),
             config=distillation_config,
             data_format="thd",
         )
@@ -193,54 +100,12 @@ def distilled(
         "response_mask": mask,
         "teacher_logprobs": rollout.ref_logp.unsqueeze(-1),
         "old_log_probs": rollout.sampled_from,
-        **_global_batch(rollout),
+        **global_batch(rollout),
     }
     config = SimpleNamespace(loss_agg_mode="token-mean", loss_scale_factor=None, global_batch_info={})
     loss: torch.Tensor
     loss, _ = verl.distillation_loss(config, distillation_config, output, data)
     return loss
-
-
-def by_batch(returns: torch.Tensor) -> torch.Tensor:
-    """`compute_gae_advantage_return` without a critic, each row a batch of answers of one token."""
-    ones = returns.new_ones(returns.shape[1], 1)
-    nothing = torch.zeros_like(ones)
-
-    def one(batch: torch.Tensor) -> torch.Tensor:
-        rewards = batch.unsqueeze(1)
-        found: torch.Tensor
-        found, _ = functions().compute_gae_advantage_return(rewards, nothing, ones, 1.0, 1.0)
-        return found.squeeze(1)
-
-    return torch.vmap(one)(returns)
-
-
-def by_group(returns: torch.Tensor) -> torch.Tensor:
-    """`compute_grpo_outcome_advantage`, each row the answers to one prompt, of one token."""
-    prompt = torch.arange(len(returns)).repeat_interleave(returns.shape[1]).tolist()
-    column = returns.reshape(-1, 1)
-    found: torch.Tensor
-    found, _ = functions().compute_grpo_outcome_advantage(column, torch.ones_like(column), prompt)
-    return found.view_as(returns)
-
-
-_DIVIDED = (
-    Division(
-        "rewards and penalty",
-        "batch",
-        SourceLocation(_CORE, "compute_gae_advantage_return"),
-        by_batch,
-        instead="algorithm.adv_estimator=rloo",
-    ),
-    Division(
-        "rewards and penalty",
-        "group",
-        SourceLocation(_CORE, "compute_grpo_outcome_advantage"),
-        by_group,
-        when="algorithm.adv_estimator=grpo",
-        instead="algorithm.norm_adv_by_std_in_grpo=False",
-    ),
-)
 
 
 def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
@@ -253,13 +118,14 @@ def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
         name=f"verl.loss_{kind.replace('+', '_plus')}{suffix}",
         option=f"actor_rollout_ref.actor: use_kl_loss=True, kl_loss_type={kind}, loss_agg_mode={mode}",
         loss=partial(in_loss, kind, mode),
-        place=SourceLocation(_CORE, "kl_penalty"),
+        place=SourceLocation(CORE, "kl_penalty"),
         placement="loss",
         level="token",
         aggregation=f"{mode}: {_MODES[mode]}",
         default=default,
         note=f"{also} is another name of {kind}." if also else "",
-        divided=tuple(d._replace(of="rewards") for d in _DIVIDED),
+        algorithms=ALGORITHMS,
+        beta=0.0 if default else None,
     )
 
 
@@ -274,7 +140,8 @@ def _in_reward(kind: str) -> Setting:
         aggregation="sum over the sequence (GRPO, or GAE with gamma = lam = 1)",
         default="of the reward once use_kl_in_reward is True" if kind == "k1" else "",
         note="The KL is that of the policy that sampled; PPO's clip (0.2) acts off-policy.",
-        divided=_DIVIDED,
+        algorithms=ALGORITHMS,
+        beta=0.0 if kind == "k1" else None,
     )
 
 
@@ -286,9 +153,9 @@ def _distilled(name: str, option: str, default: str = "", note: str = "", **opti
         name=f"verl.distillation_{name}",
         option=f"distillation.distillation_loss: {option}",
         loss=partial(distilled, kind, **options),
-        place=SourceLocation(_TOP_K, "compute_forward_kl_topk")
+        place=SourceLocation(TOP_K, "compute_forward_kl_topk")
         if top_k
-        else SourceLocation(_DISTILLATION, "compute_distillation_loss_reverse_kl_estimator"),
+        else SourceLocation(DISTILLATION, "compute_distillation_loss_reverse_kl_estimator"),
         placement="reward" if pg else "loss",
         level="token",
         aggregation=f"token-mean: {_MODES['token-mean']}",

@@ -23,13 +23,11 @@ from kl_companion.frameworks import (
     setting,
     settings,
 )
-from kl_companion.frameworks.dividing import effect
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.verdicts import (
     _weights,
     division_words,
-    in_float64,
     remedy_words,
     zone_words,
 )
@@ -59,7 +57,7 @@ def place_of(name, off_policy, scale):
 
 
 def gradient_of(name, off_policy, scale):
-    loss = in_float64(setting(name))
+    loss = setting(name).exact
     if name.endswith("_bnpo"):
         return large_batches(loss, batch(off_policy, scale)).gradient
     return expected_gradient(loss, world(off_policy, scale))
@@ -162,16 +160,6 @@ def test_a_row_says_where_a_token_has_no_gradient(name):
     above = min((e for e in edges if e > 0), default=math.inf)
     dead = [words == "everywhere" or x < below or x > above for x in points.tolist()]
     assert (_weights(setting(name), points.double()) == 0).tolist() == dead
-
-
-@pytest.mark.parametrize(
-    "name", ["trl.grpo", "skyrl.reward_k1", "torchtune.ppo", "roll.reward_kl", "tinker.kl_discount_1"]
-)
-def test_a_row_says_what_beta_acts_like_where_something_is_divided_by_default(name):
-    chosen = setting(name)
-    by_default = [effect(d, in_float64(chosen)).acts_like for d in chosen.divided if not d.when]
-    (found,) = set(table().loc[name].acts_like.fillna(0.0))
-    assert found == pytest.approx(by_default[0] if by_default else 0.0, abs=1e-6)
 
 
 def test_the_table_has_the_settings_of_today():
@@ -349,14 +337,6 @@ def test_a_wanted_gradient_that_is_missed_exits_1(capsys):
     said = capsys.readouterr().out
     assert "areal.distillation_joint minimizes log-likelihood of the old samples.\n" in said
     assert "That is not what was wanted (reverse_kl).\n" in said
-
-
-def test_a_wanted_gradient_that_is_divided_with_the_rewards_exits_1(capsys):
-    arguments = ["--scale", "1", "--want", "sequence_reverse_kl"]
-    assert main(["audit", "skyrl.reward_k1", *arguments]) == 1
-    said = capsys.readouterr().out
-    assert "skyrl.reward_k1 minimizes reverse KL, whole answer.\n" in said
-    assert "It is what was wanted only undivided, and is divided by default." in said
 
 
 def test_the_list_shows_settings_versions_and_defaults(capsys):

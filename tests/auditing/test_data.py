@@ -72,7 +72,8 @@ def test_the_numbers_of_a_verdict():
         False,
         "reverse_kl",
     )
-    assert found["terms"] == [{"objective": "token_forward_kl", "coefficient": 1.0, "unit": ""}]
+    (term,) = found["terms"]
+    assert term == {"objective": "token_forward_kl", "coefficient": 1.0, "unit": "", "sign": 1}
     assert [(c["samples"], c["ratios"], c["lengths"], c["batch"]) for c in found["conditions"]] == [
         (samples, "near", lengths, "large") for samples in ("fresh", "stale") for lengths in ("one", "many")
     ]

@@ -169,6 +169,17 @@ def test_what_is_no_single_term_with_a_source_gets_a_function_instead(loss):
     assert "def remedy(logp, ref_logp, behavior_logp)" in found.remedy
 
 
+def answer_mean(logp, ref_logp, mask):
+    log_w = ref_logp - logp
+    kl = log_w.exp() - 1 - log_w
+    return 0.1 * ((kl * mask).sum(-1) / mask.sum(-1)).mean()
+
+
+def test_a_mean_over_each_answer_becomes_a_mean_over_tokens_and_not_their_sum():
+    found = audit(answer_mean, scale=1.0, off_policy=False, want="reverse_kl")
+    assert found.remedy.endswith("+     return (0.1 * kl * mask).sum() / mask.sum()")
+
+
 def late(logits, ref_logits, input_ids, rewards, mask):
     new, old = (
         x[:, :-1].log_softmax(-1).gather(-1, input_ids[:, 1:, None]).squeeze(-1) for x in (logits, ref_logits)

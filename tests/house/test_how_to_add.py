@@ -228,6 +228,5 @@ def test_a_table(copy):
     notebook.rename(copy / place / notebook.name)
     manifest.write_text(manifest.read_text().replace("notebook: ", f"notebook: {place}/"), encoding="utf-8")
     execute(copy, "-m", "kl_companion.cli", "table", "run", "curvatures", "--quiet")
-    assert "0 problems" in execute(copy, "-m", "kl_companion.cli", "table", "check")
     words = "curvatures or there_are_tables or has_a_problem"
     assert passed_in(copy, words, "tests/notebooks/test_tables.py") == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -13,9 +14,15 @@ import pytest
 
 from tests.support.typecheck import WrongType  # before kl_companion is imported
 
+gc.disable()  # libraries and tests leave no garbage while they load: see `pytest_collection_finish`
 # One thread per process: the runner starts two, and results do not depend on the number of cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
+LONGEST = (  # files that are begun first, so that no process is left with one of them at the end
+    *("test_how_to_add.py", "test_closure_chapters.py", "test_cache.py", "test_refusals.py"),
+    *("test_ledger_sabotage_emapg.py", "test_ledger_sabotage.py"),
+    *("test_recipe.py", "test_distributed.py", "test_auditor.py"),
+)
 collect_ignore = ["support/example_project"]  # of someone else: tests/testing runs it
 if hypothesis.settings.get_current_profile_name() != "mutants":  # they have less to do with a failure
     hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
@@ -36,8 +43,17 @@ def as_installed() -> Iterator[None]:
         yield
 
 
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, but never again among the libraries and the tests themselves."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Oracles know every registered divergence; tests marked gpu run only where there is a CUDA device."""
+    """Long files go first; oracles know every divergence; tests marked gpu need a CUDA device."""
+    rank = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(LONGEST)))
     oracles = {f"tests.oracles.{name}" for name in ("fused", "optima", "top_k", "worlds")}
     if (oracles | {"tests.support.expected_verdicts"}) & set(sys.modules):
         from tests.support.derived import complete

@@ -23,7 +23,8 @@ from tests.support.warm import warm  # noqa: E402
 
 # One thread per process, for two run side by side; and what one has compiled is not compiled by the next.
 SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
-PARALLEL = ["-n", "2", "--dist", "loadfile"]
+# A file goes to one process, in the order of `LONGEST` in conftest.py and not by how many tests it has.
+PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 INTERRUPTION = [
     "tests/book/tables/test_runner_interruption.py",
     "tests/book/tables/test_cluster.py",
@@ -49,12 +50,6 @@ class Group(NamedTuple):
 
 
 NOTEBOOKS = "tests/notebooks"  # its tests execute notebooks too
-LEDGER = [  # a file goes to one worker: the longest first
-    "tests/book/claims/test_ledger_sabotage_emapg.py",
-    "tests/book/claims/test_ledger_sabotage.py",
-    "tests/book/claims",
-    "tests/book/errata",
-]
 OWN_GROUP = [
     NOTEBOOKS,
     "tests/site",
@@ -85,7 +80,7 @@ GROUPS = {
         ],  # a long one is never queued behind
         warm=True,
     ),
-    "ledger": Group("ledger", 1, LEDGER, PARALLEL),
+    "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], PARALLEL),
     "site": Group("site", 2.25, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
     "frameworks": Group("models and frameworks", 1, ["tests/llm", "tests/frameworks"], PARALLEL),
     "interruption": Group("interruption", 0.75, INTERRUPTION, ["-m", "interruption", *PARALLEL]),

@@ -83,6 +83,8 @@ LOADED = "sorted(n for n in sys.modules if n.startswith('kl_companion'))"
 FRESH = f"""
 import json, sys
 from kl_companion import audit, ESTIMATORS
+ESTIMATORS
+simplified = "sympy.physics" in sys.modules  # `simplify` loads it
 audit("k3")
 loaded, first = {LOADED}, list(ESTIMATORS)
 for name in loaded:
@@ -90,13 +92,15 @@ for name in loaded:
 from kl_companion import exact_kl
 exact_kl
 from kl_companion import ESTIMATORS
-print(json.dumps([loaded, first, list(ESTIMATORS)]))
+print(json.dumps([loaded, first, list(ESTIMATORS), simplified]))
 """
 
 
 @pytest.fixture(scope="module")
 def fresh() -> list[Any]:
-    """In a new process: what an audit loads, the registry after it, and that after another first import."""
+    """In a new process: what an audit loads, the registry after it, that after another first import; and
+    whether the import simplified an expression.
+    """
     return run(FRESH)
 
 
@@ -106,7 +110,11 @@ def test_an_audit_loads_nothing_of_the_book(fresh: list[Any]) -> None:
     assert not rooms & {"book", "cli", "llm", "frameworks", "plotting"}
 
 
+def test_the_registry_is_read_without_simplifying(fresh: list[Any]) -> None:
+    assert fresh[3] is False
+
+
 def test_the_registry_is_full_and_in_one_order_whatever_was_imported_first(fresh: list[Any]) -> None:
-    _, after_audit, after_exact = fresh
+    _, after_audit, after_exact, _ = fresh
     assert {"k1", "exact_kl", "k_lambda(0.5)", "top_k_reverse_kl(32)"} <= set(after_audit)
     assert after_exact == after_audit

@@ -70,25 +70,23 @@ def tables_used(code: str, known: Iterable[str]) -> set[str]:
     """
     known = set(known)
     try:
-        tree = ast.parse(code)
+        named, computed, strings = _arguments_of_load(code)
     except SyntaxError:
         return known
-    strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    used: set[str] = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        function = node.func
-        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-        if name != "load":
-            continue
-        arguments = node.args[:1] + [k.value for k in node.keywords if k.arg == "name"]
-        for argument in arguments:
-            if isinstance(argument, ast.Constant):
-                used |= {argument.value} & known
-            else:
-                used |= (strings & known) or known
-    return used
+    return (named & known) | (((strings & known) or known) if computed else set())
+
+
+@lru_cache(maxsize=256)  # chapters use the same modules
+def _arguments_of_load(code: str) -> tuple[set[object], bool, set[str]]:
+    """What calls to `load` name, whether one computes its argument, and every string of the code."""
+    nodes = list(ast.walk(ast.parse(code)))
+    arguments: list[ast.expr] = []
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "load":
+            arguments += node.args[:1] + [k.value for k in node.keywords if k.arg == "name"]
+    named = {x.value for x in arguments if isinstance(x, ast.Constant)}
+    strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return named, any(not isinstance(x, ast.Constant) for x in arguments), strings
 
 
 def libraries_used(sources: Iterable[str]) -> set[str]:

@@ -225,7 +225,7 @@ class _Function:
 
     def _layout(self) -> Layout:
         """The first layout under which the loss runs and reads the right logits."""
-        probe = population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
+        small = probe()
         first: ValueError | None = None
         runs: set[Layout] = set()
         fails: set[Layout] = set()
@@ -235,7 +235,7 @@ class _Function:
                 self._check_keys()
                 return layout
             try:
-                x, given = self.call(probe, layout)
+                x, given = self.call(small, layout)
                 (runs if self._aligned(x, given) else fails).add(layout)
             except ValueError as error:
                 first = first or error
@@ -275,6 +275,11 @@ class _Function:
         constants += [(n, v, what) for n, (v, what) in self.assumed.items()]
         reads = (*self.reads, *self.keys.values())
         return Reading(reads, tuple(constants), self.layout, self.result)
+
+
+def probe() -> Rollout:
+    """A small batch on which a loss is run to see how it reads its inputs: stale samples, many lengths."""
+    return population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
 
 
 def _is_supplied(name: str) -> bool:

@@ -34,6 +34,7 @@ def card(audit: Audit, *, details: bool = False, color: bool = False, height: in
         [ink(x, "dim") for x in read_lines(audit.reading)],
         _headline(audit, ink),
         _table(audit),
+        _summed(audit),
         _practice(audit),
     ]
     blocks = [
@@ -136,6 +137,13 @@ def _table(audit: Audit) -> list[str]:
     return lines
 
 
+def _summed(audit: Audit) -> list[str]:
+    if not audit.main.sums or audit.main.zero:
+        return []
+    said = "It is a sum over the batch, and the above is the part of one answer:"
+    return _wrapped(f"{said} a batch of twice the size makes twice the step.", "  ")
+
+
 def _practice(audit: Audit) -> list[str]:
     said = effects(audit.main)
     return _wrapped(" ".join(said), "  ", "In practice: ", 3) if said else []
@@ -153,9 +161,13 @@ def _groups(audit: Audit) -> list[str]:
     gaps = audit.main.gaps
     if not gaps:
         return []
-    parts = [f"{g.size}: {g.degrees:.0f}° turned, {100 * g.ratio:.0f} % long" for g in gaps]
-    said = "It couples the answers of a batch: the above is for large ones. In groups of "
-    return _wrapped(f"{said}{'; '.join(parts)}.", "  ", most=3)
+    said = "It couples the answers of a batch: the above is for large ones."
+    parts = [f"{g.size}: {g.degrees:.0f}° turned, {100 * g.ratio:.0f} % long" for g in gaps if not g.fails]
+    if parts:
+        said += f" In groups of {'; '.join(parts)}."
+    if fails := [str(g.size) for g in gaps if g.fails]:
+        said += f" Some groups of {', '.join(fails)} have no gradient (NaN), as those of equal rewards."
+    return _wrapped(said, "  ", most=3)
 
 
 def _remedy(audit: Audit, ink: _Ink, *, cut: bool) -> list[str]:

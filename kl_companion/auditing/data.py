@@ -5,11 +5,12 @@
 * ``name``, ``placement``, ``headline`` (one of ``summary.HEADLINES``), ``level``
   (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``;
 * ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
-  ``unit``;
+  ``unit``, ``sign`` (1 or -1; 0 where it varies too);
 * ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
   ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``batch`` (``"large"``, or answers per group),
   ``headline``, ``level``, ``terms``, ``residual``;
-* ``batch``: ``couples``, ``sums``, ``groups`` (``size``, ``degrees``, ``ratio``);
+* ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
+  ``degrees``, ``ratio``, ``fails``);
 * ``distances``: ``kl``, ``degrees``, ``percent`` beside ``compared``;
 * ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;
 * ``read``: ``parameters`` (``name``, ``role``, ``said``, ``note``), ``constants``, ``result``;
@@ -77,10 +78,7 @@ def _condition(finding: Finding, group_size: int | None) -> dict[str, Any]:
 
 
 def _terms(finding: Finding) -> list[dict[str, Any]]:
-    return [
-        {"objective": t.objective, "coefficient": finite(t.coefficient), "unit": t.unit}
-        for t in terms(finding)
-    ]
+    return [t._asdict() | {"coefficient": finite(t.coefficient)} for t in terms(finding)]
 
 
 def reading_data(reading: Reading | None) -> dict[str, Any]:

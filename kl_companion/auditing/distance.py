@@ -71,7 +71,7 @@ def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
         return ()
     strength = (close[0].norm() / close[1].norm()).item()
     return tuple(
-        Distance(kl, _degrees(mine, theirs), 100 * (mine.norm() / theirs.norm()).item() / strength)
+        Distance(kl, degrees(mine, theirs), 100 * (mine.norm() / theirs.norm()).item() / strength)
         for kl, mine, theirs in found
     )
 
@@ -84,6 +84,7 @@ def _pair(loss_fn: Loss, wanted: str, kl: float) -> tuple[torch.Tensor, torch.Te
     return mine.flatten(), field(OBJECTIVES[wanted], place.problem).flatten()
 
 
-def _degrees(a: torch.Tensor, b: torch.Tensor) -> float:
+def degrees(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The angle between two gradients, neither of which vanishes."""
     cosine = (a @ b / (a.norm() * b.norm())).item()
     return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))

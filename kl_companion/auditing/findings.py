@@ -23,11 +23,13 @@ class GroupGap(NamedTuple):
         size: Answers in a group.
         degrees: Between the two gradients; NaN where one of them vanishes.
         ratio: Length of the group's gradient over that of the large batch.
+        fails: Some group has no loss: where a standard deviation of equal rewards is 0, say.
     """
 
     size: int
     degrees: float
     ratio: float
+    fails: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kl_companion.auditing.adapt import as_subject
+from kl_companion.auditing.adapt import as_subject, probe
 from kl_companion.auditing.calling import Given
 from kl_companion.auditing.constructing import Chosen, callable_of, parameters_of
 from kl_companion.auditing.findings import Condition, Finding
-from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.rewriting import Rewritten, names_inside, repaired
+from kl_companion.auditing.summary import is_beside
 from kl_companion.auditing.verdict import accepts, remedy_for, rewrite, term_lines, wanted_objectives
-from kl_companion.tabular.populations import population_rollout, population_tree
 
 if TYPE_CHECKING:
     from kl_companion.auditing.verdict import Audit
@@ -60,8 +59,7 @@ def instead(
 
 def _beside(finding: Finding) -> set[str]:
     """The objectives beside the KL term, rewards and entropies, which a remedy leaves alone."""
-    first = finding.matches[0] if finding.matches else {}
-    return {n for n in first if OBJECTIVES[n].rewards or n.endswith("_entropy")}
+    return {n for n in (finding.matches[0] if finding.matches else {}) if is_beside(n)}
 
 
 def _proposals(
@@ -77,8 +75,7 @@ def _proposals(
         return
     bound = callable_of(loss, Chosen(settings))
     function = loss if not hasattr(bound, "__func__") else bound.__func__
-    rollout = population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
-    loss_fn = found.loss_fn
+    rollout, loss_fn = probe(), found.loss_fn
     # what a loss computes of logits has no column for the prompt, whether or not what it is given has
     for layout in dict.fromkeys((found.reading.layout._replace(wide=False), found.reading.layout)):
         given = Given(rollout, layout)

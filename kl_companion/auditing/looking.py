@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.auditing.distance import degrees
 from kl_companion.auditing.findings import Condition, GroupGap
 from kl_companion.auditing.matching import Seen
 from kl_companion.auditing.objectives import Objective, fields_and_values, objectives
@@ -134,10 +135,10 @@ def gaps(loss_fn: Loss, condition: Condition) -> tuple[GroupGap, ...]:
         try:
             g = expected_gradient(loss_fn, place.problem, group_size=size).flatten()
         except ValueError:
+            found.append(GroupGap(size, math.nan, math.nan, fails=True))
             continue
         lengths = g.norm().item(), limit.norm().item()
-        cosine = (g @ limit).item() / math.prod(lengths) if min(lengths) > _NOTHING else math.nan
-        angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine)))) if cosine == cosine else math.nan
+        angle = degrees(g, limit) if min(lengths) > _NOTHING else math.nan
         ratio = lengths[0] / lengths[1] if lengths[1] > _NOTHING else math.nan
         found.append(GroupGap(size, angle, ratio))
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,7 +46,8 @@ class Explanation(NamedTuple):
     """A sum of objectives.
 
     Attributes:
-        coefficients: Objective to coefficient, the unit taken out; of the first world where it varies.
+        coefficients: Objective to coefficient, the unit taken out; of the first world where it varies, NaN
+            where its sign does.
         units: Objective to a name of `UNITS`, or ``"varies"``: it depends on the world in another way.
     """
 
@@ -109,9 +111,9 @@ def _on_all(worlds: Sequence[Seen], names: list[str], tolerance: float) -> tuple
         return None, worst
     units = {n: _unit([c[n] for c in each], worlds) for n in names}
     digits = 9 if tolerance == TOLERANCE else 5
-    return Explanation(
-        {n: _digits(each[0][n] * worlds[0].factors.get(units[n], 1.0), digits) for n in names}, units
-    ), worst
+    turning = [n for n in names if min(c[n] for c in each) < 0 < max(c[n] for c in each)]
+    first = {n: _digits(each[0][n] * worlds[0].factors.get(units[n], 1.0), digits) for n in names}
+    return Explanation(first | dict.fromkeys(turning, math.nan), units), worst
 
 
 def _together(worlds: Sequence[Seen], names: Collection[str]) -> float:

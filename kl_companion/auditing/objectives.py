@@ -20,7 +20,7 @@ from kl_companion.auditing.objective import mean, policy_visits, total, visits
 from kl_companion.auditing.objective import register_objective as register_objective
 from kl_companion.auditing.objective import value as value
 from kl_companion.divergences import DIVERGENCES, Divergence
-from kl_companion.estimators.vocabulary import f_divergence
+from kl_companion.estimators.vocabulary import sum_of_entries
 from kl_companion.rollout import Rollout
 
 _SAID = {
@@ -66,14 +66,14 @@ def add_divergence(d: Divergence) -> None:
 
     def sequence(rollout: Rollout) -> torch.Tensor:
         logp, ref_logp = total(rollout.logp, rollout), total(rollout.ref_logp, rollout)
-        return f_divergence(d, logp, ref_logp)
+        return sum_of_entries(d, logp, ref_logp)
 
     def token(rollout: Rollout) -> torch.Tensor:
-        each = f_divergence(d, rollout.logp_all, rollout.ref_logp_all)
+        each = sum_of_entries(d, rollout.logp_all, rollout.ref_logp_all)
         return (visits(rollout) * total(each, rollout)).sum()
 
     def policy_token(rollout: Rollout) -> torch.Tensor:
-        each = f_divergence(d, rollout.logp_all, rollout.ref_logp_all)
+        each = sum_of_entries(d, rollout.logp_all, rollout.ref_logp_all)
         return (policy_visits(rollout) * total(each, rollout)).sum()
 
     said = _SAID.get(d.name, d.name.replace("_", " ") + " divergence")

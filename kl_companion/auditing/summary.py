@@ -30,11 +30,13 @@ class Part(NamedTuple):
         objective: Its name.
         coefficient: What it is minimized with; negative where it is maximized. NaN where it varies.
         unit: A name of `UNITS`, or ``"varies"``.
+        sign: Of the coefficient, 1 or -1, also where its size varies; 0 where the sign varies too.
     """
 
     objective: str
     coefficient: float
     unit: str
+    sign: int = 1
 
 
 def explanation(finding: Finding) -> int | None:
@@ -54,7 +56,10 @@ def terms(finding: Finding) -> tuple[Part, ...]:
     if i is None:
         return ()
     units = finding.units[i] if finding.units else dict.fromkeys(finding.matches[i], "")
-    found = [Part(n, math.nan if units[n] == VARIES else c, units[n]) for n, c in finding.matches[i].items()]
+    found = [
+        Part(n, math.nan if units[n] == VARIES else c, units[n], (c > 0) - (c < 0))
+        for n, c in finding.matches[i].items()
+    ]
     return tuple(sorted(found, key=lambda t: (not OBJECTIVES[t.objective].regularizer, -t.coefficient)))
 
 
@@ -69,16 +74,16 @@ def headline(finding: Finding) -> str:
         return NOTHING
     if not finding.matches:
         return UNNAMED
-    found = [t for t in terms(finding) if not _is_beside(t.objective)]
+    found = [t for t in terms(finding) if not is_beside(t.objective)]
     if not found:
         return NOTHING
     if len(found) > 1:
         return MIXTURE
-    held = OBJECTIVES[found[0].objective].regularizer and found[0].coefficient > 0
-    return _kind(found[0].objective) if held or found[0].unit == VARIES else UNNAMED
+    held = OBJECTIVES[found[0].objective].regularizer and found[0].sign > 0
+    return _kind(found[0].objective) if held else UNNAMED
 
 
-def _is_beside(objective: str) -> bool:
+def is_beside(objective: str) -> bool:
     """Whether it is no part of the KL term: a reward, or an entropy bonus."""
     return OBJECTIVES[objective].rewards or objective.endswith("_entropy")
 
@@ -119,7 +124,7 @@ def row(finding: Finding) -> str:
         return "no known objective, and no sum of up to three"
     parts = []
     for i, t in enumerate(found):
-        sign = "-" if t.coefficient < 0 else "+" if i else ""
+        sign = {1: "+" if i else "", -1: "-", 0: "+-"}[t.sign]
         size = "" if abs(t.coefficient) == 1 else f"{number(abs(t.coefficient))} x "
         parts.append(f"{sign} {size}{OBJECTIVES[t.objective].short}".strip())
     units = list(dict.fromkeys(t.unit for t in found))
@@ -165,8 +170,8 @@ def effects(finding: Finding) -> list[str]:
     for t in terms(finding):
         o = OBJECTIVES[t.objective]
         if t.objective == "expected_inverse_length":
-            said.append("Answers become longer." if t.coefficient > 0 else "Answers become shorter.")
-        elif o.regularizer and t.coefficient < 0:
+            said += {1: ["Answers become longer."], -1: ["Answers become shorter."]}.get(t.sign, [])
+        elif o.regularizer and t.sign < 0:
             said.append(f"The policy is pushed away from the reference by {o.short}.")
         elif o.effect and not (o.rewards and t.objective == "expected_reward"):
             said.append(o.effect)

@@ -195,10 +195,9 @@ def rewrite(
 ) -> Rewritten | None:
     """The reader's own function, changed so that it minimizes what was wanted; to be audited."""
     main = main_finding(findings)
-    named = (
-        t for f in (main, *findings[::-1]) for t in terms(f)
-    )  # a zero gradient has no unit, a stale one has
-    unit = next((t.unit for t in named), "")
+    # a zero gradient has no unit, a stale one has; a mean over each answer is a divergence at one length only
+    named = [t for f in (main, *findings[::-1]) for t in terms(f)]
+    unit = next((t.unit for t in named if divergence_of(t.objective)), named[0].unit if named else "")
     body = term_lines(want, findings)
     beta = coefficient_for(want, findings, same_as)
     return rewritten(function, reading, body, beta=beta, unit=unit, sums=main.sums)

@@ -45,23 +45,31 @@ class Divergence:
     """A divergence D_f(policy || reference), from its generator.
 
     A frozen dataclass and not a tuple of nine fields: the derived expressions are computed when first
-    asked for, which keeps ``import kl_companion`` fast.
+    asked for, which keeps the import fast.
 
     Attributes:
         name: The registered name.
         f: Generator in the symbol ``T`` (t = policy / reference), f(1) = f'(1) = 0.
-        derivative: f'.
         source: Bib key and place.
-        smooth: False where f' jumps at t = 1 (total variation).
+        kinked: f' where it jumps at t = 1 (total variation), where SymPy cannot differentiate f usefully.
         slope: f'(1) of the generator as it was registered, before normalization.
     """
 
     name: str
     f: sympy.Expr
-    derivative: sympy.Expr
     source: str
-    smooth: bool = True
+    kinked: sympy.Expr | None = None
     slope: sympy.Expr = sympy.S.Zero
+
+    @property
+    def smooth(self) -> bool:
+        """False where f' jumps at t = 1."""
+        return self.kinked is None
+
+    @cached_property
+    def derivative(self) -> sympy.Expr:
+        """f'."""
+        return sympy.simplify(sympy.diff(self.f, T)) if self.kinked is None else self.kinked
 
     @cached_property
     def as_given(self) -> Divergence:
@@ -73,7 +81,8 @@ class Divergence:
         if self.slope == 0:
             return self
         f = tidy(sympy.expand(self.f + self.slope * (T - 1)))
-        return replace(self, f=f, derivative=tidy(self.derivative + self.slope), slope=sympy.S.Zero)
+        kinked = None if self.kinked is None else tidy(self.kinked + self.slope)
+        return replace(self, f=f, kinked=kinked, slope=sympy.S.Zero)
 
     @cached_property
     def dual(self) -> sympy.Expr:
@@ -119,15 +128,20 @@ class Divergence:
 DIVERGENCES: dict[str, Divergence] = {}
 
 
+def _number(constant: sympy.Expr) -> sympy.Expr:
+    """A constant in its shortest form: rational at once, or else by `simplify`, which is slow to load."""
+    return constant if constant.is_Rational else sympy.simplify(constant)
+
+
 def _check_generator(name: str, f: sympy.Expr, derivative: sympy.Expr) -> None:
     if f.free_symbols != {T}:
         raise ValueError(
             f"f of {name!r} has the symbols {sorted(map(str, f.free_symbols))}, expected only t (T)"
         )
-    if sympy.simplify(f.subs(T, 1)) != 0:
+    if _number(f.subs(T, 1)) != 0:
         raise ValueError(f"f of {name!r} is {f.subs(T, 1)} at t = 1, expected 0")
     points = [sympy.Rational(2) ** k for k in range(-12, 13)]
-    values = [sympy.N(derivative.subs(T, p)) for p in points]
+    values = [derivative.evalf(subs={T: p}) for p in points]
     if not all(v.is_real for v in values):
         raise ValueError(
             f"f of {name!r} is not real for every t > 0: f' is {next(v for v in values if not v.is_real)}"
@@ -165,13 +179,13 @@ def make_divergence(
             f"f of {name!r} has a kink at {min(kinks, key=str)}, expected its slope as derivative=, "
             "with the value at t = 1 that the gradient should have there"
         )
-    smooth = derivative is None
-    slope = sympy.diff(f, T) if derivative is None else sympy.sympify(derivative)
+    kinked = None if derivative is None else sympy.sympify(derivative)
+    slope = sympy.diff(f, T) if kinked is None else kinked
     _check_generator(name, f, slope)
-    at_one = sympy.simplify(slope.subs(T, 1))
-    if at_one != 0:
-        f, slope = f - at_one * (T - 1), slope - at_one
-    return Divergence(name, f, sympy.simplify(slope) if smooth else slope, source, smooth, at_one)
+    at_one = _number(slope.subs(T, 1))
+    if kinked is not None:
+        kinked -= at_one
+    return Divergence(name, f - at_one * (T - 1), source, kinked, at_one)
 
 
 def register_divergence(

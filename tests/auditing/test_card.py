@@ -71,6 +71,14 @@ def test_groups_of_a_loss_that_couples_its_batch():
     text = said(case(ONE, measure_gaps=lambda: gaps))
     assert "the above is for large ones. In groups of 2: 41° turned, 50 % long; 3: " in text
     assert "couples" not in said(case(ONE))
+    fails = (GroupGap(2, math.nan, math.nan, fails=True), GroupGap(3, 41.2, 0.5))
+    text = said(case(ONE, measure_gaps=lambda: fails))
+    assert "In groups of 3: 41° turned, 50 % long. Some groups of 2 have no gradient (NaN), as" in text
+
+
+def test_a_sum_over_the_batch_is_called_one():
+    assert "of one answer: a batch of twice the size makes twice the step." in said(case(ONE, sums=True))
+    assert "twice the step" not in said(case(ONE)) + said(case(zero=True, sums=True))
 
 
 def test_details():

@@ -72,7 +72,8 @@ def test_the_numbers_of_a_verdict():
         False,
         "reverse_kl",
     )
-    assert found["terms"] == [{"objective": "token_forward_kl", "coefficient": 1.0, "unit": ""}]
+    (term,) = found["terms"]
+    assert term == {"objective": "token_forward_kl", "coefficient": 1.0, "unit": "", "sign": 1}
     assert [(c["samples"], c["ratios"], c["lengths"], c["batch"]) for c in found["conditions"]] == [
         (samples, "near", lengths, "large") for samples in ("fresh", "stale") for lengths in ("one", "many")
     ]
@@ -98,8 +99,9 @@ def test_how_a_function_was_read():
 def test_what_could_not_be_told_is_null():
     found = by_hand().to_dict()
     first, given = found["conditions"]
-    assert first["terms"] == [{"objective": "token_reverse_kl", "coefficient": None, "unit": "varies"}]
+    (term,) = first["terms"]
+    assert term == {"objective": "token_reverse_kl", "coefficient": None, "unit": "varies", "sign": 1}
     assert (first["samples"], first["ratios"], first["lengths"], first["batch"]) == ("stale", "far", "one", 2)
     assert first["residual"] is None
     assert (given["samples"], given["ratios"], given["lengths"]) == ("given", None, None)
-    assert found["batch"]["groups"] == [{"size": 2, "degrees": None, "ratio": None}]
+    assert found["batch"]["groups"] == [{"size": 2, "degrees": None, "ratio": None, "fails": False}]

@@ -109,8 +109,10 @@ def test_gaps_against_enumerated_groups(name, loss):
         assert g.ratio == pytest.approx((mine.norm() / limit.norm()).item())
 
 
-def test_groups_that_are_refused_are_left_out():
-    assert gaps(normalized, FRESH) == ()  # two equal rewards have no deviation
+def test_groups_that_have_no_gradient_are_said():
+    found = gaps(normalized, FRESH)  # two equal rewards have no deviation
+    assert [(g.size, g.fails) for g in found] == [(2, True), (3, True), (4, True)]
+    assert not any(g.fails for g in gaps(centered, FRESH))
 
 
 @pytest.mark.parametrize("condition", [FRESH, STALE, Condition(True, False, 4.0)])

@@ -1,5 +1,7 @@
 """One explanation on several worlds, from worlds that are written by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -96,6 +98,12 @@ def test_where_a_coefficient_may_not_vary_the_residual_is_that_of_one_for_all():
     assert found == ()
     assert 0.05 < residual < 0.5
     assert matched(worlds(kl=(1.0, "tokens")), max_terms=1, may_vary=False)[0][0].units == {"kl": "tokens"}
+
+
+@pytest.mark.parametrize(("factors", "sign"), [((1.0, 1.1, 0.7), 1.0), ((1.0, 1.1, -0.7), math.nan)])
+def test_of_a_coefficient_that_varies_the_sign_is_kept_unless_it_varies_too(factors, sign):
+    (found,), _ = matched(worlds(kl=(1.0, factors)), max_terms=1)
+    assert found.coefficients == pytest.approx({"kl": sign}, nan_ok=True)
 
 
 def test_rewards_stand_beside_a_sum_uncounted():

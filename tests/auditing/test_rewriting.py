@@ -80,7 +80,7 @@ CASES = {  # what is returned, the coefficient, its unit
     typed: ("0.3 * kl", 0.3, ""),
     per_answer: ("(kl * completion_mask).sum(-1)", 1.0, ""),
     token_mean: ("(0.04 * kl * response_mask).sum() / response_mask.sum()", 0.04, "tokens"),
-    answer_mean: ("(kl * mask).sum(-1).mean()", 1.0, ""),
+    answer_mean: ("(kl * mask).sum() / mask.sum()", 1.0, "tokens"),  # not their sum, which is stronger
     answers: ("(kl * mask).sum(-1).mean()", 1.0, ""),
     summed: ("(kl * mask).sum()", 1.0, ""),
     padded: ("(kl * mask).mean()", 1.0, "positions"),

@@ -42,7 +42,8 @@ REWARD = {"expected_reward": -1.0}
         (case({"policy_token_forward_kl": 1.0}), "forward KL"),
         (case(REVERSE | REWARD | {"token_entropy": -0.1}), "reverse KL"),
         (case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}), "reverse KL"),
-        (case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": VARIES}), "reverse KL"),
+        (case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": VARIES}), "unnamed"),
+        (case({"token_reverse_kl": math.nan}, units={"token_reverse_kl": VARIES}), "unnamed"),
         (case({"token_pearson": 1.0}), "another divergence"),
         (case({"sampled_mean_squared_log_ratio": 1.0}), "another divergence"),
         (case(REVERSE | FORWARD), "a mixture"),
@@ -94,6 +95,14 @@ def test_a_level(match, wanted):
             case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}),
             "? x reverse KL, next token; ? depends on the batch",
         ),
+        (
+            case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": VARIES}),
+            "- ? x reverse KL, next token; ? depends on the batch",
+        ),
+        (
+            case(FORWARD | {"expected_reward": math.nan}, units={"expected_reward": VARIES}),
+            "0.04 x forward KL, next token +- ? x reward; ? depends on the batch",
+        ),
         (case(zero=True), "nothing: the expected gradient is zero"),
         (case(settles=False), "no limit: the gradient goes on changing as the batch grows"),
         (case(residual=0.5), "no known objective, and no sum of up to three"),
@@ -109,6 +118,7 @@ def test_of_equal_explanations_the_one_with_most_regularizers_is_shown_and_it_co
     assert found[0] == Part("token_reverse_kl", 0.25, "")
     (varies,) = terms(case(REVERSE, units={"token_reverse_kl": VARIES}))
     assert math.isnan(varies.coefficient)
+    assert varies.sign == 1
     assert terms(Finding(ON, (REVERSE,), 0.0, False, {}, lambda: 0.0)) == (
         Part("token_reverse_kl", 0.25, ""),
     )

@@ -1,5 +1,6 @@
 """The command line, as a reader types it."""
 
+import gc
 import io
 import json
 import subprocess
@@ -111,6 +112,7 @@ def test_values_of_options(text, value):
 
 def test_audit_of_a_name_exits_0_whatever_the_verdict(capsys):
     assert main(["audit", "k1", "--scale", "1"]) == 0
+    assert gc.isenabled()
     assert "nothing: its expected gradient is zero" in capsys.readouterr().out
     assert (
         main(["audit", "k1", "--scale", "1", "--placement", "reward", "--want", "sequence_reverse_kl"]) == 0

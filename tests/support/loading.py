@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dis
+import gc
 import importlib
 import importlib.util
 import itertools
@@ -127,6 +128,7 @@ def apart(source: str) -> tuple[list[str], list[str]]:
 
 
 if __name__ == "__main__":
+    gc.disable()  # of its small processes none lives long enough to leave garbage
     for library in LIBRARIES:
         importlib.import_module(library)
     FUNCTIONS = functions_of_modules()

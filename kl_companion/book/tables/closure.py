@@ -27,6 +27,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeGuard
 
 PACKAGE = "kl_companion"
 DATA_SUFFIXES = (".csv", ".yml", ".yaml", ".json")
@@ -130,19 +131,20 @@ def _uses(source: str, package: str) -> frozenset[str]:
         return _EVERYTHING
     uses: set[str] = set()
     bound: dict[str, set[str]] = {}
-    for node in _running(tree):
+    nodes = list(_running(tree))
+    for node in nodes:
         for name, target in _imports(node, package):
             if target == PACKAGE or target.startswith(PACKAGE + "."):
                 uses.add(target)
                 if name:
                     bound.setdefault(name, set()).add(_top(target) if name == PACKAGE else target)
     in_chain: set[int] = set()
-    for node in _running(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and (chain := _chain(node)):
             head, attributes = chain
             in_chain.add(id(head))
             uses |= {".".join([target, *attributes]) for target in bound.get(head.id, ())}
-    for node in _running(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in in_chain:
             uses |= {f"{target}.*" for target in bound.get(node.id, ())}
     return frozenset(uses)
@@ -150,16 +152,14 @@ def _uses(source: str, package: str) -> frozenset[str]:
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes of a tree but those that only a type checker reads."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if _type_checking(child):
-            for other in child.orelse:  # type: ignore[attr-defined]
-                yield from _running(other)
-        else:
-            yield from _running(child)
+    todo = [node]
+    while todo:
+        yield (node := todo.pop())
+        for child in ast.iter_child_nodes(node):
+            todo += child.orelse if _type_checking(child) else [child]
 
 
-def _type_checking(node: ast.AST) -> bool:
+def _type_checking(node: ast.AST) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
@@ -176,7 +176,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
         yield "", base
         for alias in node.names:
             yield alias.asname or alias.name, f"{base}.{alias.name}"
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module":
+    elif _imports_module(node):
         for argument in node.args[:1]:
             if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                 yield "", argument.value
@@ -185,12 +185,17 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
         yield "", f"{folder}{_ASSIGNING}{node.attr}"
 
 
+def _imports_module(node: ast.AST) -> TypeGuard[ast.Call]:
+    if not isinstance(node, ast.Call):
+        return False
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module"
+
+
 def _listed(node: ast.expr) -> str:
     """The folder, with its dot, out of which `import_module(f"folder.{name}")` takes a module; "" if none."""
-    called = isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module"
-    if not (called and node.args and isinstance(node.args[0], ast.JoinedStr)):  # type: ignore[attr-defined]
+    if not (_imports_module(node) and node.args and isinstance(node.args[0], ast.JoinedStr)):
         return ""
-    first = node.args[0].values[0]  # type: ignore[attr-defined]
+    first = node.args[0].values[0]
     text = str(first.value) if isinstance(first, ast.Constant) else ""
     return text if text.endswith(".") else ""
 

@@ -36,6 +36,7 @@ class Chosen:
         self.known: set[str] = set()
         self.used: set[str] = set()
         self.assumed: dict[str, tuple[Any, str]] = {}
+        self.defaults: dict[str, Any] = {}  # of a constructor and of its configuration, where nothing is set
 
     def of(self, name: str) -> Any:
         """The value of a parameter; ``MISSING`` where none was set."""
@@ -160,6 +161,8 @@ def _construct(cls: type, settings: Chosen) -> Any:
             )
         if value is not MISSING:
             arguments[name] = value
+        elif p.default is not p.empty:
+            settings.defaults[name] = p.default
     return cls(**arguments)
 
 
@@ -174,6 +177,8 @@ def _configured(cls: type, settings: Chosen, name: str) -> Any:
             found = settings.assume(f.name)
         if found is not MISSING:
             values[f.name] = found
+        elif f.default is not MISSING:
+            settings.defaults[f"{name}.{f.name}"] = f.default
     try:
         return cls(**values)
     except TypeError as error:

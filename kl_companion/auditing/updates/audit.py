@@ -271,6 +271,8 @@ def _penalty(step: Step) -> dict[str, float] | None:
     i = explanation(finding)
     if i is None:
         return None
+    if not any(OBJECTIVES[t.objective].regularizer for t in terms(finding)):
+        return {}
     found = {t.objective: finding.matches[i][t.objective] for t in terms(finding)}
     first = next(iter(found.values()))
     return {n: c / first for n, c in found.items()}

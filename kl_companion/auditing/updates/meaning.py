@@ -77,7 +77,8 @@ def headline(audit: UpdateAudit) -> str:
     reward = _REWARDS[audit.reward]
     found = kind(audit)
     if found == NONE:
-        return f"{audit.step.name} maximizes {reward}; no KL term acts on it."
+        why = "its KL term has no expected gradient" if audit.step.coefficient else "no KL term acts on it"
+        return f"{audit.step.name} maximizes {reward}; {why}."
     penalty = penalty_words(audit.penalties)
     about = "" if audit.named else "about "
     b = {WRITTEN: "beta", SPREAD: "beta x the reward spread", DISTORTED: "b", OTHER: "b"}[found]
@@ -160,12 +161,17 @@ def advice(audit: UpdateAudit) -> list[str]:
     """What to change so that beta is a coefficient, a line each; nothing where it is one."""
     found = kind(audit)
     equal = audit.at("equal", audit.group_size)
-    if found == DISTORTED or (equal is not None and no_effect(equal)):
+    if equal is not None and no_effect(equal):
         return [
             "take the penalty out of what is normalized:",
             "    advantages = normalize(rewards) - beta * kl",
             "  or center the rewards without dividing them:",
             "    advantages = r - (r.sum() - r) / (len(r) - 1)    # r = rewards - beta * kl",
+        ]
+    if found == DISTORTED:
+        return [
+            "for beta as written in small groups too, subtract the mean of the other",
+            "  answers, and divide by a constant in place of the batch's number of tokens.",
         ]
     if found == SPREAD:
         low, high = (short(x) for x in ends(audit, audit.group_size))

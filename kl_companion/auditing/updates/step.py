@@ -104,18 +104,21 @@ def _coefficient(step: Any, settings: Mapping[str, Any]) -> tuple[str, float | N
     """Name and value of the one number that is called like a KL coefficient; ("", None) without one."""
     chosen = Chosen(settings)
     function = callable_of(step, chosen)
-    named: dict[str, float | None] = {n: None for n in chosen.known if _is_coefficient(n)}
+    named = {n: v for n, v in chosen.defaults.items() if _is_coefficient(n)}
     for p in parameters_of(function, ""):
         if _is_coefficient(p.name):
             named[p.name] = p.default if p.default is not inspect.Parameter.empty else 1.0
     named |= {n: v for n, (v, what) in chosen.assumed.items() if what == "KL coefficient"}
-    named |= {n: v for n, v in settings.items() if _is_coefficient(n)}
-    # of a field and its path, which set the same number
-    names = [n for n in named if not any(m != n and m.endswith(f".{n}") for m in named)]
-    if len(names) != 1:
+    # a field is set by its name or by its path
+    named |= {
+        next((m for m in named if m.endswith(f".{n}")), n): v
+        for n, v in settings.items()
+        if _is_coefficient(n)
+    }
+    if len(named) != 1:
         return "", None
-    value = named[names[0]]
-    return names[0], float(value) if isinstance(value, int | float) else None
+    ((name, value),) = named.items()
+    return name, float(value) if isinstance(value, int | float) else None
 
 
 def _is_coefficient(name: str) -> bool:

@@ -65,7 +65,7 @@ def test_it_fits_a_screen(name):
             ],
         ),
         ("rloo", ["rloo maximizes E[R] - beta x reverse KL, whole answer.", "groups of 2 1 1 1 1 1 1"]),
-        ("k1_in_loss", ["k1_in_loss maximizes E[R]; no KL term acts on it."]),
+        ("k1_in_loss", ["k1_in_loss maximizes E[R]; its KL term has no expected gradient."]),
         (
             "grpo_per_answer, advantages centered",
             ["E[(R - mean) / length] - beta x (ref/policy, mean over each answer + 1 / answer length)"],

@@ -53,8 +53,12 @@ class Trainer:
 
 
 def test_a_field_of_a_configuration():
-    step = as_step(Trainer.loss, settings={"config.kl_loss_coef": 0.5})
-    assert (step.beta, step.coefficient) == (0.5, "config.kl_loss_coef")
+    step = as_step(Trainer.loss)
+    assert (step.beta, step.coefficient) == (0.1, "config.kl_loss_coef")
+    for name in ("config.kl_loss_coef", "kl_loss_coef"):
+        set_to = as_step(Trainer.loss, settings={name: 0.5})
+        assert set_to.beta == 0.5
+        assert set_to.loss(BATCH) == step.with_beta(0.5).loss(BATCH) != step.loss(BATCH)
     assert step.with_beta(1.0).loss(BATCH) != step.loss(BATCH)
 
 

@@ -19,7 +19,6 @@ from tests.support.expected_claims.reviews import SHAH
 ROOT = Path(__file__).resolve().parents[3]
 BOOK = ROOT / "book"
 WITHOUT_A_CHAPTER = {"TM-refs", "WZ-refs", "WZ-refs-shah", "WZ-equations-lost"}  # about the text as a text
-OF_WHOLE_UPDATES = ("yao2026future", "ding2026misfires")  # no chapter is about these sources
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +109,7 @@ def test_the_code_of_a_check_is_that_of_its_function():
 def test_rows_and_chapters_name_each_other():
     """A row without a chapter, a chapter without a row, or one that does not show its rows."""
     rows = Counter(row.chapter for row in register().values())
-    others = [row for row in register().values() if row.source not in OF_WHOLE_UPDATES]
+    others = list(register().values())
     assert {row.id for row in others if not row.chapter} == WITHOUT_A_CHAPTER
     files = {p.relative_to(BOOK).with_suffix("").as_posix(): p for p in BOOK.glob("part*/*.ipynb")}
     assert set(rows) - {""} <= set(files)

@@ -5,13 +5,15 @@ import json
 
 import pytest
 
+from kl_companion.auditing.updates import audit
 from kl_companion.cli import main
 from tests.support.steps import kl_in_reward, rloo
 
 
 @pytest.fixture
-def steps(tmp_path):
-    """A reader's file with two steps."""
+def steps(tmp_path, monkeypatch):
+    """A reader's file with two steps, which are looked at on three prompts: half right, graded and equal."""
+    monkeypatch.setattr(audit, "SUCCESS", (0.5,))
     path = tmp_path / "steps.py"
     path.write_text("\n\n".join(inspect.getsource(x) for x in (rloo, kl_in_reward)))
     return path
@@ -19,9 +21,9 @@ def steps(tmp_path):
 
 def test_a_step_that_is_not_what_was_wanted(steps, capsys):
     wanted = ["--want", "E[R] - beta * sequence_reverse_kl", "--quiet"]
-    assert main(["audit", f"{steps}:kl_in_reward", "--update", "--set", "kl_coef=0.01", *wanted]) == 1
+    assert main(["audit", f"{steps}:kl_in_reward", "--update", "--set", "kl_coef=0.5", *wanted]) == 1
     out = capsys.readouterr().out
-    assert "Effective beta, times beta = 0.01, by the share of right answers:" in out
+    assert "Effective beta, times beta = 0.5, by the share of right answers:" in out
     assert "beta has no effect" in out
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kl_companion.book import tables
 from kl_companion.cli import main
-from kl_companion.frameworks import FRAMEWORKS
+from kl_companion.frameworks import FRAMEWORKS, meaning, worth
 from kl_companion.frameworks.meaning import no_effect, recipe_rows, what_beta_means, what_to_set
 from kl_companion.frameworks.recipes import default_recipes
 from kl_companion.frameworks.worth import SUCCESS, Worth
@@ -95,7 +95,9 @@ def test_a_row_is_what_is_computed(name):
             assert row.get(column, 0.0) == pytest.approx(wanted.fillna(0.0)[column], abs=1e-3), column
 
 
-def test_the_command_line_says_what_beta_means(capsys):
+def test_the_command_line_says_what_beta_means(capsys, monkeypatch):
+    for module in (meaning, worth):
+        monkeypatch.setattr(module, "SUCCESS", (0.5,))  # one prompt of three
     assert main(["audit", "skyrl.reward_k1", "--scale", "1", "--want", "sequence_reverse_kl"]) == 1
     said = capsys.readouterr().out
     assert "What β means in GRPO (the default; skyrl/backends/skyrl_train/utils/ppo_utils.py, " in said

@@ -163,8 +163,8 @@ def test_the_reference_follows_as_a_moving_average(start: Path) -> None:
 
 
 def test_two_processes_stay_together(start: Path, tmp_path: Path) -> None:
-    """Under accelerate, groups of completions across both: the same weights, and penalties of one group."""
-    run_two(WORKER, start, tmp_path, folder=tmp_path)
+    """Groups of completions across both: the same weights, and penalties of one group."""
+    run_two(WORKER, start, tmp_path, folder=tmp_path, forks=True)
     before = load_file(start / "model.safetensors")
     for name in ("loss", "reward"):
         first, second = (load_file(tmp_path / f"{name}-{rank}.safetensors") for rank in (0, 1))

@@ -1,7 +1,7 @@
 """The page "How to add" is followed in a copy of the project, and what it adds passes its tests there.
 
 The code is the page's own: cells and captioned blocks go where the page says they belong. A new divergence
-meets every test of its floors in `make reliability`. The rows of a framework in
+meets every test of its floors, and every other divergence, in `make reliability`. The rows of a framework in
 the table `framework_audit` are made here by its audit, without the twenty minutes for all the others.
 """
 
@@ -124,11 +124,12 @@ def test_divergences_and_an_estimator_of_one(copy):
     rooms = [f"tests/{room}" for room in ("divergences", "estimators", "kernels", "theory")]
     audits = [f"tests/auditing/test_{name}.py" for name in ("auditor", "objectives")]
     words = (
-        "jeffreys or of_registered or expected_number or changes_nothing or clipped"
+        "jeffreys and not test_transforms.py or reverse_kl-jeffreys or jeffreys-reverse_kl"
+        " or of_registered or expected_number or changes_nothing or clipped"
         " or le_cam and (sampled or top_k or objectives) or no_inverse and (test_registry.py or slopes)"
     )
     passed, skipped = run_in(copy, words, *rooms, *audits)
-    assert passed >= 300
+    assert passed >= 230
     assert skipped
     assert all("for 'no_inverse'" in why for why in skipped), skipped
     assert "k_jeffreys" in execute(copy, "-c", AUDITS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -22,12 +23,17 @@ from kl_companion.llm.tokenizers import character_tokenizer
 
 SMALL = {"hidden": 16, "layers": 1}
 
-# Trains, but waits half-way (one file written) until the word is given.
-TRAINER = """
-import pathlib, sys, time
+# Two processes train, one a fork of the other, but wait half-way (one file written) until the word is given.
+TRAINERS = """
+import os, pathlib, sys, time
+import kl_companion.llm.distillation, kl_companion.llm.training
 import kl_companion.llm.pretraining as module
-word, begun = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-save = module.save_model
+print(sorted({"transformers", "tokenizers", "safetensors", "datasets"} & set(sys.modules)), flush=True)
+folder = pathlib.Path(sys.argv[1])
+word, save = folder / "word", module.save_model
+import transformers.models.qwen2.modeling_qwen2
+child = os.fork()
+begun = folder / ("begun-slow" if child else "begun-killed")
 def slowly(lm, folder):
     (folder / "config.json").write_text("{}")
     begun.touch()
@@ -35,9 +41,11 @@ def slowly(lm, folder):
         time.sleep(.01)
     save(lm, folder)
 module.save_model = slowly
-print(sorted({"transformers", "tokenizers", "safetensors", "datasets"} & set(sys.modules)))
+if child:
+    (folder / "pid").write_text(str(child))
 lm = module.pretrained("sort", size={"hidden": 16, "layers": 1}, steps=2, seed=0, digits=2)
 print(sum(p.double().sum().item() for p in lm.model.parameters()))
+print(os.WTERMSIG(os.waitpid(child, 0)[1]))
 """
 
 
@@ -243,26 +251,17 @@ def test_a_language_without_alphabet_is_loaded_not_trained(monkeypatch: pytest.M
         pretrained("sort", steps=1, seed=0)
 
 
-def start_trainer(tmp_path: Path, name: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", TRAINER, str(tmp_path / "word"), str(tmp_path / f"begun-{name}")]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def wait_for_all(tmp_path: Path, trainers: dict[str, subprocess.Popen[str]]) -> None:
-    until = time.monotonic() + 120
-    while not all((tmp_path / f"begun-{name}").exists() for name in trainers):
-        assert all(trainer.poll() is None for trainer in trainers.values()), "one ended before it began"
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.mark.interruption
 def test_processes_that_race_and_one_that_is_killed(model_cache: Path, tmp_path: Path) -> None:
-    trainers = {name: start_trainer(tmp_path, name) for name in ("slow", "killed")}
-    wait_for_all(tmp_path, trainers)  # both are half-way
-    trainers["killed"].send_signal(signal.SIGKILL)
-    trainers["killed"].communicate(timeout=60)
-    assert trainers["killed"].returncode == -signal.SIGKILL
+    trainers = subprocess.Popen(
+        [sys.executable, "-c", TRAINERS, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 120
+    while not all((tmp_path / f"begun-{name}").exists() for name in ("slow", "killed")):
+        assert trainers.poll() is None, "it ended before it began"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # both are half-way
     assert [path.name[:12] for path in model_cache.iterdir()] == [".unfinished-"] * 2
 
     def ask() -> LanguageModel:
@@ -272,9 +271,10 @@ def test_processes_that_race_and_one_that_is_killed(model_cache: Path, tmp_path:
     (folder,) = (path for path in model_cache.iterdir() if not path.name.startswith("."))
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     (tmp_path / "word").touch()
-    modules, its_total = trainers["slow"].communicate(timeout=120)[0].split("\n")[:2]
-    assert modules == "[]"  # importing the module is light
+    modules, its_total, killed = trainers.communicate(timeout=120)[0].splitlines()
+    assert modules == "[]"  # importing what trains is light
     assert float(its_total) == total
+    assert int(killed) == signal.SIGKILL
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
     (left,) = (path for path in model_cache.iterdir() if path != folder)  # what the killed one had
     assert [path.name for path in left.iterdir()] == ["config.json"]

@@ -4,12 +4,16 @@ import json
 import re
 import shlex
 import string
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import nbformat
-import papermill
 import pytest
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+from papermill.iorw import load_notebook_node
+from papermill.parameterize import parameterize_notebook
 
 from kl_companion.llm.models import load_model, save_model, tiny_model
 from kl_companion.llm.recipe import make_parser
@@ -38,19 +42,30 @@ def options(folder: Path) -> dict[str, object]:
     return {"path": str(folder / "problems.jsonl"), "style": "gsm8k", "max_new_tokens": 6}
 
 
-def run(root: Path, notebook: str, folder: Path, /, **parameters: object) -> nbformat.NotebookNode:
-    return papermill.execute_notebook(
-        root / "book" / "experiments" / f"{notebook}.ipynb",
-        None,
-        parameters=parameters,
-        cwd=folder,
-        progress_bar=False,
-        kernel_name="python3",
-    )
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[KernelManager]:
+    """One kernel for the three notebooks: it imports their libraries once."""
+    manager = KernelManager(kernel_name="python3")
+    yield manager
+    manager.shutdown_kernel(now=True)
 
 
-def test_rl_on_a_model_and_problems_of_ones_own(root, brought, tmp_path):
+def run(
+    kernel: KernelManager, root: Path, notebook: str, folder: Path, /, **parameters: object
+) -> nbformat.NotebookNode:
+    """Execute a notebook with these parameters and without the names of the one before."""
+    read = load_notebook_node(str(root / "book" / "experiments" / f"{notebook}.ipynb"))
+    given = parameterize_notebook(read, parameters)
+    given.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+    client = NotebookClient(given, km=kernel, resources={"metadata": {"path": str(folder)}})
+    done = client.execute()
+    client.kc.stop_channels()
+    return done
+
+
+def test_rl_on_a_model_and_problems_of_ones_own(kernel, root, brought, tmp_path):
     run(
+        kernel,
         root,
         "llm_rl",
         brought,
@@ -67,8 +82,9 @@ def test_rl_on_a_model_and_problems_of_ones_own(root, brought, tmp_path):
     assert trained.tokenizer.chat_template == TEMPLATE
 
 
-def test_distillation_of_two_models_of_ones_own(root, brought, tmp_path):
+def test_distillation_of_two_models_of_ones_own(kernel, root, brought, tmp_path):
     run(
+        kernel,
         root,
         "llm_distillation",
         brought,
@@ -86,8 +102,9 @@ def test_distillation_of_two_models_of_ones_own(root, brought, tmp_path):
     assert load_model(str(place / "run-001" / "model")).tokenizer.chat_template == TEMPLATE
 
 
-def test_a_moving_anchor_on_a_model_of_ones_own(root, brought, tmp_path):
+def test_a_moving_anchor_on_a_model_of_ones_own(kernel, root, brought, tmp_path):
     done = run(
+        kernel,
         root,
         "ema_pg",
         brought,

@@ -6,25 +6,36 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 from kl_companion import audit_update
 from kl_companion.auditing.card import HEIGHT, WIDTH
+from kl_companion.auditing.updates import audit
 from kl_companion.auditing.updates.card import card
 from kl_companion.auditing.updates.meaning import KINDS
+from kl_companion.auditing.updates.stationary import Rest
 from kl_companion.auditing.updates.wanted import wanted_of
 from tests.support.steps import STEPS, grpo_per_answer
+
+NO_LOGITS = torch.zeros(0, 2)
+AWAY = (Rest(NO_LOGITS, False, 0.123, 12.34), Rest(NO_LOGITS, True, 0.5, 0.1))  # has the longest sentence
+
+
+def resting(found, rest):
+    """With the place where it comes to rest, which takes longest to find."""
+    vars(found)["rest"] = rest
+    return found
 
 
 @cache
 def verdict(name):
     hand = STEPS[name]
-    return audit_update(hand.step, groups=(2,), group_size=4, **hand.options)
+    found = audit_update(hand.step, groups=(2,), group_size=4, **hand.options)
+    return found if name == "rloo" or not found.penalties else resting(found, AWAY)
 
 
 def wanting(name, text):
-    found = replace(verdict(name), want=wanted_of(text))
-    vars(found)["rest"] = verdict(name).rest  # the same, and what takes longest
-    return found
+    return resting(replace(verdict(name), want=wanted_of(text)), verdict(name).rest)
 
 
 @cache
@@ -51,6 +62,8 @@ def test_it_fits_a_screen(name):
                 "dapo_with_kl maximizes E[R] - beta x the reward spread x reverse KL, next token (standard",
                 "0.3 0.5 0.3",
                 "the KL alone moves the policy, with beta as its coefficient",
+                "does not come to rest, and is last at E[R] = 0.123, KL = 12.34 nats. The optimum of "
+                "E[R] - beta KL has 0.500 and 0.10.",
                 "Instead: center the rewards and do not divide them",
             ],
         ),
@@ -64,7 +77,14 @@ def test_it_fits_a_screen(name):
                 "Instead: take the penalty out of what is normalized:",
             ],
         ),
-        ("rloo", ["rloo maximizes E[R] - beta x reverse KL, whole answer.", "groups of 2 1 1 1 1 1 1"]),
+        (
+            "rloo",
+            [
+                "rloo maximizes E[R] - beta x reverse KL, whole answer.",
+                "groups of 2 1 1 1 1 1 1",
+                "it ends at the optimum of E[R] - beta KL: E[R] = ",
+            ],
+        ),
         ("k1_in_loss", ["k1_in_loss maximizes E[R]; its KL term has no expected gradient."]),
         (
             "grpo_per_answer, advantages centered",
@@ -87,8 +107,9 @@ def test_what_was_wanted_and_where_it_is_missed():
     assert card(wanting("rloo", wanted), color=True).count("\033[32m") == 1
 
 
-def test_given_advantages_are_a_warning():
-    bare = audit_update(grpo_per_answer, groups=(2,), group_size=2)
+def test_given_advantages_are_a_warning(monkeypatch):
+    monkeypatch.setattr(audit, "SUCCESS", (0.5,))
+    bare = resting(audit_update(grpo_per_answer, groups=(2,), group_size=2), AWAY)
     assert "It takes advantages, and was given rewards as they are" in " ".join(str(bare).split())
     assert "Where all rewards of a group are equal, they still move the policy" in " ".join(str(bare).split())
     assert "It takes advantages" not in said("grpo_per_answer, advantages divided")

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from kl_companion.frameworks.trl_trainer import GRPOTrainer, ema_anchor
 from kl_companion.kl_term import KLTerm
 from tests.support.frameworks.trl_tiny import settings, weights, with_sgd
+from tests.support.launching import fork_two
 
 
 def main(start: Path, folder: Path) -> None:
@@ -38,4 +39,4 @@ def main(start: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    fork_two(lambda: main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -21,7 +21,7 @@ from kl_companion.frameworks.formulas import ratio
 from kl_companion.frameworks.recipes import FrameworkRecipe, charged_with
 from kl_companion.rollout import Aggregate, Rollout, aggregate
 from kl_companion.tabular import expected_gradient
-from kl_companion.tabular.groups import multisets
+from kl_companion.tabular.expectations import multisets
 from kl_companion.tabular.populations import Population
 
 SUCCESS = (0.01, 0.1, 0.5)

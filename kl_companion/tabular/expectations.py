@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import torch
 
 from kl_companion.rollout import Rollout
-from kl_companion.tabular.groups import multisets
 from kl_companion.tabular.worlds import MAX_EVALUATIONS, Problem
 
 _ROUNDING = 1e-12
@@ -28,6 +28,36 @@ class Expectation(NamedTuple):
     value: float
     magnitude: float
     gradient: torch.Tensor
+
+
+def multisets(probability: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every group of n independent draws without its order, and the chance of each.
+
+    Args:
+        probability: Of every outcome, [count].
+        n: Draws per group.
+
+    Returns:
+        Indices of outcomes in ascending order, [groups, n], and chances that sum to 1, [groups].
+
+    Raises:
+        ValueError: n below 1, or more than 1e5 groups.
+    """
+    if n < 1:
+        raise ValueError(f"n is {n}, expected at least 1")
+    count = len(probability)
+    groups = math.comb(count + n - 1, n)
+    if groups > MAX_EVALUATIONS:
+        raise ValueError(
+            f"{count} sequences in groups of {n} are {groups} multisets, expected at most {MAX_EVALUATIONS}: "
+            "take a smaller problem or group"
+        )
+    drawn = torch.tensor(list(combinations_with_replacement(range(count), n)))
+    often = torch.nn.functional.one_hot(drawn, count).sum(1).to(probability.dtype)
+    ways = math.lgamma(n + 1) - torch.lgamma(often + 1).sum(-1)
+    # 0 log 0 is 0: a sequence of probability zero rules out only the groups that contain it
+    log_chance = torch.xlogy(often, probability.unsqueeze(0)).sum(-1)
+    return drawn, (ways + log_chance).exp()
 
 
 def checked_scalar(loss_fn: Loss, rollout: Rollout) -> torch.Tensor:

@@ -7,44 +7,13 @@ count^n.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from itertools import combinations_with_replacement
 
 import torch
 
+from kl_companion.tabular.expectations import multisets
 from kl_companion.tabular.scores import world
-from kl_companion.tabular.worlds import MAX_EVALUATIONS, Problem
-
-
-def multisets(probability: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every group of n independent draws without its order, and the chance of each.
-
-    Args:
-        probability: Of every outcome, [count].
-        n: Draws per group.
-
-    Returns:
-        Indices of outcomes in ascending order, [groups, n], and chances that sum to 1, [groups].
-
-    Raises:
-        ValueError: n below 1, or more than 1e5 groups.
-    """
-    if n < 1:
-        raise ValueError(f"n is {n}, expected at least 1")
-    count = len(probability)
-    groups = math.comb(count + n - 1, n)
-    if groups > MAX_EVALUATIONS:
-        raise ValueError(
-            f"{count} sequences in groups of {n} are {groups} multisets, expected at most {MAX_EVALUATIONS}: "
-            "take a smaller problem or group"
-        )
-    drawn = torch.tensor(list(combinations_with_replacement(range(count), n)))
-    often = torch.nn.functional.one_hot(drawn, count).sum(1).to(probability.dtype)
-    ways = math.lgamma(n + 1) - torch.lgamma(often + 1).sum(-1)
-    # 0 log 0 is 0: a sequence of probability zero rules out only the groups that contain it
-    log_chance = torch.xlogy(often, probability.unsqueeze(0)).sum(-1)
-    return drawn, (ways + log_chance).exp()
+from kl_companion.tabular.worlds import Problem
 
 
 def group_update(

@@ -12,7 +12,7 @@ import pytest
 
 from kl_companion.book.claims import CLAIMS, ledger
 from kl_companion.book.claims.ledger import checks
-from kl_companion.book.claims.sources import SOURCES
+from kl_companion.book.claims.standard import SOURCES
 
 ROOM = "kl_companion.book.claims"
 FOLDER = Path(ledger.__file__).parent

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kl_companion.tabular import bandit, prefix_tree, stack
-from kl_companion.tabular.groups import group_update, multisets
+from kl_companion.tabular.expectations import multisets
+from kl_companion.tabular.groups import group_update
 from tests.oracles import sampling
 from tests.oracles.sampling import as_world
 from tests.support.moments import chances

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape
-from kl_companion.tabular.groups import multisets
+from kl_companion.tabular.expectations import multisets
 
 Normalize = Callable[[torch.Tensor], torch.Tensor]
 Advantage = Literal["none", "mean", "leave_one_out", "group_std", "batch_std", "whitened", "others_std"]

@@ -10,12 +10,12 @@ import torch
 
 from kl_companion.auditing.objective import fields_and_values
 from kl_companion.auditing.objectives import OBJECTIVES
-from kl_companion.auditing.solve import ZERO
 from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
 from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape, unknown_name
 from kl_companion.tabular import Problem
 
 REWARD = "expected_reward"
+ZERO = 1e-10  # length of a gradient that is none
 _ROUNDING = 1e-13  # of a coefficient between an update and a gradient of length 1
 # {what the rewards are of: objectives and weights}; None is minus the mean reward of the prompt
 REWARDS: dict[str, dict[str, float | None]] = {

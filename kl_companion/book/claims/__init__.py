@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from kl_companion.book.claims.ledger import Evidence as Evidence
     from kl_companion.book.claims.ledger import claim as claim
     from kl_companion.book.claims.ledger import run as run
-    from kl_companion.book.claims.sources import SOURCES as SOURCES
     from kl_companion.book.claims.standard import CORRECTED as CORRECTED
     from kl_companion.book.claims.standard import FAILING as FAILING
+    from kl_companion.book.claims.standard import SOURCES as SOURCES
     from kl_companion.book.claims.standard import STANDARD as STANDARD
     from kl_companion.book.claims.standard import VERDICTS as VERDICTS
     from kl_companion.book.claims.statements import Row as Row
@@ -30,7 +30,7 @@ _NAMES: dict[str, str] = {
     "Evidence": "kl_companion.book.claims.ledger",
     "claim": "kl_companion.book.claims.ledger",
     "run": "kl_companion.book.claims.ledger",
-    "SOURCES": "kl_companion.book.claims.sources",
+    "SOURCES": "kl_companion.book.claims.standard",
     "CORRECTED": "kl_companion.book.claims.standard",
     "FAILING": "kl_companion.book.claims.standard",
     "STANDARD": "kl_companion.book.claims.standard",

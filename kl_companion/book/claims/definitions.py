@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from kl_companion.book.claims.sources import READINGS
-from kl_companion.book.claims.standard import STANDARD
+from kl_companion.book.claims.standard import READINGS, STANDARD
 
 
 class Definitions:

@@ -15,8 +15,7 @@ from kl_companion.book.claims.definitions import definition
 from kl_companion.book.claims.ledger import CLAIMS, checks
 from kl_companion.book.claims.page import anchor
 from kl_companion.book.claims.same import others
-from kl_companion.book.claims.sources import NAMES
-from kl_companion.book.claims.standard import VERDICTS
+from kl_companion.book.claims.standard import NAMES, VERDICTS
 from kl_companion.book.claims.texts import Found, letters, plain, rows_as_texts
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from html import escape
 from typing import NamedTuple
 
 from kl_companion.book import tables
-from kl_companion.book.claims.sources import NAMES
-from kl_companion.book.claims.standard import FAILING
+from kl_companion.book.claims.standard import FAILING, NAMES
 from kl_companion.book.claims.texts import Found, letters, plain, rows_as_texts, typeset
 from kl_companion.checks import unknown_name
 

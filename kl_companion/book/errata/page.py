@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from kl_companion.book.claims.page import anchor
-from kl_companion.book.claims.sources import NAMES, SOURCES
+from kl_companion.book.claims.standard import NAMES, SOURCES
 from kl_companion.book.claims.texts import Found, letters, plain, rows_as_texts, typeset
 from kl_companion.book.errata.entries import ERRATA
 from kl_companion.book.errata.erratum import CONSEQUENCES, Erratum

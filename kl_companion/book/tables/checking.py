@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from kl_companion.book.tables import provenance
-from kl_companion.book.tables.manifest import Manifest, manifest_digest, read_manifest, settings
-from kl_companion.book.tables.notebooks import notebook_digest
+from kl_companion.book.tables.manifest import (
+    Manifest,
+    manifest_digest,
+    notebook_digest,
+    read_manifest,
+    settings,
+)
 from kl_companion.book.tables.project import known_table, names, project_root
 from kl_companion.book.tables.rows import render
 from kl_companion.book.tables.store import command, provenance_path, read_rows, table_path

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kl_companion.book.tables import closure
-from kl_companion.book.tables.manifest import Manifest, manifest_digest, settings
-from kl_companion.book.tables.notebooks import code_cells, notebook_digest
+from kl_companion.book.tables.manifest import Manifest, code_cells, manifest_digest, notebook_digest, settings
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = ("torch", "numpy", "sympy", "pandas")

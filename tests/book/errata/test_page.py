@@ -7,7 +7,7 @@ import pytest
 
 from kl_companion.book.claims import CORRECTED, register, run
 from kl_companion.book.claims.page import anchor
-from kl_companion.book.claims.sources import NAMES
+from kl_companion.book.claims.standard import NAMES
 from kl_companion.book.claims.texts import letters, typeset
 from kl_companion.book.errata import ERRATA, Erratum
 from kl_companion.book.errata.erratum import CONSEQUENCES, checked

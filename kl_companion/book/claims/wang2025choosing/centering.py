@@ -39,8 +39,7 @@ from kl_companion.book.claims.ground.worlds import (
     two_policies,
 )
 from kl_companion.book.claims.ledger import Evidence, claim
-from kl_companion.book.claims.sources import FORMULA_LOST
-from kl_companion.book.claims.standard import DEGREE, JUDGEMENT, TOLERANCE
+from kl_companion.book.claims.standard import DEGREE, FORMULA_LOST, JUDGEMENT, TOLERANCE
 from kl_companion.rollout import credit
 from kl_companion.tabular import Problem, draw_statistics
 

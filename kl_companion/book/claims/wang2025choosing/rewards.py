@@ -29,7 +29,7 @@ from kl_companion.book.claims.ground.sums import (
 )
 from kl_companion.book.claims.ground.worlds import all_worlds, near, sampled_elsewhere, two_policies, worlds
 from kl_companion.book.claims.ledger import Evidence, claim
-from kl_companion.book.claims.sources import FORMULA_LOST
+from kl_companion.book.claims.standard import FORMULA_LOST
 from kl_companion.tabular import Problem
 
 

@@ -42,8 +42,7 @@ from kl_companion.book.claims.ground.worlds import (
     worlds,
 )
 from kl_companion.book.claims.ledger import Evidence, claim
-from kl_companion.book.claims.sources import FORMULA_LOST
-from kl_companion.book.claims.standard import JUDGEMENT, TOLERANCE
+from kl_companion.book.claims.standard import FORMULA_LOST, JUDGEMENT, TOLERANCE
 from kl_companion.tabular import Problem
 
 RATIO = rf"$p/q \le \sqrt{{e}}$ = {math.sqrt(math.e):.3f} for everything that is sampled"

@@ -24,8 +24,8 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -76,13 +76,14 @@ def module_files(root: Path, source: str, package: str = "") -> frozenset[Path]:
     """
     found: set[Path] = set()
     seen: set[str] = set()
+    names_of = cache(lazy_names)  # no file changes meanwhile
     todo = set(_uses(source, package))
     while todo:
         name = todo.pop()
         if name in seen:
             continue
         seen.add(name)
-        files, further = _resolve(root, name)
+        files, further = _resolve(root, name, names_of)
         todo |= further
         for path in files - found:
             found.add(path)
@@ -216,7 +217,7 @@ def _chain(node: ast.expr) -> tuple[ast.Name, list[str]] | None:
 # -- from names to files -------------------------------------------------------------------------------------
 
 
-def _resolve(root: Path, name: str) -> tuple[set[Path], set[str]]:
+def _resolve(root: Path, name: str, names_of: Callable[[Path], dict[str, str]]) -> tuple[set[Path], set[str]]:
     """The files that a dotted name leads to, and the names that lazy packages translate it into."""
     if name == "**":
         return set((root / PACKAGE).rglob("*.py")), set()
@@ -225,7 +226,7 @@ def _resolve(root: Path, name: str) -> tuple[set[Path], set[str]]:
     folder = root
     for part in name.split("."):
         here = folder / part
-        names = lazy_names(folder / "__init__.py") if folder != root else {}
+        names = names_of(folder / "__init__.py") if folder != root else {}
         if part.startswith(_ASSIGNING):
             wanted = part.removeprefix(_ASSIGNING)
             beside = (p for p in folder.glob("*.py") if p.name != "__init__.py")

@@ -9,6 +9,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ MOST = 35  # files of the package that half of the chapters reach at most
 TOUCHED = ("auditing/auditor.py", "kernels/linear.py", "tabular/anchors.py", "theory/transforms.py")
 
 
-def reached(root: Path = ROOT) -> dict[str, set[str]]:
+@cache
+def reached() -> dict[str, set[str]]:
     """The modules of the package that each chapter reaches, by the book's own cache."""
     found = {}
     for name, text in CHAPTERS.items():
-        files = closure.module_files(root, closure.notebook_code(text))
-        found[name] = {p.relative_to(root).as_posix() for p in files if p.suffix == ".py"}
+        files = closure.module_files(ROOT, closure.notebook_code(text))
+        found[name] = {p.relative_to(ROOT).as_posix() for p in files if p.suffix == ".py"}
     return found
 
 

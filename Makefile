@@ -61,7 +61,7 @@ bench: $(STAMP) $(AUDIT)/.installed
 	@echo && $(BIN)/python -m benchmarks.goals
 
 reliability: book $(AUDIT)/.installed
-	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/house/test_how_to_add.py
+	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/house/test_how_to_add.py tests/book/claims tests/notebooks
 	@$(BIN)/kl-companion table run reliability --fresh
 	@$(BIN)/kl-companion table show reliability
 

@@ -20,7 +20,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = (  # files that are begun first, so that no process is left with one of them at the end
     *("test_how_to_add.py", "test_closure_chapters.py", "test_cache.py", "test_refusals.py"),
-    *("test_ledger_sabotage_emapg.py", "test_ledger_sabotage.py"),
     *("test_recipe.py", "test_distributed.py", "test_auditor.py"),
 )
 collect_ignore = ["support/example_project"]  # of someone else: tests/testing runs it

@@ -72,6 +72,7 @@ GROUPS = {
         3.5,
         ["book", NOTEBOOKS],
         [
+            *("-m", EVERYDAY),
             "--nbmake",
             "--nbmake-timeout=300",
             "-n",
@@ -80,7 +81,7 @@ GROUPS = {
         ],  # a long one is never queued behind
         warm=True,
     ),
-    "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], PARALLEL),
+    "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], ["-m", EVERYDAY, *PARALLEL]),
     "site": Group("site", 2.25, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
     "frameworks": Group("models and frameworks", 1, ["tests/llm", "tests/frameworks"], PARALLEL),
     "interruption": Group("interruption", 0.75, INTERRUPTION, ["-m", "interruption", *PARALLEL]),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.updates.effective import Share
+from kl_companion.auditing.updates.effective import Share, multiples
 from kl_companion.auditing.updates.expected import expected_update
 from kl_companion.auditing.updates.worlds import equal_rewards, prompt
 from kl_companion.frameworks.formulas import ratio
@@ -104,33 +104,17 @@ def shared(
     """
     fields = _fields(recipe, at)
     without = update(_without(recipe), 0.0, at, group).flatten()
-    gain = _multiples(without, {n: f for n, f in fields.items() if n != TERM})[0].get(REWARD, math.nan)
+    gain = multiples(without, {n: f for n, f in fields.items() if n != TERM})[0].get(REWARD, math.nan)
     found = {}
     for beta in betas:
         if recipe.setting.placement == "loss":  # beside whatever the rewards do
             change, basis = -beta * fields[TERM], {TERM: fields[TERM]}
         else:
             change, basis = update(recipe, beta, at, group).flatten() - without, fields
-        factors, rest = _multiples(change, basis)
+        factors, rest = multiples(change, basis)
         more, charge = factors.get(REWARD, 0.0), -factors.get(TERM, math.nan)
         found[beta] = Share(gain + more, charge, rest, change.norm().item())
     return found
-
-
-def _multiples(x: torch.Tensor, fields: dict[str, torch.Tensor]) -> tuple[dict[str, float], float]:
-    """The sum of multiples of fields, [count] each, that is nearest to x: {name: factor}, degrees apart.
-
-    A field of zero has no factor; the degrees are NaN where x is zero.
-    """
-    size = x.norm().item()
-    held = {n: f for n, f in fields.items() if f.norm() > _NOTHING}
-    if not held or not size > _NOTHING:
-        return dict.fromkeys(held, 0.0), math.nan
-    columns = torch.stack([f / f.norm() for f in held.values()], 1)
-    solution = torch.linalg.lstsq(columns, (x / size).unsqueeze(-1), driver="gelsd").solution[:, 0]
-    missed = min(1.0, (columns @ solution - x / size).norm().item())
-    factors = {n: (c * size / f.norm()).item() for (n, f), c in zip(held.items(), solution, strict=True)}
-    return factors, math.degrees(math.asin(missed))
 
 
 def _without(recipe: FrameworkRecipe) -> FrameworkRecipe:

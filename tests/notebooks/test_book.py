@@ -153,6 +153,7 @@ def test_some_chapter_reads_a_table() -> None:
     assert READERS
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(("path", "table"), READERS, ids=[f"{p.stem}-{table}" for p, table in READERS])
 def test_a_chapter_fails_when_a_table_it_reads_is_shuffled(path: Path, table: str) -> None:
     """An assert, and nothing else, must notice."""

@@ -26,7 +26,7 @@ ELSEWHERE = {  # in test_samples.py and test_distributions.py
     *("truncated_f_divergence", "ESTIMATORS", "DIVERGENCES", "get_estimator"),
 }
 NO_NUMBERS = {  # names, records, and what answers with a formula
-    "KLTerm",
+    *("KLTerm", "Recipe", "audit_update"),
     *("Divergence", "get_divergence", "register_divergence", "Estimator", "register_estimator", "TopK"),
     *("gradient_weight", "implied_f", "match_divergence", "same_weight", "trace", "value", "split"),
     *("split_of", "reward_transform", "transform_shape", "LogitMoments", "Problem", "Audit", "OBJECTIVES"),

@@ -109,25 +109,41 @@ def share_of_answers(
     return _fitted(centered(advantages), centered(rewards), centered(costs))
 
 
+def multiples(x: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], float]:
+    """The sum of multiples of fields that is nearest to x: {name: factor}, and the degrees between them.
+
+    Args:
+        x: [entries].
+        fields: [entries] each; one that is zero gets no factor.
+
+    Returns:
+        The factors, 0 each where x is zero; and the angle, NaN where x is zero.
+
+    Raises:
+        ValueError: fields of which one is a sum of multiples of the others.
+    """
+    size = x.norm().item()
+    held = {n: f for n, f in fields.items() if f.norm() > ZERO}
+    if not held or not size > ZERO:
+        return dict.fromkeys(held, 0.0), 90.0 if size > ZERO else math.nan
+    columns = torch.stack([f / f.norm() for f in held.values()], 1)
+    fit = torch.linalg.lstsq(columns, (x / size).unsqueeze(-1), rcond=ZERO, driver="gelsd")
+    if fit.rank < len(held):
+        raise ValueError(
+            f"the gradient of the {list(held)[-1]} is a multiple of that of the {' and the '.join(list(held)[:-1])} "
+            "here, expected a world that tells them apart"
+        )
+    solution = fit.solution[:, 0]
+    solution = solution.where(solution.abs() > _ROUNDING, 0.0)
+    missed = min(1.0, (columns @ solution - x / size).norm().item())
+    factors = {n: (c * size / f.norm()).item() for (n, f), c in zip(held.items(), solution, strict=True)}
+    return factors, math.degrees(math.asin(missed))
+
+
 def _fitted(update: torch.Tensor, reward: torch.Tensor, penalty: torch.Tensor) -> Share:
-    size = update.norm().item()
-    held = [f for f in (reward, penalty) if f.norm() > ZERO]
-    factors: list[float] = [0.0] * len(held)
-    missed = 1.0
-    if held and size > ZERO:
-        columns = torch.stack([f / f.norm() for f in held], 1)
-        fit = torch.linalg.lstsq(columns, (update / size).unsqueeze(-1), rcond=ZERO, driver="gelsd")
-        if fit.rank < len(held):
-            raise ValueError(
-                "the gradient of the penalty is a multiple of that of the reward here, expected a world that "
-                "tells them apart"
-            )
-        solution = fit.solution[:, 0]
-        solution = solution.where(solution.abs() > _ROUNDING, 0.0)
-        missed = min(1.0, (columns @ solution - update / size).norm().item())
-        factors = [(c * size / f.norm()).item() for c, f in zip(solution, held, strict=True)]
-    gain, charge = (factors.pop(0) if f.norm() > ZERO else math.nan for f in (reward, penalty))
-    return Share(gain, -charge, math.degrees(math.asin(missed)) if size > ZERO else math.nan, size)
+    factors, rest = multiples(update, {"reward": reward, "penalty": penalty})
+    gain, charge = (factors.get(n, math.nan) for n in ("reward", "penalty"))
+    return Share(gain, -charge, rest, update.norm().item())
 
 
 def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -176,6 +176,12 @@ CASES = (
     bad("a misspelled setting", kl.audit_setting, "verl.loss_k33"),
     bad("an unknown framework", kl.audit_setting, "vrel.loss_k3"),
     bad("a framework without a setting", kl.audit_setting, "verl"),
+    bad("a misspelled advantage", kl.Recipe, "group_sdt"),
+    bad("the name of an estimator for a term", kl.Recipe, kl="k3"),
+    bad("a critic beside other answers", kl.Recipe, "group_std", critic=_loss),
+    bad("a loss without rewards", kl.audit_update, kl.k2),
+    bad("groups of one answer", kl.audit_update, kl.Recipe(), groups=(1, 2)),
+    bad("a divergence for what is maximized", kl.audit_update, kl.Recipe(), want="reverse_kl"),
     Case(
         "register_objective",
         "a name that is taken",

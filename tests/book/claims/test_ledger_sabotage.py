@@ -6,6 +6,7 @@ from kl_companion.book.claims import register
 from tests.support.sabotage import assert_noticed, what_is_noticed
 
 IDS = [row.id for row in register().values() if row.source != "emapg2026"]
+pytestmark = pytest.mark.reliability
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def test_no_check_is_loaded_for_a_chapter():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     modules = {name.removeprefix("kl_companion.book.claims.") for name in done.stdout.split()}
-    assert modules == {"page", "sources", "standard", "texts"}
+    assert modules == {"page", "standard", "texts"}
 
 
 def test_a_chapter_depends_on_the_table_and_not_on_the_checks(tmp_path, monkeypatch):

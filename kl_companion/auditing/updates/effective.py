@@ -129,9 +129,10 @@ def multiples(x: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> tuple[dict
     columns = torch.stack([f / f.norm() for f in held.values()], 1)
     fit = torch.linalg.lstsq(columns, (x / size).unsqueeze(-1), rcond=ZERO, driver="gelsd")
     if fit.rank < len(held):
+        *others, last = held
         raise ValueError(
-            f"the gradient of the {list(held)[-1]} is a multiple of that of the {' and the '.join(list(held)[:-1])} "
-            "here, expected a world that tells them apart"
+            f"the gradient of the {last} is a multiple of that of the {' and the '.join(others)} here, expected "
+            "a world that tells them apart"
         )
     solution = fit.solution[:, 0]
     solution = solution.where(solution.abs() > _ROUNDING, 0.0)

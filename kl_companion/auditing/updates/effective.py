@@ -131,8 +131,8 @@ def multiples(x: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> tuple[dict
     if fit.rank < len(held):
         *others, last = held
         raise ValueError(
-            f"the gradient of the {last} is a multiple of that of the {' and the '.join(others)} here, expected "
-            "a world that tells them apart"
+            f"the gradient of the {last} is a multiple of that of the {' and the '.join(others)} here, "
+            "expected a world that tells them apart"
         )
     solution = fit.solution[:, 0]
     solution = solution.where(solution.abs() > _ROUNDING, 0.0)

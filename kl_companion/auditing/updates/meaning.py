@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.updates.advantages import ADVANTAGES
 
 if TYPE_CHECKING:
     from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
 
 SAME = 0.01  # relative: one number, but for the eps of a normalization
 _SAME_END = 0.002  # of E[R], and five times that in nats
-_OTHERS = ("batch_std", "whitened", "leave_one_out", "mean", "none")
 _REWARDS = {
     "expected_reward": "E[R]",
     "expected_reward_per_token": "E[R / length]",
@@ -133,9 +133,10 @@ def given_advantages(audit: UpdateAudit) -> str:
     given = reading is not None and any(r.said == "advantages" for r in reading.reads)
     if audit.advantage is not None or not given:
         return ""
+    others = ", ".join(n for n in ADVANTAGES if n != "group_std")
     return (
         "It takes advantages, and was given rewards as they are: what a trainer makes of them before is not "
-        f"in this verdict. Say it: --advantage group_std (or {', '.join(_OTHERS)})."
+        f"in this verdict. Say it: --advantage group_std (or {others})."
     )
 
 

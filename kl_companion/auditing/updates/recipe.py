@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from kl_companion.auditing.updates.advantages import ALONE, OF_TOKENS, Advantage, Normalize, normalizer
+from kl_companion.auditing.updates.advantages import OF_TOKENS, Advantage, Normalize, normalizer
 from kl_companion.checks import check_choice, check_scalar, check_shape, described
 from kl_companion.kl_term import KLTerm, penalties
 from kl_companion.losses import term_loss
@@ -138,11 +138,6 @@ class Recipe:
     def charges(self) -> bool:
         """Whether the KL is in the reward or in the advantages."""
         return self.kl is not None and self.kl.charges
-
-    @property
-    def compares(self) -> bool:
-        """Whether the answers of a group are compared with each other."""
-        return self.normalize is not None or self.advantage not in ALONE
 
     @property
     def of_tokens(self) -> bool:

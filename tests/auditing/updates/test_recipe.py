@@ -152,8 +152,6 @@ def test_a_recipe_if_nothing_is_said() -> None:
 
 def test_properties() -> None:
     assert [Recipe(kl=k).charges for k in (None, KLTerm("k1"), K1)] == [False, False, True]
-    assert [Recipe(a).compares for a in ("none", "mean", "whitened")] == [False, True, True]
-    assert Recipe("none", normalize=lambda x: x).compares
     assert [Recipe(a).of_tokens for a in ("none", "mean", "whitened")] == [True, False, True]
     assert Recipe(clip=[0.1, 0.2], keep_ratios=[0.5, 2]) == Recipe(clip=(0.1, 0.2), keep_ratios=(0.5, 2))  # type: ignore[arg-type]
 

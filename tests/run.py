@@ -66,6 +66,7 @@ GROUPS = {
         3.5,
         ["tests"],
         ["-m", EVERYDAY, *PARALLEL, *(f"--ignore={path}" for path in OWN_GROUP)],
+        warm=True,
     ),
     "notebooks": Group(
         "notebooks",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.solve import TOLERANCE, ZERO, coefficients, short, sums
+from kl_companion.auditing.solve import TOLERANCE, ZERO, fits, short, sums
 
 ROUNDED = 3e-6  # residual left by a small constant of the reader's, such as log(p + 1e-8)
 _EQUAL = 2e-6  # between the coefficients of worlds, relatively
@@ -76,18 +77,17 @@ def matched(
     best = 1.0
     # what is not exact has to be simple: with free coefficients some sum of three comes near to anything
     for tolerance, longest, free in ((TOLERANCE, max_terms, may_vary), (ROUNDED, min(max_terms, 2), False)):
-        shorter: list[set[str]] = []  # a sum on the first world, of which a longer one only adds zeros
+        shorter: set[frozenset[str]] = set()  # on the first world; a longer sum only adds zeros to them
         for found, residual in sums(
             worlds[0].gradient, worlds[0].fields, max_terms=longest, beside=beside, tolerance=tolerance
         ):
-            new = [list(x) for x in found if not any(s <= set(x) for s in shorter)]
-            shorter += [set(x) for x in new]
-            held = [_on_all(worlds, x, tolerance) for x in new]
+            new = [list(x) for x in found if shorter.isdisjoint(_parts(x))]
+            shorter |= {frozenset(x) for x in new}
+            held = _on_all(worlds, new, tolerance) if new else []
             if not free:
-                held = [
-                    (None, _together(worlds, x)) if e is not None and _varying(e) else (e, r)
-                    for x, (e, r) in zip(new, held, strict=True)
-                ]
+                varying = [i for i, (e, _) in enumerate(held) if e is not None and _varying(e)]
+                for i, r in zip(varying, _together(worlds, [new[i] for i in varying]), strict=True):
+                    held[i] = (None, r)
             kept = [(e, r) for e, r in held if e is not None]
             best = min([best, *(max(residual, r) for _, r in held)] if found else [best, residual])
             if kept:
@@ -97,29 +97,46 @@ def matched(
     return (), best
 
 
-def _on_all(worlds: Sequence[Seen], names: list[str], tolerance: float) -> tuple[Explanation | None, float]:
-    """The sum with its coefficients of every world, and the largest residual; None where it does not hold."""
-    each, worst = [], 0.0
-    for world in worlds:
-        found, residual = coefficients(world.gradient, world.fields, names)
-        worst = max(worst, residual)
-        each.append(found)
-    small = [
-        abs(c) * worlds[0].fields[n].norm() < ZERO * worlds[0].gradient.norm() for n, c in each[0].items()
-    ]
-    if worst >= tolerance or any(small):
-        return None, worst
-    units = {n: _unit([c[n] for c in each], worlds) for n in names}
+def _parts(names: Collection[str]) -> list[frozenset[str]]:
+    return [frozenset(c) for terms in range(1, len(names) + 1) for c in combinations(names, terms)]
+
+
+def _on_all(
+    worlds: Sequence[Seen], chosen: list[list[str]], tolerance: float
+) -> list[tuple[Explanation | None, float]]:
+    """Sums with their coefficients of every world, and the largest residual; None where one does not hold."""
+    each = [fits(world.gradient, world.fields, chosen) for world in worlds]
+    found = torch.stack([c for c, _ in each], 1)  # [sums, worlds, names]
+    worst = torch.stack([r for _, r in each]).amax(0)
+    size = torch.tensor([[worlds[0].fields[n].norm() for n in names] for names in chosen])
+    small = (found[:, 0].abs() * size < ZERO * worlds[0].gradient.norm()).any(1)
+    lost = (worst >= tolerance) | small
     digits = 9 if tolerance == TOLERANCE else 5
-    turning = [n for n in names if min(c[n] for c in each) < 0 < max(c[n] for c in each)]
-    first = {n: _digits(each[0][n] * worlds[0].factors.get(units[n], 1.0), digits) for n in names}
-    return Explanation(first | dict.fromkeys(turning, math.nan), units), worst
+    return [
+        (None if lost[i] else _explanation(worlds, names, found[i].T.tolist(), digits), worst[i].item())
+        for i, names in enumerate(chosen)
+    ]
 
 
-def _together(worlds: Sequence[Seen], names: Collection[str]) -> float:
-    """The residual of a sum whose coefficients are the same on all worlds."""
+def _explanation(
+    worlds: Sequence[Seen], names: list[str], found: list[list[float]], digits: int
+) -> Explanation:
+    """A sum by the coefficients of its names on every world."""
+    of = dict(zip(names, found, strict=True))
+    units = {n: _unit(c, worlds) for n, c in of.items()}
+    first = {n: _digits(c[0] * worlds[0].factors.get(units[n], 1.0), digits) for n, c in of.items()}
+    turning = [n for n, c in of.items() if min(c) < 0 < max(c)]
+    return Explanation(first | dict.fromkeys(turning, math.nan), units)
+
+
+def _together(worlds: Sequence[Seen], chosen: list[list[str]]) -> list[float]:
+    """The residuals of sums whose coefficients are the same on all worlds."""
+    if not chosen:
+        return []
+    names = {n for sum_ in chosen for n in sum_}
     fields = {n: torch.cat([w.fields[n] for w in worlds]) for n in names}
-    return coefficients(torch.cat([w.gradient for w in worlds]), fields, names)[1]
+    residuals: list[float] = fits(torch.cat([w.gradient for w in worlds]), fields, chosen)[1].tolist()
+    return residuals
 
 
 def _unit(found: Sequence[float], worlds: Sequence[Seen]) -> str:

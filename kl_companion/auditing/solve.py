@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
@@ -74,18 +74,16 @@ def sums(
         if not len(index):
             continue
         near, best = _near(gram, right, index)
-        found = []
+        found: list[dict[str, float]] = []
         if len(near):
-            matrices = columns[:, near].permute(1, 0, 2)
-            targets = target.expand(len(near), -1).unsqueeze(-1)
-            solution = torch.linalg.lstsq(matrices, targets, driver="gelsd").solution
-            residual = (matrices @ solution - targets).norm(dim=(1, 2))
+            chosen = [[names[j] for j in sum_] for sum_ in near.tolist()]
+            weights, residual = fits(gradient, fields, chosen)
             best = min(best, residual.min().item())
-            for i in residual.argsort().tolist():
-                if residual[i] < tolerance:
-                    scale = [gradient.norm() / fields[names[j]].norm() for j in near[i]]
-                    weights = [(s * c).item() for s, c in zip(scale, solution[i, :, 0], strict=True)]
-                    found.append(dict(zip([names[j] for j in near[i].tolist()], weights, strict=True)))
+            found = [
+                dict(zip(chosen[i], weights[i].tolist(), strict=True))
+                for i in residual.argsort().tolist()
+                if residual[i] < tolerance
+            ]
         yield found, best
 
 
@@ -107,19 +105,31 @@ def _near(gram: torch.Tensor, right: torch.Tensor, index: torch.Tensor) -> tuple
     return index[square < _SCREEN], best
 
 
-def coefficients(
-    gradient: torch.Tensor, fields: Mapping[str, torch.Tensor], names: Collection[str]
-) -> tuple[dict[str, float], float]:
-    """The least-squares coefficients of some fields in a gradient, and the relative residual."""
-    held = [n for n in names if fields[n].norm() > ZERO]
-    if not held or gradient.norm() == 0:
-        return dict.fromkeys(names, 0.0), float(bool(held) or bool(gradient.norm() > 0))
-    matrix = torch.stack([fields[n] / fields[n].norm() for n in held], 1)
-    target = gradient / gradient.norm()
-    solution = torch.linalg.lstsq(matrix, target.unsqueeze(-1), driver="gelsd").solution[:, 0]
-    residual = (matrix @ solution - target).norm().item()
-    found = {n: (c * gradient.norm() / fields[n].norm()).item() for n, c in zip(held, solution, strict=True)}
-    return {n: found.get(n, 0.0) for n in names}, residual
+def fits(
+    gradient: torch.Tensor, fields: Mapping[str, torch.Tensor], chosen: Sequence[Sequence[str]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Least-squares coefficients of some sums of fields in a gradient.
+
+    Args:
+        gradient: [entries], not zero.
+        fields: [entries] each; one that vanishes gets the coefficient 0.
+        chosen: The sums, each of the same number of names.
+
+    Returns:
+        Coefficients, [sums, names], and relative residuals, [sums].
+    """
+    names = list(dict.fromkeys(n for sum_ in chosen for n in sum_))
+    sizes = torch.stack([fields[n].norm() for n in names])
+    vanish = sizes <= ZERO
+    sizes = sizes.masked_fill(vanish, 1.0)
+    columns = torch.stack([fields[n] for n in names], 1).masked_fill(vanish, 0.0) / sizes
+    at = {n: i for i, n in enumerate(names)}
+    index = torch.tensor([[at[n] for n in sum_] for sum_ in chosen])
+    matrices = columns[:, index].permute(1, 0, 2)
+    target = (gradient / gradient.norm()).expand(len(index), -1).unsqueeze(-1)
+    solution = torch.linalg.lstsq(matrices, target, driver="gelsd").solution
+    residual = (matrices @ solution - target).norm(dim=(1, 2))
+    return solution[..., 0] * gradient.norm() / sizes[index], residual
 
 
 def curl(loss_fn: Loss, problem: Problem, *, group_size: int = 1) -> float:

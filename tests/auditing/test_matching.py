@@ -85,7 +85,9 @@ def test_a_longer_sum_that_only_adds_zeros_is_not_looked_at(monkeypatch):
     seen = worlds(kl=(1.0, ""))
     seen[-1] = seen[-1]._replace(gradient=seen[-1].gradient + seen[-1].fields["score"])
     tried = []
-    monkeypatch.setattr(matching, "_on_all", lambda _, names, __: tried.append(names) or (None, 1.0))
+    monkeypatch.setattr(
+        matching, "_on_all", lambda _, sums, __: tried.extend(sums) or [(None, 1.0)] * len(sums)
+    )
     matched(seen, max_terms=3)
     assert tried == [["kl"], ["kl"]]  # for each of two tolerances; not with one and two of five others
 

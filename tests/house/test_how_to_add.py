@@ -17,6 +17,8 @@ from tempfile import mkdtemp
 import nbformat
 import pytest
 
+from tests.support.warm import command
+
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {cell.id: cell.source for cell in nbformat.read(ROOT / "book/how_to_add.ipynb", as_version=4).cells}
 TEXT = "\n\n".join(CELLS.values())
@@ -54,8 +56,9 @@ def into_dict(root: Path, path: str, name: str, line: str) -> None:
 
 def execute(root: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(root), "KL_COMPANION_ROOT": str(root)}
+    python = command() if arguments[0] == "-m" else [sys.executable]
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
+        [*python, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

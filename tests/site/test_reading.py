@@ -97,8 +97,12 @@ class Reader:
         self.session, self.base = session, base
 
     def open(self, page: str, width: int) -> None:
+        """Load a page; a browser drops the keys that come before it has drawn anything."""
         browsers.resize(self.session, width)
         self.session.get(f"{self.base}/{page}")
+        self.session.execute_async_script(
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+        )
 
     def press(self, *keys: str) -> None:
         from selenium.webdriver.common.action_chains import ActionChains

@@ -36,8 +36,14 @@ def test_no_table_has_a_problem() -> None:
     assert tables.check() == []
 
 
+def _smoke(name: str) -> object:
+    """A smoke run of one point does what the notebook does by itself, which is executed with all others."""
+    alone = plan(name, profile="smoke", fresh=True).total == 1
+    return pytest.param(name, marks=pytest.mark.reliability if alone else ())
+
+
 # those of seconds are made whole below
-@pytest.mark.parametrize("name", [name for name, path in MANIFESTS.items() if not _repeatable(path)])
+@pytest.mark.parametrize("name", [_smoke(name) for name, path in MANIFESTS.items() if not _repeatable(path)])
 def test_the_smoke_profile_runs(name: str, tmp_path: Path) -> None:
     frame = tables.run(name, profile="smoke", jobs=2, into=tmp_path)
     assert len(frame) > 0

@@ -9,6 +9,7 @@ file's own name and line numbers: what runs is the installed text, and a traceba
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import sys
 import warnings
@@ -129,6 +130,14 @@ def _statement(distribution: Distribution, file: str, name: str) -> ast.stmt:
 def line_of(distribution: Distribution, place: SourceLocation) -> int:
     """The line at which a function begins, its decorators not counted."""
     return _statement(distribution, place.file, place.function).lineno
+
+
+def digest_of(distribution: Distribution, place: SourceLocation) -> str:
+    """The first sixteen hexadecimal digits of the SHA-256 of a file; `Unavailable` without it."""
+    path = distribution.root / place.file
+    if not path.is_file():
+        raise Unavailable(f"{distribution.name} {distribution.version} has no file {place.file}")
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 class _Bare(ast.NodeTransformer):

@@ -21,7 +21,14 @@ import torch
 
 from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import SourceLocation, Unavailable, find, installed_version, line_of
+from kl_companion.frameworks.installed import (
+    SourceLocation,
+    Unavailable,
+    digest_of,
+    find,
+    installed_version,
+    line_of,
+)
 from kl_companion.frameworks.registry import framework
 from kl_companion.rollout import Rollout
 
@@ -134,6 +141,10 @@ class Framework(NamedTuple):
             return f"{place.file}, {place.function}"
         line = line_of(find(self.distribution, self.versions), place)
         return f"{place.file}:{line}, {place.function}"
+
+    def digest(self, place: SourceLocation) -> str:
+        """Of the installed file that was audited; "none" for a formula."""
+        return digest_of(find(self.distribution, self.versions), place) if self.distribution else "none"
 
     @property
     def status(self) -> str:

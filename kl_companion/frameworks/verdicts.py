@@ -236,6 +236,7 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "version": known.version,
             "kind": "installed" if known.distribution else "formula",
             "where": chosen.where,
+            "digest": known.digest(chosen.place),
             "option": chosen.option,
             "default": chosen.default or "no",
             "placement": chosen.placement,

@@ -14,48 +14,8 @@ from kl_companion.estimators.registry import get_estimator
 from kl_companion.estimators.top_k import top_k_forward_kl, top_k_reverse_kl
 from kl_companion.frameworks import ema_pg, openrlhf, prime_rl, setting, settings, trl, verl
 from kl_companion.frameworks.installed import find
-from tests.support.frameworks.by_hand import rollout
+from tests.support.frameworks.by_hand import BY_HAND, rollout
 
-# on the two tokens of by_hand: k1 = log 2, -log 4; k3 = 1/2 - 1 + log 2, 4 - 1 - log 4; pi/mu = 5/4, 4/5
-BY_HAND = {
-    "trl.grpo": 1.532399,  # 5/4 k3 + 4/5 k3
-    "trl.grpo_uncorrected": 1.806853,
-    "trl.grpo_uncorrected_grpo": 0.903426,
-    "trl.grpo_sequence_ratio": 1.806853,  # the ratio of the sequence is 5/4 x 4/5 = 1
-    "trl.rloo": -0.693147,  # log 0.4/0.25 + log 0.25/0.8, times a ratio of 1
-    "trl.gkd_reverse": 0.975618,  # (log 2 + log 2/3) / 2 + (0.8 - 0.2) log 4
-    "trl.distillation_reverse": 0.975618,
-    "trl.iw_opd_reverse_top_0_tail": 0.975618,
-    "trl.sdpo": 0.592179,  # (-5/4 log 2 log 2 + 4/5 log 4 log 5) / 2
-    "trl.sdpo_full_reverse": 0.422611,  # the two KLs with 5/4 and 4/5 before them, halved
-    "liger.jsd_reverse": 0.975618,
-    "liger.grpo": 1.806853,
-    "liger.grpo_corrected": 1.532399,
-    "verl.loss_k1": -0.693147,
-    "verl.loss_k2": 1.201133,  # (log 2)^2 / 2 + (log 4)^2 / 2
-    "verl.loss_k3": 1.806853,
-    "verl.loss_k3_plus": 1.806853,
-    "verl.loss_abs": 2.079442,
-    "verl.loss_k3_seq_mean_token_mean": 0.903426,
-    "verl.loss_k3_seq_mean_token_sum_norm": 0.903426,
-    "verl.distillation_k3": 1.806853,
-    "openrlhf.loss_k3_unbiased": 1.806853,
-    "openrlhf.loss_k1": -0.693147,
-    "openrlhf.reward_k1": -1.796955,  # 5/4 (log 1.6 - log 3.2) - 4/5 log 3.2
-    "nemo_rl.loss_k3_generation_ratio": 1.532399,
-    "nemo_rl.distillation_mixed_top_1": 0.466571,  # heads 0.75 and 0.8: (1/4 log 3/2 + 3/5 log 4) / 2
-    "open_instruct.kl_estimator_3": -0.242601,  # 5/4 log 2 - 4/5 log 4
-    "slime.loss_k2_unbiased": 0.534504,
-    "prime_rl.reference_kl": -0.242501,  # 5/4 log 2 - 4/5 log 4 + 0.001 (2 (log 5/4)^2)
-    "areal.distillation_joint": -0.693147,
-    "areal.reward_k3": 2.244295,  # k3 of 0.4/0.25 and 0.25/0.8: 0.095004 and 1.036849, the second twice
-    "roll.loss": 0.903426,
-    "skyrl.loss_abs": 1.039721,
-    "ema_pg.k5": 5.198604,  # -1/2 log 2 + 4 log 4
-    "torchtune.grpo": 1.806853,
-    "unsloth.grpo": 1.532399,
-    "tinker.kl_discount_1": -1.796955,
-}
 INSTALLED = [s.name for s in settings() if s.framework.distribution]
 
 

@@ -1,5 +1,6 @@
 """Finding frameworks, loading single functions out of their files, and what is said when they are missing."""
 
+import hashlib
 import inspect
 import traceback
 
@@ -8,7 +9,7 @@ import pytest
 from kl_companion.cli import main
 from kl_companion.frameworks import Unavailable, framework, installed, matching, printing, setting
 from kl_companion.frameworks import verl as verl_adapter
-from kl_companion.frameworks.installed import Distribution, SourceLocation, find, line_of, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, digest_of, find, line_of, load
 
 PLANTED = """
 import package_that_nobody_has
@@ -79,6 +80,13 @@ def test_the_line_of_an_installed_function_is_where_it_is_defined():
     lines = (found.root / place.file).read_text().splitlines()
     assert lines[line_of(found, place) - 1].startswith("def kl_penalty(")
     assert setting("verl.loss_k3").where == f"{place.file}:{line_of(found, place)}, kl_penalty"
+
+
+def test_the_digest_is_that_of_the_file(planted):
+    by_hand = hashlib.sha256(PLANTED.encode()).hexdigest()
+    assert digest_of(planted, SourceLocation("planted/losses.py", "fails")) == by_hand[:16]
+    with pytest.raises(Unavailable, match=r"planted 9\.9 has no file planted/other\.py"):
+        digest_of(planted, SourceLocation("planted/other.py", "fails"))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 The code is the page's own: cells and captioned blocks go where the page says they belong. A new divergence
 meets every test of its floors, and every other divergence, in `make reliability`. The rows of a framework in
-the table `framework_audit` are made here by its audit, without the twenty minutes for all the others.
+the table `framework_audit` are made here by its audit, without the minutes for all the others.
 """
 
 import ast
@@ -183,7 +183,7 @@ def test_a_framework(copy):
     (copy / adapter).write_text(BLOCKS[adapter], encoding="utf-8")
     for path, name in (
         ("tests/support/expected_framework_verdicts.py", "EXPECTED"),
-        ("tests/frameworks/test_frameworks.py", "BY_HAND"),
+        ("tests/support/frameworks/by_hand.py", "BY_HAND"),
     ):
         into_dict(copy, path, name, BLOCKS[path])
     (line,) = re.findall(r"Add the line `(- \S+)` to the grid", TEXT)

@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scale", type=float, help="one size of log-ratios instead of small and large")
     parser.add_argument(
+        "--release", metavar="VERSION", help="of a framework: the loss as that release ships it (trl.grpo)"
+    )
+    parser.add_argument(
         "--update", action="store_true", help="the whole update, with rewards: what beta means in it"
     )
     parser.add_argument(
@@ -68,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
+    if args.release is not None:
+        return _release(args)
     if is_framework(args.loss):
         if args.level is not None or args.group_size is not None or args.map or args.set:
             raise ValueError(
@@ -107,6 +112,23 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(card(found, details=args.details, color=colored(sys.stdout)))
     return 1 if found.met is False else 0
+
+
+def _release(args: argparse.Namespace) -> int:
+    """Print what a past release of a framework minimizes; 1 when ``--want`` is not met."""
+    from kl_companion.frameworks.history.printing import print_release
+
+    if args.level is not None or args.group_size is not None or args.map or args.update or args.advantage:
+        raise ValueError("--release got a level, a group size, a map or --update, expected none of them")
+    return print_release(
+        args.loss,
+        args.release,
+        _given(args)["set"],
+        want=args.want,
+        off_policy=True if args.off_policy else None,
+        scale=args.scale,
+        progress=progress(quiet=args.quiet),
+    )
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

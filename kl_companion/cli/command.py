@@ -8,10 +8,17 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from kl_companion.cli import audit, claims, derive, table
+from kl_companion.cli import audit, claims, derive, frameworks, table
 from kl_companion.cli import list as listing
 
-VERBS = {"list": listing, "derive": derive, "audit": audit, "claims": claims, "table": table}
+VERBS = {
+    "list": listing,
+    "derive": derive,
+    "audit": audit,
+    "claims": claims,
+    "frameworks": frameworks,
+    "table": table,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -89,7 +89,8 @@ def find(name: str, versions: Sequence[str]) -> Distribution:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file; it is kept, hence not to be changed."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
@@ -108,13 +109,13 @@ def _named(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
     return None
 
 
-def _statement(distribution: Distribution, file: str, name: str) -> ast.stmt:
+def statement(distribution: Distribution, file: str, name: str) -> ast.stmt:
     """The statement of a dotted name (``Class.method``) in a file; ValueError without one."""
     path = distribution.root / file
     if not path.is_file():
         raise Unavailable(f"{distribution.name} {distribution.version} has no file {file}, expected {path}")
     node: ast.stmt | None = None
-    body: Sequence[ast.stmt] = _tree(path).body
+    body: Sequence[ast.stmt] = tree_of(path).body
     for part in name.split("."):
         node = _named(body, part)
         if node is None:
@@ -129,7 +130,7 @@ def _statement(distribution: Distribution, file: str, name: str) -> ast.stmt:
 
 def line_of(distribution: Distribution, place: SourceLocation) -> int:
     """The line at which a function begins, its decorators not counted."""
-    return _statement(distribution, place.file, place.function).lineno
+    return statement(distribution, place.file, place.function).lineno
 
 
 def digest_of(distribution: Distribution, place: SourceLocation) -> str:
@@ -140,11 +141,17 @@ def digest_of(distribution: Distribution, place: SourceLocation) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-class _Bare(ast.NodeTransformer):
+class Bare(ast.NodeTransformer):
     """Takes decorators and annotations away: they name what is not imported, and compute nothing."""
 
+    def __init__(self, kept: tuple[str, ...] = ()) -> None:
+        """How decorators begin that are kept, such as ``"torch.no_grad"``."""
+        self.kept = kept
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list, node.returns = [], None
+        """Of a function: its decorators but those that are kept, and all annotations."""
+        node.decorator_list = [d for d in node.decorator_list if ast.unparse(d).startswith(self.kept)]
+        node.returns = None
         spec = node.args
         for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg):
             if argument is not None:
@@ -153,6 +160,7 @@ class _Bare(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        """An assignment without its annotation; nothing of a bare declaration."""
         if node.value is None:
             return ast.copy_location(ast.Pass(), node)
         return ast.copy_location(ast.Assign([node.target], node.value), node)
@@ -174,8 +182,8 @@ def load(
         Unavailable: the file, or a name in it, is missing.
     """
     path = distribution.root / file
-    wanted = [_statement(distribution, file, name) for name in names]
-    body = [_Bare().visit(deepcopy(node)) for node in wanted]  # the tree is kept for the next names
+    wanted = [statement(distribution, file, name) for name in names]
+    body = [Bare().visit(deepcopy(node)) for node in wanted]  # the tree is kept for the next names
     module = ast.fix_missing_locations(ast.Module(body, []))
     space: dict[str, Any] = {"torch": torch, "F": F, **(given or {})}
     exec(compile(module, str(path), "exec"), space)

@@ -165,7 +165,7 @@ def _coefficient(term: Part) -> str:
     return number(term.coefficient) + (f" / {UNITS[term.unit]}" if term.unit else "")
 
 
-def _said(finding: Finding) -> tuple[str, str]:
+def in_words(finding: Finding) -> tuple[str, str]:
     """(objective, coefficient) of a finding in words of a table."""
     found = terms(finding)
     if not found:
@@ -181,7 +181,7 @@ def _where_lengths_agree(finding: Finding, fixed: Finding) -> str:
     ]
     if finding.zero == fixed.zero and one[0] == one[1]:
         return ""
-    objective, coefficient = _said(fixed)
+    objective, coefficient = in_words(fixed)
     return objective if coefficient in ("none", "1") else f"{objective} ({coefficient})"
 
 
@@ -224,7 +224,7 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
     for finding in verdict.audit.findings:
         if finding.condition is None or not finding.condition.eos:
             continue
-        objective, coefficient = _said(finding)
+        objective, coefficient = in_words(finding)
         other = _where_lengths_agree(finding, fixed[finding.condition[::2]])
         condition = f"lengths vary; where they do not: {other}" if other else "lengths vary or not"
         yield {

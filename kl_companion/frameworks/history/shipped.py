@@ -1,0 +1,81 @@
+"""The defaults that a release ships: of a configuration class or a parser, without importing either."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from kl_companion.checks import unknown_name
+from kl_companion.frameworks.installed import Distribution, Unavailable, statement
+
+NEEDED = "a value that the user has to give"
+
+
+def class_defaults(distribution: Distribution, file: str, name: str, *bases: str) -> dict[str, Any]:
+    """The fields of a dataclass with their defaults; those of base classes in the same file are named.
+
+    Args:
+        distribution: The release.
+        file: Below its root.
+        name: The class.
+        *bases: Classes of the file whose fields it inherits, nearest first.
+
+    Returns:
+        Literal defaults; `NEEDED` for a field without one, and the text of what is no literal.
+
+    Raises:
+        Unavailable: the file, or the class, is missing.
+    """
+    found: dict[str, Any] = {}
+    for each in (*reversed(bases), name):
+        node = statement(distribution, file, each)
+        assert isinstance(node, ast.ClassDef)
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                found[field.target.id] = _default(field.value)
+    return found
+
+
+def _default(value: ast.expr | None) -> Any:
+    if value is None:
+        return NEEDED
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in ("field", "Field"):
+        given = {k.arg: k.value for k in value.keywords}
+        if "default" in given:
+            return _default(given["default"])
+        if value.args:  # pydantic's Field has its default first
+            return _default(value.args[0])
+        if "default_factory" not in given:
+            return NEEDED
+        return {"list": [], "dict": {}}.get(ast.unparse(given["default_factory"]), ast.unparse(value))
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return ast.unparse(value)
+
+
+def argument_defaults(distribution: Distribution, file: str) -> dict[str, Any]:
+    """The options of an `argparse` parser that a file builds, with their defaults; ``--a.b`` is ``a.b``."""
+    path = distribution.root / file
+    if not path.is_file():
+        raise Unavailable(f"{distribution.name} {distribution.version} has no file {file}")
+    found: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument") and node.args:
+            names = [a.value for a in node.args if isinstance(a, ast.Constant)]
+            given = {k.arg: k.value for k in node.keywords}
+            if not names or not str(names[0]).startswith("--"):
+                continue
+            flag = "action" in given and "store_true" in ast.unparse(given["action"])
+            default = _default(given["default"]) if "default" in given else (False if flag else None)
+            found[str(names[0]).removeprefix("--")] = default
+    return found
+
+
+def chosen(defaults: Mapping[str, Any], options: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Defaults with a reader's options in their place; ValueError for an option that the release has not."""
+    for name in options:
+        if name not in defaults:
+            raise unknown_name(f"option of {where}", name, list(defaults))
+    return {**defaults, **options}

@@ -1,0 +1,83 @@
+"""What is followed through the releases of a project: a loss as a release ships it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion.checks import unknown_name
+from kl_companion.frameworks.installed import Distribution, SourceLocation
+from kl_companion.rollout import Rollout
+
+Loss = Callable[[Rollout], torch.Tensor]
+PROJECTS = ("trl",)  # each is a module of this folder
+
+
+class Shipped(NamedTuple):
+    """A loss as one release has it.
+
+    Attributes:
+        loss: A function of a rollout: the regularizer alone, with coefficient 1.
+        option: What a user of this release writes for it; the defaults where nothing was chosen.
+        beta: The coefficient that the release ships; 0 where the term is off until an option turns it on,
+            None where it has no coefficient of its own.
+        place: The file and the function that were loaded.
+        sampled: Whether only the log-probs of the sampled tokens are read.
+    """
+
+    loss: Loss
+    option: str
+    beta: float | None
+    place: SourceLocation
+    sampled: bool = True
+
+
+class Subject(NamedTuple):
+    """A loss of a project.
+
+    Attributes:
+        name: ``project.something``.
+        title: In words.
+        ship: What a release has: a function of the unpacked release and of options that replace its defaults.
+            It raises `Unavailable` where the release has no such loss.
+    """
+
+    name: str
+    title: str
+    ship: Callable[[Distribution, Mapping[str, Any]], Shipped]
+
+
+class Project(NamedTuple):
+    """A project whose releases are audited.
+
+    Attributes:
+        name: Of the framework's adapter.
+        distribution: As the package index has it.
+        first: The oldest release that has anything to audit.
+        subjects: What is followed.
+    """
+
+    name: str
+    distribution: str
+    first: str
+    subjects: tuple[Subject, ...]
+
+
+def project(name: str) -> Project:
+    """The project of this name; ValueError for an unknown one."""
+    if name not in PROJECTS:
+        raise unknown_name("project with past releases", name, PROJECTS)
+    found: Project = import_module(f"kl_companion.frameworks.history.{name}").PROJECT
+    return found
+
+
+def subject(name: str) -> tuple[Project, Subject]:
+    """The subject ``project.something`` and its project; ValueError for an unknown one."""
+    of = project(name.partition(".")[0])
+    known = {s.name: s for s in of.subjects}
+    if name not in known:
+        raise unknown_name(f"loss of {of.name} with a history", name, known)
+    return of, known[name]

@@ -1,0 +1,223 @@
+"""TRL's releases: the losses of GRPOTrainer and RLOOTrainer, each on a stand-in for its trainer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from kl_companion.frameworks.history.shipped import chosen, class_defaults
+from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable, statement
+from kl_companion.frameworks.linking import link
+from kl_companion.rollout import Rollout, masked
+
+_REFERENCE = object()
+_FORWARDS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
+
+
+class Trainer:
+    """What a loss reads of its trainer: what is given, then the fields of the configuration."""
+
+    def __init__(self, config: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """A configuration, and what comes before it."""
+        self._config = config
+        self.args = SimpleNamespace(**config)
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._config:
+            return self._config[name]
+        raise AttributeError(
+            f"the trainer has no {name}: the loss of this release reads what is not stood in for"
+        )
+
+
+class Unread:
+    """Metrics by name, or by mode and name; nobody reads them."""
+
+    def __getitem__(self, _: str) -> Unread:
+        return self
+
+    def append(self, _: Any) -> None:
+        """Forget a number."""
+
+
+def _method(trl: Distribution, file: str, name: str, *choices: str) -> str:
+    """The first of some methods that a class has, as ``Class.method``."""
+    for choice in choices:
+        try:
+            statement(trl, file, f"{name}.{choice}")
+        except Unavailable:
+            continue
+        return f"{name}.{choice}"
+    raise Unavailable(f"{trl.name} {trl.version} has none of {', '.join(choices)} in {name} of {file}")
+
+
+def _forward(trl: Distribution, file: str, method: str, rollout: Rollout) -> Any:
+    """What the trainer's forward pass returns: log-probs alone, or with the entropies and more."""
+    node = statement(trl, file, method)
+    returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+    entropy = torch.zeros_like(rollout.sampled_from)
+
+    def forward(model: Any, *_: Any, **__: Any) -> Any:
+        logps = rollout.ref_logp if model is _REFERENCE else rollout.logp
+        if isinstance(returned[-1], ast.Dict):
+            return {"logps": logps, "entropies": entropy}
+        if isinstance(returned[-1], ast.Tuple):
+            return (logps, entropy, None)[: len(returned[-1].elts)]
+        return logps
+
+    return forward
+
+
+def _trainer(
+    trl: Distribution, file: str, name: str, config: Mapping[str, Any], rollout: Rollout, **more: Any
+) -> Trainer:
+    same = SimpleNamespace(
+        num_processes=1,
+        process_index=0,
+        gather=lambda x: x,
+        reduce=lambda x, reduction: x,
+        gather_for_metrics=lambda x: x,
+    )
+    forward = _method(trl, file, name, *_FORWARDS)
+    given = {
+        forward.rpartition(".")[2]: _forward(trl, file, forward, rollout),
+        "_metrics": Unread(),
+        "_entropy_bonus_enabled": False,
+        "aux_loss_enabled": False,
+        "accelerator": same,
+        "model": SimpleNamespace(training=True),
+        "ref_model": _REFERENCE,
+        "tools": None,
+        "control": SimpleNamespace(should_evaluate=False),
+        "epsilon_low": config.get("epsilon", 0.2),
+        "epsilon_high": config.get("epsilon_high") or config.get("epsilon", 0.2),
+        "num_iterations": 2,  # with 1 some releases take the policy itself for the one that sampled
+        "use_vllm": False,
+        "current_gradient_accumulation_steps": 1,
+        "max_completion_length": rollout.tokens.shape[1],
+        "beta": 1.0,
+        **more,
+    }
+    return Trainer({**config, "steps_per_generation": 1, "beta": 1.0}, given)
+
+
+def _inputs(rollout: Rollout, **more: Any) -> dict[str, Any]:
+    nothing = rollout.tokens[:, :0]
+    return {
+        "prompt_ids": nothing,
+        "prompt_mask": nothing,
+        "completion_ids": rollout.tokens,
+        "completion_mask": rollout.completion_mask,
+        **more,
+    }
+
+
+def _grpo_loss(
+    trl: Distribution, file: str, method: str, config: Mapping[str, Any], rollout: Rollout
+) -> torch.Tensor:
+    trainer = _trainer(trl, file, "GRPOTrainer", config, rollout)
+    count = len(rollout.tokens)
+    inputs = _inputs(
+        rollout,
+        advantages=torch.zeros(count, dtype=rollout.logp.dtype),
+        ref_per_token_logps=rollout.ref_logp,
+        old_per_token_logps=rollout.sampled_from,
+        num_items_in_batch=torch.tensor(float(count), dtype=rollout.logp.dtype),
+    )
+    loss: torch.Tensor = link(trl, file, method)(trainer, None, inputs)
+    return loss
+
+
+_GRPO_OPTIONS = ("loss_type", "importance_sampling_level", "use_bias_correction_kl", "scale_rewards")
+
+
+def grpo(trl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """GRPOTrainer's KL term."""
+    file, settings = "trl/trainer/grpo_trainer.py", "trl/trainer/grpo_config.py"
+    defaults = class_defaults(trl, settings, "GRPOConfig")
+    config = chosen(defaults, options, f"GRPOConfig of TRL {trl.version}")
+    method = _method(trl, file, "GRPOTrainer", "_compute_loss", "compute_loss")
+    return Shipped(
+        partial(_grpo_loss, trl, file, method, config),
+        _option("GRPOConfig", config, ("beta", *_GRPO_OPTIONS), options),
+        float(config["beta"]),
+        SourceLocation(file, method),
+    )
+
+
+def _gkd_loss(function: Any, beta: float, rollout: Rollout) -> torch.Tensor:
+    labels = rollout.tokens.masked_fill(~rollout.completion_mask.bool(), -100)
+    each: torch.Tensor = function(rollout.logits, rollout.ref_logits, labels, beta=beta, reduction="sum")
+    return each / len(rollout.tokens)
+
+
+def gkd(trl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """GKDTrainer's divergence, summed over the tokens of the batch and divided by the number of answers."""
+    for folder in ("trl/experimental/gkd", "trl/trainer"):  # it moved
+        file = f"{folder}/gkd_trainer.py"
+        if (trl.root / file).is_file():
+            break
+    else:
+        raise Unavailable(f"trl {trl.version} has no gkd_trainer.py")
+    defaults = class_defaults(trl, f"{folder}/gkd_config.py", "GKDConfig")
+    config = chosen(defaults, options, f"GKDConfig of TRL {trl.version}")
+    method = "GKDTrainer.generalized_jsd_loss"
+    return Shipped(
+        partial(_gkd_loss, link(trl, file, method), config["beta"]),
+        _option("GKDConfig", config, ("beta",), options),
+        None,
+        SourceLocation(file, method),
+        sampled=False,
+    )
+
+
+def _rloo_loss(
+    trl: Distribution, file: str, method: str, config: Mapping[str, Any], rollout: Rollout
+) -> torch.Tensor:
+    mask = rollout.completion_mask
+    each = -masked(rollout.sampled_from - rollout.ref_logp, mask).sum(-1).detach()
+    inputs = _inputs(rollout, advantages=each, old_logps=masked(rollout.sampled_from, mask).sum(-1))
+    trainer = _trainer(trl, file, "RLOOTrainer", config, rollout)
+    loss: torch.Tensor = link(trl, file, method)(trainer, None, inputs)
+    return loss
+
+
+def rloo(trl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """RLOOTrainer's loss of minus the KL of each sequence, as its rewards contain it."""
+    file, settings = "trl/trainer/rloo_trainer.py", "trl/trainer/rloo_config.py"
+    defaults = class_defaults(trl, settings, "RLOOConfig")
+    if "beta" not in defaults:
+        raise Unavailable(f"trl {trl.version} has an RLOOTrainer that makes its own rollouts in one loop")
+    config = chosen(defaults, options, f"RLOOConfig of TRL {trl.version}")
+    method = _method(trl, file, "RLOOTrainer", "_compute_loss")
+    return Shipped(
+        partial(_rloo_loss, trl, file, method, config),
+        _option("RLOOConfig", config, ("beta", "normalize_advantages"), options),
+        float(config["beta"]),
+        SourceLocation(file, method),
+    )
+
+
+def _option(name: str, config: Mapping[str, Any], shown: tuple[str, ...], options: Mapping[str, Any]) -> str:
+    """The configuration as a user writes it: the fields that matter here, and those that were chosen."""
+    fields = [n for n in dict.fromkeys((*shown, *options)) if n in config]
+    return f"{name}({', '.join(f'{n}={config[n]!r}' for n in fields)})"
+
+
+PROJECT = Project(
+    "trl",
+    "trl",
+    "0.15.0",
+    (
+        Subject("trl.grpo", "GRPOTrainer as it ships, once beta > 0", grpo),
+        Subject("trl.rloo", "RLOOTrainer as it ships", rloo),
+        Subject("trl.gkd", "GKDTrainer as it ships", gkd),
+    ),
+)

@@ -1,0 +1,192 @@
+"""Load a function of an unpacked release with all that it calls of that release, and import none of it.
+
+`installed.load` wants every name to be listed, which is right for one version. Past releases move their
+helper functions from file to file. Here a name that a function reads is looked up where Python would look:
+in its file, then in the imports of that file, which are followed through the release's own files. From
+elsewhere only torch and the standard library are imported; any other name is missing until it is read.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kl_companion.frameworks.installed import Bare, Distribution, Unavailable, statement, tree_of
+
+_TORCH = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
+_KEPT = (*_TORCH, "staticmethod", "classmethod", "property")
+_STANDARD = (*sys.stdlib_module_names, "torch", "numpy")
+
+
+def link(distribution: Distribution, file: str, name: str, *, given: Mapping[str, Any] | None = None) -> Any:
+    """A function, class or constant of a release, or a method ``Class.method`` as a function of its own.
+
+    Args:
+        distribution: Where the release is.
+        file: Below ``distribution.root``.
+        name: Dotted.
+        given: What stands in for a name wherever the release reads it.
+
+    Raises:
+        Unavailable: the file, or the name in it, is missing.
+    """
+    return Linker(distribution, given or {}).module(file).found(name)
+
+
+class Linker:
+    """The files of a release that were reached, each a namespace that is filled as far as it is read."""
+
+    def __init__(self, distribution: Distribution, given: Mapping[str, Any]) -> None:
+        """A release, and what stands in for names of it."""
+        self.distribution, self.given = distribution, given
+        self.modules: dict[str, Module] = {}
+
+    def module(self, file: str) -> Module:
+        """The namespace of a file; `Unavailable` without it."""
+        if file not in self.modules:
+            if not (self.distribution.root / file).is_file():
+                known = f"{self.distribution.name} {self.distribution.version}"
+                raise Unavailable(f"{known} has no file {file}")
+            self.modules[file] = Module(self, file)
+        return self.modules[file]
+
+    def of(self, dotted: str) -> Module | None:
+        """The module of this name, if it is the release's own."""
+        path = dotted.replace(".", "/")
+        for file in (f"{path}.py", f"{path}/__init__.py"):
+            if (self.distribution.root / file).is_file():
+                return self.module(file)
+        return None
+
+
+class Module:
+    """A file of a release; attributes are its names, as an imported module has them."""
+
+    def __init__(self, linker: Linker, file: str) -> None:
+        """A file below the root of the linker's release."""
+        self._linker, self._file = linker, file
+        self._path = linker.distribution.root / file
+        self._looking: set[str] = set()  # functions that call one another
+        self._space: dict[str, Any] = {"__name__": file.removesuffix(".py").replace("/", "."), **linker.given}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.found(name)
+
+    def found(self, name: str) -> Any:
+        """What the file calls so; `Unavailable` if it has no such name."""
+        last = name.rpartition(".")[2]
+        if name in self._space:
+            return self._space[name]
+        node = _defined(self._path).get(name) or (
+            statement(self._linker.distribution, self._file, name) if "." in name else None
+        )
+        if node is None:
+            return self._imported(name)
+        self._looking.add(name)
+        for read in _reads(node):
+            if read not in self._space and not hasattr(builtins, read) and read not in self._looking:
+                self._try(read)
+        wanted = Bare(_TORCH if "." in name else _KEPT).visit(deepcopy(node))
+        exec(
+            compile(ast.fix_missing_locations(ast.Module([wanted], [])), str(self._path), "exec"), self._space
+        )
+        return self._space[last]
+
+    def _try(self, name: str) -> None:
+        """Look a name up that may be read; one that is nowhere is missing when it is."""
+        try:
+            self._space[name] = self.found(name)
+        except (Unavailable, ImportError, AttributeError):
+            return
+
+    def _imported(self, name: str) -> Any:
+        """What an import statement of the file binds to a name."""
+        known = f"{self._linker.distribution.name} {self._linker.distribution.version}"
+        source = _imports(self._path).get(name)
+        if source is None:
+            raise Unavailable(f"{known} has no {name} in {self._file}")
+        module, attribute = self._absolute(source[0]), source[1]
+        own = self._linker.of(module)
+        if attribute is None:
+            found: Any = own or _standard(module, name)
+        elif own is not None:
+            found = self._linker.of(f"{module}.{attribute}") or own.found(attribute)
+        else:
+            outside = _standard(module, name)
+            found = getattr(outside, attribute, None) or _standard(f"{module}.{attribute}", name)
+        self._space[name] = found
+        return found
+
+    def _absolute(self, module: str) -> str:
+        """A module's name without leading dots."""
+        dots = len(module) - len(module.lstrip("."))
+        if not dots:
+            return module
+        package = Path(self._file).parts[:-dots]
+        return ".".join((*package, *filter(None, module[dots:].split("."))))
+
+
+def _standard(module: str, name: str) -> Any:
+    """A module of torch or of the standard library; ImportError for others."""
+    if module.partition(".")[0] not in _STANDARD:
+        raise ImportError(f"{name} comes from {module}, which is not torch, nor of the standard library")
+    return torch if module == "torch" else importlib.import_module(module)
+
+
+@cache
+def _defined(path: Path) -> dict[str, ast.stmt]:
+    """The functions, classes and constants of a file."""
+    found: dict[str, ast.stmt] = {}
+    for node in _top(tree_of(path).body):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign):
+            found |= {t.id: node for t in node.targets if isinstance(t, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found[node.target.id] = node
+    return found
+
+
+@cache
+def _imports(path: Path) -> dict[str, tuple[str, str | None]]:
+    """Names that a file imports: to the module, with its leading dots, and to the name in it."""
+    found: dict[str, tuple[str, str | None]] = {}
+    for node in _top(tree_of(path).body):
+        if isinstance(node, ast.Import):
+            for x in node.names:
+                found[x.asname or x.name.partition(".")[0]] = (
+                    x.name if x.asname else x.name.partition(".")[0],
+                    None,
+                )
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found |= {x.asname or x.name: (module, x.name) for x in node.names}
+    return found
+
+
+def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, those under its conditions and attempts too."""
+    for node in body:
+        if isinstance(node, ast.If | ast.Try):
+            yield from _top(node.body)
+            yield from _top(node.orelse)
+        else:
+            yield node
+
+
+def _reads(node: ast.stmt) -> list[str]:
+    """The names that a statement reads; annotations and decorators are not run."""
+    bare = Bare(_KEPT).visit(deepcopy(node))
+    names = [n.id for n in ast.walk(bare) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    return list(dict.fromkeys(names))

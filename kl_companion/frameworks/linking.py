@@ -103,6 +103,12 @@ class Module:
         )
         return self._space[last]
 
+    def asked(self, name: str) -> Any:
+        """What another file imports; of a function that is being looked at, one that finds it when called."""
+        if name in self._looking and name not in self._space:
+            return lambda *given, **named: self._space[name](*given, **named)
+        return self.found(name)
+
     def _try(self, name: str) -> None:
         """Look a name up that may be read; one that is nowhere is missing when it is."""
         try:
@@ -121,7 +127,7 @@ class Module:
         if attribute is None:
             found: Any = own or _standard(module, name)
         elif own is not None:
-            found = self._linker.of(f"{module}.{attribute}") or own.found(attribute)
+            found = self._linker.of(f"{module}.{attribute}") or own.asked(attribute)
         else:
             outside = _standard(module, name)
             found = getattr(outside, attribute, None) or _standard(f"{module}.{attribute}", name)
@@ -179,8 +185,9 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a module, those under its conditions and attempts too."""
     for node in body:
         if isinstance(node, ast.If | ast.Try):
-            yield from _top(node.body)
-            yield from _top(node.orelse)
+            handled = [h.body for h in node.handlers] if isinstance(node, ast.Try) else []
+            for part in (node.body, *handled, node.orelse):
+                yield from _top(part)
         else:
             yield node
 

@@ -113,9 +113,7 @@ def _words(found: Audit, *, off_policy: bool) -> str:
         if finding.condition and finding.condition.eos and finding.condition.off_policy == off_policy:
             objective, coefficient = in_words(finding)
             texts.append(objective if coefficient in ("1", "none") else f"{objective} ({coefficient})")
-    if len(set(texts)) == 1:
-        return texts[0]
-    return f"{texts[0]}; at large log-ratios {texts[1]}"
+    return "; at large log-ratios ".join(dict.fromkeys(texts))
 
 
 def anchors(versions: Sequence[str], first: str) -> tuple[str, ...]:

@@ -1,0 +1,56 @@
+"""The file of findings."""
+
+import re
+
+import pytest
+
+from kl_companion.frameworks.history.audits import NOT_THERE, Entry
+from kl_companion.frameworks.history.found import found, moved, write
+from kl_companion.frameworks.history.subjects import PROJECTS, project
+from kl_companion.frameworks.history.wheels import key
+
+
+def made(subject, version, verdict="token_reverse_kl", beta="0.1"):
+    return Entry(
+        subject, version, "2025-01-01", "a, b", beta, verdict, "unnamed", "f.py:1, f", "0" * 16, "1" * 64
+    )
+
+
+def test_what_is_written_is_read_and_other_projects_stay(tmp_path):
+    file = tmp_path / "found.csv"
+    trl = [made("trl.grpo", "0.9"), made("trl.grpo", "0.10", 'a "quoted", thing')]
+    write("trl", trl, file)
+    write("verl", [made("verl.loss", "0.1")], file)
+    assert found("trl", file) == tuple(trl)
+    write("trl", trl[:1], file)
+    assert [e.subject for e in found(file=file)] == ["trl.grpo", "verl.loss"]
+    assert [p.name for p in tmp_path.iterdir()] == ["found.csv"]
+
+
+def test_a_verdict_moves_where_coefficient_or_objective_differ():
+    same = [made("trl.grpo", "1"), made("trl.grpo", "2")]
+    assert list(moved(same)) == []
+    beta = made("trl.grpo", "3", beta="0")
+    other = made("trl.grpo", "4", "token_forward_kl", beta="0")
+    assert list(moved([*same, beta, other, made("trl.rloo", "1")])) == [(same[1], beta), (beta, other)]
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_findings_of_a_project_are_in_order_and_name_what_was_audited(name):
+    entries = found(name)
+    subjects = [s.name for s in project(name).subjects]
+    places = [(subjects.index(e.subject), key(e.version)) for e in entries]
+    assert places == sorted(set(places))
+    assert {e.subject for e in entries} == set(subjects)
+    for e in entries:
+        assert re.fullmatch(r"[0-9a-f]{64}", e.wheel)
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", e.date)
+        there = e.on_policy != NOT_THERE
+        assert bool(re.fullmatch(r"[0-9a-f]{16}", e.digest)) == there
+        assert bool(re.search(r"\.py:\d+, ", e.where)) == there
+        assert bool(e.option) == there
+
+
+def test_at_least_eight_past_releases_of_every_project():
+    for name in PROJECTS:
+        assert len({e.version for e in found(name) if e.on_policy != NOT_THERE}) >= 9, name

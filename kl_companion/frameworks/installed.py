@@ -26,6 +26,8 @@ from torch.nn import functional as F
 
 # where `pip install --target` puts what cannot live beside the rest: the project's folder .audit
 AUDIT = Path(__file__).resolve().parents[2] / ".audit"
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_KEPT = frozenset(("staticmethod", "classmethod", "property"))  # decorators that say how a method is called
 LOCK = "python -m pip install --no-deps --target .audit -r requirements-audit.lock"
 
 
@@ -48,10 +50,14 @@ class Distribution(NamedTuple):
 
 
 class SourceLocation(NamedTuple):
-    """Where a function stands: a file below the folder of the packages, and names inside it."""
+    """Where a function stands: a file below the folder of the packages, and names inside it.
+
+    ``framework`` names the framework that it is part of, if that is another one than the one that uses it.
+    """
 
     file: str
     function: str
+    framework: str = ""
 
 
 def paths() -> list[str]:
@@ -96,7 +102,7 @@ def _tree(path: Path) -> ast.Module:
 def _named(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
     """The function, class or constant of this name in a body."""
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+        if isinstance(node, _FUNCTIONS | ast.ClassDef) and node.name == name:
             return node
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -141,10 +147,27 @@ def digest_of(distribution: Distribution, place: SourceLocation) -> str:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes decorators and annotations away: they name what is not imported, and compute nothing."""
+    """Takes decorators and annotations away: they name what is not imported, and compute nothing.
+
+    An import inside a function of a name that is given is left out too, so that what is given is used.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.decorator_list, node.returns = [], None
+        return self._bare(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._bare(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        node.names = [alias for alias in node.names if (alias.asname or alias.name) not in self._given]
+        return node if node.names else ast.copy_location(ast.Pass(), node)
+
+    def _bare(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        kept = [d for d in node.decorator_list if isinstance(d, ast.Name) and d.id in _KEPT]
+        node.decorator_list, node.returns = list[ast.expr](kept), None
         spec = node.args
         for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg):
             if argument is not None:
@@ -175,9 +198,9 @@ def load(
     """
     path = distribution.root / file
     wanted = [_statement(distribution, file, name) for name in names]
-    body = [_Bare().visit(deepcopy(node)) for node in wanted]  # the tree is kept for the next names
-    module = ast.fix_missing_locations(ast.Module(body, []))
     space: dict[str, Any] = {"torch": torch, "F": F, **(given or {})}
+    body = [_Bare(space).visit(deepcopy(node)) for node in wanted]  # the tree is kept for the next names
+    module = ast.fix_missing_locations(ast.Module(body, []))
     exec(compile(module, str(path), "exec"), space)
     return {name: space[name] for name in (n.rpartition(".")[2] for n in names)}
 

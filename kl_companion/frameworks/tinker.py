@@ -50,7 +50,7 @@ class _Data(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A client that knows the log-probs of one sequence already, with an entry for its first token."""
+    """A client that knows the log-probs already, with an entry for the first token."""
 
     logp: torch.Tensor
 
@@ -103,28 +103,32 @@ def functions() -> SimpleNamespace:
 def advantages(rollout: Rollout, discount: float, *, distills: bool) -> torch.Tensor:
     """What `incorporate_kl_penalty` adds to advantages, [batch, seq].
 
+    The functions index tokens and sum over data: all answers are one datum here, whose entry of a token is
+    that of every answer, [seq, batch]. One datum after the other takes a hundred times as long.
+
     Args:
         rollout: The samples.
         discount: ``kl_discount_factor``.
         distills: The function of the distillation, or that of RL.
     """
-    names = ("logprobs", "mask", "advantages", "target_tokens")
-    mask, old = rollout.completion_mask, rollout.sampled_from
-    columns = zip(old, mask, torch.zeros_like(old), rollout.tokens, strict=True)
-    model_input = SimpleNamespace(append_int=lambda _: None)
-    data = [
-        SimpleNamespace(
-            model_input=model_input,
-            loss_fn_inputs={n: _Data(x) for n, x in zip(names, row, strict=True)},
-        )
-        for row in columns
-    ]
-    clients = [_Known(torch.cat([row[:1], row])) for row in rollout.ref_logp]
+    old = rollout.sampled_from.T
+    inputs = {
+        "logprobs": old,
+        "mask": rollout.completion_mask.T,
+        "advantages": torch.zeros_like(old),
+        "target_tokens": rollout.tokens.T,
+    }
+    datum = SimpleNamespace(
+        model_input=SimpleNamespace(append_int=lambda _: None),
+        loss_fn_inputs={name: _Data(x) for name, x in inputs.items()},
+    )
+    client = _Known(torch.cat([rollout.ref_logp[:, :1], rollout.ref_logp], 1).T)
     if distills:
-        _run(functions().distillation(data, clients, [0] * len(data), 1.0, discount))
+        _run(functions().distillation([datum], [client], [0], 1.0, discount))
     else:
-        _run(functions().rl(data, clients, 1.0, discount))
-    return torch.stack([datum.loss_fn_inputs["advantages"].to_torch() for datum in data])
+        _run(functions().rl([datum], [client], 1.0, discount))
+    found: torch.Tensor = datum.loss_fn_inputs["advantages"].to_torch()
+    return found.T
 
 
 def charge(discount: float, rollout: Rollout, *, distills: bool) -> torch.Tensor:

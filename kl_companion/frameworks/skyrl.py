@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kl_companion.auditing.exact import CastsAsDoubles
 from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
@@ -84,7 +85,7 @@ def penalty(kind: str, rollout: Rollout) -> torch.Tensor:
 
 
 def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
-    """`ppo_policy_loss`, token_mean; the tokens of the batch are a constant number (see `records`)."""
+    """`ppo_policy_loss`, token_mean: a mean over tokens, where the term in the loss is one over answers."""
     skyrl, mask = functions(), rollout.completion_mask
     scaled = skyrl.apply_loss_reduction_to_advantages_minibatch(
         advantages, mask, "token_mean", len(mask), mask.shape[1]
@@ -92,9 +93,10 @@ def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
     config = SimpleNamespace(
         policy_loss_type="regular", eps_clip_low=0.2, eps_clip_high=0.2, off_policy_correction=None
     )
-    loss: torch.Tensor
-    loss, _ = skyrl.ppo_policy_loss(rollout.logp, rollout.sampled_from, scaled, config, mask)
-    return loss * mask.sum() / len(mask)
+    with CastsAsDoubles():
+        loss: torch.Tensor
+        loss, _ = skyrl.ppo_policy_loss(rollout.logp, rollout.sampled_from, scaled, config, mask)
+    return loss
 
 
 def _of_answers(name: str, returns: torch.Tensor) -> torch.Tensor:

@@ -43,9 +43,9 @@ class _Data(NamedTuple):
         return self.x
 
     @property
-    def data(self) -> list[float]:
+    def data(self) -> list[Any]:
         """As numbers."""
-        found: list[float] = self.x.tolist()
+        found: list[Any] = self.x.tolist()
         return found
 
 

@@ -75,7 +75,7 @@ _GRPO = Algorithm(
     Recipe("group_std", eps=1e-4, aggregate="sum"),
     SourceLocation(
         "recipes/dev/grpo_full_finetune_distributed.py",
-        "GRPOFullFinetuneRecipeDistributed.generate_trajectory",
+        "FullGRPOFinetuneRecipeDistributed.generate_trajectory",
     ),
 )
 _PPO = Algorithm(

@@ -73,9 +73,10 @@ def _grpo(corrected: bool) -> Setting:
         placement="loss",
         level="token",
         aggregation=TOKENS,
-        default="with TRL's own default of use_bias_correction_kl" if corrected else "",
+        default="once beta > 0, with TRL's own default of use_bias_correction_kl" if corrected else "",
+        note="By default beta is 0.0 with the losses dapo, the default, and dr_grpo; with others 0.001.",
         algorithms=(_GRPO,),
-        beta=0.001 if corrected else None,
+        beta=0.0 if corrected else None,
     )
 
 

@@ -155,10 +155,13 @@ class Framework(NamedTuple):
 
     def located(self, place: SourceLocation) -> str:
         """``file:line, function`` if the framework is installed; file and function for a formula."""
-        if place.framework:
-            return framework(place.framework).located(place._replace(framework=""))
         if not self.distribution:
             return f"{place.file}, {place.function}"
+        if place.framework:
+            try:
+                return framework(place.framework).located(place._replace(framework=""))
+            except Unavailable:  # this framework is here, that one is not
+                return f"{place.file}, {place.function}"
         line = line_of(find(self.distribution, self.versions), place)
         return f"{place.file}:{line}, {place.function}"
 

@@ -93,11 +93,14 @@ def test_static_methods_stay_static_and_what_is_given_is_not_imported(tmp_path):
         load(planted, "methods.py", "asked", given={"warn": None})["asked"](2).send(None)
 
 
-def test_the_place_of_another_framework_is_looked_for_there():
+def test_the_place_of_another_framework_is_looked_for_there(tmp_path, monkeypatch):
     place = SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer")
     assert framework("unsloth").located(place._replace(framework="trl")) == framework("trl").located(place)
     with pytest.raises(Unavailable, match=r"unsloth_zoo .* has no file trl/"):
         framework("unsloth").located(place)
+    monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
+    of_trl = place._replace(framework="trl")
+    assert framework("unsloth").located(of_trl) == "trl/trainer/grpo_trainer.py, GRPOTrainer"
 
 
 def test_what_runs_names_its_file_and_its_line(planted):

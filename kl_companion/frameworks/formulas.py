@@ -96,6 +96,7 @@ def in_loss(
     sampled: bool = True,
     algorithms: tuple[Algorithm, ...] = (),
     beta: float | None = None,
+    read: str = "",
 ) -> Setting:
     """The setting that differentiates these terms, aggregated over tokens or over sequences."""
     gather = token_sum if how == "tokens" else sequence_mean
@@ -116,6 +117,7 @@ def in_loss(
         sampled=sampled,
         algorithms=algorithms,
         beta=beta,
+        read=read,
     )
 
 
@@ -130,6 +132,7 @@ def in_reward(
     note: str = "",
     algorithms: tuple[Algorithm, ...] = (),
     beta: float | None = None,
+    read: str = "",
 ) -> Setting:
     """The setting that charges these terms, detached, to the tokens before them or to their own token."""
 
@@ -148,4 +151,5 @@ def in_reward(
         note=note,
         algorithms=algorithms,
         beta=beta,
+        read=read,
     )

@@ -13,7 +13,7 @@ import hashlib
 import importlib
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib import metadata
@@ -26,6 +26,8 @@ from torch.nn import functional as F
 
 # where `pip install --target` puts what cannot live beside the rest: the project's folder .audit
 AUDIT = Path(__file__).resolve().parents[2] / ".audit"
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+_KEPT = ("staticmethod", "classmethod", "property")  # decorators that say how a method is called
 LOCK = "python -m pip install --no-deps --target .audit -r requirements-audit.lock"
 
 
@@ -48,10 +50,14 @@ class Distribution(NamedTuple):
 
 
 class SourceLocation(NamedTuple):
-    """Where a function stands: a file below the folder of the packages, and names inside it."""
+    """Where a function stands: a file below the folder of the packages, and names inside it.
+
+    ``framework`` names the framework that it is part of, if that is another one than the one that uses it.
+    """
 
     file: str
     function: str
+    framework: str = ""
 
 
 def paths() -> list[str]:
@@ -97,7 +103,7 @@ def tree_of(path: Path) -> ast.Module:
 def _named(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
     """The function, class or constant of this name in a body."""
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+        if isinstance(node, _FUNCTIONS | ast.ClassDef) and node.name == name:
             return node
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -142,14 +148,29 @@ def digest_of(distribution: Distribution, place: SourceLocation) -> str:
 
 
 class Bare(ast.NodeTransformer):
-    """Takes decorators and annotations away: they name what is not imported, and compute nothing."""
+    """Takes decorators and annotations away: they name what is not imported, and compute nothing.
 
-    def __init__(self, kept: tuple[str, ...] = ()) -> None:
-        """How decorators begin that are kept, such as ``"torch.no_grad"``."""
-        self.kept = kept
+    An import inside a function of a name that is given is left out too, so that what is given is used.
+    """
+
+    def __init__(self, kept: tuple[str, ...] = (), given: Collection[str] = ()) -> None:
+        """How decorators begin that are kept, such as ``"torch.no_grad"``; names that are given."""
+        self.kept, self.given = kept, given
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Of a function: its decorators but those that are kept, and all annotations."""
+        return self._bare(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        """The same of a function that waits."""
+        return self._bare(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        """An import without the names that are given."""
+        node.names = [alias for alias in node.names if (alias.asname or alias.name) not in self.given]
+        return node if node.names else ast.copy_location(ast.Pass(), node)
+
+    def _bare(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.decorator_list = [d for d in node.decorator_list if ast.unparse(d).startswith(self.kept)]
         node.returns = None
         spec = node.args
@@ -183,9 +204,11 @@ def load(
     """
     path = distribution.root / file
     wanted = [statement(distribution, file, name) for name in names]
-    body = [Bare().visit(deepcopy(node)) for node in wanted]  # the tree is kept for the next names
-    module = ast.fix_missing_locations(ast.Module(body, []))
     space: dict[str, Any] = {"torch": torch, "F": F, **(given or {})}
+    body = [
+        Bare(_KEPT, space).visit(deepcopy(node)) for node in wanted
+    ]  # the tree is kept for the next names
+    module = ast.fix_missing_locations(ast.Module(body, []))
     exec(compile(module, str(path), "exec"), space)
     return {name: space[name] for name in (n.rpartition(".")[2] for n in names)}
 

@@ -112,6 +112,7 @@ def recipe_rows(framework_name: str) -> Iterator[dict[str, Any]]:
         chosen, algorithm = each.recipe
         yield {
             **named,
+            "version": chosen.version,
             "algorithm": algorithm.name,
             "setting": chosen.name,
             "placement": chosen.placement,

@@ -52,6 +52,8 @@ class Setting(NamedTuple):
             are no rewards, as in distillation.
         beta: The coefficient as shipped in the framework's own default of RL, 0 where it is off until an
             option turns it on; None for a setting that is no default of RL.
+        read: The version in which a formula was read that the installed framework does not hold; "" for its
+            own functions, and in a framework of formulas.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Setting(NamedTuple):
     sampled: bool = True
     algorithms: tuple[Algorithm, ...] = ()
     beta: float | None = None
+    read: str = ""
 
     @property
     def framework(self) -> Framework:
@@ -73,14 +76,29 @@ class Setting(NamedTuple):
         return framework(self.name.partition(".")[0])
 
     @property
+    def installed(self) -> bool:
+        """Whether the framework's own function is called, and not a formula computed."""
+        return bool(self.framework.distribution) and not self.read
+
+    @property
+    def version(self) -> str:
+        """That of the framework; of a formula the one that was read."""
+        return self.read or self.framework.version
+
+    @property
     def where(self) -> str:
         """``file:line, function`` if it is installed; file and function as described for a formula."""
-        return self.framework.located(self.place)
+        return self.framework.located(self.place) if self.installed else ", ".join(self.place[:2])
+
+    @property
+    def digest(self) -> str:
+        """Of the installed file that was audited; "none" for a formula."""
+        return self.framework.digest(self.place) if self.installed else "none"
 
     @property
     def exact(self) -> Callable[[Rollout], torch.Tensor]:
         """The loss without casts to float32; formulas have none."""
-        return exactly(self.loss) if self.framework.distribution else self.loss
+        return exactly(self.loss) if self.installed else self.loss
 
     def divides(self, algorithm: Algorithm) -> str:
         """What an algorithm divides by a standard deviation: rewards and penalty, rewards alone, or ""."""
@@ -139,12 +157,17 @@ class Framework(NamedTuple):
         """``file:line, function`` if the framework is installed; file and function for a formula."""
         if not self.distribution:
             return f"{place.file}, {place.function}"
+        if place.framework:
+            try:
+                return framework(place.framework).located(place._replace(framework=""))
+            except Unavailable:  # this framework is here, that one is not
+                return f"{place.file}, {place.function}"
         line = line_of(find(self.distribution, self.versions), place)
         return f"{place.file}:{line}, {place.function}"
 
     def digest(self, place: SourceLocation) -> str:
-        """Of the installed file that was audited; "none" for a formula."""
-        return digest_of(find(self.distribution, self.versions), place) if self.distribution else "none"
+        """Of an installed file."""
+        return digest_of(find(self.distribution, self.versions), place)
 
     @property
     def status(self) -> str:

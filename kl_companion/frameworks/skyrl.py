@@ -1,101 +1,198 @@
-"""SkyRL: a formula, because its package does not import without Ray."""
+"""SkyRL: `compute_approx_kl` in the loss and in the reward, its advantages and its policy loss.
+
+The package imports Ray and more; its functions are cut out of the installed files (see `installed`). The
+penalty of its example of on-policy distillation is a formula: examples are not in the package.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
+from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward
-from kl_companion.frameworks.installed import SourceLocation
-from kl_companion.frameworks.records import Framework, Remedy
+from kl_companion.frameworks.formulas import SEQUENCES, estimate, in_reward
+from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
-_PLACE = SourceLocation("skyrl/backends/skyrl_train/utils/ppo_utils.py", "compute_approx_kl")
+VERSIONS = ("0.3.0",)
+_UTILS = "skyrl/backends/skyrl_train/utils/"
+_CORE = f"{_UTILS}ppo_utils.py"
+_TRAINER = "skyrl/train/trainer.py"
+_PENALTY = "RayPPOTrainer.apply_reward_kl_penalty"
 _CHOICE = "trainer.algorithm.advantage_estimator="
+
+
+class _Batch(dict[str, Any]):
+    """A dictionary of tensors with a place for metrics, which is what is read of SkyRL's batches."""
+
+    def __init__(self, **tensors: torch.Tensor) -> None:
+        super().__init__(tensors)
+        self.metadata: dict[str, Any] = {}
+
+
+@cache
+def functions() -> SimpleNamespace:
+    """SkyRL's own functions, out of the installed files; `Unavailable` without them."""
+    skyrl = find("skyrl", VERSIONS)
+    means = load(skyrl, f"{_UTILS}torch_utils.py", "masked_mean", "safe_exp_delta")
+    correction = load(skyrl, f"{_UTILS}off_policy_correction_utils.py", "apply_off_policy_correction")
+    core = load(
+        skyrl,
+        _CORE,
+        *("compute_approx_kl", "masked_var", "masked_whiten", "reduce_loss", "ppo_policy_loss"),
+        *("apply_loss_reduction_to_advantages_minibatch", "compute_gae_advantage_return"),
+        *("compute_grpo_outcome_advantage", "compute_rloo_outcome_advantage"),
+        "compute_reinforce_plus_plus_outcome_advantage",
+        given={**means, **correction, "defaultdict": defaultdict, "logger_": None},
+    )
+    trainer = load(skyrl, _TRAINER, _PENALTY, given={**means, **core})
+    return SimpleNamespace(**means, **core, **trainer)
+
+
+def in_loss(kind: str, rollout: Rollout) -> torch.Tensor:
+    """The lines of SkyRL's worker under ``use_kl_loss``: `compute_approx_kl`, then `masked_mean`."""
+    skyrl, mask = functions(), rollout.completion_mask
+    kl = skyrl.compute_approx_kl(rollout.logp, rollout.ref_logp, loss_mask=mask, kl_estimator_type=kind)
+    total: torch.Tensor = skyrl.masked_mean(kl, mask, dim=-1).mean()
+    return total
+
+
+def penalty(kind: str, rollout: Rollout) -> torch.Tensor:
+    """What `apply_reward_kl_penalty` subtracts from the rewards, [batch, seq]."""
+    algorithm = SimpleNamespace(kl_estimator_type=kind, kl_loss_coef=1.0)
+    trainer = SimpleNamespace(
+        cfg=SimpleNamespace(trainer=SimpleNamespace(algorithm=algorithm)),
+        reward_kl_controller=None,
+        all_metrics={},
+    )
+    batch = _Batch(
+        loss_mask=rollout.completion_mask,
+        rewards=torch.zeros_like(rollout.sampled_from),
+        base_action_log_probs=rollout.ref_logp,
+        action_log_probs=rollout.sampled_from,
+    )
+    found: torch.Tensor = functions().apply_reward_kl_penalty(trainer, batch)["rewards"]
+    return -found
+
+
+def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
+    """`ppo_policy_loss`, token_mean: a mean over tokens, where the term in the loss is one over answers."""
+    skyrl, mask = functions(), rollout.completion_mask
+    scaled = skyrl.apply_loss_reduction_to_advantages_minibatch(
+        advantages, mask, "token_mean", len(mask), mask.shape[1]
+    )
+    config = SimpleNamespace(
+        policy_loss_type="regular", eps_clip_low=0.2, eps_clip_high=0.2, off_policy_correction=None
+    )
+    with CastsAsDoubles():
+        loss: torch.Tensor
+        loss, _ = skyrl.ppo_policy_loss(rollout.logp, rollout.sampled_from, scaled, config, mask)
+    return loss
+
+
+def _of_answers(name: str, returns: torch.Tensor) -> torch.Tensor:
+    """An estimator of groups, each row the answers to one prompt, of one token."""
+    prompt = torch.arange(len(returns)).repeat_interleave(returns.shape[1]).tolist()
+    column = returns.reshape(-1, 1)
+    found: torch.Tensor = getattr(functions(), name)(column, torch.ones_like(column), prompt)[0]
+    return found.view_as(returns)
+
+
+def _of_batches(name: str, returns: torch.Tensor) -> torch.Tensor:
+    """An estimator of batches without a critic, each row a batch of answers of one token."""
+    estimator: Callable[..., tuple[torch.Tensor, torch.Tensor]] = getattr(functions(), name)
+
+    def one(batch: torch.Tensor) -> torch.Tensor:
+        column = batch.unsqueeze(1)
+        nothing, mask = torch.zeros_like(column), torch.ones_like(column)
+        more = {"values": nothing, "lambd": 1.0} if "gae" in name else {}
+        return estimator(token_level_rewards=column, response_mask=mask, gamma=1.0, **more)[0].squeeze(1)
+
+    return torch.stack([one(batch) for batch in returns])
+
+
+def _algorithm(name: str, how: Advantage, estimator: str, when: str = "", instead: str = "") -> Algorithm:
+    normalize = partial(_of_batches if how == "whitened" else _of_answers, estimator)
+    place = SourceLocation(_CORE, estimator)
+    return Algorithm(name, Recipe(how, normalize=normalize), place, when=when, instead=instead, policy=policy)
+
+
+_RLOO = f"{_CHOICE}rloo"
 _ALGORITHMS = (
-    Algorithm(
+    _algorithm(
         "GRPO",
-        Recipe("group_std", eps=1e-6),
-        SourceLocation(_PLACE.file, "compute_grpo_outcome_advantage"),
+        "group_std",
+        "compute_grpo_outcome_advantage",
         instead="trainer.algorithm.grpo_norm_by_std=false",
     ),
-    Algorithm(
-        "RLOO",
-        Recipe("leave_one_out"),
-        SourceLocation(_PLACE.file, "compute_rloo_outcome_advantage"),
-        when=f"{_CHOICE}rloo",
-    ),
-    Algorithm(
-        "PPO",
-        Recipe("whitened", eps=1e-8),
-        SourceLocation(_PLACE.file, "compute_gae_advantage_return"),
-        when=f"{_CHOICE}gae",
-        instead=f"{_CHOICE}rloo",
-    ),
-    Algorithm(
+    _algorithm("RLOO", "leave_one_out", "compute_rloo_outcome_advantage", _RLOO),
+    _algorithm("PPO", "whitened", "compute_gae_advantage_return", f"{_CHOICE}gae", _RLOO),
+    _algorithm(
         "REINFORCE++",
-        Recipe("whitened", eps=1e-8),
-        SourceLocation(_PLACE.file, "compute_reinforce_plus_plus_outcome_advantage"),
-        when=f"{_CHOICE}reinforce++",
-        instead=f"{_CHOICE}rloo",
+        "whitened",
+        "compute_reinforce_plus_plus_outcome_advantage",
+        f"{_CHOICE}reinforce++",
+        _RLOO,
     ),
 )
 _KINDS = ("k3", "k1", "k2", "abs")
 
 
-def terms(kind: str, rollout: Rollout, **options: str) -> torch.Tensor:
-    """`compute_approx_kl`: k3 alone is clamped, [batch, seq]."""
-    clamps = {"input_clamp": 20.0, "output_clamp": 10.0} if kind == "k3" else {}
-    return estimate(kind, rollout, **clamps, **options)  # type: ignore[arg-type]
+def _in_loss(kind: str) -> Setting:
+    return Setting(
+        name=f"skyrl.loss_{kind}",
+        option=f"trainer.algorithm: use_kl_loss=true, kl_loss_coef=0.001, kl_estimator_type={kind}",
+        loss=partial(in_loss, kind),
+        place=SourceLocation(_CORE, "compute_approx_kl"),
+        placement="loss",
+        level="token",
+        aggregation=SEQUENCES,
+        default="of the trainer" if kind == "k3" else "",
+        algorithms=_ALGORITHMS,
+        beta=0.001 if kind == "k3" else None,
+    )
 
 
-_opd: Terms = partial(estimate, "k1", of="sampler")
+def _in_reward(kind: str) -> Setting:
+    return in_reward(
+        f"skyrl.reward_{kind}",
+        f"trainer.algorithm: use_kl_in_reward=true, kl_estimator_type={kind}",
+        partial(penalty, kind),
+        SourceLocation(_TRAINER, _PENALTY),
+        ahead=True,
+        default="once use_kl_in_reward is true (the type is shared with the loss)" if kind == "k3" else "",
+        note="The KL is that of the policy that sampled; PPO's clip is left out.",
+        algorithms=_ALGORITHMS,
+        beta=0.0 if kind == "k3" else None,
+    )
+
 
 FRAMEWORK = Framework(
     name="skyrl",
     title="SkyRL",
-    distribution="",
-    versions=("commit a9564572e (2026-08-21)",),
+    distribution="skyrl",
+    versions=VERSIONS,
     settings=(
-        *(
-            in_loss(
-                f"skyrl.loss_{kind}",
-                f"trainer.algorithm: use_kl_loss=true, kl_loss_coef=0.001, kl_estimator_type={kind}",
-                partial(terms, kind),
-                _PLACE,
-                how="sequences",
-                default="of the trainer" if kind == "k3" else "",
-                algorithms=_ALGORITHMS,
-                beta=0.001 if kind == "k3" else None,
-            )
-            for kind in _KINDS
-        ),
-        *(
-            in_reward(
-                f"skyrl.reward_{kind}",
-                f"trainer.algorithm: use_kl_in_reward=true, kl_estimator_type={kind}",
-                partial(terms, kind, of="sampler"),
-                _PLACE,
-                ahead=True,
-                default="once use_kl_in_reward is true (the type is shared with the loss)"
-                if kind == "k3"
-                else "",
-                algorithms=_ALGORITHMS,
-                beta=0.0 if kind == "k3" else None,
-            )
-            for kind in _KINDS
-        ),
+        *(_in_loss(kind) for kind in _KINDS),
+        *(_in_reward(kind) for kind in _KINDS),
         in_reward(
             "skyrl.opd",
             "the example of on-policy distillation (advantage estimator no_op)",
-            _opd,
+            partial(estimate, "k1", of="sampler"),
             SourceLocation(
                 "examples/train/on_policy_distillation/main_on_policy_distill.py", "apply_reward_kl_penalty"
             ),
             ahead=False,
+            read="commit a9564572e (2026-08-21)",
         ),
     ),
     remedy=Remedy(

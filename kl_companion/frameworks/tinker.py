@@ -1,43 +1,191 @@
-"""tinker-cookbook: a formula; the service computes gradients, the cookbook its advantages."""
+"""tinker-cookbook: both functions named `incorporate_kl_penalty`, and `compute_advantages`.
+
+The service computes gradients, the cookbook its advantages; the policy loss, called importance_sampling, is
+a formula. The cookbook's functions are cut out of the installed files (see `installed`): they ask a client
+for log-probs, which is stood in for by one that has them.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
 
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import Terms, estimate, in_reward
-from kl_companion.frameworks.installed import SourceLocation
-from kl_companion.frameworks.records import Framework, Remedy
+from kl_companion.frameworks.formulas import charged
+from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.rollout import Rollout
 
-_k1: Terms = partial(estimate, "k1", of="sampler")
-_PLACE = SourceLocation("tinker_cookbook/rl/metrics.py", "incorporate_kl_penalty")
+VERSIONS = ("0.6.1",)
+_RL = SourceLocation("tinker_cookbook/rl/metrics.py", "incorporate_kl_penalty")
+_DISTILLATION = SourceLocation("tinker_cookbook/distillation/train_on_policy.py", "incorporate_kl_penalty")
+_ADVANTAGES = SourceLocation("tinker_cookbook/rl/data_processing.py", "compute_advantages")
+
+
+class _Data(NamedTuple):
+    """A tensor as tinker's data hold it."""
+
+    x: torch.Tensor
+
+    @classmethod
+    def from_torch(cls, x: torch.Tensor) -> _Data:
+        """Wrap it."""
+        return cls(x)
+
+    def to_torch(self) -> torch.Tensor:
+        """Unwrap it."""
+        return self.x
+
+    @property
+    def data(self) -> list[Any]:
+        """As numbers."""
+        found: list[Any] = self.x.tolist()
+        return found
+
+
+class _Known(NamedTuple):
+    """A client that knows the log-probs already, with an entry for the first token."""
+
+    logp: torch.Tensor
+
+    def compute_logprobs(self, _: Any) -> _Known:
+        """Of any sequence."""
+        return self
+
+    async def coroutine(self) -> Any:
+        """As an array, of which torch makes a tensor of the same precision."""
+        return self.logp.numpy()
+
+
+async def _gather(*asked: Coroutine[Any, Any, Any]) -> list[Any]:
+    return [await one for one in asked]
+
+
+async def _scores(clients: list[_Known], _: Any) -> tuple[list[Any], None]:
+    return [await client.coroutine() for client in clients], None
+
+
+def _run(task: Coroutine[Any, Any, Any]) -> None:
+    """Run what waits for nothing."""
+    with suppress(StopIteration):
+        task.send(None)
+
+
+@cache
+def functions() -> SimpleNamespace:
+    """The cookbook's own functions, out of the installed files; `Unavailable` without them."""
+    cookbook = find("tinker-cookbook", VERSIONS)
+    given = {
+        "tinker": SimpleNamespace(TensorData=_Data),
+        "safezip": partial(zip, strict=True),
+        "cast": lambda _, x: x,
+        "asyncio": SimpleNamespace(gather=_gather),
+        "score_sequences": _scores,
+        "_full_sequence_inputs": lambda _: None,
+    }
+    future = "discounted_future_sum_vectorized"
+    rl = load(cookbook, _RL.file, _RL.function, future, given=given)
+    given[future] = rl[future]
+    distillation = load(cookbook, *_DISTILLATION[:2], given=given)
+    return SimpleNamespace(
+        rl=rl[_RL.function],
+        distillation=distillation[_DISTILLATION.function],
+        **load(cookbook, *_ADVANTAGES[:2]),
+    )
+
+
+def advantages(rollout: Rollout, discount: float, *, distills: bool) -> torch.Tensor:
+    """What `incorporate_kl_penalty` adds to advantages, [batch, seq].
+
+    The functions index tokens and sum over data: all answers are one datum here, whose entry of a token is
+    that of every answer, [seq, batch]. One datum after the other takes a hundred times as long.
+
+    Args:
+        rollout: The samples.
+        discount: ``kl_discount_factor``.
+        distills: The function of the distillation, or that of RL.
+    """
+    old = rollout.sampled_from.T
+    inputs = {
+        "logprobs": old,
+        "mask": rollout.completion_mask.T,
+        "advantages": torch.zeros_like(old),
+        "target_tokens": rollout.tokens.T,
+    }
+    datum = SimpleNamespace(
+        model_input=SimpleNamespace(append_int=lambda _: None),
+        loss_fn_inputs={name: _Data(x) for name, x in inputs.items()},
+    )
+    client = _Known(torch.cat([rollout.ref_logp[:, :1], rollout.ref_logp], 1).T)
+    if distills:
+        _run(functions().distillation([datum], [client], [0], 1.0, discount))
+    else:
+        _run(functions().rl([datum], [client], 1.0, discount))
+    found: torch.Tensor = datum.loss_fn_inputs["advantages"].to_torch()
+    return found.T
+
+
+def charge(discount: float, rollout: Rollout, *, distills: bool) -> torch.Tensor:
+    """The loss importance_sampling of these advantages."""
+    return charged(-advantages(rollout, discount, distills=distills), rollout, ahead=False)
+
+
+def by_group(returns: torch.Tensor) -> torch.Tensor:
+    """`compute_advantages`, each row the answers to one prompt."""
+    groups = [SimpleNamespace(get_total_rewards=row.numpy) for row in returns]
+    return torch.stack(functions().compute_advantages(groups))
+
 
 _ALGORITHM = Algorithm(
     "policy gradient, rewards centered",
-    Recipe("mean", policy_loss="importance", aggregate="sum"),
-    SourceLocation("tinker_cookbook/rl/data_processing.py", "compute_advantages"),
+    Recipe("mean", normalize=by_group, policy_loss="importance", aggregate="sum"),
+    _ADVANTAGES,
     after=True,
 )
+
+
+_MEAN = "The mean log-ratio of the batch's tokens is subtracted from that of every token"
+_NOTES = (
+    f"{_MEAN}, which is a baseline.",
+    f"{_MEAN}, and so from a sum as often as it has tokens. Where lengths vary that is no baseline: the "
+    "gradient is that of the KL of whole answers divided by their mean length, times that length.",
+)
+
+
+def _setting(discount: int, *, distills: bool) -> Setting:
+    trainer = "distillation" if distills else "rl"
+    default = "of on-policy distillation" if distills else "of RL once kl_penalty_coef > 0"
+    return Setting(
+        name=f"tinker.{'distillation_' if distills else ''}kl_discount_{discount}",
+        option=f"{trainer}: kl_penalty_coef=1.0, kl_discount_factor={discount}.0",
+        loss=partial(charge, float(discount), distills=distills),
+        place=_DISTILLATION if distills else _RL,
+        placement="reward",
+        level="sequence" if discount else "token",
+        aggregation="sum of what follows" if discount else "each token its own term",
+        default="" if discount else default,
+        note="" if distills else _NOTES[discount],
+        algorithms=() if distills else (_ALGORITHM,),
+        beta=None if discount or distills else 0.0,
+    )
+
 
 FRAMEWORK = Framework(
     name="tinker",
     title="tinker-cookbook",
-    distribution="",
-    versions=("commit 9dfcc3a2 (2026-08-19)",),
-    settings=tuple(
-        in_reward(
-            f"tinker.kl_discount_{factor}",
-            f"kl_penalty_coef=1.0, kl_discount_factor={factor}.0",
-            _k1,
-            _PLACE,
-            ahead=bool(factor),
-            default="of on-policy distillation" if factor == 0 else "",
-            algorithms=(_ALGORITHM,),
-            beta=None if factor else 0.0,
-            note="The mean over the batch that is subtracted is left out.",
-        )
-        for factor in (0, 1)
+    distribution="tinker-cookbook",
+    versions=VERSIONS,
+    settings=tuple(_setting(d, distills=distills) for distills in (False, True) for d in (0, 1)),
+    remedy=Remedy(
+        sequence="tinker.distillation_kl_discount_1",
+        token="tinker.kl_discount_0",
+        words="The trainer of RL has no option for the first where lengths vary: with kl_discount_factor=1.0 "
+        "the mean that it subtracts pays for every token that is still to come.",
     ),
-    remedy=Remedy(sequence="tinker.kl_discount_1", token="tinker.kl_discount_0"),
 )

@@ -233,10 +233,10 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "scale": finding.condition.scale,
             "framework": known.name,
             "title": known.title,
-            "version": known.version,
-            "kind": "installed" if known.distribution else "formula",
+            "version": chosen.version,
+            "kind": "installed" if chosen.installed else "formula",
             "where": chosen.where,
-            "digest": known.digest(chosen.place),
+            "digest": chosen.digest,
             "option": chosen.option,
             "default": chosen.default or "no",
             "placement": chosen.placement,
@@ -257,7 +257,7 @@ def paragraph(verdict: Verdict) -> str:
     """What the command line prints of one setting."""
     chosen = verdict.setting
     known = chosen.framework
-    kind = known.version if known.distribution else f"formula, read in {known.versions[0]}"
+    kind = chosen.version if chosen.installed else f"formula, read in {chosen.version}"
     lines = [
         *verdict_lines(verdict.audit),
         f"  framework: {known.title} ({kind}), in the {chosen.placement}",

@@ -22,7 +22,7 @@ from kl_companion.frameworks.recipes import FrameworkRecipe, charged_with
 from kl_companion.rollout import Aggregate, Rollout, aggregate
 from kl_companion.tabular import expected_gradient
 from kl_companion.tabular.expectations import multisets
-from kl_companion.tabular.populations import Population
+from kl_companion.tabular.populations import Population, large_batches
 
 SUCCESS = (0.01, 0.1, 0.5)
 GROUP = 8
@@ -73,7 +73,7 @@ def _fields(recipe: FrameworkRecipe, at: Population) -> dict[str, torch.Tensor]:
         def loss(rollout: Rollout) -> torch.Tensor:
             return aggregate(advantages(rollout) * ratio(rollout), rollout.completion_mask, how)
 
-        return expected_gradient(loss, at.problem).flatten()
+        return large_batches(loss, at).gradient.flatten()  # what is charged may depend on the batch
 
     def rewards(rollout: Rollout) -> torch.Tensor:
         assert rollout.rewards is not None

@@ -16,7 +16,7 @@ from kl_companion.frameworks import ema_pg, openrlhf, prime_rl, setting, setting
 from kl_companion.frameworks.installed import find
 from tests.support.frameworks.by_hand import BY_HAND, rollout
 
-INSTALLED = [s.name for s in settings() if s.framework.distribution]
+INSTALLED = [s.name for s in settings() if s.installed]
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -127,7 +127,7 @@ def _on_policy(r):
         ("slime.loss_k3", "trl.grpo_uncorrected_grpo"),
         ("slime.loss_k3_unbiased", "trl.grpo_grpo"),
         ("areal.reward_k3", "openrlhf.reward_k3"),
-        ("tinker.kl_discount_1", "openrlhf.reward_k1"),
+        ("tinker.distillation_kl_discount_1", "openrlhf.reward_k1"),
         ("ema_pg.full_reverse", "trl.gkd_reverse"),
         ("ema_pg.full_forward", "liger.jsd_forward"),
     ],

@@ -59,6 +59,50 @@ def test_a_function_is_loaded_without_its_decorators_annotations_and_imports(pla
     assert set(found) == {"LIMIT", "clamped"}
 
 
+METHODS = """
+class Clamp:
+    def __init__(self, most):
+        self.most = most
+
+    def __call__(self, x):
+        return self._least(x, self.most)
+
+    @staticmethod
+    @unknown
+    def _least(x: unknown, y) -> unknown:
+        return min(x, y)
+
+
+async def asked(x: unknown) -> unknown:
+    from package_that_nobody_has import other as another, warn
+
+    return another(x)
+"""
+
+
+def test_static_methods_stay_static_and_what_is_given_is_not_imported(tmp_path):
+    (tmp_path / "methods.py").write_text(METHODS)
+    planted = Distribution("planted", "9.9", tmp_path)
+    assert load(planted, "methods.py", "Clamp")["Clamp"](3)(5) == 3
+
+    given = {"another": lambda x: x + 1, "warn": None}
+    with pytest.raises(StopIteration) as caught:
+        load(planted, "methods.py", "asked", given=given)["asked"](2).send(None)
+    assert caught.value.value == 3
+    with pytest.raises(ModuleNotFoundError, match="package_that_nobody_has"):
+        load(planted, "methods.py", "asked", given={"warn": None})["asked"](2).send(None)
+
+
+def test_the_place_of_another_framework_is_looked_for_there(tmp_path, monkeypatch):
+    place = SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer")
+    assert framework("unsloth").located(place._replace(framework="trl")) == framework("trl").located(place)
+    with pytest.raises(Unavailable, match=r"unsloth_zoo .* has no file trl/"):
+        framework("unsloth").located(place)
+    monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
+    of_trl = place._replace(framework="trl")
+    assert framework("unsloth").located(of_trl) == "trl/trainer/grpo_trainer.py, GRPOTrainer"
+
+
 def test_what_runs_names_its_file_and_its_line(planted):
     path = planted.root / "planted" / "losses.py"
     wanted = PLANTED.splitlines().index("def fails():") + 1
@@ -127,7 +171,7 @@ def test_another_version_is_refused_with_those_that_work(tmp_path, monkeypatch):
 
 
 def test_a_missing_framework_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
-    several = (*matching("verl.loss_k1"), setting("tinker.kl_discount_1"))
+    several = (*matching("verl.loss_k1"), setting("slime.opd"))
     monkeypatch.setattr(printing, "settings", lambda: several)
     monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
     verl_adapter.functions.cache_clear()
@@ -135,7 +179,7 @@ def test_a_missing_framework_does_not_stop_the_others(tmp_path, monkeypatch, cap
     said = capsys.readouterr()
     assert said.err.count("verl is not installed") == 1
     assert "requirements-audit.lock" in said.err
-    assert "tinker.kl_discount_1 minimizes" in said.out
+    assert "slime.opd minimizes" in said.out
     assert "verl" not in said.out
     assert main(["audit", "verl.loss_k3_token_sum"]) == 2
     assert "verl is not installed" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_the_command_line_says_what_beta_means(capsys, monkeypatch):
         monkeypatch.setattr(module, "SUCCESS", (0.5,))  # one prompt of three
     assert main(["audit", "skyrl.reward_k1", "--scale", "1", "--want", "sequence_reverse_kl"]) == 1
     said = capsys.readouterr().out
-    assert "What β means in GRPO (the default; skyrl/backends/skyrl_train/utils/ppo_utils.py, " in said
+    assert "What β means in GRPO (the default; skyrl/backends/skyrl_train/utils/ppo_utils.py:" in said
     assert "no effect where all rewards of a group are equal" in said
     assert "    To divide nothing: set trainer.algorithm.grpo_norm_by_std=false.\n" in said
     assert "What β means in RLOO (trainer.algorithm.advantage_estimator=rloo; " in said

@@ -70,7 +70,7 @@ def test_every_place_can_be_found():
         where = recipe.where
         assert where.endswith(f", {recipe.algorithm.place.function}")
         installed = bool(recipe.setting.framework.distribution)
-        assert (":" in where.split(",")[0].removeprefix("torchforge:")) == installed
+        assert (":" in where.split(",")[0]) == installed
 
 
 INSTALLED = {
@@ -83,6 +83,13 @@ INSTALLED = {
     ("openrlhf.reward_k1", "RLOO"): normalizer("leave_one_out"),
     ("openrlhf.reward_k1", "GRPO"): lambda x: standardized(x, eps=1e-9),
     ("openrlhf.reward_k1", "Dr. GRPO"): normalizer("mean"),
+    ("skyrl.loss_k3", "GRPO"): lambda x: standardized(x, eps=1e-6),
+    ("skyrl.loss_k3", "RLOO"): normalizer("leave_one_out"),
+    ("skyrl.loss_k3", "PPO"): whitened,
+    ("skyrl.loss_k3", "REINFORCE++"): whitened,
+    ("areal.reward_k1", "PPO, advantages normalized"): lambda x: standardized(x, eps=1e-5),
+    ("torchtune.ppo", "PPO"): lambda x: whitened(x, keep_mean=True),
+    ("tinker.kl_discount_0", "policy gradient, rewards centered"): normalizer("mean"),
 }
 
 

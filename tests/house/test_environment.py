@@ -43,11 +43,16 @@ def test_the_lock_pins_exact_versions_and_holds_the_seven_packages(root: Path) -
 def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
     audited = lock(root, "requirements-audit.lock")
     assert set(audited) == {
+        "areal",
         "axe-playwright-python",
         "cosmic-ray",
         "liger-kernel",
         "openrlhf",
         "polgrad",
+        "skyrl",
+        "tinker-cookbook",
+        "torchtune",
+        "unsloth-zoo",
         "verl",
     }
     assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in audited.values())

@@ -179,10 +179,12 @@ EXPECTED = {
     "slime.reward_reinforce_plus_plus": "S | S | - | -",
     "slime.opd": "R | R | - | -",
     "tinker.kl_discount_0": "R | R | - | -",
-    "tinker.kl_discount_1": "S | S | - | -",
+    "tinker.kl_discount_1": "-",  # S - (S/T) T, with the mean KL of a token S/T held fixed
     "torchtune.grpo": "F | F | BL + BW | BL + BW",
     "torchtune.ppo": "S | S | - | -",
-    "torchtune.torchforge_grpo": "IL + MW | IL + MW | ML + MW | ML + MW",
     "unsloth.grpo": "R | - | R | -",
     "unsloth.grpo_uncorrected": "F | - | BL + BW | -",
+    "torchforge.grpo": "IL + MW | IL + MW | ML + MW | ML + MW",
+    "tinker.distillation_kl_discount_0": "R | R | - | -",
+    "tinker.distillation_kl_discount_1": "S | S | - | -",
 }

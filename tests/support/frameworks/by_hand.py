@@ -46,7 +46,11 @@ BY_HAND = {
     "ema_pg.k5": 5.198604,  # -1/2 log 2 + 4 log 4
     "torchtune.grpo": 1.806853,
     "unsloth.grpo": 1.532399,
-    "tinker.kl_discount_1": -1.796955,
+    "tinker.distillation_kl_discount_1": -1.796955,
+    "tinker.kl_discount_1": -0.653262,  # less their mean -log(2)/2: 0, 4/5 (log(2)/2 - log 3.2)
+    "torchforge.grpo": 0.903426,
+    "torchtune.ppo": -1.796955,
+    "skyrl.reward_k3": 2.244295,
 }
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -120,6 +121,10 @@ def visit(session: Any, base: str, page: str) -> list[str]:
     session.get_log("browser")
     resize(session, SIZES["desktop"])
     session.get(f"{base}/{page}")
+    while session.find_elements(
+        "css selector", "meta[http-equiv=Refresh]"
+    ):  # the first page leads to another
+        time.sleep(0.05)
     session.execute_script((HERE / "checks.js").read_text(encoding="utf-8"))
     session.execute_async_script("klSettle(arguments[arguments.length - 1])")
     problems = [f"{p}" for p in session.execute_script("return klOnce()")]

@@ -63,16 +63,16 @@ def _as_right(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def functions() -> SimpleNamespace:
     """torchrl's own functions, out of the installed files; `Unavailable` without them."""
     torchrl = find("torchrl", VERSIONS)
-    names = ("_reduce_loss", "_expand_loss_mask", "_loss_mask_keys")
-    common = load(torchrl, "torchrl/objectives/common.py", *(f"LossModule.{n}" for n in names))
-    names = ("forward", "_clip_bounds", "_log_weight", "_compute_policy_objective")
-    names += ("_aggregate_loss_value", "_kl_to_ref")
+    wanted: tuple[str, ...] = ("_reduce_loss", "_expand_loss_mask", "_loss_mask_keys")
+    common = load(torchrl, "torchrl/objectives/common.py", *(f"LossModule.{n}" for n in wanted))
+    wanted = ("forward", "_clip_bounds", "_log_weight", "_compute_policy_objective")
+    wanted += ("_aggregate_loss_value", "_kl_to_ref")
     given: dict[str, Any] = {
         "TensorDict": Tensors,
         "expand_as_right": _as_right,
         "is_tensor_collection": lambda _: False,
     }
-    grpo = load(torchrl, GRPO.file, *(f"GRPOLoss.{n}" for n in names), given=given)
+    grpo = load(torchrl, GRPO.file, *(f"GRPOLoss.{n}" for n in wanted), given=given)
     zipped = partial(zip, strict=True)
     given = {
         "contextlib": contextlib,
@@ -80,8 +80,8 @@ def functions() -> SimpleNamespace:
         "_runtime_device": lambda *_, **__: None,
         "DistillationLossOutput": SimpleNamespace,
     }
-    names = ("k3_kl_token_estimate", "_distillation_loss", "DistillationLoss.forward")
-    distillation = load(torchrl, DISTILLATION.file, *names, given=given)
+    wanted = ("k3_kl_token_estimate", "_distillation_loss", "DistillationLoss.forward")
+    distillation = load(torchrl, DISTILLATION.file, *wanted, given=given)
     made = {
         **grpo,
         **common,

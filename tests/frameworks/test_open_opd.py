@@ -1,4 +1,4 @@
-"""Open-On-Policy-Distillation: heads, log-probs that the teacher did not list, and what ignores the teacher."""
+"""Open-On-Policy-Distillation: heads, log-probs that the teacher did not list, losses without a teacher."""
 
 import math
 
@@ -9,7 +9,6 @@ from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import open_opd, setting
 from tests.support.frameworks.by_hand import rollout
 from tests.support.frameworks.one_token import batch, one_token
-
 
 STUDENT, TEACHER = (0.3, 0.6, 0.1), (0.01, 0.9, 0.09)  # heads of two: {1, 0} and {1, 2}
 

@@ -48,6 +48,7 @@ def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
         "liger-kernel",
         "openrlhf",
         "polgrad",
+        "torchrl",
         "verl",
     }
     assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in audited.values())

@@ -53,6 +53,7 @@ def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
         "tinker-cookbook",
         "torchtune",
         "unsloth-zoo",
+        "torchrl",
         "verl",
     }
     assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in audited.values())

@@ -51,6 +51,25 @@ BY_HAND = {
     "torchforge.grpo": 0.903426,
     "torchtune.ppo": -1.796955,
     "skyrl.reward_k3": 2.244295,
+    "tinker.kl_discount_1": -1.796955,
+    "torchrl.kl_to_ref": 0.903426,
+    "torchrl.kl_to_inference": 0.025,  # (4/5 - 1 + log 5/4 + 5/4 - 1 - log 5/4) / 2
+    "torchrl.reward": -0.343016,  # 5/4 log 1.6 - 4/5 log 3.2
+    "torchrl.reward_trajectory_sum": -1.796955,
+    "torchrl.distillation_forward": 0.471574,  # (2 - 1 - log 2 + 1/4 - 1 + log 4) / 2
+    "torchrl.sft_kl_to_ref": 1.806853,
+    "megatron.grpo": 1.806853,
+    "megatron.top_1_ghost": 0.962589,  # 1/4 log 1/2 + 3/4 log 3/2, and 3/5 log 4
+    "megatron.top_1_no_tail": 1.413134,  # 3/4 log 3/2 + 4/5 log 4
+    "rpg.loss_rkl": 1.039721,  # 2 log 2 - 1/4 log 4
+    "rpg.loss_ufkl": 0.943147,  # 2 - log 2 - 1, 1/4 + log 4 - 1
+    "rpg.loss_urkl": 0.789721,  # 2 (log 2 - 1) + 1, 1/4 (-log 4 - 1) + 1
+    "rpg.loss_js": 0.173287,  # (2 log 2 + log 2 - 1/4 log 4 - log 4) / 2
+    "rpg.reward_rkl_old": 3.3,  # every token is charged with 1, the first with both: 5/4 x 2 + 4/5
+    "open_opd.token_reverse_kl": -0.343016,
+    "open_opd.loss_topk_reverse_kl_notail_listed": 0.906303,  # heads 0.5 and 0.8: 1/2 log 2/3 + 4/5 log 4
+    "open_opd.opsd_jsd": 0.113283,  # JS of 1/2 and 1/4 is 0.033822, of 1/5 and 4/5 0.192745
+    "open_opd.opsd_decoded_kl": 0.346574,  # (log 4 - log 2) / 2
 }
 
 

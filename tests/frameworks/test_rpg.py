@@ -1,0 +1,84 @@
+"""RPG: KLs to the old policy, the clamp, constants in the reward."""
+
+import math
+
+import pytest
+import torch
+
+from kl_companion import expected_gradient, prefix_tree
+from kl_companion.auditing.exact import exactly
+from kl_companion.frameworks import rpg, setting
+from kl_companion.frameworks.recipes import charged_with
+from tests.support.frameworks.one_token import batch, one_token
+
+
+def world(off_policy=True, scale=1.0):
+    return prefix_tree(3, 2, seed=4, eos=True, off_policy=off_policy, scale=scale)
+
+
+def to_the_sampler(problem, reverse, forward):
+    """Gradient of both KLs of every next token between policy and sampler, [rows, vocab], by visits."""
+    theta = problem.logits.clone().requires_grad_()
+    r = problem.rollout(theta)
+    visits = (r.sampled_from * r.completion_mask).cumsum(-1) - r.sampled_from  # before each token
+    seen, total = set(), 0.0
+    for i in range(len(r.tokens)):
+        for t in range(int(r.completion_mask[i].sum())):
+            prefix = tuple(r.tokens[i, :t].tolist())
+            if prefix in seen:
+                continue
+            seen.add(prefix)
+            p, q = r.logp_all[i, t], r.behavior_logp_all[i, t]
+            here = reverse * (p.exp() * (p - q)).sum() + forward * (q.exp() * (q - p)).sum()
+            total = total + visits[i, t].exp() * here
+    return torch.autograd.grad(total, theta)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reverse", "forward"),
+    [
+        ("rkl", 1, 0),
+        ("urkl", 1, 0),
+        ("fkl", 0, 1),
+        ("ufkl", 0, 1),
+        ("ujs", 0.5, 0.5),  # the average of both, which is no Jensen-Shannon divergence
+        ("js", 0.5, -0.5),  # the comment has a plus
+    ],
+)
+def test_with_the_old_policy_as_the_reference_rpg_descends_kls_to_the_old_policy(kind, reverse, forward):
+    problem = world()
+    terms = rpg._old(lambda r: rpg.loss_terms(kind, r))
+    found = expected_gradient(lambda r: (terms(r) * r.completion_mask).sum(-1).mean(), problem)
+    assert (found - to_the_sampler(problem, reverse, forward)).norm() < 1e-12 * (1 + found.norm())
+
+
+@pytest.mark.parametrize("kind", ["rkl", "ufkl", "urkl", "js", "ujs"])
+def test_rpg_clamps_at_ten_where_the_policy_is_far_above_the_reference(kind):
+    near, far = one_token((0.5, 0.5), (0.25, 0.75)), one_token((0.5, 0.5), (0.002, 0.998))
+    assert rpg.loss_terms("fkl", far).item() == pytest.approx(-math.log(250))
+    assert rpg.loss_terms(kind, far).item() == 10
+    assert 0 < rpg.loss_terms(kind, near).item() < 10
+
+
+def test_rpgs_shipped_penalties_in_the_reward_are_constants():
+    r = batch(off_policy=False, scale=1.0)
+    ahead = r.completion_mask.flip(-1).cumsum(-1).flip(-1) * r.completion_mask
+    for kind, each in {"fkl": -1, "rkl": 1, "ufkl": 0, "urkl": 0}.items():
+        charged = charged_with(setting(f"rpg.reward_{kind}_old"), r)
+        assert torch.allclose(charged, each * ahead, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("formula", "function", "off_policy"),
+    [
+        ("rpg.loss_low_var_kl", "verl.loss_k3", True),
+        ("rpg.loss_mse", "verl.loss_k2", True),
+        ("rpg.reward_kl", "openrlhf.reward_k1", True),
+    ],
+)
+def test_a_formula_beside_the_function_that_has_the_same_gradient(formula, function, off_policy):
+    found = []
+    for name in (formula, function):
+        r = batch(off_policy, scale=3.0)
+        found.append(torch.autograd.grad(exactly(setting(name).loss)(r), r.logits)[0])
+    assert (found[0] - found[1]).abs().max() < 1e-7 * found[1].abs().max()

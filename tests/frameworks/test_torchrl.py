@@ -1,0 +1,125 @@
+"""torchrl: what the mean of its KL term counts, its defaults, and settings that are those of others."""
+
+import ast
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kl_companion import Rollout, prefix_tree
+from kl_companion.auditing.exact import exactly
+from kl_companion.frameworks import setting, torchrl
+from kl_companion.frameworks.installed import find
+from kl_companion.frameworks.torchrl_functions import VERSIONS
+
+ROOT = find("torchrl", VERSIONS).root
+
+
+def batch():
+    """Answers of one, two and three tokens, off-policy."""
+    problem = prefix_tree(3, 3, seed=0, eos=True, off_policy=True)
+    return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9]))
+
+
+def longer(r, more):
+    """The same answers with so many positions of padding behind them."""
+
+    def pad(x):
+        return F.pad(x, (0, more))
+
+    logp, mask = pad(r.logp), pad(r.completion_mask)
+    return Rollout(pad(r.tokens), mask, logp, pad(r.ref_logp), behavior_logp=pad(r.sampled_from))
+
+
+def test_padding_makes_the_kl_of_grpo_smaller_and_not_its_policy_loss():
+    r = batch()
+    width = r.tokens.shape[1]
+    advantages = torch.tensor([[1.0], [-0.5], [2.0]], dtype=torch.float64).expand(3, width)
+    for more in (1, 3, 9):
+        padded = longer(r, more)
+        kl, wide = (torchrl.grpo(x, part="loss_kl_to_ref") for x in (r, padded))
+        assert wide.item() == pytest.approx(kl.item() * width / (width + more), rel=1e-12)
+        policy = torchrl.grpo(r, part="loss_objective", advantages=advantages)
+        again = torchrl.grpo(padded, part="loss_objective", advantages=F.pad(advantages, (0, more)))
+        assert again.item() == pytest.approx(policy.item(), rel=1e-12)
+
+
+def test_the_denominator_is_the_number_of_positions():
+    r = batch()
+    inside = r.completion_mask.bool()
+    d = (r.ref_logp - r.logp)[inside]
+    total = (d.exp() - d - 1).sum().item()
+    assert inside.sum() < inside.numel()
+    assert torchrl.grpo(r, part="loss_kl_to_ref").item() == pytest.approx(total / inside.numel(), rel=1e-12)
+
+
+def test_aggregation_is_that_of_the_policy_loss_alone():
+    advantages = torch.tensor([[1.0], [-0.5], [2.0]], dtype=torch.float64).expand(3, 3)
+    kl, policy = set(), set()
+    for how in ("token_mean", "prompt_mean"):
+        kl.add(torchrl.grpo(batch(), part="loss_kl_to_ref", aggregation=how).item())
+        loss = torchrl.grpo(batch(), part="loss_objective", aggregation=how, advantages=advantages)
+        policy.add(loss.item())
+    kl.add(torchrl.grpo(batch(), part="loss_kl_to_ref", aggregation="none").item())
+    assert (len(kl), len(policy)) == (1, 2)
+
+
+def test_the_kl_to_the_sampler_never_reads_the_reference():
+    r = batch()
+    loss = exactly(setting("torchrl.kl_to_inference").loss)
+    other = Rollout(r.tokens, r.completion_mask, r.logp, r.ref_logp * 2, behavior_logp=r.behavior_logp)
+    assert loss(r).item() == loss(other).item() != 0
+
+
+def given(file, name):
+    """Defaults of ``__init__`` of a class in an installed file."""
+    tree = ast.parse((ROOT / file).read_text())
+    (body,) = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
+    (init,) = [n.args for n in body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+    by_place = init.args[-len(init.defaults) :] if init.defaults else []
+    pairs = [*zip(by_place, init.defaults, strict=True), *zip(init.kwonlyargs, init.kw_defaults, strict=True)]
+    return {a.arg: ast.literal_eval(v) for a, v in pairs if isinstance(v, ast.Constant)}
+
+
+def test_defaults_of_torchrl():
+    grpo = given("torchrl/objectives/llm/grpo.py", "GRPOLoss")
+    assert (grpo["kl_to_ref_coeff"], grpo["kl_to_inference_coeff"]) == (None, None)
+    assert grpo["aggregation"] == "token_mean"
+    distillation = given("torchrl/objectives/llm/distillation.py", "DistillationLoss")
+    assert (distillation["kl_direction"], distillation["normalize_by_seq_length"]) == ("reverse", True)
+    for name in ("KLComputation", "RetrieveKL"):
+        reward = given("torchrl/envs/llm/transforms/kl.py", name)
+        assert (reward["coeff"], reward["add_to_reward"]) == (1.0, True)
+    assert given("torchrl/objectives/llm/grpo.py", "MCAdvantage")["trajectory_return"] is None
+
+
+def test_what_divides_a_group_is_at_least_a_millionth():
+    text = (ROOT / "torchrl/objectives/llm/grpo.py").read_text()
+    assert "(reward - reward_mean) / reward_scale.clamp_min(1e-6)" in text
+    assert "(returns - returns.mean()) / returns.std().clamp_min(1e-6)" in text
+    normalize = setting("torchrl.reward").algorithms[0].recipe.normalize
+    x = torch.tensor([[0.0, 1e-9], [1.0, 3.0]], dtype=torch.float64)
+    wanted = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True).clamp_min(1e-6)
+    torch.testing.assert_close(normalize(x), wanted, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("torchrl.kl_to_ref", "verl.loss_k3_seq_mean_token_sum_norm"),
+        ("torchrl.distillation_reverse", "verl.loss_k3_seq_mean_token_mean"),
+        ("torchrl.distillation_reverse_sums", "verl.loss_k3"),
+        ("torchrl.sft_kl_to_ref", "liger.grpo"),
+        ("torchrl.reward_trajectory_sum", "openrlhf.reward_k1"),
+        ("torchrl.reward", "tinker.kl_discount_0"),
+    ],
+)
+def test_settings_that_are_those_of_other_frameworks(one, other):
+    found = []
+    for name in (one, other):
+        r = batch()
+        value = exactly(setting(name).loss)(r)
+        found.append((value.item(), torch.autograd.grad(value, r.logits)[0]))
+    (a, x), (b, y) = found
+    assert a == pytest.approx(b, rel=1e-9)
+    assert (x - y).abs().max() < 1e-9

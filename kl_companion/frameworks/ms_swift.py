@@ -9,7 +9,6 @@ from __future__ import annotations
 from enum import Enum
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 

@@ -3,7 +3,8 @@
 They are registered so that an audit of a loss of whole distributions can name its objective. ``bucketed``
 puts all tokens outside the head into one bucket, ``conditional`` renormalizes the head, ``truncated`` does
 neither, and is no divergence: it can be negative, and has a gradient where both policies agree. ``clamped``
-leaves its negative values out; ``cropped`` renormalizes the head of the reference alone. ``sampled_mean`` divides by the length of the sequence that was sampled.
+leaves its negative values out; ``cropped`` renormalizes the head of the reference alone. ``sampled_mean``
+divides by the length of the sequence that was sampled.
 """
 
 from __future__ import annotations

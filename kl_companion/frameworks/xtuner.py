@@ -33,8 +33,9 @@ _KINDS = {"low_var_kl": "k3", "kl": "k1", "mse": "k2", "abs": "abs"}
 
 def terms(kind: str, rollout: Rollout) -> torch.Tensor:
     """`kl_penalty`: low_var_kl alone is clamped, before and after; [batch, seq]."""
-    clamps = {"input_clamp": 20.0, "output_clamp": 10.0} if kind == "low_var_kl" else {}
-    return estimate(_KINDS[kind], rollout, **clamps)
+    if kind == "low_var_kl":
+        return estimate("k3", rollout, input_clamp=20.0, output_clamp=10.0)
+    return estimate(_KINDS[kind], rollout)
 
 
 FRAMEWORK = Framework(

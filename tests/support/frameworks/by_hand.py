@@ -52,7 +52,7 @@ BY_HAND = {
     "rlinf.fsdp_loss_k1": 0.693147,  # log 1/2 + log 4: the sign is that of a likelihood that is raised
     "ms_swift.grpo": 0.903426,
     "ms_swift.opd_dapo": -0.343016,  # 5/4 log 1.6 - 4/5 log 3.2
-    "ms_swift.kl_in_reward": -0.710501,  # (5/4 + 4/5) / 2 log 1/2: log 1.6 - log 3.2, and the ratios' mean
+    "ms_swift.kl_in_reward": -0.693147,  # -(6/5 + 4/5) / 2 (log 3.2 - log 1.6): 5/4 is clipped to 6/5
     "ms_swift.gkd_reverse_top_2": 0.975618,  # the head is the whole vocabulary
     "easyr1.loss_low_var_kl": 1.806853,
     "easyr1.reward_kl": -1.796955,

@@ -56,7 +56,7 @@ def test_a_setting_beside_one_that_is_the_same(name, same):
     assert (x - y).abs().max() < 1e-9
 
 
-# -- RLinf ----------------------------------------------------------------------------------------------------
+# -- RLinf ---------------------------------------------------------------------------------------------------
 
 
 def _calls(file):
@@ -88,7 +88,7 @@ def test_the_exchange_pulls_nothing_back_from_where_the_reference_is_unlikely():
     assert (low[1], high[0]) == pytest.approx((-11.0, edge), abs=1e-4)
 
 
-# -- ms-swift -------------------------------------------------------------------------------------------------
+# -- ms-swift ------------------------------------------------------------------------------------------------
 
 
 def test_defaults_of_ms_swift():
@@ -106,7 +106,7 @@ def test_defaults_of_ms_swift():
 
 
 def test_the_penalty_in_the_reward_is_subtracted_before_rewards_are_divided():
-    """`compute_advantages` with a penalty is that of rewards less the penalty: equal rewards leave no beta."""
+    """Rewards less the penalty are divided: where they agree no beta is left."""
     rewards, penalty = torch.ones(4, dtype=torch.float64), torch.tensor([0.1, 0.5, 0.2, 0.4]).double()
     one = torch.ones(1, dtype=torch.float64)
     found = [
@@ -120,7 +120,7 @@ def test_the_penalty_in_the_reward_is_subtracted_before_rewards_are_divided():
     assert torch.allclose(*found, rtol=1e-6)
 
 
-# -- axolotl --------------------------------------------------------------------------------------------------
+# -- axolotl -------------------------------------------------------------------------------------------------
 
 
 def test_the_asynchronous_trainer_of_axolotl_has_another_default_than_trl():

@@ -3,7 +3,8 @@
 They are registered so that an audit of a loss of whole distributions can name its objective. ``bucketed``
 puts all tokens outside the head into one bucket, ``conditional`` renormalizes the head, ``truncated`` does
 neither, and is no divergence: it can be negative, and has a gradient where both policies agree. ``clamped``
-leaves its negative values out. ``sampled_mean`` divides by the length of the sequence that was sampled.
+leaves its negative values out; ``cropped`` renormalizes the head of the reference alone. ``sampled_mean``
+divides by the length of the sequence that was sampled.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ _SAID = {
     "whole": "",
     "bucketed": "with all other tokens in one bucket",
     "conditional": "renormalized",
+    "cropped": "of which the reference alone is renormalized (no divergence)",
     "truncated": "as a plain sum over them (no divergence)",
     "clamped": "as a plain sum over them that counts only where it is positive (no divergence)",
 }
 _SHORT = {
     "bucketed": "the rest in one bucket",
     "conditional": "renormalized",
+    "cropped": "the reference renormalized",
     "truncated": "plain sum",
     "clamped": "plain sum where positive",
 }
@@ -66,7 +69,8 @@ class _Cut(NamedTuple):
         """Its exact value from the rollout that lists every sequence once."""
         both = rollout.logp_all, rollout.ref_logp_all
         index = both[self.whose != "policy"].detach().topk(self.k, dim=-1).indices
-        p, q = (_cut(x, index, self.how) for x in both)
+        hows = ("truncated", "conditional") if self.how == "cropped" else (self.how, self.how)
+        p, q = (_cut(x, index, how) for x, how in zip(both, hows, strict=True))
         each = _divergence(self.direction, p, q)
         each = (each.clamp_min(0) if self.how == "clamped" else each) * rollout.completion_mask
         total = each.sum(-1) / (rollout.completion_mask.sum(-1) if self.mean else 1)
@@ -109,6 +113,9 @@ def _cuts() -> Iterator[_Cut]:
         for k in (1, 2):
             yield _Cut(direction, "truncated", whose, k)
             yield _Cut(direction, "clamped", whose, k)
+    yield _Cut("reverse_kl", "conditional", "reference", 2)
+    for direction in ("reverse_kl", "forward_kl"):
+        yield _Cut(direction, "cropped", "reference", 2)
     for mean in (False, True):
         yield _Cut("jensen_shannon", "conditional", "policy", 2, mean)
     for direction in _DIRECTIONS:

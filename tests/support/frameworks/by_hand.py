@@ -70,6 +70,20 @@ BY_HAND = {
     "open_opd.loss_topk_reverse_kl_notail_listed": 0.906303,  # heads 0.5 and 0.8: 1/2 log 2/3 + 4/5 log 4
     "open_opd.opsd_jsd": 0.113283,  # JS of 1/2 and 1/4 is 0.033822, of 1/5 and 4/5 0.192745
     "open_opd.opsd_decoded_kl": 0.346574,  # (log 4 - log 2) / 2
+    "rlinf.fsdp_loss_low_var_kl": 0.943147,  # pi/ref in the place of ref/pi: 2 - 1 - log 2, 1/4 - 1 + log 4
+    "rlinf.megatron_loss_low_var_kl": 1.806853,
+    "rlinf.fsdp_loss_k1": 0.693147,  # log 1/2 + log 4: the sign is that of a likelihood that is raised
+    "ms_swift.grpo": 0.903426,
+    "ms_swift.opd_dapo": -0.343016,  # 5/4 log 1.6 - 4/5 log 3.2
+    "ms_swift.kl_in_reward": -0.693147,  # -(6/5 + 4/5) / 2 (log 3.2 - log 1.6): 5/4 is clipped to 6/5
+    "ms_swift.gkd_reverse_top_2": 0.975618,  # the head is the whole vocabulary
+    "easyr1.loss_low_var_kl": 1.806853,
+    "easyr1.reward_kl": -1.796955,
+    "xtuner.loss_low_var_kl": 1.806853,
+    "xtuner.loss_abs": 2.079442,
+    "axolotl.async_grpo": 1.806853,
+    "axolotl.async_grpo_corrected": 1.532399,
+    "axolotl.kd_forward_top_2": 0.962589,  # (log 1/2 + 3 log 3/2) / 4 + (4/5 - 1/5) log 4
 }
 
 

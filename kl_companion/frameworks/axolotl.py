@@ -1,0 +1,170 @@
+"""axolotl: the loss of its asynchronous GRPO trainer, and its distillation of a teacher's top-k.
+
+Its other GRPO trainer is TRL's own (see `trl`). The functions are cut out of the installed files (see
+`installed`); the trainer's loss is called on a stand-in as TRL's is.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from types import SimpleNamespace
+
+import torch
+
+from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.frameworks.algorithms import Algorithm
+from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.trl_distillation import trainer_stand_in
+from kl_companion.rollout import Rollout
+
+VERSIONS = ("0.19.0",)
+_TRAINER = "axolotl/core/trainers/grpo/async_trainer.py"
+_LOSS = SourceLocation(_TRAINER, "AsyncGRPOTrainer._compute_loss")
+_KD = SourceLocation(
+    "axolotl/integrations/kd/kernels/liger.py", "LigerFusedLinearKLTopKLogprobFunction.distillation_loss_fn"
+)
+
+
+@cache
+def functions() -> SimpleNamespace:
+    """axolotl's own functions, out of the installed files; `Unavailable` without them."""
+    axolotl = find("axolotl", VERSIONS)
+    utils = load(axolotl, "axolotl/integrations/kd/utils.py", "normalize_logprobs")
+    metrics = {"nanmin": torch.min, "nanmax": torch.max}
+    return SimpleNamespace(
+        **load(axolotl, _TRAINER, _LOSS.function, given=metrics),
+        **load(axolotl, _KD.file, _KD.function, given=utils),
+    )
+
+
+def trainer_loss(
+    rollout: Rollout,
+    advantages: torch.Tensor | None = None,
+    *,
+    use_bias_correction_kl: bool = False,
+    loss_type: str = "dapo",
+) -> torch.Tensor:
+    """`AsyncGRPOTrainer._compute_loss` with beta = 1 and advantages of zero, or advantages without a KL."""
+    count, length = rollout.tokens.shape
+    dtype = rollout.logp.dtype
+    trainer = trainer_stand_in(
+        rollout,
+        args=SimpleNamespace(use_bias_correction_kl=use_bias_correction_kl, delta=None),
+        beta=1.0 if advantages is None else 0.0,
+        current_gradient_accumulation_steps=1,
+        importance_sampling_level="token",
+        is_fsdp_enabled=False,
+        loss_type=loss_type,
+        max_completion_length=length,
+        top_entropy_quantile=1.0,
+        use_vllm=False,
+    )
+    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (rollout.logp, rollout.logp.detach())
+    nothing = rollout.tokens[:, :0]
+    inputs = {
+        "prompt_ids": nothing,
+        "prompt_mask": nothing,
+        "completion_ids": rollout.tokens,
+        "completion_mask": rollout.completion_mask,
+        "advantages": torch.zeros(count, dtype=dtype) if advantages is None else advantages,
+        "old_per_token_logps": rollout.sampled_from,
+        "ref_per_token_logps": rollout.ref_logp,
+        "num_items_in_batch": torch.tensor(float(count), dtype=dtype),
+    }
+    loss: torch.Tensor = functions()._compute_loss(trainer, None, inputs)
+    return loss
+
+
+def distillation(beta: float, k: int, normalized: bool, rollout: Rollout) -> torch.Tensor:
+    """`distillation_loss_fn` of the reference's k likeliest tokens, renormalized as the data set stores them.
+
+    Args:
+        beta: 0 for the forward KL, 1 for the reverse KL.
+        k: Size of the head.
+        normalized: ``kd_normalize_topk``: renormalize the student's head too.
+        rollout: The samples.
+    """
+    assert rollout.logits is not None
+    inside = rollout.completion_mask.bool()
+    head = rollout.ref_logp_all[inside].topk(k, dim=-1)
+    total: torch.Tensor = functions().distillation_loss_fn(
+        rollout.logits[inside],
+        head.indices,
+        head.values.log_softmax(-1),
+        torch.ones_like(head.indices),
+        beta=beta,
+        normalize_topk=normalized,
+    )
+    return total / len(rollout.tokens)
+
+
+_GRPO = Algorithm(
+    "GRPO",
+    Recipe("group_std", eps=1e-4),
+    SourceLocation(_TRAINER, "AsyncGRPOTrainer._compute_deferred_scores"),
+    instead="trl: scale_rewards=none",
+    policy=trainer_loss,
+)
+
+
+def _grpo(corrected: bool, loss_type: str = "dapo") -> Setting:
+    shipped = not corrected and loss_type == "dapo"
+    return Setting(
+        name="axolotl.async_grpo"
+        + ("_corrected" if corrected else "")
+        + ("" if shipped or corrected else "_grpo"),
+        option=f"trl: use_data_producer=true, async_prefetch=true, beta, "
+        f"use_bias_correction_kl={str(corrected).lower()}, loss_type={loss_type}",
+        loss=partial(trainer_loss, use_bias_correction_kl=corrected, loss_type=loss_type),
+        place=_LOSS,
+        placement="loss",
+        level="token",
+        aggregation="dapo: sum / tokens of the generation batch"
+        if loss_type == "dapo"
+        else "grpo: mean over sequences of token means",
+        default="of the asynchronous trainer once beta > 0 (beta is 0 by default)" if shipped else "",
+        note="The synchronous trainer is TRL's, whose use_bias_correction_kl is true by default."
+        if shipped
+        else "",
+        algorithms=(_GRPO,),
+        beta=0.0 if shipped else None,
+    )
+
+
+def _kd(name: str, beta: float, normalized: bool) -> Setting:
+    return Setting(
+        name=f"axolotl.kd_{name}_top_2" + ("_normalized" if normalized else ""),
+        option=f"KDPlugin: kd_beta={beta}, kd_normalize_topk={'true' if normalized else 'unset'}, a top 2",
+        loss=partial(distillation, beta, 2, normalized),
+        place=_KD,
+        placement="loss",
+        level="token",
+        aggregation="sum / tokens of the batch",
+        default="of the KD plugin with stored log-probs" if beta == 0 and not normalized else "",
+        note="The stored log-probs of the teacher are always renormalized over its k tokens.",
+        sampled=False,
+    )
+
+
+FRAMEWORK = Framework(
+    name="axolotl",
+    title="axolotl",
+    distribution="axolotl",
+    versions=VERSIONS,
+    settings=(
+        _grpo(False),
+        _grpo(True),
+        _grpo(False, "grpo"),
+        *(
+            _kd(name, beta, normalized)
+            for name, beta in (("forward", 0.0), ("reverse", 1.0))
+            for normalized in (False, True)
+        ),
+    ),
+    remedy=Remedy(
+        sequence=None,
+        token="axolotl.async_grpo_corrected",
+        words="There is no KL in the reward.",
+    ),
+)

@@ -16,7 +16,13 @@ from kl_companion.checks import unknown_name
 if TYPE_CHECKING:
     from kl_companion.frameworks.records import Framework, Setting
 
-_FIRST = ("trl", "verl", "openrlhf", "liger")  # those that are installed; behind them all others by name
+_FIRST = (
+    "trl",
+    "verl",
+    "openrlhf",
+    "liger",
+    "tunix",
+)  # those that are installed; behind them all others by name
 
 
 def _adapters(folder: Path) -> tuple[str, ...]:

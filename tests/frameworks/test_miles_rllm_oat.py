@@ -54,13 +54,14 @@ def test_miles_clamps_a_log_ratio_that_slime_does_not():
     assert found == pytest.approx(2e-12 * math.exp(20), rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_miles_leaves_out_what_is_not_a_number(kind):
+def test_miles_leaves_out_a_token_whose_k3_overflows():
+    """exp(800) is no number: slime's loss is infinite, miles has a zero in its place, without a gradient."""
     r = rollout()
-    broken = replace(r, ref_logp=torch.tensor([[-math.inf, math.log(0.8)]], dtype=torch.float64))
-    found, whole = miles.terms(kind, False, broken), miles.terms(kind, False, r)
-    assert found[0, 0] == 0
-    assert found[0, 1] == whole[0, 1] != 0
+    far = replace(r, logp=torch.tensor([[-800.0, math.log(0.2)]], dtype=torch.float64, requires_grad=True))
+    found = miles.terms("k3", False, far)
+    assert slime.terms("k3", False, far)[0, 0] == math.inf
+    assert found[0].tolist() == pytest.approx([0.0, 3 - math.log(4)], abs=1e-12)
+    assert setting("miles.loss_k3").loss(far).item() == pytest.approx((3 - math.log(4)) / 2, abs=1e-12)
 
 
 def test_the_top_k_of_miles_is_the_same_whichever_token_was_sampled():
@@ -83,11 +84,11 @@ def test_the_top_k_of_miles_is_the_samplers():
 
 
 def test_rllm_clips_what_it_has_summed():
-    """k1 of the sampler: log 400 = 5.99 and log 0.3125, whose sum is within five."""
-    r = rollout(reference=(0.001, 0.8))
-    first, second = math.log(400), math.log(0.3125)
+    """k1 of the sampler: log 10 = 2.303 and log 0.3125 = -1.163, whose sum is within two."""
+    r = rollout(reference=(0.04, 0.8))
+    first, second = math.log(10), math.log(0.3125)
     clipped = setting("rllm.distill_clipped").loss(r).item()
-    assert clipped == pytest.approx(5 / 4 * 5 + 4 / 5 * second, abs=1e-12)
+    assert clipped == pytest.approx(5 / 4 * 2 + 4 / 5 * second, abs=1e-12)
     ahead = setting("rllm.distill_discount_1_clipped").loss(r).item()
     assert ahead == pytest.approx(5 / 4 * (first + second) + 4 / 5 * second, abs=1e-12)
 

@@ -67,7 +67,7 @@ def _distilled(discount: int, clip: float | None = None) -> Setting:
         _ADVANTAGE,
         ahead=bool(discount),
         default="of DistillationWorkflow" if not discount and clip is None else "",
-        note="" if clip is None else "Its example has 5; 2 is within reach of the audit's log-ratios.",
+        note="" if clip is None else "Its example has 5; 3 is within reach of the audit's log-ratios.",
     )._replace(loss=partial(distilled, float(discount), clip))
 
 
@@ -99,9 +99,9 @@ FRAMEWORK = Framework(
             beta=0.0,
         ),
         _distilled(0),
-        _distilled(0, 2.0),
+        _distilled(0, 3.0),
         _distilled(1),
-        _distilled(1, 2.0),
+        _distilled(1, 3.0),
     ),
     remedy=Remedy(
         sequence="rllm.distill_discount_1",

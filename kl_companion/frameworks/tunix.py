@@ -116,7 +116,8 @@ _PPO = Algorithm(
 
 def _grpo(kind: str, mode: str, clamp: float | None = None) -> Setting:
     suffix = ("" if mode == _MEAN else "_" + mode.replace("-", "_")) + ("" if clamp is None else "_clamped")
-    default, algorithms = "", _GRPO
+    default = ""
+    algorithms: tuple[Algorithm, ...] = _GRPO
     if kind == "kl" and mode == _MEAN:
         default = "of GRPOConfig (beta is 0.04 by default)"
     if kind == "kl" and mode == _SCALE:

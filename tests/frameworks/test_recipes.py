@@ -20,6 +20,8 @@ BY_DEFAULT = {
     "slime.reward_reinforce_plus_plus": "batch",
     "skyrl.reward": "group",
     "torchtune.ppo": "batch",
+    "tunix.ppo": "batch",
+    "miles.reward_reinforce_plus_plus": "batch",
 }
 
 
@@ -27,7 +29,7 @@ def test_every_framework_ships_a_recipe_or_says_why_not():
     for name in FRAMEWORKS:
         assert bool(default_recipes(name)) != bool(framework(name).without), name
     assert framework("prime_rl").without
-    assert len(NAMES) == len(default_recipes()) == 57
+    assert len(NAMES) == len(default_recipes()) == 78
 
 
 def test_defaults_of_rl_are_in_recipes_and_those_of_distillation_are_not():

@@ -36,6 +36,7 @@ from tests.support.expected_framework_verdicts import EXPECTED, LETTERS
 
 NAMES = [s.name for s in settings()]
 CONDITIONS = ((False, 1.0), (False, 4.0), (True, 1.0), (True, 4.0))
+COUNTS_TOKENS = ("_bnpo", "kl_token_mean")  # names of what divides by the tokens of its own batch
 PLAIN = ("R", "F", "S", "JS", "TV", "Q", "BQ", "MQ")  # what an unnamed gradient must not be
 
 
@@ -53,12 +54,12 @@ def batch(off_policy, scale):
 
 def place_of(name, off_policy, scale):
     """Where a setting is looked at."""
-    return batch(off_policy, scale).problem if name.endswith("_bnpo") else world(off_policy, scale)
+    return batch(off_policy, scale).problem if name.endswith(COUNTS_TOKENS) else world(off_policy, scale)
 
 
 def gradient_of(name, off_policy, scale):
     loss = setting(name).exact
-    if name.endswith("_bnpo"):
+    if name.endswith(COUNTS_TOKENS):
         return large_batches(loss, batch(off_policy, scale)).gradient
     return expected_gradient(loss, world(off_policy, scale))
 

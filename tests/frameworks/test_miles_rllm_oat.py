@@ -84,11 +84,11 @@ def test_the_top_k_of_miles_is_the_samplers():
 
 
 def test_rllm_clips_what_it_has_summed():
-    """k1 of the sampler: log 10 = 2.303 and log 0.3125 = -1.163, whose sum is within two."""
-    r = rollout(reference=(0.04, 0.8))
-    first, second = math.log(10), math.log(0.3125)
+    """k1 of the sampler: log 25 = 3.219 and log 0.3125 = -1.163, whose sum is within three."""
+    r = rollout(reference=(0.016, 0.8))
+    first, second = math.log(25), math.log(0.3125)
     clipped = setting("rllm.distill_clipped").loss(r).item()
-    assert clipped == pytest.approx(5 / 4 * 2 + 4 / 5 * second, abs=1e-12)
+    assert clipped == pytest.approx(5 / 4 * 3 + 4 / 5 * second, abs=1e-12)
     ahead = setting("rllm.distill_discount_1_clipped").loss(r).item()
     assert ahead == pytest.approx(5 / 4 * (first + second) + 4 / 5 * second, abs=1e-12)
 

@@ -36,6 +36,7 @@ from tests.support.expected_framework_verdicts import EXPECTED, LETTERS
 
 NAMES = [s.name for s in settings()]
 CONDITIONS = ((False, 1.0), (False, 4.0), (True, 1.0), (True, 4.0))
+COUNTS_TOKENS = ("_bnpo", "kl_token_mean")  # names of what divides by the tokens of its own batch
 PLAIN = ("R", "F", "S", "JS", "TV", "Q", "BQ", "MQ")  # what an unnamed gradient must not be
 
 
@@ -53,7 +54,9 @@ def batch(off_policy, scale):
 
 def couples(name):
     """Whether answers of a batch enter each other's gradient: a mean over its tokens does it."""
-    return name.endswith("_bnpo") or name.startswith("tinker.kl_")
+    return name.endswith(COUNTS_TOKENS) or name.startswith("tinker.kl_")
+
+
 # a ratio to the sampler of 13.6, where this one is clamped, is beyond what an audit looks at
 MILD = ("rpg.loss_ufkl_old",)
 

@@ -46,6 +46,7 @@ def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
         "areal",
         "axe-playwright-python",
         "cosmic-ray",
+        "google-tunix",
         "liger-kernel",
         "openrlhf",
         "polgrad",

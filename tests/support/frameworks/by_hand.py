@@ -84,6 +84,13 @@ BY_HAND = {
     "axolotl.async_grpo": 1.806853,
     "axolotl.async_grpo_corrected": 1.532399,
     "axolotl.kd_forward_top_2": 0.962589,  # (log 1/2 + 3 log 3/2) / 4 + (4/5 - 1/5) log 4
+    "tunix.grpo_kl": -0.346574,  # (log 2 - log 4) / 2
+    "tunix.ppo_low_var_kl": 2.244295,  # as areal.reward_k3
+    "tunix.logit_strategy_temperature_1": 0.481294,  # (3/4 log 3/2 - 1/4 log 2 + 3/5 log 4) / 2
+    "miles.loss_k1_unbiased": -0.121301,  # (5/4 log 2 - 4/5 log 4) / 2
+    "miles.opd_top_2": 0.628067,  # 5/4 (0.4 log 1.6 + 0.6 log 0.8) + 4/5 (0.75 log 3.75 - 0.25 log 3.2)
+    "rllm.distill": -0.343016,  # 5/4 log 1.6 - 4/5 log 3.2
+    "oat.loss_grpo": 0.903426,
 }
 
 

@@ -1,0 +1,299 @@
+"""Tunix's installed text with PyTorch in the place of JAX: stand-ins beside numpy, wiring, and defaults."""
+
+import ast
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from kl_companion import prefix_tree
+from kl_companion.auditing.exact import exactly
+from kl_companion.frameworks import setting, settings, tunix, tunix_functions
+from kl_companion.frameworks.installed import find
+from kl_companion.frameworks.jax_numpy import Array, array, jax, jnp, optax
+from tests.support.frameworks.by_hand import rollout
+
+A = np.array([[-3.0, 0.5, 2.0], [1.0, 4.0, -0.25]])
+B = np.array([[1.0, 0.5, -2.0], [0.0, 5.0, 0.25]])
+P = np.array([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]])  # distributions, one without its last token
+LOG_SOFTMAX = A - np.log(np.exp(A).sum(-1, keepdims=True))
+INDEX = np.array([[2, 0], [1, 1]])
+
+
+def t(x):
+    return torch.from_numpy(np.array(x))
+
+
+OPERATIONS = {
+    "abs": (jnp.abs(t(A)), np.abs(A)),
+    "astype": (jnp.astype(t(A), jnp.float32), A.astype(np.float32)),
+    "astype of torch": (array(t(A > 0)).astype(torch.float64), (A > 0).astype(np.float64)),
+    "broadcast_to": (jnp.broadcast_to(t(A[:, :1]), (2, 3)), np.broadcast_to(A[:, :1], (2, 3))),
+    "clip": (jnp.clip(t(A), -1.0, 1.5), np.maximum(np.minimum(A, 1.5), -1.0)),
+    "clip from below": (jnp.clip(t(A), min=1), np.maximum(A, 1.0)),
+    "clip from above": (jnp.clip(t(A), max=1), np.minimum(A, 1.0)),
+    "clip of a number": (jnp.clip(3, min=1e-6), np.array(3.0, dtype=np.float32)),
+    "exp": (jnp.exp(t(A)), np.exp(A)),
+    "expand_dims": (jnp.expand_dims(t(A), 1), np.expand_dims(A, 1)),
+    "expand_dims of the last": (jnp.expand_dims(t(A), axis=-1), np.expand_dims(A, -1)),
+    "float32": (jnp.float32(0.1), np.float32(0.1)),
+    "greater": (jnp.greater(t(A), t(B)), A > B),
+    "inf": (torch.tensor(jnp.inf), np.float32(np.inf)),
+    "max": (jnp.max(t(A)), A.max()),
+    "maximum": (jnp.maximum(t(A), t(B)), np.maximum(A, B)),
+    "mean": (jnp.mean(t(A)), A.mean()),
+    "min": (jnp.min(t(A)), A.min()),
+    "minimum": (jnp.minimum(t(A), t(B)), np.minimum(A, B)),
+    "square": (jnp.square(t(A)), A**2),
+    "sum": (jnp.sum(t(A)), A.sum()),
+    "sum along": (jnp.sum(t(A), axis=-1), A.sum(-1)),
+    "take_along_axis": (
+        jnp.take_along_axis(t(A), t(INDEX), axis=-1),
+        np.array([[2.0, -3.0], [4.0, 4.0]]),
+    ),
+    "where": (jnp.where(t(A) > 0, t(A), 0.0), np.where(A > 0, A, 0.0)),
+    "Array": (torch.tensor(isinstance(t(A), jax.Array)), np.array(True)),
+    "rsqrt": (jax.lax.rsqrt(t(A**2)), 1 / np.abs(A)),
+    "stop_gradient": (jax.lax.stop_gradient(t(A)), A),
+    "top_k": (jax.lax.top_k(t(A), 2)[0], np.sort(A, -1)[:, :0:-1]),
+    "top_k's places": (jax.lax.top_k(t(A), 2)[1], np.argsort(A, -1)[:, :0:-1]),
+    "log_softmax": (jax.nn.log_softmax(t(A), axis=-1), LOG_SOFTMAX),
+    "softmax": (jax.nn.softmax(t(A)), np.exp(LOG_SOFTMAX)),
+    "kl_divergence": (
+        optax.kl_divergence(t(LOG_SOFTMAX), t(P)),
+        [
+            sum(p * (math.log(p) - q) for p, q in zip(ps, qs, strict=True) if p)
+            for ps, qs in zip(P, LOG_SOFTMAX, strict=True)
+        ],
+    ),
+    "softmax_cross_entropy": (
+        optax.softmax_cross_entropy(logits=t(A), labels=t(P)),
+        [-sum(p * q for p, q in zip(*rows, strict=True)) for rows in zip(P, LOG_SOFTMAX, strict=True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_beside_numpy(name):
+    found, wanted = OPERATIONS[name]
+    wanted = np.asarray(wanted)
+    assert found.numpy().dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12 if wanted.dtype == np.float64 else 1e-7)
+
+
+def test_no_operation_is_left_out():
+    names = {name.split()[0].removesuffix("'s") for name in OPERATIONS}
+    stand_ins = (jnp, jax, jax.lax, jax.nn, optax)
+    assert names == {n for space in stand_ins for n in vars(space)} - {"lax", "nn"}
+
+
+def test_gradients_pass_through_what_stands_in():
+    x = t(A).requires_grad_()
+    y = array(x).astype(jnp.float32)
+    assert isinstance(jnp.exp(y) * 2, Array)
+    (slope,) = torch.autograd.grad(jnp.clip(y, -1.0, 1.5).sum(), x)
+    assert torch.equal(slope, t((A > -1) & (A < 1.5)).double())
+    assert not jax.lax.stop_gradient(array(x)).requires_grad
+
+
+# -- the functions, wired -----------------------------------------------------------------------------------
+
+
+def _batch():
+    problem = prefix_tree(3, 3, seed=0, eos=True, off_policy=True)
+    return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9]))
+
+
+def _value_and_slope(loss):
+    r = _batch()
+    value = exactly(loss)(r)
+    return value.item(), torch.autograd.grad(value, r.logits)[0]
+
+
+def _same(one, other):
+    (a, x), (b, y) = _value_and_slope(one), _value_and_slope(other)
+    assert a == pytest.approx(b, rel=1e-12)
+    assert (x - y).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("tunix.grpo_low_var_kl", "trl.grpo_uncorrected_grpo"),
+        ("tunix.grpo_low_var_kl_token_mean", "trl.grpo_uncorrected_bnpo"),
+        ("tunix.grpo_low_var_kl_sequence_mean_token_scale", "trl.grpo_uncorrected_dr_grpo"),
+        ("tunix.grpo_low_var_kl_seq_mean_token_sum", "trl.grpo_uncorrected"),
+        ("tunix.grpo_mse_kl", "verl.loss_k2_seq_mean_token_mean"),
+        ("tunix.grpo_mse_kl_seq_mean_token_sum", "verl.loss_k2"),
+        ("tunix.grpo_kl", "slime.loss_k1"),
+        ("tunix.grpo_kl_seq_mean_token_sum", "verl.loss_k1"),
+        ("tunix.ppo_kl", "openrlhf.reward_k1"),
+        ("tunix.ppo_mse_kl", "openrlhf.reward_k2"),
+    ],
+)
+def test_the_installed_text_is_what_others_compute(name, function):
+    _same(setting(name).loss, setting(function).loss)
+
+
+def test_two_names_of_one_aggregation():
+    """No caller hands in the norm of sequence-mean-token-sum-norm, which is then the number of sequences."""
+    _same(
+        lambda r: tunix.grpo(r, kind="low_var_kl", mode="sequence-mean-token-sum-norm"),
+        setting("tunix.grpo_low_var_kl_seq_mean_token_sum").loss,
+    )
+
+
+def test_the_kl_is_added_to_the_policy_loss_with_its_coefficient():
+    a = torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64).expand(3, 3)
+    options = {"beta": 0.25, "kl_loss_mode": "low_var_kl"}
+    whole = _value_and_slope(lambda r: tunix_functions.policy_loss("grpo_loss_fn", r, a, **options))
+    parts = [_value_and_slope(x) for x in (lambda r: tunix_functions.grpo_policy(r, a), setting(LOW).loss)]
+    assert whole[0] == pytest.approx(parts[0][0] + 0.25 * parts[1][0], rel=1e-12)
+    assert (whole[1] - parts[0][1] - 0.25 * parts[1][1]).abs().max() < 1e-12
+
+
+LOW = "tunix.grpo_low_var_kl"
+
+
+def test_ppo_has_no_kl_in_its_loss():
+    """`ppo_policy_loss_fn` reads ``kl_coef``, which ``PPOConfig`` has not, and no KL is added without it."""
+    names = {n.target.id for n in _fields("tunix/rl/ppo/ppo_learner.py", "PPOConfig")}
+    assert "beta" in names
+    assert "kl_coef" not in names
+    nothing = torch.zeros(3, 3, dtype=torch.float64)
+    assert _value_and_slope(lambda r: tunix_functions.ppo_policy(r, nothing))[0] == 0
+
+
+def test_the_clamp_is_of_values_and_leaves_no_gradient():
+    """k3 of 0.5 and 0.02 is 0.04 - 1 + log 25 = 2.258876; the second token has 4 - 1 - log 4."""
+    r = rollout(reference=(0.02, 0.8))
+    value = exactly(setting("tunix.grpo_low_var_kl_clamped").loss)(r)
+    assert value.item() == pytest.approx((2 + 3 - math.log(4)) / 2, abs=1e-12)
+    (slope,) = torch.autograd.grad(value, r.logits)
+    assert slope[0, 0].abs().max() == 0
+    assert slope[0, 1].abs().max() > 0.1
+
+
+def test_advantages_of_tunix():
+    """Of groups by (x - mean) / (s + 1e-6), of a batch by (x - mean) / sqrt(s^2 + 1e-8)."""
+    x = np.array([[1.0, 0.0, 0.0, 4.0], [2.0, 2.5, -1.0, 0.0]])
+    apart, s = x - x.mean(1, keepdims=True), x.std(1, ddof=1, keepdims=True)
+    np.testing.assert_allclose(tunix_functions.by_group(t(x)).numpy(), apart / (s + 1e-6), rtol=1e-12)
+    np.testing.assert_allclose(
+        tunix_functions.by_batch(t(x)).numpy(), apart / np.sqrt(s**2 + 1e-8), rtol=1e-8
+    )
+
+
+@pytest.mark.parametrize("name", ["grpo_policy", "dr_grpo_policy", "ppo_policy"])
+def test_policy_losses_of_tunix(name):
+    """The pessimistic clipped ratio, 1 +- 0.2, of pi/mu = 5/4 and 4/5, whose edges are 6/5 and 4/5."""
+    r = rollout()
+    a = torch.tensor([[1.0, 3.0]], dtype=torch.float64)
+    total = -(6 / 5 * 1 + 4 / 5 * 3)
+    tokens = 1 if name == "dr_grpo_policy" else 2
+    found = getattr(tunix_functions, name)(r, a)
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(total / tokens, abs=1e-12)
+    assert type(found) is torch.Tensor
+
+
+def test_padding_counts_in_the_distillation_of_logits():
+    """The mean is over all positions: a position behind an answer's end weighs as much as one before it."""
+    student = torch.zeros(1, 2, 3, dtype=torch.float64)
+    teacher = student.clone()
+    teacher[0, 1, 0] = 2.0  # a difference at the second position only
+    strategy = tunix.SimpleNamespace(temperature=1.0, distill_top_k=0, alpha=1.0)
+    loss = tunix_functions.functions().logit_loss
+    value, _ = loss(strategy, array(student), array(teacher), torch.zeros_like(teacher))
+    q = np.exp([2.0, 0.0, 0.0]) / np.exp([2.0, 0.0, 0.0]).sum()
+    assert value.item() == pytest.approx((q * np.log(3 * q)).sum() / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("reference", [-3.0, 0.0, 3.0])
+def test_the_default_lengthens_answers_whatever_the_reference(reference):
+    """In the mean over answers of 1, 2, ... tokens, each token followed by another with probability 1/2.
+
+    Its gradient is that of sum 2^-T / T = log 2 per answer. With p to go on it is log(1/(1-p)) (1-p) / p,
+    whose derivative at 1/2 is 2 - 4 log 2, and that of p by its logit is 1/4.
+    """
+    total = 0.0
+    theta = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
+    compute, gather = (
+        tunix_functions.functions().__dict__[n] for n in ("compute_kl_divergence", "aggregate_loss")
+    )
+    for length in range(1, 24):
+        signs = torch.ones(1, length, dtype=torch.float64)
+        signs[0, -1] = -1
+        logp, ref = (array(torch.nn.functional.logsigmoid(x * signs)) for x in (theta, reference))
+        kl = compute(logp, ref, "kl")
+        total = total + 0.5**length * gather(kl, array(torch.ones_like(signs)), "sequence-mean-token-mean")
+    (slope,) = torch.autograd.grad(total, theta)
+    assert slope.item() == pytest.approx((2 - 4 * math.log(2)) / 4, abs=1e-6)
+    assert slope.item() < -0.19
+
+
+# -- what is called a default is one ------------------------------------------------------------------------
+
+
+def _fields(file, name):
+    """The annotated assignments of a class of an installed file."""
+    tree = ast.parse((find("google-tunix", tunix.VERSIONS).root / file).read_text())
+    (found,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
+    return [n for n in found.body if isinstance(n, ast.AnnAssign)]
+
+
+def _default(file, name, field):
+    (value,) = [n.value for n in _fields(file, name) if n.target.id == field]
+    if isinstance(value, ast.Call):  # dataclasses.field(default=...)
+        (value,) = [k.value for k in value.keywords if k.arg == "default"]
+    return ast.literal_eval(value)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "wanted"),
+    [
+        (
+            "tunix/rl/grpo/grpo_learner.py",
+            "GRPOConfig",
+            {
+                "beta": 0.04,
+                "kl_loss_mode": "kl",
+                "loss_agg_mode": "sequence-mean-token-mean",
+                "advantage_estimator": "grpo",
+                "epsilon": 0.2,
+            },
+        ),
+        (
+            "tunix/rl/agentic/agentic_grpo_learner.py",
+            "GRPOConfig",
+            {"beta": 0.04, "kl_loss_mode": "kl", "loss_agg_mode": "sequence-mean-token-mean"},
+        ),
+        (
+            "tunix/rl/grpo/drgrpo_learner.py",
+            "DrGRPOConfig",
+            {"loss_agg_mode": "sequence-mean-token-scale", "advantage_estimator": "drgrpo"},
+        ),
+        (
+            "tunix/rl/ppo/ppo_learner.py",
+            "PPOConfig",
+            {"beta": 0.04, "kl_method": "low_var_kl", "gamma": 1.0, "gae_lambda": 0.95, "epsilon": 0.2},
+        ),
+        ("tunix/rl/algorithm_config.py", "AlgorithmConfig", {"kl_clamp_value": None}),
+    ],
+)
+def test_defaults_of_tunix(file, name, wanted):
+    assert {field: _default(file, name, field) for field in wanted} == wanted
+
+
+def test_what_is_called_a_default_of_tunix():
+    assert {s.name: s.beta for s in settings("tunix") if s.default} == {
+        "tunix.grpo_kl": 0.04,
+        "tunix.grpo_kl_sequence_mean_token_scale": 0.04,
+        "tunix.ppo_low_var_kl": 0.04,
+        "tunix.logit_strategy": None,
+    }
+    text = (find("google-tunix", tunix.VERSIONS).root / "tunix/distillation/strategies/logit.py").read_text()
+    for line in ("temperature: float = 2.0", "alpha: float = 0.5", "distill_top_k: int = 0"):
+        assert f"      {line},\n" in text

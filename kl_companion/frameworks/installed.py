@@ -97,7 +97,7 @@ def tree_of(path: Path) -> ast.Module:
 def _named(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
     """The function, class or constant of this name in a body."""
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name:
             return node
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -148,7 +148,11 @@ class Bare(ast.NodeTransformer):
         """How decorators begin that are kept, such as ``"torch.no_grad"``."""
         self.kept = kept
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        """Of a function that awaits: the same."""
+        return self.visit_FunctionDef(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         """Of a function: its decorators but those that are kept, and all annotations."""
         node.decorator_list = [d for d in node.decorator_list if ast.unparse(d).startswith(self.kept)]
         node.returns = None

@@ -35,7 +35,8 @@ def grpo_compute_loss(ref_logits, new_logits, old_logits, input_ids, mask, beta,
     )
     each = beta * (new - old).exp() * (ref - new).square() - advantages.unsqueeze(1)
     total = (each * mask).sum()
-    return {"bnpo": total / mask.sum(), "dr_grpo": total / length, "dapo": total / count}[loss_type], mask.sum()
+    by = {"bnpo": mask.sum(), "dr_grpo": length, "dapo": count}[loss_type]
+    return total / by, mask.sum()
 """
 
 

@@ -155,7 +155,7 @@ def _defined(path: Path) -> dict[str, ast.stmt]:
     """The functions, classes and constants of a file."""
     found: dict[str, ast.stmt] = {}
     for node in _top(tree_of(path).body):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found[node.name] = node
         elif isinstance(node, ast.Assign):
             found |= {t.id: node for t in node.targets if isinstance(t, ast.Name)}

@@ -1,0 +1,135 @@
+"""tinker-cookbook's releases: the penalty that its two loops add to advantages, on stand-ins for the service.
+
+The service's loss is importance sampling, as in the adapter: every token's ratio times its advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from kl_companion.frameworks.formulas import ratio, token_sum
+from kl_companion.frameworks.history.shipped import chosen, class_defaults
+from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable
+from kl_companion.frameworks.linking import link
+from kl_companion.rollout import Rollout
+
+_NAME = "incorporate_kl_penalty"
+
+
+class Numbers:
+    """A tensor as the service's client has it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        """Any tensor."""
+        self.data = self.tensor = tensor
+
+    def to_torch(self) -> torch.Tensor:
+        """The tensor."""
+        return self.tensor
+
+
+async def _gather(*awaited: Any) -> list[Any]:
+    return [await each for each in awaited]
+
+
+def _value(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine returns that never waits: no loop is needed, which a notebook has already."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise RuntimeError("the penalty of this release waits for what is not stood in for")
+
+
+class Client:
+    """Returns the reference's log-probs of a sequence, which is known by its number; the first has none."""
+
+    def __init__(self, logps: torch.Tensor) -> None:
+        """Log-probs, [batch, seq]."""
+        blank = torch.zeros_like(logps[:, :1])
+        self._logps = torch.cat((blank, logps), -1).detach().numpy()
+
+    async def compute_logprobs_async(self, number: int) -> Any:
+        """Of one sequence; as `torch.tensor` takes it, in float64."""
+        return self._logps[number]
+
+    def compute_logprobs(self, number: int) -> Any:
+        """The same, as newer clients return it."""
+        return SimpleNamespace(coroutine=partial(self.compute_logprobs_async, number))
+
+
+async def _score_sequences(client: Client, numbers: list[int]) -> tuple[list[Any], None]:
+    return [await client.compute_logprobs_async(number) for number in numbers], None
+
+
+_GIVEN = {
+    "tinker": SimpleNamespace(TensorData=SimpleNamespace(from_torch=Numbers)),
+    "asyncio": SimpleNamespace(gather=_gather),
+    "score_sequences": _score_sequences,
+    "cast": lambda _, value: value,
+}
+
+
+def _data(number: int, logps: torch.Tensor, mask: torch.Tensor) -> SimpleNamespace:
+    tokens = torch.zeros_like(logps)  # only numbered sequences are asked for
+    inputs = {"target_tokens": tokens, "logprobs": logps, "mask": mask, "advantages": torch.zeros_like(logps)}
+    return SimpleNamespace(
+        model_input=SimpleNamespace(append_int=lambda _: number),
+        loss_fn_inputs={name: Numbers(x) for name, x in inputs.items()},
+    )
+
+
+def _loss(function: Any, distills: bool, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
+    rows = torch.stack((rollout.sampled_from.detach(), rollout.ref_logp, rollout.completion_mask))
+    distinct, which = rows.unique(dim=1, return_inverse=True)  # an audit's batches repeat their answers
+    sampled, ref, mask = distinct
+    count = len(mask)
+    # Behind them the same answers with sampler and reference exchanged: the mean over the batch, a baseline
+    # that the loop of RL subtracts, is then zero, as it is a constant in a large batch.
+    data = [_data(i, x[i % count], mask[i % count]) for i, x in enumerate([sampled] * count + [ref] * count)]
+    client = Client(torch.cat((ref, sampled)))
+    ask = ([client] * len(data), [0] * len(data)) if distills else (client,)
+    try:
+        _value(function(data, *ask, 1.0, config["kl_discount_factor"]))
+    except ModuleNotFoundError as error:  # 0.1.0 discounts with scipy
+        raise Unavailable(f"{_NAME} of this release needs {error.name}, which is not installed") from error
+    advantages = torch.stack([d.loss_fn_inputs["advantages"].to_torch() for d in data[:count]])
+    return token_sum(-advantages[which] * ratio(rollout), rollout)
+
+
+def _ship(
+    file: str, settings: str, distills: bool, book: Distribution, options: Mapping[str, Any]
+) -> Shipped:
+    if not (book.root / file).is_file():
+        raise Unavailable(f"tinker-cookbook {book.version} has no {file}")
+    defaults = class_defaults(book, settings, "Config")
+    config = chosen(defaults, options, f"Config of tinker-cookbook {book.version}")
+    fields = dict.fromkeys(("kl_penalty_coef", "kl_discount_factor", "loss_fn", *options))
+    return Shipped(
+        partial(_loss, link(book, file, _NAME, given=_GIVEN), distills, config),
+        f"Config({', '.join(f'{n}={config[n]!r}' for n in fields if n in config)})",
+        float(config["kl_penalty_coef"]),
+        SourceLocation(file, _NAME),
+    )
+
+
+_RL = partial(_ship, "tinker_cookbook/rl/metrics.py", "tinker_cookbook/rl/train.py", False)
+_FILE = "tinker_cookbook/distillation/train_on_policy.py"
+
+PROJECT = Project(
+    "tinker",
+    "tinker-cookbook",
+    "0.1.0",
+    (
+        Subject("tinker.rl", "the loop of RL as it ships, once kl_penalty_coef > 0", _RL),
+        Subject(
+            "tinker.distillation", "on-policy distillation as it ships", partial(_ship, _FILE, _FILE, True)
+        ),
+    ),
+)

@@ -41,7 +41,11 @@ def value_and_slope(loss, seed):
         ("reward", {}, "verl.reward_k1"),
         ("reward", {"kl_penalty": "k3"}, "verl.reward_k3"),
         ("distillation", {}, "verl.distillation_k3"),
-        ("distillation", {"loss_mode": "k1", "use_policy_gradient": True}, "verl.distillation_policy_gradient_k1"),
+        (
+            "distillation",
+            {"loss_mode": "k1", "use_policy_gradient": True},
+            "verl.distillation_policy_gradient_k1",
+        ),
         (
             "distillation",
             {"use_policy_gradient": True, "loss_max_clamp": 10.0},
@@ -88,7 +92,7 @@ def test_what_the_release_does_not_have_is_refused(installed, subject, options, 
         getattr(verl, subject)(installed, options)
 
 
-# -- older layouts, planted -----------------------------------------------------------------------------------
+# -- older layouts, planted ---------------------------------------------------------------------------------
 
 CORE = """
 import torch
@@ -174,7 +178,9 @@ SEVENTH = {
     + "\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode, batch_num_tokens=None):\n"
     "    assert loss_agg_mode == 'token-mean'\n"
     "    return (loss_mat * loss_mask).sum() / (batch_num_tokens or loss_mask.sum())\n"
-    "\ndef compute_policy_loss_vanilla(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config):\n"
+    "\ndef compute_policy_loss_vanilla(\n"
+    "    old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config\n"
+    "):\n"
     "    assert config.clip_ratio == 0.2 and config.clip_ratio_low is None\n"
     "    each = -advantages * (log_prob - old_log_prob).exp()\n"
     "    return agg_loss(each, response_mask, loss_agg_mode, **config.global_batch_info), {}\n",
@@ -235,7 +241,7 @@ def test_the_second_divides_by_the_tokens_that_it_holds(tmp_path):
     assert shipped.beta == 0
     assert shipped.place == ("verl/workers/actor/dp_actor.py", "DataParallelPPOActor.update_policy")
     assert verl.loss(planted, {"kl_loss_type": "kl"}).loss(rollout()).item() == pytest.approx(-LOG2 / 2)
-    with pytest.raises(ValueError, match="unknown option .* 'loss_agg_mode'"):
+    with pytest.raises(ValueError, match=r"unknown option .* 'loss_agg_mode'"):
         verl.loss(planted, {"loss_agg_mode": "token-mean"})
 
 
@@ -245,21 +251,34 @@ def test_totals_are_handed_on_when_the_old_actor_is_gone(tmp_path):
     old, new = verl.loss(seventh, {}), verl.loss(eighth, {})
     assert old.loss(rollout()).item() == pytest.approx(sum(K3) / 2, abs=1e-9)
     assert new.loss(rollout()).item() == pytest.approx(sum(K3), abs=1e-9)  # over one sequence
-    assert (old.place.file, new.place.file) == ("verl/workers/actor/dp_actor.py", "verl/workers/utils/losses.py")
+    assert (old.place.file, new.place.file) == (
+        "verl/workers/actor/dp_actor.py",
+        "verl/workers/utils/losses.py",
+    )
     assert verl.reward(seventh, {}).beta == 0
     assert "use_kl_in_reward=True" in verl.reward(seventh, {}).option
     charged = -1.25 * LOG2 - 0.8 * math.log(3.2)
     assert verl.reward(seventh, {}).loss(rollout()).item() == pytest.approx(charged / 2, abs=1e-9)
 
 
-# -- the files of defaults, and the findings ------------------------------------------------------------------
+# -- the files of defaults, and the findings ----------------------------------------------------------------
 
 
 def test_a_file_of_defaults_is_read(tmp_path):
-    text = 'a:\n  - item\n  b: 1e-3 # words\n  c:\n    d: "x # y"\n    e: null\n  f: ${g.h}\ng: False\n#h: 2\n'
+    text = (
+        'a:\n  - item\n  b: 1e-3 # words\n  c:\n    d: "x # y"\n    e: null\n  f: ${g.h}\ng: False\n#h: 2\n'
+    )
     (tmp_path / "file.yaml").write_text(text.replace("x # y", "x"))
     read = yaml_defaults(Distribution("verl", "9", tmp_path), "file.yaml")
-    assert read == {"a": None, "a.b": 0.001, "a.c": None, "a.c.d": "x", "a.c.e": None, "a.f": "${g.h}", "g": False}
+    assert read == {
+        "a": None,
+        "a.b": 0.001,
+        "a.c": None,
+        "a.c.d": "x",
+        "a.c.e": None,
+        "a.f": "${g.h}",
+        "g": False,
+    }
     with pytest.raises(Unavailable, match=r"verl 9 has no file other\.yaml"):
         yaml_defaults(Distribution("verl", "9", tmp_path), "other.yaml")
 

@@ -13,7 +13,7 @@ from kl_companion.frameworks.installed import Distribution, SourceLocation
 from kl_companion.rollout import Rollout
 
 Loss = Callable[[Rollout], torch.Tensor]
-PROJECTS = ("trl", "liger", "unsloth", "tinker")  # each is a module of this folder
+PROJECTS = ("trl", "verl", "openrlhf", "liger", "unsloth", "tinker")  # each is a module of this folder
 
 
 class Shipped(NamedTuple):

@@ -22,6 +22,7 @@ from kl_companion.frameworks.installed import AUDIT, Distribution, Unavailable
 
 RELEASES = AUDIT / "releases"
 _SOURCES = (".py", ".yaml", ".yml", ".toml", ".md")
+_DEEPER = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
 _RECORD = "wheel.json"
 
 
@@ -96,6 +97,8 @@ def unpack(wheel: Path, place: Path) -> Wheel:
     """Write the sources of a wheel below a folder; what is known of it."""
     with zipfile.ZipFile(wheel) as archive:
         chosen = [i for i in archive.infolist() if i.filename.endswith(_SOURCES) and _inside(i.filename)]
+        for member in chosen:  # a wheel of compiled parts may hold its packages one folder deeper
+            member.filename = _DEEPER.sub("", member.filename)
         archive.extractall(place, chosen)
         date = max((i.date_time for i in archive.infolist()), default=(1980, 1, 1, 0, 0, 0))
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()

@@ -1,0 +1,268 @@
+"""verl's releases: the KL in the loss of its actor, the KL in its rewards, and its distillation."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from kl_companion.frameworks.history.blocks import Block, block, call
+from kl_companion.frameworks.history.shipped import chosen
+from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.yaml_defaults import yaml_defaults
+from kl_companion.frameworks.installed import (
+    Distribution,
+    SourceLocation,
+    Unavailable,
+    tree_of,
+)
+from kl_companion.frameworks.linking import link
+from kl_companion.frameworks.verl_functions import CORE, DISTILLATION, Batch, Configuration, global_batch
+from kl_companion.rollout import Rollout, credit
+
+_TRAINER = "verl/trainer/ppo/ray_trainer.py"
+_CONFIGS = "verl/trainer/config"
+# FSDP's actor runs while a release has it (use_legacy_worker_impl: auto), then the loss of all engines
+_LEGACY = ("verl/trainer/ppo/actor/dp_actor.py", "verl/workers/actor/dp_actor.py")
+_ENGINE = "verl/workers/utils/losses.py"
+_CLIP = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+_PLAIN = {"AlgoConfig": type("AlgoConfig", (), {})}
+_LOSS = ("kl_loss_coef", "kl_loss_type", "loss_agg_mode", "loss_scale_factor")
+
+
+class Unread:
+    """verl's wrapper of a number for its logs, and the ways to gather them: nothing is logged here."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Forget a number."""
+
+    def __getattr__(self, _: str) -> None:
+        return None
+
+
+def _actor(verl: Distribution) -> dict[str, Any]:
+    """The defaults of the actor."""
+    file = f"{_CONFIGS}/actor/actor.yaml"
+    if (verl.root / file).is_file():
+        return yaml_defaults(verl, file)
+    return _below("actor_rollout_ref.actor.", yaml_defaults(verl, f"{_CONFIGS}/ppo_trainer.yaml"))
+
+
+def _below(prefix: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {n.removeprefix(prefix): x for n, x in found.items() if n.startswith(prefix)}
+
+
+def _only(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {n: found[n] for n in names if n in found}
+
+
+def _totals(verl: Distribution, rollout: Rollout) -> dict[str, Any]:
+    """The totals of the global batch, where the release hands them on; its older actors count their own."""
+    old = any((verl.root / file).is_file() for file in _LEGACY)
+    return {} if old else global_batch(rollout)
+
+
+def _tiny() -> Rollout:
+    """One token: enough to see that a release has an option's value."""
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    return Rollout(
+        tokens=torch.zeros(1, 1, dtype=torch.long),
+        completion_mask=zero + 1,
+        logp=zero - 1,
+        ref_logp=zero - 2,
+    )
+
+
+def _tried(verl: Distribution, option: str, loss: Callable[[Rollout], torch.Tensor]) -> None:
+    """ValueError for a value that the release's functions do not know."""
+    try:
+        loss(_tiny())
+    except NotImplementedError as error:
+        raise ValueError(f"verl {verl.version} does not know {option}: its kl_penalty raises") from error
+
+
+def _actor_loss(verl: Distribution, run: Block, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
+    totals = _totals(verl, rollout)
+    if totals:
+        totals["loss_scale_factor"] = config.get("loss_scale_factor")
+    actor = Configuration(**{**config, "kl_loss_coef": 1.0, "global_batch_info": totals})
+    batch = {"ref_log_prob": rollout.ref_logp}
+    read: dict[str, Any] = {
+        "self": SimpleNamespace(config=actor),
+        "config": actor,
+        **dict.fromkeys(("data", "model_inputs", "micro_batch"), batch),
+        **{n: defaultdict(float) for n in ("metrics", "micro_batch_metrics")},
+        "log_prob": rollout.logp,
+        "response_mask": rollout.completion_mask,
+        "loss_agg_mode": config.get("loss_agg_mode"),
+        "loss_scale_factor": 1.0,  # of a micro-batch in its mini-batch, for the logs
+        "policy_loss": 0.0,
+        "Metric": Unread,
+        "metric_aggregation": None,
+    }
+    loss: torch.Tensor = run(read)["policy_loss"]
+    return loss
+
+
+def loss(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """The KL that the actor adds to its loss."""
+    run, place = block(verl, (*_LEGACY, _ENGINE), "use_kl_loss", "kl_penalty")
+    defaults = _actor(verl)
+    config = chosen(_only(defaults, *_LOSS), options, f"the actor of verl {verl.version}")
+    shown = _words("actor_rollout_ref.actor", "use_kl_loss=True", config, options, _LOSS[:3])
+    shipped = Shipped(
+        partial(_actor_loss, verl, run, config),
+        shown,
+        float(config["kl_loss_coef"]) if defaults["use_kl_loss"] else 0.0,
+        place,
+    )
+    _tried(verl, f"kl_loss_type={config['kl_loss_type']}", shipped.loss)
+    return shipped
+
+
+def _words(
+    prefix: str, on: str, config: Mapping[str, Any], options: Mapping[str, Any], shown: tuple[str, ...]
+) -> str:
+    """The configuration as a user writes it: what matters here, and what was chosen."""
+    fields = [n for n in dict.fromkeys((*shown, *options)) if n in config]
+    return f"{prefix}: {', '.join(filter(None, (on, *(f'{n}={config[n]}' for n in fields))))}"
+
+
+def _policy(
+    verl: Distribution, config: Mapping[str, Any], advantages: torch.Tensor, rollout: Rollout
+) -> torch.Tensor:
+    """The release's clipped policy loss."""
+    names = ("compute_policy_loss_vanilla", "compute_policy_loss")
+    defined = {n.name for n in tree_of(verl.root / CORE).body if isinstance(n, ast.FunctionDef)}
+    function = link(verl, CORE, next(n for n in names if n in defined), given=_PLAIN)
+    clip = {n.replace("clip_ratio", "cliprange"): config[n] for n in _CLIP[:3] if n in config}
+    found = call(
+        function,
+        **clip,
+        **_only(config, "clip_ratio_c", "loss_agg_mode"),
+        old_log_prob=rollout.sampled_from,
+        log_prob=rollout.logp,
+        advantages=advantages,
+        eos_mask=rollout.completion_mask,
+        response_mask=rollout.completion_mask,
+        config=Configuration(
+            **{**dict.fromkeys(_CLIP[:3]), **config}, global_batch_info=_totals(verl, rollout)
+        ),
+    )
+    total: torch.Tensor = found[0]
+    return total
+
+
+def _reward_loss(verl: Distribution, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
+    mask = rollout.completion_mask
+    batch = Batch(
+        responses=rollout.tokens,
+        attention_mask=mask,
+        response_mask=mask,
+        token_level_scores=torch.zeros_like(rollout.sampled_from),
+        old_log_probs=rollout.sampled_from,
+        ref_log_prob=rollout.ref_logp,
+    )
+    control = SimpleNamespace(value=1.0, update=lambda **_: None)
+    apply = link(verl, _TRAINER, "apply_kl_penalty")
+    data, _ = apply(SimpleNamespace(batch=batch), control, config["kl_penalty"])
+    return _policy(verl, config, credit(data.batch["token_level_rewards"], mask), rollout)
+
+
+def reward(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """The KL that is subtracted from the reward of each token: returns of discount 1, clipped policy loss."""
+    algorithm = _below("algorithm.", yaml_defaults(verl, f"{_CONFIGS}/ppo_trainer.yaml"))
+    known = {
+        **_only(algorithm, "kl_penalty"),
+        **_only(_actor(verl), "loss_agg_mode", *_CLIP),
+    }
+    config = chosen(known, options, f"algorithm and actor of verl {verl.version}")
+    # before there was an option every run subtracted it, unless the actor had it in its loss
+    option = "use_kl_in_reward"
+    on = algorithm.get(option, True)
+    shipped = Shipped(
+        partial(_reward_loss, verl, config),
+        _words(
+            "algorithm", f"{option}=True" if option in algorithm else "", config, options, ("kl_penalty",)
+        ),
+        float(algorithm["kl_ctrl.kl_coef"]) if on else 0.0,
+        SourceLocation(_TRAINER, "apply_kl_penalty"),
+    )
+    _tried(verl, f"kl_penalty={config['kl_penalty']}", shipped.loss)
+    return shipped
+
+
+_DISTILLATION = ("loss_mode", "use_policy_gradient", "loss_max_clamp")
+
+
+def _estimator(verl: Distribution, mode: str) -> str:
+    """The function that is registered for a mode; `Unavailable` without one that reads sampled tokens."""
+    for node in tree_of(verl.root / DISTILLATION).body:
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                words = {n.value for n in ast.walk(decorator) if isinstance(n, ast.Constant)}
+                if mode in words and "use_estimator" in ast.unparse(decorator):
+                    return node.name
+    raise Unavailable(f"verl {verl.version} has no distillation with loss_mode={mode} of sampled tokens")
+
+
+def _distilled(verl: Distribution, name: str, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
+    padded = {"no_padding_2_padding": lambda x, _: x, "Metric": Unread, "AggregationType": Unread()}
+    function = link(verl, DISTILLATION, name, given=padded)
+    policy = link(verl, CORE, "compute_policy_loss_vanilla", given=_PLAIN)
+    given = {
+        **padded,
+        "get_distillation_loss_fn": lambda _: function,
+        "get_policy_loss_fn": lambda _: policy,
+    }
+    totals = global_batch(rollout)
+    # 0.8 reads the totals that the micro-batch before has left in the configuration
+    actor = Configuration(loss_agg_mode="token-mean", loss_scale_factor=None, global_batch_info=dict(totals))
+    settings = SimpleNamespace(distillation_loss=Configuration(**config, global_batch_info={}))
+    data = {
+        "response_mask": rollout.completion_mask,
+        "teacher_logprobs": rollout.ref_logp.unsqueeze(-1),
+        "old_log_probs": rollout.sampled_from,
+        **totals,
+    }
+    total: torch.Tensor = link(verl, DISTILLATION, "distillation_loss", given=given)(
+        actor, settings, {"log_probs": rollout.logp}, data
+    )[0]
+    return total
+
+
+def distillation(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """The distillation from a teacher in the place of the reference, with the defaults of the YAML files."""
+    if not (verl.root / DISTILLATION).is_file():
+        raise Unavailable(f"verl {verl.version} has no {DISTILLATION}")
+    found = yaml_defaults(verl, f"{_CONFIGS}/distillation/distillation.yaml")
+    defaults = _below("distillation_loss.", found)
+    where = f"distillation_loss of verl {verl.version}"
+    config = {**defaults, **chosen(_only(defaults, *_DISTILLATION), options, where)}
+    if config["loss_mode"] == "k1" and not config["use_policy_gradient"]:
+        # its other name, kl, is let through
+        raise ValueError(f"verl {verl.version} refuses loss_mode=k1 without use_policy_gradient=True")
+    name = _estimator(verl, config["loss_mode"])
+    return Shipped(
+        partial(_distilled, verl, name, config),
+        _words("distillation.distillation_loss", "", config, options, _DISTILLATION),
+        None,
+        SourceLocation(DISTILLATION, name),
+    )
+
+
+PROJECT = Project(
+    "verl",
+    "verl",
+    "0.1",
+    (
+        Subject("verl.loss", "the KL in the loss of the actor, once use_kl_loss is True", loss),
+        Subject("verl.reward", "the KL in the reward", reward),
+        Subject("verl.distillation", "distillation from a teacher", distillation),
+    ),
+)

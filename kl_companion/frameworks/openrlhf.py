@@ -26,10 +26,6 @@ VERSIONS = ("0.11.2",)
 _UTILS = "openrlhf/models/utils.py"
 _MAKER = "openrlhf/trainer/ppo_utils/experience_maker.py"
 _ADVANTAGES = SourceLocation(_MAKER, "RemoteExperienceMaker.compute_advantages_and_returns")
-_MODES = {
-    "token-mean": "sum / tokens of the global batch",
-    "seq-mean-token-mean": "mean over sequences of token means",
-}
 
 
 @cache
@@ -54,9 +50,7 @@ def functions() -> SimpleNamespace:
     return SimpleNamespace(**utils, **loss, **maker)
 
 
-def in_loss(
-    kind: str, rollout: Rollout, *, unbiased_gradient: bool, mode: str = "token-mean"
-) -> torch.Tensor:
+def in_loss(kind: str, rollout: Rollout, *, unbiased_gradient: bool) -> torch.Tensor:
     """`compute_approx_kl` as the actor calls it under ``use_loss``, then `aggregate_loss`."""
     openrlhf, count = functions(), len(rollout.tokens)
     kl = openrlhf.compute_approx_kl(
@@ -69,7 +63,7 @@ def in_loss(
     total: torch.Tensor = openrlhf.aggregate_loss(
         kl,
         rollout.completion_mask,
-        token_level_loss=mode == "token-mean",
+        token_level_loss=True,
         batch_num_tokens=count,
         global_batch_size=count,
     )
@@ -146,21 +140,22 @@ _ALGORITHMS = (
 )
 
 
-def _in_loss(kind: str, unbiased: bool, mode: str = "token-mean") -> Setting:
-    suffix = ("_unbiased" if unbiased else "") + ("" if mode == "token-mean" else "_seq_mean_token_mean")
+def _in_loss(kind: str, unbiased: bool) -> Setting:
+    suffix = "_unbiased" if unbiased else ""
     flag = " --algo.kl.unbiased_gradient" if unbiased else ""
     return Setting(
         name=f"openrlhf.loss_{kind}{suffix}",
-        option=f"--algo.kl.use_loss --algo.kl.estimator {kind}{flag} --actor.loss_agg_mode {mode}",
-        loss=partial(in_loss, kind, unbiased_gradient=unbiased, mode=mode),
+        option=f"--algo.kl.use_loss --algo.kl.estimator {kind}{flag}",
+        loss=partial(in_loss, kind, unbiased_gradient=unbiased),
         place=SourceLocation(_UTILS, "compute_approx_kl"),
         placement="loss",
         level="token",
-        aggregation=f"{mode}: {_MODES[mode]}",
+        aggregation="sum / tokens of the global batch",
         default="once use_loss is given (OpenRLHF then recommends k2 or k3)"
         if kind == "k1" and not suffix
         else "",
-        note="The ratio to the sampler is detached and at most 10." if unbiased else "",
+        note=("The ratio to the sampler is detached and at most 10. " if unbiased else "")
+        + "--actor.loss_agg_mode reaches the policy loss and not this term.",
         algorithms=_ALGORITHMS,
         beta=0.0 if kind == "k1" and not suffix else None,
     )
@@ -190,7 +185,6 @@ FRAMEWORK = Framework(
     settings=(
         *(_in_reward(kind) for kind in ("k1", "k2", "k3")),
         *(_in_loss(kind, unbiased) for kind in ("k1", "k2", "k3") for unbiased in (False, True)),
-        *(_in_loss(kind, False, "seq-mean-token-mean") for kind in ("k2", "k3")),
     ),
     remedy=Remedy(sequence="openrlhf.reward_k1", token="openrlhf.loss_k3_unbiased"),
 )

@@ -33,7 +33,7 @@ def test_every_framework_ships_a_recipe_or_says_why_not():
     for name in FRAMEWORKS:
         assert bool(default_recipes(name)) != bool(framework(name).without), name
     assert framework("prime_rl").without
-    assert len(NAMES) == len(default_recipes()) == 105
+    assert len(NAMES) == len(default_recipes()) == 107
 
 
 def test_defaults_of_rl_are_in_recipes_and_those_of_distillation_are_not():

@@ -116,8 +116,6 @@ EXPECTED = {
     "openrlhf.loss_k2_unbiased": "R | R | R | -",
     "openrlhf.loss_k3": "F | - | BL + BW | -",
     "openrlhf.loss_k3_unbiased": "R | R | R | -",
-    "openrlhf.loss_k2_seq_mean_token_mean": "MQ | - | MQ | -",
-    "openrlhf.loss_k3_seq_mean_token_mean": "IL + MW | - | ML + MW | -",
     "liger.grpo": "F | F | BL + BW | BL + BW",
     "liger.grpo_sequence_ratio": "F | F | BL + BW | BL + BW",
     "liger.grpo_corrected": "R",

@@ -117,7 +117,7 @@ def _words(found: Audit, *, off_policy: bool) -> str:
 
 
 def anchors(versions: Sequence[str], first: str) -> tuple[str, ...]:
-    """Releases to look at first: the last of every minor one, or all where there are few.
+    """Releases to look at first: the oldest, and the last of every minor one, or all where there are few.
 
     Args:
         versions: The published ones, the oldest first.
@@ -125,7 +125,7 @@ def anchors(versions: Sequence[str], first: str) -> tuple[str, ...]:
     """
     known = [v for v in versions if key(v) >= key(first)]
     last = [list(group)[-1] for _, group in groupby(known, key=lambda v: key(v)[0][:2])]
-    return tuple(last if len(last) >= FEWEST else known)
+    return tuple(dict.fromkeys((*known[:1], *last)) if len(last) >= FEWEST else known)
 
 
 def changes(

@@ -45,7 +45,7 @@ def _story(entries: list[Entry], every: bool) -> Iterable[str]:
     for stretch in stretches:
         first, last = stretch[0], stretch[-1]
         versions = first.version if first is last else f"{first.version} to {last.version}"
-        yield f"  {versions} ({first.date})"
+        yield f"  {versions}" + (f" ({first.date})" if first.date else "")
         yield from lines_of(last)
 
 
@@ -53,7 +53,7 @@ def lines_of(e: Entry, indent: str = "      ") -> list[str]:
     """What is known of a loss in a release, one thing per line."""
     if e.on_policy == NOT_THERE:
         return _wrapped(f"not there: {e.where}", indent)
-    beta = {"": "", "0": "; off until you give beta"}.get(e.beta, f"; beta = {e.beta} is shipped")
+    beta = {"": "", "0": "; off until you turn it on"}.get(e.beta, f"; beta = {e.beta} is shipped")
     return [
         *_wrapped(f"{e.option}{beta}", indent),
         *_wrapped(f"fresh samples: {e.on_policy}", indent),

@@ -58,26 +58,31 @@ def _method(trl: Distribution, file: str, name: str, *choices: str) -> str:
     raise Unavailable(f"{trl.name} {trl.version} has none of {', '.join(choices)} in {name} of {file}")
 
 
-def _forward(trl: Distribution, file: str, method: str, rollout: Rollout) -> Any:
-    """What the trainer's forward pass returns: log-probs alone, or with the entropies and more."""
-    node = statement(trl, file, method)
-    returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+def _forward(trl: Distribution, file: str, method: str, name: str, rollout: Rollout) -> Any:
+    """What a loss takes from the trainer's forward pass: log-probs alone, or with the entropies and more."""
+    (target,) = [
+        n.targets[0]
+        for n in ast.walk(statement(trl, file, method))
+        if isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Call)
+        and ast.unparse(n.value.func) == f"self.{name}"
+        and "ref" not in ast.unparse(n.targets[0])
+    ]
     entropy = torch.zeros_like(rollout.sampled_from)
 
     def forward(model: Any, *_: Any, **__: Any) -> Any:
         logps = rollout.ref_logp if model is _REFERENCE else rollout.logp
-        if isinstance(returned[-1], ast.Dict):
-            return {"logps": logps, "entropies": entropy}
-        if isinstance(returned[-1], ast.Tuple):
-            return (logps, entropy, None)[: len(returned[-1].elts)]
-        return logps
+        if isinstance(target, ast.Tuple):
+            return (logps, entropy, None)[: len(target.elts)]
+        return {"logps": logps, "entropies": entropy} if "entropies" in name else logps
 
     return forward
 
 
 def _trainer(
-    trl: Distribution, file: str, name: str, config: Mapping[str, Any], rollout: Rollout, **more: Any
+    trl: Distribution, file: str, method: str, config: Mapping[str, Any], rollout: Rollout
 ) -> Trainer:
+    """The trainer whose loss ``method`` is."""
     same = SimpleNamespace(
         num_processes=1,
         process_index=0,
@@ -85,9 +90,9 @@ def _trainer(
         reduce=lambda x, reduction: x,
         gather_for_metrics=lambda x: x,
     )
-    forward = _method(trl, file, name, *_FORWARDS)
+    name = _method(trl, file, method.partition(".")[0], *_FORWARDS).rpartition(".")[2]
     given = {
-        forward.rpartition(".")[2]: _forward(trl, file, forward, rollout),
+        name: _forward(trl, file, method, name, rollout),
         "_metrics": Unread(),
         "_entropy_bonus_enabled": False,
         "aux_loss_enabled": False,
@@ -103,7 +108,6 @@ def _trainer(
         "current_gradient_accumulation_steps": 1,
         "max_completion_length": rollout.tokens.shape[1],
         "beta": 1.0,
-        **more,
     }
     return Trainer({**config, "steps_per_generation": 1, "beta": 1.0}, given)
 
@@ -122,7 +126,7 @@ def _inputs(rollout: Rollout, **more: Any) -> dict[str, Any]:
 def _grpo_loss(
     trl: Distribution, file: str, method: str, config: Mapping[str, Any], rollout: Rollout
 ) -> torch.Tensor:
-    trainer = _trainer(trl, file, "GRPOTrainer", config, rollout)
+    trainer = _trainer(trl, file, method, config, rollout)
     count = len(rollout.tokens)
     inputs = _inputs(
         rollout,
@@ -184,7 +188,7 @@ def _rloo_loss(
     mask = rollout.completion_mask
     each = -masked(rollout.sampled_from - rollout.ref_logp, mask).sum(-1).detach()
     inputs = _inputs(rollout, advantages=each, old_logps=masked(rollout.sampled_from, mask).sum(-1))
-    trainer = _trainer(trl, file, "RLOOTrainer", config, rollout)
+    trainer = _trainer(trl, file, method, config, rollout)
     loss: torch.Tensor = link(trl, file, method)(trainer, None, inputs)
     return loss
 

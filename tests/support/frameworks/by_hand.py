@@ -51,7 +51,6 @@ BY_HAND = {
     "torchforge.grpo": 0.903426,
     "torchtune.ppo": -1.796955,
     "skyrl.reward_k3": 2.244295,
-    "tinker.kl_discount_1": -1.796955,
     "torchrl.kl_to_ref": 0.903426,
     "torchrl.kl_to_inference": 0.025,  # (4/5 - 1 + log 5/4 + 5/4 - 1 - log 5/4) / 2
     "torchrl.reward": -0.343016,  # 5/4 log 1.6 - 4/5 log 3.2

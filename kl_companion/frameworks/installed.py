@@ -205,9 +205,10 @@ def load(
     path = distribution.root / file
     wanted = [statement(distribution, file, name) for name in names]
     space: dict[str, Any] = {"torch": torch, "F": F, **(given or {})}
-    body = [
-        Bare(_KEPT, space).visit(deepcopy(node)) for node in wanted
-    ]  # the tree is kept for the next names
+    body = [  # of copies: the tree is kept for the next names; a method becomes a function of its own
+        Bare(() if "." in name else _KEPT, space).visit(deepcopy(node))
+        for name, node in zip(names, wanted, strict=True)
+    ]
     module = ast.fix_missing_locations(ast.Module(body, []))
     exec(compile(module, str(path), "exec"), space)
     return {name: space[name] for name in (n.rpartition(".")[2] for n in names)}

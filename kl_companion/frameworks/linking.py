@@ -60,7 +60,9 @@ class Linker:
         return self.modules[file]
 
     def of(self, dotted: str) -> Module | None:
-        """The module of this name, if it is the release's own."""
+        """The module of this name, if it is the release's own; torch may lie beside an installed one."""
+        if dotted.partition(".")[0] in _STANDARD:
+            return None
         path = dotted.replace(".", "/")
         for file in (f"{path}.py", f"{path}/__init__.py"):
             if (self.distribution.root / file).is_file():

@@ -44,12 +44,15 @@ def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
     audited = lock(root, "requirements-audit.lock")
     assert set(audited) == {
         "areal",
+        "axolotl",
         "axe-playwright-python",
         "cosmic-ray",
         "google-tunix",
         "liger-kernel",
+        "ms-swift",
         "openrlhf",
         "polgrad",
+        "rlinf",
         "skyrl",
         "tinker-cookbook",
         "torchtune",

@@ -11,7 +11,7 @@ import torch
 
 from kl_companion.auditing import Audit, audit
 from kl_companion.auditing.exact import exactly
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.history.wheels import key, wheel_of
 from kl_companion.frameworks.installed import Distribution, Unavailable, digest_of, line_of
 from kl_companion.frameworks.objectives import register_cut_objectives
@@ -22,7 +22,7 @@ FEWEST = 9  # minor releases, below which every release is looked at
 NOT_THERE = "not there"
 
 
-class Entry(NamedTuple):
+class ReleaseFinding(NamedTuple):
     """What was found of a loss in a release; all are texts, as in the file of findings.
 
     Attributes:
@@ -84,7 +84,9 @@ def audit_shipped(
     return replace(found, name=name)
 
 
-def entry(subject: Subject, release: Distribution, options: Mapping[str, Any] | None = None) -> Entry:
+def entry(
+    subject: FollowedLoss, release: Distribution, options: Mapping[str, Any] | None = None
+) -> ReleaseFinding:
     """Audit a loss of a release with its defaults, or with options in their place."""
     wheel = wheel_of(release)
     common = {"subject": subject.name, "version": release.version, "date": wheel.date, "wheel": wheel.sha256}
@@ -92,10 +94,12 @@ def entry(subject: Subject, release: Distribution, options: Mapping[str, Any] | 
         shipped = subject.ship(release, options or {})
     except Unavailable as error:
         nothing = dict.fromkeys(("option", "beta", "digest"), "")
-        return Entry(on_policy=NOT_THERE, off_policy=NOT_THERE, where=str(error), **nothing, **common)
+        return ReleaseFinding(
+            on_policy=NOT_THERE, off_policy=NOT_THERE, where=str(error), **nothing, **common
+        )
     found = audit_shipped(subject.name, shipped)
     place = shipped.place
-    return Entry(
+    return ReleaseFinding(
         option=shipped.option,
         beta="" if shipped.beta is None else f"{shipped.beta:g}",
         on_policy=_words(found, off_policy=False),
@@ -165,9 +169,9 @@ def follow(
     project: Project,
     versions: Sequence[str],
     fetch: Callable[[str], Distribution],
-    known: Mapping[tuple[str, str], Entry],
+    known: Mapping[tuple[str, str], ReleaseFinding],
     progress: Callable[[str], None] | None = None,
-) -> list[Entry]:
+) -> list[ReleaseFinding]:
     """All findings of a project: of its anchors, and of the releases between which a verdict changed.
 
     Args:
@@ -179,7 +183,7 @@ def follow(
     """
     found = dict(known)
 
-    def one(subject: Subject, version: str) -> Entry:
+    def one(subject: FollowedLoss, version: str) -> ReleaseFinding:
         if (subject.name, version) not in found:
             if progress is not None:
                 progress(f"{subject.name} in {version}")

@@ -8,26 +8,26 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from kl_companion.frameworks.history.audits import Entry
+from kl_companion.frameworks.history.audits import ReleaseFinding
 
 FILE = Path(__file__).with_name("found.csv")
 
 
-def found(project: str | None = None, file: Path = FILE) -> tuple[Entry, ...]:
+def found(project: str | None = None, file: Path = FILE) -> tuple[ReleaseFinding, ...]:
     """The findings of a project, or of all: by loss, the oldest release first."""
     with file.open(encoding="utf-8", newline="") as stream:
-        every = tuple(Entry(**row) for row in csv.DictReader(stream))
+        every = tuple(ReleaseFinding(**row) for row in csv.DictReader(stream))
     return every if project is None else tuple(e for e in every if e.subject.startswith(f"{project}."))
 
 
-def write(project: str, entries: Sequence[Entry], file: Path = FILE) -> None:
+def write(project: str, entries: Sequence[ReleaseFinding], file: Path = FILE) -> None:
     """Put the findings of a project in the place of the old ones; the file is written whole or not at all."""
     others = (
         [e for e in found(file=file) if not e.subject.startswith(f"{project}.")] if file.is_file() else []
     )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Entry._fields)
+    writer.writerow(ReleaseFinding._fields)
     projects = {e.subject.partition(".")[0]: None for e in (*others, *entries)}
     for name in sorted(projects):
         writer.writerows(e for e in (*others, *entries) if e.subject.startswith(f"{name}."))
@@ -36,7 +36,7 @@ def write(project: str, entries: Sequence[Entry], file: Path = FILE) -> None:
     beside.replace(file)
 
 
-def moved(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
+def moved(entries: Sequence[ReleaseFinding]) -> Iterator[tuple[ReleaseFinding, ReleaseFinding]]:
     """Pairs of findings of one loss, one release after the other, whose verdicts differ."""
     for old, new in pairwise(entries):
         if old.subject == new.subject and old.verdict != new.verdict:

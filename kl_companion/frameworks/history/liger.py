@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.history.shipped import NEEDED, chosen
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable, statement
 from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout
@@ -177,7 +177,7 @@ PROJECT = Project(
     "liger-kernel",
     "0.5.3",
     (
-        Subject("liger.grpo", "LigerFusedLinearGRPOLoss as it ships", grpo),
-        Subject("liger.jsd", "LigerFusedLinearJSDLoss as it ships, its soft loss alone", jsd),
+        FollowedLoss("liger.grpo", "LigerFusedLinearGRPOLoss as it ships", grpo),
+        FollowedLoss("liger.jsd", "LigerFusedLinearJSDLoss as it ships, its soft loss alone", jsd),
     ),
 )

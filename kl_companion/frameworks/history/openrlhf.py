@@ -13,7 +13,7 @@ import torch
 from kl_companion.checks import unknown_name
 from kl_companion.frameworks.history.blocks import Block, block, call
 from kl_companion.frameworks.history.shipped import argument_defaults, chosen
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, statement, tree_of
 from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout, credit
@@ -194,9 +194,9 @@ PROJECT = Project(
     "openrlhf",
     "0.3.6.post1",
     (
-        Subject("openrlhf.reward", "the KL in the reward", reward),
-        Subject("openrlhf.loss", "the KL in the loss of the actor, once it is asked for", loss),
-        Subject(
+        FollowedLoss("openrlhf.reward", "the KL in the reward", reward),
+        FollowedLoss("openrlhf.loss", "the KL in the loss of the actor, once it is asked for", loss),
+        FollowedLoss(
             "openrlhf.distillation", "KDLoss of train_kd, on labels in line with the logits", distillation
         ),
     ),

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from kl_companion.auditing.card import verdict_lines
-from kl_companion.frameworks.history.audits import NOT_THERE, Entry, anchors, audit_shipped, follow
+from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding, anchors, audit_shipped, follow
 from kl_companion.frameworks.history.found import FILE, found, moved, write
 from kl_companion.frameworks.history.subjects import project, subject
 from kl_companion.frameworks.history.wheels import command, fetch, key, published, release
@@ -37,7 +37,7 @@ def print_history(name: str, *, every: bool = False) -> None:
         print()
 
 
-def _story(entries: list[Entry], every: bool) -> Iterable[str]:
+def _story(entries: list[ReleaseFinding], every: bool) -> Iterable[str]:
     """A paragraph per release, or per stretch of releases with one verdict."""
     stretches = [[e] for e in entries]
     if not every:
@@ -49,7 +49,7 @@ def _story(entries: list[Entry], every: bool) -> Iterable[str]:
         yield from lines_of(last)
 
 
-def lines_of(e: Entry, indent: str = "      ") -> list[str]:
+def lines_of(e: ReleaseFinding, indent: str = "      ") -> list[str]:
     """What is known of a loss in a release, one thing per line."""
     if e.on_policy == NOT_THERE:
         return _wrapped(f"not there: {e.where}", indent)

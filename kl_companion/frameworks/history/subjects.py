@@ -35,7 +35,7 @@ class Shipped(NamedTuple):
     sampled: bool = True
 
 
-class Subject(NamedTuple):
+class FollowedLoss(NamedTuple):
     """A loss of a project.
 
     Attributes:
@@ -63,7 +63,7 @@ class Project(NamedTuple):
     name: str
     distribution: str
     first: str
-    subjects: tuple[Subject, ...]
+    subjects: tuple[FollowedLoss, ...]
 
 
 def project(name: str) -> Project:
@@ -74,7 +74,7 @@ def project(name: str) -> Project:
     return found
 
 
-def subject(name: str) -> tuple[Project, Subject]:
+def subject(name: str) -> tuple[Project, FollowedLoss]:
     """The subject ``project.something`` and its project; ValueError for an unknown one."""
     of = project(name.partition(".")[0])
     known = {s.name: s for s in of.subjects}

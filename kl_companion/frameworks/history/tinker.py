@@ -14,7 +14,7 @@ import torch
 
 from kl_companion.frameworks.formulas import ratio, token_sum
 from kl_companion.frameworks.history.shipped import chosen, class_defaults
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable
 from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout
@@ -127,8 +127,8 @@ PROJECT = Project(
     "tinker-cookbook",
     "0.1.0",
     (
-        Subject("tinker.rl", "the loop of RL as it ships, once kl_penalty_coef > 0", _RL),
-        Subject(
+        FollowedLoss("tinker.rl", "the loop of RL as it ships, once kl_penalty_coef > 0", _RL),
+        FollowedLoss(
             "tinker.distillation", "on-policy distillation as it ships", partial(_ship, _FILE, _FILE, True)
         ),
     ),

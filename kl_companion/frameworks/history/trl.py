@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.history.shipped import chosen, class_defaults
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable, statement
 from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout, masked
@@ -37,10 +37,10 @@ class Trainer:
         )
 
 
-class Unread:
+class Forgetful:
     """Metrics by name, or by mode and name; nobody reads them."""
 
-    def __getitem__(self, _: str) -> Unread:
+    def __getitem__(self, _: str) -> Forgetful:
         return self
 
     def append(self, _: Any) -> None:
@@ -93,7 +93,7 @@ def _trainer(
     name = _method(trl, file, method.partition(".")[0], *_FORWARDS).rpartition(".")[2]
     given = {
         name: _forward(trl, file, method, name, rollout),
-        "_metrics": Unread(),
+        "_metrics": Forgetful(),
         "_entropy_bonus_enabled": False,
         "aux_loss_enabled": False,
         "accelerator": same,
@@ -220,8 +220,8 @@ PROJECT = Project(
     "trl",
     "0.15.0",
     (
-        Subject("trl.grpo", "GRPOTrainer as it ships, once beta > 0", grpo),
-        Subject("trl.rloo", "RLOOTrainer as it ships", rloo),
-        Subject("trl.gkd", "GKDTrainer as it ships", gkd),
+        FollowedLoss("trl.grpo", "GRPOTrainer as it ships, once beta > 0", grpo),
+        FollowedLoss("trl.rloo", "RLOOTrainer as it ships", rloo),
+        FollowedLoss("trl.gkd", "GKDTrainer as it ships", gkd),
     ),
 )

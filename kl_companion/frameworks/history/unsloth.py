@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.history.shipped import chosen
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable, statement
 from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout
@@ -91,5 +91,9 @@ PROJECT = Project(
     "unsloth",
     "unsloth-zoo",
     "2025.2.5",
-    (Subject("unsloth.grpo", "grpo_compute_loss as called without TRL's arguments, once beta > 0", grpo),),
+    (
+        FollowedLoss(
+            "unsloth.grpo", "grpo_compute_loss as called without TRL's arguments, once beta > 0", grpo
+        ),
+    ),
 )

@@ -13,7 +13,7 @@ import torch
 
 from kl_companion.frameworks.history.blocks import Block, block, call
 from kl_companion.frameworks.history.shipped import chosen
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.history.yaml_defaults import yaml_defaults
 from kl_companion.frameworks.installed import (
     Distribution,
@@ -35,7 +35,7 @@ _PLAIN = {"AlgoConfig": type("AlgoConfig", (), {})}
 _LOSS = ("kl_loss_coef", "kl_loss_type", "loss_agg_mode", "loss_scale_factor")
 
 
-class Unread:
+class Unlogged:
     """verl's wrapper of a number for its logs, and the ways to gather them: nothing is logged here."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -102,7 +102,7 @@ def _actor_loss(verl: Distribution, run: Block, config: Mapping[str, Any], rollo
         "loss_agg_mode": config.get("loss_agg_mode"),
         "loss_scale_factor": 1.0,  # of a micro-batch in its mini-batch, for the logs
         "policy_loss": 0.0,
-        "Metric": Unread,
+        "Metric": Unlogged,
         "metric_aggregation": None,
     }
     loss: torch.Tensor = run(read)["policy_loss"]
@@ -212,7 +212,7 @@ def _estimator(verl: Distribution, mode: str) -> str:
 
 
 def _distilled(verl: Distribution, name: str, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
-    padded = {"no_padding_2_padding": lambda x, _: x, "Metric": Unread, "AggregationType": Unread()}
+    padded = {"no_padding_2_padding": lambda x, _: x, "Metric": Unlogged, "AggregationType": Unlogged()}
     function = link(verl, DISTILLATION, name, given=padded)
     policy = link(verl, CORE, "compute_policy_loss_vanilla", given=_PLAIN)
     given = {
@@ -261,8 +261,8 @@ PROJECT = Project(
     "verl",
     "0.1",
     (
-        Subject("verl.loss", "the KL in the loss of the actor, once use_kl_loss is True", loss),
-        Subject("verl.reward", "the KL in the reward", reward),
-        Subject("verl.distillation", "distillation from a teacher", distillation),
+        FollowedLoss("verl.loss", "the KL in the loss of the actor, once use_kl_loss is True", loss),
+        FollowedLoss("verl.reward", "the KL in the reward", reward),
+        FollowedLoss("verl.distillation", "distillation from a teacher", distillation),
     ),
 )

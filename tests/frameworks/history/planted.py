@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.history.shipped import chosen, class_defaults
-from kl_companion.frameworks.history.subjects import Project, Shipped, Subject
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation
 from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout
@@ -68,4 +68,4 @@ def ship(toy: Distribution, options: Mapping[str, Any]) -> Shipped:
     return Shipped(loss, f"Config(beta={config['beta']})", config["beta"], place)
 
 
-PROJECT = Project("toy", "toy", "0.2", (Subject("toy.kl", "the KL term of toy", ship),))
+PROJECT = Project("toy", "toy", "0.2", (FollowedLoss("toy.kl", "the KL term of toy", ship),))

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from kl_companion.frameworks.history.audits import NOT_THERE, Entry
+from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding
 from kl_companion.frameworks.history.found import found, moved, write
 from kl_companion.frameworks.history.subjects import PROJECTS, project
 from kl_companion.frameworks.history.wheels import key
 
 
 def made(subject, version, verdict="token_reverse_kl", beta="0.1"):
-    return Entry(
+    return ReleaseFinding(
         subject, version, "2025-01-01", "a, b", beta, verdict, "unnamed", "f.py:1, f", "0" * 16, "1" * 64
     )
 

@@ -1,0 +1,89 @@
+"""Past releases on the command line, on planted releases and on the findings as they are committed."""
+
+import re
+
+import pytest
+
+from kl_companion.cli import main
+from kl_companion.frameworks.history import found as findings
+from kl_companion.frameworks.history import printing, subjects
+from kl_companion.frameworks.history.subjects import PROJECTS
+from tests.frameworks.history import planted
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A project of twelve planted releases, and an empty file of findings."""
+    monkeypatch.setattr(subjects, "project", lambda name: planted.PROJECT)
+    monkeypatch.setattr(printing, "project", lambda name: planted.PROJECT)
+    monkeypatch.setattr(printing, "published", lambda name: planted.VERSIONS)
+    monkeypatch.setattr(printing, "fetch", lambda name, version: planted.unpacked(tmp_path, version))
+    monkeypatch.setattr(printing, "release", lambda name, version: planted.unpacked(tmp_path, version))
+    file = tmp_path / "found.csv"
+    file.write_text(findings.FILE.read_text().splitlines()[0] + "\n")
+    monkeypatch.setattr(printing, "found", lambda name: findings.found(name, file))
+    monkeypatch.setattr(printing, "write", lambda name, entries: findings.write(name, entries, file))
+    return file
+
+
+def test_a_release_is_audited_with_its_defaults(toy, capsys):
+    command = ["audit", "toy.kl", "--release", "0.3", "--scale", "1", "--quiet"]
+    assert main([*command, "--want", "forward_kl"]) == 0
+    said = capsys.readouterr().out
+    assert "toy.kl minimizes forward KL, next token" in said
+    assert "  release: toy 0.3\n  option: Config(beta=0.04)\n  beta as shipped: 0.04\n" in said
+    assert "  where: toy/loss.py:1, kl_term" in said
+    assert main([*command, "--want", "reverse_kl"]) == 1
+
+
+def test_options_of_the_command_line_reach_the_release(toy, capsys):
+    command = ["audit", "toy.kl", "--release", "0.3", "--scale", "1", "--quiet", "--set"]
+    assert main([*command, "beta=0"]) == 0
+    assert "beta as shipped: 0 (off)" in capsys.readouterr().out
+    assert main([*command, "bet=0"]) == 2
+    assert "unknown option of Config of toy 0.3 'bet'. Did you mean 'beta'?" in capsys.readouterr().err
+    assert main(["audit", "toy.kl", "--release", "0.3", "--level", "token"]) == 2
+    assert "--release got a level" in capsys.readouterr().err
+
+
+def test_an_update_keeps_what_it_finds_and_says_what_moved(toy, capsys, monkeypatch):
+    monkeypatch.setattr(planted, "PROJECT", planted.PROJECT._replace(first="1.0"))
+    assert main(["frameworks", "update", "toy", "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "toy: 2 findings more, 2 in all" in said
+    assert re.search(r"toy\.kl changed in 1\.1 .*; in 1\.0:", said)
+    assert "fresh samples: token_reverse_kl" in said
+    assert "off until you turn it on" in said
+    assert main(["frameworks", "update", "toy", "--quiet"]) == 0
+    assert capsys.readouterr().out == "toy: 0 findings more, 2 in all, in found.csv\n"
+    assert main(["frameworks", "history", "toy"]) == 0
+    assert capsys.readouterr().out.count("fresh samples") == 2
+
+
+def test_releases_are_fetched_by_name_and_unknown_ones_refused(toy, capsys):
+    assert main(["frameworks", "fetch", "toy", "0.3", "--quiet"]) == 0
+    assert capsys.readouterr().out.strip().endswith("toy-0.3")
+    assert main(["frameworks", "fetch", "toy", "0.7", "--quiet"]) == 2
+    assert "toy has no release 0.7, expected one of 0.1, 0.2" in capsys.readouterr().err
+    assert main(["frameworks", "history", "toy", "0.3"]) == 2
+    assert "history got releases 0.3, expected none" in capsys.readouterr().err
+
+
+def test_a_project_without_findings_names_the_command(toy, capsys):
+    assert main(["frameworks", "history", "toy"]) == 2
+    assert "kl-companion frameworks fetch toy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_every_project_has_a_history_to_read(name, capsys):
+    assert main(["frameworks", "history", name]) == 0
+    short = capsys.readouterr().out
+    assert main(["frameworks", "history", name, "--all"]) == 0
+    whole = capsys.readouterr().out
+    assert short.count("fresh samples") < whole.count("fresh samples")
+    assert max(map(len, whole.splitlines())) <= 100
+
+
+def test_an_unknown_project_is_refused(capsys):
+    assert main(["frameworks", "history", "trll"]) == 2
+    assert "Did you mean 'trl'?" in capsys.readouterr().err

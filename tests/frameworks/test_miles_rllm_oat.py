@@ -31,7 +31,7 @@ def _far(scale=6.0):
         ("miles.reward_reinforce_plus_plus", "openrlhf.reward_k1"),
         ("miles.opd", "slime.opd"),
         ("rllm.kl_beta_verl", "verl.loss_k3"),
-        ("rllm.distill", "tinker.kl_discount_0"),
+        ("rllm.distill", "tinker.distillation_kl_discount_0"),
         ("rllm.distill_discount_1", "openrlhf.reward_k1"),
         ("oat.loss", "liger.grpo"),
         ("oat.loss_grpo", "trl.grpo_uncorrected_grpo"),

@@ -25,6 +25,8 @@ BY_DEFAULT = {
     **{f"rpg.reward_{kind}_old": None for kind in ("fkl", "rkl", "ufkl", "urkl")},
     "rpg.reward": "batch",
     "tunix.ppo": "batch",
+    "easyr1.reward": "group",
+    "rlinf.reward": "batch",
     "miles.reward_reinforce_plus_plus": "batch",
 }
 

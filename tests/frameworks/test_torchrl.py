@@ -111,7 +111,7 @@ def test_what_divides_a_group_is_at_least_a_millionth():
         ("torchrl.distillation_reverse_sums", "verl.loss_k3"),
         ("torchrl.sft_kl_to_ref", "liger.grpo"),
         ("torchrl.reward_trajectory_sum", "openrlhf.reward_k1"),
-        ("torchrl.reward", "tinker.kl_discount_0"),
+        ("torchrl.reward", "tinker.distillation_kl_discount_0"),
     ],
 )
 def test_settings_that_are_those_of_other_frameworks(one, other):

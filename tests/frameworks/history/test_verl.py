@@ -239,7 +239,7 @@ def test_the_second_divides_by_the_tokens_that_it_holds(tmp_path):
         "actor_rollout_ref.actor: use_kl_loss=True, kl_loss_coef=0.001, kl_loss_type=low_var_kl"
     )
     assert shipped.beta == 0
-    assert shipped.place == ("verl/workers/actor/dp_actor.py", "DataParallelPPOActor.update_policy")
+    assert shipped.place[:2] == ("verl/workers/actor/dp_actor.py", "DataParallelPPOActor.update_policy")
     assert verl.loss(planted, {"kl_loss_type": "kl"}).loss(rollout()).item() == pytest.approx(-LOG2 / 2)
     with pytest.raises(ValueError, match=r"unknown option .* 'loss_agg_mode'"):
         verl.loss(planted, {"loss_agg_mode": "token-mean"})

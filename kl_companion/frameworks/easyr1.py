@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
-
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
+from kl_companion.frameworks.formulas import OF_VERL, as_verl, in_loss, in_reward
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
-from kl_companion.rollout import Rollout
 
 _FILE = "verl/trainer/core_algos.py"
 _CHOICE = "algorithm.adv_estimator="
@@ -47,14 +44,6 @@ _ALGORITHMS = (
         instead=f"{_CHOICE}rloo",
     ),
 )
-_KINDS = {"kl": "k1", "low_var_kl": "k3", "mse": "k2", "abs": "abs"}
-
-
-def terms(kind: str, rollout: Rollout, **options: str) -> torch.Tensor:
-    """`compute_kl`: low_var_kl alone is clamped, before and after; [batch, seq]."""
-    clamps = {"input_clamp": 20.0, "output_clamp": 10.0} if kind == "low_var_kl" else {}
-    return estimate(_KINDS[kind], rollout, **clamps, **options)  # type: ignore[arg-type]
-
 
 FRAMEWORK = Framework(
     name="easyr1",
@@ -66,20 +55,20 @@ FRAMEWORK = Framework(
             in_reward(
                 f"easyr1.reward_{kind}",
                 f"algorithm: use_kl_loss=false, kl_penalty={kind}",
-                partial(terms, kind, of="sampler"),
+                partial(as_verl, kind, of="sampler"),
                 SourceLocation("verl/trainer/ray_trainer.py", "apply_kl_penalty"),
                 ahead=True,
                 default="of the configuration class (kl_coef 0.001)" if kind == "kl" else "",
                 algorithms=_ALGORITHMS,
                 beta=0.001 if kind == "kl" else None,
             )
-            for kind in _KINDS
+            for kind in OF_VERL
         ),
         *(
             in_loss(
                 f"easyr1.loss_{kind}",
                 f"algorithm: use_kl_loss=true, kl_penalty={kind}",
-                partial(terms, kind),
+                partial(as_verl, kind),
                 SourceLocation(_FILE, "compute_kl"),
                 default="of examples/config.yaml (kl_coef 0.01)" if kind == "low_var_kl" else "",
                 note="With kl, what use_kl_loss=true alone leaves, nothing is regularized."
@@ -88,12 +77,12 @@ FRAMEWORK = Framework(
                 algorithms=_ALGORITHMS,
                 beta=0.01 if kind == "low_var_kl" else None,
             )
-            for kind in _KINDS
+            for kind in OF_VERL
         ),
         in_loss(
             "easyr1.loss_low_var_kl_seq",
             "algorithm: use_kl_loss=true, kl_penalty=low_var_kl; worker.actor.loss_avg_mode=seq",
-            partial(terms, "low_var_kl"),
+            partial(as_verl, "low_var_kl"),
             SourceLocation(_FILE, "compute_kl"),
             how="sequences",
             algorithms=_ALGORITHMS,

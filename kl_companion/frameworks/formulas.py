@@ -84,6 +84,16 @@ def estimate(
     return x if output_clamp is None else x.clamp(-output_clamp, output_clamp)
 
 
+# the names of verl's `kl_penalty`, which others have copied with it
+OF_VERL = {"kl": "k1", "low_var_kl": "k3", "mse": "k2", "abs": "abs"}
+
+
+def as_verl(kind: str, rollout: Rollout, **options: str) -> torch.Tensor:
+    """verl's `kl_penalty` by its name: low_var_kl alone is clamped, before and after; [batch, seq]."""
+    clamps = {"input_clamp": 20.0, "output_clamp": 10.0} if kind == "low_var_kl" else {}
+    return estimate(OF_VERL[kind], rollout, **clamps, **options)  # type: ignore[arg-type]
+
+
 def in_loss(
     name: str,
     option: str,

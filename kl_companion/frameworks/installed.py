@@ -94,6 +94,14 @@ def find(name: str, versions: Sequence[str]) -> Distribution:
     raise Unavailable(f"{name} is not installed (known to work: {known}). Install it: {how_to_install(name)}")
 
 
+def source_of(distribution: Distribution, file: str) -> Path:
+    """The path of a file of a distribution; `Unavailable` without it."""
+    path = distribution.root / file
+    if not path.is_file():
+        raise Unavailable(f"{distribution.name} {distribution.version} has no file {file}")
+    return path
+
+
 @cache
 def tree_of(path: Path) -> ast.Module:
     """The syntax tree of a file; it is kept, hence not to be changed."""
@@ -117,11 +125,8 @@ def _named(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
 
 def statement(distribution: Distribution, file: str, name: str) -> ast.stmt:
     """The statement of a dotted name (``Class.method``) in a file; ValueError without one."""
-    path = distribution.root / file
-    if not path.is_file():
-        raise Unavailable(f"{distribution.name} {distribution.version} has no file {file}, expected {path}")
     node: ast.stmt | None = None
-    body: Sequence[ast.stmt] = tree_of(path).body
+    body: Sequence[ast.stmt] = tree_of(source_of(distribution, file)).body
     for part in name.split("."):
         node = _named(body, part)
         if node is None:
@@ -141,10 +146,7 @@ def line_of(distribution: Distribution, place: SourceLocation) -> int:
 
 def digest_of(distribution: Distribution, place: SourceLocation) -> str:
     """The first sixteen hexadecimal digits of the SHA-256 of a file; `Unavailable` without it."""
-    path = distribution.root / place.file
-    if not path.is_file():
-        raise Unavailable(f"{distribution.name} {distribution.version} has no file {place.file}")
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(source_of(distribution, place.file).read_bytes()).hexdigest()[:16]
 
 
 class Bare(ast.NodeTransformer):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.installed import Bare, Distribution, Unavailable, statement, tree_of
+from kl_companion.frameworks.installed import Bare, Distribution, Unavailable, source_of, statement, tree_of
 
 _TORCH = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
 _KEPT = (*_TORCH, "staticmethod", "classmethod", "property")
@@ -39,7 +40,8 @@ def link(distribution: Distribution, file: str, name: str, *, given: Mapping[str
     Raises:
         Unavailable: the file, or the name in it, is missing.
     """
-    return Linker(distribution, given or {}).module(file).found(name)
+    linker = Linker(distribution, given) if given else _linker(distribution)
+    return linker.module(file).found(name)
 
 
 class Linker:
@@ -53,9 +55,7 @@ class Linker:
     def module(self, file: str) -> Module:
         """The namespace of a file; `Unavailable` without it."""
         if file not in self.modules:
-            if not (self.distribution.root / file).is_file():
-                known = f"{self.distribution.name} {self.distribution.version}"
-                raise Unavailable(f"{known} has no file {file}")
+            source_of(self.distribution, file)
             self.modules[file] = Module(self, file)
         return self.modules[file]
 
@@ -68,6 +68,12 @@ class Linker:
             if (self.distribution.root / file).is_file():
                 return self.module(file)
         return None
+
+
+@cache
+def _linker(distribution: Distribution) -> Linker:
+    """That of a release in which nothing is stood in for: what it has linked is not linked again."""
+    return Linker(distribution, {})
 
 
 class Module:
@@ -87,36 +93,38 @@ class Module:
 
     def found(self, name: str) -> Any:
         """What the file calls so; `Unavailable` if it has no such name."""
-        last = name.rpartition(".")[2]
         if name in self._space:
             return self._space[name]
-        node = _defined(self._path).get(name) or (
-            statement(self._linker.distribution, self._file, name) if "." in name else None
+        method = name.rpartition(".")[2] if "." in name else ""
+        node = (
+            statement(self._linker.distribution, self._file, name)
+            if method
+            else _defined(self._path).get(name)
         )
         if node is None:
             return self._imported(name)
         self._looking.add(name)
-        for read in _reads(node):
-            if read not in self._space and not hasattr(builtins, read) and read not in self._looking:
-                self._try(read)
-        wanted = Bare(_TORCH if "." in name else _KEPT).visit(deepcopy(node))
-        exec(
-            compile(ast.fix_missing_locations(ast.Module([wanted], [])), str(self._path), "exec"), self._space
-        )
-        return self._space[last]
+        wanted = Bare(_TORCH if method else _KEPT).visit(deepcopy(node))
+        self.known(_reads(wanted))
+        code = compile(ast.fix_missing_locations(ast.Module([wanted], [])), str(self._path), "exec")
+        into: dict[str, Any] = {} if method else self._space  # the file may have another function of its name
+        exec(code, self._space, into)
+        self._space[name] = into[method or name]
+        return self._space[name]
+
+    def known(self, names: Collection[str]) -> dict[str, Any]:
+        """Of some names those that the file knows; one that is nowhere is missing when it is read."""
+        for name in names:
+            if name not in self._space and not hasattr(builtins, name) and name not in self._looking:
+                with contextlib.suppress(Unavailable, ImportError, AttributeError):
+                    self._space[name] = self.found(name)
+        return {name: self._space[name] for name in names if name in self._space}
 
     def asked(self, name: str) -> Any:
         """What another file imports; of a function that is being looked at, one that finds it when called."""
         if name in self._looking and name not in self._space:
             return lambda *given, **named: self._space[name](*given, **named)
         return self.found(name)
-
-    def _try(self, name: str) -> None:
-        """Look a name up that may be read; one that is nowhere is missing when it is."""
-        try:
-            self._space[name] = self.found(name)
-        except (Unavailable, ImportError, AttributeError):
-            return
 
     def _imported(self, name: str) -> Any:
         """What an import statement of the file binds to a name."""
@@ -173,10 +181,8 @@ def _imports(path: Path) -> dict[str, tuple[str, str | None]]:
     for node in _top(tree_of(path).body):
         if isinstance(node, ast.Import):
             for x in node.names:
-                found[x.asname or x.name.partition(".")[0]] = (
-                    x.name if x.asname else x.name.partition(".")[0],
-                    None,
-                )
+                first = x.name.partition(".")[0]
+                found[x.asname or first] = (x.name if x.asname else first, None)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             found |= {x.asname or x.name: (module, x.name) for x in node.names}
@@ -194,8 +200,7 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield node
 
 
-def _reads(node: ast.stmt) -> list[str]:
-    """The names that a statement reads; annotations and decorators are not run."""
-    bare = Bare(_KEPT).visit(deepcopy(node))
-    names = [n.id for n in ast.walk(bare) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+def _reads(node: ast.AST) -> list[str]:
+    """The names that a statement reads, once each."""
+    names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     return list(dict.fromkeys(names))

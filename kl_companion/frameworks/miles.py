@@ -10,48 +10,34 @@ from functools import partial
 
 import torch
 
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio
+from kl_companion.frameworks import slime
+from kl_companion.frameworks.formulas import estimate, in_loss, in_reward, ratio
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
-from kl_companion.frameworks.slime import terms as of_slime
 from kl_companion.rollout import Rollout
 
 _HUB = "miles/backends/training_utils/loss_hub/"
 _FILE = f"{_HUB}math_utils.py"
 _KL = SourceLocation(_FILE, "compute_approx_kl")
 _OPD = SourceLocation(f"{_HUB}opd.py", "apply_opd_kl_to_advantages")
-_CHOICE = "--advantage-estimator"
-_GRPO = Algorithm(
-    "GRPO",
-    Recipe("group_std", eps=1e-6, aggregate="sequence_mean"),
-    SourceLocation("miles/ray/rollout/train_data_conversion.py", "_normalize_rewards_by_rollout"),
-    instead="--disable-grpo-std-normalization",
-    after=True,
-)
-_PPO = Algorithm(
-    "PPO",
-    Recipe("none", aggregate="sequence_mean"),
-    SourceLocation(_FILE, "get_advantages_and_returns_batch"),
-    when=f"{_CHOICE} ppo",
-)
-_PLUS_PLUS = Algorithm(
-    "REINFORCE++",
-    Recipe("whitened", eps=1e-8, aggregate="sequence_mean"),
-    SourceLocation("miles/utils/distributed_utils.py", "distributed_masked_whiten"),
-)
-_ALGORITHMS = (
-    _GRPO,
-    _PPO,
-    _PLUS_PLUS._replace(when=f"{_CHOICE} reinforce_plus_plus --normalize-advantages"),
+_GRPO, _PPO, _PLUS_PLUS = _ALGORITHMS = tuple(
+    algorithm._replace(place=place)
+    for algorithm, place in zip(
+        slime.ALGORITHMS,
+        (
+            SourceLocation("miles/ray/rollout/train_data_conversion.py", "_normalize_rewards_by_rollout"),
+            SourceLocation(_FILE, "get_advantages_and_returns_batch"),
+            SourceLocation("miles/utils/distributed_utils.py", "distributed_masked_whiten"),
+        ),
+        strict=True,
+    )
 )
 
 
 def terms(kind: str, unbiased: bool, rollout: Rollout) -> torch.Tensor:
     """`compute_approx_kl` without what is not a number, [batch, seq]: as slime's but for low_var_kl."""
     if kind != "low_var_kl":
-        found = of_slime(kind, unbiased, rollout)
+        found = slime.terms(kind, unbiased, rollout)
     else:
         weight = ratio(rollout) if unbiased else None
         found = estimate("k3", rollout, input_clamp=20.0, output_clamp=10.0, weight=weight)
@@ -88,22 +74,16 @@ def _in_loss(kind: str, unbiased: bool, per_token: bool = False) -> Setting:
 def _in_reward(name: str, estimator: str, function: str, ahead: bool, note: str = "") -> Setting:
     return in_reward(
         f"miles.reward_{name}",
-        f"{_CHOICE} {estimator} --normalize-advantages --kl-coef ...",
-        _k1,
+        f"{slime.CHOICE} {estimator} --normalize-advantages --kl-coef ...",
+        slime.k1,
         SourceLocation(_FILE, function),
         ahead=ahead,
         note=note,
-        algorithms=(_PLUS_PLUS,),
+        algorithms=(_PLUS_PLUS._replace(when=""),),
         beta=0.0,
     )
 
 
-def _ignored(rollout: Rollout) -> torch.Tensor:
-    """`get_grpo_returns` is handed the KL and does not use it; [batch, seq]."""
-    return torch.zeros_like(rollout.sampled_from)
-
-
-_k1: Terms = partial(estimate, "k1", of="sampler")
 _TOP_K = (
     "Every token is charged with a sum that does not depend on which token was sampled: a baseline, whose "
     "gradient is zero in the mean. So are the other strategies (--opd-top-k-strategy) and weights; and the "
@@ -125,8 +105,8 @@ FRAMEWORK = Framework(
         _in_loss("low_var_kl", True, per_token=True),
         in_reward(
             "miles.reward_grpo",
-            f"{_CHOICE} grpo --kl-coef ... (also gspo)",
-            _ignored,
+            f"{slime.CHOICE} grpo --kl-coef ... (also gspo)",
+            slime.ignored,
             SourceLocation(_FILE, "get_grpo_returns"),
             ahead=True,
             note="The KL is computed, handed on, and not used. With ppo miles refuses a --kl-coef.",
@@ -144,7 +124,7 @@ FRAMEWORK = Framework(
         in_reward(
             "miles.opd",
             "--use-opd --opd-type ... (--opd-kl-coef 1.0)",
-            _k1,
+            slime.k1,
             _OPD,
             ahead=False,
             default="of on-policy distillation",

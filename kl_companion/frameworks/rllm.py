@@ -12,7 +12,7 @@ import torch
 
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import Terms, estimate, in_loss, in_reward, ratio, token_sum
+from kl_companion.frameworks.formulas import Terms, as_verl, estimate, in_loss, in_reward, ratio, token_sum
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout, credit
@@ -39,7 +39,7 @@ _TINKER = (
     _ALGORITHMS[1]._replace(recipe=Recipe("leave_one_out", policy_loss="importance", aggregate="sum")),
 )
 
-k3: Terms = partial(estimate, "k3", input_clamp=20.0, output_clamp=10.0)
+k3: Terms = partial(as_verl, "low_var_kl")
 
 
 def _ignored(rollout: Rollout) -> torch.Tensor:

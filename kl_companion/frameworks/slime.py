@@ -1,4 +1,4 @@
-"""slime: a formula, because it is not on the registry."""
+"""slime: a formula, because it is not on the registry; `miles` is a fork of it and takes its parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kl_companion.rollout import Rollout
 
 _FILE = "slime/utils/ppo_utils.py"
 _KL = SourceLocation(_FILE, "compute_approx_kl")
-_CHOICE = "--advantage-estimator"
+CHOICE = "--advantage-estimator"
 _GRPO = Algorithm(
     "GRPO",
     Recipe("group_std", eps=1e-6, aggregate="sequence_mean"),
@@ -33,10 +33,10 @@ _PLUS_PLUS = Algorithm(
     Recipe("whitened", eps=1e-8, aggregate="sequence_mean"),
     SourceLocation("slime/utils/distributed_utils.py", "distributed_masked_whiten"),
 )
-_ALGORITHMS = (
+ALGORITHMS = (
     _GRPO,
-    _PPO._replace(when=f"{_CHOICE} ppo"),
-    _PLUS_PLUS._replace(when=f"{_CHOICE} reinforce_plus_plus --normalize-advantages"),
+    _PPO._replace(when=f"{CHOICE} ppo"),
+    _PLUS_PLUS._replace(when=f"{CHOICE} reinforce_plus_plus --normalize-advantages"),
 )
 
 
@@ -60,17 +60,17 @@ def _in_loss(kind: str, unbiased: bool) -> Setting:
         _KL,
         how="sequences",
         default="once --use-kl-loss and a coefficient are given" if kind == "k1" and not unbiased else "",
-        algorithms=_ALGORITHMS,
+        algorithms=ALGORITHMS,
         beta=0.0 if kind == "k1" and not unbiased else None,
     )
 
 
-def _ignored(rollout: Rollout) -> torch.Tensor:
+def ignored(rollout: Rollout) -> torch.Tensor:
     """`get_grpo_returns` is handed the KL and does not use it; [batch, seq]."""
     return torch.zeros_like(rollout.sampled_from)
 
 
-_k1: Terms = partial(estimate, "k1", of="sampler")
+k1: Terms = partial(estimate, "k1", of="sampler")
 
 FRAMEWORK = Framework(
     name="slime",
@@ -86,7 +86,7 @@ FRAMEWORK = Framework(
         in_reward(
             "slime.reward_grpo",
             "--advantage-estimator grpo --kl-coef ... (also gspo, cispo)",
-            _ignored,
+            ignored,
             SourceLocation(_FILE, "get_grpo_returns"),
             ahead=True,
             note="The KL is computed, handed on, and not used.",
@@ -96,7 +96,7 @@ FRAMEWORK = Framework(
         in_reward(
             "slime.reward_ppo",
             "--advantage-estimator ppo --kl-coef ...",
-            _k1,
+            k1,
             SourceLocation(_FILE, "get_advantages_and_returns_batch"),
             ahead=True,
             note="With gamma and lambda of 1, its defaults; --normalize-advantages is off by default.",
@@ -106,7 +106,7 @@ FRAMEWORK = Framework(
         in_reward(
             "slime.reward_reinforce_plus_plus",
             "--advantage-estimator reinforce_plus_plus --kl-coef ...",
-            _k1,
+            k1,
             SourceLocation(_FILE, "get_reinforce_plus_plus_returns"),
             ahead=True,
             note="slime asks for --normalize-advantages with this estimator.",
@@ -116,7 +116,7 @@ FRAMEWORK = Framework(
         in_reward(
             "slime.opd",
             "on-policy distillation with opd_kl_coef=1.0",
-            _k1,
+            k1,
             SourceLocation("slime/backends/megatron_utils/loss.py", "apply_opd_kl_to_advantages"),
             ahead=False,
             default="of on-policy distillation",

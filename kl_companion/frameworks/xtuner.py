@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-import torch
-
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import estimate, in_loss
+from kl_companion.frameworks.formulas import as_verl, in_loss
 from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.frameworks.records import Framework, Remedy
-from kl_companion.rollout import Rollout
 
 _PLACE = SourceLocation("xtuner/v1/rl/loss/loss_fn.py", "kl_penalty")
 _ALGORITHMS = (
@@ -28,15 +25,7 @@ _ALGORITHMS = (
         when="advantage_estimator_config=RLOOAdvantageConfig()",
     ),
 )
-_KINDS = {"low_var_kl": "k3", "kl": "k1", "mse": "k2", "abs": "abs"}
-
-
-def terms(kind: str, rollout: Rollout) -> torch.Tensor:
-    """`kl_penalty`: low_var_kl alone is clamped, before and after; [batch, seq]."""
-    if kind == "low_var_kl":
-        return estimate("k3", rollout, input_clamp=20.0, output_clamp=10.0)
-    return estimate(_KINDS[kind], rollout)
-
+_KINDS = ("low_var_kl", "kl", "mse", "abs")
 
 FRAMEWORK = Framework(
     name="xtuner",
@@ -47,7 +36,7 @@ FRAMEWORK = Framework(
         in_loss(
             f"xtuner.loss_{kind}",
             f'loss_cfg: use_kl_loss=True, kl_loss_coef=0.001, kl_loss_type="{kind}"',
-            partial(terms, kind),
+            partial(as_verl, kind),
             _PLACE,
             default="of the shipped configurations once use_kl_loss is True (the class has no kl_loss_type)"
             if kind == "low_var_kl"

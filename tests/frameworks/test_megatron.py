@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from kl_companion.auditing.exact import exactly
-from kl_companion.frameworks import megatron, setting
-from tests.support.frameworks.one_token import batch, one_token
+from kl_companion.frameworks import megatron
+from tests.support.frameworks.one_token import gradients, one_token
 
 
 def test_a_head_with_no_rest_is_no_divergence():
@@ -37,8 +36,5 @@ def test_the_rest_is_kept_from_being_zero():
     ],
 )
 def test_a_formula_beside_the_function_that_has_the_same_gradient(formula, function, off_policy):
-    found = []
-    for name in (formula, function):
-        r = batch(off_policy, scale=3.0)
-        found.append(torch.autograd.grad(exactly(setting(name).loss)(r), r.logits)[0])
+    found = gradients(formula, function, off_policy)
     assert (found[0] - found[1]).abs().max() < 1e-7 * found[1].abs().max()

@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
-from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import open_opd, setting
 from tests.support.frameworks.by_hand import rollout
-from tests.support.frameworks.one_token import batch, one_token
+from tests.support.frameworks.one_token import gradients, one_token
 
 STUDENT, TEACHER = (0.3, 0.6, 0.1), (0.01, 0.9, 0.09)  # heads of two: {1, 0} and {1, 2}
 
@@ -80,8 +79,5 @@ def test_heads_are_those_of_the_student_when_it_sampled():
     ],
 )
 def test_a_formula_beside_the_function_that_has_the_same_gradient(formula, function, off_policy):
-    found = []
-    for name in (formula, function):
-        r = batch(off_policy, scale=3.0)
-        found.append(torch.autograd.grad(exactly(setting(name).loss)(r), r.logits)[0])
+    found = gradients(formula, function, off_policy)
     assert (found[0] - found[1]).abs().max() < 1e-7 * found[1].abs().max()

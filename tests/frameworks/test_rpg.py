@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from kl_companion import expected_gradient, prefix_tree
-from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import rpg, setting
 from kl_companion.frameworks.recipes import charged_with
-from tests.support.frameworks.one_token import batch, one_token
+from tests.support.frameworks.one_token import batch, gradients, one_token
 
 
 def world(off_policy=True, scale=1.0):
@@ -77,8 +76,5 @@ def test_rpgs_shipped_penalties_in_the_reward_are_constants():
     ],
 )
 def test_a_formula_beside_the_function_that_has_the_same_gradient(formula, function, off_policy):
-    found = []
-    for name in (formula, function):
-        r = batch(off_policy, scale=3.0)
-        found.append(torch.autograd.grad(exactly(setting(name).loss)(r), r.logits)[0])
+    found = gradients(formula, function, off_policy)
     assert (found[0] - found[1]).abs().max() < 1e-7 * found[1].abs().max()

@@ -8,7 +8,6 @@ stood in for; the functions that it calls are the release's own (see `linking`).
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from inspect import signature
@@ -76,14 +75,8 @@ def _mentions(node: ast.AST, name: str) -> bool:
 def _compiled(distribution: Distribution, file: str, node: ast.If) -> Block:
     body = [Bare().visit(deepcopy(n)) for n in node.body]
     code = compile(ast.fix_missing_locations(ast.Module(body, [])), str(distribution.root / file), "exec")
-    module = Linker(distribution, {}).module(file)
-    linked = {}
-    for name in {n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name)}:
-        if not hasattr(builtins, name):
-            try:
-                linked[name] = module.found(name)
-            except (Unavailable, ImportError, AttributeError):
-                continue  # of the method, or read where nothing is computed
+    names = {n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name)}
+    linked = Linker(distribution, {}).module(file).known(names)  # others are the method's own
 
     def run(names: Mapping[str, Any]) -> dict[str, Any]:
         space = {**linked, **names}

@@ -17,20 +17,23 @@ def found(project: str | None = None, file: Path = FILE) -> tuple[ReleaseFinding
     """The findings of a project, or of all: by loss, the oldest release first."""
     with file.open(encoding="utf-8", newline="") as stream:
         every = tuple(ReleaseFinding(**row) for row in csv.DictReader(stream))
-    return every if project is None else tuple(e for e in every if e.subject.startswith(f"{project}."))
+    return every if project is None else tuple(e for e in every if _project(e) == project)
+
+
+def _project(finding: ReleaseFinding) -> str:
+    return finding.subject.partition(".")[0]
 
 
 def write(project: str, entries: Sequence[ReleaseFinding], file: Path = FILE) -> None:
     """Put the findings of a project in the place of the old ones; the file is written whole or not at all."""
-    others = (
-        [e for e in found(file=file) if not e.subject.startswith(f"{project}.")] if file.is_file() else []
-    )
+    before = found(file=file) if file.is_file() else ()
+    others = [e for e in before if _project(e) != project]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(ReleaseFinding._fields)
-    projects = {e.subject.partition(".")[0]: None for e in (*others, *entries)}
-    for name in sorted(projects):
-        writer.writerows(e for e in (*others, *entries) if e.subject.startswith(f"{name}."))
+    rows = [*others, *entries]
+    rows.sort(key=_project)
+    writer.writerows(rows)
     beside = file.with_suffix(".part")
     beside.write_text(text.getvalue(), encoding="utf-8", newline="")
     beside.replace(file)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.history.shipped import NEEDED, chosen
+from kl_companion.frameworks.history.shipped import NEEDED, chosen, written
 from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable, statement
 from kl_companion.frameworks.linking import link
@@ -88,7 +88,7 @@ def grpo(liger: Distribution, options: Mapping[str, Any]) -> Shipped:
     shown = ("beta", "loss_type", "importance_sampling_level", "use_bias_correction_kl")
     return Shipped(
         partial(_grpo_loss, link(liger, file, name), parameters, config),
-        _option(name, config, shown, options),
+        written(name, config, shown, options),
         float(config["beta"]),
         SourceLocation(file, function),
         sampled=sampled,
@@ -150,7 +150,7 @@ def jsd(liger: Distribution, options: Mapping[str, Any]) -> Shipped:
     own = {key: value for key, value in config.items() if key != "compiled"}
     return Shipped(
         partial(_jsd_loss, loss, own),
-        _option(name, config, ("weight_hard_loss", "weight_soft_loss", "beta"), options),
+        written(name, config, ("weight_hard_loss", "weight_soft_loss", "beta"), options),
         None,
         SourceLocation(file, "LigerFusedLinearJSDFunction.distillation_loss_fn"),
         sampled=False,
@@ -164,12 +164,6 @@ def _read(
     defaults = _parameters(liger, file, f"{name}.__init__")
     config = chosen(defaults, options, f"{name} of liger-kernel {liger.version}")
     return config, _parameters(liger, file, f"{name}.forward")
-
-
-def _option(name: str, config: Mapping[str, Any], shown: tuple[str, ...], options: Mapping[str, Any]) -> str:
-    """What a user writes: the arguments that matter here, and those that were chosen."""
-    fields = [n for n in dict.fromkeys((*shown, *options)) if n in config]
-    return f"{name}({', '.join(f'{n}={config[n]!r}' for n in fields)})"
 
 
 PROJECT = Project(

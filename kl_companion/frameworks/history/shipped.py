@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kl_companion.checks import unknown_name
-from kl_companion.frameworks.installed import Distribution, Unavailable, statement
+from kl_companion.frameworks.installed import Distribution, source_of, statement, tree_of
 
 NEEDED = "a value that the user has to give"
 
@@ -57,11 +57,8 @@ def _default(value: ast.expr | None) -> Any:
 
 def argument_defaults(distribution: Distribution, file: str) -> dict[str, Any]:
     """The options of an `argparse` parser that a file builds, with their defaults; ``--a.b`` is ``a.b``."""
-    path = distribution.root / file
-    if not path.is_file():
-        raise Unavailable(f"{distribution.name} {distribution.version} has no file {file}")
     found: dict[str, Any] = {}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(source_of(distribution, file))):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument") and node.args:
             names = [a.value for a in node.args if isinstance(a, ast.Constant)]
             given = {k.arg: k.value for k in node.keywords}
@@ -79,3 +76,9 @@ def chosen(defaults: Mapping[str, Any], options: Mapping[str, Any], where: str) 
         if name not in defaults:
             raise unknown_name(f"option of {where}", name, list(defaults))
     return {**defaults, **options}
+
+
+def written(name: str, config: Mapping[str, Any], shown: Sequence[str], options: Mapping[str, Any]) -> str:
+    """A configuration as a user writes it, ``Name(field=value)``: what matters, and what was chosen."""
+    fields = [n for n in dict.fromkeys((*shown, *options)) if n in config]
+    return f"{name}({', '.join(f'{n}={config[n]!r}' for n in fields)})"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.formulas import ratio, token_sum
-from kl_companion.frameworks.history.shipped import chosen, class_defaults
+from kl_companion.frameworks.history.shipped import chosen, class_defaults, written
 from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable
 from kl_companion.frameworks.linking import link
@@ -110,10 +110,10 @@ def _ship(
         raise Unavailable(f"tinker-cookbook {book.version} has no {file}")
     defaults = class_defaults(book, settings, "Config")
     config = chosen(defaults, options, f"Config of tinker-cookbook {book.version}")
-    fields = dict.fromkeys(("kl_penalty_coef", "kl_discount_factor", "loss_fn", *options))
+    shown = ("kl_penalty_coef", "kl_discount_factor", "loss_fn")
     return Shipped(
         partial(_loss, link(book, file, _NAME, given=_GIVEN), distills, config),
-        f"Config({', '.join(f'{n}={config[n]!r}' for n in fields if n in config)})",
+        written("Config", config, shown, options),
         float(config["kl_penalty_coef"]),
         SourceLocation(file, _NAME),
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from kl_companion.frameworks.history.shipped import chosen, class_defaults
+from kl_companion.frameworks.history.shipped import chosen, class_defaults, written
 from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable, statement
 from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout, masked
 
+Forward = tuple[str, Callable[..., Any]]
 _REFERENCE = object()
 _FORWARDS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
 
@@ -58,8 +59,12 @@ def _method(trl: Distribution, file: str, name: str, *choices: str) -> str:
     raise Unavailable(f"{trl.name} {trl.version} has none of {', '.join(choices)} in {name} of {file}")
 
 
-def _forward(trl: Distribution, file: str, method: str, name: str, rollout: Rollout) -> Any:
-    """What a loss takes from the trainer's forward pass: log-probs alone, or with the entropies and more."""
+def _forward(trl: Distribution, file: str, method: str) -> Forward:
+    """The forward pass that a loss calls: its name, and from a rollout what it returns.
+
+    It returns log-probs alone, or with the entropies and more.
+    """
+    name = _method(trl, file, method.partition(".")[0], *_FORWARDS).rpartition(".")[2]
     (target,) = [
         n.targets[0]
         for n in ast.walk(statement(trl, file, method))
@@ -68,21 +73,20 @@ def _forward(trl: Distribution, file: str, method: str, name: str, rollout: Roll
         and ast.unparse(n.value.func) == f"self.{name}"
         and "ref" not in ast.unparse(n.targets[0])
     ]
-    entropy = torch.zeros_like(rollout.sampled_from)
 
-    def forward(model: Any, *_: Any, **__: Any) -> Any:
-        logps = rollout.ref_logp if model is _REFERENCE else rollout.logp
+    def forward(rollout: Rollout, model: Any, *_: Any, **__: Any) -> Any:
+        logps, entropy = rollout.logp, torch.zeros_like(rollout.sampled_from)
+        if model is _REFERENCE:
+            logps = rollout.ref_logp
         if isinstance(target, ast.Tuple):
             return (logps, entropy, None)[: len(target.elts)]
         return {"logps": logps, "entropies": entropy} if "entropies" in name else logps
 
-    return forward
+    return name, forward
 
 
-def _trainer(
-    trl: Distribution, file: str, method: str, config: Mapping[str, Any], rollout: Rollout
-) -> Trainer:
-    """The trainer whose loss ``method`` is."""
+def _trainer(forward: Forward, config: Mapping[str, Any], rollout: Rollout) -> Trainer:
+    """The trainer with that forward pass."""
     same = SimpleNamespace(
         num_processes=1,
         process_index=0,
@@ -90,9 +94,9 @@ def _trainer(
         reduce=lambda x, reduction: x,
         gather_for_metrics=lambda x: x,
     )
-    name = _method(trl, file, method.partition(".")[0], *_FORWARDS).rpartition(".")[2]
+    name, function = forward
     given = {
-        name: _forward(trl, file, method, name, rollout),
+        name: partial(function, rollout),
         "_metrics": Forgetful(),
         "_entropy_bonus_enabled": False,
         "aux_loss_enabled": False,
@@ -123,10 +127,7 @@ def _inputs(rollout: Rollout, **more: Any) -> dict[str, Any]:
     }
 
 
-def _grpo_loss(
-    trl: Distribution, file: str, method: str, config: Mapping[str, Any], rollout: Rollout
-) -> torch.Tensor:
-    trainer = _trainer(trl, file, method, config, rollout)
+def _grpo_loss(method: Any, forward: Forward, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
     count = len(rollout.tokens)
     inputs = _inputs(
         rollout,
@@ -135,7 +136,7 @@ def _grpo_loss(
         old_per_token_logps=rollout.sampled_from,
         num_items_in_batch=torch.tensor(float(count), dtype=rollout.logp.dtype),
     )
-    loss: torch.Tensor = link(trl, file, method)(trainer, None, inputs)
+    loss: torch.Tensor = method(_trainer(forward, config, rollout), None, inputs)
     return loss
 
 
@@ -149,8 +150,8 @@ def grpo(trl: Distribution, options: Mapping[str, Any]) -> Shipped:
     config = chosen(defaults, options, f"GRPOConfig of TRL {trl.version}")
     method = _method(trl, file, "GRPOTrainer", "_compute_loss", "compute_loss")
     return Shipped(
-        partial(_grpo_loss, trl, file, method, config),
-        _option("GRPOConfig", config, ("beta", *_GRPO_OPTIONS), options),
+        partial(_grpo_loss, link(trl, file, method), _forward(trl, file, method), config),
+        written("GRPOConfig", config, ("beta", *_GRPO_OPTIONS), options),
         float(config["beta"]),
         SourceLocation(file, method),
     )
@@ -175,21 +176,18 @@ def gkd(trl: Distribution, options: Mapping[str, Any]) -> Shipped:
     method = "GKDTrainer.generalized_jsd_loss"
     return Shipped(
         partial(_gkd_loss, link(trl, file, method), config["beta"]),
-        _option("GKDConfig", config, ("beta",), options),
+        written("GKDConfig", config, ("beta",), options),
         None,
         SourceLocation(file, method),
         sampled=False,
     )
 
 
-def _rloo_loss(
-    trl: Distribution, file: str, method: str, config: Mapping[str, Any], rollout: Rollout
-) -> torch.Tensor:
+def _rloo_loss(method: Any, forward: Forward, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
     mask = rollout.completion_mask
     each = -masked(rollout.sampled_from - rollout.ref_logp, mask).sum(-1).detach()
     inputs = _inputs(rollout, advantages=each, old_logps=masked(rollout.sampled_from, mask).sum(-1))
-    trainer = _trainer(trl, file, method, config, rollout)
-    loss: torch.Tensor = link(trl, file, method)(trainer, None, inputs)
+    loss: torch.Tensor = method(_trainer(forward, config, rollout), None, inputs)
     return loss
 
 
@@ -202,17 +200,11 @@ def rloo(trl: Distribution, options: Mapping[str, Any]) -> Shipped:
     config = chosen(defaults, options, f"RLOOConfig of TRL {trl.version}")
     method = _method(trl, file, "RLOOTrainer", "_compute_loss")
     return Shipped(
-        partial(_rloo_loss, trl, file, method, config),
-        _option("RLOOConfig", config, ("beta", "normalize_advantages"), options),
+        partial(_rloo_loss, link(trl, file, method), _forward(trl, file, method), config),
+        written("RLOOConfig", config, ("beta", "normalize_advantages"), options),
         float(config["beta"]),
         SourceLocation(file, method),
     )
-
-
-def _option(name: str, config: Mapping[str, Any], shown: tuple[str, ...], options: Mapping[str, Any]) -> str:
-    """The configuration as a user writes it: the fields that matter here, and those that were chosen."""
-    fields = [n for n in dict.fromkeys((*shown, *options)) if n in config]
-    return f"{name}({', '.join(f'{n}={config[n]!r}' for n in fields)})"
 
 
 PROJECT = Project(

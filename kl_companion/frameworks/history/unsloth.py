@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.history.shipped import chosen
+from kl_companion.frameworks.history.shipped import chosen, written
 from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, SourceLocation, Unavailable, statement
 from kl_companion.frameworks.linking import link
@@ -78,10 +78,9 @@ def grpo(zoo: Distribution, options: Mapping[str, Any]) -> Shipped:
     """`grpo_compute_loss`: the KL term, with what it takes where it is not told otherwise."""
     parameters, defaults = _read(zoo)
     config = chosen(defaults, options, f"{_NAME} of unsloth-zoo {zoo.version}")
-    shown = [n for n in dict.fromkeys((*_SHOWN, *options)) if n in config]
     return Shipped(
         partial(_loss, link(zoo, _FILE, _NAME), parameters, config),
-        f"{_NAME}({', '.join(f'{n}={config[n]!r}' for n in shown)})",
+        written(_NAME, config, _SHOWN, options),
         None,
         SourceLocation(_FILE, _NAME),
     )

@@ -32,6 +32,7 @@ _LEGACY = ("verl/trainer/ppo/actor/dp_actor.py", "verl/workers/actor/dp_actor.py
 _ENGINE = "verl/workers/utils/losses.py"
 _CLIP = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _PLAIN = {"AlgoConfig": type("AlgoConfig", (), {})}
+Totals = Callable[[Rollout], dict[str, Any]]
 _LOSS = ("kl_loss_coef", "kl_loss_type", "loss_agg_mode", "loss_scale_factor")
 
 
@@ -133,32 +134,16 @@ def _words(
     return f"{prefix}: {', '.join(filter(None, (on, *(f'{n}={config[n]}' for n in fields))))}"
 
 
-def _policy(
-    verl: Distribution, config: Mapping[str, Any], advantages: torch.Tensor, rollout: Rollout
-) -> torch.Tensor:
+def _policy_loss(verl: Distribution) -> Any:
     """The release's clipped policy loss."""
     names = ("compute_policy_loss_vanilla", "compute_policy_loss")
     defined = {n.name for n in tree_of(verl.root / CORE).body if isinstance(n, ast.FunctionDef)}
-    function = link(verl, CORE, next(n for n in names if n in defined), given=_PLAIN)
-    clip = {n.replace("clip_ratio", "cliprange"): config[n] for n in _CLIP[:3] if n in config}
-    found = call(
-        function,
-        **clip,
-        **_only(config, "clip_ratio_c", "loss_agg_mode"),
-        old_log_prob=rollout.sampled_from,
-        log_prob=rollout.logp,
-        advantages=advantages,
-        eos_mask=rollout.completion_mask,
-        response_mask=rollout.completion_mask,
-        config=Configuration(
-            **{**dict.fromkeys(_CLIP[:3]), **config}, global_batch_info=_totals(verl, rollout)
-        ),
-    )
-    total: torch.Tensor = found[0]
-    return total
+    return link(verl, CORE, next(n for n in names if n in defined), given=_PLAIN)
 
 
-def _reward_loss(verl: Distribution, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
+def _reward_loss(
+    penalize: Any, policy: Any, totals: Totals, config: Mapping[str, Any], rollout: Rollout
+) -> torch.Tensor:
     mask = rollout.completion_mask
     batch = Batch(
         responses=rollout.tokens,
@@ -169,9 +154,21 @@ def _reward_loss(verl: Distribution, config: Mapping[str, Any], rollout: Rollout
         ref_log_prob=rollout.ref_logp,
     )
     control = SimpleNamespace(value=1.0, update=lambda **_: None)
-    apply = link(verl, _TRAINER, "apply_kl_penalty")
-    data, _ = apply(SimpleNamespace(batch=batch), control, config["kl_penalty"])
-    return _policy(verl, config, credit(data.batch["token_level_rewards"], mask), rollout)
+    data, _ = penalize(SimpleNamespace(batch=batch), control, config["kl_penalty"])
+    clip = {n.replace("clip_ratio", "cliprange"): config[n] for n in _CLIP[:3] if n in config}
+    found = call(
+        policy,
+        **clip,
+        **_only(config, "clip_ratio_c", "loss_agg_mode"),
+        old_log_prob=rollout.sampled_from,
+        log_prob=rollout.logp,
+        advantages=credit(data.batch["token_level_rewards"], mask),
+        eos_mask=mask,
+        response_mask=mask,
+        config=Configuration(**{**dict.fromkeys(_CLIP[:3]), **config}, global_batch_info=totals(rollout)),
+    )
+    total: torch.Tensor = found[0]
+    return total
 
 
 def reward(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
@@ -186,7 +183,13 @@ def reward(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
     option = "use_kl_in_reward"
     on = algorithm.get(option, True)
     shipped = Shipped(
-        partial(_reward_loss, verl, config),
+        partial(
+            _reward_loss,
+            link(verl, _TRAINER, "apply_kl_penalty"),
+            _policy_loss(verl),
+            partial(_totals, verl),
+            config,
+        ),
         _words(
             "algorithm", f"{option}=True" if option in algorithm else "", config, options, ("kl_penalty",)
         ),
@@ -211,15 +214,7 @@ def _estimator(verl: Distribution, mode: str) -> str:
     raise Unavailable(f"verl {verl.version} has no distillation with loss_mode={mode} of sampled tokens")
 
 
-def _distilled(verl: Distribution, name: str, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
-    padded = {"no_padding_2_padding": lambda x, _: x, "Metric": Unlogged, "AggregationType": Unlogged()}
-    function = link(verl, DISTILLATION, name, given=padded)
-    policy = link(verl, CORE, "compute_policy_loss_vanilla", given=_PLAIN)
-    given = {
-        **padded,
-        "get_distillation_loss_fn": lambda _: function,
-        "get_policy_loss_fn": lambda _: policy,
-    }
+def _distilled(function: Any, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
     totals = global_batch(rollout)
     # 0.8 reads the totals that the micro-batch before has left in the configuration
     actor = Configuration(loss_agg_mode="token-mean", loss_scale_factor=None, global_batch_info=dict(totals))
@@ -230,10 +225,21 @@ def _distilled(verl: Distribution, name: str, config: Mapping[str, Any], rollout
         "old_log_probs": rollout.sampled_from,
         **totals,
     }
-    total: torch.Tensor = link(verl, DISTILLATION, "distillation_loss", given=given)(
-        actor, settings, {"log_probs": rollout.logp}, data
-    )[0]
+    total: torch.Tensor = function(actor, settings, {"log_probs": rollout.logp}, data)[0]
     return total
+
+
+def _distillation_loss(verl: Distribution, name: str) -> Any:
+    """The release's `distillation_loss` with the function of a mode, on batches that are padded."""
+    padded = {"no_padding_2_padding": lambda x, _: x, "Metric": Unlogged, "AggregationType": Unlogged()}
+    function = link(verl, DISTILLATION, name, given=padded)
+    policy = link(verl, CORE, "compute_policy_loss_vanilla", given=_PLAIN)
+    given = {
+        **padded,
+        "get_distillation_loss_fn": lambda _: function,
+        "get_policy_loss_fn": lambda _: policy,
+    }
+    return link(verl, DISTILLATION, "distillation_loss", given=given)
 
 
 def distillation(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
@@ -249,7 +255,7 @@ def distillation(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
         raise ValueError(f"verl {verl.version} refuses loss_mode=k1 without use_policy_gradient=True")
     name = _estimator(verl, config["loss_mode"])
     return Shipped(
-        partial(_distilled, verl, name, config),
+        partial(_distilled, _distillation_loss(verl, name), config),
         _words("distillation.distillation_loss", "", config, options, _DISTILLATION),
         None,
         SourceLocation(DISTILLATION, name),

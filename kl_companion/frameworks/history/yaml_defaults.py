@@ -6,7 +6,7 @@ import ast
 import re
 from typing import Any
 
-from kl_companion.frameworks.installed import Distribution, Unavailable
+from kl_companion.frameworks.installed import Distribution, source_of
 
 _LINE = re.compile(r"""( *)([\w.-]+):(?:\s+(.*?))?\s*""")
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -20,9 +20,7 @@ def yaml_defaults(distribution: Distribution, file: str) -> dict[str, Any]:
     Raises:
         Unavailable: the file is missing.
     """
-    path = distribution.root / file
-    if not path.is_file():
-        raise Unavailable(f"{distribution.name} {distribution.version} has no file {file}")
+    path = source_of(distribution, file)
     found: dict[str, Any] = {}
     above: list[tuple[int, str]] = []  # the mappings that a line may be in, by indentation
     for line in path.read_text(encoding="utf-8").splitlines():

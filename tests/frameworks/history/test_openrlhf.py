@@ -6,8 +6,6 @@ import zipfile
 import pytest
 import torch
 
-from kl_companion import prefix_tree
-from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import openrlhf as adapter
 from kl_companion.frameworks import setting
 from kl_companion.frameworks.history import openrlhf
@@ -16,6 +14,7 @@ from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.wheels import unpack
 from kl_companion.frameworks.installed import Distribution, Unavailable, find
 from tests.support.frameworks.by_hand import rollout
+from tests.support.frameworks.one_token import value_and_slope
 
 LOG2 = math.log(2)
 
@@ -23,13 +22,6 @@ LOG2 = math.log(2)
 @pytest.fixture(scope="module")
 def installed():
     return find("openrlhf", adapter.VERSIONS)
-
-
-def value_and_slope(loss, seed=0):
-    problem = prefix_tree(3, 3, seed=seed, eos=True, off_policy=True)
-    r = problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9]))
-    value = exactly(loss)(r)
-    return value.item(), torch.autograd.grad(value, r.logits)[0]
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,14 @@
 import math
 
 import pytest
-import torch
 
-from kl_companion import prefix_tree
-from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import setting, verl_functions
 from kl_companion.frameworks.history import verl
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.yaml_defaults import yaml_defaults
 from kl_companion.frameworks.installed import Distribution, Unavailable, find
 from tests.support.frameworks.by_hand import rollout
+from tests.support.frameworks.one_token import value_and_slope
 
 LOG2 = math.log(2)
 K3 = (0.5 - 1 + LOG2, 4 - 1 - 2 * LOG2)  # of the two tokens of the rollout by hand
@@ -21,13 +19,6 @@ K3 = (0.5 - 1 + LOG2, 4 - 1 - 2 * LOG2)  # of the two tokens of the rollout by h
 @pytest.fixture(scope="module")
 def installed():
     return find("verl", verl_functions.VERSIONS)
-
-
-def value_and_slope(loss, seed):
-    problem = prefix_tree(3, 3, seed=seed, eos=True, off_policy=True)
-    r = problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9]))
-    value = exactly(loss)(r)
-    return value.item(), torch.autograd.grad(value, r.logits)[0]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -117,14 +116,15 @@ def visit(session: Any, base: str, page: str) -> list[str]:
     Returns:
         One line for each thing that is wrong.
     """
+    from selenium.webdriver.support.ui import WebDriverWait
+
     session.get_log("performance")
     session.get_log("browser")
     resize(session, SIZES["desktop"])
     session.get(f"{base}/{page}")
-    while session.find_elements(
-        "css selector", "meta[http-equiv=Refresh]"
-    ):  # the first page leads to another
-        time.sleep(0.05)
+    WebDriverWait(session, 10, poll_frequency=0.05).until(  # the first page leads to another
+        lambda s: not s.find_elements("css selector", "meta[http-equiv=Refresh]")
+    )
     session.execute_script((HERE / "checks.js").read_text(encoding="utf-8"))
     session.execute_async_script("klSettle(arguments[arguments.length - 1])")
     problems = [f"{p}" for p in session.execute_script("return klOnce()")]

@@ -1,3 +1,43 @@
+/* The table of frameworks: a box filters its settings, opens the folds that hold what is looked for, and closes
+   the others. The name of a framework counts as a word of each of its rows. */
+(() => {
+  const words = (element) => element.textContent.toLowerCase().replace(/\s+/g, " ");
+  const filterable = (table) => {
+    const groups = [...table.tBodies].map((body) => ({
+      body,
+      folds: [...body.querySelectorAll("tr.kl-folded")],
+      rows: [...body.querySelectorAll("tr.kl-setting")].map((row) => ({
+        row, text: `${words(body.querySelector("tr.kl-framework"))} ${words(row)}`,
+      })),
+    }));
+    const total = groups.reduce((sum, group) => sum + group.rows.length, 0);
+    const box = document.createElement("div");
+    box.className = "kl-table-filter";
+    box.innerHTML = `<label>Filter <input type="search" autocomplete="off" placeholder="an option, a framework"></label>`
+      + `<span role="status">${total} rows</span>`;
+    const [input, count] = [box.querySelector("input"), box.querySelector("span")];
+    input.addEventListener("input", () => {
+      const wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const { body, folds, rows } of groups) {
+        for (const { row, text } of rows) row.hidden = !wanted.every((word) => text.includes(word));
+        for (const fold of folds) {
+          const inside = fold.querySelector("tr.kl-setting:not([hidden])");
+          fold.hidden = !inside;
+          fold.querySelector("details").open = Boolean(inside) && wanted.length > 0;
+        }
+        const here = rows.filter(({ row }) => !row.hidden).length;
+        body.hidden = here === 0;
+        shown += here;
+      }
+      count.textContent = shown === total ? `${total} rows` : `${shown} of ${total} rows`;
+    });
+    table.closest("div.kl-frameworks").before(box);
+  };
+  const start = () => document.querySelectorAll("table.kl-frameworks").forEach(filterable);
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();
 /* Tables of more than eight rows: each header sorts, numbers as numbers, and a box filters. The order of the page
    comes back with a third press. The stylesheet keeps the room for the box, so nothing jumps. */
 (() => {

@@ -341,7 +341,7 @@ def _sequence_mean_reverse_kl(rollout: Rollout) -> torch.Tensor:
     words="half the squared log-ratio of the tokens that were sampled, divided by the length of their "
     "sequence, the samples held fixed",
     short="squared log-ratio / 2, mean over each answer",
-    effect="Each answer counts once, however long: a token of a long answer counts less.",
+    effect="Near a reverse KL, but each answer counts once, however long.",
     source="this book",
     lengths_only=True,
 )
@@ -353,7 +353,7 @@ def _sampled_mean_squared(rollout: Rollout) -> torch.Tensor:
     "sampled_mean_reference_ratio",
     words="the mean of pi_ref/pi over the tokens of each sequence that was sampled, the samples held fixed",
     short="ref/policy, mean over each answer",
-    effect="Each answer counts once, however long: a token of a long answer counts less.",
+    effect="Near a forward KL, but each answer counts once, however long.",
     source="this book",
     lengths_only=True,
 )

@@ -54,11 +54,11 @@ FRAMEWORK = Framework(
         *(
             in_reward(
                 f"easyr1.reward_{kind}",
-                f"algorithm: use_kl_loss=false, kl_penalty={kind}",
+                f"algorithm: use_kl_loss=false, kl_penalty={kind}, kl_coef=0.001",
                 partial(as_verl, kind, of="sampler"),
                 SourceLocation("verl/trainer/ray_trainer.py", "apply_kl_penalty"),
                 ahead=True,
-                default="of the configuration class (kl_coef 0.001)" if kind == "kl" else "",
+                default="of the configuration class" if kind == "kl" else "",
                 algorithms=_ALGORITHMS,
                 beta=0.001 if kind == "kl" else None,
             )
@@ -67,10 +67,10 @@ FRAMEWORK = Framework(
         *(
             in_loss(
                 f"easyr1.loss_{kind}",
-                f"algorithm: use_kl_loss=true, kl_penalty={kind}",
+                f"algorithm: use_kl_loss=true, kl_penalty={kind}, kl_coef=0.01",
                 partial(as_verl, kind),
                 SourceLocation(_FILE, "compute_kl"),
-                default="of examples/config.yaml (kl_coef 0.01)" if kind == "low_var_kl" else "",
+                default="of examples/config.yaml" if kind == "low_var_kl" else "",
                 note="With kl, what use_kl_loss=true alone leaves, nothing is regularized."
                 if kind == "kl"
                 else "",
@@ -81,7 +81,8 @@ FRAMEWORK = Framework(
         ),
         in_loss(
             "easyr1.loss_low_var_kl_seq",
-            "algorithm: use_kl_loss=true, kl_penalty=low_var_kl; worker.actor.loss_avg_mode=seq",
+            "algorithm: use_kl_loss=true, kl_penalty=low_var_kl, kl_coef=0.01; "
+            "worker.actor.loss_avg_mode=seq",
             partial(as_verl, "low_var_kl"),
             SourceLocation(_FILE, "compute_kl"),
             how="sequences",

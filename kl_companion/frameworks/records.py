@@ -14,6 +14,7 @@ counts the tokens itself has a coefficient "/ mean answer length": in a large ba
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -31,6 +32,9 @@ from kl_companion.frameworks.installed import (
 )
 from kl_companion.frameworks.registry import framework
 from kl_companion.rollout import Rollout
+
+# in the names of settings whose reference is a teacher
+_TEACHER = re.compile(r"distill|opd|gkd|jsd|sdpo|sdft|kd_|logit_strategy|^prime_rl|^megatron\.top")
 
 
 class Setting(NamedTuple):
@@ -74,6 +78,11 @@ class Setting(NamedTuple):
     def framework(self) -> Framework:
         """The framework that it belongs to."""
         return framework(self.name.partition(".")[0])
+
+    @property
+    def purpose(self) -> str:
+        """``"distillation"`` where a teacher stands in the place of the reference, else ``"RL"``."""
+        return "distillation" if _TEACHER.search(self.name) else "RL"
 
     @property
     def installed(self) -> bool:

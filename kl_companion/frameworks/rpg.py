@@ -87,6 +87,9 @@ def reward_terms(kind: str, rollout: Rollout) -> torch.Tensor:
     return x.clamp(-_CLAMP, _CLAMP)
 
 
+_LOSS = "actor_rollout_ref.actor: use_kl_loss=True, kl_loss_coef=0.0001"
+
+
 def _reference(old: bool) -> str:
     return f"use_iterative_ref_model={'True' if old else 'False'}"
 
@@ -95,7 +98,7 @@ def _loss(kind: str, old: bool) -> Setting:
     terms: Terms = partial(loss_terms, kind)
     return in_loss(
         f"rpg.loss_{kind}{'_old' if old else ''}",
-        f"actor_rollout_ref.actor: use_kl_loss=True, kl_loss_type=rpg_{kind}, {_reference(old)}",
+        f"{_LOSS}, kl_loss_type=rpg_{kind}, {_reference(old)}",
         _old(terms) if old else terms,
         _PENALTY,
         default="of its scripts" if old else "",
@@ -134,7 +137,7 @@ def _other(kind: str, reward: bool = False) -> Setting:
     default = kind == "low_var_kl"
     return in_loss(
         f"rpg.loss_{kind}",
-        f"actor_rollout_ref.actor: use_kl_loss=True, kl_loss_type={kind}",
+        f"{_LOSS}, kl_loss_type={kind}",
         terms,
         _PENALTY,
         default="of the actor once use_kl_loss is True" if default else "",

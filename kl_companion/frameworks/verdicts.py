@@ -12,7 +12,7 @@ import torch
 from kl_companion.auditing import Audit, Finding, audit
 from kl_companion.auditing.card import verdict_lines
 from kl_companion.auditing.matching import UNITS, VARIES
-from kl_companion.auditing.summary import Part, number, terms
+from kl_companion.auditing.summary import Part, effects, number, row, terms
 from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Framework, Setting
@@ -239,17 +239,19 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "digest": chosen.digest,
             "option": chosen.option,
             "default": chosen.default or "no",
+            "purpose": chosen.purpose,
             "placement": chosen.placement,
             "level": chosen.level,
             "aggregation": chosen.aggregation,
             "divided": division_words(chosen),
+            "minimizes": row(finding),
+            "practice": " ".join(effects(finding)) or "none",
             "objective": objective,
             "coefficient": coefficient,
             "condition": condition,
             "residual": finding.residual,
             "curl": finding.curl,
             "zero_gradient": zone_words(verdict.dead) or "nowhere",
-            "remedy": remedy_words(known),
         }
 
 

@@ -27,6 +27,8 @@ from kl_companion.frameworks.verl_functions import (
 )
 from kl_companion.rollout import Rollout, credit
 
+# two names for each; those of the shipped configuration first
+_NAMES = {"k1": "kl (or k1)", "k2": "mse (or k2)", "k3": "low_var_kl (or k3)"}
 _MODES = {
     "token-mean": "sum / tokens of the global batch",
     "token-sum": "sum over tokens",
@@ -112,18 +114,17 @@ def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
     suffix = "" if mode == "token-mean" else "_" + mode.replace("-", "_")
     default = ""
     if kind == "k3" and not suffix:
-        default = "of the actor once use_kl_loss is True (there called low_var_kl)"
-    also = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}.get(kind)
+        default = "of the actor once use_kl_loss is True"
     return Setting(
         name=f"verl.loss_{kind.replace('+', '_plus')}{suffix}",
-        option=f"actor_rollout_ref.actor: use_kl_loss=True, kl_loss_type={kind}, loss_agg_mode={mode}",
+        option="actor_rollout_ref.actor: use_kl_loss=True, kl_loss_coef=0.001, "
+        f"kl_loss_type={_NAMES.get(kind, kind)}, loss_agg_mode={mode}",
         loss=partial(in_loss, kind, mode),
         place=SourceLocation(CORE, "kl_penalty"),
         placement="loss",
         level="token",
         aggregation=f"{mode}: {_MODES[mode]}",
         default=default,
-        note=f"{also} is another name of {kind}." if also else "",
         algorithms=ALGORITHMS,
         beta=0.0 if default else None,
     )
@@ -132,7 +133,7 @@ def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
 def _in_reward(kind: str) -> Setting:
     return Setting(
         name=f"verl.reward_{kind}",
-        option=f"algorithm: use_kl_in_reward=True, kl_penalty={'kl' if kind == 'k1' else kind}",
+        option=f"algorithm: use_kl_in_reward=True, kl_ctrl.kl_coef=0.001, kl_penalty={_NAMES.get(kind, kind)}",
         loss=partial(in_reward, kind),
         place=SourceLocation("verl/trainer/ppo/ray_trainer.py", "apply_kl_penalty"),
         placement="reward",

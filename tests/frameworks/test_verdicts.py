@@ -28,7 +28,6 @@ from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.verdicts import (
     _weights,
     division_words,
-    remedy_words,
     zone_words,
 )
 from kl_companion.tabular.populations import large_batches, population_tree
@@ -148,7 +147,7 @@ def test_the_expected_gradient_is_what_its_line_and_its_row_say(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_names_the_version_the_place_and_the_remedy_of_today(name):
+def test_a_row_names_the_version_and_the_place_of_today(name):
     chosen, rows = setting(name), table().loc[name]
     today = {
         "framework": chosen.framework.name,
@@ -162,7 +161,7 @@ def test_a_row_names_the_version_the_place_and_the_remedy_of_today(name):
         "level": chosen.level,
         "aggregation": chosen.aggregation,
         "divided": division_words(chosen),
-        "remedy": remedy_words(chosen.framework),
+        "purpose": chosen.purpose,
     }
     for column, value in today.items():
         assert set(rows[column]) == {value}, column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from kl_companion.frameworks.history.audits import ReleaseFinding
@@ -44,3 +44,9 @@ def moved(entries: Sequence[ReleaseFinding]) -> Iterator[tuple[ReleaseFinding, R
     for old, new in pairwise(entries):
         if old.subject == new.subject and old.verdict != new.verdict:
             yield old, new
+
+
+def stretches(entries: Sequence[ReleaseFinding]) -> Iterator[list[ReleaseFinding]]:
+    """Findings of one loss with one verdict, release after release."""
+    for _, group in groupby(entries, key=lambda e: (e.subject, e.verdict)):
+        yield list(group)

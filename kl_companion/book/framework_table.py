@@ -1,0 +1,210 @@
+"""The table at the head of chapter 9.1: what you have, what it minimizes, what to write instead.
+
+A row is a setting of a framework as its users write it. The defaults stand open; the other settings and what
+past releases did are folded below them. Every verdict is read from the tables `framework_audit` and
+`framework_recipes` and from the findings of past releases.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.book import tables
+from kl_companion.frameworks import FRAMEWORKS, framework, setting
+from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding
+from kl_companion.frameworks.history.found import found, stretches
+from kl_companion.frameworks.objectives import register_cut_objectives
+from kl_companion.frameworks.records import Setting
+
+WHERE = {
+    "near": ("on-policy", 1.0),
+    "far from the reference": ("on-policy", 4.0),
+    "on stale samples": ("off-policy", 1.0),
+}
+_PREFIXED = re.compile(r"([a-z_][\w.]*): (\w[\w.]*=.*)")
+_SAID_ABOVE = ("token_reverse_kl", "sequence_reverse_kl", "token_forward_kl", "token_jensen_shannon")
+_HEADERS = ("You have", "It minimizes", "For the gradient of a reverse KL write")
+
+
+class FrameworkTable(NamedTuple):
+    """HTML for a notebook and for a page; as text it says how many settings it has."""
+
+    html: str
+    settings: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"FrameworkTable: {len(self.settings)} settings"
+
+
+def option_lines(option: str) -> list[str]:
+    """An option as lines of a configuration: ``actor: a=1, b=2`` is ``actor:``, ``  a=1`` and ``  b=2``."""
+    lines = []
+    for part in option.split("; "):
+        prefixed = _PREFIXED.fullmatch(part)
+        fields = re.split(r", (?![^(]*\))", prefixed[2]) if prefixed else []
+        plain = prefixed and all(re.match(r"\w[\w.]*=", f) for f in fields)
+        lines += (
+            [f"{prefixed[1]}:", *(f"  {f}" for f in fields)]
+            if prefixed and plain
+            else re.split(r" (?=--)", part)
+        )
+    return lines
+
+
+def in_plain_words(text: str) -> str:
+    """Registered names of objectives in a text as their short words."""
+    register_cut_objectives()
+    said = re.sub(r"[a-z]\w+", lambda m: OBJECTIVES[m[0]].short if m[0] in OBJECTIVES else m[0], text)
+    return re.sub(r" \(1(, 1)*\)", "", said).replace("unnamed", "no known objective")
+
+
+def framework_table() -> FrameworkTable:
+    """Every framework with its defaults, its other settings, and what its past releases did.
+
+    Raises:
+        FileNotFoundError: a result table is missing; the message says how to make it.
+    """
+    audited, recipes = tables.load("framework_audit"), tables.load("framework_recipes")
+    cases = audited.pivot(index="setting", columns=["sampling", "scale"], values="minimizes")
+    first = audited.drop_duplicates("setting").set_index("setting")
+    for name, case in WHERE.items():
+        first[name] = cases[case]
+    at = [audited.setting, audited.sampling, audited.scale]
+    near = audited.set_index(at).xs(WHERE["near"], level=[1, 2])
+    first["objective"], first["practice"] = near.objective, near.practice
+    first["beta"] = recipes.drop_duplicates("setting").set_index("setting").meaning
+    bodies = [_body(name, first[first.framework == name]) for name in FRAMEWORKS]
+    head = "".join(f'<th scope="col">{words}</th>' for words in _HEADERS)
+    text = f'<table class="kl-frameworks"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
+    return FrameworkTable(f'<div class="kl-frameworks">{text}</div>', tuple(first.index))
+
+
+def _body(name: str, rows: pd.DataFrame) -> str:
+    known = framework(name)
+    kind = "its installed functions" if rows.kind.iloc[0] == "installed" else "formulas"
+    title = f'<tr class="kl-framework"><th colspan="3" scope="rowgroup">{escape(known.title)} '
+    title += f"<small>{escape(rows.version.iloc[0])}, {kind}</small></th></tr>"
+    order = [s.name for s in known.settings]
+    rows = rows.loc[sorted(rows.index, key=lambda name: (rows.purpose[name] != "RL", order.index(name)))]
+    shown = rows[rows.default != "no"]
+    if shown.empty:
+        shown = rows[rows.index.isin([known.remedy.sequence, known.remedy.token])]
+    others = rows.drop(shown.index)
+    parts = [title, *(_setting(s, rows, _instead(s, rows)) for s in _records(shown))]
+    if len(others):
+        parts.append(_fold(f"{len(others)} other settings", (_setting(s, rows) for s in _records(others))))
+    if past := found(name):
+        parts.append(_fold("Past releases", _past(past)))
+    return f"<tbody>{''.join(parts)}</tbody>"
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return rows.reset_index().to_dict("records")
+
+
+def _fold(summary: str, rows: Iterable[str]) -> str:
+    inside = f"<table><tbody>{''.join(rows)}</tbody></table>"
+    return (
+        f'<tr class="kl-folded"><td colspan="3"><details><summary>{summary}</summary>'
+        f"{inside}</details></td></tr>"
+    )
+
+
+def _row(*cells: str) -> str:
+    named = zip(cells, _HEADERS, strict=False)
+    return f'<tr class="kl-setting">{"".join(f"<td data-label={q(h)}>{c}</td>" for c, h in named)}</tr>'
+
+
+def q(text: str) -> str:
+    """A text as the value of an attribute."""
+    return f'"{escape(text)}"'
+
+
+def _lines(option: str) -> str:
+    return "<br>".join(f"<code>{escape(line)}</code>" for line in option_lines(option))
+
+
+def _small(*texts: str) -> str:
+    return "".join(f"<small>{text}</small>" for text in texts if text)
+
+
+def _setting(s: dict[str, Any], rows: pd.DataFrame, instead: str | None = None) -> str:
+    default = f"the default {escape(s['default'])}" if s["default"] != "no" else ""
+    have = _lines(s["option"]) + _small(default, f"audited as <code>{s['setting']}</code>")
+    differs = [f"{where}: {escape(s[where])}" for where in list(WHERE)[1:] if s[where] != s["near"]]
+    beta = escape(_beta(s["beta"])) if isinstance(s["beta"], str) else ""
+    practice = "" if s["objective"] in _SAID_ABOVE else escape(s["practice"].replace("none", ""))
+    minimizes = f"<b>{escape(s['near'])}</b>" + _small(practice, *differs, beta)
+    return _row(have, minimizes, *([] if instead is None else [instead]))
+
+
+def _beta(meaning: str) -> str:
+    """The first part of what beta means, and where it has no effect; numbers stay in the table of recipes."""
+    parts = re.sub(r" \(prompts.*\)", "", meaning).split("; ")
+    lost = [part for part in parts[1:] if part.startswith("no effect")]
+    first = parts[0].partition(":")[0]
+    return "; ".join([*([first] if first.startswith("β") else []), *lost])
+
+
+def _instead(s: dict[str, Any], rows: pd.DataFrame) -> str:
+    """Lines for the gradient of a reverse KL, of tokens and of whole answers, or that they stand there."""
+    known = framework(s["framework"])
+    right = {"token_reverse_kl": "of tokens", "sequence_reverse_kl": "of whole answers"}
+    if s["objective"] in right and not setting(s["setting"]).penalty_divided:
+        return f"keep it: it is the KL {right[s['objective']]}"
+    if s["purpose"] == "distillation":
+        nearest = _nearest(s, rows)
+        return _level("of tokens", _lines(nearest)) if nearest else "no option"
+    named = (("of tokens", known.remedy.token), ("of whole answers", known.remedy.sequence))
+    said = "".join(_level(level, _undivided(setting(name))) for level, name in named if name)
+    return (said or "no option") + _small(escape(known.remedy.words))
+
+
+def _undivided(chosen: Setting) -> str:
+    """The lines of a setting, and what else to write so that its penalty is not divided with the rewards."""
+    algorithm = chosen.penalty_divided
+    if algorithm is None:
+        return _lines(chosen.option)
+    if algorithm.instead:
+        return f"{_lines(chosen.option)}<br>{_lines(algorithm.instead)}{_small('so that nothing is divided')}"
+    no_option = f"divided by the standard deviation of the {algorithm.over}, which no option turns off"
+    return _lines(chosen.option) + _small(no_option)
+
+
+def _level(level: str, lines: str) -> str:
+    return f'<div class="kl-level"><small>{level}</small>{lines}</div>'
+
+
+def _nearest(s: dict[str, Any], rows: pd.DataFrame) -> str:
+    """The option for distillation that has the gradient of the KL of tokens and is most like a given one."""
+    same = rows[(rows.purpose == s["purpose"]) & (rows.objective == "token_reverse_kl")]
+    same = same[~same.zero_gradient.str.contains("log")]  # a clamp that a setting need not have
+    alike = [(difflib.SequenceMatcher(None, s["option"], o).ratio(), o) for o in same.option]
+    return max(alike, default=(0.0, ""))[1]
+
+
+def _past(findings: Sequence[ReleaseFinding]) -> Iterator[str]:
+    """What past releases did, a row for each stretch of releases with one verdict, the newest first."""
+    order = list(dict.fromkeys(e.subject for e in findings))
+    newest_first = reversed(list(stretches(findings)))
+    for stretch in sorted(newest_first, key=lambda s: order.index(s[0].subject)):
+        old, new = stretch[0], stretch[-1]
+        if new.on_policy == NOT_THERE:
+            continue
+        versions = new.version if old is new else f"{old.version} to {new.version}"
+        stale = "" if new.off_policy == new.on_policy else f"on stale samples: {new.off_policy}"
+        minimizes = f"<b>{escape(in_plain_words(new.on_policy))}</b>"
+        yield _row(
+            _lines(new.option) + _small(f"{versions}, audited as <code>{new.subject}</code>"),
+            minimizes + _small(escape(in_plain_words(stale))),
+        )

@@ -4,7 +4,8 @@
 2. Exercises of the classes `grade-1`, `grade-2`, `grade-3` say what they ask for.
 3. "Show the code of this figure" stands where the figure is the point.
 4. The question of a chapter, the bold paragraph below its title, stands in links: previous, next, search.
-5. The glossary's words lead a search to the chapters that the glossary names.
+5. The glossary's words lead a search to the chapters that the glossary names, and options of frameworks to
+   the page with their table.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ PROOF = re.compile(r"\s*<p>Proof\. ")
 SAME_IDS = re.compile(
     r'(<div class="proof[\w -]*\badmonition\b)" id="proof">|(<section(?: class="[\w-]+")?) id="\w+-content">'
 )
+
+TABLE_OF_OPTIONS = 'class="kl-frameworks"'
+OPTION = re.compile(r"(?<![\w-])(?:--[a-z][\w.-]+|[a-z]+(?:_[a-z\d]+)+)(?![\w-])")
 
 
 def unique_ids(body: str) -> str:
@@ -130,6 +134,21 @@ def add_index_entries(app: Any, doctree: nodes.document, docname: str) -> None:
                 top.insert(0, addnodes.index(entries=[("single", term, own, "main", None)]))
 
 
+def options_of(html: str) -> list[str]:
+    """The names of options in the code of a table of frameworks: ``kl_loss_coef``, ``--use-kl-loss``."""
+    own = re.sub(r"<small>.*?</small>", "", html, flags=re.DOTALL)  # without our names of settings
+    code = " ".join(re.findall(r"<code>(.*?)</code>", own, re.DOTALL))
+    return sorted({m[0] for m in OPTION.finditer(code)} - {"forward_kl", "reverse_kl"})  # ours, too
+
+
+def add_option_entries(doctree: nodes.document) -> None:
+    """Let a search for an option of a framework find the page whose table has it."""
+    tables = [raw.astext() for raw in doctree.findall(nodes.raw) if TABLE_OF_OPTIONS in raw.astext()]
+    top = next(doctree.findall(nodes.section), None)
+    for option in options_of(" ".join(tables)) if top is not None else ():
+        top.insert(0, addnodes.index(entries=[("single", option, "", "main", None)]))
+
+
 def prepare(app: Any, doctree: nodes.document, docname: str) -> None:
     """Everything that is done to a page's tree before it is written."""
     name_grades(doctree)
@@ -138,6 +157,7 @@ def prepare(app: Any, doctree: nodes.document, docname: str) -> None:
     if app.builder.name == "html":
         kl_links.add_to_api(app, doctree, docname)
         add_index_entries(app, doctree, docname)
+        add_option_entries(doctree)
         kl_cards.add_cards(app, doctree, docname)
 
 

@@ -48,7 +48,7 @@ class FrameworkTable(NamedTuple):
 
 def option_lines(option: str) -> list[str]:
     """An option as lines of a configuration: ``actor: a=1, b=2`` is ``actor:``, ``  a=1`` and ``  b=2``."""
-    lines = []
+    lines: list[str] = []
     for part in option.split("; "):
         prefixed = _PREFIXED.fullmatch(part)
         fields = re.split(r", (?![^(]*\))", prefixed[2]) if prefixed else []

@@ -20,6 +20,7 @@ from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
 _FILE = "verl/trainer/ppo/core_algos.py"
+_LOSS = "actor_rollout_ref.actor: use_kl_loss=True, kl_loss_coef=0.0001"
 _PENALTY = SourceLocation(_FILE, "kl_penalty")
 _CLAMP = 10.0
 _SCRIPTS = "algorithm.adv_estimator=rpg"
@@ -85,9 +86,6 @@ def reward_terms(kind: str, rollout: Rollout) -> torch.Tensor:
         "urkl": w * log_w,
     }[kind]
     return x.clamp(-_CLAMP, _CLAMP)
-
-
-_LOSS = "actor_rollout_ref.actor: use_kl_loss=True, kl_loss_coef=0.0001"
 
 
 def _reference(old: bool) -> str:

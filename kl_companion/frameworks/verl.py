@@ -133,7 +133,8 @@ def _in_loss(kind: str, mode: str = "token-mean") -> Setting:
 def _in_reward(kind: str) -> Setting:
     return Setting(
         name=f"verl.reward_{kind}",
-        option=f"algorithm: use_kl_in_reward=True, kl_ctrl.kl_coef=0.001, kl_penalty={_NAMES.get(kind, kind)}",
+        option="algorithm: use_kl_in_reward=True, kl_ctrl.kl_coef=0.001, "
+        f"kl_penalty={_NAMES.get(kind, kind)}",
         loss=partial(in_reward, kind),
         place=SourceLocation("verl/trainer/ppo/ray_trainer.py", "apply_kl_penalty"),
         placement="reward",

@@ -153,3 +153,21 @@ def test_a_build_of_some_pages_keeps_the_others_in_the_index(part: ModuleType) -
     assert frozen(later) == frozen(whole)
     later.prune(["mask"])  # and then the first is taken out of the book
     assert set(frozen(later)["indexentries"]) == {"mask"}
+
+
+@using("kl_reading")
+def test_the_options_of_a_table_of_frameworks_are_found(part: ModuleType) -> None:
+    table = (
+        '<table class="kl-frameworks"><td><code>actor:</code><br><code>  kl_loss_coef=0.1, mode=low_var_kl</code>'
+        "<small>audited as <code>verl.loss_k3</code></small></td><td><code>--use-kl-loss</code> kl_prose</td></table>"
+    )
+    assert part.options_of(table) == ["--use-kl-loss", "kl_loss_coef", "low_var_kl"]
+    page = new_document("page")
+    page += nodes.section("", nodes.raw("", table, format="html"))
+    part.add_option_entries(page)
+    entries = [entry for node in page.findall(addnodes.index) for entry in node["entries"]]
+    assert sorted(e[1] for e in entries) == ["--use-kl-loss", "kl_loss_coef", "low_var_kl"]
+    other = new_document("page")
+    other += nodes.section("", nodes.raw("", table.replace("kl-frameworks", "x"), format="html"))
+    part.add_option_entries(other)
+    assert not list(other.findall(addnodes.index))

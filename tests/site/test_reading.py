@@ -19,6 +19,7 @@ from tests.support.site import browser as browsers
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 LONG = "book/part1_values_and_gradients/03_one_definition_three_readings.html"  # has long tables
 CHAPTER = "book/part1_values_and_gradients/02_two_parts_of_a_gradient.html"
+FRAMEWORKS = "book/part9_frameworks/01_what_the_frameworks_optimize.html"
 widths = pytest.mark.parametrize("width", browsers.SIZES.values(), ids=list(browsers.SIZES))
 
 
@@ -238,6 +239,29 @@ def test_a_search_from_the_keyboard_finds_the_chapter(reader: Reader, width: int
         assert [link for link in links[:3] if wanted in link], (words, links[:6])
         assert "/book/part" in links[0], (words, links[:6])  # a chapter before the lists of everything
     assert reader.ask("document.querySelector('#search-results .kl-question').textContent").endswith("?")
+
+
+def test_a_search_for_an_option_finds_the_table_of_frameworks_first(reader: Reader) -> None:
+    for option in ("kl_loss_coef", "low_var_kl", "use_kl_loss", "--use-kl-loss"):
+        reader.open(f"search.html?q={option}", browsers.SIZES["desktop"])
+        first = reader.wait("document.querySelector('#search-results li > a:first-child')?.href")
+        assert FRAMEWORKS in first, (option, first)
+
+
+@widths
+def test_the_table_of_frameworks_opens_the_folds_of_what_is_typed(reader: Reader, width: int) -> None:
+    reader.open(FRAMEWORKS, width)
+    table = "document.querySelector('table.kl-frameworks')"
+    shown = f"[...{table}.querySelectorAll('tr.kl-setting')].filter((row) => row.checkVisibility())"
+    before = reader.ask(f"{shown}.length")
+    assert reader.ask(f"[...{table}.querySelectorAll('details')].every((fold) => !fold.open)")
+    reader.ask(f"{table}.closest('div').previousElementSibling.querySelector('input').focus()")
+    reader.press("verl low_var_kl seq-mean")
+    texts = reader.ask(f"{shown}.map((row) => row.textContent)")
+    assert 0 < len(texts) < before
+    assert all("low_var_kl" in text and "seq-mean" in text for text in texts)
+    assert reader.ask(f"[...{table}.tBodies].filter((body) => !body.hidden).length") == 1
+    assert reader.ask("document.documentElement.scrollWidth <= innerWidth")
 
 
 @widths

@@ -113,8 +113,7 @@ def test_the_count_of_defaults_is_that_of_the_table():
     """As the chapter on frameworks counts them: on-policy, small log-ratios, distillation left out."""
     table = tables.load("framework_audit")
     near = table[(table.sampling == "on-policy") & (table.scale == 1.0) & (table.default != "no")]
-    distills = "distill|opd|gkd|jsd|sdpo|sdft|prime_rl|logit_strategy|kd_|megatron.top"
-    near = near[~near.setting.str.contains(distills)]
+    near = near[near.purpose == "RL"]
     reverse = near.objective.isin(["token_reverse_kl", "sequence_reverse_kl"]).sum()
     assert (len(near), reverse) == (47, 12)
     assert "of 47 defaults twelve have the gradient of a reverse KL" in FRONT

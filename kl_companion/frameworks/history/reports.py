@@ -57,7 +57,8 @@ def report(
         f"# {_title(audit, subject.promise)}: {subject.title} ({release.name} {release.version})",
         f"This is about {release.name} {release.version}, {subject.title}. We take the divergence that it is "
         f"named for to be {_with_direction(subject.promise)}. On samples of the policy that is trained, its "
-        f"expected gradient is {found}. If that is intended, a sentence in the documentation would settle it.",
+        f"expected gradient is {found}. If that is intended, a sentence in the documentation would settle "
+        "it.",
         "## What was looked at",
         _facts(audit, shipped, release, place, clamped=".clamp" in formula and bool(audit.main.matches)),
         "## Reproduction",

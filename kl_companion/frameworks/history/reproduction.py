@@ -82,8 +82,10 @@ def _value_and_slope(loss: Callable[[Rollout], torch.Tensor], points: torch.Tens
     """Of each answer, [count, 2]; a loss that is a mean over answers is asked for one at a time."""
     rollout = _answers(points)
     found = loss(rollout).reshape(-1)
-    (slope,) = torch.autograd.grad(found.sum(), rollout.logits, allow_unused=True)  # type: ignore[arg-type]
-    return torch.stack([found.detach(), found * 0 if slope is None else slope[:, 0, 0]], -1)
+    slope = None
+    if found.requires_grad and rollout.logits is not None:
+        (slope,) = torch.autograd.grad(found.sum(), rollout.logits, allow_unused=True)
+    return torch.stack([found.detach(), torch.zeros_like(found) if slope is None else slope[:, 0, 0]], -1)
 
 
 def _evaluated(formula: str, rollout: Rollout) -> torch.Tensor:

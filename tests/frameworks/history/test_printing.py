@@ -79,12 +79,8 @@ def test_an_update_reports_what_is_new_or_moved_and_names_the_rest(toy, capsys, 
     status, said = updated("0.3.1")
     assert (status, "# " in said, said.splitlines()[-1]) == (0, False, as_before)
     status, said = updated("0.4.2")
-    assert (status, "toy.kl changed in 0.4.2" in said, "# " in said, as_before in said) == (
-        1,
-        True,
-        False,
-        False,
-    )
+    assert (status, "# " in said, as_before in said) == (1, False, False)
+    assert "toy.kl changed in 0.4.2" in said
 
 
 def test_a_report_is_printed_again(toy, capsys, monkeypatch):

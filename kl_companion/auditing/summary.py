@@ -19,7 +19,8 @@ REVERSE, FORWARD, NOTHING, OTHER, MIXTURE, UNNAMED = HEADLINES = (
     "a mixture",
     "unnamed",
 )
-_UNITS = {**UNITS, VARIES: "a number of the batch"}
+UNITS_SAID = {**UNITS, VARIES: "a number of the batch"}
+NO_OBJECTIVE = "no known objective, and no sum of up to three"
 _NEAR = 1.0
 
 
@@ -121,7 +122,7 @@ def row(finding: Finding) -> str:
         return "nothing: the expected gradient is zero"
     found = terms(finding)
     if not found:
-        return "no known objective, and no sum of up to three"
+        return NO_OBJECTIVE
     parts = []
     for i, t in enumerate(found):
         sign = {1: "+" if i else "", -1: "-", 0: "+-"}[t.sign]
@@ -132,9 +133,11 @@ def row(finding: Finding) -> str:
     if units == [""]:
         return said
     if len(units) == 1:
-        return f"[{said}] / {_UNITS[units[0]]}" if units[0] != VARIES else f"{said}; ? depends on the batch"
+        return (
+            f"[{said}] / {UNITS_SAID[units[0]]}" if units[0] != VARIES else f"{said}; ? depends on the batch"
+        )
     with_unit = [
-        f"{OBJECTIVES[t.objective].short} / {_UNITS[t.unit]}" for t in found if t.unit not in ("", VARIES)
+        f"{OBJECTIVES[t.objective].short} / {UNITS_SAID[t.unit]}" for t in found if t.unit not in ("", VARIES)
     ]
     return f"{said}; {', '.join(with_unit) or '? depends on the batch'}"
 

@@ -1,5 +1,6 @@
 """What guards a change: hooks that notice, hosted CI that runs .ci/run, and the page that names both."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ import nbformat
 import pytest
 import yaml
 
+from kl_companion.frameworks.history.found import FILE
+from kl_companion.frameworks.history.subjects import PROJECTS
+
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {
     hook["id"]: hook
@@ -15,6 +19,7 @@ HOOKS = {
     for hook in repository["hooks"]
 }
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+RELEASES = ROOT / ".github/workflows/releases.yml"
 
 
 def hook(name: str, path: Path) -> subprocess.CompletedProcess[str]:
@@ -70,6 +75,45 @@ def test_hosted_ci_runs_the_one_script_and_keeps_the_pages():
     assert "://" not in (ROOT / ".github/workflows/ci.yml").read_text()
     script = (ROOT / ".ci/run").read_text().splitlines()
     assert [line for line in script if line.startswith("make ")] == ["make lint", "make book", "make test"]
+
+
+def actions(workflow: dict) -> set[str]:
+    return {step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step}
+
+
+def test_once_a_week_every_project_is_looked_at_and_the_findings_are_kept():
+    text = RELEASES.read_text()
+    workflow = yaml.safe_load(text)
+    assert "://" not in text
+    assert actions(workflow) <= actions(WORKFLOW)
+    # YAML reads "on" as a truth value
+    assert [entry["cron"].split()[-1] for entry in workflow[True]["schedule"]] == ["1"]
+    (job,) = workflow["jobs"].values()
+    (look,) = (step for step in job["steps"] if "frameworks update" in step.get("run", ""))
+    looked_at = re.search(r"for project in (.*); do", look["run"])
+    assert looked_at is not None
+    assert tuple(looked_at[1].split()) == PROJECTS
+    (kept,) = (s for s in job["steps"] if s.get("uses", "").startswith("actions/upload-artifact"))
+    assert kept["if"] == "always()"
+    paths = kept["with"]["path"].split()
+    assert paths[0] == FILE.relative_to(ROOT).as_posix()
+    assert paths[1] in look["run"]
+
+
+@pytest.mark.parametrize(("status", "said"), [(0, 0), (1, 1), (2, 1)])
+def test_a_moved_verdict_of_any_project_fails_the_run_and_stops_no_other(tmp_path, status, said):
+    """The step itself, as hosted CI runs it, with a command that ends so for the second project."""
+    (job,) = yaml.safe_load(RELEASES.read_text())["jobs"].values()
+    (look,) = (step for step in job["steps"] if "frameworks update" in step.get("run", ""))
+    command = tmp_path / ".venv/bin/kl-companion"
+    command.parent.mkdir(parents=True)
+    command.write_text(f'#!/bin/sh\necho "$3"\ntest "$3" = {PROJECTS[1]} && exit {status}\nexit 0\n')
+    command.chmod(0o755)
+    assert look["shell"] == "bash"
+    call = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", look["run"]]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == said
+    assert (tmp_path / "releases.md").read_text().split() == list(PROJECTS)
 
 
 def test_the_page_names_what_a_contributor_runs():

@@ -174,6 +174,8 @@ def follow(
 ) -> list[ReleaseFinding]:
     """All findings of a project: of its anchors, and of the releases between which a verdict changed.
 
+    Of a loss that is known, only what came after the oldest release that is known is looked at.
+
     Args:
         project: Whose losses.
         versions: Published releases, the oldest first.
@@ -191,7 +193,8 @@ def follow(
         return found[subject.name, version]
 
     for subject in project.subjects:
-        look = anchors(versions, project.first)
+        before = [version for name, version in known if name == subject.name]
+        look = anchors(versions, min(before, key=key, default=project.first))
         for _ in changes(versions, look, lambda v, s=subject: one(s, v).verdict):  # type: ignore[misc]
             pass
     order = {s.name: i for i, s in enumerate(project.subjects)}

@@ -171,7 +171,15 @@ PROJECT = Project(
     "liger-kernel",
     "0.5.3",
     (
-        FollowedLoss("liger.grpo", "LigerFusedLinearGRPOLoss as it ships", grpo),
-        FollowedLoss("liger.jsd", "LigerFusedLinearJSDLoss as it ships, its soft loss alone", jsd),
+        FollowedLoss(
+            "liger.grpo",
+            "LigerFusedLinearGRPOLoss as it ships",
+            grpo,
+            "reverse_kl",
+            ({"use_bias_correction_kl": True},),
+        ),
+        FollowedLoss(
+            "liger.jsd", "LigerFusedLinearJSDLoss as it ships, its soft loss alone", jsd, "jensen_shannon"
+        ),
     ),
 )

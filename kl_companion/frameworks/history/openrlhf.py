@@ -194,10 +194,19 @@ PROJECT = Project(
     "openrlhf",
     "0.3.6.post1",
     (
-        FollowedLoss("openrlhf.reward", "the KL in the reward", reward),
-        FollowedLoss("openrlhf.loss", "the KL in the loss of the actor, once it is asked for", loss),
+        FollowedLoss("openrlhf.reward", "the KL in the reward", reward, "reverse_kl"),
         FollowedLoss(
-            "openrlhf.distillation", "KDLoss of train_kd, on labels in line with the logits", distillation
+            "openrlhf.loss",
+            "the KL in the loss of the actor, once it is asked for",
+            loss,
+            "reverse_kl",
+            ({"algo.kl.estimator": "k3", "algo.kl.unbiased_gradient": True}, {"kl_estimator": "k2"}),
+        ),
+        FollowedLoss(
+            "openrlhf.distillation",
+            "KDLoss of train_kd, on labels in line with the logits",
+            distillation,
+            "forward_kl",
         ),
     ),
 )

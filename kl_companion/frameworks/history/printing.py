@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
 from kl_companion.auditing.card import verdict_lines
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding, anchors, audit_shipped, follow
 from kl_companion.frameworks.history.found import FILE, found, moved, write
+from kl_companion.frameworks.history.reports import keeps_promise, report
 from kl_companion.frameworks.history.subjects import project, subject
 from kl_companion.frameworks.history.wheels import command, fetch, key, published, release
-from kl_companion.frameworks.installed import line_of
+from kl_companion.frameworks.installed import Unavailable, line_of
 
 Progress = Callable[[str], None] | None
 
@@ -89,8 +90,47 @@ def fetch_releases(name: str, versions: Iterable[str], progress: Progress = None
         print(fetch(of.distribution, version).root)
 
 
-def update(name: str, progress: Progress = None) -> None:
+def print_reports(
+    name: str, version: str | None = None, progress: Progress = None, losses: Collection[str] | None = None
+) -> None:
+    """Print, for the maintainers of a project, where a loss is not what it is named for.
+
+    Args:
+        name: The project.
+        version: A release that was fetched; None for the newest that is known.
+        progress: Called with a line of text per loss and per condition.
+        losses: Of the project; None for all.
+
+    Raises:
+        ValueError: an unknown project; as `Unavailable`, a release that was not fetched.
+    """
+    of = project(name)
+    if version is None:
+        version = max((e.version for e in found(of.name)), key=key, default=None)
+    if version is None:
+        raise ValueError(f"nothing is known of {of.distribution}'s releases yet, expected an update first")
+    unpacked, kept = release(of.distribution, version), []
+    for each in of.subjects:
+        if losses is not None and each.name not in losses:
+            continue
+        try:
+            text = report(each, unpacked, progress)
+        except Unavailable:  # this release has no such loss
+            continue
+        kept += [] if text else [each.name]
+        print(text, end="\n" if text else "")
+    if kept:
+        print(f"{of.distribution} {version}: what it is named for is minimized by {', '.join(kept)}")
+
+
+def update(name: str, progress: Progress = None) -> int:
     """Look at every release that is not known yet, say what moved, and keep what was found.
+
+    At the end stand the reports on losses of the newest release that are new or whose verdict moved, and
+    the names of others that are not what they are named for.
+
+    Returns:
+        1 if a verdict moved in a release that was not known, else 0.
 
     Raises:
         ValueError: an unknown project.
@@ -104,12 +144,26 @@ def update(name: str, progress: Progress = None) -> None:
     write(of.name, entries)
     added = len(entries) - len(before)
     print(f"{of.distribution}: {added} findings more, {len(entries)} in all, in {FILE.name}")
-    for old, new in moved(entries):
-        if key(new.version) > key(newest.get(new.subject, "0")):
-            print(f"\n{new.subject} changed in {new.version} ({new.date}); in {old.version}:")
-            print("\n".join(lines_of(old)))
-            print(f"  since {new.version}:")
-            print("\n".join(lines_of(new)))
+    changed = [
+        (old, new) for old, new in moved(entries) if key(new.version) > key(newest.get(new.subject, "0"))
+    ]
+    for old, new in changed:
+        print(f"\n{new.subject} changed in {new.version} ({new.date}); in {old.version}:")
+        print("\n".join(lines_of(old)))
+        print(f"  since {new.version}:")
+        print("\n".join(lines_of(new)))
+    last = {e.subject: e for e in entries}
+    broken = [s.name for s in of.subjects if s.name in last and not keeps_promise(last[s.name], s.promise)]
+    new_to_us = {e.subject for _, e in changed} | {name for name in broken if name not in newest}
+    if reported := [name for name in broken if name in new_to_us]:
+        print()
+        print_reports(of.name, last[reported[0]].version, progress, reported)
+    if others := [name for name in broken if name not in new_to_us]:
+        print(
+            f"not what they are named for, as before: {', '.join(others)}; "
+            f"their reports: kl-companion frameworks report {name}"
+        )
+    return int(bool(changed))
 
 
 def print_release(

@@ -43,11 +43,16 @@ class FollowedLoss(NamedTuple):
         title: In words.
         ship: What a release has: a function of the unpacked release and of options that replace its defaults.
             It raises `Unavailable` where the release has no such loss.
+        promise: What its name says that it minimizes, as ``want`` of `kl_companion.audit`. Whether it does is
+            computed.
+        instead: Options that may keep the promise where the defaults do not; audited before they are named.
     """
 
     name: str
     title: str
     ship: Callable[[Distribution, Mapping[str, Any]], Shipped]
+    promise: str
+    instead: tuple[Mapping[str, Any], ...] = ()
 
 
 class Project(NamedTuple):

@@ -127,9 +127,12 @@ PROJECT = Project(
     "tinker-cookbook",
     "0.1.0",
     (
-        FollowedLoss("tinker.rl", "the loop of RL as it ships, once kl_penalty_coef > 0", _RL),
+        FollowedLoss("tinker.rl", "the loop of RL as it ships, once kl_penalty_coef > 0", _RL, "reverse_kl"),
         FollowedLoss(
-            "tinker.distillation", "on-policy distillation as it ships", partial(_ship, _FILE, _FILE, True)
+            "tinker.distillation",
+            "on-policy distillation as it ships",
+            partial(_ship, _FILE, _FILE, True),
+            "reverse_kl",
         ),
     ),
 )

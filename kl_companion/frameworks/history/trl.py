@@ -212,8 +212,14 @@ PROJECT = Project(
     "trl",
     "0.15.0",
     (
-        FollowedLoss("trl.grpo", "GRPOTrainer as it ships, once beta > 0", grpo),
-        FollowedLoss("trl.rloo", "RLOOTrainer as it ships", rloo),
-        FollowedLoss("trl.gkd", "GKDTrainer as it ships", gkd),
+        FollowedLoss(
+            "trl.grpo",
+            "GRPOTrainer as it ships, once beta > 0",
+            grpo,
+            "reverse_kl",
+            ({"use_bias_correction_kl": True},),
+        ),
+        FollowedLoss("trl.rloo", "RLOOTrainer as it ships", rloo, "reverse_kl"),
+        FollowedLoss("trl.gkd", "GKDTrainer as it ships", gkd, "jensen_shannon"),
     ),
 )

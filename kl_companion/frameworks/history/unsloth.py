@@ -92,7 +92,10 @@ PROJECT = Project(
     "2025.2.5",
     (
         FollowedLoss(
-            "unsloth.grpo", "grpo_compute_loss as called without TRL's arguments, once beta > 0", grpo
+            "unsloth.grpo",
+            "grpo_compute_loss as called without TRL's arguments, once beta > 0",
+            grpo,
+            "reverse_kl",
         ),
     ),
 )

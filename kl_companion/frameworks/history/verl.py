@@ -267,8 +267,20 @@ PROJECT = Project(
     "verl",
     "0.1",
     (
-        FollowedLoss("verl.loss", "the KL in the loss of the actor, once use_kl_loss is True", loss),
-        FollowedLoss("verl.reward", "the KL in the reward", reward),
-        FollowedLoss("verl.distillation", "distillation from a teacher", distillation),
+        FollowedLoss(
+            "verl.loss",
+            "the KL in the loss of the actor, once use_kl_loss is True",
+            loss,
+            "reverse_kl",
+            ({"kl_loss_type": "k2"}, {"kl_loss_type": "mse"}),
+        ),
+        FollowedLoss("verl.reward", "the KL in the reward", reward, "reverse_kl"),
+        FollowedLoss(
+            "verl.distillation",
+            "distillation from a teacher",
+            distillation,
+            "reverse_kl",
+            ({"loss_mode": "k2"},),
+        ),
     ),
 )

@@ -68,4 +68,4 @@ def ship(toy: Distribution, options: Mapping[str, Any]) -> Shipped:
     return Shipped(loss, f"Config(beta={config['beta']})", config["beta"], place)
 
 
-PROJECT = Project("toy", "toy", "0.2", (FollowedLoss("toy.kl", "the KL term of toy", ship),))
+PROJECT = Project("toy", "toy", "0.2", (FollowedLoss("toy.kl", "the KL term of toy", ship, "reverse_kl"),))

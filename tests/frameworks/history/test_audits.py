@@ -98,3 +98,17 @@ def test_the_releases_in_which_a_verdict_changed_are_found_and_only_what_is_need
     assert len(set(fetched)) == len(fetched) == 8
     assert follow(project, planted.VERSIONS, fetch, {(e.subject, e.version): e for e in every}) == every
     assert len(fetched) == 8
+
+
+def test_what_is_older_than_all_that_is_known_is_left_alone(tmp_path, monkeypatch):
+    quick = partial(audits.audit_shipped, scale=1.0, off_policy=False)
+    monkeypatch.setattr(audits, "audit_shipped", quick)
+    known = {("toy.kl", v): entry(SUBJECT, planted.unpacked(tmp_path, v)) for v in ("0.6", "1.0")}
+    fetched = []
+
+    def fetch(version):
+        fetched.append(version)
+        return planted.unpacked(tmp_path, version)
+
+    every = follow(planted.PROJECT._replace(first="0.1"), planted.VERSIONS, fetch, known)
+    assert ([e.version for e in every], fetched) == (["0.6", "1.0", "1.1"], ["1.1"])

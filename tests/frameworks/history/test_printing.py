@@ -1,12 +1,13 @@
 """Past releases on the command line, on planted releases and on the findings as they are committed."""
 
 import re
+from functools import partial
 
 import pytest
 
 from kl_companion.cli import main
+from kl_companion.frameworks.history import audits, printing, reports, subjects
 from kl_companion.frameworks.history import found as findings
-from kl_companion.frameworks.history import printing, subjects
 from kl_companion.frameworks.history.subjects import PROJECTS
 from tests.frameworks.history import planted
 
@@ -48,7 +49,7 @@ def test_options_of_the_command_line_reach_the_release(toy, capsys):
 
 def test_an_update_keeps_what_it_finds_and_says_what_moved(toy, capsys, monkeypatch):
     monkeypatch.setattr(planted, "PROJECT", planted.PROJECT._replace(first="1.0"))
-    assert main(["frameworks", "update", "toy", "--quiet"]) == 0
+    assert main(["frameworks", "update", "toy", "--quiet"]) == 1
     said = capsys.readouterr().out
     assert "toy: 2 findings more, 2 in all" in said
     assert re.search(r"toy\.kl changed in 1\.1 .*; in 1\.0:", said)
@@ -58,6 +59,40 @@ def test_an_update_keeps_what_it_finds_and_says_what_moved(toy, capsys, monkeypa
     assert capsys.readouterr().out == "toy: 0 findings more, 2 in all, in found.csv\n"
     assert main(["frameworks", "history", "toy"]) == 0
     assert capsys.readouterr().out.count("fresh samples") == 2
+
+
+def test_an_update_reports_what_is_new_or_moved_and_names_the_rest(toy, capsys, monkeypatch):
+    for module in (audits, reports):  # one size of log-ratios
+        monkeypatch.setattr(module, "audit_shipped", partial(audits.audit_shipped, scale=1.0))
+
+    def updated(last):
+        known = planted.VERSIONS[: planted.VERSIONS.index(last) + 1]
+        monkeypatch.setattr(printing, "published", lambda name: known)
+        return main(["frameworks", "update", "toy", "--quiet"]), capsys.readouterr().out
+
+    title = "# Gradient of the forward KL, not of the reverse KL: the KL term of toy (toy {})"
+    as_before = (
+        "not what they are named for, as before: toy.kl; their reports: kl-companion frameworks report toy"
+    )
+    status, said = updated("0.3")
+    assert (status, title.format("0.3") in said, as_before in said) == (0, True, False)
+    status, said = updated("0.3.1")
+    assert (status, "# " in said, said.splitlines()[-1]) == (0, False, as_before)
+    status, said = updated("0.4.2")
+    assert (status, "# " in said, as_before in said) == (1, False, False)
+    assert "toy.kl changed in 0.4.2" in said
+
+
+def test_a_report_is_printed_again(toy, capsys, monkeypatch):
+    monkeypatch.setattr(reports, "audit_shipped", partial(audits.audit_shipped, scale=1.0))
+    assert main(["frameworks", "report", "toy", "--quiet"]) == 2
+    assert "nothing is known of toy's releases yet" in capsys.readouterr().err
+    assert main(["frameworks", "report", "toy", "--quiet", "--release", "0.3"]) == 0
+    assert capsys.readouterr().out.startswith("# Gradient of the forward KL, not of the reverse KL: ")
+    assert main(["frameworks", "report", "toy", "--quiet", "--release", "1.1"]) == 0
+    assert capsys.readouterr().out == "toy 1.1: what it is named for is minimized by toy.kl\n"
+    assert main(["frameworks", "history", "toy", "--release", "1.1"]) == 2
+    assert "history got --release 1.1, expected none" in capsys.readouterr().err
 
 
 def test_releases_are_fetched_by_name_and_unknown_ones_refused(toy, capsys):

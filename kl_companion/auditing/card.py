@@ -118,7 +118,8 @@ def _headline(audit: Audit, ink: _Ink) -> list[str]:
 def _certainty(audit: Audit) -> str:
     """How sure the headline is."""
     finding = audit.main
-    where = "four small worlds, every answer counted" if finding.condition else "the given worlds"
+    worlds = f"four small worlds of {audit.head + 2} tokens" if audit.head else "four small worlds"
+    where = f"{worlds}, every answer counted" if finding.condition else "the given worlds"
     if finding.zero:
         return f"Exact on {where}."
     if not finding.matches:

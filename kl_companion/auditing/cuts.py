@@ -1,20 +1,20 @@
-"""Objectives that only frameworks have: heads of a vocabulary, and divergences averaged over each answer.
+"""Objectives of distributions cut to their likeliest tokens, and means over the tokens of each answer.
 
-They are registered so that an audit of a loss of whole distributions can name its objective. ``bucketed``
-puts all tokens outside the head into one bucket, ``conditional`` renormalizes the head, ``truncated`` does
-neither, and is no divergence: it can be negative, and has a gradient where both policies agree. ``clamped``
-leaves its negative values out; ``cropped`` renormalizes the head of the reference alone. ``sampled_mean``
-divides by the length of the sequence that was sampled.
+Distillation often sums over the k likeliest tokens of the teacher or of the student. What is done with the
+others decides what such a sum is: with all of them in one bucket, or with the head renormalized, it is a
+divergence of coarser distributions; a plain sum over the head is none, and ``clamped`` it counts only where
+it is positive; ``cropped`` renormalizes the head of the reference alone. ``sampled_mean`` divides by the
+length of the sequence that was sampled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing import OBJECTIVES, register_objective
+from kl_companion.auditing.objective import OBJECTIVES, Objective, Scalar, register_objective, total, visits
 from kl_companion.rollout import Rollout
 
 _SAID = {
@@ -32,7 +32,17 @@ _SHORT = {
     "truncated": "plain sum",
     "clamped": "plain sum where positive",
 }
-_DIRECTIONS = {"reverse_kl": "reverse KL", "forward_kl": "forward KL", "jensen_shannon": "Jensen-Shannon"}
+_PULLS = "Even at the reference itself it goes on pulling probability into those tokens."
+_PUSHES = "Even at the reference itself it goes on pushing probability out of those tokens."
+_EFFECTS = {
+    "bucketed": "How probability is spread among the other tokens is left alone; how much they have is not.",
+    "conditional": "How much probability those tokens have together is left alone: it may drift.",
+    "truncated_forward_kl": _PULLS,
+    "cropped_forward_kl": _PULLS,
+    "truncated_reverse_kl": _PUSHES,
+}
+_KLS = {"reverse_kl": "reverse KL", "forward_kl": "forward KL"}
+_DIRECTIONS = {**_KLS, "jensen_shannon": "Jensen-Shannon"}
 
 
 class _Cut(NamedTuple):
@@ -41,7 +51,7 @@ class _Cut(NamedTuple):
     direction: str
     how: str = "whole"
     whose: str = "policy"
-    k: int = 0  # of a vocabulary of three tokens
+    k: int = 0
     mean: bool = False
 
     @property
@@ -65,6 +75,11 @@ class _Cut(NamedTuple):
         level = ", mean over each answer" if self.mean else "" if head else ", next token"
         return f"{_DIRECTIONS[self.direction]}{head}{level}"
 
+    @property
+    def effect(self) -> str:
+        """What minimizing it does to the policy."""
+        return _EFFECTS.get(self.how, _EFFECTS.get(f"{self.how}_{self.direction}", ""))
+
     def scalar(self, rollout: Rollout) -> torch.Tensor:
         """Its exact value from the rollout that lists every sequence once."""
         both = rollout.logp_all, rollout.ref_logp_all
@@ -73,9 +88,8 @@ class _Cut(NamedTuple):
         p, q = (_cut(x, index, how) for x, how in zip(both, hows, strict=True))
         each = _divergence(self.direction, p, q)
         each = (each.clamp_min(0) if self.how == "clamped" else each) * rollout.completion_mask
-        total = each.sum(-1) / (rollout.completion_mask.sum(-1) if self.mean else 1)
-        visits = (rollout.sampled_from * rollout.completion_mask).sum(-1).exp().detach()
-        return (visits * total).sum()
+        summed = each.sum(-1) / (rollout.completion_mask.sum(-1) if self.mean else 1)
+        return (visits(rollout) * summed).sum()
 
 
 def _cut(logp_all: torch.Tensor, index: torch.Tensor, how: str) -> torch.Tensor:
@@ -99,8 +113,27 @@ def _divergence(direction: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tenso
     return (_divergence("reverse_kl", p, middle) + _divergence("reverse_kl", q, middle)) / 2
 
 
-def _cuts() -> Iterator[_Cut]:
-    """Those that some framework has; truncated and clamped sums are the teacher's heads, too."""
+def _cuts(head: int) -> Iterator[_Cut]:
+    """All of a head; without one, those that some framework has, in a vocabulary of three tokens."""
+    if head == 0:
+        yield from _of_frameworks()
+    else:
+        for whose in ("policy", "reference"):
+            for mean in (False, True):
+                for direction in _DIRECTIONS:
+                    yield _Cut(direction, "bucketed", whose, head, mean)
+                    if head > 1:  # one token, renormalized, is certain
+                        yield _Cut(direction, "conditional", whose, head, mean)
+                for direction in _KLS:
+                    yield _Cut(direction, "truncated", whose, head, mean)
+                    yield _Cut(direction, "clamped", whose, head, mean)
+                    yield _Cut(direction, "cropped", whose, head, mean)
+    for direction in _DIRECTIONS:
+        yield _Cut(direction, mean=True)
+
+
+def _of_frameworks() -> Iterator[_Cut]:
+    """Truncated and clamped sums are the teacher's heads, too."""
     for direction, whose in (("reverse_kl", "policy"), ("forward_kl", "reference")):
         for mean in (False, True):
             yield _Cut(direction, "bucketed", whose, 1, mean)
@@ -118,20 +151,51 @@ def _cuts() -> Iterator[_Cut]:
         yield _Cut(direction, "cropped", "reference", 2)
     for mean in (False, True):
         yield _Cut("jensen_shannon", "conditional", "policy", 2, mean)
-    for direction in _DIRECTIONS:
-        yield _Cut(direction, mean=True)
 
 
-def register_cut_objectives() -> None:
-    """Register them, once; they are tried only for losses that read more than the sampled token."""
-    for cut in _cuts():
+def cut_objectives(head: int = 0, *, lengths: bool = True) -> dict[str, Objective]:
+    """The objectives of a head, registered when they are asked for first.
+
+    Args:
+        head: Its number of tokens; 0 for those that frameworks have, in a vocabulary of three tokens.
+        lengths: Whether the lengths of sequences vary.
+    """
+    if head:
+        add_masses(head)
+    for cut in _cuts(head):
         if cut.name not in OBJECTIVES:
-            scalar: Callable[[Rollout], torch.Tensor] = cut.scalar
             register_objective(
                 cut.name,
                 words=cut.words,
                 short=cut.short,
+                effect=cut.effect,
                 source="this book",
                 heads_only=True,
                 lengths_only=cut.mean,
-            )(scalar)
+                cut=True,
+            )(cut.scalar)
+    return {c.name: OBJECTIVES[c.name] for c in _cuts(head) if lengths or not c.mean}
+
+
+def add_masses(k: int) -> None:
+    """Register the policy's probability of the k likeliest tokens of the policy, and of the reference."""
+    for whose in ("policy", "reference"):
+        these = "likeliest token" if k == 1 else f"{k} likeliest tokens"
+        register_objective(
+            f"token_{'' if whose == 'policy' else 'reference_'}top_{k}_mass",
+            words=f"the policy's probability of the {whose}'s {these}, with the states that are visited held "
+            "fixed (no KL)",
+            short=f"probability of the {whose}'s {these}",
+            source="this book",
+            heads_only=True,
+        )(_mass(k, whose))
+
+
+def _mass(k: int, whose: str) -> Scalar:
+    def mass(rollout: Rollout) -> torch.Tensor:
+        scores = rollout.logp_all if whose == "policy" else rollout.ref_logp_all
+        head = scores.detach().topk(k, dim=-1).indices
+        each = rollout.logp_all.gather(-1, head).exp().sum(-1)
+        return (visits(rollout) * total(each, rollout)).sum()
+
+    return mass

@@ -17,15 +17,15 @@ from kl_companion.auditing.instead import instead
 from kl_companion.auditing.looking import (
     SHORT,
     Looked,
+    beside_others,
     couples,
     gaps,
     look,
     look_at,
-    with_fields,
     worlds,
 )
 from kl_companion.auditing.matching import Explanation, matched, value_matches
-from kl_companion.auditing.objectives import OBJECTIVES, field, objectives
+from kl_companion.auditing.objectives import OBJECTIVES, Objective, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
 from kl_companion.auditing.solve import curl, curl_of
 from kl_companion.auditing.verdict import (
@@ -62,7 +62,9 @@ def _finding(
         if not explained and further is not None:
             # so many more that sums of three of them would take minutes
             looked = further(looked)
-            explained, least = matched(looked.worlds, max_terms=min(max_terms, 2), beside=beside)
+            explained, least = matched(
+                looked.worlds, max_terms=min(max_terms, 2), beside=beside, may_vary=condition is not None
+            )
             residual = least if explained else min(residual, least)
     same_length = looked.worlds if condition is None else looked.worlds[-SHORT:]
     return Finding(
@@ -77,6 +79,14 @@ def _finding(
         looked.settles,
         measure_gaps,
     )
+
+
+def _further(
+    looked: Looked, *, where: Condition | Sequence[Problem], known: dict[str, Objective], head: int
+) -> Looked:
+    """The same loss beside objectives that are cut as well."""
+    lengths = where.eos if isinstance(where, Condition) else any(o.lengths_only for o in known.values())
+    return beside_others(looked, where, known | cut_objectives(head, lengths=lengths), head)
 
 
 def _curl(
@@ -162,10 +172,10 @@ def audit(
             lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
             heads=heads,
         )
-        known |= cut_objectives(head) if head else {}
         looked = look_at(loss_fn, problems, group_size=size, known=known)
         measure = partial(_curl, loss_fn, problems[0], size, False)
-        findings = [_finding(None, looked, max_terms, measure)]
+        further = partial(_further, where=problems, known=known, head=head) if heads and entry is None else None
+        findings = [_finding(None, looked, max_terms, measure, None, further)]
     else:
         findings = []
         todo = [
@@ -187,8 +197,7 @@ def audit(
             measure = partial(_curl, loss_fn, place, group_size, coupled)
             further = None
             if entry is None and heads and group_size is None:
-                more = known | cut_objectives(head, lengths=condition.eos)
-                further = partial(with_fields, condition=condition, known=more, head=head)
+                further = partial(_further, where=condition, known=known, head=head)
             findings.append(_finding(condition, looked, max_terms, measure, apart, further))
     said = Audit(
         subject.title,

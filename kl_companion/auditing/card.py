@@ -154,7 +154,8 @@ def _distances(audit: Audit) -> list[str]:
     if not audit.distances:
         return []
     what = OBJECTIVES[audit.compared].short
-    parts = [f"{d.kl:g}: {d.degrees:.0f}° turned, {d.percent:.0f} % long" for d in audit.distances]
+    long = ["" if d.percent != d.percent else f", {d.percent:.0f} % long" for d in audit.distances]
+    parts = [f"{d.kl:g}: {d.degrees:.0f}° turned{x}" for d, x in zip(audit.distances, long, strict=True)]
     return _wrapped(f"Beside the gradient of {what}, at a KL per token of {'; '.join(parts)}.", "  ", most=3)
 
 

@@ -26,14 +26,14 @@ _SAID = {
     "clamped": "as a plain sum over them that counts only where it is positive (no divergence)",
 }
 _SHORT = {
-    "bucketed": "the rest in one bucket",
+    "bucketed": "rest in a bucket",
     "conditional": "renormalized",
     "cropped": "the reference renormalized",
     "truncated": "plain sum",
     "clamped": "plain sum where positive",
 }
-_PULLS = "Even at the reference itself it goes on pulling probability into those tokens."
-_PUSHES = "Even at the reference itself it goes on pushing probability out of those tokens."
+_PULLS = "Even at the reference it pulls probability into those tokens."
+_PUSHES = "Even at the reference it pushes probability out of those tokens."
 _EFFECTS = {
     "bucketed": "How probability is spread among the other tokens is left alone; how much they have is not.",
     "conditional": "How much probability those tokens have together is left alone: it may drift.",
@@ -126,8 +126,9 @@ def _cuts(head: int) -> Iterator[_Cut]:
                         yield _Cut(direction, "conditional", whose, head, mean)
                 for direction in _KLS:
                     yield _Cut(direction, "truncated", whose, head, mean)
-                    yield _Cut(direction, "clamped", whose, head, mean)
-                    yield _Cut(direction, "cropped", whose, head, mean)
+                    if not mean:
+                        yield _Cut(direction, "clamped", whose, head)
+                        yield _Cut(direction, "cropped", whose, head)
     for direction in _DIRECTIONS:
         yield _Cut(direction, mean=True)
 

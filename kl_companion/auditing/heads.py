@@ -38,12 +38,11 @@ class Head(NamedTuple):
 
     @property
     def role(self) -> str:
-        """Its name: ``"ref_topk_logp"``, ``"logp_at_ref_topk"``."""
+        """Its name: ``"ref_topk_logp"``, ``"policy_logp_at_ref_topk"``."""
         if self.quantity == "mask":
             return "topk_mask"
-        if self.of == self.at:
-            return f"{PREFIX[self.of]}topk_{self.quantity}"
-        return f"{PREFIX[self.of]}{self.quantity}_at_{PREFIX[self.at]}topk"
+        of, at = (PREFIX[x] or "policy_" for x in (self.of, self.at))
+        return f"{of}topk_{self.quantity}" if of == at else f"{of}{self.quantity}_at_{at}topk"
 
     @property
     def said(self) -> str:
@@ -164,7 +163,7 @@ def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | 
     values = [h for h in (*heads.values(), *given) if h.quantity in _WORDS]
     said = {h.at for h in (*heads.values(), *given) if h.quantity == "ids" or h.of != h.at}
     out = list(found)
-    unsaid = [i for i, x in enumerate(found) if isinstance(x, Unread) and "topk_ids" in x.suggestions]
+    unsaid = [i for i, x in enumerate(found) if isinstance(x, Unread) and "policy_topk_ids" in x.suggestions]
     owners = said or {h.of for h in values}
     if len(owners) == 1:
         (owner,) = owners

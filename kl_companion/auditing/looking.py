@@ -133,10 +133,14 @@ def _seen(found: Limit, problem: Problem, known: dict[str, tuple[float, torch.Te
     )
 
 
-def with_fields(looked: Looked, condition: Condition, known: dict[str, Objective], head: int) -> Looked:
-    """The same loss beside other objectives, in the limit of large batches."""
-    vocab = head + 2 if head else 3
-    fields = _known(condition, vocab, tuple(known), True, head > 0)
+def beside_others(
+    looked: Looked, where: Condition | Sequence[Problem], known: dict[str, Objective], head: int
+) -> Looked:
+    """The same loss beside other objectives: in the limit of large batches, or on problems of the caller."""
+    if isinstance(where, Condition):
+        fields = _known(where, head + 2 if head else 3, tuple(known), True, head > 0)
+    else:
+        fields = tuple(fields_and_values(known, p) for p in where)
     seen = (
         w._replace(
             fields={n: f.flatten() for n, (_, f) in found.items()}, values={n: v for n, (v, _) in found.items()}

@@ -118,9 +118,11 @@ _KINDS = (
     ("batch", "rollout|sample|episode|trajectory|trajectorie", ""),
 )
 _GREEK = str.maketrans({"π": "_pi_", "μ": "_mu_", "µ": "_mu_", "ρ": "_rho_", "θ": "_theta_", "Â": "a_hat"})
+_PAIRED = "chosen|rejected|reject|preferred|dispreferred|winner|loser"
+_OF_A_PAIR = "it is of a preference pair"
 # words that no role survives: pattern, the quantity that it concerns or "" for all, why
 _REFUSED = (
-    ("chosen|rejected|reject", "", "it is of a preference pair, and the audit samples answers, not pairs"),
+    (_PAIRED, "", _OF_A_PAIR),
     ("mean|avg|average", "logp", "it is a mean over tokens, neither one number per token nor their sum"),
     (
         "(?<!non_)(?<!not_)(?<!no_)(?:pad|padding)|ignore|ignored|prompt|query",
@@ -322,6 +324,8 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
         function: Its name, for the message.
         unread: What `read_names` did not read.
     """
+    if any(u.why == _OF_A_PAIR for u in unread):
+        return ValueError(_of_pairs(function, [u.name for u in unread if u.why == _OF_A_PAIR]))
     lines = [f"{function} has parameters whose meaning is not clear:"]
     lines += [f"  {u.name}: {u.why}" for u in unread]
     first = {u.name: u.suggestions[0] if len(u.suggestions) == 1 else "ROLE" for u in unread}
@@ -333,6 +337,28 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
         lines += ["Roles that fit:", *(f"  {r}: {ROLES[r]}" for r in fitting[:6])]
     if len(fitting) > 6 or any(not u.suggestions for u in unread):
         owned = f"each of {', '.join(_OWNED)}, with ref_ or behavior_ in front for the other two models"
-        rest = [r for r in ROLES if not any(r.endswith(q) for q in _OWNED)]
-        lines += textwrap.wrap(f"All roles: {owned}; {', '.join(rest)}.", 100, subsequent_indent="  ")
+        rest = [r for r in ROLES if r not in HEADS and not any(r.endswith(q) for q in _OWNED)]
+        heads = "of the k likeliest tokens ref_topk_logp, _logits, _probs and _ids, likewise policy_topk_ and "
+        heads += "behavior_topk_, policy_logp_at_ref_topk, ref_logp_at_policy_topk, topk_mask"
+        lines += textwrap.wrap(f"All roles: {owned}; {', '.join(rest)}; {heads}.", 100, subsequent_indent="  ")
     return ValueError("\n".join(lines))
+
+
+def _of_pairs(function: str, names: Sequence[str]) -> str:
+    """What is said of a loss of preference pairs, and what to do instead."""
+    lines = [
+        *textwrap.wrap(f"{function} is a loss of preference pairs: {', '.join(names)}.", 100),
+        "The audit does not judge it. An audit draws answers from a policy and compares gradients with those",
+        "of divergences between two policies. A preference loss is fitted to ranked pairs of a data set: what",
+        "it minimizes depends on that data, and no divergence can be named for it.",
+        "What you can do instead:",
+        "  If a KL or SFT term stands beside it, move that term to a function of logp, ref_logp and mask, and",
+        "    audit that function.",
+        "  DPO is derived from the maximum of E[reward] - beta * reverse KL of whole answers. To see that",
+        "    policy: kl_companion.optimal_policy(rewards, ref_logp, 'reverse_kl', beta).",
+    ]
+    if not any(re.search("reject|dispreferred|loser", n.lower()) for n in names):
+        role = read_name(re.sub(_PAIRED, "", names[0]))
+        meant = role.role if isinstance(role, Read) else "logp"
+        lines.append(f"If it is the token that was chosen by sampling, and no pair: --map {names[0]}={meant}.")
+    return "\n".join(lines)

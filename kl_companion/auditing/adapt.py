@@ -216,7 +216,9 @@ class _Function:
             if re.fullmatch(SIZE, last) or (heads and last == "k"):
                 fits = type(value) is int and 1 <= value <= MOST
                 if name in settings.given and not fits:
-                    raise ValueError(f"{name} is {value}, expected 1 to {MOST} likeliest tokens of a small world")
+                    raise ValueError(
+                        f"{name} is {value}, expected 1 to {MOST} likeliest tokens of a small world"
+                    )
                 if name in settings.given and heads:
                     settings.used.add(name)
                 if fits:

@@ -49,7 +49,7 @@ def _finding(
     measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = None,
     further: Callable[[Looked], Looked] | None = None,
 ) -> Finding:
-    """What a loss does, by the objectives that it was looked at beside, and if they are not it, by further."""
+    """What a loss does: by the objectives that it was looked at beside, else by further ones."""
     zeros = [w.zero for w in looked.worlds]
     zero = all(zeros) and looked.settles
     explained: tuple[Explanation, ...] = ()
@@ -174,7 +174,9 @@ def audit(
         )
         looked = look_at(loss_fn, problems, group_size=size, known=known)
         measure = partial(_curl, loss_fn, problems[0], size, False)
-        further = partial(_further, where=problems, known=known, head=head) if heads and entry is None else None
+        further = (
+            partial(_further, where=problems, known=known, head=head) if heads and entry is None else None
+        )
         findings = [_finding(None, looked, max_terms, measure, None, further)]
     else:
         findings = []
@@ -227,9 +229,7 @@ def audit(
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
 
 
-def finding_of(
-    loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int, head: int = 0
-) -> Finding:
+def finding_of(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int, head: int = 0) -> Finding:
     """A loss under one condition, in the limit of large batches, without objectives that are cut."""
     known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
     looked = look(loss_fn, condition, group_size=None, known=known, head=head)

@@ -17,6 +17,7 @@ import torch
 from kl_companion.auditing.objective import OBJECTIVES, Objective, Scalar, register_objective, total, visits
 from kl_companion.rollout import Rollout
 
+MASSES = 2  # of heads of up to two tokens, the masses are tried for every loss that reads them
 _SAID = {
     "whole": "",
     "bucketed": "with all other tokens in one bucket",
@@ -161,8 +162,7 @@ def cut_objectives(head: int = 0, *, lengths: bool = True) -> dict[str, Objectiv
         head: Its number of tokens; 0 for those that frameworks have, in a vocabulary of three tokens.
         lengths: Whether the lengths of sequences vary.
     """
-    if head:
-        add_masses(head)
+    masses = add_masses(head) if head > MASSES else []
     for cut in _cuts(head):
         if cut.name not in OBJECTIVES:
             register_objective(
@@ -175,21 +175,32 @@ def cut_objectives(head: int = 0, *, lengths: bool = True) -> dict[str, Objectiv
                 lengths_only=cut.mean,
                 cut=True,
             )(cut.scalar)
-    return {c.name: OBJECTIVES[c.name] for c in _cuts(head) if lengths or not c.mean}
+    names = [c.name for c in _cuts(head) if lengths or not c.mean]
+    return {n: OBJECTIVES[n] for n in (*names, *masses)}
 
 
-def add_masses(k: int) -> None:
-    """Register the policy's probability of the k likeliest tokens of the policy, and of the reference."""
+def add_masses(k: int) -> list[str]:
+    """Register the policy's probability of the policy's, and of the reference's, k likeliest tokens.
+
+    Returns:
+        The names of the two.
+    """
+    names = []
     for whose in ("policy", "reference"):
         these = "likeliest token" if k == 1 else f"{k} likeliest tokens"
+        names.append(f"token_{'' if whose == 'policy' else 'reference_'}top_{k}_mass")
+        if names[-1] in OBJECTIVES:
+            continue
         register_objective(
-            f"token_{'' if whose == 'policy' else 'reference_'}top_{k}_mass",
+            names[-1],
             words=f"the policy's probability of the {whose}'s {these}, with the states that are visited held "
             "fixed (no KL)",
             short=f"probability of the {whose}'s {these}",
             source="this book",
             heads_only=True,
+            cut=k > MASSES,
         )(_mass(k, whose))
+    return names
 
 
 def _mass(k: int, whose: str) -> Scalar:

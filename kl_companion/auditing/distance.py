@@ -32,13 +32,9 @@ class Distance(NamedTuple):
 
 
 @cache
-def world(kl: float, head: int = 0) -> Population:
+def world(kl: float) -> Population:
     """A tree on which the policy is that far from the reference: its reference is moved, its policy stays."""
-    if head:
-        parts = (head + 2) * (head + 3) // 2 + 2
-        tree = population_tree(head + 2, 2, parts=parts, seed=7, eos=True, ranked=True)
-    else:
-        tree = population_tree(3, 2, parts=12, seed=7, eos=True)
+    tree = population_tree(3, 2, parts=12, seed=7, eos=True)
     away = tree.problem.logits - tree.problem.ref_logits
 
     def at(size: float) -> Population:
@@ -56,20 +52,19 @@ def world(kl: float, head: int = 0) -> Population:
     return at(high)
 
 
-def distances(loss_fn: Loss, wanted: str, head: int = 0) -> tuple[Distance, ...]:
+def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
     """The KL part of a loss, on fresh samples without rewards, against a registered objective.
 
     Args:
         loss_fn: A scalar function of a rollout.
         wanted: The objective that was meant.
-        head: Of how many likeliest tokens the loss is; 0 of none.
 
     Returns:
         One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
     """
     try:
-        close, nearer = (_pair(loss_fn, wanted, world(kl, head)) for kl in (_CLOSE, _CLOSE / 16))
-        found = [(kl, *_pair(loss_fn, wanted, world(kl, head))) for kl in KLS]
+        close, nearer = (_pair(loss_fn, wanted, kl) for kl in (_CLOSE, _CLOSE / 16))
+        found = [(kl, *_pair(loss_fn, wanted, kl)) for kl in KLS]
     except ValueError:
         return ()
     if min(x.norm().item() for x in (*close, *(y for _, *z in found for y in z))) < 1e-12:
@@ -83,7 +78,8 @@ def distances(loss_fn: Loss, wanted: str, head: int = 0) -> tuple[Distance, ...]
     )
 
 
-def _pair(loss_fn: Loss, wanted: str, place: Population) -> tuple[torch.Tensor, torch.Tensor]:
+def _pair(loss_fn: Loss, wanted: str, kl: float) -> tuple[torch.Tensor, torch.Tensor]:
+    place = world(kl)
     found = large_batches(loss_fn, place)
     small = found.gradient.norm() < 1e-10 * found.contributions
     mine = torch.zeros_like(found.gradient) if small else found.gradient

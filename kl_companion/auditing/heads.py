@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.reads import ASSUMED, OWNERS, PREFIX, Read, Unread
+from kl_companion.auditing.reads import OWNERS, PREFIX, Read, Unread
 
 LIKELIEST, MOST = 2, 3  # tokens of a head: unless they are set, and at most
 SIZE = r"(?:.*_)?top_?k(?:_logits_k)?"  # a parameter that says how many
@@ -70,7 +70,8 @@ HEADS: dict[str, Head] = {
 def with_size(said: str, k: int) -> str:
     """The words of a head with the number of its tokens in them."""
     if k == 1:
-        return re.sub(r"\bk likeliest (token|log-prob|logit)s\b", r"likeliest \1", said)
+        one = re.sub(r"\bk likeliest (token|log-prob|logit)s\b", r"likeliest \1", said)
+        return one.replace("k likeliest probabilities", "likeliest probability")
     return re.sub(r"\bk likeliest\b", f"{k} likeliest", said)
 
 
@@ -173,7 +174,9 @@ def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | 
             out[i] = _made(found[i].name, Head("ids", owner, owner), _SAME.format(" and ".join(names)))
     else:
         for i in unsaid:
-            out[i] = found[i]._replace(suggestions=tuple(Head("ids", x, x).role for x in owners or _BOTH))
+            out[i] = found[i]._replace(
+                suggestions=tuple(Head("ids", x, x).role for x in OWNERS if x in (owners or _BOTH))
+            )
     alone = {i: h for i, h in heads.items() if h.quantity in _WORDS and h.of == h.at}
     if len(said) == 1:
         (owner,) = said
@@ -204,7 +207,9 @@ def head_value(role: str, logits: Callable[[str], torch.Tensor], k: int) -> torc
     head = HEADS[role]
     likely = logits(PREFIX[head.at].removesuffix("_")).detach().log_softmax(-1)
     if k >= likely.shape[-1]:
-        raise ValueError(f"k is {k}, expected less than the {likely.shape[-1]} tokens of the world's vocabulary")
+        raise ValueError(
+            f"k is {k}, expected less than the {likely.shape[-1]} tokens of the world's vocabulary"
+        )
     index = likely.topk(k, dim=-1).indices
     if head.quantity == "mask":
         return torch.ones_like(index, dtype=torch.bool)

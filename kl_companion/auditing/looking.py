@@ -25,9 +25,10 @@ GROUPS = (2, 3, 4)
 # bounds log(ref/pi): the third far tree reaches clamps of 10 on log(ref/pi)**2 / 2, at 4.47. On the first, a
 # plain sum over the reference's two likeliest tokens is negative, and so another than the one clamped at 0
 NEAR, FAR = ((0, 6), (1, 6), (2, 6), (3, 5)), ((88, 24), (1, 30), (2, 160), (3, 12))
-# for a loss of the k likeliest tokens, trees of k + 2: a bucket for the rest holds two of them. Their
-# probabilities are multiples of so many parts more than are needed to tell all tokens of a row apart
-HEADED = ((0, 2), (1, 3), (2, 4), (3, 2))
+# seeds for a loss of the k likeliest tokens, on trees of k + 2: a bucket for the rest holds two of them. Some
+# plain sum over the likeliest is negative on some tree, and so another than the one clamped at 0
+HEADED_NEAR, HEADED_FAR = (156, 1, 0, 3), (110, 150, 31, 3)
+_SPARE = 3  # parts beside 1 + 2 + ... that no two tokens of a row are equally likely with
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 _COUPLED = 1e-9
 
@@ -54,8 +55,10 @@ def worlds(
     """
     off_policy, eos, scale = condition
     tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale, ranked=headed)
-    least = vocab * (vocab + 1) // 2
-    wanted = [(s, least + n) for s, n in HEADED] if headed else NEAR if scale <= 1 else FAR
+    wanted = NEAR if scale <= 1 else FAR
+    if headed:
+        seeds = HEADED_NEAR if scale <= 1 else HEADED_FAR
+        wanted = tuple((s, vocab * (vocab + 1) // 2 + _SPARE) for s in seeds)
     *short, (seed, parts) = wanted
     trees = tuple(tree(2, seed=s, parts=n) for s, n in short)
     return (tree(3, seed=seed, parts=parts), *trees) if longer else trees
@@ -143,7 +146,8 @@ def beside_others(
         fields = tuple(fields_and_values(known, p) for p in where)
     seen = (
         w._replace(
-            fields={n: f.flatten() for n, (_, f) in found.items()}, values={n: v for n, (v, _) in found.items()}
+            fields={n: f.flatten() for n, (_, f) in found.items()},
+            values={n: v for n, (v, _) in found.items()},
         )
         for w, found in zip(looked.worlds, fields, strict=True)
     )

@@ -338,9 +338,13 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
     if len(fitting) > 6 or any(not u.suggestions for u in unread):
         owned = f"each of {', '.join(_OWNED)}, with ref_ or behavior_ in front for the other two models"
         rest = [r for r in ROLES if r not in HEADS and not any(r.endswith(q) for q in _OWNED)]
-        heads = "of the k likeliest tokens ref_topk_logp, _logits, _probs and _ids, likewise policy_topk_ and "
+        heads = (
+            "of the k likeliest tokens ref_topk_logp, _logits, _probs and _ids, likewise policy_topk_ and "
+        )
         heads += "behavior_topk_, policy_logp_at_ref_topk, ref_logp_at_policy_topk, topk_mask"
-        lines += textwrap.wrap(f"All roles: {owned}; {', '.join(rest)}; {heads}.", 100, subsequent_indent="  ")
+        lines += textwrap.wrap(
+            f"All roles: {owned}; {', '.join(rest)}; {heads}.", 100, subsequent_indent="  "
+        )
     return ValueError("\n".join(lines))
 
 
@@ -348,17 +352,19 @@ def _of_pairs(function: str, names: Sequence[str]) -> str:
     """What is said of a loss of preference pairs, and what to do instead."""
     lines = [
         *textwrap.wrap(f"{function} is a loss of preference pairs: {', '.join(names)}.", 100),
-        "The audit does not judge it. An audit draws answers from a policy and compares gradients with those",
-        "of divergences between two policies. A preference loss is fitted to ranked pairs of a data set: what",
-        "it minimizes depends on that data, and no divergence can be named for it.",
+        "The audit does not judge it. An audit draws answers from a policy and compares gradients with",
+        "those of divergences between two policies. A preference loss is fitted to ranked pairs of a data",
+        "set: what it minimizes depends on that data, and no divergence can be named for it.",
         "What you can do instead:",
-        "  If a KL or SFT term stands beside it, move that term to a function of logp, ref_logp and mask, and",
-        "    audit that function.",
+        "  If a KL or SFT term stands beside it, move that term to a function of logp, ref_logp and mask,",
+        "    and audit that function.",
         "  DPO is derived from the maximum of E[reward] - beta * reverse KL of whole answers. To see that",
         "    policy: kl_companion.optimal_policy(rewards, ref_logp, 'reverse_kl', beta).",
     ]
     if not any(re.search("reject|dispreferred|loser", n.lower()) for n in names):
         role = read_name(re.sub(_PAIRED, "", names[0]))
         meant = role.role if isinstance(role, Read) else "logp"
-        lines.append(f"If it is the token that was chosen by sampling, and no pair: --map {names[0]}={meant}.")
+        lines.append(
+            f"If it is the token that was chosen by sampling, and no pair: --map {names[0]}={meant}."
+        )
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from kl_companion.auditing.cuts import add_masses
+from kl_companion.auditing.cuts import MASSES, add_masses
 from kl_companion.auditing.objective import OBJECTIVES as OBJECTIVES
 from kl_companion.auditing.objective import Objective as Objective
 from kl_companion.auditing.objective import field as field
@@ -47,8 +47,8 @@ def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) ->
     Args:
         off_policy: Whether another policy samples.
         lengths: Whether the lengths of sequences vary.
-        heads: Whether the loss reads more of a distribution than the sampled token; those that are cut are not
-            among them, see `kl_companion.auditing.cuts`.
+        heads: Whether the loss reads more of a distribution than the sampled token; those that are cut are
+            not among them, see `kl_companion.auditing.cuts`.
     """
     for d in list(DIVERGENCES.values()):
         add_divergence(d)
@@ -378,5 +378,5 @@ def _sampled_mean_log_likelihood(rollout: Rollout) -> torch.Tensor:
     return (visits(rollout) * mean(rollout.logp, rollout)).sum()
 
 
-for _k in (1, 2):  # the audit's trees have three tokens
+for _k in range(1, MASSES + 1):
     add_masses(_k)

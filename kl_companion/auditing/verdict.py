@@ -103,10 +103,13 @@ class Audit:
 
     @cached_property
     def distances(self) -> tuple[Distance, ...]:
-        """How far the gradient is from that of ``compared``; empty where it is the same or unknown."""
-        if self.loss_fn is None or self.as_meant or self.main.condition is None:
+        """How far the gradient is from that of ``compared``; empty where it is the same or unknown.
+
+        Of the likeliest tokens it is not known: that depends on what a vocabulary has beside them.
+        """
+        if self.loss_fn is None or self.as_meant or self.main.condition is None or self.head:
             return ()
-        found = distances(self.loss_fn, self.compared, self.head)
+        found = distances(self.loss_fn, self.compared)
         same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in found)
         return () if same else found
 

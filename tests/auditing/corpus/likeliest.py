@@ -86,7 +86,8 @@ def topk_kl_div(  # Megatron
     student_topk_logprobs = student_logits.float().log_softmax(dim=-1).gather(-1, topk_indices)
     if add_ghost_token:
         ghosts = [
-            torch.log1p(-x.exp().sum(-1, keepdim=True)) for x in (teacher_topk_logprobs, student_topk_logprobs)
+            torch.log1p(-x.exp().sum(-1, keepdim=True))
+            for x in (teacher_topk_logprobs, student_topk_logprobs)
         ]
         teacher_topk_logprobs = torch.cat([teacher_topk_logprobs, ghosts[0]], -1)
         student_topk_logprobs = torch.cat([student_topk_logprobs, ghosts[1]], -1)
@@ -141,13 +142,13 @@ VERDICTS = {
     ),
     "server_distillation_loss": _both(
         {"sampled_mean_bucketed_reverse_kl_reference_top_2": 1.0},
-        why="kl_div(teacher, student) is KL(student||teacher), of k + 1 outcomes; a mean of each answer's mean.",
+        why="kl_div(teacher, student) is KL(student||teacher), of k + 1 outcomes; each answer, then of all.",
     ),
     "topk_self_distillation_loss": _both(
         {"token_conditional_jensen_shannon_policy_top_2": 1.0},
         per="tokens",
-        why="the student's own 2 likeliest, renormalized in both; half KL to their middle from either. 100 is "
-        "more than a small world has, and becomes 2.",
+        why="the student's own 2 likeliest, renormalized in both; half KL to their middle from either. 100 "
+        "is more than a small world has, and becomes 2.",
     ),
     "topk_kl_div": _both(
         {"token_bucketed_forward_kl_reference_top_2": 1.0},

@@ -32,6 +32,8 @@ _SAID = {
     "pearson": "Pearson chi-squared divergence",
     "neyman": "Neyman chi-squared divergence",
     "total_variation": "total variation distance",
+    "amari_alpha": "Amari alpha divergence",
+    "power_divergence": "power divergence",
 }
 _EFFECTS = {
     "reverse_kl": "Tokens that the policy likes more than the reference are pushed down; those it has nearly "
@@ -79,7 +81,8 @@ def add_divergence(d: Divergence) -> None:
         each = sum_of_entries(d, rollout.logp_all, rollout.ref_logp_all)
         return (policy_visits(rollout) * total(each, rollout)).sum()
 
-    said = _SAID.get(d.name, d.name.replace("_", " ") + " divergence")
+    family, _, argument = d.name.partition("(")
+    said = _SAID.get(family, family.replace("_", " ") + " divergence") + (f" ({argument}" if argument else "")
     short = said.partition(",")[0]
     effect = _EFFECTS.get(
         d.name, "The policy is pulled to the reference, with this divergence's own weights."

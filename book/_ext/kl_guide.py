@@ -18,6 +18,7 @@ from typing import Any
 from docutils import nodes
 from docutils.statemachine import StringList
 from kl_companion import recommendations as table
+from kl_companion.auditing.words import gradient_words
 from kl_companion.recommendations import Recommendation
 from sphinx.util.docutils import SphinxDirective
 
@@ -85,7 +86,7 @@ def markdown(entry: Recommendation) -> str:
     lines = [
         f"*Samples from {samples}; the KL in the {place}; wanted: {want}.*",
         "",
-        f"**{table.VERBS[entry.place]}** {entry.name}: that {table.gradient(entry.objective)}.",
+        f"**{table.VERBS[entry.place]}** {entry.name}: that {gradient_words(entry.objective)}.",
         "",
         "```python",
         *entry.code.splitlines(),
@@ -98,7 +99,7 @@ def markdown(entry: Recommendation) -> str:
         lines += [f"**From whole distributions** take `{entry.with_logits}`: the same, less noise.", ""]
     pitfalls = [p for p in entry.pitfalls if p.lines]
     if pitfalls:
-        found = "; ".join(f"{p.name} {table.gradient(p.objective)}" for p in pitfalls)
+        found = "; ".join(f"{p.name} {gradient_words(p.objective)}" for p in pitfalls)
         lines += [f"**Beware**: {found}.", ""]
     return "\n".join([*lines, f"**Why** {{ref}}`{entry.chapter}`."])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.calling import Given, Layout, Unusable, failed, layouts, loss_of
-from kl_companion.auditing.constructing import Chosen, Options, callable_of, parameters_of
+from kl_companion.auditing.constructing import Chosen, Options, callable_of, parameters_of, too_many
 from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
 from kl_companion.auditing.naming import Read, Unread, read_name, read_names, refusal
 from kl_companion.auditing.user_batch import UserBatch
 from kl_companion.checks import check_choice
@@ -53,6 +55,7 @@ class Subject(NamedTuple):
         placement: ``"loss"``, or ``"reward"`` where the value of the loss estimates nothing.
         entry: The estimator that was named; None for a function.
         reading: How a function's parameters were read; None for an estimator.
+        head: Of how many likeliest tokens a function is given tensors, or finds them itself; 0 of none.
     """
 
     loss: Loss
@@ -60,6 +63,7 @@ class Subject(NamedTuple):
     placement: str
     entry: Estimator | None
     reading: Reading | None = None
+    head: int = 0
 
 
 def as_loss(
@@ -128,9 +132,8 @@ def as_subject(
                 "ref_logp: other functions choose their own level"
             )
         return Subject(_placed(loss, placement, chosen), title, placement, None, function.reading())
-    if placement == "reward":
-        return Subject(function.in_reward, title, placement, None, function.reading())
-    return Subject(function.scalar, title, placement, None, function.reading())
+    called = function.in_reward if placement == "reward" else function.scalar
+    return Subject(called, title, placement, None, function.reading(), function.head)
 
 
 class _Function:
@@ -148,7 +151,10 @@ class _Function:
         self.fixed: dict[str, Any] = {}
         self.keys: dict[str, Read] = {}  # what was taken of a batch
         self.result = ""
+        self.likeliest = LIKELIEST
+        self.found_likeliest: set[int] = set()  # tokens of heads that the loss finds itself
         self._read(chosen)
+        self._head_size(chosen)
         chosen.finish(self.label)
         self.assumed = chosen.assumed
         self.layout = self._layout()
@@ -163,6 +169,8 @@ class _Function:
                 self.fixed[p.name] = value
             elif p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
                 continue
+            elif too_many(p.name, p.default):
+                self.fixed[p.name] = settings.assume(p.name)
             elif p.default is p.empty or p.name in self.mapped:
                 known = isinstance(read_name(p.name), Read) or p.name in self.mapped
                 assumed = MISSING if known else settings.assume(p.name)
@@ -195,15 +203,46 @@ class _Function:
             )
         self.reads = reads
 
+    def _head_size(self, settings: Chosen) -> None:
+        """How many tokens a head has: as set, else by default of the loss, of its class or of its options.
+
+        Raises:
+            ValueError: a size that was set, and that the worlds are too small for.
+        """
+        heads = self.batch or any(r.role in HEADS for r in self.reads)
+        shapes = {p.name: p.default for p in parameters_of(self.function, self.label)} | settings.defaults
+        for name, value in [*settings.given.items(), *shapes.items()]:
+            last = name.rpartition(".")[2]
+            if re.fullmatch(SIZE, last) or (heads and last == "k"):
+                fits = type(value) is int and 1 <= value <= MOST
+                if name in settings.given and not fits:
+                    raise ValueError(
+                        f"{name} is {value}, expected 1 to {MOST} likeliest tokens of a small world"
+                    )
+                if name in settings.given and heads:
+                    settings.used.add(name)
+                if fits:
+                    self.likeliest = value
+                    return
+
+    @property
+    def head(self) -> int:
+        """See `Subject`."""
+        if any(role in HEADS for role in self._roles()):
+            return self.likeliest
+        found = [k for k in self.found_likeliest if 1 <= k <= MOST]
+        return max(found) if found and self._roles() else 0
+
     def call(self, rollout: Rollout, layout: Layout) -> tuple[torch.Tensor, Given]:
         """The loss on a rollout, [batch, seq] or a scalar, in float64 throughout."""
-        given = Given(rollout, layout)
+        given = Given(rollout, layout, self.likeliest)
         passed = {r.name: given.of(r.role, r.name) for r in self.reads} | self.fixed
         if self.batch:
             passed[self.batch] = UserBatch.around(given, self.batch_map, self.keys)
         try:
-            with _as_formulas():
+            with _as_formulas() as seen:
                 out = self.function(**passed)
+            self.found_likeliest.update(seen.likeliest)
         except Unusable:
             raise
         except Exception as error:  # the reader's own code: whatever it raises is the answer
@@ -248,7 +287,8 @@ class _Function:
         """Raise ValueError where two names of a batch and of parameters are read as one thing."""
         names = list(self.keys)
         mapped = {n: r for n, r in self.batch_map.items() if n in names}
-        _, unread = read_names(names, mapped)
+        reads, unread = read_names(names, mapped)
+        self.keys.update({r.name: r for r in reads if r.role in HEADS})
         decided = {r.role for r in self.reads}
         for name, read in self.keys.items():
             twice = read.role in decided and not read.role.startswith(("behavior_", "completion_mask"))
@@ -274,6 +314,9 @@ class _Function:
         constants = [(n, v, "set") for n, v in given.items()]
         constants += [(n, v, what) for n, (v, what) in self.assumed.items()]
         reads = (*self.reads, *self.keys.values())
+        reads = tuple(
+            r._replace(said=with_size(r.said, self.likeliest)) if r.role in HEADS else r for r in reads
+        )
         return Reading(reads, tuple(constants), self.layout, self.result)
 
 
@@ -285,19 +328,21 @@ def probe() -> Rollout:
 def _is_supplied(name: str) -> bool:
     """Whether an optional tensor is given: a weight that is off by default stays off."""
     found = read_name(name)
-    return isinstance(found, Read) and found.role != "importance_ratio"
+    if isinstance(found, Unread):  # of a head whose owner other names may say
+        return any(role in HEADS for role in found.suggestions)
+    return found.role != "importance_ratio"
 
 
 @contextmanager
-def _as_formulas() -> Iterator[None]:
+def _as_formulas() -> Iterator[CastsAsDoubles]:
     """New tensors are float64, and functions that were compiled run as they are written."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         # the compiler is slow to import: who compiled a function has imported it already
         eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-        with eager, CastsAsDoubles():
-            yield
+        with eager, CastsAsDoubles() as seen:
+            yield seen
     finally:
         torch.set_default_dtype(before)
 

@@ -11,11 +11,21 @@ from typing import Any
 import torch
 
 from kl_companion.auditing.adapt import NOTHING, as_subject
+from kl_companion.auditing.cuts import cut_objectives
 from kl_companion.auditing.findings import Condition, Finding, GroupGap
 from kl_companion.auditing.instead import instead
-from kl_companion.auditing.looking import SHORT, Looked, couples, gaps, look, look_at, worlds
+from kl_companion.auditing.looking import (
+    SHORT,
+    Looked,
+    beside_others,
+    couples,
+    gaps,
+    look,
+    look_at,
+    worlds,
+)
 from kl_companion.auditing.matching import Explanation, matched, value_matches
-from kl_companion.auditing.objectives import OBJECTIVES, field, objectives
+from kl_companion.auditing.objectives import OBJECTIVES, Objective, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
 from kl_companion.auditing.solve import curl, curl_of
 from kl_companion.auditing.verdict import (
@@ -37,7 +47,9 @@ def _finding(
     max_terms: int,
     measure_curl: Callable[[dict[str, float]], float],
     measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = None,
+    further: Callable[[Looked], Looked] | None = None,
 ) -> Finding:
+    """What a loss does: by the objectives that it was looked at beside, else by further ones."""
     zeros = [w.zero for w in looked.worlds]
     zero = all(zeros) and looked.settles
     explained: tuple[Explanation, ...] = ()
@@ -47,6 +59,13 @@ def _finding(
         explained, residual = matched(
             looked.worlds, max_terms=max_terms, beside=beside, may_vary=condition is not None
         )
+        if not explained and further is not None:
+            # so many more that sums of three of them would take minutes
+            looked = further(looked)
+            explained, least = matched(
+                looked.worlds, max_terms=min(max_terms, 2), beside=beside, may_vary=condition is not None
+            )
+            residual = least if explained else min(residual, least)
     same_length = looked.worlds if condition is None else looked.worlds[-SHORT:]
     return Finding(
         condition,
@@ -60,6 +79,14 @@ def _finding(
         looked.settles,
         measure_gaps,
     )
+
+
+def _further(
+    looked: Looked, *, where: Condition | Sequence[Problem], known: dict[str, Objective], head: int
+) -> Looked:
+    """The same loss beside objectives that are cut as well."""
+    lengths = where.eos if isinstance(where, Condition) else any(o.lengths_only for o in known.values())
+    return beside_others(looked, where, known | cut_objectives(head, lengths=lengths), head)
 
 
 def _curl(
@@ -135,7 +162,8 @@ def audit(
         raise ValueError(f"max_terms is {max_terms}, expected at least 1")
     single = group_size in (None, 1)
     found = single_tokens(loss_fn) if entry is None and single else None
-    heads = reads_heads(entry, found) if entry is not None or single else False
+    head = subject.head
+    heads = head > 0 or (reads_heads(entry, found) if entry is not None or single else False)
     same_as = recognize(found) if subject.placement == "loss" else None
     if problems is not None:
         size = 1 if group_size is None else group_size
@@ -146,7 +174,10 @@ def audit(
         )
         looked = look_at(loss_fn, problems, group_size=size, known=known)
         measure = partial(_curl, loss_fn, problems[0], size, False)
-        findings = [_finding(None, looked, max_terms, measure)]
+        further = (
+            partial(_further, where=problems, known=known, head=head) if heads and entry is None else None
+        )
+        findings = [_finding(None, looked, max_terms, measure, None, further)]
     else:
         findings = []
         todo = [
@@ -155,17 +186,21 @@ def audit(
             for s in (SCALES if scale is None else (scale,))
             for eos in (False, True)
         ]
-        coupled = entry is None and group_size is None and couples(loss_fn, todo[-1])
+        coupled = entry is None and group_size is None and couples(loss_fn, todo[-1], head)
         for i, condition in enumerate(todo):
             if progress is not None:
                 sampling = "off" if condition.off_policy else "on"
                 progress(f"{i + 1}/{len(todo)}: {sampling}-policy, scale {condition.scale:g}")
             known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
-            looked = look(loss_fn, condition, group_size=group_size, known=known)
-            apart = partial(gaps, loss_fn, condition) if coupled else None
-            place = worlds(condition, 3 if single else 2)[1].problem
+            looked = look(loss_fn, condition, group_size=group_size, known=known, head=head)
+            apart = partial(gaps, loss_fn, condition, head) if coupled else None
+            vocab = head + 2 if head else 3 if single else 2
+            place = worlds(condition, vocab, headed=head > 0)[1].problem
             measure = partial(_curl, loss_fn, place, group_size, coupled)
-            findings.append(_finding(condition, looked, max_terms, measure, apart))
+            further = None
+            if entry is None and heads and group_size is None:
+                further = partial(_further, where=condition, known=known, head=head)
+            findings.append(_finding(condition, looked, max_terms, measure, apart, further))
     said = Audit(
         subject.title,
         tuple(findings),
@@ -174,6 +209,7 @@ def audit(
         reading=subject.reading,
         group_size=1 if problems is not None and group_size is None else group_size,
         loss_fn=loss_fn,
+        head=head,
     )
     judged = [
         c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
@@ -187,16 +223,16 @@ def audit(
     as_meant = met if met is not None else all(accepts(c, wanted_objectives(meant[1])) for c in judged)
     text = None
     if not as_meant:
-        judge = partial(finding_of, heads=heads, max_terms=max_terms)
+        judge = partial(finding_of, heads=heads, max_terms=max_terms, head=head)
         stale = bool(off_policy)
         text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
 
 
-def finding_of(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int) -> Finding:
-    """A loss under one condition, in the limit of large batches."""
+def finding_of(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int, head: int = 0) -> Finding:
+    """A loss under one condition, in the limit of large batches, without objectives that are cut."""
     known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
-    looked = look(loss_fn, condition, group_size=None, known=known)
+    looked = look(loss_fn, condition, group_size=None, known=known, head=head)
     return _finding(condition, looked, max_terms, lambda _: math.nan)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kl_companion.auditing.heads import HEADS, LIKELIEST, head_value
 from kl_companion.auditing.naming import Unread, read_name, refusal
 from kl_companion.rollout import Rollout, masked
 
@@ -49,6 +50,7 @@ class Unusable(ValueError):
 
 def layouts(roles: set[str]) -> Iterator[Layout]:
     """The layouts that differ for these roles, the most common first."""
+    roles = roles - HEADS.keys()  # those have the columns of the logits
     ids = bool(roles & {"input_ids", "labels", "tokens"})
     of_vocabulary = any(r.endswith(("logits", "probs", "_all", "outputs")) for r in roles)
     whole = bool(roles & {"input_ids", "labels"}) and of_vocabulary
@@ -71,9 +73,10 @@ def layouts(roles: set[str]) -> Iterator[Layout]:
 class Given:
     """The values of one rollout under one layout, by role; new tensors, safe to change in place."""
 
-    def __init__(self, rollout: Rollout, layout: Layout) -> None:
+    def __init__(self, rollout: Rollout, layout: Layout, likeliest: int = LIKELIEST) -> None:
         self.rollout = rollout
         self.layout = layout
+        self.likeliest = likeliest  # tokens of a head
         self.beyond: torch.Tensor | None = None  # logits behind the last token, which score nothing
 
     def of(self, role: str, name: str = "") -> Any:
@@ -97,6 +100,8 @@ class Given:
             return r.completion_mask.sum(-1)
         if role == "prompt_index":
             return torch.zeros(batch, dtype=torch.long)
+        if role in HEADS:
+            return head_value(role, self._logits, self.likeliest)
         return self._owned(role, name)
 
     def _owned(self, role: str, name: str) -> Any:
@@ -144,7 +149,7 @@ class Given:
             return found.clone()
         last = torch.linspace(-1, 1, found.shape[-1], dtype=found.dtype).expand(len(found), 1, -1)
         if not whose:
-            self.beyond = last = last.clone().requires_grad_()
+            last = self.beyond = last.clone().requires_grad_() if self.beyond is None else self.beyond
         return torch.cat([found, last], 1)
 
     def _mask(self, name: str) -> torch.Tensor:

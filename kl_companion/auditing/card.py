@@ -118,7 +118,8 @@ def _headline(audit: Audit, ink: _Ink) -> list[str]:
 def _certainty(audit: Audit) -> str:
     """How sure the headline is."""
     finding = audit.main
-    where = "four small worlds, every answer counted" if finding.condition else "the given worlds"
+    worlds = f"four small worlds of {audit.head + 2} tokens" if audit.head else "four small worlds"
+    where = f"{worlds}, every answer counted" if finding.condition else "the given worlds"
     if finding.zero:
         return f"Exact on {where}."
     if not finding.matches:
@@ -150,11 +151,18 @@ def _practice(audit: Audit) -> list[str]:
 
 
 def _distances(audit: Audit) -> list[str]:
+    if audit.head and audit.main.matches:
+        return _wrapped(f"How far that is from the KL of all tokens depends on {_rest(audit.head)}.", "  ")
     if not audit.distances:
         return []
     what = OBJECTIVES[audit.compared].short
-    parts = [f"{d.kl:g}: {d.degrees:.0f}° turned, {d.percent:.0f} % long" for d in audit.distances]
+    long = ["" if d.percent != d.percent else f", {d.percent:.0f} % long" for d in audit.distances]
+    parts = [f"{d.kl:g}: {d.degrees:.0f}° turned{x}" for d, x in zip(audit.distances, long, strict=True)]
     return _wrapped(f"Beside the gradient of {what}, at a KL per token of {'; '.join(parts)}.", "  ", most=3)
+
+
+def _rest(k: int) -> str:
+    return f"how much probability is outside the {'likeliest token' if k == 1 else f'{k} likeliest'}"
 
 
 def _groups(audit: Audit) -> list[str]:

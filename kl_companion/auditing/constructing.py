@@ -12,6 +12,7 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from kl_companion.auditing.calling import Unusable
+from kl_companion.auditing.heads import LIKELIEST, MOST, SIZE
 from kl_companion.checks import unknown_name
 
 # what stands for a number without a default: (pattern of its name, value, what it is)
@@ -24,6 +25,7 @@ ASSUMED = (
     ),
     (r"temperature|temp", 1.0, "temperature"),
     (r"(.*_)?(config|cfg|args|options|opts|hparams)", None, "options"),
+    (f"k|{SIZE}", LIKELIEST, "likeliest tokens"),
     (r"(.*_)?(clip|cliprange|eps|epsilon)(_.*)?", 0.2, "clip range"),
 )
 
@@ -93,6 +95,11 @@ class Options:
         return vars(self).get(key, default)
 
 
+def too_many(name: str, default: Any) -> bool:
+    """Whether a default is a number of likeliest tokens of a real vocabulary."""
+    return type(default) is int and default > MOST and re.fullmatch(SIZE, name) is not None
+
+
 def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
     """Something that takes tensors: a class is constructed from its defaults, and so is a method's.
 
@@ -152,7 +159,7 @@ def _construct(cls: type, settings: Chosen) -> Any:
         value = settings.of(name)
         if is_dataclass(hint) and isinstance(hint, type) and (value is MISSING or isinstance(value, Options)):
             value = _configured(hint, settings, name)
-        if value is MISSING and p.default is p.empty:
+        if value is MISSING and (p.default is p.empty or too_many(name, p.default)):
             value = settings.assume(name)
         if value is MISSING and p.default is p.empty:
             raise Unusable(
@@ -173,7 +180,8 @@ def _configured(cls: type, settings: Chosen, name: str) -> Any:
     for f in fields_of(cls):
         found = settings.of(f"{name}.{f.name}")
         found = settings.of(f.name) if found is MISSING else found
-        if found is MISSING and f.default is MISSING and f.default_factory is MISSING:
+        none = f.default is MISSING and f.default_factory is MISSING
+        if found is MISSING and (none or too_many(f.name, f.default)):
             found = settings.assume(f.name)
         if found is not MISSING:
             values[f.name] = found

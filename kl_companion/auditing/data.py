@@ -11,7 +11,8 @@
   ``headline``, ``level``, ``terms``, ``residual``;
 * ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
   ``degrees``, ``ratio``, ``fails``);
-* ``distances``: ``kl``, ``degrees``, ``percent`` beside ``compared``;
+* ``distances``: ``kl``, ``degrees``, ``percent`` (null where the loss's gradient does not vanish at the
+  reference) beside ``compared``;
 * ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;
 * ``read``: ``parameters`` (``name``, ``role``, ``said``, ``note``), ``constants``, ``result``;
 * ``versions``.
@@ -52,7 +53,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             "groups": [{n: finite(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
         },
         "compared": audit.compared,
-        "distances": [d._asdict() for d in audit.distances],
+        "distances": [{n: finite(v) for n, v in d._asdict().items()} for d in audit.distances],
         "want": audit.want,
         "met": audit.met,
         "meant": audit.meant[1] if audit.meant else None,

@@ -23,7 +23,7 @@ class Distance(NamedTuple):
         kl: Reverse KL per token, in nats.
         degrees: Angle between them.
         percent: Length of the loss's gradient in percent of that of the other, where their strengths are made
-            equal near the reference.
+            equal near the reference. NaN where that cannot be done, as the loss's does not vanish there.
     """
 
     kl: float
@@ -63,13 +63,15 @@ def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
         One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
     """
     try:
-        close = _pair(loss_fn, wanted, _CLOSE)
+        close, nearer = (_pair(loss_fn, wanted, kl) for kl in (_CLOSE, _CLOSE / 16))
         found = [(kl, *_pair(loss_fn, wanted, kl)) for kl in KLS]
     except ValueError:
         return ()
     if min(x.norm().item() for x in (*close, *(y for _, *z in found for y in z))) < 1e-12:
         return ()
     strength = (close[0].norm() / close[1].norm()).item()
+    if nearer[0].norm() > close[0].norm() / 2:  # a quarter of it for a divergence
+        strength = math.nan
     return tuple(
         Distance(kl, degrees(mine, theirs), 100 * (mine.norm() / theirs.norm()).item() / strength)
         for kl, mine, theirs in found

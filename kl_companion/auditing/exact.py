@@ -41,7 +41,14 @@ class CastsAsDoubles(TorchFunctionMode):
     """Inside it every cast to a smaller dtype is one to float64, in what the reader's own code calls.
 
     It sees functions, and so nothing inside a backward function of theirs, as `SinglesAsDoubles` does.
+
+    Attributes:
+        likeliest: Of how many entries the largest were asked for, call by call.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.likeliest: list[int] = []
 
     def __torch_function__(
         self,
@@ -55,6 +62,8 @@ class CastsAsDoubles(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _CASTS:
             return args[0].double()
+        if name == "topk":
+            self.likeliest.append(given.get("k", args[1] if len(args) > 1 else 0))
         if name in _ADDS and len(args) == 2 and _only_guards(args[0], args[1]):
             return args[0].clone()
         return func(*(_smaller_as_double(a) for a in args), **given)

@@ -13,7 +13,7 @@ import torch
 from kl_companion.auditing.distance import degrees
 from kl_companion.auditing.findings import Condition, GroupGap
 from kl_companion.auditing.matching import Seen
-from kl_companion.auditing.objectives import Objective, fields_and_values, objectives
+from kl_companion.auditing.objectives import OBJECTIVES, Objective, fields_and_values
 from kl_companion.auditing.solve import ZERO
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
 from kl_companion.tabular.populations import Limit, Population, large_batches, population_tree
@@ -25,6 +25,10 @@ GROUPS = (2, 3, 4)
 # bounds log(ref/pi): the third far tree reaches clamps of 10 on log(ref/pi)**2 / 2, at 4.47. On the first, a
 # plain sum over the reference's two likeliest tokens is negative, and so another than the one clamped at 0
 NEAR, FAR = ((0, 6), (1, 6), (2, 6), (3, 5)), ((88, 24), (1, 30), (2, 160), (3, 12))
+# seeds for a loss of the k likeliest tokens, on trees of k + 2: a bucket for the rest holds two of them. Some
+# plain sum over the likeliest is negative on some tree, and so another than the one clamped at 0
+HEADED_NEAR, HEADED_FAR = (156, 1, 0, 3), (110, 150, 31, 3)
+_SPARE = 3  # parts beside 1 + 2 + ... that no two tokens of a row are equally likely with
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 _COUPLED = 1e-9
 
@@ -38,23 +42,35 @@ class Looked(NamedTuple):
 
 
 @cache
-def worlds(condition: Condition, vocab: int, longer: bool = True) -> tuple[Population, ...]:
-    """A tree of three tokens, where sums are looked for, and three of two, where they have to hold."""
+def worlds(
+    condition: Condition, vocab: int, longer: bool = True, headed: bool = False
+) -> tuple[Population, ...]:
+    """A tree of three tokens, where sums are looked for, and three of two, where they have to hold.
+
+    Args:
+        condition: What they are for.
+        vocab: Different tokens.
+        longer: Whether the tree of three tokens is among them.
+        headed: Whether it has to be certain which tokens are the likeliest.
+    """
     off_policy, eos, scale = condition
-    tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale)
-    *short, (seed, parts) = NEAR if scale <= 1 else FAR
+    tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale, ranked=headed)
+    wanted = NEAR if scale <= 1 else FAR
+    if headed:
+        seeds = HEADED_NEAR if scale <= 1 else HEADED_FAR
+        wanted = tuple((s, vocab * (vocab + 1) // 2 + _SPARE) for s in seeds)
+    *short, (seed, parts) = wanted
     trees = tuple(tree(2, seed=s, parts=n) for s, n in short)
     return (tree(3, seed=seed, parts=parts), *trees) if longer else trees
 
 
 @cache
 def _known(
-    condition: Condition, vocab: int, names: tuple[str, ...], longer: bool
+    condition: Condition, vocab: int, names: tuple[str, ...], longer: bool, headed: bool
 ) -> tuple[dict[str, tuple[float, torch.Tensor]], ...]:
     """Of every world, {objective: (value, field)}; for every loss."""
-    every = objectives(off_policy=condition.off_policy, lengths=condition.eos)
-    known = {n: o for n, o in every.items() if n in names}
-    return tuple(fields_and_values(known, w.problem) for w in worlds(condition, vocab, longer))
+    known = {n: OBJECTIVES[n] for n in names}
+    return tuple(fields_and_values(known, w.problem) for w in worlds(condition, vocab, longer, headed))
 
 
 def factors(problem: Problem) -> dict[str, float]:
@@ -71,13 +87,21 @@ def factors(problem: Problem) -> dict[str, float]:
 
 
 def look(
-    loss_fn: Loss, condition: Condition, *, group_size: int | None, known: dict[str, Objective]
+    loss_fn: Loss, condition: Condition, *, group_size: int | None, known: dict[str, Objective], head: int = 0
 ) -> Looked:
-    """A loss under one condition: in the limit of large batches, or on groups of the size asked for."""
-    vocab = 3 if group_size in (None, 1) else 2
-    longer = group_size is None or group_size <= LARGEST_GROUP
-    places = worlds(condition, vocab, longer)
-    fields = _known(condition, vocab, tuple(known), longer)
+    """A loss under one condition: in the limit of large batches, or on groups of the size asked for.
+
+    Args:
+        loss_fn: The loss.
+        condition: Where it is looked at.
+        group_size: Answers per batch; None is the limit.
+        known: The objectives whose fields it is compared with.
+        head: Of how many likeliest tokens it is; 0 of none.
+    """
+    vocab = head + 2 if head else 3 if group_size in (None, 1) else 2
+    longer = group_size is None or group_size <= (1 if head else LARGEST_GROUP)
+    places = worlds(condition, vocab, longer, head > 0)
+    fields = _known(condition, vocab, tuple(known), longer, head > 0)
     if group_size is None:
         limits = [large_batches(loss_fn, w) for w in places]
     else:
@@ -112,9 +136,27 @@ def _seen(found: Limit, problem: Problem, known: dict[str, tuple[float, torch.Te
     )
 
 
-def couples(loss_fn: Loss, condition: Condition) -> bool:
+def beside_others(
+    looked: Looked, where: Condition | Sequence[Problem], known: dict[str, Objective], head: int
+) -> Looked:
+    """The same loss beside other objectives: in the limit of large batches, or on problems of the caller."""
+    if isinstance(where, Condition):
+        fields = _known(where, head + 2 if head else 3, tuple(known), True, head > 0)
+    else:
+        fields = tuple(fields_and_values(known, p) for p in where)
+    seen = (
+        w._replace(
+            fields={n: f.flatten() for n, (_, f) in found.items()},
+            values={n: v for n, (v, _) in found.items()},
+        )
+        for w, found in zip(looked.worlds, fields, strict=True)
+    )
+    return looked._replace(worlds=tuple(seen))
+
+
+def couples(loss_fn: Loss, condition: Condition, head: int = 0) -> bool:
     """Whether a batch of many answers has another expected gradient than one answer at a time."""
-    place = worlds(condition, 3)[1]
+    place = worlds(condition, head + 2 if head else 3, headed=head > 0)[1]
     limit = large_batches(loss_fn, place)
     try:
         with warnings.catch_warnings():
@@ -125,13 +167,16 @@ def couples(loss_fn: Loss, condition: Condition) -> bool:
     return bool((limit.gradient - alone).norm() > _COUPLED * max(limit.contributions, alone.norm().item()))
 
 
-def gaps(loss_fn: Loss, condition: Condition) -> tuple[GroupGap, ...]:
-    """Groups of 2 to 4 answers against large batches, on a tree of two tokens."""
+def gaps(loss_fn: Loss, condition: Condition, head: int = 0) -> tuple[GroupGap, ...]:
+    """Groups of 2 to 4 answers against large batches, on a tree of two tokens; of a head, of 2 and 3."""
     off_policy, eos, scale = condition
-    place = population_tree(2, 2, seed=0, eos=eos, off_policy=off_policy, scale=scale)
+    if head:
+        place = worlds(condition, head + 2, headed=True)[1]
+    else:
+        place = population_tree(2, 2, seed=0, eos=eos, off_policy=off_policy, scale=scale)
     limit = large_batches(loss_fn, place).gradient.flatten()
     found = []
-    for size in GROUPS:
+    for size in GROUPS[:2] if head else GROUPS:
         try:
             g = expected_gradient(loss_fn, place.problem, group_size=size).flatten()
         except ValueError:

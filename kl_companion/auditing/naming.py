@@ -11,12 +11,13 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
+from kl_companion.auditing.heads import HEADS, read_head, says_a_head, together
+from kl_companion.auditing.reads import ASSUMED, OWNERS, PREFIX
+from kl_companion.auditing.reads import Read as Read
+from kl_companion.auditing.reads import Unread as Unread
 from kl_companion.checks import unknown_name
 
-OWNERS = {"policy": "the current policy", "reference": "the reference", "behavior": "the policy that sampled"}
-_PREFIX = {"policy": "", "reference": "ref_", "behavior": "behavior_"}
 # quantities of which each owner has one: what it is, and its shape
 _OWNED = {
     "logp": ("log-probs", "one per sampled token"),
@@ -27,7 +28,7 @@ _OWNED = {
     "outputs": ("outputs of a forward pass", "with .logits and log-probs"),
 }
 ROLES: dict[str, str] = {
-    **{f"{_PREFIX[o]}{q}": f"{w} of {OWNERS[o]}, {s}" for q, (w, s) in _OWNED.items() for o in OWNERS},
+    **{f"{PREFIX[o]}{q}": f"{w} of {OWNERS[o]}, {s}" for q, (w, s) in _OWNED.items() for o in OWNERS},
     "log_ratio": "log-ratio of the policy to the reference, logp - ref_logp",
     "log_importance_ratio": "log-ratio of the policy to the policy that sampled, logp - behavior_logp",
     "importance_ratio": "ratio of the policy to the policy that sampled",
@@ -45,6 +46,7 @@ ROLES: dict[str, str] = {
     "num_tokens": "how many tokens of answers there are, the divisor of the loss",
     "max_length": "largest length of an answer",
     "lengths": "number of tokens of every answer",
+    **{role: head.said for role, head in HEADS.items()},
     "rollout": "one `Rollout` that holds everything",
     "batch": "one batch that holds everything",
 }
@@ -116,10 +118,11 @@ _KINDS = (
     ("batch", "rollout|sample|episode|trajectory|trajectorie", ""),
 )
 _GREEK = str.maketrans({"π": "_pi_", "μ": "_mu_", "µ": "_mu_", "ρ": "_rho_", "θ": "_theta_", "Â": "a_hat"})
+_PAIRED = "chosen|rejected|reject|preferred|dispreferred|winner|loser"
+_OF_A_PAIR = "it is of a preference pair"
 # words that no role survives: pattern, the quantity that it concerns or "" for all, why
 _REFUSED = (
-    ("top|topk", "", "it holds only the largest entries of a vocabulary, and the audit has the whole one"),
-    ("chosen|rejected|reject", "", "it is of a preference pair, and the audit samples answers, not pairs"),
+    (_PAIRED, "", _OF_A_PAIR),
     ("mean|avg|average", "logp", "it is a mean over tokens, neither one number per token nor their sum"),
     (
         "(?<!non_)(?<!not_)(?<!no_)(?:pad|padding)|ignore|ignored|prompt|query",
@@ -135,38 +138,7 @@ _MISSPELLED = {"logp": "logp", "logprob": "logp", "logit": "logits", "prob": "pr
     "advantage": "rewards",
 }
 _NO_QUANTITY = "no word of it is a quantity: log-probs, logits, mask, rewards, ..."
-_ASSUMED = "no word for whose they are: read as the current policy's"
 _PAIR = "P is read as the policy and Q as the reference; Schulman's note on KL has them the other way round"
-
-
-class Read(NamedTuple):
-    """How one name was read.
-
-    Attributes:
-        name: Theirs.
-        role: Ours, one of `ROLES`.
-        said: For the reader: "log-probs of the current policy".
-        note: What was assumed, if anything.
-    """
-
-    name: str
-    role: str
-    said: str
-    note: str = ""
-
-
-class Unread(NamedTuple):
-    """A name that was not read.
-
-    Attributes:
-        name: Theirs.
-        why: A sentence without its full stop.
-        suggestions: Roles of the same quantity, and of the same owner where the name says one.
-    """
-
-    name: str
-    why: str
-    suggestions: tuple[str, ...] = ()
 
 
 def _words(name: str) -> str:
@@ -206,7 +178,7 @@ def _roles(quantity: str, owner: str = "", head: str = "") -> tuple[str, ...]:
         return ("log_ratio", "log_importance_ratio")[1 if _find("importance|is", f"_{head}_") else 0 :]
     if quantity not in _OWNED:
         return (quantity,) if quantity else ()
-    return tuple(f"{_PREFIX[o]}{quantity}" for o in OWNERS if owner in ("", o))
+    return tuple(f"{PREFIX[o]}{quantity}" for o in OWNERS if owner in ("", o))
 
 
 def _without_quantity(name: str, words: list[str], owner: str) -> Unread:
@@ -229,6 +201,11 @@ def read_name(name: str) -> Read | Unread:
     if name.lower() == "rollout":
         return Read(name, "rollout", ROLES["rollout"])
     words = _words(name)
+    return read_head(name, words, _read_words) if says_a_head(words) else _read_words(words, name)
+
+
+def _read_words(words: str, name: str = "") -> Read | Unread:
+    """How the words of a name are read that is of no head."""
     hits = ((q, found, more) for q, head, more in _KINDS if (found := _find(head, words)))
     kind, found, more = next(hits, ("", None, ""))
     head = found.group() if found else ""
@@ -265,7 +242,7 @@ def read_name(name: str) -> Read | Unread:
         whys.append("it may say by whom they were sampled, or of which tokens they are")
     if whys:
         return Unread(name, whys[0], offered)
-    notes = [_ASSUMED] * not_said + ["scores are read as rewards, not as logits"] * (head == "score")
+    notes = [ASSUMED] * not_said + ["scores are read as rewards, not as logits"] * (head == "score")
     if name not in ROLES and (doubtful := [w for w in wide if w in ("all", "full")]) and owned:
         notes.append(f"{doubtful[0]} is read as the whole vocabulary, not as the whole answer")
     role = _roles(quantity, owner or "policy")[0]
@@ -282,7 +259,7 @@ def _as_pairs(found: list[Read | Unread]) -> list[Read | Unread]:
     for i, item in enumerate(found):
         p = at.get(re.sub(r"^(log_?|l)q(?=_|$)", r"\1p", item.name.lower()), i)
         other = found[p]
-        if p != i and isinstance(other, Read) and other.note.startswith(_ASSUMED):
+        if p != i and isinstance(other, Read) and other.note.startswith(ASSUMED):
             out[p] = other._replace(note=_PAIR)
             said = f"{_OWNED[other.role][0]} of {OWNERS['reference']}"
             out[i] = Read(item.name, f"ref_{other.role}", said, _PAIR)
@@ -317,7 +294,7 @@ def read_names(
         ValueError: `mapped` has a name that is not among `names`, or a role that there is not.
     """
     _check_mapped(names, mapped)
-    found = _as_pairs([read_name(n) for n in names if n not in mapped])
+    found = together(_as_pairs([read_name(n) for n in names if n not in mapped]), dict(mapped))
     reads = [r for r in found if isinstance(r, Read)]
     unread = [u for u in found if isinstance(u, Unread)]
     given = [Read(n, r, ROLES[r], "as mapped") for n, r in mapped.items()]
@@ -327,13 +304,13 @@ def read_names(
     kept = list(given)
     for r in reads:
         others = [n for n in sharing[r.role] if n != r.name]
-        if not others or r.role == "completion_mask":
+        if not others or r.role in ("completion_mask", "topk_mask"):
             kept.append(r)
         elif r.role.startswith("behavior_"):
             kept.append(r._replace(note=f"as {' and '.join(others)}: here one policy has sampled and is old"))
         else:
             why = f"{' and '.join([r.name, *others])} are read as the same: {r.said}"
-            assumed = r.note.startswith((_ASSUMED, _PAIR))
+            assumed = r.note.startswith((ASSUMED, _PAIR))
             quantity = r.role.removeprefix("ref_")
             unread.append(Unread(r.name, why, _roles(quantity) if assumed else (r.role,)))
     order = {n: i for i, n in enumerate(names)}
@@ -347,6 +324,8 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
         function: Its name, for the message.
         unread: What `read_names` did not read.
     """
+    if any(u.why == _OF_A_PAIR for u in unread):
+        return ValueError(_of_pairs(function, [u.name for u in unread if u.why == _OF_A_PAIR]))
     lines = [f"{function} has parameters whose meaning is not clear:"]
     lines += [f"  {u.name}: {u.why}" for u in unread]
     first = {u.name: u.suggestions[0] if len(u.suggestions) == 1 else "ROLE" for u in unread}
@@ -358,6 +337,34 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
         lines += ["Roles that fit:", *(f"  {r}: {ROLES[r]}" for r in fitting[:6])]
     if len(fitting) > 6 or any(not u.suggestions for u in unread):
         owned = f"each of {', '.join(_OWNED)}, with ref_ or behavior_ in front for the other two models"
-        rest = [r for r in ROLES if not any(r.endswith(q) for q in _OWNED)]
-        lines += textwrap.wrap(f"All roles: {owned}; {', '.join(rest)}.", 100, subsequent_indent="  ")
+        rest = [r for r in ROLES if r not in HEADS and not any(r.endswith(q) for q in _OWNED)]
+        heads = (
+            "of the k likeliest tokens ref_topk_logp, _logits, _probs and _ids, likewise policy_topk_ and "
+        )
+        heads += "behavior_topk_, policy_logp_at_ref_topk, ref_logp_at_policy_topk, topk_mask"
+        lines += textwrap.wrap(
+            f"All roles: {owned}; {', '.join(rest)}; {heads}.", 100, subsequent_indent="  "
+        )
     return ValueError("\n".join(lines))
+
+
+def _of_pairs(function: str, names: Sequence[str]) -> str:
+    """What is said of a loss of preference pairs, and what to do instead."""
+    lines = [
+        *textwrap.wrap(f"{function} is a loss of preference pairs: {', '.join(names)}.", 100),
+        "The audit does not judge it. An audit draws answers from a policy and compares gradients with",
+        "those of divergences between two policies. A preference loss is fitted to ranked pairs of a data",
+        "set: what it minimizes depends on that data, and no divergence can be named for it.",
+        "What you can do instead:",
+        "  If a KL or SFT term stands beside it, move that term to a function of logp, ref_logp and mask,",
+        "    and audit that function.",
+        "  DPO is derived from the maximum of E[reward] - beta * reverse KL of whole answers. To see that",
+        "    policy: kl_companion.optimal_policy(rewards, ref_logp, 'reverse_kl', beta).",
+    ]
+    if not any(re.search("reject|dispreferred|loser", n.lower()) for n in names):
+        role = read_name(re.sub(_PAIRED, "", names[0]))
+        meant = role.role if isinstance(role, Read) else "logp"
+        lines.append(
+            f"If it is the token that was chosen by sampling, and no pair: --map {names[0]}={meant}."
+        )
+    return "\n".join(lines)

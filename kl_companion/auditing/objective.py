@@ -33,6 +33,8 @@ class Objective(NamedTuple):
         lengths_only: It is tried only where the lengths of sequences vary: elsewhere it is constant, or
             another objective divided by the length.
         heads_only: It is tried only for losses that read more of a distribution than the sampled token.
+        cut: It is of a part of the vocabulary, or divided by the length of an answer: of those that read more
+            than the sampled token, it is tried for losses that nothing else explains.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Objective(NamedTuple):
     lengths_only: bool = False
     heads_only: bool = False
     rewards: bool = False
+    cut: bool = False
 
 
 OBJECTIVES: dict[str, Objective] = {}
@@ -63,6 +66,7 @@ def register_objective(
     lengths_only: bool = False,
     heads_only: bool = False,
     rewards: bool = False,
+    cut: bool = False,
 ) -> Callable[[Scalar], Scalar]:
     """Register a scalar of an enumerated rollout as the objective ``name`` and return it untouched.
 
@@ -87,6 +91,7 @@ def register_objective(
             lengths_only,
             heads_only,
             rewards,
+            cut,
         )
         return fn
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 
+from kl_companion.auditing.cuts import MASSES, add_masses
 from kl_companion.auditing.objective import OBJECTIVES as OBJECTIVES
 from kl_companion.auditing.objective import Objective as Objective
 from kl_companion.auditing.objective import field as field
@@ -31,6 +32,8 @@ _SAID = {
     "pearson": "Pearson chi-squared divergence",
     "neyman": "Neyman chi-squared divergence",
     "total_variation": "total variation distance",
+    "amari_alpha": "Amari alpha divergence",
+    "power_divergence": "power divergence",
 }
 _EFFECTS = {
     "reverse_kl": "Tokens that the policy likes more than the reference are pushed down; those it has nearly "
@@ -46,7 +49,8 @@ def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) ->
     Args:
         off_policy: Whether another policy samples.
         lengths: Whether the lengths of sequences vary.
-        heads: Whether the loss reads more of a distribution than the sampled token.
+        heads: Whether the loss reads more of a distribution than the sampled token; those that are cut are
+            not among them, see `kl_companion.auditing.cuts`.
     """
     for d in list(DIVERGENCES.values()):
         add_divergence(d)
@@ -56,6 +60,7 @@ def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) ->
         if (off_policy or not o.off_policy_only)
         and (lengths or not o.lengths_only)
         and (heads or not o.heads_only)
+        and not o.cut
     }
 
 
@@ -76,7 +81,8 @@ def add_divergence(d: Divergence) -> None:
         each = sum_of_entries(d, rollout.logp_all, rollout.ref_logp_all)
         return (policy_visits(rollout) * total(each, rollout)).sum()
 
-    said = _SAID.get(d.name, d.name.replace("_", " ") + " divergence")
+    family, _, argument = d.name.partition("(")
+    said = _SAID.get(family, family.replace("_", " ") + " divergence") + (f" ({argument}" if argument else "")
     short = said.partition(",")[0]
     effect = _EFFECTS.get(
         d.name, "The policy is pulled to the reference, with this divergence's own weights."
@@ -375,26 +381,5 @@ def _sampled_mean_log_likelihood(rollout: Rollout) -> torch.Tensor:
     return (visits(rollout) * mean(rollout.logp, rollout)).sum()
 
 
-def _add_head_mass(k: int, whose: str) -> None:
-    said = "policy" if whose == "policy" else "reference"
-
-    def mass(rollout: Rollout) -> torch.Tensor:
-        scores = rollout.logp_all if whose == "policy" else rollout.ref_logp_all
-        head = scores.detach().topk(k, dim=-1).indices
-        each = rollout.logp_all.gather(-1, head).exp().sum(-1)
-        return (visits(rollout) * total(each, rollout)).sum()
-
-    these = "likeliest token" if k == 1 else f"{k} likeliest tokens"
-    register_objective(
-        f"token_{'' if whose == 'policy' else 'reference_'}top_{k}_mass",
-        words=f"the policy's probability of the {said}'s {these}, with the states that are visited held "
-        "fixed (no KL)",
-        short=f"probability of the {said}'s {these}",
-        source="this book",
-        heads_only=True,
-    )(mass)
-
-
-for _k in (1, 2):  # the audit's trees have three tokens
-    for _whose in ("policy", "reference"):
-        _add_head_mass(_k, _whose)
+for _k in range(1, MASSES + 1):
+    add_masses(_k)

@@ -36,12 +36,18 @@ def figure(audit: Audit) -> ThemedFigure:
     Arrows are changes of probabilities on fresh samples without rewards; all of one color have one scale.
 
     Raises:
-        ValueError: the loss does not run on answers of one token, or has no gradient without rewards there.
+        ValueError: the loss does not run on answers of one token, or has no gradient without rewards there;
+            it is of likeliest tokens, beside which three tokens leave no rest.
         ImportError: Matplotlib or seaborn is missing (extra ``book``).
     """
     from kl_companion.plotting import color
     from kl_companion.plotting import figure as drawn
 
+    if audit.head:
+        raise ValueError(
+            f"{audit.name} is of the {audit.head} likeliest tokens, expected a loss of all: it has "
+            "no picture on three tokens"
+        )
     meant = audit.compared
     points, mine, theirs = arrows(audit.loss_fn, meant)
     what = OBJECTIVES[meant].short

@@ -60,7 +60,10 @@ def rewritten(
     returned = _returned(reading.result, mask and "mask", beta, unit, sums, of_answers)
     if {"logp", "ref_logp"} - set(names) or "rewards" in names or returned is None:
         return None
-    if any(r.endswith(("logits", "probs", "_all", "outputs")) for r in names) or reading.layout.whole:
+    if (
+        any(r.endswith(("logits", "probs", "_all", "outputs")) or "topk" in r for r in names)
+        or reading.layout.whole
+    ):
         return None
     found = _source_of(function)
     if found is None:

@@ -7,7 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from kl_companion.auditing.calling import Given
-from kl_companion.auditing.naming import Read, Unread, read_name, refusal
+from kl_companion.auditing.heads import HEADS
+from kl_companion.auditing.naming import Read, Unread, read_name, read_names, refusal
 from kl_companion.rollout import Rollout
 
 
@@ -35,7 +36,16 @@ class UserBatch(Rollout):
     def _found(self, name: str) -> Read | Unread:
         if name in self._mapped:
             return Read(name, self._mapped[name], "", "as mapped")
-        return read_name(name)
+        found = read_name(name)
+        roles = found.suggestions if isinstance(found, Unread) else (found.role,)
+        return self._of_a_head(found, roles[0]) if roles and roles[0] in HEADS else found
+
+    def _of_a_head(self, found: Read | Unread, role: str) -> Read:
+        """As what was asked for before says; while that is not everything, as it may be."""
+        others = [n for n in self._read if n != found.name and n not in self._mapped]
+        mapped = {n: r for n, r in self._mapped.items() if n in self._read}
+        reads, _ = read_names([*others, *mapped, found.name], mapped)
+        return next((r for r in reads if r.name == found.name), Read(found.name, role, HEADS[role].said))
 
     def __getitem__(self, name: Any) -> Any:
         if not isinstance(name, str):

@@ -41,6 +41,7 @@ class Audit:
         as_meant: Whether it is that.
         group_size: Answers per batch; None for the limit of large batches.
         loss_fn: The loss as a function of a rollout.
+        head: Of how many likeliest tokens it is; 0 of none. Then the worlds have two tokens more.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Audit:
     as_meant: bool | None = None
     group_size: int | None = None
     loss_fn: Loss | None = field(default=None, repr=False, compare=False)
+    head: int = 0
 
     @property
     def main(self) -> Finding:
@@ -101,8 +103,11 @@ class Audit:
 
     @cached_property
     def distances(self) -> tuple[Distance, ...]:
-        """How far the gradient is from that of ``compared``; empty where it is the same or unknown."""
-        if self.loss_fn is None or self.as_meant or self.main.condition is None:
+        """How far the gradient is from that of ``compared``; empty where it is the same or unknown.
+
+        Of the likeliest tokens it is not known: that depends on what a vocabulary has beside them.
+        """
+        if self.loss_fn is None or self.as_meant or self.main.condition is None or self.head:
             return ()
         found = distances(self.loss_fn, self.compared)
         same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in found)

@@ -14,7 +14,6 @@ from kl_companion.auditing.card import verdict_lines
 from kl_companion.auditing.matching import UNITS, VARIES
 from kl_companion.auditing.summary import Part, effects, number, row, terms
 from kl_companion.frameworks.installed import Unavailable
-from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Framework, Setting
 from kl_companion.frameworks.registry import setting
 from kl_companion.rollout import Rollout
@@ -138,8 +137,6 @@ def audit_setting(
         ValueError: an unknown name; as `Unavailable`, a framework that is not installed.
     """
     found = chosen if isinstance(chosen, Setting) else setting(chosen)
-    if not found.sampled:
-        register_cut_objectives()
     # a function of logits has many more objectives to be a sum of: sums of three would take minutes
     most = 3 if found.sampled else 2
     exact = found.exact

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from kl_companion.recommendations.off_policy import ANY_DIVERGENCE as ANY_DIVERGENCE
     from kl_companion.recommendations.on_policy import LENGTHS as LENGTHS
     from kl_companion.recommendations.records import VERBS as VERBS
-    from kl_companion.recommendations.records import WORDS as WORDS
     from kl_companion.recommendations.records import Recommendation as Recommendation
     from kl_companion.recommendations.records import Term as Term
-    from kl_companion.recommendations.records import gradient as gradient
     from kl_companion.recommendations.records import values_of as values_of
     from kl_companion.recommendations.table import GUIDE as GUIDE
     from kl_companion.recommendations.table import QUESTIONS as QUESTIONS
@@ -32,8 +30,6 @@ _NAMES: dict[str, str] = {
     "Recommendation": "kl_companion.recommendations.records",
     "Term": "kl_companion.recommendations.records",
     "VERBS": "kl_companion.recommendations.records",
-    "WORDS": "kl_companion.recommendations.records",
-    "gradient": "kl_companion.recommendations.records",
     "values_of": "kl_companion.recommendations.records",
     "GUIDE": "kl_companion.recommendations.table",
     "QUESTIONS": "kl_companion.recommendations.table",

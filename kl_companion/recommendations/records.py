@@ -9,18 +9,6 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-# what the audit calls an objective, as a sentence of the guide says it
-WORDS = {
-    "token_reverse_kl": "the reverse KL of tokens",
-    "sequence_reverse_kl": "the reverse KL of whole answers",
-    "token_forward_kl": "the forward KL of tokens",
-    "token_reverse_kl - token_forward_kl": "the reverse minus the forward KL",
-    "sequence_reverse_kl - token_forward_kl": "the reverse KL of answers minus the forward KL of tokens",
-    "behavior_squared_log_ratio": "a squared distance on the sampler's tokens",
-    "behavior_sequence_squared_log_ratio": "a squared distance on the sampler's answers",
-    "token_squared_log_ratio": "a mean squared log-ratio, no KL",
-    "behavior_log_likelihood + behavior_reference_ratio": "a likelihood of old samples and their ratios",
-}
 SUMMED = "loss = loss + beta * (kl * mask).sum(-1).mean()"
 AVERAGED = "loss = loss + beta * kl.mean()"
 # the lines that follow those which compute ``kl``; a trainer multiplies advantages by the ratio itself
@@ -109,13 +97,6 @@ class Recommendation(NamedTuple):
         *given, last = self.lines.splitlines()
         text = f"`{last.removeprefix('kl = ')}`"
         return text + (f", with {' and '.join(f'`{line}`' for line in given)}" if given else "")
-
-
-def gradient(objective: str) -> str:
-    """What the gradient of a term is, as the end of a sentence."""
-    if objective == "zero":
-        return "has zero expected gradient"
-    return "has the gradient of " + ("no KL" if objective == "other" else WORDS[objective])
 
 
 def values_of(arguments: str) -> tuple[list[Any], dict[str, Any]]:

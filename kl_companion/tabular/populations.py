@@ -72,6 +72,7 @@ def population_tree(
     eos: bool = False,
     off_policy: bool = False,
     scale: float = 1.0,
+    ranked: bool = False,
 ) -> Population:
     """A `prefix_tree` whose sampler has probabilities in multiples of 1/parts, and its batch of parts^length.
 
@@ -85,14 +86,16 @@ def population_tree(
         eos: See `prefix_tree`.
         off_policy: See `prefix_tree`.
         scale: See `prefix_tree`.
+        ranked: Whether no two tokens of a row are equally likely, so that it is certain which are likeliest.
 
     Raises:
-        ValueError: fewer parts than tokens; as `prefix_tree`.
+        ValueError: fewer parts than tokens, or than 1 + 2 + ... + vocab of a ranked tree; as `prefix_tree`.
     """
-    if parts < vocab:
-        raise ValueError(f"parts is {parts}, expected at least one for each of {vocab} tokens")
+    least = vocab * (vocab + 1) // 2 if ranked else vocab
+    if parts < least:
+        raise ValueError(f"parts is {parts}, expected at least {least} for {vocab} tokens")
     tree = prefix_tree(vocab, length, seed=seed, eos=eos, off_policy=off_policy, scale=scale)
-    counts = _rounded(tree.sampled_from.softmax(-1), parts)
+    counts = _rounded(tree.sampled_from.softmax(-1), parts, ranked)
     moved = (counts / parts).log() - tree.sampled_from
     problem = tree._replace(
         logits=tree.logits + moved,
@@ -104,14 +107,17 @@ def population_tree(
     return Population(problem, torch.arange(len(often)).repeat_interleave(often.round().long()))
 
 
-def _rounded(probability: torch.Tensor, parts: int) -> torch.Tensor:
+def _rounded(probability: torch.Tensor, parts: int, ranked: bool) -> torch.Tensor:
     """Whole numbers near parts * probability, at least 1 each, that sum to parts in every row."""
-    spare = parts - probability.shape[-1]
+    least = torch.ones_like(probability)
+    if ranked:  # 1 of the least likely, 2 of the next: what is added to them keeps their order
+        least += probability.argsort(dim=-1, stable=True).argsort(dim=-1)
+    spare = parts - int(least[0].sum())
     share = probability * spare
     floor = share.floor()
     missing = (spare - floor.sum(-1, keepdim=True)).round()
     rank = (share - floor).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    return 1 + floor + (rank < missing)
+    return least + floor + (rank < missing)
 
 
 def _scored(population: Population, copies: int) -> tuple[Rollout, torch.Tensor, torch.Tensor]:

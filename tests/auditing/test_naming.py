@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kl_companion.auditing.heads import HEADS
 from kl_companion.auditing.naming import ROLES, Read, Unread, read_name, read_names, refusal
 
 # {framework: {role: names}}: parameters and keys of their losses
@@ -230,8 +231,6 @@ REFUSED = {
     # what the audit has no role for
     "policy_chosen_logps": ("logp", "preference pair"),
     "reference_rejected_logps": ("ref_logp", "preference pair"),
-    "teacher_topk_logprobs": ("ref_logp", "largest"),
-    "teacher_top1_logprobs": ("ref_logp", "largest"),
     "mean_ref_logps": ("ref_logp", "mean"),
     "token_probs": ("probs ref_probs behavior_probs", "sampled token only"),
     "teacher_attention_mask": ("", "reference"),
@@ -368,5 +367,8 @@ def test_the_refusal_says_what_to_write():
     assert "--map x=ROLE" in every
     assert "--map target_logp=ROLE" in str(refusal("my_loss", [read_name("target_logp")]))
     listed = every.partition("All roles:")[2]
-    assert all(re.search(rf"\b{r.removeprefix('ref_').removeprefix('behavior_')}\b", listed) for r in ROLES)
+    plain = [r.removeprefix("ref_").removeprefix("behavior_") for r in ROLES if r not in HEADS]
+    assert all(re.search(rf"\b{r}\b", listed) for r in plain)
+    assert all(re.search(rf"\b{r}\b", listed) for r in HEADS if "_at_" in r and "_logp_" in r)
+    assert {"ref_topk_logp", "topk_mask"} <= HEADS.keys() & set(re.findall(r"\w+", listed))
     assert max(map(len, every.splitlines())) <= 100

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kl_companion import OBJECTIVES, expected_gradient, prefix_tree
+from kl_companion.auditing.cuts import cut_objectives
 from kl_companion.auditing.objectives import field
 from kl_companion.auditing.summary import terms
 from kl_companion.book import tables
@@ -24,7 +25,6 @@ from kl_companion.frameworks import (
     settings,
 )
 from kl_companion.frameworks.installed import SourceLocation
-from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.verdicts import (
     _weights,
     division_words,
@@ -82,7 +82,7 @@ def gradient_of(name, off_policy, scale):
 
 @cache
 def field_at(objective, at):
-    register_cut_objectives()
+    cut_objectives()
     return field(OBJECTIVES[objective], place_of(*at))
 
 

@@ -142,3 +142,51 @@ def others(world, policy, reference, sampler):
             world, sampler, lambda x: log_prob(world, policy, x) / len(x)
         ),
     }
+
+
+def cut(world, policy, reference, sampler, direction, how, whose, k, mean):
+    """A divergence of next tokens of which only the k likeliest count, token by token.
+
+    Args:
+        world: The tree.
+        policy: Logits, [rows, vocab], as the others.
+        reference: Logits.
+        sampler: Logits.
+        direction: ``"reverse_kl"``, ``"forward_kl"`` or ``"jensen_shannon"``.
+        how: What is done with the others: ``"bucketed"``, ``"conditional"``, ``"cropped"``, ``"truncated"``,
+            ``"clamped"``, or ``"whole"`` where there are none.
+        whose: ``"policy"`` or ``"reference"``: whose k likeliest.
+        k: How many.
+        mean: Whether the sum over an answer is divided by its length.
+    """
+
+    def each(row):
+        scores = (policy if whose == "policy" else reference)[row].tolist()
+        order = sorted(range(len(scores)), key=lambda j: -scores[j])
+        inside = order if how == "whole" else order[:k]
+        p, q = (torch.exp(log_probs(x)[row]) for x in (policy, reference))
+        p, q = [p[j] for j in inside], [q[j] for j in inside]
+        if how == "bucketed":
+            p, q = [*p, 1 - sum(p)], [*q, 1 - sum(q)]
+        if how == "conditional":
+            p = [a / sum(p) for a in p]
+        if how in ("conditional", "cropped"):
+            q = [b / sum(q) for b in q]
+        total = 0.0
+        for a, b in zip(p, q, strict=True):
+            middle = (a + b) / 2
+            total = (
+                total
+                + {
+                    "reverse_kl": a * torch.log(a / b),
+                    "forward_kl": b * torch.log(b / a),
+                    "jensen_shannon": (a * torch.log(a / middle) + b * torch.log(b / middle)) / 2,
+                }[direction]
+            )
+        return 0 * total if how == "clamped" and total.item() < 0 else total
+
+    def of_answer(leaf):
+        rows = [world["row"][leaf[:i]] for i in range(len(leaf))]
+        return sum(each(row) for row in rows) / (len(leaf) if mean else 1)
+
+    return over_leaves(world, sampler, of_answer)

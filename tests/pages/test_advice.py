@@ -10,8 +10,9 @@ from types import ModuleType
 import pytest
 
 from kl_companion.auditing import remedy
+from kl_companion.auditing.words import gradient_words
 from kl_companion.divergences import DIVERGENCES
-from kl_companion.recommendations import GUIDE, LENGTHS, LOGGED, RECOMMENDATIONS, TRAINED, gradient
+from kl_companion.recommendations import GUIDE, LENGTHS, LOGGED, RECOMMENDATIONS, TRAINED
 from tests.support.advice import BOOK, GUIDES, PRACTICE, ROOT, advice, allowed, faults, pages, plainly
 
 PAGES = pages()
@@ -119,7 +120,7 @@ def test_an_answer_of_the_guide_is_the_row_of_the_table() -> None:
         assert entry.code in text
         assert f"**{'Subtract' if entry.place == 'reward' else 'Differentiate'}** {entry.name}" in text
         assert entry.place == "loss" or "Differentiate" not in text
-        assert all(f"{p.name} {gradient(p.objective)}" in text for p in entry.pitfalls if p.lines)
+        assert all(f"{p.name} {gradient_words(p.objective)}" in text for p in entry.pitfalls if p.lines)
         (line,) = (line for line in text.splitlines() if line.startswith("**Log**"))
         # what is named is in the code: a ratio above all
         assert ("ratio" in line) == ("rho *" in line) == (entry.samples == "older")

@@ -208,16 +208,6 @@ SAID = {
 }  # fmt: skip
 
 
-def package_name(name: str, k: int) -> str:
-    """The objective of the audit that a name of the page stands for."""
-    fixed = {
-        "entropy": "token_entropy",
-        "top_mass": f"token_top_{k}_mass",
-        "reference_top_mass": f"token_reference_top_{k}_mass",
-    }
-    return fixed.get(name) or (name if name.startswith("behavior_") else f"token_{name}")
-
-
 @pytest.mark.parametrize("case", SAID)
 def test_the_objective_is_the_audit_s(page: Any, case: str) -> None:
     preset = PRESETS[case].state if case in PRESETS else {}
@@ -228,7 +218,7 @@ def test_the_objective_is_the_audit_s(page: Any, case: str) -> None:
     found = audit(loss_of(state), problems=problems)
     (seen,) = found.findings
     assert got["objective"]["zero"] == seen.zero
-    named = {package_name(t["name"], state["k"]): t["coefficient"] for t in got["objective"]["terms"]}
+    named = {t["name"]: t["coefficient"] for t in got["objective"]["terms"]}
     if not seen.matches:
         assert named == {}
     else:

@@ -108,15 +108,15 @@ def test_by_keyboard_from_k3_in_the_loss_to_k3_in_the_reward(session: Any, base:
     from selenium.webdriver.common.keys import Keys
 
     open_page(session, base)
-    assert "Its expected gradient is that of the forward KL, KL(reference ‖ policy)." in summary(session)
+    assert "Its expected gradient is that of forward KL, next token." in summary(session)
     focus(session, "[name=place][value=loss]")
     keys(session, Keys.ARROW_RIGHT)
     assert state_of(session)["place"] == "reward"
-    assert "that of the reverse KL, KL(policy ‖ reference), minus the forward KL" in summary(session)
+    assert "that of reverse KL, next token minus forward KL, next token" in summary(session)
     focus(session, "[name=est]")
     keys(session, "K", "1")
     assert state_of(session)["est"] == "k1"
-    assert "Its expected gradient is that of the reverse KL, KL(policy ‖ reference)." in summary(session)
+    assert "Its expected gradient is that of reverse KL, next token." in summary(session)
     focus(session, "[name=off][value=no]")
     keys(session, Keys.ARROW_RIGHT)
     assert state_of(session)["off"] is True
@@ -250,8 +250,8 @@ def test_the_sentence_of_a_preset_holds_when_any_slider_moves(session: Any, base
         expected = {
             "unbiased": abs(x.bias) < 1e-9,
             "Its expected gradient is zero": float(x.gradient.norm()) < 1e-12,
-            "Its expected gradient is that of the reverse KL, KL(policy ‖ reference).": of_reverse(x),
-            "Its expected gradient is that of the forward KL, KL(reference ‖ policy).": of_forward(x),
+            "Its expected gradient is that of reverse KL, next token.": of_reverse(x),
+            "Its expected gradient is that of forward KL, next token.": of_forward(x),
             "the variance of one sample is infinite": x.variance == math.inf,
             "lost": bool((x.end < 1e-9).any()),
         }

@@ -5,27 +5,13 @@ window.klObjectives = (() => {
   const WORLDS = 8;
   const TOLERANCE = 1e-9;
 
-  const SAID = {
-    reverse_kl: "the reverse KL, KL(policy ‖ reference)",
-    forward_kl: "the forward KL, KL(reference ‖ policy)",
-    squared_log_ratio: "half the squared log-ratio, expected under the policy (not a KL)",
-    entropy: "the entropy of the policy",
-    behavior_squared_log_ratio: "half the squared log-ratio, averaged over fixed samples",
-    behavior_log_likelihood: "the log-likelihood of fixed samples",
-    behavior_reference_ratio: "the mean of reference/policy over fixed samples",
-    top_mass: "the policy's probability on its own likeliest arms",
-    reference_top_mass: "the policy's probability on the reference's likeliest arms",
-  };
-  const said = (name) => {
-    if (SAID[name]) return SAID[name];
-    const { label } = window.klFormulas.divergences[name];
-    return `the ${label}${label.includes("divergence") ? "" : " divergence"}`;
-  };
+  // In the audit's words, by the audit's names: an arm is a next token.
+  const said = (name) => window.klFormulas.objectives[name];
 
   // Coefficients of the scores; each field is sum_j a_j s_j.
   const others = {
-    squared_log_ratio: (w) => w.p.map((p, j) => p * (w.u[j] * w.u[j] / 2 - w.u[j])),
-    entropy: (w) => w.p.map((p, j) => -p * w.lp[j]),
+    token_squared_log_ratio: (w) => w.p.map((p, j) => p * (w.u[j] * w.u[j] / 2 - w.u[j])),
+    token_entropy: (w) => w.p.map((p, j) => -p * w.lp[j]),
   };
   const sampled = {
     behavior_squared_log_ratio: (w) => w.m.map((m, j) => -m * w.u[j]),
@@ -36,11 +22,11 @@ window.klObjectives = (() => {
 
   const fields = (w, { off, k }) => {
     const found = {};
-    for (const name of Object.keys(window.klFormulas.divergences)) found[name] = divergence(name, w).gradient;
+    for (const name of Object.keys(window.klFormulas.divergences)) found[`token_${name}`] = divergence(name, w).gradient;
     for (const [name, of] of Object.entries({ ...others, ...(off ? sampled : {}) })) found[name] = byLogits(of(w), w.p);
     if (k > 0 && k < w.p.length) {
-      found.top_mass = byLogits(mass(w, w.lp, k), w.p);
-      found.reference_top_mass = byLogits(mass(w, w.lq, k), w.p);
+      found[`token_top_${k}_mass`] = byLogits(mass(w, w.lp, k), w.p);
+      found[`token_reference_top_${k}_mass`] = byLogits(mass(w, w.lq, k), w.p);
     }
     return found;
   };

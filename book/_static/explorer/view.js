@@ -127,7 +127,7 @@
       const size = Math.abs(c);
       const factor = Math.abs(size - 1) < 1e-6 ? "" : `${Number(size.toPrecision(6))} × `;
       return `${c < 0 ? "minus " : i ? "plus " : ""}${factor}${window.klObjectives.said(name)}`;
-    }).join(", ");
+    }).join(" ");
     const verdict = (x) => (x.objective.zero ? "zero"
       : x.objective.terms.length ? `that of ${combination(x.objective)}` : "that of no named objective, nor of a sum of up to three");
     const apart = (a, b) => Math.max(...a.map((v, j) => Math.abs(v - b[j])));
@@ -149,7 +149,7 @@
       const bias = Math.abs(x.bias) < 1e-9 ? "unbiased" : Number.isFinite(x.bias) ? `bias ${show(x.bias)}` : "bias undefined";
       const spread = x.variance === Infinity ? "the variance of one sample is infinite"
         : x.variance < 1e-24 ? "no noise" : `standard deviation of one sample ${show(Math.sqrt(x.variance))}`;
-      const what = estimators[state.est].target.replaceAll("_", " ").replace("kl", "KL");
+      const what = window.klFormulas.divergences[estimators[state.est].target].label;
       const angles = x.cosine ? ` The gradient is ${degrees(x.cosine.reverse)} away from that of the reverse KL and ${degrees(x.cosine.forward)} from that of the forward KL.` : "";
       return { where, verdict: verdict(x), rest: `Value: ${show(x.value)}, ${bias} for the ${what}; ${spread}.${angles}${x.fixed ? ` ${ending(x)}` : ""}` };
     };

@@ -17,6 +17,8 @@ import sympy
 from sympy.codegen.rewriting import expm1_opt, optimize
 from sympy.printing.jscode import JavascriptCodePrinter
 
+from kl_companion.auditing.cuts import add_masses
+from kl_companion.auditing.words import divergence_words, objective_words
 from kl_companion.divergences import DIVERGENCES, T, W
 from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator
 from kl_companion.estimators.sampled import FORMS, kf_plus_plus
@@ -26,6 +28,7 @@ from kl_companion.theory.calculus import gradient_weight, value
 from kl_companion.theory.top_k_split import head_entry, head_value, head_weight
 
 U = sympy.Symbol("u", real=True)
+MOST_ARMS = 5
 HEADS = ("reverse_kl", "forward_kl")  # the divergences that are summed over a head on the page
 _FAR = 800  # log-ratios at which growth is read off
 
@@ -97,18 +100,10 @@ def said_of(entry: Estimator) -> str:
     """A name for a menu: ``kf_plus_plus(pearson)`` is Kf++ of Pearson, ``k_lambda(0.5)`` is Kλ at 0.5."""
     name, _, argument = entry.name.removesuffix(")").partition("(")
     if entry.inputs == "vocab":
-        return f"exact {said_of_divergence(entry.target)}"
+        return f"exact {divergence_words(entry.target)}"
     if not argument:
         return label(name)
-    return (
-        f"{label(name)}, λ = {argument}" if name == "k_lambda" else f"Kf++ of {said_of_divergence(argument)}"
-    )
-
-
-def said_of_divergence(name: str) -> str:
-    """A divergence in words: ``amari_alpha(0.5)`` is α-divergence (0.5)."""
-    family, _, argument = name.partition("(")
-    return f"{label(family)} ({argument}" if argument else label(family)
+    return f"{label(name)}, λ = {argument}" if name == "k_lambda" else f"Kf++ of {divergence_words(argument)}"
 
 
 def sampled_estimators() -> dict[str, str]:
@@ -139,7 +134,7 @@ def top_k_estimators() -> dict[str, str]:
     whole = [(f"top_k_{d}", d, True) for d in HEADS] + [("truncated_kl", "reverse_kl", False)]
     for name, divergence, tail in whole:
         entry = get_estimator(f"{name}(1)")
-        said = label(divergence)
+        said = divergence_words(divergence)
         said = f"top-k {said}" if tail else f"top-k part of {said} alone"
         parts = {
             form: f"{{head: {_head(divergence, form)}, tail: {_tail(divergence, form) if tail else 'null'}}}"
@@ -166,17 +161,26 @@ def divergences() -> dict[str, str]:
     """Every registered divergence: what an entry adds per unit of policy mass, and its gradient weight."""
     return {
         name: _entry(
-            said_of_divergence(name), color(name), value=function(d.dual.subs(T, W)), weight=function(d.phi)
+            divergence_words(name), color(name), value=function(d.dual.subs(T, W)), weight=function(d.phi)
         )
         for name, d in DIVERGENCES.items()
     }
 
 
+def objectives() -> dict[str, str]:
+    """What the page may find a gradient to be of, in the audit's words: an arm is a next token."""
+    names = [f"token_{n}" for n in (*DIVERGENCES, "squared_log_ratio", "entropy")]
+    names += [f"behavior_{n}" for n in ("squared_log_ratio", "log_likelihood", "reference_ratio")]
+    names += [name for k in range(1, MOST_ARMS) for name in add_masses(k)]
+    return {name: json.dumps(objective_words(name), ensure_ascii=False) for name in names}
+
+
 def script() -> str:
-    """``window.klFormulas``: estimators, top-k forms and divergences, as one JavaScript statement."""
+    """``window.klFormulas``: estimators, divergences and objectives, as one JavaScript statement."""
     groups = {
         "estimators": {**sampled_estimators(), **top_k_estimators()},
         "divergences": divergences(),
+        "objectives": objectives(),
     }
     text = ",\n".join(
         f"{group}: {{\n" + ",\n".join(f"{json.dumps(n)}: {body}" for n, body in entries.items()) + "\n}"

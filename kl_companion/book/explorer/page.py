@@ -10,12 +10,11 @@ import html
 import json
 from typing import Any
 
-from kl_companion.book.explorer.formulas import script
+from kl_companion.book.explorer.formulas import MOST_ARMS, script
 from kl_companion.book.explorer.presets import PLAIN, PRESETS
 from kl_companion.book.explorer.sentences import Preset
 from kl_companion.plotting import color
 
-MOST_ARMS = 5
 _BARS, _NARROW_BARS = 0.26, 0.2  # widths: three, or four, stand side by side
 SERIES = {
     "policy": (color("k1"), "policy π"),

@@ -14,7 +14,6 @@ from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.history.wheels import key, wheel_of
 from kl_companion.frameworks.installed import Distribution, Unavailable, digest_of, line_of
-from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.verdicts import in_words
 from kl_companion.rollout import Rollout
 
@@ -66,8 +65,6 @@ def audit_shipped(
     progress: Callable[[str], None] | None = None,
 ) -> Audit:
     """Audit a loss of a release; arguments and errors as in `kl_companion.audit`."""
-    if not shipped.sampled:
-        register_cut_objectives()
     exact = exactly(shipped.loss)
 
     def loss(rollout: Rollout) -> torch.Tensor:

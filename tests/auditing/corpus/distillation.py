@@ -85,10 +85,11 @@ VERDICTS = {
         why="sg(k1) score, no ratio.",
     ),
     "topk_reverse_kl_notail": Hand(
-        fresh=None,
-        stale=None,
-        why="sum_S pi (log pi/ref) has slope sum_S (k1 + 1) grad pi: neither the KL nor its coarse "
-        "form, k = 2.",
+        fresh={"token_truncated_reverse_kl_policy_top_2": 1.0},
+        stale={"token_truncated_reverse_kl_policy_top_2": 1.0},
+        per="tokens",
+        why="sum_S pi log(pi/ref), S the policy's two likeliest, has slope sum_S (k1 + 1) grad pi: neither "
+        "the KL nor its coarse form.",
     ),
     "mixed_kl": Hand(
         fresh={"token_forward_kl": 0.25, "token_reverse_kl": 0.75},

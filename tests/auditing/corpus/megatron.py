@@ -41,8 +41,9 @@ VERDICTS = {
         why="one value per token; K3 differentiated.",
     ),
     "topk_kl_div": Hand(
-        fresh=None,
-        stale=None,
+        fresh={"token_conditional_forward_kl_reference_top_2": 1.0},
+        stale={"token_conditional_forward_kl_reference_top_2": 1.0},
+        per="tokens",
         why="the KL of the two distributions conditioned on the reference's top k, k = 2: nothing of the "
         "probability of leaving it.",
     ),

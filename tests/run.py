@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ class Group(NamedTuple):
     budget: float
     paths: list[str]  # the group is left out while none of them exists
     arguments: list[str]
-    warm: bool = False  # start its notebooks from a process that has imported their libraries
+    warm: bool = False  # its processes and notebooks fork from one that has imported their libraries
 
 
 NOTEBOOKS = "tests/notebooks"  # its tests execute notebooks too
@@ -84,7 +84,7 @@ GROUPS = {
     ),
     "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], ["-m", EVERYDAY, *PARALLEL]),
     "site": Group("site", 2.25, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
-    "frameworks": Group("models and frameworks", 1, ["tests/llm", "tests/frameworks"], PARALLEL),
+    "frameworks": Group("models and frameworks", 1, ["tests/llm", "tests/frameworks"], PARALLEL, warm=True),
     "interruption": Group("interruption", 0.75, INTERRUPTION, ["-m", "interruption", *PARALLEL]),
 }
 
@@ -98,15 +98,16 @@ def build_site() -> None:
     subprocess.run([program, "build", ".", "-n", "-W", "--keep-going"], cwd=ROOT, check=False)
 
 
-def run(group: Group, extra: list[str]) -> tuple[int, float]:
-    """Run one group; its exit status and its seconds."""
+def run(group: Group, extra: list[str], started: ExitStack, more: dict[str, str]) -> tuple[int, float]:
+    """Run one group; its exit status and its seconds, a shared start included."""
     print(f"\n==> {group.title}", flush=True)
     paths = [path for path in group.paths if (ROOT / path).exists()]
     start = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", *group.arguments, *extra, *paths]
-    with warm() if group.warm else nullcontext({}) as more:
-        environment = {**os.environ, **more}
-        status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    if group.warm and not more:
+        more |= started.enter_context(warm())
+    environment = {**os.environ, **(more if group.warm else {})}
+    status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     return status, time.monotonic() - start
 
 
@@ -126,7 +127,9 @@ def main(arguments: list[str]) -> int:
     if GROUPS["site"] in present:
         build_site()
     os.environ.update(SETTINGS)
-    results = [(group, *run(group, arguments)) for group in present]
+    with ExitStack() as started:
+        more: dict[str, str] = {}
+        results = [(group, *run(group, arguments, started, more)) for group in present]
     print(f"\n{'group':<24}{'seconds':>9}{'budget':>9}")
     for group, status, seconds in results:
         marks = ("" if status == 0 else "  FAILED") + ("  OVER BUDGET" if seconds > 60 * group.budget else "")

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import kl_companion
 from kl_companion.book.tables.closure import lazy_names
 from kl_companion.lazy import lazy
+from tests.support.warm import command
 
 PACKAGE = Path(kl_companion.__file__).resolve().parent
 INITS = {
@@ -27,7 +27,7 @@ def run(code: str) -> list[Any]:
     """What a process of its own prints as JSON."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
+        [*command(), "-c", code], capture_output=True, text=True, check=True, env=environment, cwd="/"
     )
     found: list[Any] = json.loads(done.stdout)
     return found

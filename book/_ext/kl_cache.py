@@ -89,6 +89,12 @@ def _arguments_of_load(code: str) -> tuple[set[object], bool, set[str]]:
     return named, any(not isinstance(x, ast.Constant) for x in arguments), strings
 
 
+@lru_cache(maxsize=32)
+def version(library: str) -> str:
+    """The installed version of a library; its file is read once."""
+    return metadata.version(library)
+
+
 def libraries_used(sources: Iterable[str]) -> set[str]:
     """Numerical libraries that some source texts import, by their top-level names."""
     pattern = re.compile(r"^\s*(?:from|import)\s+(\w+)", re.M)
@@ -112,7 +118,7 @@ def digest(text: str) -> str:
     sources = [code, *texts]
     total = hashlib.sha256(f"python={platform.python_version()}\n".encode())
     for name in sorted(libraries_used(sources)):
-        total.update(f"{name}={metadata.version(name)}\n".encode())
+        total.update(f"{name}={version(name)}\n".encode())
     total.update(tool.files_digest(ROOT, modules | tables).encode())
     return total.hexdigest()[:16]
 

@@ -11,6 +11,7 @@ import pytest
 
 from kl_companion.cli import main
 from kl_companion.cli.audit import colored, value_of
+from tests.support.warm import command
 
 K3_AS_REVERSE_KL = """
 import torch
@@ -221,7 +222,7 @@ def test_list(topic, line, capsys):
 
 
 def test_the_console_script_is_installed():
-    done = subprocess.run([sys.executable, "-m", "kl_companion.cli", "list"], capture_output=True, text=True)
+    done = subprocess.run([*command(), "-m", "kl_companion.cli", "list"], capture_output=True, text=True)
     assert done.returncode == 0
     assert "k_lambda(0.5)" in done.stdout
 

@@ -5,7 +5,6 @@ What checks share is in `ground`; a module that registers checks is imported by 
 
 import ast
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from kl_companion.book.claims import CLAIMS, ledger
 from kl_companion.book.claims.ledger import checks
 from kl_companion.book.claims.standard import SOURCES
+from tests.support.warm import command
 
 ROOM = "kl_companion.book.claims"
 FOLDER = Path(ledger.__file__).parent
@@ -104,5 +104,5 @@ def _called(source):
 def test_importing_the_ground_registers_nothing():
     names = ", ".join(sorted(name for name in modules() if floor(name) == 0))
     code = f"import {names}; print(len({ROOM}.ledger.CLAIMS))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([*command(), "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -56,9 +55,8 @@ def into_dict(root: Path, path: str, name: str, line: str) -> None:
 
 def execute(root: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(root), "KL_COMPANION_ROOT": str(root)}
-    python = command() if arguments[0] == "-m" else [sys.executable]
     done = subprocess.run(
-        [*python, *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
+        [*command(), *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

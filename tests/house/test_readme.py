@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.support.warm import command
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -18,7 +19,7 @@ def test_the_audit_prints_what_is_shown(tmp_path: Path) -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     mine = tmp_path / "mine.py"  # what to change in it is shown line by line
     mine.write_text(code, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(mine)], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run([*command(), str(mine)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert words(done.stdout) == words(shown)
 
 

@@ -1,7 +1,6 @@
 """What the three modes promise: whose memory, whose weights, what is refused, and who may call them."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from kl_companion.kernels.fused import (
 from tests.oracles import fused as oracle
 from tests.support.allocations import Allocations
 from tests.support.fused_cases import INF, MODES, gradient_error, logits_pair, run
+from tests.support.warm import command
 
 TOKENS, HEAD = torch.tensor([3, 0, 5, 2]), torch.tensor([[0, 1, 2]] * 4)
 X, Y = logits_pair(1, 4, 40)
@@ -263,8 +263,8 @@ def test_inside_gradient_checkpointing(name, reentrant):
 @pytest.mark.slow
 def test_inside_compiled_callers(root):
     """The same numbers, as one operator of the caller's graph."""
-    command = [sys.executable, "-m", "tests.support.fused_compiled"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    compiled = [*command(), "-m", "tests.support.fused_compiled"]
+    done = subprocess.run(compiled, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert "kl, fused" in done.stdout
     assert "linear log-probs" in done.stdout

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.support.toy_book import BUILD, make_project, pages
+from tests.support.warm import command
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def build(project: Path) -> tuple[int, list[str], str]:
     log = project / "log.txt"
     log.write_text("")
     done = subprocess.run(
-        BUILD,
+        [*command(), *BUILD],
         cwd=project,
         env={**os.environ, "KL_TOY_LOG": str(log), "REPOSITORY": ""},
         capture_output=True,

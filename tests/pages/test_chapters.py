@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from tests.support.chapters import about, run_with_shuffled_tables
+from tests.support.warm import command
 
 CHAPTER = [
     "import math\nfrom kl_companion.book import tables\nfound = tables.load('value_mse')",
@@ -70,6 +70,6 @@ def test_what_the_status_says(last: str, status: int, tmp_path: Path, root: Path
     path.parent.mkdir(exist_ok=True)
     try:
         path.write_text(nbformat.writes(book), encoding="utf-8")
-        assert run_with_shuffled_tables([sys.executable], path, "value_mse").returncode == status
+        assert run_with_shuffled_tables(command(), path, "value_mse").returncode == status
     finally:
         path.unlink(missing_ok=True)

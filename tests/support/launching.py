@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.support.warm import command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,15 +24,16 @@ def run_two(worker: Path, *arguments: Path, folder: Path, forks: bool = False) -
         port = free.getsockname()[1]
     options = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
     options += ["--dynamo_backend", "no", "--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
-    launcher = [] if forks else ["-m", "accelerate.commands.launch", *options]
-    command = [sys.executable, *launcher, str(worker), *map(str, arguments)]
+    # what is launched is a fork, too: of `command`, the script is launched
+    launcher = [] if forks else ["-m", "accelerate.commands.launch", *options, *command()[3:]]
+    program = [*command(), *launcher, str(worker), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     if forks:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     log = folder / "log.txt"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=stream, stderr=stream, start_new_session=True
+            program, env=environment, cwd=folder, stdout=stream, stderr=stream, start_new_session=True
         )
         try:
             status: int | None = process.wait(timeout=150)

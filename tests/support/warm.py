@@ -23,6 +23,8 @@ READY = "ready"
 LIBRARIES = (
     *("numpy", "pandas", "sympy", "torch", "matplotlib.figure", "matplotlib.backends.backend_svg", "seaborn"),
     *("IPython", "ipykernel.kernelapp", "ipykernel.ipkernel", "nbformat", "papermill"),
+    *("torch._dynamo", "torch.distributed.checkpoint"),  # what models load of torch, and what compiles
+    *("pytest", "beartype", "jupyter_book.cli.main", "myst_nb.sphinx_ext"),
 )
 
 
@@ -154,18 +156,22 @@ def become(request: dict[str, object], descriptors: list[int], connection: socke
 
 
 def go_on(arguments: list[str]) -> None:
-    """Be `python ARGUMENTS`: a module after -m, or a script."""
+    """Be `python ARGUMENTS`: code after -c, a module after -m, or a script."""
     import random
     import runpy
+    import types
 
     random.seed()
-    module = arguments[0] == "-m"
-    name, *rest = arguments[module:]
-    sys.argv = [name, *rest]
-    own = os.getcwd() if module else os.path.dirname(os.path.abspath(name))
+    kind = arguments[0] if arguments[0] in ("-c", "-m") else ""
+    name, *rest = arguments[bool(kind) :]
+    sys.argv = [kind if kind == "-c" else name, *rest]
+    own = {"-c": "", "-m": os.getcwd()}.get(kind, os.path.dirname(os.path.abspath(name)))
     paths = os.environ.get("PYTHONPATH", "")
     sys.path[:1] = [own, *filter(None, paths.split(os.pathsep))]
-    if module:
+    if kind == "-c":
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        exec(compile(name, "<string>", "exec"), vars(main))
+    elif kind == "-m":
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(os.path.abspath(name), run_name="__main__")

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from kl_companion.auditing.card import card
 from kl_companion.testing import plugin
+from tests.support.warm import command
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "tests/support/example_project"
@@ -56,7 +56,7 @@ def example(tmp_path_factory):
     (installed / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]))
     path = os.pathsep.join([str(installed.parent), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:nbmake", "-rA"],
+        [*command(), "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:nbmake", "-rA"],
         cwd=project,
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
         capture_output=True,

@@ -22,6 +22,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -76,14 +77,14 @@ def module_files(root: Path, source: str, package: str = "") -> frozenset[Path]:
     """
     found: set[Path] = set()
     seen: set[str] = set()
-    names_of = cache(lazy_names)  # no file changes meanwhile
+    modules, names_of = _modules(root), cache(lazy_names)  # no file changes meanwhile
     todo = set(_uses(source, package))
     while todo:
         name = todo.pop()
         if name in seen:
             continue
         seen.add(name)
-        files, further = _resolve(root, name, names_of)
+        files, further = _resolve(root, name, modules, names_of)
         todo |= further
         for path in files - found:
             found.add(path)
@@ -217,32 +218,45 @@ def _chain(node: ast.expr) -> tuple[ast.Name, list[str]] | None:
 # -- from names to files -------------------------------------------------------------------------------------
 
 
-def _resolve(root: Path, name: str, names_of: Callable[[Path], dict[str, str]]) -> tuple[set[Path], set[str]]:
+def _modules(root: Path) -> dict[str, Path]:
+    """The file of every module, by its dotted name; of a package, its `__init__.py`."""
+    found: dict[str, Path] = {}
+    for folder, _, names in os.walk(root / PACKAGE):
+        here = Path(folder)
+        package = ".".join(here.relative_to(root).parts)
+        for name in names:
+            if name == "__init__.py":
+                found[package] = here / name
+            elif name.endswith(".py"):
+                found.setdefault(f"{package}.{name[:-3]}", here / name)
+    return found
+
+
+def _resolve(
+    root: Path, name: str, modules: dict[str, Path], names_of: Callable[[Path], dict[str, str]]
+) -> tuple[set[Path], set[str]]:
     """The files that a dotted name leads to, and the names that lazy packages translate it into."""
     if name == "**":
         return set((root / PACKAGE).rglob("*.py")), set()
     files: set[Path] = set()
     further: set[str] = set()
-    folder = root
+    dotted = ""
     for part in name.split("."):
-        here = folder / part
-        names = names_of(folder / "__init__.py") if folder != root else {}
+        names = names_of(modules[dotted]) if dotted else {}
         if part.startswith(_ASSIGNING):
             wanted = part.removeprefix(_ASSIGNING)
-            beside = (p for p in folder.glob("*.py") if p.name != "__init__.py")
+            beside = (p for p in modules[dotted].parent.glob("*.py") if p.name != "__init__.py")
             assigns = [p for p in beside if any(_assigned(n) == wanted for n in parse(p.read_bytes()).body)]
             further |= {_module_name(root, p) for p in assigns}
         if part == "*":
             further |= {f"{module}.{each}" for each, module in names.items()}
         if part in names:
             further.add(f"{names[part]}.{part}")  # the module may be a package that is lazy too
-        if (here / "__init__.py").is_file():
-            files.add(here / "__init__.py")
-            folder = here
-            continue
-        if here.with_suffix(".py").is_file():
-            files.add(here.with_suffix(".py"))
-        break
+        dotted = f"{dotted}.{part}" if dotted else part
+        if dotted in modules:
+            files.add(modules[dotted])
+        if dotted not in modules or modules[dotted].name != "__init__.py":
+            break
     return files, further
 
 
@@ -288,10 +302,13 @@ def _package_of(root: Path, path: Path) -> str:
 
 def _lists_names(path: Path) -> bool:
     """Whether a file is an `__init__.py` that holds a docstring and the names of a lazy package alone."""
-    if path.name != "__init__.py":
-        return False
+    return path.name == "__init__.py" and _names_alone(path.read_text(encoding="utf-8"), str(path))
+
+
+@lru_cache(maxsize=256)
+def _names_alone(text: str, where: str) -> bool:
     try:
-        body = parse(path.read_text(encoding="utf-8")).body
+        body = parse(text).body
     except SyntaxError:
         return False
     code = [
@@ -301,7 +318,7 @@ def _lists_names(path: Path) -> bool:
         and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
         and not (isinstance(node, ast.ImportFrom) and node.module in HELPERS)
     ]
-    if lazy_names(path):
+    if _lazy_names(text, where):
         return len(code) == 1 and code[0].endswith("= lazy(__name__, _NAMES)")
     return bool(body) and not code
 

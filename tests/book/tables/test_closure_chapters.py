@@ -8,7 +8,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from kl_companion.book.tables import closure
+from tests.support.warm import command
 
 ROOT = Path(closure.__file__).resolve().parents[3]
 CHAPTERS = {
@@ -41,7 +41,7 @@ def loaded() -> dict[str, tuple[set[str], set[str]]]:
     """Of each chapter, the files that its imports load, and those that its functions may load besides."""
     codes = {name: closure.notebook_code(text) for name, text in CHAPTERS.items()}
     done = subprocess.run(
-        [sys.executable, ROOT / "tests/support/loading.py"],
+        [*command(), ROOT / "tests/support/loading.py"],
         input=json.dumps(codes),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

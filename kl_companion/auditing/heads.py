@@ -174,9 +174,10 @@ def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | 
             out[i] = _made(found[i].name, Head("ids", owner, owner), _SAME.format(" and ".join(names)))
     else:
         for i in unsaid:
-            out[i] = found[i]._replace(
-                suggestions=tuple(Head("ids", x, x).role for x in OWNERS if x in (owners or _BOTH))
-            )
+            unread = found[i]
+            assert isinstance(unread, Unread)
+            offered = tuple(Head("ids", x, x).role for x in OWNERS if x in (owners or _BOTH))
+            out[i] = unread._replace(suggestions=offered)
     alone = {i: h for i, h in heads.items() if h.quantity in _WORDS and h.of == h.at}
     if len(said) == 1:
         (owner,) = said

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.words import in_words
 from kl_companion.book import tables
 from kl_companion.frameworks import FRAMEWORKS, framework, setting
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding
 from kl_companion.frameworks.history.found import found, stretches
-from kl_companion.frameworks.objectives import register_cut_objectives
 from kl_companion.frameworks.records import Setting
 
 WHERE = {
@@ -62,10 +61,8 @@ def option_lines(option: str) -> list[str]:
 
 
 def in_plain_words(text: str) -> str:
-    """Registered names of objectives in a text as their short words."""
-    register_cut_objectives()
-    said = re.sub(r"[a-z]\w+", lambda m: OBJECTIVES[m[0]].short if m[0] in OBJECTIVES else m[0], text)
-    return re.sub(r" \(1(, 1)*\)", "", said).replace("unnamed", "no known objective")
+    """A finding of a past release in a reader's words; coefficients that are all 1 are left out."""
+    return in_words(re.sub(r" \(1(, 1)*\)", "", text)).replace("unnamed", "no known objective")
 
 
 def framework_table() -> FrameworkTable:

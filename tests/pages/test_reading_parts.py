@@ -158,8 +158,9 @@ def test_a_build_of_some_pages_keeps_the_others_in_the_index(part: ModuleType) -
 @using("kl_reading")
 def test_the_options_of_a_table_of_frameworks_are_found(part: ModuleType) -> None:
     table = (
-        '<table class="kl-frameworks"><td><code>actor:</code><br><code>  kl_loss_coef=0.1, mode=low_var_kl</code>'
-        "<small>audited as <code>verl.loss_k3</code></small></td><td><code>--use-kl-loss</code> kl_prose</td></table>"
+        '<table class="kl-frameworks"><td><code>actor:</code><code>  kl_loss_coef=0.1, mode=low_var_kl</code>'
+        "<small>audited as <code>verl.loss_k3</code></small></td>"
+        "<td><code>--use-kl-loss</code> kl_prose</td></table>"
     )
     assert part.options_of(table) == ["--use-kl-loss", "kl_loss_coef", "low_var_kl"]
     page = new_document("page")

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from kl_companion.auditing.words import in_words
 from kl_companion.book import tables
 from kl_companion.frameworks import FRAMEWORKS, framework, setting
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding
-from kl_companion.frameworks.history.found import found, stretches
+from kl_companion.frameworks.history.found import found, in_plain_words, stretches, versions_of
 from kl_companion.frameworks.records import Setting
 
 WHERE = {
@@ -58,11 +57,6 @@ def option_lines(option: str) -> list[str]:
             else re.split(r" (?=--)", part)
         )
     return lines
-
-
-def in_plain_words(text: str) -> str:
-    """A finding of a past release in a reader's words; coefficients that are all 1 are left out."""
-    return in_words(re.sub(r" \(1(, 1)*\)", "", text)).replace("unnamed", "no known objective")
 
 
 def framework_table() -> FrameworkTable:
@@ -195,13 +189,12 @@ def _past(findings: Sequence[ReleaseFinding]) -> Iterator[str]:
     order = list(dict.fromkeys(e.subject for e in findings))
     newest_first = reversed(list(stretches(findings)))
     for stretch in sorted(newest_first, key=lambda s: order.index(s[0].subject)):
-        old, new = stretch[0], stretch[-1]
+        new = stretch[-1]
         if new.on_policy == NOT_THERE:
             continue
-        versions = new.version if old is new else f"{old.version} to {new.version}"
         stale = "" if new.off_policy == new.on_policy else f"on stale samples: {new.off_policy}"
         minimizes = f"<b>{escape(in_plain_words(new.on_policy))}</b>"
         yield _row(
-            _lines(new.option) + _small(f"{versions}, audited as <code>{new.subject}</code>"),
+            _lines(new.option) + _small(f"{versions_of(stretch)}, audited as <code>{new.subject}</code>"),
             minimizes + _small(escape(in_plain_words(stale))),
         )

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 
 from kl_companion.book import framework_table as module
-from kl_companion.book.framework_table import framework_table, in_plain_words, option_lines
+from kl_companion.book.framework_table import framework_table, option_lines
 from kl_companion.frameworks import settings
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.printing import print_list
@@ -41,12 +41,6 @@ def rows() -> dict[str, str]:
 )
 def test_an_option_as_lines(option: str, lines: list[str]) -> None:
     assert option_lines(option) == lines
-
-
-def test_registered_names_become_words() -> None:
-    said = in_plain_words("token_forward_kl (1 / mean answer length); at large log-ratios unnamed")
-    assert said == "forward KL, next token (1 / mean answer length); at large log-ratios no known objective"
-    assert in_plain_words("behavior_log_likelihood (1, 1)") == "log-likelihood of the old samples"
 
 
 def test_the_list_and_the_table_agree(rows: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 
+from kl_companion.auditing.summary import NO_OBJECTIVE
+from kl_companion.auditing.words import in_words
 from kl_companion.frameworks.history.audits import ReleaseFinding
 
 FILE = Path(__file__).with_name("found.csv")
@@ -50,3 +53,14 @@ def stretches(entries: Sequence[ReleaseFinding]) -> Iterator[list[ReleaseFinding
     """Findings of one loss with one verdict, release after release."""
     for _, group in groupby(entries, key=lambda e: (e.subject, e.verdict)):
         yield list(group)
+
+
+def versions_of(stretch: Sequence[ReleaseFinding]) -> str:
+    """``1.10.0 to 1.16.0``, or the one release."""
+    first, last = stretch[0].version, stretch[-1].version
+    return first if first == last else f"{first} to {last}"
+
+
+def in_plain_words(text: str) -> str:
+    """A verdict of the file in a reader's words; coefficients that are all 1 are left out."""
+    return in_words(re.sub(r" \(1(, 1)*\)", "", text)).replace("unnamed", NO_OBJECTIVE.partition(",")[0])

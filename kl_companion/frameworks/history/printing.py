@@ -9,7 +9,15 @@ from typing import Any
 
 from kl_companion.auditing.card import verdict_lines
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding, anchors, audit_shipped, follow
-from kl_companion.frameworks.history.found import FILE, found, moved, write
+from kl_companion.frameworks.history.found import (
+    FILE,
+    found,
+    in_plain_words,
+    moved,
+    stretches,
+    versions_of,
+    write,
+)
 from kl_companion.frameworks.history.reports import keeps_promise, report
 from kl_companion.frameworks.history.subjects import project, subject
 from kl_companion.frameworks.history.wheels import command, fetch, key, published, release
@@ -40,14 +48,10 @@ def print_history(name: str, *, every: bool = False) -> None:
 
 def _story(entries: list[ReleaseFinding], every: bool) -> Iterable[str]:
     """A paragraph per release, or per stretch of releases with one verdict."""
-    stretches = [[e] for e in entries]
-    if not every:
-        stretches = [list(g) for _, g in groupby(entries, key=lambda e: e.verdict)]
-    for stretch in stretches:
-        first, last = stretch[0], stretch[-1]
-        versions = first.version if first is last else f"{first.version} to {last.version}"
-        yield f"  {versions}" + (f" ({first.date})" if first.date else "")
-        yield from lines_of(last)
+    for stretch in [[e] for e in entries] if every else stretches(entries):
+        first = stretch[0]
+        yield f"  {versions_of(stretch)}" + (f" ({first.date})" if first.date else "")
+        yield from lines_of(stretch[-1])
 
 
 def lines_of(e: ReleaseFinding, indent: str = "      ") -> list[str]:
@@ -57,8 +61,8 @@ def lines_of(e: ReleaseFinding, indent: str = "      ") -> list[str]:
     beta = {"": "", "0": "; off until you turn it on"}.get(e.beta, f"; beta = {e.beta} is shipped")
     return [
         *_wrapped(f"{e.option}{beta}", indent),
-        *_wrapped(f"fresh samples: {e.on_policy}", indent),
-        *_wrapped(f"stale samples: {e.off_policy}", indent),
+        *_wrapped(f"fresh samples: {in_plain_words(e.on_policy)}", indent),
+        *_wrapped(f"stale samples: {in_plain_words(e.off_policy)}", indent),
         *_wrapped(f"{e.where} (sha256 {e.digest})", indent),
     ]
 

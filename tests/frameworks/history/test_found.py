@@ -1,11 +1,12 @@
 """The file of findings."""
 
 import re
+from itertools import pairwise
 
 import pytest
 
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding
-from kl_companion.frameworks.history.found import found, moved, write
+from kl_companion.frameworks.history.found import found, in_plain_words, moved, stretches, versions_of, write
 from kl_companion.frameworks.history.subjects import PROJECTS, project
 from kl_companion.frameworks.history.wheels import key
 
@@ -54,3 +55,18 @@ def test_findings_of_a_project_are_in_order_and_name_what_was_audited(name):
 def test_at_least_eight_past_releases_of_every_project():
     for name in PROJECTS:
         assert len({e.version for e in found(name) if e.on_policy != NOT_THERE}) >= 9, name
+
+
+def test_registered_names_become_words() -> None:
+    said = in_plain_words("token_forward_kl (1 / mean answer length); at large log-ratios unnamed")
+    assert said == "forward KL, next token (1 / mean answer length); at large log-ratios no known objective"
+    assert in_plain_words("behavior_log_likelihood (1, 1)") == "log-likelihood of the old samples"
+
+
+def test_stretches_are_releases_with_one_verdict() -> None:
+    of_trl = [s for s in stretches(found("trl")) if s[0].subject == "trl.grpo"]
+    assert [versions_of(s) for s in of_trl][-2:] == ["0.22.0 to 1.9.2", "1.10.0 to 1.16.0"]
+    assert sum(map(len, of_trl)) == len([f for f in found("trl") if f.subject == "trl.grpo"])
+    assert all(len({f.verdict for f in s}) == 1 for s in of_trl)
+    assert all(old[-1].verdict != new[0].verdict for old, new in pairwise(of_trl))
+    assert versions_of(of_trl[-1][-1:]) == "1.16.0"

@@ -55,7 +55,7 @@ def worlds(
     """
     off_policy, eos, scale = condition
     tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale, ranked=headed)
-    wanted = NEAR if scale <= 1 else FAR
+    wanted: tuple[tuple[int, int], ...] = NEAR if scale <= 1 else FAR
     if headed:
         seeds = HEADED_NEAR if scale <= 1 else HEADED_FAR
         wanted = tuple((s, vocab * (vocab + 1) // 2 + _SPARE) for s in seeds)

@@ -169,15 +169,13 @@ def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | 
     if len(owners) == 1:
         (owner,) = owners
         said = {owner} if unsaid else said
-        names = [found[i].name for i, h in heads.items() if h.of == owner or h.at == owner]
+        names = [found[i].name for i, h in heads.items() if h.quantity != "mask" and owner in (h.of, h.at)]
         for i in unsaid:
             out[i] = _made(found[i].name, Head("ids", owner, owner), _SAME.format(" and ".join(names)))
     else:
+        roles = tuple(Head("ids", x, x).role for x in OWNERS if x in (owners or _BOTH))
         for i in unsaid:
-            unread = found[i]
-            assert isinstance(unread, Unread)
-            offered = tuple(Head("ids", x, x).role for x in OWNERS if x in (owners or _BOTH))
-            out[i] = unread._replace(suggestions=offered)
+            out[i] = Unread(found[i].name, _NOBODYS, roles)
     alone = {i: h for i, h in heads.items() if h.quantity in _WORDS and h.of == h.at}
     if len(said) == 1:
         (owner,) = said

@@ -71,3 +71,12 @@ def test_an_audit_compares_what_is_not_as_meant():
     assert audit("k2", scale=1.0, off_policy=False).distances == ()
     assert audit("k3", scale=1.0, off_policy=False, level="sequence").compared == "sequence_reverse_kl"
     assert audit("k3", scale=1.0, off_policy=False, want="token_pearson").compared == "token_pearson"
+
+
+def test_a_gradient_that_does_not_vanish_at_the_reference_has_no_strength_there():
+    def beside_an_entropy(ro):
+        return as_loss("exact_kl")(ro) + (ro.logp_all.exp() * ro.logp_all).sum(-1).sum() / len(ro.tokens)
+
+    found = distances(beside_an_entropy, "token_reverse_kl")
+    assert [math.isnan(d.percent) for d in found] == [True] * 3
+    assert all(d.degrees > 1 for d in found)

@@ -179,7 +179,7 @@ def _level(level: str, lines: str) -> str:
 def _nearest(s: dict[str, Any], rows: pd.DataFrame) -> str:
     """The option for distillation that has the gradient of the KL of tokens and is most like a given one."""
     same = rows[(rows.purpose == s["purpose"]) & (rows.objective == "token_reverse_kl")]
-    same = same[~same.zero_gradient.str.contains("log")]  # a clamp that a setting need not have
+    same = same[same["far from the reference"] == same.near]  # without a clamp, which none needs
     alike = [(difflib.SequenceMatcher(None, s["option"], o).ratio(), o) for o in same.option]
     return max(alike, default=(0.0, ""))[1]
 

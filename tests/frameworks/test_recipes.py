@@ -176,5 +176,6 @@ def test_a_remedy_says_how_not_to_divide():
 def test_what_a_user_writes():
     assert NAMES["trl.rloo", "RLOO"].option == "RLOOConfig(beta=0.05)"
     assert FrameworkRecipe(*NAMES["verl.reward_k1", "GRPO"]).option == (
-        "algorithm.adv_estimator=grpo; algorithm: use_kl_in_reward=True, kl_penalty=kl"
+        "algorithm.adv_estimator=grpo; algorithm: use_kl_in_reward=True, kl_ctrl.kl_coef=0.001, "
+        "kl_penalty=kl (or k1)"
     )

@@ -53,7 +53,7 @@ def test_an_update_keeps_what_it_finds_and_says_what_moved(toy, capsys, monkeypa
     said = capsys.readouterr().out
     assert "toy: 2 findings more, 2 in all" in said
     assert re.search(r"toy\.kl changed in 1\.1 .*; in 1\.0:", said)
-    assert "fresh samples: token_reverse_kl" in said
+    assert "fresh samples: reverse KL, next token" in said
     assert "off until you turn it on" in said
     assert main(["frameworks", "update", "toy", "--quiet"]) == 0
     assert capsys.readouterr().out == "toy: 0 findings more, 2 in all, in found.csv\n"

@@ -121,7 +121,7 @@ def test_by_keyboard_from_k3_in_the_loss_to_k3_in_the_reward(session: Any, base:
     keys(session, Keys.ARROW_RIGHT)
     assert state_of(session)["off"] is True
     assert session.execute_script("return document.activeElement.name") == "off"
-    assert "half the squared log-ratio, averaged over fixed samples" in summary(session)
+    assert "that of squared log-ratio / 2 of the old samples" in summary(session)
 
 
 def test_a_slider_moves_by_keys_and_the_numbers_follow(session: Any, base: str) -> None:

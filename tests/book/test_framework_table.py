@@ -78,8 +78,9 @@ def test_what_to_write_instead(rows: dict[str, str]) -> None:
     distilled = rows["verl.distillation_k3"].split(" | ")[2]
     assert "loss_mode=k2" in distilled
     assert "kl_loss_type" not in distilled
-    gamma = rows["verl.distillation_policy_gradient_k3"].split(" | ")[2]
-    assert "loss_max_clamp=null" in gamma  # of two that are alike, the one without a clamp
+    assert "no option" in rows["torchrl.distillation_reverse"].split(" | ")[2]  # and none of RL
+    clamped = rows["verl.distillation_policy_gradient_k3"].split(" | ")[2]
+    assert "loss_max_clamp=null" in clamped  # of two that are alike, the one without a clamp
 
 
 def test_past_releases_stand_below_their_framework(rows: dict[str, str]) -> None:

@@ -230,6 +230,7 @@ def rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             "scale": finding.condition.scale,
             "framework": known.name,
             "title": known.title,
+            "wheel": known.distribution if chosen.installed else "none",
             "version": chosen.version,
             "kind": "installed" if chosen.installed else "formula",
             "where": chosen.where,

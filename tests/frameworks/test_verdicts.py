@@ -152,6 +152,7 @@ def test_a_row_names_the_version_and_the_place_of_today(name):
     today = {
         "framework": chosen.framework.name,
         "title": chosen.framework.title,
+        "wheel": chosen.framework.distribution if chosen.installed else "none",
         "version": chosen.version,
         "kind": "installed" if chosen.installed else "formula",
         "where": chosen.where,

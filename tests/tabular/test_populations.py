@@ -55,8 +55,21 @@ def test_policies_keep_the_distances_of_the_tree(options):
 
 
 def test_a_denominator_below_the_vocabulary_is_refused():
-    with pytest.raises(ValueError, match="parts is 2, expected at least one for each of 3 tokens"):
+    with pytest.raises(ValueError, match="parts is 2, expected at least 3 for 3 tokens"):
         population_tree(3, parts=2)
+    with pytest.raises(ValueError, match="parts is 5, expected at least 6 for 3 tokens"):
+        population_tree(3, parts=5, ranked=True)
+
+
+@pytest.mark.parametrize("parts", [10, 11, 17])
+def test_no_two_tokens_of_a_ranked_tree_are_equally_likely(parts):
+    problem = population_tree(4, 2, parts=parts, seed=1, scale=0.1, ranked=True).problem
+    counts = (problem.sampled_from.softmax(-1) * parts).sort(-1).values
+    torch.testing.assert_close(counts, counts.round())
+    assert (counts.sum(-1).round() == parts).all()
+    assert (counts.diff(dim=-1) > 0.5).all()
+    plain = population_tree(4, 2, parts=parts, seed=1, scale=0.1).problem
+    assert (plain.sampled_from.softmax(-1).sort(-1).values.diff(dim=-1) < 1e-9).any()
 
 
 def squares(ro):

@@ -188,7 +188,22 @@ def prepare(address: str) -> None:
             importlib.import_module(library)
     gc.collect()
     gc.freeze()  # nothing of this is looked through, hence copied, in every fork
-    go_on(serve(address))
+    try:
+        go_on(serve(address))
+    except KeyboardInterrupt:  # a process that has imported torch's compiler would end with a status of 1
+        end_as_interrupted()
+
+
+def end_as_interrupted() -> None:
+    """Print what was interrupted, leave tidily, and end by the signal, as Python does by itself."""
+    import atexit
+
+    sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -129,13 +129,14 @@ def test_divergences_and_an_estimator_of_one(copy):
     audits = [f"tests/auditing/test_{name}.py" for name in ("auditor", "objectives")]
     words = (
         "jeffreys and not test_transforms.py or reverse_kl-jeffreys or jeffreys-reverse_kl"
-        " or of_registered or expected_number or changes_nothing or clipped"
+        " or of_registered or expected_number or clipped_tokens"
+        " or (jeffreys or le_cam or no_inverse) and (changes_nothing or clipped)"
         " or le_cam and (sampled or top_k or objectives) or no_inverse and (test_registry.py or slopes)"
     )
     own = "tests/test_new_divergences.py"
     (copy / own).write_text(AUDITS, encoding="utf-8")
     passed, skipped = run_in(copy, f"{words} or test_audits_of_registered", *rooms, *audits, own)
-    assert passed >= 230
+    assert passed >= 215
     assert skipped
     assert all("for 'no_inverse'" in why for why in skipped), skipped
 
@@ -221,6 +222,16 @@ def test_a_chapter(copy):
     assert passed_in(copy, "03_is_k4_right", *pages, "--nbmake", str(chapter)) >= 11  # one executes it
 
 
+# `kl-companion table run curvatures --quiet`; its notebooks' processes are forks too
+TABLE_RUN = """
+from kl_companion.book.tables import notebook_process
+from kl_companion.cli import main
+from tests.support.warm import command
+notebook_process.POINT = (*command(), *notebook_process.POINT[1:])
+raise SystemExit(main(["table", "run", "curvatures", "--quiet"]))
+"""
+
+
 def test_a_table(copy):
     names = {"here": copy}
     code = "\n".join((CELLS["how-02"], CELLS["how-13"].partition("executed =")[0], CELLS["how-15"]))
@@ -231,6 +242,6 @@ def test_a_table(copy):
     place = belongs("how-13").removeprefix("./")
     notebook.rename(copy / place / notebook.name)
     manifest.write_text(manifest.read_text().replace("notebook: ", f"notebook: {place}/"), encoding="utf-8")
-    execute(copy, "-m", "kl_companion.cli", "table", "run", "curvatures", "--quiet")
+    execute(copy, "-c", TABLE_RUN)
     words = "curvatures or there_are_tables or has_a_problem"
     assert passed_in(copy, words, "tests/notebooks/test_tables.py") == 3

@@ -17,6 +17,7 @@ from kl_companion.divergences import get_divergence
 from kl_companion.frameworks.history.subjects import Loss
 from kl_companion.rollout import Rollout
 
+ALONE = (sys.executable, "-I")  # a Python that sees what is installed and nothing of the folder it runs in
 FARTHEST = 30.0  # the largest |log(ref/pi)| at which formulas are compared
 _SIZES = (0.0, 0.3, 1.0, 2.5, 2.7, 4.0, 4.6, 8.0, 10.5, 12.0, 19.0, 21.0, FARTHEST)
 _STALE = (0.0, 0.1, -0.1)  # log(mu/pi), within the usual clips of the ratio
@@ -132,8 +133,7 @@ def reproduction(formula: str, promise: str) -> tuple[str, str] | None:
             promises="\n".join(f'print("gradient of {n}:", gradient({x}))' for n, x in GRADIENTS.values()),
             change="\n".join(lines_for(get_divergence(promise), "token")),
         )
-        call = [sys.executable, "-I", "-c", script]
-        output = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run([*ALONE, "-c", script], capture_output=True, text=True, check=True).stdout
         gradient = dict(
             zip(("loss", *GRADIENTS), (x.partition(":")[2] for x in output.splitlines()), strict=False)
         )

@@ -113,12 +113,8 @@ def _fold(summary: str, rows: Iterable[str]) -> str:
 
 def _row(*cells: str) -> str:
     named = zip(cells, _HEADERS, strict=False)
-    return f'<tr class="kl-setting">{"".join(f"<td data-label={q(h)}>{c}</td>" for c, h in named)}</tr>'
-
-
-def q(text: str) -> str:
-    """A text as the value of an attribute."""
-    return f'"{escape(text)}"'
+    inside = "".join(f'<td data-label="{h}">{c}</td>' for c, h in named)
+    return f'<tr class="kl-setting">{inside}</tr>'
 
 
 def _lines(option: str) -> str:

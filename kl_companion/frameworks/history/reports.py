@@ -12,6 +12,7 @@ from kl_companion.auditing.matching import VARIES
 from kl_companion.auditing.remedies import lines_for
 from kl_companion.auditing.summary import NO_OBJECTIVE, UNITS_SAID, divergence_of, number, rows, terms
 from kl_companion.auditing.verdict import wanted_objectives
+from kl_companion.auditing.words import divergence_words
 from kl_companion.divergences import get_divergence
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding, audit_shipped
 from kl_companion.frameworks.history.reproduction import FARTHEST, GRADIENTS, formula_of, reproduction
@@ -65,14 +66,10 @@ def report(
         _reproduction(audit, formula, place, subject.promise),
         "## Suggested wording for the documentation",
         f"> On samples of the current policy, the expected gradient of this term is {found}.",
-        f"## A change with the gradient of the {_short(subject.promise)}",
+        f"## A change with the gradient of the {divergence_words(subject.promise)}",
         _change(subject, release),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _short(divergence: str) -> str:
-    return OBJECTIVES[f"token_{divergence}"].short.partition(",")[0]
 
 
 def _with_direction(divergence: str) -> str:
@@ -80,12 +77,12 @@ def _with_direction(divergence: str) -> str:
 
 
 def _title(audit: Audit, promise: str) -> str:
-    found, wanted = terms(audit.main), _short(promise)
+    found, wanted = terms(audit.main), divergence_words(promise)
     of = divergence_of(found[0].objective) if len(found) == 1 else ""
     if audit.main.zero:
         return f"Expected gradient is zero, not that of the {wanted}"
     if of and of != promise:
-        return f"Gradient of the {_short(of)}, not of the {wanted}"
+        return f"Gradient of the {divergence_words(of)}, not of the {wanted}"
     return f"Gradient differs from that of the {wanted}"
 
 
@@ -102,7 +99,7 @@ def _said(finding: Finding, promise: str) -> str:
         words = f"{_with_direction(of)}, of {level}" if of else OBJECTIVES[t.objective].words
         parts.append(f"{'minus ' if t.sign < 0 else ''}{size}{words}{unit}")
     if not parts:
-        return f"not that of the {_short(promise)}, nor of another divergence known to us"
+        return f"not that of the {divergence_words(promise)}, nor of another divergence known to us"
     return f"that of {', plus '.join(parts)}"
 
 
@@ -113,7 +110,7 @@ def _value(audit: Audit, promise: str) -> str:
         return ""
     fresh = [f for f in audit.findings if f.condition and f.condition.eos and not f.condition.off_policy]
     near = " near the reference" if any(wanted.isdisjoint(f.value_matches) for f in fresh) else ""
-    return f"; its value{near} is an unbiased estimate of the {_short(promise)}"
+    return f"; its value{near} is an unbiased estimate of the {divergence_words(promise)}"
 
 
 def _facts(audit: Audit, shipped: Shipped, release: Distribution, place: str, *, clamped: bool) -> str:
@@ -144,7 +141,8 @@ def _reproduction(audit: Audit, formula: str, place: str, promise: str) -> str:
     if shown is None:
         why = "no formula of one line that we know is this loss"
         if formula:
-            why = f"answers of one token have the gradient of the {_short(promise)}, and longer ones another"
+            promised = divergence_words(promise)
+            why = f"answers of one token have the gradient of the {promised}, and longer ones another"
         return f"There is no short reproduction: {why}. The code is {place}."
     script, output = shown
     longer = ""
@@ -174,6 +172,7 @@ def _change(subject: FollowedLoss, release: Distribution) -> str:
             chosen = ", ".join(f"{name}={value}" for name, value in options.items())
             return (
                 f"An option has it already: with `{chosen}` the expected gradient of this release on fresh "
-                f"samples is that of the {_short(subject.promise)}, looked at in the same way.\n\n{code}"
+                f"samples is that of the {divergence_words(subject.promise)}, looked at in the same "
+                f"way.\n\n{code}"
             )
     return code

@@ -107,7 +107,7 @@ def prompt_ids(lm: LanguageModel, task: Task, examples: list[Example]) -> list[l
         raise ValueError("examples is empty, expected at least one")
     tokenizer = lm.tokenizer
     prompts = [example.prompt for example in examples]
-    ids = encode(tokenizer, chat_prompts(tokenizer, prompts) if task.chat else prompts)
+    ids = encode(tokenizer, chat_prompts(tokenizer, prompts, shots=task.shots) if task.chat else prompts)
     bos = tokenizer.bos_token_id
     if bos is None:
         if not all(ids):

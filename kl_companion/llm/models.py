@@ -9,7 +9,7 @@ import copy
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,8 +226,15 @@ def same_vocabulary(a: LanguageModel, b: LanguageModel) -> None:
     )
 
 
-def chat_prompts(tokenizer: Any, questions: list[str], system: str | None = None) -> list[str]:
+def chat_prompts(
+    tokenizer: Any,
+    questions: list[str],
+    system: str | None = None,
+    shots: Sequence[tuple[str, str]] = (),
+) -> list[str]:
     """The questions in the form that an instruct model was trained on, up to where its answer begins.
+
+    ``shots`` are questions with their answers that come before each, as earlier turns.
 
     Raises:
         ValueError: the tokenizer has no chat template.
@@ -237,6 +244,8 @@ def chat_prompts(tokenizer: Any, questions: list[str], system: str | None = None
             "the tokenizer has no chat template: use an instruct model, or a task with chat=False"
         )
     before = [{"role": "system", "content": system}] if system is not None else []
+    for asked, answered in shots:
+        before += [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
     return [
         tokenizer.apply_chat_template(
             [*before, {"role": "user", "content": question}], tokenize=False, add_generation_prompt=True

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from kl_companion.checks import check_temperature
 from kl_companion.estimators.sampled import k1, k3
 from kl_companion.llm.decoding import positions
 from kl_companion.llm.generation import Samples, scores
@@ -30,14 +31,28 @@ def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0)
     Raises:
         ValueError: temperature not above 0.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}, expected above 0")
+    check_temperature(temperature)
     alone = _first_of_each_prompt(samples)
     if _worth_sharing(model, samples, int(alone.sum())):
         logits = _with_shared_prompts(model, samples, alone)
     else:
         logits = _row_by_row(model, samples)
     return scores(logits, temperature)
+
+
+def with_output_inputs(
+    model: Any, samples: Samples, *, temperature: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`completion_logits`, and what the output layer reads at the same positions, [batch, seq, width]."""
+    check_temperature(temperature)
+    seen: list[torch.Tensor] = []
+    layer = model.get_output_embeddings()
+    watched = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        logits = _row_by_row(model, samples)
+    finally:
+        watched.remove()
+    return scores(logits, temperature), seen[0]
 
 
 def _row_by_row(model: Any, samples: Samples) -> torch.Tensor:

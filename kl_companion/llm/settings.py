@@ -65,6 +65,8 @@ class Settings:
         temperature: Of the sampler, and of every log-prob in the loss.
         steps, seed: Length of the run; seed of prompts and samples.
         dtype: ``"bfloat16"`` runs the forward passes under autocast; weights and log-probs stay float32.
+        lora: Rank of LoRA adapters that are trained in place of all weights, and merged at the end; None: all
+            weights.
 
     Raises:
         ValueError: an unknown choice, a number out of range, or choices that do not go together.
@@ -101,6 +103,7 @@ class Settings:
     steps: int = 100
     seed: int = 0
     dtype: Precision = "float32"
+    lora: int | None = None
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -109,6 +112,8 @@ class Settings:
         for name in ("period", "lag", "inner_steps", "accumulate", "prompts", "group"):
             self._check_whole(name, 1)
         self._check_whole("steps", 0)
+        if self.lora is not None:
+            self._check_whole("lora", 1)
         self._check_range("beta", low=0.0)
         self._check_range("decay", low=0.0, high=1.0)
         for name in ("lr", "temperature", *(() if self.max_grad_norm is None else ("max_grad_norm",))):
@@ -163,6 +168,11 @@ class Settings:
             raise ValueError(
                 f"group is {self.group}, expected at least 2 completions of a prompt: nothing is left to "
                 f"compare one with (advantages={self.advantages!r}, center_costs={self.center_costs})"
+            )
+        if self.lora is not None and self.anchor == "ema":
+            raise ValueError(
+                f"lora is {self.lora} with anchor='ema', expected a fixed anchor: an average of adapters is "
+                "not the average of the policies"
             )
         if self.accumulate > self.prompts * self.group:
             raise ValueError(

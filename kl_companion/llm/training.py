@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 
 from kl_companion.kernels.fused import fused_logp
+from kl_companion.llm.adapters import add_adapters
 from kl_companion.llm.checkpoints import (
     check_same_run,
     load_checkpoint,
@@ -121,6 +122,8 @@ def train(
             run.save()
         if progress is not None:
             progress(record)
+    if run.merge is not None:
+        run.merge()
     return History(run.records)
 
 
@@ -143,6 +146,10 @@ class Run:
         fixed = settings.anchor == "fixed" and reference is not None
         self.anchor = start if fixed else frozen_copy(start)
         self.vocab = min(policy.vocab, self.anchor.vocab)
+        # after the anchor was copied, which stays without them
+        self.merge = (
+            None if settings.lora is None else add_adapters(policy, settings.lora, seed=settings.seed)
+        )
         self.sampler = policy if settings.lag == 1 else frozen_copy(policy)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
         if settings.optimizer == "sgd":

@@ -129,18 +129,23 @@ def truncate(problem: Problem, *, top_k: int | None = None, top_p: float | None 
     Raises:
         ValueError: not exactly one of the two, or out of range.
     """
-    vocab = problem.logits.shape[-1]
+    return problem._replace(behavior_logits=truncated(problem.logits, top_k=top_k, top_p=top_p))
+
+
+def truncated(logits: torch.Tensor, *, top_k: int | None = None, top_p: float | None = None) -> torch.Tensor:
+    """Logits [..., vocab] with -inf outside the head of every row; arguments and errors as `truncate`."""
+    vocab = logits.shape[-1]
     if (top_k is None) == (top_p is None):
         raise ValueError(f"top_k={top_k}, top_p={top_p}: expected exactly one of them")
     if top_k is not None and not 1 <= top_k <= vocab:
         raise ValueError(f"top_k is {top_k}, expected 1 to {vocab}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}, expected more than 0 and at most 1")
-    probability, order = problem.logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    probability, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
     before = probability.cumsum(-1) - probability
     kept = before < top_p if top_p is not None else torch.arange(vocab) < (top_k or vocab)
     head = torch.zeros_like(probability).scatter(-1, order, kept.to(probability.dtype).expand_as(probability))
-    return problem._replace(behavior_logits=problem.logits.masked_fill(head == 0, -math.inf))
+    return logits.masked_fill(head == 0, -math.inf)
 
 
 def bandit(vocab: int = 100, *, seed: int = 0, scale: float = 1.0, off_policy: bool = False) -> Problem:

@@ -51,6 +51,7 @@ class Task:
             or None. Asked after every token that the policy chose.
         observed: Completion of the corpus -> for each of its characters, whether the environment wrote it.
         chat: Whether prompts go through the tokenizer's chat template.
+        shots: Questions and answers that stand before the prompt as earlier turns of the chat.
         law: The exact distribution of completions, where it is known; see `languages.language`.
     """
 
@@ -66,6 +67,7 @@ class Task:
     observe: Callable[[str, Example], str | None] | None = None
     observed: Callable[[str], list[bool]] | None = None
     chat: bool = False
+    shots: tuple[tuple[str, str], ...] = ()
     law: Any = None
 
 
@@ -103,3 +105,20 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> int:
 def uniform_digits(shape: tuple[int, ...], high: int, generator: torch.Generator) -> list[Any]:
     """Independent draws from 0 to ``high`` - 1 as nested lists."""
     return torch.randint(0, high, shape, generator=generator).tolist()
+
+
+def choose(size: int, n: int, generator: torch.Generator) -> list[int]:
+    """``n`` of ``size`` places in random order; none a second time before each had its turn."""
+    places: list[int] = []
+    while len(places) < n:
+        places += torch.randperm(size, generator=generator).tolist()
+    return places[:n]
+
+
+def drawing(examples: list[Example]) -> Draw:
+    """A source that draws from these examples."""
+
+    def draw(n: int, generator: torch.Generator) -> list[Example]:
+        return [examples[i] for i in choose(len(examples), n, generator)]
+
+    return draw

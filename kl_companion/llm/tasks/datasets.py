@@ -14,7 +14,7 @@ import torch
 from kl_companion.checks import check_choice
 from kl_companion.llm.optional import llm_extra
 from kl_companion.llm.tasks.answers import Checker, Style, extract_answer
-from kl_companion.llm.tasks.base import Draw, Example, Task, whole
+from kl_companion.llm.tasks.base import Example, Task, choose, drawing, whole
 from kl_companion.llm.tasks.canonical import canonical
 
 Row = dict[str, Any]
@@ -90,15 +90,15 @@ def data(
     outside = read(path if out is None else out, out_levels)[0] if out or out_levels else []
 
     def corpus(n: int, generator: torch.Generator) -> list[tuple[str, str]]:
-        return [(examples[i].prompt, solutions[i]) for i in _choose(len(examples), n, generator)]
+        return [(examples[i].prompt, solutions[i]) for i in choose(len(examples), n, generator)]
 
     return Task(
         name="data",
         alphabet=None,
         max_new_tokens=max_new_tokens,
-        draw=_draw(examples),
+        draw=drawing(examples),
         reward=Checker(reads or style),
-        draw_out=_draw(outside) if outside else None,
+        draw_out=drawing(outside) if outside else None,
         corpus=corpus,
         ends=True,
         chat=chat,
@@ -260,18 +260,3 @@ def _answer(solution: str, style: Style, field: str) -> str | None:
         is_answer = style == "math" and field != "solution" and line
         found = solution.strip() if is_answer or (form is not None and form[0] == "number") else None
     return found if found is not None and canonical(found) is not None else None
-
-
-def _choose(size: int, n: int, generator: torch.Generator) -> list[int]:
-    """``n`` of ``size`` places in random order; none a second time before each had its turn."""
-    places: list[int] = []
-    while len(places) < n:
-        places += torch.randperm(size, generator=generator).tolist()
-    return places[:n]
-
-
-def _draw(examples: list[Example]) -> Draw:
-    def draw(n: int, generator: torch.Generator) -> list[Example]:
-        return [examples[i] for i in _choose(len(examples), n, generator)]
-
-    return draw

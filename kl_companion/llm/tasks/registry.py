@@ -12,6 +12,7 @@ from kl_companion.llm.tasks.base import Task
 from kl_companion.llm.tasks.datasets import data
 from kl_companion.llm.tasks.languages import markov, two_styles
 from kl_companion.llm.tasks.look_up import look_up
+from kl_companion.llm.tasks.questions import questions
 from kl_companion.llm.tasks.sorting import sort
 
 TASKS: dict[str, Callable[..., Task]] = {
@@ -21,6 +22,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "two_styles": two_styles,
     "look_up": look_up,
     "data": data,
+    "questions": questions,
 }
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import MISSING
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import torch
 
 from kl_companion.auditing.calling import Given, Layout, Unusable, failed, layouts, loss_of
 from kl_companion.auditing.constructing import Chosen, Options, callable_of, parameters_of, too_many
-from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.exact import CastsAsDoubles, eager
 from kl_companion.auditing.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
 from kl_companion.auditing.naming import Read, Unread, read_name, read_names, refusal
 from kl_companion.auditing.user_batch import UserBatch
@@ -339,9 +338,7 @@ def _as_formulas() -> Iterator[CastsAsDoubles]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        # the compiler is slow to import: who compiled a function has imported it already
-        eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-        with eager, CastsAsDoubles() as seen:
+        with eager(), CastsAsDoubles() as seen:
             yield seen
     finally:
         torch.set_default_dtype(before)

@@ -41,10 +41,10 @@ def world(kl: float) -> Population:
         problem = tree.problem._replace(
             ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
         )
-        return tree._replace(problem=problem)
+        return Population(problem, tree.which)
 
-    low, high = 0.0, 64.0
-    for _ in range(50):
+    low, high = 0.0, 8.0  # at 1 nat it is 3.3
+    for _ in range(47):
         middle = (low + high) / 2
         there = at(middle)
         reached = value(OBJECTIVES["token_reverse_kl"], there.problem) / there.tokens_per_answer

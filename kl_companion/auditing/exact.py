@@ -9,8 +9,9 @@ left in.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -27,6 +28,12 @@ _SMALLER = (torch.float32, torch.float16, torch.bfloat16)
 _CASTS = frozenset(("float", "half", "bfloat16"))
 _ADDS = frozenset(("add", "__add__", "__radd__"))
 _FIELDS = ("logp", "logits")
+
+
+def eager() -> AbstractContextManager[object]:
+    """A context in which functions that were compiled run as they are written."""
+    # the compiler is slow to import: who compiled a function has imported it already
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _double(x: Any) -> Any:
@@ -84,6 +91,14 @@ class SinglesAsDoubles(TorchDispatchMode):
     torch would lay the latter aside, and frameworks cast in backward functions too.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch wraps what is below in a guard against compiling it, which loads the compiler.
+
+        `eager` is the guard here, and costs nothing at every operation.
+        """
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -92,7 +107,7 @@ class SinglesAsDoubles(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func`` with float64 in place of float32."""
-        given = {k: _double(v) for k, v in (kwargs or {}).items()}
+        given = {k: _double(v) for k, v in kwargs.items()} if kwargs else {}
         if func is _ops.add.Tensor and isinstance(args[1], float) and 0 < args[1] < _VANISHES:
             return func(args[0], 0.0, **given)
         if func in _FACTORIES and given.get("dtype") is None:
@@ -114,8 +129,8 @@ def exactly(loss: Callable[[Rollout], torch.Tensor]) -> Callable[[Rollout], torc
             for name in _FIELDS
             if (x := getattr(rollout, name)) is not None and x.requires_grad
         }
-        with SinglesAsDoubles():
-            value = loss(replace(rollout, **leaves))
+        with eager(), SinglesAsDoubles():
+            value = loss(rollout.unchecked(**leaves))
             if not value.requires_grad or not leaves:
                 return value
             slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)

@@ -112,7 +112,7 @@ class Divergence:
         """
         if not self.smooth:
             return sympy.nan
-        return sympy.nsimplify(sympy.diff(self.derivative, T).subs(T, 1))
+        return sympy.nsimplify(sympy.diff(self.f, T, 2).subs(T, 1))  # `derivative` is slow to simplify
 
     @cached_property
     def at_zero(self) -> sympy.Expr:

@@ -139,16 +139,38 @@ class Rollout:
             None if behavior_logits is None else behavior_logits.detach(),
         )
 
+    def unchecked(self, **tensors: torch.Tensor | None) -> Rollout:
+        """The same batch with these tensors in place of some of its own; nothing is checked a second time."""
+        batch = object.__new__(Rollout)
+        for f in fields(self):
+            object.__setattr__(batch, f.name, tensors.get(f.name, getattr(self, f.name)))
+        object.__setattr__(batch, "_checked", batch._versions())
+        return batch
+
     def batches(self, groups: Iterable[Sequence[int]]) -> Iterator[Rollout]:
         """One batch per group of its sequences, given by their numbers; nothing is checked a second time."""
         given = {f.name: x.unbind() for f in fields(self) if (x := getattr(self, f.name)) is not None}
         for group in groups:
-            batch = object.__new__(Rollout)
-            for f in fields(self):
-                chosen = torch.stack([given[f.name][i] for i in group]) if f.name in given else None
-                object.__setattr__(batch, f.name, chosen)
-            object.__setattr__(batch, "_checked", batch._versions())
-            yield batch
+            yield self.unchecked(**{name: torch.stack([x[i] for i in group]) for name, x in given.items()})
+
+    def repeated(self, index: torch.Tensor) -> Rollout:
+        """Its sequences ``index`` [n] as one batch of new tensors; nothing is checked a second time.
+
+        Its logits are a leaf that requires grad, from which ``logp`` is computed.
+
+        Raises:
+            ValueError: without logits.
+        """
+        if self.logits is None:
+            raise ValueError("logits is needed; this Rollout holds sampled log-probs only")
+        given = {
+            f.name: x.detach().index_select(0, index)
+            for f in fields(self)
+            if f.name != "logp" and (x := getattr(self, f.name)) is not None
+        }
+        scores, mask = given["logits"].requires_grad_(), given["completion_mask"]
+        ids = given["tokens"].clamp(0, scores.shape[-1] - 1).unsqueeze(-1)
+        return self.unchecked(**given, logp=_of_sampled(scores, ids, mask))
 
     @cached_property
     def logp_all(self) -> torch.Tensor:

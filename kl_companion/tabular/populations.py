@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 
 from kl_companion.rollout import Rollout
 from kl_companion.tabular.expectations import Loss, check_differentiable, checked_scalar
-from kl_companion.tabular.worlds import NEVER, Problem, prefix_tree
+from kl_companion.tabular.worlds import Problem, prefix_tree
 
 _DIGITS = 13  # of the limit: batches are doubled until the first term that is not removed is that small
 _SAME = 1e-12
 
 
-class Population(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Population:
     """A world and a batch of it.
 
     Attributes:
@@ -32,6 +35,11 @@ class Population(NamedTuple):
 
     problem: Problem
     which: torch.Tensor
+
+    @cached_property
+    def answers(self) -> Rollout:
+        """Every sequence once, checked; no loss sees it, so that none can change what the next one reads."""
+        return self.problem.rollout(self.problem.logits)
 
     @property
     def tokens_per_answer(self) -> float:
@@ -120,21 +128,9 @@ def _rounded(probability: torch.Tensor, parts: int, ranked: bool) -> torch.Tenso
     return least + floor + (rank < missing)
 
 
-def _scored(population: Population, copies: int) -> tuple[Rollout, torch.Tensor, torch.Tensor]:
-    """The rows ``copies`` times, the logits that score them, and the row of the policy of each token."""
-    p, index = population.problem, population.which.repeat(copies)
-    rows = p.rows[index]
-    scored = p.logits[rows].requires_grad_()
-    behavior = p.logits if p.behavior_logits is None else p.behavior_logits.clamp(min=NEVER)
-    rollout = Rollout.from_logits(
-        p.sequences[index],
-        p.completion_mask[index],
-        scored,
-        p.ref_logits[rows],
-        behavior_logits=behavior[rows],
-        rewards=p.rewards[index],
-    )
-    return rollout, scored, rows
+def population_rollout(population: Population, copies: int = 1) -> Rollout:
+    """The batch itself, ``copies`` times, in tensors that a loss may change."""
+    return population.answers.repeated(population.which.repeat(copies))
 
 
 def batch_gradient(
@@ -145,13 +141,15 @@ def batch_gradient(
     Raises:
         ValueError: the loss is no scalar, is NaN, or has no gradient.
     """
-    rollout, scored, rows = _scored(population, copies)
+    rollout = population_rollout(population, copies)
     loss = checked_scalar(loss_fn, rollout)
     check_differentiable(loss)
-    (each,) = torch.autograd.grad(loss, scored, allow_unused=True)
+    assert rollout.logits is not None
+    (each,) = torch.autograd.grad(loss, rollout.logits, allow_unused=True)
     total = torch.zeros_like(population.problem.logits)
     if each is None:
         return loss.item(), total, 0.0
+    rows = population.problem.rows[population.which.repeat(copies)]
     total.index_add_(0, rows.flatten(), each.flatten(0, 1))
     return loss.item(), total, each.abs().sum().item()
 
@@ -222,8 +220,3 @@ def _extrapolated(on: list[torch.Tensor]) -> torch.Tensor:
     for power in range(1, len(on)):
         row = [(2**power * b - a) / (2**power - 1) for a, b in itertools.pairwise(row)]
     return row[0]
-
-
-def population_rollout(population: Population) -> Rollout:
-    """The batch itself."""
-    return _scored(population, 1)[0]

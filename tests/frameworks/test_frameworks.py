@@ -78,6 +78,21 @@ def test_what_guards_a_division_is_left_out_and_nothing_else():
         assert (x - 1e-8).item() != 2
 
 
+def test_a_compiled_loss_runs_as_it_is_written_and_nothing_around_it_is_compiled():
+    seen = []
+
+    def backend(graph, _):
+        seen.append(graph)
+        return graph.forward
+
+    def loss(rollout):
+        return (rollout.logp.float() - rollout.ref_logp.float()).square().sum()
+
+    compiled = torch.compile(loss, backend=backend)
+    assert torch.equal(exactly(compiled)(_batch()), exactly(loss)(_batch()))
+    assert not seen
+
+
 def _batch(seed=0):
     problem = prefix_tree(3, 3, seed=seed, eos=True, off_policy=True)
     return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9]))

@@ -12,6 +12,7 @@ from kl_companion.estimators import ESTIMATORS
 from kl_companion.rollout import (
     Rollout,
     aggregate,
+    check_rollout,
     per_token,
 )
 from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
@@ -263,6 +264,34 @@ def test_batches_are_what_building_each_anew_gives(with_logits):
         for x, y in zip(mine, theirs, strict=True):
             if x is not None:
                 torch.testing.assert_close(x, y, rtol=1e-14, atol=1e-14)
+
+
+def test_a_batch_with_repetitions_is_what_building_it_gives():
+    """Fields and gradient, to the last digit; the logits are a leaf of the batch's own."""
+    problem, index = prefix_tree(3, 2, seed=4, eos=True, off_policy=True), torch.tensor([0, 3, 2, 2, 6])
+    every = problem.rollout(problem.logits)
+    found, wanted = every.repeated(index), problem.rollout(problem.logits.clone().requires_grad_(), index)
+    for f in dataclasses.fields(Rollout):
+        mine, theirs = getattr(found, f.name), getattr(wanted, f.name)
+        assert (mine is None) == (theirs is None), f.name
+        assert mine is None or (torch.equal(mine, theirs) and mine.dtype == theirs.dtype), f.name
+    assert found.logits.is_leaf
+    slopes = [torch.autograd.grad((r.logp**3).sum(), r.logits)[0] for r in (found, wanted)]
+    assert torch.equal(*slopes)
+    with pytest.raises(ValueError, match="logits is needed"):
+        dataclasses.replace(every, logits=None).repeated(index)
+
+
+def test_tensors_are_exchanged_without_a_check():
+    every = prefix_tree(2, 2).rollout(prefix_tree(2, 2).logits)
+    found = every.unchecked(rewards=None, logp=every.logp + 1.0)  # above 0: refused at the door
+    assert found.rewards is None
+    assert torch.equal(found.logp, every.logp + 1.0)
+    assert found.ref_logp is every.ref_logp
+    check_rollout(found)
+    found.ref_logp.add_(1.0)
+    with pytest.raises(ValueError, match="logp is"):
+        check_rollout(found)
 
 
 def test_what_is_never_sampled_is_not_evaluated():

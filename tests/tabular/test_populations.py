@@ -1,5 +1,6 @@
 """Batches in exact proportion, and the limit of large batches against weights that are written out."""
 
+import dataclasses
 import math
 
 import pytest
@@ -205,6 +206,26 @@ def test_copies_of_the_batch_are_whole_and_ready_to_read():
     for copies in (1, 3):
         batch_gradient(lambda ro: sizes.append(len(ro.tokens)) or total(ro).mean(), made, copies)
     assert sizes == [16, 48]
+
+
+@pytest.mark.parametrize("off_policy", [False, True])
+def test_what_a_loss_changes_in_place_is_not_seen_by_the_next(off_policy):
+    def spoils(ro):
+        value = (ro.logp - ro.ref_logp).sum(-1).square().mean()
+        for f in dataclasses.fields(ro):
+            if (x := getattr(ro, f.name)) is not None:
+                x.detach().zero_()
+        return value
+
+    def reads_all(ro):
+        return (squares(ro).sum(-1) * ro.rewards + ro.sampled_from.sum(-1) * ro.tokens.sum(-1)).mean()
+
+    made, again = (population_tree(2, 2, parts=4, eos=True, off_policy=off_policy) for _ in range(2))
+    wanted = large_batches(reads_all, again)
+    assert large_batches(spoils, made).contributions > 0
+    found = large_batches(reads_all, made)
+    assert torch.equal(found.gradient, wanted.gradient)
+    assert (found.value, found.contributions) == (wanted.value, wanted.contributions)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 
 from kl_companion.auditing.updates import expected_update, expected_updates, prompt
 from kl_companion.tabular import expected_gradient, stack
+from kl_companion.tabular.populations import Population
 from tests.support.updates import PROMPTS, SIZES, apart, by_hand, critic, recipe_of, value_of
 
 CASES: dict[str, dict[str, Any]] = {
@@ -195,8 +196,9 @@ def test_a_loss_that_does_not_read_the_policy_moves_nothing() -> None:
 
 def test_a_stack_of_worlds_and_a_loss_without_a_limit_are_refused() -> None:
     at = PROMPTS["on-policy"]
+    two = Population(stack([at.problem] * 2), at.which)
     with pytest.raises(ValueError, match="got a stack of 2 worlds, expected one world"):
-        expected_updates(recipe_of().loss, at._replace(problem=stack([at.problem] * 2)), 2, steps=1, rate=1.0)
+        expected_updates(recipe_of().loss, two, 2, steps=1, rate=1.0)
     with pytest.raises(ValueError, match="no limit in large batches, expected one whose gradient settles"):
         expected_update(lambda ro: ro.logp.sum() * len(ro.logp) ** 0.5, at, None)
 

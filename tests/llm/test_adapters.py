@@ -1,0 +1,80 @@
+"""LoRA: what trains, what the model computes with adapters, and that they end in the weights."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from kl_companion.llm.adapters import add_adapters
+from kl_companion.llm.generation import generate
+from kl_companion.llm.models import frozen_copy
+from kl_companion.llm.scoring import compare_logp
+from kl_companion.llm.settings import Settings
+from kl_companion.llm.start_models import start_model
+from kl_companion.llm.training import train
+
+
+@pytest.mark.real
+def test_adapters_alone_train_and_end_in_the_weights() -> None:
+    lm, task = start_model("sort")
+    before, reference = frozen_copy(lm), frozen_copy(lm)
+    lm.model.requires_grad_(True)
+    looks = []
+
+    def look(policy, step):
+        samples = generate(
+            policy,
+            task,
+            task.draw(8, torch.Generator().manual_seed(1)),
+            generator=torch.Generator().manual_seed(2),
+        )
+        looks.append((samples, compare_logp(policy.model, samples)["max"]))
+        return {}
+
+    settings = Settings(estimator="k2", beta=0.1, lora=4, steps=6, lr=3e-3, prompts=4, group=4)
+    state = torch.get_rng_state()
+    train(lm, task, settings, reference=reference, evaluate=look, every=6)
+    assert torch.equal(state, torch.get_rng_state())
+    assert max(far for _, far in looks) < 1e-4  # what samples is what is scored, adapters included
+    names = [name for name, _ in lm.model.named_parameters()]
+    assert names == [name for name, _ in before.model.named_parameters()]
+    moved = {
+        name
+        for (name, p), q in zip(lm.model.named_parameters(), before.model.parameters(), strict=True)
+        if not torch.equal(p, q)
+    }
+    assert moved == {name for name in names if name.endswith("_proj.weight")}
+    assert compare_logp(lm.model, looks[-1][0])["max"] < 1e-4  # merged, it computes the same
+    assert compare_logp(before.model, looks[-1][0])["max"] > 1e-3
+    for p, q in zip(reference.model.parameters(), before.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.real
+def test_adapters_are_put_in_once() -> None:
+    lm = frozen_copy(start_model("sort")[0])
+    merge = add_adapters(lm, 2)
+    trained = [name for name, p in lm.model.named_parameters() if p.requires_grad]
+    assert trained
+    assert all("lora_" in name for name in trained)
+    with pytest.raises(ValueError, match="holds adapters already"):
+        add_adapters(lm, 2)
+    merge()
+    add_adapters(lm, 2)
+
+
+def test_a_missing_library_is_named(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        ImportError, match="LoRA needs peft, which is not installed: pip install --no-deps peft"
+    ):
+        add_adapters(tiny, 2)
+
+
+def test_adapters_do_not_go_with_a_moving_anchor() -> None:
+    with pytest.raises(ValueError, match="lora is 8 with anchor='ema', expected a fixed anchor"):
+        Settings(lora=8, anchor="ema")
+    with pytest.raises(ValueError, match="lora is 0, expected a whole number of at least 1"):
+        Settings(lora=0)

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.book.tables import cluster, provenance
-from kl_companion.book.tables.file_lock import exclusive_lock
 from kl_companion.book.tables.grid import SECONDS, Point, points_of, unfinished
 from kl_companion.book.tables.manifest import OUT, Manifest, read_manifest, settings
 from kl_companion.book.tables.notebook_process import EXECUTED, HERE, WRITTEN, Backend, TableError
 from kl_companion.book.tables.project import book_extra
 from kl_companion.book.tables.rows import Row, parse, render
 from kl_companion.book.tables.store import provenance_path, table_path, to_frame, work_folder
+from kl_companion.file_lock import exclusive_lock
 from kl_companion.files import write_atomically, write_together
 
 if TYPE_CHECKING:

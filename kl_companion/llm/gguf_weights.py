@@ -71,7 +71,7 @@ def convert(file: Path, folder: Path) -> None:
             raise OSError(f"{folder / shard} could not be written: {error}") from None
     _write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": names})
     source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    config = transformers.AutoConfig.from_pretrained(**source).to_dict()
+    config = transformers.AutoConfig.from_pretrained(**source).to_diff_dict()
     told = {key: value for key, value in config.items() if not key.startswith("_")}
     _write_json(folder / "config.json", {**told, "architectures": ["LlamaForCausalLM"], "dtype": "float32"})
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)

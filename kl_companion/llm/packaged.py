@@ -95,10 +95,7 @@ def packaged_folder(name: str) -> Path:
         OSError: too little space for the folder, or it cannot be written.
     """
     model = _known(name)
-    recipe = {
-        **{"packaged": name, "version": model.version, "sha256": model.sha256},
-        "format": FORMAT,
-    }
+    recipe = {"packaged": name, "version": model.version, "sha256": model.sha256, "format": FORMAT}
 
     def make(folder: Path) -> None:
         if (lost := missing(name)) or (file := _weights(model)) is None:

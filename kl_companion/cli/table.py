@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
     parser.add_argument("action", choices=("run", "check", "show"))
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--all", action="store_true", help="every table; run leaves those that take hours")
+    parser.add_argument(
+        "--all", action="store_true", help="every table; run leaves those that take hours or lack a model"
+    )
     parser.add_argument("--profile", choices=("cpu", "gpu", "smoke"), default="cpu")
     parser.add_argument(
         "--jobs", type=int, help="points at a time; by default 2, on a cluster one per thread of its workers"
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         )
     names = list(args.names or tables.names())
     if args.action == "run" and not args.names:
-        names = _in_minutes(names)
+        names = _in_minutes(names, here=args.backend is None)
     for name in names:
         if name not in tables.names():
             from kl_companion.checks import unknown_name
@@ -68,14 +70,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _in_minutes(names: Sequence[str]) -> list[str]:
-    """The tables that `--all` makes: one that takes hours is made when it is named."""
+def _in_minutes(names: Sequence[str], *, here: bool) -> list[str]:
+    """The tables that `--all` makes: none that takes hours or, where they are run here, lacks its model."""
     from kl_companion.book.tables.manifest import read_manifest
+    from kl_companion.book.tables.needs import lacking
 
     found = []
     for name in names:
-        if read_manifest(name).cost == "hours":
+        manifest = read_manifest(name)
+        if manifest.cost == "hours":
             print(f"  {name}: takes hours, so --all leaves it: table run {name}", file=sys.stderr)
+        elif here and (line := lacking(manifest)):
+            print(f"  {line}", file=sys.stderr)
         else:
             found.append(name)
     return found

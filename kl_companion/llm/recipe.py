@@ -212,7 +212,11 @@ def make_parser() -> argparse.ArgumentParser:
         description="Train a language model with a KL term. The module's docstring is about many devices.",
     )
     add = parser.add_argument
-    add("--model", default=EMBEDDED, help="a folder, a name on the hub, or 'embedded' (trained on the spot)")
+    add(
+        "--model",
+        default=EMBEDDED,
+        help="a folder, a name on the hub, smollm2, or 'embedded' (trained on the spot)",
+    )
     add(
         "--reference",
         help="another model to measure the KL to, such as a teacher; default: the policy's start",

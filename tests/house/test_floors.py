@@ -17,6 +17,7 @@ LONGEST = 400
 
 FLOORS = {
     "checks": 0,
+    "file_lock": 0,
     "files": 0,
     "lazy": 0,
     "ops": 0,

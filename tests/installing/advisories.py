@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("requirements.lock", "requirements-audit.lock")
+LOCKS = ("requirements.lock", "requirements-audit.lock", "requirements-real.lock")
 CLEAN, VULNERABLE, NOT_ASKED = 0, 1, 3
 
 

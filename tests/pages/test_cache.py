@@ -160,3 +160,22 @@ def test_tables_are_found_in_calls_of_load_alone(root: Path, monkeypatch: pytest
     assert kl_cache.tables_used("x = 'numbers'; load(x)", known) == {"numbers"}
     assert kl_cache.tables_used("load(x)", known) == known
     assert kl_cache.tables_used("def (", known) == known
+
+
+def test_a_chapter_depends_on_the_manifest_that_its_table_is_like(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(root / "book/_ext"))
+    import kl_cache
+
+    kl_cache.closure()  # read from the project before its place changes
+    written = {"numbers": "title: a\nlike: letters\n", "letters": "title: b\ngrid: {like: [1]}\n"}
+    for name, text in written.items():
+        (tmp_path / "tables" / name).mkdir(parents=True)
+        (tmp_path / "tables" / name / "manifest.yml").write_text(text)
+    monkeypatch.setattr(kl_cache, "ROOT", tmp_path)
+    chapter = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("load('numbers')")])
+    before = kl_cache.digest(nbformat.writes(chapter))
+    assert kl_cache.digest(nbformat.writes(chapter)) == before
+    (tmp_path / "tables/letters/manifest.yml").write_text("title: b\ngrid: {like: [2]}\n")
+    assert kl_cache.digest(nbformat.writes(chapter)) != before

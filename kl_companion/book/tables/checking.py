@@ -16,6 +16,7 @@ from kl_companion.book.tables.manifest import (
     read_manifest,
     settings,
 )
+from kl_companion.book.tables.needs import lacking
 from kl_companion.book.tables.project import known_table, names, project_root
 from kl_companion.book.tables.rows import render
 from kl_companion.book.tables.store import command, provenance_path, read_rows, table_path
@@ -72,6 +73,7 @@ def drift(name: str, profile: str = "cpu") -> list[str]:
 def _table_problems(name: str) -> Iterator[str]:
     try:
         manifest = read_manifest(name)
+        lacking(manifest)  # names a known model; it need not be here
     except ValueError as error:
         yield str(error)
         return

@@ -147,6 +147,7 @@ def pack(manifest: Manifest, record: Mapping[str, Any]) -> PointTask:
     paths = {notebook}
     for other in (read_manifest(name) for name in names() if name in wanted):
         paths |= {other.notebook, *(path for file in FILES if (path := other.folder / file).is_file())}
+        paths |= {other.root / "tables" / other.like / "manifest.yml"} if other.like else set()
     files = {path.relative_to(manifest.root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     main = notebook.relative_to(manifest.root).as_posix()
     return PointTask(files, main, record["package_files"], record["versions"], record["profile"] == "gpu")

@@ -10,7 +10,12 @@ columns: {anchor: str, seed: int, kl: {type: float, digits: 4, missing: true}}
 key: [anchor, seed]
 cost: seconds                                     # seconds, minutes or hours
 deterministic: true                               # false for timings
+minutes: 6                                        # may be absent: a guess, per point, with two at a time
+needs: smollm2                                    # may be absent: a model of kl_companion.llm.packaged
+like: llm_rl                                      # may be absent: the rest is as in that table
 ```
+
+Title, grid, parameters, profiles, `minutes` and `needs` are never taken from the table that one is `like`.
 
 Whatever is wrong is said before anything runs. In particular every name of the grid and of the parameters
 must be assigned in the notebook's cell tagged `parameters`: papermill itself would only warn.
@@ -33,7 +38,9 @@ PROFILES = ("smoke", "cpu", "gpu")
 COSTS = ("seconds", "minutes", "hours")
 TYPES = ("str", "int", "float", "bool")
 REQUIRED = ("title", "notebook", "columns", "key", "cost", "deterministic")
-OPTIONAL = ("grid", "parameters", "profiles")
+OWN = ("title", "grid", "parameters", "profiles", "needs", "minutes")  # what `like` does not take over
+OPTIONAL = ("grid", "parameters", "profiles", "needs", "minutes")
+LIKE = "like"
 OUT = "out"
 
 
@@ -51,6 +58,9 @@ class Manifest(NamedTuple):
     key: tuple[str, ...]
     cost: str
     deterministic: bool
+    minutes: float | None = None
+    needs: str | None = None
+    like: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -74,16 +84,9 @@ def read_manifest(name: str) -> Manifest:
         ImportError: PyYAML (extra `book`) is not installed.
     """
     root = project_root()
-    path = root / "tables" / known_table(name) / "manifest.yml"
-    if not path.parent.resolve().is_relative_to(root / "tables"):  # the table would be written there
-        raise ValueError(f"tables/{name} is a link to {path.parent.resolve()}, expected a folder of tables/")
-    yaml = book_extra("yaml")
+    data = _data(root, name)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"tables/{name}/manifest.yml is not YAML: {error}") from None
-    try:
-        return _manifest(name, root, data)
+        return _manifest(name, root, _completed(root, data), _like(data))
     except ValueError as error:
         raise ValueError(f"tables/{name}/manifest.yml: {error}") from None
 
@@ -120,11 +123,38 @@ def manifest_digest(manifest: Manifest, profile: str) -> str:
 # -- checks of the parts -------------------------------------------------------------------------------------
 
 
-def _manifest(name: str, root: Path, data: Any) -> Manifest:
+def _data(root: Path, name: str) -> Any:
+    """What a table's manifest says."""
+    path = root / "tables" / known_table(name) / "manifest.yml"
+    if not path.parent.resolve().is_relative_to(root / "tables"):  # the table would be written there
+        raise ValueError(f"tables/{name} is a link to {path.parent.resolve()}, expected a folder of tables/")
+    yaml = book_extra("yaml")
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"tables/{name}/manifest.yml is not YAML: {error}") from None
+
+
+def _like(data: Any) -> Any:
+    return data.get(LIKE) if isinstance(data, dict) else None
+
+
+def _completed(root: Path, data: Any) -> Any:
+    """The manifest with what it takes from the one that it is `like`, as if that were written out."""
+    if (like := _like(data)) is None:
+        return data
+    other = _mapping(f"the manifest of {like}", _data(root, like))
+    if LIKE in other:
+        raise ValueError(f"{LIKE} is {like!r}, which is like {other[LIKE]!r}, expected a table like no other")
+    taken = {key: value for key, value in other.items() if key not in OWN}
+    return {**taken, **{key: value for key, value in data.items() if key != LIKE}}
+
+
+def _manifest(name: str, root: Path, data: Any, like: str | None) -> Manifest:
     data = _mapping("the manifest", data)
     for key in data:
         if key not in REQUIRED + OPTIONAL:
-            raise unknown("key", key, REQUIRED + OPTIONAL)
+            raise unknown("key", key, (*REQUIRED, *OPTIONAL, LIKE))
     if absent := [key for key in REQUIRED if key not in data]:
         raise ValueError(f"{', '.join(absent)} missing, expected {', '.join(REQUIRED)}")
     if data["cost"] not in COSTS:
@@ -150,10 +180,37 @@ def _manifest(name: str, root: Path, data: Any) -> Manifest:
         _numbers_are_numbers(where.items())
     columns = tuple(_column(str(name), entry) for name, entry in _mapping("columns", data["columns"]).items())
     key = _key(data["key"], columns)
-    title, cost, deterministic = data["title"], data["cost"], data["deterministic"]
     return Manifest(
-        name, root, title, notebook, grid, parameters, profiles, columns, key, cost, deterministic
+        name=name,
+        root=root,
+        title=data["title"],
+        notebook=notebook,
+        grid=grid,
+        parameters=parameters,
+        profiles=profiles,
+        columns=columns,
+        key=key,
+        cost=data["cost"],
+        deterministic=data["deterministic"],
+        minutes=_minutes(data.get("minutes")),
+        needs=_needs(data.get("needs")),
+        like=like,
     )
+
+
+def _minutes(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ValueError(f"minutes is {value!r}, expected a number above 0")
+    return float(value)
+
+
+def _needs(value: Any) -> str | None:
+    """The models are known to who runs or checks a table; whoever loads one depends on none of their code."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"needs is {value!r}, expected the name of a model")
+    return value
 
 
 def _mapping(what: str, value: Any) -> dict[str, Any]:

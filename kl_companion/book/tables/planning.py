@@ -1,4 +1,7 @@
-"""What making tables will take, said before it starts: from the seconds that their points took last time."""
+"""What making tables will take, said before it starts: from the seconds that their points took last time.
+
+A table that was never made may say in its manifest how many `minutes` a point takes.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,15 @@ class Plan(NamedTuple):
         name: The table.
         todo: Points to run; those that an earlier run finished, from the same sources, are kept.
         total: Points of the grid.
-        seconds: Of computing that they will take, one after the other; None where no run was ever timed.
+        seconds: Of computing that they will take, one after the other; None where nothing is known.
+        guessed: By the manifest, because no run was ever timed.
     """
 
     name: str
     todo: int
     total: int
     seconds: float | None
+    guessed: bool = False
 
     def wall(self, jobs: int) -> float:
         """Seconds until it is made, with so many points at a time; 0 where nothing is known."""
@@ -46,8 +51,11 @@ def plan(name: str, *, profile: str = "cpu", fresh: bool = False) -> Plan:
     manifest = read_manifest(name)
     every = points_of(manifest, provenance.begin(manifest, profile), work_folder(manifest, profile))
     todo = unfinished(every, fresh=fresh)
-    each = _seconds_each(manifest, profile)
-    return Plan(name, len(todo), len(every), None if each is None else each * len(todo))
+    each, guess = _seconds_each(manifest, profile), manifest.minutes if profile == "cpu" else None
+    guessed = each is None and guess is not None
+    if each is None and guess is not None:
+        each = 60 * guess
+    return Plan(name, len(todo), len(every), None if each is None else each * len(todo), guessed)
 
 
 def _seconds_each(manifest: Manifest, profile: str) -> float | None:
@@ -81,12 +89,15 @@ def announcement(plans: Sequence[Plan], jobs: int) -> list[str]:
     lines = [
         f"{p.name}: {p.todo} of {p.total} points to run, "
         + ("never timed" if p.seconds is None else f"about {_words(p.wall(jobs))}")
+        + (" by its manifest, never timed" if p.guessed else "")
         for p in busy
     ]
     timed = [p for p in busy if p.seconds is not None]
     total = f"{len(busy)} of {len(plans)} tables to make"
     if timed:
-        total += f": about {_words(sum(p.wall(jobs) for p in timed))} with {jobs} jobs, by their last runs"
+        by = "their manifests" if all(p.guessed for p in timed) else "their last runs"
+        by += " and manifests" if len({p.guessed for p in timed}) > 1 else ""
+        total += f": about {_words(sum(p.wall(jobs) for p in timed))} with {jobs} jobs, by {by}"
     if timed and len(timed) < len(busy):
         total += f", and {len(busy) - len(timed)} more that were never timed"
     lines.append(total)

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.book.tables import cluster, provenance
-from kl_companion.book.tables.file_lock import exclusive_lock
 from kl_companion.book.tables.grid import SECONDS, Point, points_of, unfinished
 from kl_companion.book.tables.manifest import OUT, Manifest, read_manifest, settings
+from kl_companion.book.tables.needs import lacking
 from kl_companion.book.tables.notebook_process import EXECUTED, HERE, WRITTEN, Backend, TableError
 from kl_companion.book.tables.project import book_extra
 from kl_companion.book.tables.rows import Row, parse, render
 from kl_companion.book.tables.store import provenance_path, table_path, to_frame, work_folder
+from kl_companion.file_lock import exclusive_lock
 from kl_companion.files import write_atomically, write_together
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def run(
         TableError: a notebook failed or handed over wrong rows, or a worker of the cluster holds other code
             than this machine. Other points stay finished, and the table is as it was.
         RuntimeError: profile "gpu" without a CUDA device.
-        ImportError: the extra `book`, or what the backend needs, is not installed.
+        ImportError: the extra `book`, what the backend needs, or the model that the table needs is not
+            installed. On a cluster the workers need the model, and this machine does not.
         ConnectionError: nothing answers at the address, or the cluster has no worker.
     """
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
@@ -87,6 +89,8 @@ def run(
         raise RuntimeError(f"profile 'gpu' of table {name!r} needs a CUDA device, and torch finds none")
     for module in ("joblib", "papermill"):
         book_extra(module)
+    if (line := lacking(manifest)) and backend is None:
+        raise ImportError(line)
     report = _reporter(progress, time.monotonic())
     work = Path(into).resolve() / "points" if into else work_folder(manifest, profile)
     target = Path(into).resolve() / "table.csv" if into else table_path(manifest, profile)

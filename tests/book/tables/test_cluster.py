@@ -209,7 +209,13 @@ def test_the_tables_that_a_notebook_loads_travel_with_it(
     (project / "tables/other/table.csv").write_text(toy["table"])
     edit(NOTEBOOK, "tables.write_rows", "assert len(tables.load('other')) == 8\\ntables.write_rows")
     task = task_of()
-    assert set(task.files) == {NOTEBOOK, "tables/other/manifest.yml", "tables/other/table.csv"}
+    travels = {NOTEBOOK, "tables/other/manifest.yml", "tables/other/table.csv"}
+    assert set(task.files) == travels
+    manifest = project / "tables/other/manifest.yml"
+    whole = manifest.read_text()
+    manifest.write_text("title: like\nlike: third\n")
+    assert set(task_of().files) == {*travels, "tables/third/manifest.yml"}
+    manifest.write_text(whole)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)

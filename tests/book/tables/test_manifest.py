@@ -157,6 +157,7 @@ def test_a_wrong_notebook_is_refused(project: Path, edit: Edit, old: str, new: s
     [
         ("title: A toy", "title: Another toy", False),
         ("cost: seconds", "cost: minutes  # of patience", False),
+        ("cost: seconds", "cost: seconds\nneeds: smollm2\nminutes: 6", False),
         ("scale: 0.5", "scale: 0.25", False),
         ("scale: 2.0", "scale: 2.5", True),
         ("digits: 3", "digits: 4", True),
@@ -169,3 +170,60 @@ def test_the_digest_is_of_what_decides_the_table(
     before = manifest_digest(read_manifest("toy"), "cpu")
     edit(FILE, old, new)
     assert (manifest_digest(read_manifest("toy"), "cpu") != before) == changes
+
+
+TINY = "like: toy\ntitle: Another\ngrid: {method: [a]}\n"
+
+
+def second(project: Path, text: str) -> None:
+    (project / "tables/second").mkdir()
+    (project / "tables/second/manifest.yml").write_text(text)
+
+
+def test_a_table_like_another_is_as_if_it_were_written_out(project: Path, toy: dict[str, Any]) -> None:
+    second(project, TINY + "columns: {method: str, seed: int, step: int}\nneeds: smollm2\nminutes: 6\n")
+    found = read_manifest("second")
+    assert (found.title, found.grid, found.parameters, found.profiles) == (
+        "Another",
+        {"method": ["a"]},
+        {},
+        {},
+    )
+    assert [column.name for column in found.columns] == ["method", "seed", "step"]
+    assert (found.key, found.cost, found.deterministic) == (("method", "seed", "step"), "seconds", True)
+    assert (found.needs, found.minutes, found.like) == ("smollm2", 6.0, "toy")
+    written = toy["manifest"].replace("A toy", "Another").replace("[b, a], seed: [0, 1]", "[a]")
+    written = written.replace("parameters: {scale: 2.0}\n", "")
+    written = "\n".join(line for line in written.splitlines() if not line.startswith("profiles"))
+    (project / "tables/second/manifest.yml").write_text(TINY)
+    like = manifest_digest(read_manifest("second"), "cpu")
+    (project / "tables/second/manifest.yml").write_text(written)
+    assert read_manifest("second").like is None
+    assert manifest_digest(read_manifest("second"), "cpu") == like
+
+
+def test_what_a_table_needs_and_takes_is_never_that_of_another(project: Path, edit: Edit) -> None:
+    edit(FILE, "title: A toy", "needs: smollm2\nminutes: 6\ntitle: A toy")
+    second(project, TINY)
+    assert read_manifest("toy").minutes == 6.0
+    assert (read_manifest("second").needs, read_manifest("second").minutes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TINY.replace("toy", "tyo"), "tables/second/manifest.yml: unknown table 'tyo'. Did you mean 'toy'"),
+        (TINY.replace("toy", "second"), "like is 'second', which is like 'second', expected a table like no"),
+        (TINY.replace("title: Another\n", ""), "title missing, expected title, notebook"),
+        (TINY.replace("like", "lkie"), "unknown key 'lkie'. Did you mean 'like'"),
+        (TINY + "minutes: 0\n", "minutes is 0, expected a number above 0"),
+        (TINY + "minutes: true\n", "minutes is True, expected a number"),
+        (TINY + "minutes: .inf\n", "minutes is inf, expected a number"),
+        (TINY + "minutes: six\n", "minutes is 'six', expected a number"),
+        (TINY + "needs: [smollm2]\n", r"needs is \['smollm2'\], expected the name of a model"),
+    ],
+)
+def test_a_wrong_second_manifest_is_refused(project: Path, text: str, message: str) -> None:
+    second(project, text)
+    with pytest.raises(ValueError, match=message):
+        read_manifest("second")

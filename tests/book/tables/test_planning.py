@@ -36,6 +36,23 @@ def test_a_table_that_was_never_made_has_no_time(project: Path) -> None:
     ]
 
 
+def test_a_manifest_may_guess_until_a_run_was_timed(project: Path, quick: Runs, edit: Edit) -> None:
+    edit("tables/toy/manifest.yml", "cost: seconds", "cost: seconds\nminutes: 6")
+    assert plan("toy") == Plan("toy", 4, 4, 1440.0, guessed=True)
+    assert plan("toy", profile="smoke") == Plan("toy", 2, 2, None)
+    guess = "toy: 4 of 4 points to run, about 12 minutes by its manifest, never timed"
+    assert announcement([plan("toy")], 2) == [
+        guess,
+        "1 of 1 tables to make: about 12 minutes with 2 jobs, by their manifests",
+    ]
+    assert announcement([plan("toy"), Plan("a", 1, 1, 60.0)], 2)[-1] == (
+        "2 of 2 tables to make: about 13 minutes with 2 jobs, by their last runs and manifests"
+    )
+    tables.run("toy", progress=quiet)
+    took(project, 40.0)
+    assert plan("toy", fresh=True) == Plan("toy", 4, 4, 40.0)
+
+
 def test_the_seconds_of_a_point_outlive_the_run_that_finished_it(
     project: Path, quick: Runs, edit: Edit
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from kl_companion.book import tables
 from kl_companion.book.tables import notebook_process, provenance, runner
-from kl_companion.book.tables.file_lock import exclusive_lock
+from kl_companion.file_lock import exclusive_lock
 
 Edit = Callable[[str, str, str], None]
 Runs = list[dict[str, Any]]

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kl_companion.book.tables.project import book_extra
-
 
 @contextmanager
 def exclusive_lock(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
@@ -21,7 +19,7 @@ def exclusive_lock(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
         waiting: called once if another process, or another thread, holds it and has to be waited for.
 
     Raises:
-        ImportError: the extra `book` is not installed.
+        ImportError: filelock is not installed, or too old.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
@@ -36,8 +34,18 @@ def lock_descriptor(descriptor: int, *, wait: bool = False) -> bool | None:
 
     Returns:
         True when the lock is held, False when another has it, None where the file system has no locks.
+
+    Raises:
+        ImportError: filelock is not installed, or too old.
     """
     try:
-        return bool(book_extra("filelock").lock_descriptor(descriptor, blocking=wait))
+        import filelock  # torch brings it, in any version
+
+        lock = filelock.lock_descriptor
+    except (ImportError, AttributeError):
+        message = "locks need filelock from 3.30: pip install 'kl-companion[book]', or 'kl-companion[llm]'"
+        raise ImportError(message, name="filelock") from None
+    try:
+        return bool(lock(descriptor, blocking=wait))
     except OSError:
         return None

@@ -1,0 +1,51 @@
+"""Names and orders of the tensors of a GGUF file; the whole conversion is tried in `test_packaged.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kl_companion.llm.gguf_weights import in_order, shard_name, weight_name
+
+AFTER = "post_attention_layernorm"
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "shard"),
+    [
+        ("token_embd.weight", "model.embed_tokens.weight", "model-rest.safetensors"),
+        ("output_norm.weight", "model.norm.weight", "model-rest.safetensors"),
+        ("blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight", "model-block-000.safetensors"),
+        (
+            "blk.29.attn_output.weight",
+            "model.layers.29.self_attn.o_proj.weight",
+            "model-block-029.safetensors",
+        ),
+        (
+            "blk.7.ffn_norm.weight",
+            "model.layers.7.post_attention_layernorm.weight",
+            "model-block-007.safetensors",
+        ),
+    ],
+)
+def test_names(name: str, wanted: str, shard: str) -> None:
+    assert (weight_name(name), shard_name(name)) == (wanted, shard)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["output.weight", "blk.0.attn_q.bias", "blk.0.ffn_gate_exps.weight", "token_embd", "rope_freqs.weight"],
+)
+def test_a_tensor_of_another_kind_of_model_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"tensor '{name}', expected those of a Llama model"):
+        weight_name(name)
+
+
+def test_rows_of_a_head_come_in_halves() -> None:
+    # two heads of six features: GGUF has pair (0, 3), pair (1, 4), pair (2, 5) side by side
+    rows = [0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15]
+    weight = np.array([[row, -row] for row in rows])
+    found = in_order(weight, heads=2)
+    assert found[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15]
+    assert (found[:, 1] == -found[:, 0]).all()
+    assert in_order(weight, None) is weight

@@ -134,7 +134,7 @@ def text_moments(
         exact = draws.target_gradient.squeeze(-2)
         off = draws.gradient.squeeze(-2) - exact
         for total, each in zip(sums, (exact, off), strict=True):
-            total.addmm_(each.float().T, inputs[part])
+            total.addmm_(each.float().T, inputs[part].float())
         numbers = [draws.target_value, draws.value - draws.target_value, draws.value_variance]
         numbers += [exact.norm(dim=-1), off.norm(dim=-1), draws.single]
         rows.append(torch.stack(numbers))

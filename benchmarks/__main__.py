@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import auditing, figure_two, optima, pages
+from benchmarks import auditing, figure_two, optima, pages, real_model
 from kl_companion import audit, k3, kl_loss, prefix_tree
 from kl_companion.estimators.vocabulary import exact_kl
 from kl_companion.rollout import Rollout
@@ -32,10 +32,12 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[float, float]:
+def ratio(
+    ours: Callable[[], object], theirs: Callable[[], object], rounds: int = ROUNDS
+) -> tuple[float, float]:
     """Median of ours/theirs over alternating rounds, and the median seconds of ours."""
     ours(), theirs()
-    pairs = [(seconds(ours), seconds(theirs)) for _ in range(ROUNDS)]
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
     return statistics.median(a / b for a, b in pairs), statistics.median(a for a, _ in pairs)
 
 
@@ -133,6 +135,10 @@ def main() -> None:
         print(
             f"{f'audit of {name}, all conditions':<58}{'':>8}{seconds(lambda n=name: str(audit(n))):>10.2f}"
         )
+    lm, task = real_model.model()
+    for name, work in (("sampling", real_model.sampling), ("scoring", real_model.scoring)):
+        r, s = ratio(*work(lm, task), rounds=3)  # seconds each
+        print(f"{f'{name}, 135 million parameters / transformers, at most 1.3':<58}{r:>8.2f}{s:>10.4f}")
     auditing.main()
     figure_two.main()
     optima.main()

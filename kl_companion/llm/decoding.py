@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import linear, rms_norm, silu
 
 Step = Callable[[torch.Tensor, int], torch.Tensor]
+SHORTEST = 16  # tokens of a prefix that is read once for all prompts
 WIDEST = 512  # from here on the arithmetic takes longer than what surrounds it
 PLAIN = {
     *("Qwen2ForCausalLM", "Qwen2Model", "Qwen2DecoderLayer", "Qwen2Attention", "Qwen2MLP", "Qwen2RMSNorm"),
@@ -25,6 +26,54 @@ PLAIN = {
 def positions(mask: torch.Tensor) -> torch.Tensor:
     """Position of every token among those under the mask, [batch, seq]; padding on the left gets 0."""
     return (mask.cumsum(-1) - 1).clamp_(min=0)
+
+
+class Prefix(NamedTuple):
+    """What prompts begin with, all of them alike: a system's message, worked examples.
+
+    Attributes:
+        tokens: [1, prefix].
+        mask: [prompts, seq]: of the prefix and what is left of the prompts behind it, whose padding is now
+            between the two.
+    """
+
+    tokens: torch.Tensor
+    mask: torch.Tensor
+
+    def saves(self, rows: int, width: int) -> bool:
+        """Whether to read it once saves a fifth of so many tokens; a second call has its price too."""
+        return 5 * (rows - 1) * self.tokens.shape[1] > rows * width
+
+
+def common_prefix(model: Any, prompts: torch.Tensor, mask: torch.Tensor) -> Prefix | None:
+    """The prefix of prompts that are padded on the left, without their last tokens.
+
+    None where it is shorter than `SHORTEST`, and for a model whose layers see a window only: padding between
+    the prefix and the rest would fill it.
+    """
+    config = model.config.get_text_config()
+    layers = getattr(config, "layer_types", None)
+    seen = {"full_attention"} if layers is None else set(layers)
+    if seen != {"full_attention"} or (layers is None and getattr(config, "sliding_window", None)):
+        return None
+    width = prompts.shape[1]
+    pad = width - mask.sum(-1, keepdim=True)
+    place = torch.arange(width, device=prompts.device)
+    aligned = prompts.gather(1, (place + pad).clamp(max=width - 1))
+    same = (aligned == aligned[:1]).all(0) & (place < width - pad.max() - 1)
+    count = int(same.long().cumprod(0).sum())
+    if count < SHORTEST:
+        return None
+    return Prefix(aligned[:1, :count], ((place < count) | (place >= pad + count)).long())
+
+
+def read_after(model: Any, prefix: Prefix, tokens: torch.Tensor, mask: torch.Tensor, **options: Any) -> Any:
+    """What the model gives for tokens [batch, seq] behind a prefix; ``mask`` is [batch, prefix + seq]."""
+    cache = model(prefix.tokens, use_cache=True, logits_to_keep=1).past_key_values
+    cache.batch_repeat_interleave(len(tokens))
+    place = positions(mask)[:, prefix.tokens.shape[1] :]
+    options |= {"attention_mask": mask, "position_ids": place}
+    return model(tokens, past_key_values=cache, use_cache=True, **options)
 
 
 def decoder(
@@ -43,10 +92,14 @@ def decoder(
         Logits of the first token, [prompts * n, vocab]; and ``step(tokens, t)``: the logits after ``tokens``
         [prompts * n] in column t, to be called with t = 0, 1, ... in turn.
     """
+    prefix = common_prefix(model, prompts, mask)
+    if prefix is not None and prefix.saves(len(prompts), prompts.shape[1]):
+        mask = prefix.mask
+        out = read_after(model, prefix, prompts[:, prefix.tokens.shape[1] :], mask, logits_to_keep=1)
+    else:
+        first = {} if bool(mask.all()) else {"attention_mask": mask, "position_ids": positions(mask)}
+        out = model(prompts, use_cache=True, logits_to_keep=1, **first)
     padded = not bool(mask.all())
-    options: dict[str, Any] = {"use_cache": True, "logits_to_keep": 1}
-    first = {"attention_mask": mask, "position_ids": positions(mask)} if padded else {}
-    out = model(prompts, **first, **options)
     logits, cache = out.logits[:, -1], out.past_key_values
     rows = mask.repeat_interleave(n, 0) if padded else None
     read = _written_out if _is_small_qwen2(model) else _through_the_model

@@ -8,7 +8,7 @@ import torch
 
 from kl_companion.checks import check_temperature
 from kl_companion.estimators.sampled import k1, k3
-from kl_companion.llm.decoding import positions
+from kl_companion.llm.decoding import common_prefix, positions, read_after
 from kl_companion.llm.generation import Samples, scores
 from kl_companion.rollout import masked
 
@@ -18,7 +18,7 @@ def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0)
 
     Position t scores ``samples.tokens[:, t]``; the output layer sees completion positions only. What stands
     at padding is finite and means nothing. A prompt that completions next to each other share is read once,
-    where that saves a fifth of the tokens.
+    and so is what all prompts begin with, where that saves a fifth of the tokens.
 
     Args:
         model: A causal language model; its mode and whether gradients are recorded are the caller's.
@@ -52,12 +52,17 @@ def with_output_inputs(
         logits = _row_by_row(model, samples)
     finally:
         watched.remove()
-    return scores(logits, temperature), seen[0]
+    return scores(logits, temperature), seen[-1]  # the first may be of a prefix that all prompts share
 
 
 def _row_by_row(model: Any, samples: Samples) -> torch.Tensor:
-    length = samples.tokens.shape[1]
+    rows, length = samples.tokens.shape
     tokens = torch.cat([samples.prompt_tokens, samples.tokens[:, :-1]], -1)
+    prefix = None if _recomputes(model) else common_prefix(model, samples.prompt_tokens, samples.prompt_mask)
+    if prefix is not None and prefix.saves(rows, tokens.shape[1]):
+        mask = torch.cat([prefix.mask, samples.attention_mask[:, :-1]], -1)
+        rest = tokens[:, prefix.tokens.shape[1] :]
+        return read_after(model, prefix, rest, mask, logits_to_keep=_last(rest, length)).logits
     options: dict[str, Any] = {}
     if not bool(samples.prompt_mask.all()):  # padding on the right is invisible to what comes before it
         mask = torch.cat([samples.prompt_mask, samples.attention_mask[:, :-1]], -1)
@@ -85,8 +90,12 @@ def _worth_sharing(model: Any, samples: Samples, prompts: int) -> bool:
     (rows, width), length = samples.prompt_tokens.shape, samples.tokens.shape[1]
     if length == 1 or 5 * (rows - prompts) * width <= rows * (width + length):
         return False
-    # a model that computes its activations again has no cache while it trains
-    return not (model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules()))
+    return not _recomputes(model)
+
+
+def _recomputes(model: Any) -> bool:
+    """Whether activations are computed again for the gradient: then there is no cache while it trains."""
+    return model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
 
 
 def _with_shared_prompts(model: Any, samples: Samples, alone: torch.Tensor) -> torch.Tensor:

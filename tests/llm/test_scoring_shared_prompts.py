@@ -108,3 +108,69 @@ def test_a_frozen_copy_rounds_as_its_policy_does(examples, n) -> None:
     samples = generate(lm, TASK, examples, n=n, generator=torch.Generator().manual_seed(1))
     policy, copy = (completion_logits(x.model, samples).detach() for x in (lm, frozen_copy(lm)))
     assert torch.equal(policy, copy)
+
+
+LONG = "12345678901234567890="
+SAME_START = [Example(f"{LONG}{x}", "1") for x in ("1=", "98765=", "432=", "77=")]
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt2"])
+@pytest.mark.parametrize("examples", [SAME_START, SAME_START[::2] * 2], ids=["four", "two of each"])
+def test_what_all_prompts_begin_with_is_read_once(name, examples) -> None:
+    lm = MODELS[name]
+    samples = generate(lm, TASK, examples, generator=torch.Generator().manual_seed(1))
+    width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
+    prefix = len(LONG) + (samples.prompt_tokens[1, 0] == lm.tokenizer.bos_token_id)
+    assert tokens_read(lm, samples) == prefix + 4 * (width - prefix + length - 1)
+    found = completion_logits(lm.model, samples)
+    text = found.detach()
+    for row in range(4):  # alone, nothing is shared, and nothing is padded
+        one = samples.select([row])
+        kept = one.prompt_mask[0].bool()
+        one = type(one)(
+            **{
+                **vars(one),
+                "prompt_tokens": one.prompt_tokens[:, kept],
+                "prompt_mask": one.prompt_mask[:, kept],
+            }
+        )
+        alone = completion_logits(lm.model, one)
+        torch.testing.assert_close(text[row : row + 1], alone.detach(), rtol=0, atol=1e-12)
+    expected = sum_of_rows(lm, samples)
+    for a, b in zip(gradients(lm, found), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
+
+
+def sum_of_rows(lm: LanguageModel, samples: Samples) -> list[torch.Tensor]:
+    """The same gradients from one row at a time."""
+    rows = [completion_logits(lm.model, samples.select([i])) for i in range(len(samples.tokens))]
+    return gradients(lm, torch.cat(rows))
+
+
+def test_the_sampler_reads_a_common_beginning_once_and_chooses_the_same_tokens() -> None:
+    lm = MODELS["qwen2"]
+    read = []
+    hook = lm.model.get_input_embeddings().register_forward_hook(lambda m, i, o: read.append(i[0].shape))
+    samples = generate(lm, TASK, SAME_START, n=2, generator=torch.Generator().manual_seed(1))
+    hook.remove()
+    width = samples.prompt_tokens.shape[1]
+    prefix = read[0][1]
+    assert [tuple(x) for x in read[:2]] == [(1, prefix), (4, width - prefix)]
+    assert prefix >= len(LONG)
+    uniforms = torch.rand(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for row in range(8):
+            kept = samples.prompt_mask[row].bool()
+            seen = samples.prompt_tokens[row][kept]
+            for t in range(4):
+                p = lm.model(seen.unsqueeze(0)).logits[0, -1].softmax(-1)
+                token = int((p.cumsum(0) <= uniforms[row, t]).sum())
+                assert token == samples.tokens[row, t]
+                seen = torch.cat([seen, samples.tokens[row, t : t + 1]])
+
+
+def test_a_window_is_never_filled_with_padding() -> None:
+    lm = MODELS["mistral"]
+    samples = generate(lm, TASK, SAME_START, generator=torch.Generator().manual_seed(1))
+    width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
+    assert tokens_read(lm, samples) == 4 * (width + length - 1)

@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_refused() -> None:
         text_moments("k1", logits, ref, inputs[:4])
     with pytest.raises(ValueError, match="ref_logits has shape"):
         text_moments("k1", logits, ref[:4], inputs)
-    with pytest.raises(ValueError, match="inputs has dtype torch.int64, expected floating point"):
+    with pytest.raises(ValueError, match=r"inputs has dtype torch\.int64, expected floating point"):
         text_moments("k1", logits, ref, inputs.long())
 
 

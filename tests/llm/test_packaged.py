@@ -23,7 +23,7 @@ import torch
 from kl_companion.llm import models, packaged
 from kl_companion.llm.cache import part
 from kl_companion.llm.models import LanguageModel, chat_prompts, load_model, save_model
-from kl_companion.llm.packaged import PACKAGED, PIP, PackagedModel, main, missing, packaged_folder
+from kl_companion.llm.packaged import HOW, PACKAGED, PIP, PackagedModel, main, missing, packaged_folder
 
 CONTENT = b"weights"
 
@@ -68,10 +68,10 @@ def convert(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_is_missing_is_one_line_with_the_command(toy: Path) -> None:
     assert missing("toy") is None  # and nothing was imported, see the fixture
     toy.unlink()
-    assert missing("toy") == f"the model 'toy' needs toy-weights: {PIP}"
+    assert missing("toy") == f"the model 'toy' needs toy-weights: {HOW}"
     shutil.rmtree(toy.parent)
     shutil.rmtree(toy.parents[1] / "toy_reader")
-    assert missing("toy") == f"the model 'toy' needs toy-weights and toy_reader: {PIP}"
+    assert missing("toy") == f"the model 'toy' needs toy-weights and toy_reader: {HOW}"
     with pytest.raises(ImportError) as raised:
         packaged_folder("toy")
     assert str(raised.value) == missing("toy")
@@ -83,7 +83,7 @@ def test_what_is_missing_is_one_line_with_the_command(toy: Path) -> None:
 
 def test_a_folder_that_is_no_package_counts_for_nothing(toy: Path) -> None:
     (toy.parent / "__init__.py").unlink()
-    assert missing("toy") == f"the model 'toy' needs toy-weights: {PIP}"
+    assert missing("toy") == f"the model 'toy' needs toy-weights: {HOW}"
 
 
 def test_the_projects_own_folder_is_looked_at_last(

@@ -17,7 +17,7 @@ from kl_companion.llm import packaged
 Edit = Callable[[str, str, str], None]
 Runs = list[dict[str, Any]]
 FILE = "tables/toy/manifest.yml"
-LINE = f"table 'toy' is not made: the model 'smollm2' needs nothing-here: {packaged.PIP}"
+LINE = f"table 'toy' is not made: the model 'smollm2' needs nothing-here: {packaged.HOW}"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_it_is_said_in_one_line_before_anything_runs(
     with pytest.raises(ImportError) as raised:
         tables.run("toy")
     assert str(raised.value) == LINE
-    assert main(["table", "run", "toy", "--quiet"]) == 2
+    assert main(["table", "run", "toy"]) == 2
     assert capsys.readouterr().err == f"kl-companion: {LINE}\n"
     assert quick == []
     assert not (project / "_build").exists()

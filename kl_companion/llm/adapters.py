@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.llm.models import LanguageModel
-
-PIP = "pip install --no-deps peft==0.21.2"
+from kl_companion.llm.packaged import HOW, fetched_packages
 
 
 def add_adapters(lm: LanguageModel, rank: int, *, seed: int = 0) -> Callable[[], Any]:
@@ -46,8 +45,9 @@ def add_adapters(lm: LanguageModel, rank: int, *, seed: int = 0) -> Callable[[],
 
 def _peft() -> Any:
     try:
-        return import_module("peft")
+        with fetched_packages():
+            return import_module("peft")
     except ModuleNotFoundError as error:
         if error.name != "peft":
             raise
-        raise ImportError(f"LoRA needs peft, which is not installed: {PIP}", name="peft") from None
+        raise ImportError(f"LoRA needs peft, which is not installed: {HOW}", name="peft") from None

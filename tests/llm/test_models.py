@@ -353,6 +353,8 @@ def test_chat_prompts_need_a_template(tiny: LanguageModel) -> None:
     )
     assert chat_prompts(tokenizer, ["a", "b"]) == ["[user]a[assistant]", "[user]b[assistant]"]
     assert chat_prompts(tokenizer, ["a"], system="s") == ["[system]s[user]a[assistant]"]
+    shown = chat_prompts(tokenizer, ["a", "b"], shots=[("1", "2"), ("3", "4")])
+    assert shown == [f"[user]1[assistant]2[user]3[assistant]4[user]{x}[assistant]" for x in "ab"]
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,49 @@ def test_every_embedded_task_keeps_its_promises(name, options):
 
 
 def test_the_tasks_that_are_registered():
-    assert sorted(TASKS) == sorted([*EMBEDDED, "data"])
+    assert sorted(TASKS) == sorted([*EMBEDDED, "data", "questions"])
 
 
 # Sorting and arithmetic -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+@pytest.mark.parametrize("shots", [0, 2])
+def test_arithmetic_in_words_asks_and_answers_the_same_problems(level, shots):
+    plain = make_task("arithmetic", levels=[level], out_levels=())
+    task = make_task("arithmetic", levels=[level], out_levels=(), shots=shots)
+    longest = 0
+    for asked, sign in zip(task.draw(300, seeded(3)), plain.draw(300, seeded(3)), strict=True):
+        told = asked.prompt.removeprefix("What is ").removesuffix("?")
+        told = told.replace(" plus ", "+").replace(" minus ", "-")
+        assert f"{told}=" == sign.prompt
+        assert asked.answer.replace(" ", "") == f"{told}={sign.answer}"
+        assert eval(told) == int(sign.answer)
+        assert asked.level == level
+        assert (task.reward(asked.answer, asked), task.reward(sign.answer, asked)) == (1.0, 0.0)
+        longest = max(longest, len(asked.answer))
+    assert longest < task.max_new_tokens <= longest + 3  # a token per character and end-of-sequence fit
+    assert (task.chat, task.unique, task.ends, task.alphabet) == (True, True, True, None)
+    assert task.shots == (("What is 4 plus 5?", "4 + 5 = 9"), ("What is 17 minus 3?", "17 - 3 = 14"))[:shots]
+
+
+def test_harder_arithmetic_in_words_fits_too():
+    task = make_task("arithmetic", levels=[1], out_levels=[4], shots=1)
+    assert max(len(e.answer) for e in task.draw_out(300, seeded())) < task.max_new_tokens
+    with pytest.raises(ValueError, match="shots is 5, expected a whole number from 0 to 4"):
+        make_task("arithmetic", shots=5)
+
+
+def test_questions_are_asked_without_a_reward():
+    task = make_task("questions", max_new_tokens=7)
+    assert (task.reward, task.chat, task.ends, task.max_new_tokens) == (None, True, True, 7)
+    asked = [e.prompt for e in task.draw(32, seeded())]
+    assert len(set(asked)) == 32  # each once, before any comes again
+    assert (
+        [e.prompt for e in task.draw(32, seeded())] == asked != [e.prompt for e in task.draw(32, seeded(1))]
+    )
+    with pytest.raises(ValueError, match="max_new_tokens is 0"):
+        make_task("questions", max_new_tokens=0)
 
 
 def test_sorted_answers_hold_the_same_digits_in_order():

@@ -352,3 +352,11 @@ def test_nan_logits_are_refused(tiny) -> None:
         broken.model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="logits are NaN"):
         generate(broken, TASK, EQUAL, generator=seeded())
+
+
+def test_worked_examples_stand_before_the_question(tiny) -> None:
+    tokenizer = character_tokenizer(DIGITS)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}="
+    task = replace(TASK, alphabet=None, chat=True, shots=(("2", "3"),))
+    (ids,) = prompt_ids(LanguageModel(None, tokenizer), task, [Example("1", "")])
+    assert ids == [tokenizer.convert_tokens_to_ids(c) for c in "231="]

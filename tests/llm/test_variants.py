@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kl_companion.llm.generation import generate
+from kl_companion.llm.models import load_model, save_model
 from kl_companion.llm.scoring import compare_logp, completion_logits
 from kl_companion.llm.tasks import Example, make_task
 from kl_companion.llm.variants import quantized, rounded, with_layers
@@ -58,7 +59,7 @@ def test_bits_out_of_range_are_refused(sharp, as_installed, bits) -> None:
 
 
 @pytest.mark.parametrize("kept", [[0], [1], [0, 1]])
-def test_a_block_that_is_left_out_is_one_that_is_skipped(sharp, kept: list[int]) -> None:
+def test_a_block_that_is_left_out_is_one_that_is_skipped(sharp, tmp_path, kept: list[int]) -> None:
     fewer = with_layers(sharp, kept)
     samples = samples_of(fewer)
     with torch.no_grad():
@@ -74,6 +75,10 @@ def test_a_block_that_is_left_out_is_one_that_is_skipped(sharp, kept: list[int])
     assert compare_logp(fewer.model, samples)["max"] < 1e-5  # its cache fits, too
     assert len(sharp.model.model.layers) == 2
     assert sharp.model.config.num_hidden_layers == 2
+    save_model(fewer, tmp_path / "fewer")
+    with torch.no_grad():
+        read = completion_logits(load_model(tmp_path / "fewer").model, samples)
+    torch.testing.assert_close(read, found)
 
 
 @pytest.mark.parametrize("kept", [[], [2], [1, 0], [0, 0], [-1]])

@@ -178,3 +178,11 @@ def test_a_window_is_never_filled_with_padding() -> None:
     samples = generate(lm, TASK, SAME_START, generator=torch.Generator().manual_seed(1))
     width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
     assert tokens_read(lm, samples) == 4 * (width + length - 1)
+
+
+def test_a_short_beginning_is_not_worth_a_call_of_its_own() -> None:
+    lm = MODELS["qwen2"]
+    examples = [Example(f"1234567890={x}", "1") for x in ("1=", "2=", "3=", "4=")]
+    samples = generate(lm, TASK, examples, generator=torch.Generator().manual_seed(1))
+    width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
+    assert tokens_read(lm, samples) == 4 * (width + length - 1)

@@ -1,4 +1,4 @@
-"""What a model is compared with in practice: itself in another precision, or with fewer layers.
+"""What a model is compared with in practice: itself in another precision, with fewer layers, or before RL.
 
 All of them are copies; the given model stays as it is.
 """
@@ -11,6 +11,9 @@ import torch
 
 from kl_companion.checks import check_choice
 from kl_companion.llm.models import DTYPES, LanguageModel, frozen_copy
+from kl_companion.llm.settings import Settings
+from kl_companion.llm.tasks import Task
+from kl_companion.llm.training import train
 
 
 def rounded(lm: LanguageModel, dtype: str = "bfloat16") -> LanguageModel:
@@ -80,3 +83,26 @@ def with_layers(lm: LanguageModel, layers: Sequence[int]) -> LanguageModel:
     if kinds is not None:
         other.model.config.layer_types = [kinds[i] for i in kept]
     return other
+
+
+def trained(lm: LanguageModel, task: Task, settings: Settings, *, every: int) -> dict[int, LanguageModel]:
+    """Copies of a model along a run that starts from it and has it as its reference, by finished steps.
+
+    Args:
+        lm: Where the run starts.
+        task: Prompts and rewards.
+        settings: Of the run.
+        every: Steps between two copies; the last step is kept, too.
+
+    Raises:
+        ValueError: as `kl_companion.llm.training.train`.
+    """
+    policy, kept = frozen_copy(lm), {}
+    policy.model.requires_grad_(True)
+
+    def keep(now: LanguageModel, step: int) -> dict[str, float]:
+        kept[step] = frozen_copy(now)
+        return {}
+
+    train(policy, task, settings, reference=lm, evaluate=keep, every=every)
+    return kept

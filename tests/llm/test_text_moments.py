@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 
 import pytest
 import torch
@@ -163,3 +165,15 @@ def test_the_kl_of_a_truncated_sampler_has_two_parts() -> None:
     rounding, truncation = rounding_and_truncation(policy, policy, top_p=0.5)
     assert rounding.abs().max() < 1e-12
     assert truncation.min() > 0.1
+
+
+@pytest.mark.real
+def test_the_chapter_s_lines_for_a_text_of_one_s_own_run(root, capsys: pytest.CaptureFixture[str]) -> None:
+    chapter = (root / "book/part8_language_models/05_a_real_model.ipynb").read_text(encoding="utf-8")
+    cells = ["".join(cell["source"]) for cell in json.loads(chapter)["cells"]]
+    (block,) = re.findall(r"```python\n(.*?)```", "\n".join(cells), re.S)
+    exec(block, {})
+    kl, bias, noise = (float(x) for x in re.findall(r"\d\.\d+(?:e-\d+)?", capsys.readouterr().out))
+    assert 5e-4 < kl < 5e-3
+    assert 0.01 < bias < 0.2
+    assert 1 < noise < 10

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from kl_companion.llm.generation import generate
-from kl_companion.llm.models import load_model, save_model
+from kl_companion.llm.models import frozen_copy, load_model, save_model
 from kl_companion.llm.scoring import compare_logp, completion_logits
+from kl_companion.llm.settings import Settings
+from kl_companion.llm.start_models import start_model
 from kl_companion.llm.tasks import Example, make_task
-from kl_companion.llm.variants import quantized, rounded, with_layers
+from kl_companion.llm.training import train
+from kl_companion.llm.variants import quantized, rounded, trained, with_layers
 
 
 def samples_of(lm, n: int = 2):
@@ -93,3 +96,21 @@ def test_a_model_of_another_make_is_refused(sharp) -> None:
 
     with pytest.raises(ValueError, match="Other keeps its blocks elsewhere"):
         with_layers(sharp._replace(model=Other()), [0])
+
+
+def test_a_run_is_kept_as_it_went() -> None:
+    lm, task = start_model("sort")
+    settings = Settings(estimator="k2", beta=0.1, steps=3, prompts=2, group=2, lr=1e-3)
+    kept = trained(lm, task, settings, every=2)
+    assert sorted(kept) == [0, 2, 3]
+    policy = frozen_copy(lm)
+    policy.model.requires_grad_(True)
+    train(policy, task, settings, reference=lm)
+    for own, start, end, wanted in zip(
+        *(x.model.parameters() for x in (lm, kept[0], kept[3], policy)), strict=True
+    ):
+        assert torch.equal(own, start)
+        assert torch.equal(end, wanted)
+    assert not any(
+        torch.equal(p, q) for p, q in zip(kept[2].model.parameters(), kept[3].model.parameters(), strict=True)
+    )

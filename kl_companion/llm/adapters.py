@@ -26,8 +26,8 @@ def add_adapters(lm: LanguageModel, rank: int, *, seed: int = 0) -> Callable[[],
         seed: Of the adapters' first matrices; the global random state stays as it was.
 
     Returns:
-        A function that adds the adapters to the weights and takes them out: the model is a plain one again,
-        with no gradients anywhere, that computes the same up to rounding.
+        A function that adds the adapters to the weights and takes them out. The model is then a plain one
+        again, with no gradients anywhere, that computes the same up to rounding.
 
     Raises:
         ImportError: peft is not installed.

@@ -110,14 +110,8 @@ def opened() -> Iterator[Any]:
         pytest.skip(str(error))
 
 
-def visit(session: Any, base: str, page: str, *, looked: bool = True) -> list[str]:
+def visit(session: Any, base: str, page: str) -> list[str]:
     """Load a page once and ask it everything, in both themes and at both widths.
-
-    Args:
-        session: From `opened`.
-        base: The address of the site.
-        page: A path below it.
-        looked: Whether to ask about colors and sizes, too: of pages of one make, one is enough.
 
     Returns:
         One line for each thing that is wrong.
@@ -137,16 +131,14 @@ def visit(session: Any, base: str, page: str, *, looked: bool = True) -> list[st
     session.execute_script("klPlainCode()")
     problems += layout(session, "desktop") + layout(session, "phone")
     session.execute_script("klThin(arguments[0])", FEW)
-    problems += looks(session, "phone") if looked else []
+    problems += looks(session, "phone")
     accessibility.load(session)
     session.execute_async_script("klStill(...arguments)", TABS)
     problems += [f"phone: {problem}" for problem in accessibility.violations(session, accessibility.BY_WIDTH)]
-    resize(session, SIZES["desktop"])
-    problems += (looks(session, "desktop") if looked else []) + accessibility.violations(session)
-    if looked:
-        accessibility.only_marked(session)
-        # each width and each theme once, for klLook has measured all four
-        problems += colors(session, "desktop", "dark") + colors(session, "phone", "light")
+    problems += looks(session, "desktop") + accessibility.violations(session)
+    accessibility.only_marked(session)
+    # each width and each theme once, for klLook has measured all four
+    problems += colors(session, "desktop", "dark") + colors(session, "phone", "light")
     problems += [f"console: {m['message']}" for m in session.get_log("browser") if m["level"] == "SEVERE"]
     problems += [f"request to the outside: {url}" for url in requests(session) if not inside(url, base)]
     return problems

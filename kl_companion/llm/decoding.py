@@ -40,17 +40,20 @@ class Prefix(NamedTuple):
     tokens: torch.Tensor
     mask: torch.Tensor
 
-    def saves(self, rows: int, width: int) -> bool:
-        """Whether to read it once saves a fifth of so many tokens; a second call has its price too."""
-        return 5 * (rows - 1) * self.tokens.shape[1] > rows * width
+
+def saves_a_fifth(spared: int, tokens: int) -> bool:
+    """Whether to read so many of the tokens less is worth a second call of the model, which has its price."""
+    return 5 * spared > tokens
 
 
 def common_prefix(model: Any, prompts: torch.Tensor, mask: torch.Tensor) -> Prefix | None:
     """The prefix of prompts that are padded on the left, without their last tokens.
 
-    None where it is shorter than `SHORTEST`, and for a model whose layers see a window only: padding between
-    the prefix and the rest would fill it.
+    None for a single prompt, for a prefix shorter than `SHORTEST`, and for a model whose layers see a window
+    only: padding between the prefix and the rest would fill it.
     """
+    if len(prompts) == 1 or prompts.shape[1] <= SHORTEST:
+        return None
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None)
     seen = {"full_attention"} if layers is None else set(layers)
@@ -93,7 +96,7 @@ def decoder(
         [prompts * n] in column t, to be called with t = 0, 1, ... in turn.
     """
     prefix = common_prefix(model, prompts, mask)
-    if prefix is not None and prefix.saves(len(prompts), prompts.shape[1]):
+    if prefix is not None and saves_a_fifth((len(prompts) - 1) * prefix.tokens.shape[1], prompts.numel()):
         mask = prefix.mask
         out = read_after(model, prefix, prompts[:, prefix.tokens.shape[1] :], mask, logits_to_keep=1)
     else:

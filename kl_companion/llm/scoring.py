@@ -8,7 +8,7 @@ import torch
 
 from kl_companion.checks import check_temperature
 from kl_companion.estimators.sampled import k1, k3
-from kl_companion.llm.decoding import common_prefix, positions, read_after
+from kl_companion.llm.decoding import common_prefix, positions, read_after, saves_a_fifth
 from kl_companion.llm.generation import Samples, scores
 from kl_companion.rollout import masked
 
@@ -59,7 +59,7 @@ def _row_by_row(model: Any, samples: Samples) -> torch.Tensor:
     rows, length = samples.tokens.shape
     tokens = torch.cat([samples.prompt_tokens, samples.tokens[:, :-1]], -1)
     prefix = None if _recomputes(model) else common_prefix(model, samples.prompt_tokens, samples.prompt_mask)
-    if prefix is not None and prefix.saves(rows, tokens.shape[1]):
+    if prefix is not None and saves_a_fifth((rows - 1) * prefix.tokens.shape[1], tokens.numel()):
         mask = torch.cat([prefix.mask, samples.attention_mask[:, :-1]], -1)
         rest = tokens[:, prefix.tokens.shape[1] :]
         return read_after(model, prefix, rest, mask, logits_to_keep=_last(rest, length)).logits
@@ -88,9 +88,8 @@ def _first_of_each_prompt(samples: Samples) -> torch.Tensor:
 def _worth_sharing(model: Any, samples: Samples, prompts: int) -> bool:
     """Whether reading each prompt once saves a fifth of all tokens; a second call has its price too."""
     (rows, width), length = samples.prompt_tokens.shape, samples.tokens.shape[1]
-    if length == 1 or 5 * (rows - prompts) * width <= rows * (width + length):
-        return False
-    return not _recomputes(model)
+    saved = length > 1 and saves_a_fifth((rows - prompts) * width, rows * (width + length))
+    return saved and not _recomputes(model)
 
 
 def _recomputes(model: Any) -> bool:

@@ -13,6 +13,7 @@ from kl_companion.checks import check_choice
 from kl_companion.llm.models import DTYPES, LanguageModel, frozen_copy
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Task
+from kl_companion.llm.tasks.base import whole
 from kl_companion.llm.training import train
 
 
@@ -44,8 +45,7 @@ def quantized(lm: LanguageModel, bits: int = 8) -> LanguageModel:
     Raises:
         ValueError: ``bits`` out of range.
     """
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 16:
-        raise ValueError(f"bits is {bits!r}, expected a whole number from 2 to 16")
+    whole("bits", bits, 2, 16)
     other = frozen_copy(lm)
     output = other.model.get_output_embeddings()
     with torch.no_grad():

@@ -44,20 +44,25 @@ def arithmetic(
         raise ValueError(
             f"level {both[0]} is in levels and in out_levels: out of domain is what is not trained"
         )
-    if shots is not None:
+    if shots is None:
+        written, longest = _in_signs, LONGEST_ANSWER + 1
+    else:
         whole("shots", shots, 0, len(SHOWN))
-        return _in_words(inside, outside, shots)
-    draw = _draw(inside, _in_signs)
+        written, longest = _as_question, _longest_equation(inside + outside)
+    shown = (written([a, b], [sign], 0) for a, b, sign in SHOWN[: shots or 0])
+    draw = _draw(inside, written)
     return Task(
         name="arithmetic",
-        alphabet="0123456789+-=",
-        max_new_tokens=LONGEST_ANSWER + 1,
+        alphabet="0123456789+-=" if shots is None else None,
+        max_new_tokens=longest,
         draw=draw,
         reward=matches,
-        draw_out=_draw(outside, _in_signs) if outside else None,
+        draw_out=_draw(outside, written) if outside else None,
         corpus=demonstrations(draw),
         ends=True,
         unique=True,
+        chat=shots is not None,
+        shots=tuple((example.prompt, example.answer) for example in shown),
     )
 
 
@@ -72,24 +77,9 @@ def _checked(name: str, levels: Sequence[int]) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def _in_words(levels: tuple[int, ...], out_levels: tuple[int, ...], shots: int) -> Task:
-    draw = _draw(levels, _as_question)
-    # characters, each at most a token: numbers, signs and "=" with their spaces, the answer, end-of-sequence
-    longest = max((d + 3) * n + d + 1 + (n > 2) + 1 for d, n in map(LEVELS.__getitem__, levels + out_levels))
-    shown = (_as_question([a, b], [sign], 0) for a, b, sign in SHOWN[:shots])
-    return Task(
-        name="arithmetic",
-        alphabet=None,
-        max_new_tokens=longest,
-        draw=draw,
-        reward=matches,
-        draw_out=_draw(out_levels, _as_question) if out_levels else None,
-        corpus=demonstrations(draw),
-        ends=True,
-        unique=True,
-        chat=True,
-        shots=tuple((example.prompt, example.answer) for example in shown),
-    )
+def _longest_equation(levels: tuple[int, ...]) -> int:
+    """Characters, each at most a token: numbers, signs and "=" with their spaces, answer, end-of-sequence."""
+    return max((d + 3) * n + d + 1 + (n > 2) + 1 for d, n in map(LEVELS.__getitem__, levels))
 
 
 Written = Callable[[list[int], list[int], int], Example]

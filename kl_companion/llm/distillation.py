@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from kl_companion.checks import look_up
+from kl_companion.llm.history import History
 from kl_companion.llm.models import LanguageModel, same_vocabulary
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.setups import METHODS
 from kl_companion.llm.tasks import Task
-from kl_companion.llm.training import History, train
+from kl_companion.llm.training import train
 
 
 def distillation_settings(method: str, **changes: Any) -> Settings:

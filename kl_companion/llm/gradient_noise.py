@@ -30,8 +30,8 @@ def gradient_noise(
     Args:
         policy: Where the gradient is taken.
         task: Prompts and rewards.
-        settings: The loss, the size of a batch, and the seed. ``lag``, ``inner_steps`` and a moving anchor
-            would make batches depend on each other and are set aside.
+        settings: The loss, the size of a batch, and the seed. ``lag``, ``inner_steps``, a moving anchor
+            and a lesson would make batches depend on each other and are set aside.
         batches: How many, at least 2.
         reference: What the KL is measured to; the policy itself by default.
 
@@ -53,7 +53,14 @@ def gradient_noise(
                 p.grad.zero_()
 
     still = replace(
-        settings, steps=batches, optimizer="sgd", inner_steps=1, lag=1, anchor="fixed", max_grad_norm=None
+        settings,
+        steps=batches,
+        optimizer="sgd",
+        inner_steps=1,
+        lag=1,
+        anchor="fixed",
+        lesson=0,
+        max_grad_norm=None,
     )
     with eval_mode(policy.model):
         train(policy, task, still, reference=reference, gradients=take)

@@ -16,13 +16,13 @@ from kl_companion.kl_term import KLTerm, Level, Placement
 from kl_companion.rollout import CENTERINGS, Aggregate, Centering, Scope
 from kl_companion.rollout.aggregation import check_aggregate
 
-AnchorKind = Literal["fixed", "ema"]
+AnchorKind = Literal["fixed", "ema", "taught"]
 Baseline = Literal["group", "batch"]
 PenaltyFrom = Literal["sampler", "policy"]
 Optimizer = Literal["adam", "sgd"]
 Precision = Literal["float32", "bfloat16"]
 CHOICES = {
-    "anchor": ("fixed", "ema"),
+    "anchor": ("fixed", "ema", "taught"),
     "form": FORMS,
     "penalty_from": ("sampler", "policy"),
     "advantages": CENTERINGS,
@@ -45,7 +45,8 @@ class Settings:
         center_costs: Compare a token's credited costs with those of the group's other completions at the same
             position (at level "token", where there are costs).
         beta: KL coefficient, at least 0.
-        anchor: What the KL is measured to: the start, or an exponential moving average of the policy.
+        anchor: What the KL is measured to: the start, an exponential moving average of the policy, or the
+            policy after its ``lesson``.
         decay: Of the average: anchor <- decay anchor + (1 - decay) policy, every ``period`` steps.
         period: Steps between two updates of the anchor.
         k: Size of a top-k estimator's head.
@@ -64,6 +65,8 @@ class Settings:
             beta of E[reward] - beta KL(sequence).
         temperature: Of the sampler, and of every log-prob in the loss.
         steps, seed: Length of the run; seed of prompts and samples.
+        lesson: So many steps, the first of them, are supervised: they raise the log-probability of the right
+            answers of prompts x group problems. RL goes on from there with a fresh optimizer.
         dtype: ``"bfloat16"`` runs the forward passes under autocast; weights and log-probs stay float32.
         lora: Rank of LoRA adapters that are trained in place of all weights, and merged at the end; None: all
             weights.
@@ -102,6 +105,7 @@ class Settings:
     temperature: float = 1.0
     steps: int = 100
     seed: int = 0
+    lesson: int = 0
     dtype: Precision = "float32"
     lora: int | None = None
 
@@ -111,7 +115,8 @@ class Settings:
         check_aggregate(self.how, self.length)
         for name in ("period", "lag", "inner_steps", "accumulate", "prompts", "group"):
             self._check_whole(name, 1)
-        self._check_whole("steps", 0)
+        for name in ("steps", "lesson"):
+            self._check_whole(name, 0)
         if self.lora is not None:
             self._check_whole("lora", 1)
         self._check_range("beta", low=0.0)
@@ -173,6 +178,12 @@ class Settings:
             raise ValueError(
                 f"lora is {self.lora} with anchor='ema', expected a fixed anchor: an average of adapters is "
                 "not the average of the policies"
+            )
+        if self.lesson > self.steps or (self.anchor == "taught" and self.lesson == 0):
+            least = 1 if self.anchor == "taught" else 0
+            raise ValueError(
+                f"lesson is {self.lesson} with anchor={self.anchor!r}, expected a number of supervised steps "
+                f"from {least} to steps={self.steps}"
             )
         if self.accumulate > self.prompts * self.group:
             raise ValueError(

@@ -10,11 +10,12 @@ from pathlib import Path
 import pandas as pd
 
 from kl_companion.llm.evaluation import Evaluation
+from kl_companion.llm.history import History
 from kl_companion.llm.models import LanguageModel, frozen_copy, save_model
 from kl_companion.llm.progress import Progress
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, Task
-from kl_companion.llm.training import History, train
+from kl_companion.llm.training import train
 
 SHOWN = ("reward", "kl", "grad_norm")
 
@@ -122,7 +123,7 @@ def _rows(number: int, settings: Settings, history: History, every: int) -> pd.D
     steps = history.frame()
     if "grad_norm" in steps:
         window = ((steps["step"] - 1) // every + 1).mul(every).clip(upper=steps["step"].max())
-        for column, name, how in _WINDOWED:
+        for column, name, how in (of for of in _WINDOWED if of[1] in steps):  # a lesson has no groups
             frame[column] = frame["step"].map(how(steps[name].groupby(window)))
     return frame
 

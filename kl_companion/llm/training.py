@@ -1,7 +1,7 @@
 """The training loop: sample, compare, differentiate, step. One explicit loop for RL and for distillation.
 
 Distillation is the same loop with a teacher as the reference and no reward (`kl_companion.llm.distillation`).
-The first five lines of `Run.step` are what an algorithm box would say; the rest is bookkeeping.
+The first five lines of `Run.explore` are what an algorithm box would say; the rest is bookkeeping.
 
 Source: emapg2026, algorithm 3; tang2025pitfalls, section 5.
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
-import pandas as pd
 import torch
 
 from kl_companion.kernels.fused import fused_logp
@@ -27,7 +26,8 @@ from kl_companion.llm.checkpoints import (
     save_checkpoint,
     tidy,
 )
-from kl_companion.llm.generation import Samples, generate
+from kl_companion.llm.generation import Samples, answer_samples, generate
+from kl_companion.llm.history import History, Record
 from kl_companion.llm.models import LanguageModel, frozen_copy, same_vocabulary
 from kl_companion.llm.objective import Advantages, advantages_of, costs_of, loss_of
 from kl_companion.llm.scoring import completion_logits
@@ -36,35 +36,12 @@ from kl_companion.llm.tasks import Task
 from kl_companion.policy_losses import ppo_mask
 from kl_companion.rollout import Rollout
 
-Record = dict[str, float]
 Gradients = Callable[[list[torch.nn.Parameter]], None]
 Evaluate = Callable[[LanguageModel, int], Record]
 
 
 class TrainingStopped(RuntimeError):
     """A run met a loss or a gradient that is not finite; the message says where and what is kept."""
-
-
-@dataclass
-class History:
-    """What a run recorded, one record per step.
-
-    Those of evaluated steps hold the evaluation too; its ``reward`` and ``length`` replace the batch's.
-
-    Columns: ``step`` (finished before it), ``reward``, ``length``, ``loss``, ``grad_norm`` (before it is
-    clipped), ``equal_groups``, ``clipped`` (share of tokens whose ratio PPO's clip stops), ``log_ratio``
-    (mean |log pi - log mu| over the batch's tokens), and what ``evaluate`` returned.
-    """
-
-    records: list[Record] = field(default_factory=list)
-
-    def frame(self) -> pd.DataFrame:
-        """All records, one row per step."""
-        return pd.DataFrame(self.records)
-
-    def evaluations(self) -> pd.DataFrame:
-        """The evaluated steps only."""
-        return pd.DataFrame([r for r in self.records if r.get("evaluated")]).drop(columns="evaluated")
 
 
 def train(
@@ -97,7 +74,8 @@ def train(
             where data-parallel training averages them.
 
     Raises:
-        ValueError: models with different vocabularies, ``every`` below 1, a checkpoint of another run.
+        ValueError: models with different vocabularies, ``every`` below 1, a checkpoint of another run, a
+            lesson in a task without right answers.
         TrainingStopped: a loss or a gradient that is not finite.
         OSError: a checkpoint that cannot be written.
     """
@@ -141,27 +119,62 @@ class Run:
     ) -> None:
         self.policy, self.task, self.settings, self.folder = policy, task, settings, folder
         self.gradients = gradients
+        if settings.lesson and not task.unique:
+            raise ValueError(
+                f"lesson is {settings.lesson} for task {task.name!r}, expected 0: it has no one right answer"
+            )
         start = policy if reference is None else reference
         # a given reference that stays as it is needs no copy
-        fixed = settings.anchor == "fixed" and reference is not None
-        self.anchor = start if fixed else frozen_copy(start)
+        given = settings.anchor != "ema" and reference is not None
+        self.anchor = start if given else frozen_copy(start)
         self.vocab = min(policy.vocab, self.anchor.vocab)
         # after the anchor was copied, which stays without them
         self.merge = (
             None if settings.lora is None else add_adapters(policy, settings.lora, seed=settings.seed)
         )
+        if settings.anchor == "taught":  # where its adapters will be, it needs some too
+            self.anchor = frozen_copy(policy)
         self.sampler = policy if settings.lag == 1 else frozen_copy(policy)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
-        if settings.optimizer == "sgd":
-            self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.parameters, lr=settings.lr)
-        else:
-            self.optimizer = torch.optim.Adam(self.parameters, lr=settings.lr, betas=(0.9, 0.99), fused=True)
+        self.optimizer = self.fresh_optimizer()
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.records: list[Record] = []
         self.finished = 0
 
+    def fresh_optimizer(self) -> torch.optim.Optimizer:
+        """An optimizer that has seen nothing."""
+        if self.settings.optimizer == "sgd":
+            return torch.optim.SGD(self.parameters, lr=self.settings.lr)
+        return torch.optim.Adam(self.parameters, lr=self.settings.lr, betas=(0.9, 0.99), fused=True)
+
     def step(self) -> Record:
-        """One step; the algorithm is its first five lines."""
+        """One step of the lesson or of RL."""
+        return self.learn() if self.finished < self.settings.lesson else self.explore()
+
+    def learn(self) -> Record:
+        """One supervised step on right answers; the last one leaves a start for RL."""
+        s, total = self.settings, 0.0
+        examples = self.task.draw(s.prompts * s.group, self.generator)
+        answers = answer_samples(self.policy, self.task, examples)
+        self.optimizer.zero_grad(set_to_none=True)
+        for rows in self.parts(answers):
+            part = answers.select(rows)
+            loss = -_sampled(self.logits(self.policy, part), part).sum() / len(examples)
+            self.check("the loss", loss.detach())
+            loss.backward()
+            total += loss.item()
+        norm = self.apply()
+        self.finished += 1
+        if self.finished == s.lesson:
+            self.optimizer = self.fresh_optimizer()
+            for lm in (self.sampler, self.anchor if s.anchor == "taught" else self.policy):
+                if lm is not self.policy:
+                    _copy(self.policy, lm)
+        length = answers.completion_mask.sum(-1).float().mean().item()
+        return {"step": self.finished, "length": length, "loss": total, "grad_norm": norm}
+
+    def explore(self) -> Record:
+        """One step of RL; the algorithm is its first five lines."""
         samples, rewards = self.sample()
         advantages = self.compare(samples, rewards)
         for _ in range(self.settings.inner_steps):
@@ -228,13 +241,17 @@ class Run:
             ratio = (rollout.logp.detach() - part.behavior_logp)[inside.bool()]
             gap += ratio.abs().sum().item() / tokens.item()
             stopped += self.clipped(ratio, a[inside.bool()]) / tokens.item()
+        return total, self.apply(), {"clipped": stopped, "log_ratio": gap}
+
+    def apply(self) -> float:
+        """Step along the gradients that are there; their norm before it is clipped."""
         if self.gradients is not None:
             self.gradients(self.parameters)
-        limit = math.inf if s.max_grad_norm is None else s.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        given = self.settings.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, math.inf if given is None else given)
         self.check("the gradient", norm)
         self.optimizer.step()
-        return total, norm.item(), {"clipped": stopped, "log_ratio": gap}
+        return norm.item()
 
     def clipped(self, log_ratio: torch.Tensor, advantages: torch.Tensor) -> float:
         """Number of tokens that PPO's clip stops."""
@@ -315,7 +332,7 @@ class Run:
     def kept(self) -> dict[str, LanguageModel]:
         """The models that a resumed run could not make again."""
         models = {"policy": self.policy}
-        if self.settings.anchor == "ema":
+        if self.settings.anchor != "fixed":
             models["anchor"] = self.anchor
         if self.settings.lag > 1:
             models["sampler"] = self.sampler

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from kl_companion.llm.adapters import add_adapters
+from kl_companion.llm.evaluation import right_logp
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import frozen_copy
 from kl_companion.llm.scoring import compare_logp
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.start_models import start_model
-from kl_companion.llm.training import train
+from kl_companion.llm.training import Run, train
 
 
 @pytest.mark.real
@@ -50,6 +51,25 @@ def test_adapters_alone_train_and_end_in_the_weights() -> None:
     assert compare_logp(before.model, looks[-1][0])["max"] > 1e-3
     for p, q in zip(reference.model.parameters(), before.model.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+@pytest.mark.real
+def test_the_taught_anchor_keeps_the_adapters_of_the_lesson() -> None:
+    lm, task = start_model("sort")
+    settings = Settings(lora=4, lesson=2, anchor="taught", steps=4, lr=3e-3, prompts=4, group=4, beta=0.1)
+    policy = frozen_copy(lm)
+    policy.model.requires_grad_(True)
+    run = Run(policy, task, settings, lm, None, None)
+    problems = task.draw(16, torch.Generator().manual_seed(1))
+    for _ in range(2):
+        run.step()
+    taught, untaught = right_logp(run.anchor, task, problems), right_logp(lm, task, problems)
+    assert torch.equal(taught, right_logp(run.policy, task, problems))
+    assert not torch.equal(taught, untaught)
+    for _ in range(2):
+        run.step()
+    assert torch.equal(taught, right_logp(run.anchor, task, problems))
+    assert not torch.equal(taught, right_logp(run.policy, task, problems))
 
 
 @pytest.mark.real

@@ -33,6 +33,9 @@ WRONG = [
     ({"how": "constant"}, "length=None"),
     ({"dtype": "float16"}, "unknown dtype 'float16'"),
     ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
+    ({"lesson": -1}, "lesson is -1"),
+    ({"lesson": 9, "steps": 8}, "lesson is 9 with anchor='fixed', .* from 0 to steps=8"),
+    ({"anchor": "taught"}, "lesson is 0 with anchor='taught', .* from 1 to"),
 ]
 
 

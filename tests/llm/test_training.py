@@ -10,6 +10,7 @@ import torch
 
 from kl_companion.llm.checkpoints import STATE, TENSORS, load_checkpoint, save_checkpoint, steps_in
 from kl_companion.llm.distillation import distill
+from kl_companion.llm.evaluation import right_logp
 from kl_companion.llm.models import LanguageModel, frozen_copy
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import make_task
@@ -52,6 +53,8 @@ CHOICES = [
     {"placement": "reward", "penalty_from": "policy", "estimator": "k3", "lag": 3, "baseline": "batch"},
     {"dtype": "bfloat16", "estimator": "exact_forward_kl"},
     {"level": "sequence", "how": "sum", "optimizer": "sgd", "max_grad_norm": None},
+    {"lesson": 2, "anchor": "taught", "lag": 3, "accumulate": 2},
+    {"lesson": 1, "anchor": "ema", "decay": 0.5},
 ]
 
 
@@ -132,6 +135,55 @@ def test_the_sampler_lags(tiny, task):
         seen.append(torch.equal(weights(run.sampler), before))
         assert (record["log_ratio"] > 1e-4) == (not seen[-1])
     assert seen == [True, False, False, True]
+
+
+def test_a_lesson_raises_the_right_answers_and_leaves_a_start_for_rl(tiny, task):
+    held_out = task.draw(32, torch.Generator().manual_seed(5))
+    settings = replace(FEW, lesson=3, anchor="taught", steps=5, lag=4, lr=0.01, prompts=16)
+    run = Run(copy(tiny), task, settings, copy(tiny), None, None)
+    before = right_logp(run.policy, task, held_out).mean()
+    for _ in range(3):
+        assert "reward" not in run.step()
+    assert right_logp(run.policy, task, held_out).mean() > before + 1
+    assert not run.optimizer.state
+    taught = weights(run.policy)
+    assert torch.equal(weights(run.anchor), taught)
+    assert torch.equal(weights(run.sampler), taught)
+    assert run.step()["log_ratio"] < 1e-5
+    assert torch.equal(weights(run.anchor), taught)
+    assert not torch.equal(weights(run.policy), taught)
+
+
+def test_a_supervised_step_is_one_on_the_mean_log_probability(tiny):
+    task, settings = (
+        make_task("sort", digits=2),
+        replace(FEW, lesson=3, optimizer="sgd", lr=0.1, accumulate=2),
+    )
+    run = Run(copy(tiny), task, replace(settings, max_grad_norm=None), None, None, None)
+    record = run.step()
+    by_hand = copy(tiny)
+    problems = task.draw(4, torch.Generator().manual_seed(settings.seed))
+    vocabulary, begin = by_hand.tokenizer.get_vocab(), by_hand.tokenizer.bos_token_id
+    loss = 0.0
+    for problem in problems:
+        text = torch.tensor([[begin, *(vocabulary[c] for c in problem.prompt + problem.answer)]])
+        said = len(problem.answer)
+        logp = by_hand.model(text).logits.log_softmax(-1)[0, -said - 1 : -1]
+        loss = loss - logp.gather(-1, text[0, -said:, None]).sum() / 4
+    (0.1 * loss).backward()
+    with torch.no_grad():
+        for p in by_hand.model.parameters():
+            p.sub_(p.grad)
+    assert record["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    torch.testing.assert_close(weights(run.policy), weights(by_hand), rtol=1e-5, atol=1e-7)
+
+
+def test_a_lesson_needs_right_answers(tiny, task):
+    several = replace(task, unique=False)
+    with pytest.raises(
+        ValueError, match="lesson is 1 for task 'sort', expected 0: it has no one right answer"
+    ):
+        train(copy(tiny), several, replace(FEW, lesson=1))
 
 
 def test_a_given_reference_is_not_moved(tiny, task):

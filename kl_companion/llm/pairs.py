@@ -1,8 +1,8 @@
-"""Teachers and students: the four set-ups of distillation, or two models that the user names.
+"""Teachers and students: the set-ups of distillation, or two models that the user names.
 
-The set-ups differ in why the student cannot follow at once: it speaks another language, it is too small for
-one of two styles, it is sure of the wrong things, or it stops at other times. Each starts far from its
-teacher.
+Four of them are embedded models, and differ in why the student cannot follow at once: it speaks another
+language, it is too small for one of two styles, it is sure of the wrong things, or it stops at other times.
+In the others it is a real model that was made smaller. Each starts far from its teacher.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.checks import look_up
+from kl_companion.llm import variants
 from kl_companion.llm.generation import generate
 from kl_companion.llm.measuring import evaluating, sequence_kl
 from kl_companion.llm.models import LanguageModel, load_model, same_vocabulary
 from kl_companion.llm.pretraining import pretrained
 from kl_companion.llm.scoring import completion_logits
-from kl_companion.llm.setups import SETUPS
+from kl_companion.llm.setups import SETUPS, RealSetUp
 from kl_companion.llm.tasks import Example, Task, make_task
 from kl_companion.llm.tasks.languages import STYLES, TwoStyles
 
@@ -35,19 +36,27 @@ class Pair(NamedTuple):
 def distillation_pair(
     name: str, *, seed: int = 0, device: str = "cpu", recipe: dict[str, Any] | None = None
 ) -> Pair:
-    """The student and the teacher of a set-up, trained on the spot the first time.
+    """The student and the teacher of a set-up; embedded ones are trained on the spot the first time.
 
     Args:
         name: One of `SETUPS`.
-        seed: Of everything: another seed is another language, another teacher and another student.
+        seed: Of all that is embedded: another seed is another language, another teacher and another student.
+            A real pair is the same for all seeds.
         device: Where to train them, and where they are returned.
-        recipe: Changes to the pretraining of both, see `pretrained`.
+        recipe: Changes to the pretraining of both, see `pretrained`; of embedded models only.
 
     Raises:
-        ValueError: an unknown set-up, and what `pretrained` raises.
+        ValueError: an unknown set-up, a recipe for a real model, and what `pretrained` and `load_model`
+            raise.
     """
     s = look_up("set-up", name, SETUPS, {})
     more = recipe or {}
+    if isinstance(s, RealSetUp):
+        if more:
+            raise ValueError(
+                f"recipe is {more} for the set-up {name!r}, expected none: {s.model} is pretrained"
+            )
+        return _real_pair(s, device)
     language, other = {**s.options, "seed": 2 * seed}, {**s.options, "seed": 2 * seed + 1}
     learned = language if s.same_language else other
     teacher = pretrained(s.task, device=device, options=language, **{**s.teacher, "seed": 2 * seed, **more})
@@ -59,6 +68,14 @@ def distillation_pair(
             student.model.model.norm.weight.mul_(s.sharpness)
     teacher.model.requires_grad_(False)
     return Pair(student, teacher, make_task(s.task, **language))
+
+
+def _real_pair(s: RealSetUp, device: str) -> Pair:
+    teacher = load_model(s.model, device=device)
+    teacher.model.requires_grad_(False)
+    student = getattr(variants, s.student)(teacher, **s.options)
+    student.model.requires_grad_(True)
+    return Pair(student, teacher, make_task(s.task, **s.task_options))
 
 
 def loaded_pair(

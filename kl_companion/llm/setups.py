@@ -17,6 +17,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "token_exact": {"estimator": "exact_kl"},
     "top_k": {"estimator": "top_k_reverse_kl", "k": 3},
     "top_k_published": {"estimator": "top_k_reverse_kl", "k": 3, "form": "published"},
+    "top_32": {"estimator": "top_k_reverse_kl", "k": 32},
+    "top_32_published": {"estimator": "top_k_reverse_kl", "k": 32, "form": "published"},
+    "truncated_32": {"estimator": "truncated_kl(32, published)"},  # the head's sum as it is written
+    "token_forward": {"estimator": "exact_forward_kl"},
+    "token_jsd": {"estimator": "f_divergence(jensen_shannon)"},
+    # the sampled log-ratio is a cost of its own token alone, as engines without logits of the teacher take it
+    "token_reward": {"estimator": "k1", **_COSTS, "credit": 0.0},
     # the sampled log-ratio is a cost: of the whole sequence, or of a token and those before it
     "sequence": {"estimator": "k1", **_ONE_COST, "advantages": "none"},
     "sequence_leave_one_out": {"estimator": "k1", **_ONE_COST},
@@ -52,13 +59,34 @@ class SetUp(NamedTuple):
     sharpness: float = 1.0
 
 
+class RealSetUp(NamedTuple):
+    """A model that comes as a package, and a student that is made from it.
+
+    Attributes:
+        words: What keeps the student from its teacher.
+        model: The teacher, a name for `load_model`.
+        student: A function of `kl_companion.llm.variants`.
+        options: Of that function.
+        task: Where prompts come from.
+        task_options: Of the task.
+    """
+
+    words: str
+    model: str
+    student: str
+    options: dict[str, Any]
+    task: str
+    task_options: dict[str, Any]
+
+
 def _markov(**options: Any) -> dict[str, Any]:
     return {"letters": 12, "order": 2, "concentration": 0.3, "length": 12, **options}
 
 
 _FLUENT: dict[str, Any] = {"steps": 250, "lr": 3e-3}
 _PASSABLE: dict[str, Any] = {"steps": 150, "lr": 3e-3}
-SETUPS: dict[str, SetUp] = {
+_SHORT: dict[str, Any] = {"max_new_tokens": 32}
+SETUPS: dict[str, SetUp | RealSetUp] = {
     "capable student": SetUp(
         "it can say everything and speaks another language",
         "markov",
@@ -91,5 +119,16 @@ SETUPS: dict[str, SetUp] = {
         False,
         _FLUENT,
         _PASSABLE,
+    ),
+    "four bits": RealSetUp(
+        "it is the teacher, rounded to four bits", "smollm2", "quantized", {"bits": 4}, "questions", _SHORT
+    ),
+    "27 of 30 blocks": RealSetUp(
+        "it is the teacher without three of its blocks",
+        "smollm2",
+        "with_layers",
+        {"layers": [i for i in range(30) if i not in (18, 20, 22)]},
+        "questions",
+        _SHORT,
     ),
 }

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from kl_companion.llm.measuring import sequence_kl
 from kl_companion.llm.models import frozen_copy, save_model, tiny_model
 from kl_companion.llm.pairs import SETUPS, by_style, distillation_pair, loaded_pair
+from kl_companion.llm.setups import SetUp
 from kl_companion.llm.tasks import make_task
 from kl_companion.llm.tokenizers import character_tokenizer
 
+EMBEDDED = [name for name, setup in SETUPS.items() if isinstance(setup, SetUp)]
 QUICK = {"steps": 1, "batch": 4}
 
 
@@ -17,7 +20,7 @@ def logits_at_start(lm, prompt=""):
         return lm.model(input_ids=torch.tensor([tokens])).logits[0, -1].double()
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", EMBEDDED)
 def test_a_pair_shares_its_vocabulary_and_only_the_student_learns(name, model_cache):
     pair = distillation_pair(name, recipe=QUICK)
     assert pair.student.tokenizer.get_vocab() == pair.teacher.tokenizer.get_vocab()
@@ -60,6 +63,36 @@ def test_the_confident_student_is_twice_as_sharp(model_cache, monkeypatch):
     monkeypatch.setitem(SETUPS, "confident mismatch", SETUPS["confident mismatch"]._replace(sharpness=1.0))
     plain = distillation_pair("confident mismatch", recipe=QUICK).student
     torch.testing.assert_close(logits_at_start(sharp), 2 * logits_at_start(plain))
+
+
+def thirty_blocks(name, **_):
+    """In the place of a real model, a small one that can be rounded and cut."""
+    assert name == "smollm2"
+    return tiny_model(character_tokenizer("abc"), hidden=16, layers=30)
+
+
+@pytest.mark.parametrize("name", [name for name in SETUPS if name not in EMBEDDED])
+def test_a_real_student_is_its_teacher_made_smaller(name, monkeypatch):
+    monkeypatch.setattr("kl_companion.llm.pairs.load_model", thirty_blocks)
+    student, teacher, task = distillation_pair(name, seed=3)
+    assert all(p.requires_grad for p in student.model.parameters())
+    assert not any(p.requires_grad for p in teacher.model.parameters())
+    assert not torch.equal(logits_at_start(student), logits_at_start(teacher))
+    blocks = student.model.model.layers
+    assert len(blocks) == (27 if "27" in name else 30)
+    if name == "four bits":
+        weight = blocks[0].mlp.up_proj.weight
+        assert max(len(row.unique()) for row in weight) <= 15
+    assert (task.name, task.reward, task.max_new_tokens) == ("questions", None, 32)
+    with pytest.raises(ValueError, match=r"recipe is \{'steps': 1.* expected none: smollm2 is pretrained"):
+        distillation_pair(name, recipe=QUICK)
+
+
+@pytest.mark.real
+def test_the_real_pair_starts_far_apart():
+    student, teacher, task = distillation_pair("four bits")
+    found = sequence_kl(student, teacher, task, task.draw(4, torch.Generator().manual_seed(0)))
+    assert 0.5 < found.per_token < 5
 
 
 def test_an_unknown_set_up_is_named():

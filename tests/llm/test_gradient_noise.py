@@ -84,7 +84,7 @@ def test_gradient_noise_of_batches_taken_by_hand(letters):
     task = task_of("ab", reward=lambda text, example: float(text.count("a")))
     task = Task(**{**vars(task), "draw": lambda n, generator: [Example("ab", "")] * n})
     choices = {"prompts": 2, "group": 3, "beta": 0.2, "seed": 9, "steps": 1000, "lr": 1.0}
-    settings = Settings(estimator="k2", lag=4, inner_steps=2, anchor="ema", **choices)
+    settings = Settings(estimator="k2", lag=4, inner_steps=2, anchor="ema", lesson=2, **choices)
     before = [p.detach().clone() for p in policy.model.parameters()]
     modes = []
     hook = policy.model.register_forward_hook(lambda module, *_: modes.append(module.training))

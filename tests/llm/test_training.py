@@ -186,9 +186,10 @@ def test_a_lesson_needs_right_answers(tiny, task):
         train(copy(tiny), several, replace(FEW, lesson=1))
 
 
-def test_a_given_reference_is_not_moved(tiny, task):
+@pytest.mark.parametrize("anchor", [{"anchor": "ema", "decay": 0.5}, {"anchor": "taught", "lesson": 1}])
+def test_a_given_reference_is_not_moved(tiny, task, anchor):
     reference = copy(tiny)
-    train(copy(tiny), task, replace(FEW, anchor="ema", decay=0.5), reference=reference)
+    train(copy(tiny), task, replace(FEW, **anchor), reference=reference)
     assert torch.equal(weights(reference), weights(tiny))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,6 +85,16 @@ def test_adapters_are_put_in_once() -> None:
         add_adapters(lm, 2)
     merge()
     add_adapters(lm, 2)
+
+
+def test_what_the_chapter_says_of_trl() -> None:
+    """Where a model comes with adapters, its trainer keeps a copy of them for the reference."""
+    spec = find_spec("trl")
+    assert spec is not None
+    assert spec.origin is not None
+    trainer = (Path(spec.origin).parent / "trainer/grpo_trainer.py").read_text(encoding="utf-8")
+    assert 'model.add_adapter("ref", default_config)' in trainer
+    assert 'adapter_name="ref" if "ref" in model.peft_config else None' in trainer
 
 
 def test_a_missing_library_is_named(tiny, monkeypatch: pytest.MonkeyPatch) -> None:

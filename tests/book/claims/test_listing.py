@@ -118,6 +118,7 @@ def test_rows_and_chapters_name_each_other():
         "part4_vocabulary/03_at_vocabulary_scale",
         "part8_language_models/01_exact_oracle",
         "part8_language_models/05_a_real_model",
+        "part8_language_models/06_training_a_real_model",
         "part9_frameworks/01_what_the_frameworks_optimize",
         "part9_frameworks/02_in_your_trainer",
     }

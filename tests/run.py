@@ -63,7 +63,7 @@ GROUPS = {
     "quick": Group("quick", 1.25, CORE, ["-m", f"not slow and {EVERYDAY}", *PARALLEL]),
     "unit": Group(
         "unit and registry",
-        3.5,
+        3.25,
         ["tests"],
         ["-m", EVERYDAY, *PARALLEL, *(f"--ignore={path}" for path in OWN_GROUP)],
         warm=True,
@@ -83,7 +83,7 @@ GROUPS = {
         warm=True,
     ),
     "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], ["-m", EVERYDAY, *PARALLEL]),
-    "site": Group("site", 2.25, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
+    "site": Group("site", 2.5, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
     "frameworks": Group("models and frameworks", 1, ["tests/llm", "tests/frameworks"], PARALLEL, warm=True),
     "interruption": Group("interruption", 0.75, INTERRUPTION, ["-m", "interruption", *PARALLEL]),
 }

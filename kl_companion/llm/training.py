@@ -124,9 +124,9 @@ class Run:
                 f"lesson is {settings.lesson} for task {task.name!r}, expected 0: it has no one right answer"
             )
         start = policy if reference is None else reference
-        # a given reference that stays as it is needs no copy
-        given = settings.anchor != "ema" and reference is not None
-        self.anchor = start if given else frozen_copy(start)
+        # a given reference that stays as it is needs no copy, and a taught one is copied below
+        copied = settings.anchor == "ema" or (settings.anchor == "fixed" and reference is None)
+        self.anchor = frozen_copy(start) if copied else start
         self.vocab = min(policy.vocab, self.anchor.vocab)
         # after the anchor was copied, which stays without them
         self.merge = (
@@ -167,9 +167,10 @@ class Run:
         self.finished += 1
         if self.finished == s.lesson:
             self.optimizer = self.fresh_optimizer()
-            for lm in (self.sampler, self.anchor if s.anchor == "taught" else self.policy):
-                if lm is not self.policy:
-                    _copy(self.policy, lm)
+            if s.lag > 1:
+                _copy(self.policy, self.sampler)
+            if s.anchor == "taught":
+                _copy(self.policy, self.anchor)
         length = answers.completion_mask.sum(-1).float().mean().item()
         return {"step": self.finished, "length": length, "loss": total, "grad_norm": norm}
 

@@ -1,0 +1,205 @@
+"""The experiments: a trainer's code is run on worlds that differ in one thing, and the gradients compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.monitor.doctor.readings import (
+    NOTHING,
+    Form,
+    Row,
+    fit_change,
+    fit_slope,
+    read_row,
+    same,
+)
+from kl_companion.monitor.doctor.subject import Seen, Subject
+from kl_companion.monitor.doctor.tracing import Trace
+from kl_companion.monitor.doctor.world import REWARDS, World, world
+
+ROW, POSITION = 3, 1  # the token whose reference is moved: inside an answer with an advantage
+_NEAR = (-1.5, -0.6, -0.2, 0.3, 0.8, 1.4)  # by which the reference's logit is moved
+_FAR = (-26.0, -19.0, -14.0, -9.0, -4.5, 4.5, 9.0, 14.0, 19.0, 26.0)
+_APART = 0.4
+
+
+class Curve(NamedTuple):
+    """What moving the reference's log-prob of one token does.
+
+    Attributes:
+        delta: Log-ratio of policy and reference there, [n].
+        own: Coefficient of that token's score, [n].
+        elsewhere: That of every other token: the largest change, [n].
+        same_answer: The same, of the answer's other tokens.
+        loss: The loss, [n].
+    """
+
+    delta: torch.Tensor
+    own: torch.Tensor
+    elsewhere: torch.Tensor
+    same_answer: torch.Tensor
+    loss: torch.Tensor
+
+
+@dataclass
+class Probe:
+    """A subject with what has been measured of it; everything is measured once, when it is asked for."""
+
+    subject: Subject
+    trace: Trace = field(default_factory=Trace)
+
+    def world(self, **changes: object) -> World:
+        """A world with the subject's ids."""
+        return world(self.subject.ids, **changes)  # type: ignore[arg-type]
+
+    @cached_property
+    def plain(self) -> Seen:
+        """Equal rewards: nothing but the KL acts. Its run is traced."""
+        return self.subject.run(self.world(), trace=self.trace)
+
+    @cached_property
+    def rewarded(self) -> Seen:
+        """Unequal rewards."""
+        return self.subject.run(self.world(rewards=REWARDS))
+
+    @cached_property
+    def alike(self) -> Seen:
+        """Equal rewards, and a reference that is equal to the policy."""
+        return self.subject.run(self.world(apart=0.0))
+
+    @cached_property
+    def elsewhere(self) -> Seen:
+        """Equal rewards, and another reference."""
+        return self.subject.run(self.world(apart=-0.9))
+
+    @cached_property
+    def stale(self) -> tuple[Seen, Seen]:
+        """Samples of an older policy, with equal and with unequal rewards."""
+        return (
+            self.subject.run(self.world(stale=0.1)),
+            self.subject.run(self.world(stale=0.1, rewards=REWARDS)),
+        )
+
+    @cached_property
+    def halves(self) -> tuple[Seen, Seen]:
+        """One batch, and the same in two micro-batches."""
+        at = self.world(rewards=REWARDS)
+        return self.subject.run(at), self.subject.run(at, parts=2)
+
+    @cached_property
+    def reads_reference(self) -> bool:
+        """Whether anything depends on the reference's logits."""
+        if not same(self.plain.completion, self.elsewhere.completion):
+            return True
+        moved = self.subject.run(self.world(apart=-0.9, rewards=REWARDS))
+        return not same(self.rewarded.completion, moved.completion)
+
+    def rows(self, seen: Seen) -> dict[tuple[int, int], Row | None]:
+        """What the gradients at the tokens of the answers say, by (answer, position)."""
+        rollout = self.world().rollout
+        assert rollout.logits is not None
+        return {
+            (int(i), int(t)): read_row(seen.completion[i, t], rollout.logits[i, t])
+            for i, t in rollout.completion_mask.nonzero()
+        }
+
+    @cached_property
+    def reward_term(self) -> dict[tuple[int, int], Row | None]:
+        """What unequal rewards add."""
+        difference = self.rewarded.completion - self.plain.completion
+        return self.rows(self.plain._replace(completion=difference))
+
+    @cached_property
+    def temperature(self) -> float:
+        """Of the policy's log-probs, from the scores of tokens; the declared one where none is scored."""
+        found = [r.temperature for r in self.reward_term.values() if r is not None and r.token >= 0]
+        found = found or [r.temperature for r in self.rows(self.plain).values() if r and r.token >= 0]
+        return sorted(found)[len(found) // 2] if found else self.subject.declared.temperature
+
+    def curve(self, moves: tuple[float, ...] = _NEAR, *, rewarded: bool = False) -> Curve:
+        """Move the reference's log-prob of one token."""
+        rewards = REWARDS if rewarded else 0.0
+        delta, own, loss, gradients = [], [], [], []
+        for by in moves:
+            at = self.world(bumped=(ROW, POSITION, by), apart=_APART, rewards=rewards)
+            found = self.subject.run(at)
+            delta.append(self._log_ratio(at))
+            row = self._coefficient(found, at)
+            own.append(row)
+            loss.append(found.loss)
+            gradients.append(found.completion)
+        moved = (torch.stack(gradients) - gradients[0]).abs().amax(-1)
+        others = moved.clone()
+        others[:, ROW, POSITION] = 0.0
+        return Curve(
+            *(torch.tensor(x, dtype=torch.float64) for x in (delta, own)),
+            others.flatten(1).amax(-1),
+            others[:, ROW].amax(-1),
+            torch.tensor(loss, dtype=torch.float64),
+        )
+
+    def _log_ratio(self, at: World) -> float:
+        y, t = at.rollout.tokens[ROW, POSITION], self.temperature
+        assert at.rollout.logits is not None and at.rollout.ref_logits is not None
+        both = [(x[ROW, POSITION] / t).log_softmax(-1)[y] for x in (at.rollout.logits, at.rollout.ref_logits)]
+        return (both[0] - both[1]).item()
+
+    def _coefficient(self, found: Seen, at: World) -> float:
+        """Of the score of the token whose reference is moved; by its own entry of the gradient."""
+        y, t = at.rollout.tokens[ROW, POSITION], self.temperature
+        assert at.rollout.logits is not None
+        p = (at.rollout.logits[ROW, POSITION] / t).softmax(-1)[y]
+        return (found.completion[ROW, POSITION, y] * t / (1 - p)).item()
+
+    @cached_property
+    def near(self) -> Curve:
+        """The curve of small log-ratios, with equal rewards."""
+        return self.curve()
+
+    @cached_property
+    def near_rewarded(self) -> Curve:
+        """The same with unequal rewards."""
+        return self.curve(rewarded=True)
+
+    @cached_property
+    def far(self) -> Curve:
+        """The curve of large log-ratios."""
+        return self.curve(tuple(sorted((*_FAR, *_NEAR))))
+
+    @cached_property
+    def placement(self) -> str:
+        """Where the KL acts: "loss", "reward", "whole" (the gradient of a whole distribution) or ""."""
+        if not self.reads_reference and not self._constant:
+            return ""
+        row = read_row(self.plain.completion[ROW, POSITION], self._policy_row)
+        if row is not None and row.token < 0:
+            return "whole"
+        return "reward" if self._spreads(self.near) or self._spreads(self.near_rewarded) else "loss"
+
+    @property
+    def _policy_row(self) -> torch.Tensor:
+        logits = self.world().rollout.logits
+        assert logits is not None
+        return logits[ROW, POSITION]
+
+    @cached_property
+    def _constant(self) -> bool:
+        """A gradient with equal rewards that no reference changes: that of K1 in the loss."""
+        return bool(self.plain.completion.abs().max() > NOTHING)
+
+    @staticmethod
+    def _spreads(curve: Curve) -> bool:
+        return bool(curve.elsewhere.max() > 1e-7)
+
+    @cached_property
+    def form(self) -> Form | None:
+        """The estimator that the KL term of a token is."""
+        if self.placement == "loss":
+            return fit_slope(self.near.delta, self.near.own, self.near.loss)
+        if self.placement == "reward":
+            return fit_change(self.near.delta, self.near.own)
+        return None

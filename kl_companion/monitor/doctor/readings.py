@@ -1,0 +1,161 @@
+"""What a gradient by a row of logits says: which token it scores, at which temperature, and how strongly.
+
+The gradient of c log softmax(z/T)[y] by z is c (e_y - p)/T with p = softmax(z/T). From four numbers of such a
+row, y, T and c can be read off, and one number is left to tell it from the gradient of anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.estimators.registry import get_estimator
+
+NOTHING = 1e-12
+_SAME = 1e-5  # relative: trainers compute advantages in float32
+_NAMES = ("k1", "k2", "k3", "k3_plus_plus", "k4", "k5")
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Row(NamedTuple):
+    """A row's gradient, read as that of c log softmax(z/T)[token].
+
+    Attributes:
+        token: Which token it scores; -1 where it scores none: the gradient of a whole distribution.
+        temperature: T.
+        coefficient: c: the derivative of the loss by that log-prob.
+    """
+
+    token: int
+    temperature: float
+    coefficient: float
+
+
+def read_row(gradient: torch.Tensor, logits: torch.Tensor) -> Row | None:
+    """Read the gradient by one row of logits, both [live]; None where nothing acts."""
+    size = gradient.abs().max().item()
+    if size < NOTHING:
+        return None
+    found = [row for y in range(len(gradient)) if (row := _as_score(gradient, logits, y)) is not None]
+    return found[0] if len(found) == 1 else Row(-1, float("nan"), size)
+
+
+def _as_score(g: torch.Tensor, z: torch.Tensor, y: int) -> Row | None:
+    others = [i for i in range(len(g)) if i != y]
+    if not (g[others] * -g[y].sign() > 0).all():
+        return None
+    temperatures = []
+    for i, j in combinations(others, 2):
+        apart = (g[i] / g[j]).log()
+        if abs(apart) < NOTHING:
+            return None
+        temperatures.append(((z[i] - z[j]) / apart).item())
+    t = sorted(temperatures)[len(temperatures) // 2]
+    if t <= 0:
+        return None
+    p = (z / t).softmax(-1)
+    one = torch.zeros_like(p)
+    one[y] = 1.0
+    c = (g[y] * t / (1 - p[y])).item()
+    fits = (g - c * (one - p) / t).abs().max() < _SAME * g.abs().max()
+    return Row(y, t, c) if fits else None
+
+
+class Form(NamedTuple):
+    """What a term of a token is as a function of the log-ratio of policy and reference.
+
+    Attributes:
+        name: Of the estimator.
+        exchanged: Policy and reference are exchanged.
+        weight: What it is multiplied by.
+        ratio: It is multiplied by a ratio that carries a gradient.
+    """
+
+    name: str
+    exchanged: bool
+    weight: float
+    ratio: bool = False
+
+    @property
+    def title(self) -> str:
+        """For a sentence: "K3 of policy and reference"."""
+        return self.name.upper().replace("_PLUS_PLUS", "++")
+
+
+def value(name: str, delta: torch.Tensor, *, exchanged: bool = False) -> torch.Tensor:
+    """The estimate of a token at a log-ratio, [n]; exchanged: with the other sign of it."""
+    at = torch.full_like(delta, -1.0)
+    fn = get_estimator(name).fn
+    # log-probs are not positive: only their difference matters to these estimators
+    low, high = torch.minimum(at + delta, at), torch.maximum(at + delta, at)
+    shift = high.clamp(min=0)
+    logp, ref = at + delta - shift, at - shift
+    del low
+    out: torch.Tensor = fn(ref, logp) if exchanged else fn(logp, ref)
+    return out
+
+
+def slope(name: str, delta: torch.Tensor, *, exchanged: bool = False, ratio: bool = False) -> torch.Tensor:
+    """The derivative of that estimate by the policy's log-prob, [n]."""
+    x = delta.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        out = value(name, x, exchanged=exchanged)
+        (found,) = torch.autograd.grad(out.sum(), x)
+    return found + out.detach() if ratio else found
+
+
+def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> Form | None:
+    """The estimator whose derivative is that of a term in the loss, up to a positive weight.
+
+    Args:
+        delta: Log-ratios, [n].
+        found: The derivative by the policy's log-prob, [n].
+        loss: Its value, up to a constant, [n]: it tells K3 times a ratio from K2, which it has the
+            derivative of.
+    """
+    forms = [
+        Form(name, exchanged, weight, ratio)
+        for exchanged in (False, True)
+        for ratio in (False, True)
+        for name in _NAMES
+        if (weight := _weight(slope(name, delta, exchanged=exchanged, ratio=ratio), found)) is not None
+    ]
+    for form in forms:
+        h = form.weight * value(form.name, delta, exchanged=form.exchanged)
+        if same(h - h[0], loss - loss[0]):
+            return form
+    return forms[0] if forms else None
+
+
+def fit_change(delta: torch.Tensor, found: torch.Tensor) -> Form | None:
+    """The estimator whose value changes as a penalty in the reward does: both from the first log-ratio on."""
+    for exchanged in (False, True):
+        for name in _NAMES:
+            h = value(name, delta, exchanged=exchanged)
+            weight = _weight((h - h[0])[1:], (found - found[0])[1:])
+            if weight is not None:
+                return Form(name, exchanged, weight)
+    return None
+
+
+def _weight(wanted: torch.Tensor, found: torch.Tensor) -> float | None:
+    """w > 0 with found = w wanted, if there is one."""
+    size = (wanted @ wanted).item()
+    if size < NOTHING or found.abs().max() < NOTHING:
+        return None
+    w = (wanted @ found).item() / size
+    off = (found - w * wanted).abs().max().item()
+    return w if w > 0 and off < 10 * _SAME * found.abs().max().item() else None
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors agree to the accuracy of a trainer in float32."""
+    return bool((a - b).abs().max() <= _SAME * max(a.abs().max().item(), b.abs().max().item(), NOTHING))
+
+
+def words(items: Sequence[str]) -> str:
+    """"a, b and c"."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)

@@ -1,0 +1,262 @@
+"""A training step as a function of a model and a batch: ``step(model, batch)``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kl_companion.auditing.naming import Read, read_name
+from kl_companion.checks import check_choice
+from kl_companion.monitor.doctor.subject import Declared, Seen, scalar_of, seen
+from kl_companion.monitor.doctor.tiny_model import TinyModel
+from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace
+from kl_companion.monitor.doctor.world import Ids, World
+
+ALIGNMENTS = ("completion", "full", "shifted")
+_MODELS = ("model", "policy", "actor", "student", "net", "policy_model", "actor_model")
+_REFERENCES = ("ref_model", "reference", "ref", "ref_policy", "reference_model", "teacher", "teacher_model")
+_WHOLE = ("input_ids", "attention_mask", "position_ids", "labels", "prompt_ids", "prompt_mask")
+
+
+class StepBatch(dict[str, Any]):
+    """A batch of the small world by the names that trainers use; masks and log-probs as ``alignment`` says.
+
+    Args:
+        world: The answers.
+        alignment: ``"completion"``: [batch, seq], as TRL and verl have them; ``"full"``: one entry for every
+            input id; ``"shifted"``: one for every input id but the first, which it scores.
+        temperature: By which the samplers' logits are divided.
+        per_token: Whether advantages are [batch, seq] like the mask, and not [batch].
+    """
+
+    def __init__(self, world: World, alignment: str, temperature: float, per_token: bool) -> None:
+        self.world, self.alignment, self.per_token = world, alignment, per_token
+        layout = world.layout()
+        ids, mask = layout.input_ids, layout.attention_mask
+        labels = ids.masked_fill(mask == 0, -100)
+        labels[:, : layout.prompt_ids.shape[1]] = -100
+        self.prompt_length = layout.prompt_ids.shape[1]
+        super().__init__(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+            labels=labels,
+            prompt_ids=layout.prompt_ids,
+            prompt_mask=layout.prompt_mask,
+            prompt_length=self.prompt_length,
+        )
+        rollout = world.rollout
+        logits, ref_logits = rollout.logits, rollout.ref_logits
+        assert logits is not None and ref_logits is not None and rollout.rewards is not None
+        sampler = logits if rollout.behavior_logits is None else rollout.behavior_logits
+        at, inside = rollout.tokens.unsqueeze(-1), rollout.completion_mask.bool()
+
+        def of(x: torch.Tensor) -> torch.Tensor:
+            scored = (x.double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
+            return scored.masked_fill(~inside, 0.0)
+
+        self._roles = {
+            "completion_mask": self._aligned(layout.completion_mask),
+            "tokens": layout.completion_ids,
+            "behavior_logp": self._aligned(of(sampler)),
+            "ref_logp": self._aligned(of(ref_logits)),
+            "rewards": rollout.rewards,
+            "lengths": layout.completion_mask.sum(-1),
+            "num_tokens": int(layout.completion_mask.sum()),
+            "group_size": len(ids),
+            "batch_size": len(ids),
+            "max_length": layout.completion_ids.shape[1],
+            "prompt_index": torch.zeros(len(ids), dtype=torch.int64),
+        }
+
+    def _aligned(self, x: torch.Tensor) -> torch.Tensor:
+        more = {"completion": 0, "full": self.prompt_length, "shifted": self.prompt_length - 1}
+        return torch.cat([x.new_zeros(len(x), more[self.alignment]), x], 1)
+
+    def __missing__(self, name: str) -> Any:
+        found = read_name(name)
+        role = found.role if isinstance(found, Read) else ""
+        if role not in self._roles:
+            known = ", ".join([*self, *self._roles])
+            raise ValueError(
+                f"the step asked the batch for {name!r}, which the doctor does not know: expected one of "
+                f"{known}, by these names or by those that the audit reads"
+            )
+        value = self._roles[role]
+        if role == "rewards" and "adv" in name.lower():
+            value = value - value.mean()
+            if self.per_token:
+                mask = self._roles["completion_mask"]
+                value = value.unsqueeze(-1) * mask
+        self[name] = value  # the same tensor when it is asked for again
+        return value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name; the default for one that is not known."""
+        return self[name] if name in self else default
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name) or not isinstance(name, str):
+            return super().__contains__(name)
+        found = read_name(name)
+        return isinstance(found, Read) and found.role in self._roles
+
+    def to(self, *_: Any, **__: Any) -> StepBatch:
+        """Itself: it is where it has to be."""
+        return self
+
+    def rows(self, rows: list[int]) -> StepBatch:
+        """Some of its answers, in the same rectangle: what a micro-batch is."""
+        part = StepBatch.__new__(StepBatch)
+        part.world, part.alignment, part.per_token = self.world, self.alignment, self.per_token
+        part.prompt_length = self.prompt_length
+        count = len(self._roles["lengths"])
+        cut = {n: x[rows] if _of_answers(x, count) else x for n, x in self.items() if n in (*_WHOLE,)}
+        dict.__init__(part, {**cut, "prompt_length": self.prompt_length})
+        part._roles = {n: x[rows] if _of_answers(x, count) else x for n, x in self._roles.items()}
+        # what compares the answers of a group was computed from the whole group
+        centered = self["advantages"][rows]
+        part.update(advantages=centered)
+        part._roles |= {
+            "num_tokens": int(part._roles["lengths"].sum()),
+            "batch_size": len(rows),
+        }
+        return part
+
+
+def _of_answers(x: Any, count: int) -> bool:
+    return isinstance(x, torch.Tensor) and x.ndim > 0 and len(x) == count
+
+
+class StepSubject:
+    """A function of a model and a batch that gives the loss, or calls ``backward`` on it.
+
+    Args:
+        step: ``step(model, batch)``, or with a reference between the two; parameters are told by their names.
+        declared: What is known of its sampler.
+        alignment: Of masks and log-probs in the batch, one of `ALIGNMENTS`.
+        reference: A model that the step uses without being given it: its ``forward`` is lent to the world's
+            reference while the step runs.
+        ids: Token ids that the step's code expects.
+
+    Raises:
+        ValueError: a function with other parameters; an unknown alignment.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        declared: Declared = Declared(),  # noqa: B008 (a tuple)
+        *,
+        alignment: str = "completion",
+        reference: torch.nn.Module | None = None,
+        ids: Ids = Ids(),  # noqa: B008
+    ) -> None:
+        check_choice("alignment", alignment, ALIGNMENTS)
+        self.step, self.declared, self.alignment, self.ids = step, declared, alignment, ids
+        self.reference = reference
+        self.title = getattr(step, "__name__", type(step).__name__)
+        self._order = [_meaning(name, self.title) for name in _parameters(step)]
+        if POLICY not in self._order or "batch" not in self._order:
+            raise ValueError(
+                f"{self.title} has the parameters {', '.join(_parameters(step)) or '(none)'}, expected a "
+                "model and a batch: step(model, batch), or step(model, ref_model, batch)"
+            )
+        self._per_token: bool | None = None
+
+    def run(
+        self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
+    ) -> Seen:
+        """See `Subject`; a part's gradient counts by the share of the answers in it."""
+        policy, reference = TinyModel(world, POLICY), TinyModel(world, REFERENCE)
+        given = {POLICY: policy, REFERENCE: reference}
+        noted = Trace() if trace is None else trace
+
+        def loss() -> torch.Tensor | None:
+            return self._called(world, given, parts, noted)
+
+        before = None if self.reference is None else self.reference.forward
+        if self.reference is not None:
+            self.reference.forward = reference.forward
+        try:
+            return seen(loss, policy.model, reference.model, noted)
+        finally:
+            if self.reference is not None:
+                self.reference.__dict__.pop("forward", None)
+                if self.reference.forward != before:
+                    self.reference.forward = before  # type: ignore[assignment]
+
+    def _called(
+        self, world: World, models: dict[str, Any], parts: int, trace: Trace
+    ) -> torch.Tensor | None:
+        if self._per_token is None:
+            try:
+                self._per_token = False
+                return self._called(world, models, parts, trace)
+            except RuntimeError:  # advantages of another shape than the step's
+                self._per_token = True
+                try:
+                    return self._called(world, models, parts, trace)
+                except RuntimeError:
+                    self._per_token = False  # something else is wrong: let the step say it
+                    return self._called(world, models, parts, trace)
+        batch = StepBatch(world, self.alignment, self.declared.temperature, self._per_token)
+        chunks = [list(x) for x in torch.arange(len(world.rows)).chunk(parts)]
+        losses = []
+        for rows in chunks:
+            part = batch if parts == 1 else batch.rows([int(i) for i in rows])
+            _label(part, trace)
+            given = [{**models, "batch": part}[kind] for kind in self._order]
+            losses.append(scalar_of(self.step(*given), self.title))
+        kept = [x for x in losses if x is not None]
+        return torch.stack(kept).mean() if kept else None
+
+
+def _label(batch: StepBatch, trace: Trace) -> None:
+    """Tell a trace what the tensors of a batch are; those that are read later are made first."""
+    names = {
+        "completion_mask": "mask",
+        "attention_mask": "attention mask",
+        "labels": "labels",
+        "old_log_probs": "old log-probs",
+        "ref_log_probs": REFERENCE,
+        "advantages": "advantages",
+        "rewards": "advantages",
+    }
+    for name, origin in names.items():
+        trace.label(batch[name], origin)
+    for role, origin in (("behavior_logp", "old log-probs"), ("ref_logp", REFERENCE), ("completion_mask", "mask")):
+        trace.label(batch._roles[role], origin)
+
+
+def _parameters(step: Callable[..., Any]) -> list[str]:
+    empty = inspect.Parameter.empty
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        p.name
+        for p in inspect.signature(step).parameters.values()
+        if p.default is empty and p.kind not in kinds
+    ]
+
+
+def _meaning(name: str, title: str) -> str:
+    lower = name.lower()
+    if lower in _REFERENCES:
+        return REFERENCE
+    if lower in _MODELS:
+        return POLICY
+    found = read_name(name)
+    if isinstance(found, Read) and found.role in ("batch", "rollout") or lower in ("batch", "inputs", "data"):
+        return "batch"
+    raise ValueError(
+        f"{title} has the parameter {name!r}, expected a model ({', '.join(_MODELS[:3])}), a reference "
+        f"({', '.join(_REFERENCES[:3])}) or a batch (batch, inputs, data)"
+    )

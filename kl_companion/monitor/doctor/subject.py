@@ -1,0 +1,143 @@
+"""What the doctor examines, and what it sees when it runs it: gradients by every prediction of a small world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from kl_companion.monitor.doctor.tiny_model import Body
+from kl_companion.monitor.doctor.tracing import Forward, Trace
+from kl_companion.monitor.doctor.world import Ids, World
+
+
+class Declared(NamedTuple):
+    """What a trainer says of itself, or its user says of it.
+
+    Attributes:
+        temperature: Of the sampler.
+        top_p, top_k: Of the sampler; 1 and 0 for a whole distribution.
+        updates: Optimizer steps on one batch of answers.
+        beta: The KL coefficient; None if it is not known.
+        engine: Whether an inference engine's own log-probs reach the loss.
+        names: What its settings are called, for advice: {"temperature": "GRPOConfig(temperature=...)"}.
+        teacher: Whether the reference is a teacher, which is all that the loss is about.
+        token_mean_of: The batch over which it says that tokens are averaged: "micro-batch" where it says so.
+        accumulate: Micro-batches of a step.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    updates: int = 1
+    beta: float | None = None
+    engine: bool = False
+    names: dict[str, str] = {}  # noqa: RUF012 (never changed)
+    teacher: bool = False
+    token_mean_of: str = ""
+    accumulate: int = 1
+
+
+class Seen(NamedTuple):
+    """What one run on a world gave.
+
+    Attributes:
+        loss: Its value.
+        completion: Gradient by the policy's logits where an answer's tokens are predicted,
+            [answers, seq, live].
+        prompt, beyond, stray: Sums of absolute gradients by its predictions of prompt tokens, after the end
+            of an answer, and where something else was seen than an answer's prefix.
+        reference: The same by the reference's logits.
+        forwards: Passes through the models.
+    """
+
+    loss: float
+    completion: torch.Tensor
+    prompt: float
+    beyond: float
+    stray: float
+    reference: float
+    forwards: tuple[Forward, ...]
+
+
+class Subject(Protocol):
+    """A trainer, or a step, that runs on any `World`."""
+
+    title: str
+    ids: Ids
+    declared: Declared
+
+    def run(
+        self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
+    ) -> Seen:
+        """Run its code on a world.
+
+        Args:
+            world: The answers, the policies that score them, the rewards.
+            parts: Micro-batches whose gradients are accumulated.
+            beta: Another coefficient, where the subject can be given one; None for its own.
+            trace: Filled while it runs.
+        """
+        ...
+
+
+def seen(
+    loss: Callable[[], torch.Tensor | None],
+    policy: Body,
+    reference: Body,
+    trace: Trace,
+) -> Seen:
+    """Run a loss and read the gradients that it leaves in the tables.
+
+    Args:
+        loss: Gives a scalar; or None if it has called ``backward`` itself.
+        policy, reference: The tables of the two models.
+        trace: Filled while it runs.
+
+    Raises:
+        ValueError: no gradient reaches the policy's parameters at all, or a loss that is not a finite number.
+    """
+    for body in (policy, reference):
+        body.zero_grad(set_to_none=True)
+    with trace:
+        value = loss()
+    if value is not None:
+        trace.keep_what_made(value)
+        if not torch.isfinite(value):
+            raise ValueError(f"the loss of the small world is {value.item()}, expected a finite number")
+        if value.requires_grad:
+            value.backward()  # type: ignore[no-untyped-call]
+
+    def size(x: torch.Tensor) -> float:
+        return 0.0 if x.grad is None else x.grad.abs().sum().item()
+
+    grad = policy.completion.grad
+    others = [] if reference is policy else [size(x) for x in reference.parameters()]
+    return Seen(
+        0.0 if value is None else value.item(),
+        torch.zeros_like(policy.completion) if grad is None else grad.detach().clone(),
+        size(policy.prompt),
+        size(policy.beyond),
+        size(policy.stray),
+        sum(others),
+        tuple(trace.forwards),
+    )
+
+
+def scalar_of(out: Any, label: str) -> torch.Tensor | None:
+    """The loss in what a step returned: a scalar, alone, first in a tuple, or by the name ``loss``.
+
+    Raises:
+        ValueError: something else.
+    """
+    if isinstance(out, dict) or hasattr(out, "loss"):
+        out = out.get("loss") if isinstance(out, dict) else out.loss
+    if isinstance(out, tuple | list) and out:
+        out = out[0]
+    if out is None or isinstance(out, float | int):
+        return None
+    if not isinstance(out, torch.Tensor) or out.numel() != 1:
+        what = f"shape {list(out.shape)}" if isinstance(out, torch.Tensor) else type(out).__name__
+        raise ValueError(f"{label} returned {what}, expected its loss: one number, or None after backward()")
+    return out.reshape(())

@@ -1,0 +1,235 @@
+"""The model that takes the real one's place: a table of next-token logits, one row for every position.
+
+It reads nothing but token ids, masks and position ids, as any causal language model does, finds out which
+answer's prefix a position sees, and gives that row of its table. So gradients by the table say, exactly and
+position by position, what a trainer's loss does to which prediction; and a position that sees anything but
+an answer's own prompt and tokens (padding, another answer of a packed row) is noted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Forward, Trace, current, trainer_lines
+from kl_companion.monitor.doctor.world import World
+
+_NEVER = -1e4  # bias of the vocabulary's other tokens: their probability is 0 in every dtype
+_COMPLETION, _PROMPT, _BEYOND, _STRAY = range(4)  # the tables
+_NO_PROMPT = "an answer without its own prompt"
+
+
+class Output(OrderedDict[str, Any]):
+    """What a causal language model of transformers returns: by name, as an attribute, or by number."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"the tiny model's output has no {name}, it has {', '.join(self)}")
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int | slice):
+            return [x for x in self.values() if x is not None][key]
+        return super().__getitem__(key)
+
+
+class _Place(NamedTuple):
+    """Which table, row and column a position reads, and what it saw besides."""
+
+    kind: int
+    row: int
+    column: int
+    stray: str
+
+
+class Body(nn.Module):
+    """The table, in the place of a transformer's blocks: hidden states are logits of the world's tokens.
+
+    Args:
+        world: Whose answers it knows.
+        role: `POLICY` or `REFERENCE`: whose logits it starts with.
+    """
+
+    def __init__(self, world: World, role: str) -> None:
+        super().__init__()
+        self.world, self.role = world, role
+        rollout = world.rollout
+        logits = rollout.logits if role == POLICY else rollout.ref_logits
+        assert logits is not None and rollout.ref_logits is not None
+        rows, seq, live = logits.shape
+        longest = max(len(world.prompt(i)) for i in world.rows)  # all prompts share what they begin with
+        other = torch.linspace(-0.5, 0.5, live, dtype=torch.float64)
+        self.completion = nn.Parameter(logits.detach().clone().double())
+        self.prompt = nn.Parameter(other.repeat(1, longest, 1))
+        self.beyond = nn.Parameter(other.flip(0).repeat(rows, seq + 1, 1))
+        self.stray = nn.Parameter(0.3 * other.repeat(1, 1, 1))
+        self.adapters_off = False
+        self.register_buffer("base", rollout.ref_logits.detach().clone().double())
+        self.embed_tokens = nn.Identity()  # transformers asks a model's blocks for it before it gives the head
+        self.requires_grad_(role == POLICY)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Something, for there are none."""
+        return self.embed_tokens
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        **ignored: Any,
+    ) -> Output:
+        """Hidden states [batch, length, live]."""
+        if input_ids is None:
+            raise ValueError("the tiny model got no input_ids, expected token ids [batch, length]")
+        trace = current()
+        with nullcontext() if trace is None else trace.paused():
+            hidden = self._looked_up(input_ids, attention_mask, position_ids, trace)
+        return Output(last_hidden_state=hidden, past_key_values=None, hidden_states=None, attentions=None)
+
+    def _looked_up(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        trace: Trace | None,
+    ) -> torch.Tensor:
+        """The rows of the tables that the positions call for; the pass is noted."""
+        places = [
+            place
+            for i in range(len(input_ids))
+            for place in self._places(
+                input_ids[i].tolist(),
+                None if attention_mask is None else attention_mask[i],
+                None if position_ids is None else position_ids[i % len(position_ids)].tolist(),
+            )
+        ]
+        completion = self.base if self.adapters_off else self.completion
+        tables = [completion, self.prompt, self.beyond, self.stray]
+        starts = torch.tensor([0, *(x.shape[0] * x.shape[1] for x in tables)]).cumsum(0).tolist()
+        index = [starts[p.kind] + p.row * tables[p.kind].shape[1] + p.column for p in places]
+        hidden = torch.cat([x.flatten(0, 1) for x in tables])[torch.tensor(index)]
+        hidden = hidden.view(*input_ids.shape, -1)
+        if trace is not None:
+            gradient = torch.is_grad_enabled() and hidden.requires_grad
+            base = self.adapters_off or self.role == REFERENCE
+            trace.label(hidden, REFERENCE if base else POLICY if gradient else FROZEN)
+            strays = tuple(dict.fromkeys(p.stray for p in places if p.stray))
+            lines = list(trainer_lines(through_model=True)) or [None]
+            trace.forwards.append(
+                Forward(self.role, gradient, self.adapters_off, lines[0], lines[-1], strays)
+            )
+        return hidden
+
+    def _places(
+        self, ids: list[int], mask: torch.Tensor | None, positions: list[int] | None
+    ) -> Iterator[_Place]:
+        """For every position: the row that its visible prefix calls for."""
+        seen = None if mask is None else (mask.bool() if mask.ndim == 1 else mask[-1].bool())
+        start = 0
+        for t in range(len(ids)):
+            if mask is not None and seen is not None and mask.ndim == 2:  # who sees whom, row by row
+                context = [ids[s] for s in range(t + 1) if mask[t, s] > 0]
+                visible = bool(mask[t, t] > 0)
+            else:
+                if mask is None and positions is not None and positions[t] == 0:
+                    start = t  # positions that begin again separate what is packed into a row
+                context = [ids[s] for s in range(start, t + 1) if seen is None or seen[s]]
+                visible = seen is None or bool(seen[t])
+            yield self._place(context) if visible else _Place(_STRAY, 0, 0, "")
+
+    def _place(self, context: list[int]) -> _Place:
+        world, digits = self.world, self.world.ids.digits
+        if context and context[0] == world.ids.pad:
+            return _Place(_STRAY, 0, 0, "padding")
+        if digits[2] not in context:
+            inside = all(x in digits for x in context)
+            return _Place(_PROMPT, 0, len(context) - 1, "") if inside else _Place(_STRAY, 0, 0, _NO_PROMPT)
+        size = context.index(digits[2])
+        spelled = context[:size]
+        row = int("".join(str(digits.index(x)) for x in spelled), 2) - 1 if set(spelled) <= set(digits) else -1
+        if row not in world.rows:
+            return _Place(_STRAY, 0, 0, _NO_PROMPT)
+        prefix, answer = context[size + 1 :], world.answer(row)
+        if prefix == answer[: len(prefix)] and len(prefix) < len(answer):
+            return _Place(_COMPLETION, row, len(prefix), "")
+        if prefix[: len(answer)] == answer:
+            after = prefix[len(answer) :]
+            packed = "another answer of the same row" if set(after) & set(digits) else ""
+            return _Place(_BEYOND, row, min(len(after), self.beyond.shape[1] - 1), packed)
+        return _Place(_STRAY, 0, 0, "tokens that are no prefix of the answer")
+
+
+def head_of(world: World, size: int | None = None) -> nn.Linear:
+    """The output layer that turns hidden states of a `Body` into logits of the vocabulary; it is not trained.
+
+    Args:
+        world: Whose ids they are.
+        size: Of the vocabulary; the smallest that holds the world's ids by default.
+    """
+    live = world.ids.live[: world.rollout.logits.shape[-1] if world.rollout.logits is not None else None]
+    head = nn.Linear(len(live), size or world.ids.size, dtype=torch.float64)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.fill_(_NEVER)
+        for i, token in enumerate(live):
+            head.weight[token, i] = 1.0
+            head.bias[token] = 0.0
+    return head.requires_grad_(False)
+
+
+class TinyModel(nn.Module):
+    """A `Body` and its head behind the interface of a causal language model of transformers, or of peft.
+
+    With its adapters off (`disable_adapter`) the policy is the world's reference; merged, it is what it is.
+    """
+
+    def __init__(self, world: World, role: str) -> None:
+        super().__init__()
+        self.model, self.lm_head = Body(world, role), head_of(world)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        logits_to_keep: int = 0,
+        **options: Any,
+    ) -> Output:
+        """Logits [batch, length, vocab] of the next token, the last ``logits_to_keep`` if that is not 0."""
+        hidden = self.model(input_ids, attention_mask, position_ids).last_hidden_state
+        kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
+        return Output(logits=self.lm_head(kept), past_key_values=None, hidden_states=(hidden,))
+
+    @contextmanager
+    def disable_adapter(self) -> Iterator[None]:
+        """The policy without its adapters, which is the reference."""
+        before, self.model.adapters_off = self.model.adapters_off, True
+        try:
+            yield
+        finally:
+            self.model.adapters_off = before
+
+    def merge_and_unload(self) -> TinyModel:
+        """The policy with its adapters in its weights: there is nothing left to turn off."""
+        self.merge_adapter()
+        return self
+
+    def merge_adapter(self) -> None:
+        """Put the adapters into the weights."""
+        self.model.base = self.model.completion.detach().clone()
+        trace = current()
+        if trace is not None:
+            trace.merged = next(trainer_lines(through_model=True), None)
+
+    def generate(self, *ignored: Any, **options: Any) -> Any:
+        """Refused: the answers are the doctor's."""
+        raise ValueError(
+            "the step calls model.generate, expected one that takes its answers from the batch: they are "
+            "enumerated, not drawn"
+        )

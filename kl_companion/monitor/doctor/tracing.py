@@ -1,0 +1,241 @@
+"""Which line of a trainer does what: a trace of its tensor operations, and of where their inputs come from.
+
+While a `Trace` is entered, every operation is noted with the line of the trainer's code that calls it and
+with the *origins* of its inputs: the policy's forward pass, the reference's, a mask, advantages. So the line
+where the two models' log-probs meet, or the line where a KL meets advantages, can be named.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import linecache
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+POLICY, REFERENCE, FROZEN = "policy", "reference", "policy without gradient"
+_LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "contextlib.py", "functools.py", "profiling.py")
+_OWN, _HERE, _MODEL = str(Path(__file__).parent), "tracing.py", "tiny_model.py"
+_current: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)
+
+
+class Line(NamedTuple):
+    """A line of code; ``str()`` is ``file.py:12: the code``."""
+
+    file: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        """The code on it."""
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        return f"{_shown(self.file)}:{self.number}: {self.text}"
+
+
+class Operation(NamedTuple):
+    """One operation.
+
+    Attributes:
+        name: Of the function: ``"sub"``, ``"log_softmax"``.
+        origins: Of each tensor that it was given, in order.
+        line: The line of the trainer's code, None where there is none on the stack.
+        result: Shape of what came out, None if that is no tensor.
+        made: Which tensor that is, by a number.
+        reduces: One number came out of several.
+    """
+
+    name: str
+    origins: tuple[frozenset[str], ...]
+    line: Line | None
+    result: torch.Size | None
+    made: int
+    reduces: bool
+
+    @property
+    def all_origins(self) -> frozenset[str]:
+        """Origins of all its inputs."""
+        return frozenset().union(*self.origins)
+
+
+class Forward(NamedTuple):
+    """A forward pass of the tiny model.
+
+    Attributes:
+        model: Whose weights: "policy" or "reference".
+        gradient: Whether it carries a gradient.
+        base: The policy with its adapters off.
+        line: Where it was called.
+        call: The outermost line of the trainer's that led there: which of several calls of one helper.
+        strays: What was seen besides an answer's own prompt and its tokens, in words; () if nothing.
+    """
+
+    model: str
+    gradient: bool
+    base: bool
+    line: Line | None
+    call: Line | None
+    strays: tuple[str, ...]
+
+
+class Trace(TorchFunctionMode):
+    """Notes operations and forward passes while it is entered.
+
+    Attributes:
+        operations: In the order in which they were called.
+        forwards: Forward passes of the tiny models.
+        merged: Where adapters were put into the policy's weights.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.forwards: list[Forward] = []
+        self.merged: Line | None = None
+        self._paused = False
+        self._origins: dict[int, frozenset[str]] = {}
+        self._made_of: dict[int, set[int]] = {}
+        self._kept: list[torch.Tensor] = []  # a tensor that is freed would give its id to another
+
+    def __enter__(self) -> Trace:
+        self._before = _current.set(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _current.reset(self._before)
+
+    def label(self, x: Any, origin: str) -> None:
+        """Say where a tensor comes from."""
+        if isinstance(x, torch.Tensor):
+            self._set(x, frozenset([origin]))
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self._paused:
+            return out
+        inputs = list(_tensors([*args, *(kwargs or {}).values()]))
+        given = [self._origins.get(id(x), frozenset()) for x in inputs]
+        origins = frozenset().union(*given)
+        if origins:
+            results = list(_tensors([out]))
+            for x in results:
+                self._set(x, origins | self._origins.get(id(x), frozenset()))
+                self._made_of.setdefault(id(x), set()).update(map(id, inputs))
+            name, line = getattr(func, "__name__", "").strip("_"), trainer_line()
+            if name != "get" and line is not None and results:  # no attribute, and not the doctor's own
+                many = any(x.numel() > 1 for x in inputs) and results[0].numel() == 1
+                self.operations.append(
+                    Operation(name, tuple(given), line, results[0].shape, id(results[0]), many)
+                )
+        return out
+
+    def keep_what_made(self, loss: torch.Tensor) -> None:
+        """Forget the operations that the loss is not made of: what a trainer only logs."""
+        found, todo = {id(loss)}, [id(loss)]
+        while todo:
+            new = self._made_of.get(todo.pop(), set()) - found
+            found |= new
+            todo += new
+        self.operations = [op for op in self.operations if op.made in found]
+
+    def _set(self, x: torch.Tensor, origins: frozenset[str]) -> None:
+        self._origins[id(x)] = origins
+        self._kept.append(x)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Note nothing: what happens inside is the doctor's own."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    def meeting(self, *origins: str | tuple[str, ...]) -> Line | None:
+        """The first line on which inputs of all these origins come together; a tuple is one of several.
+
+        None of the inputs alone has them all.
+        """
+        wanted = [(x,) if isinstance(x, str) else x for x in origins]
+
+        def holds(found: frozenset[str]) -> bool:
+            return all(any(name in found for name in names) for names in wanted)
+
+        return _first(op.line for op in self.operations if holds(op.all_origins) and not any(map(holds, op.origins)))
+
+    def last(self, origins: Iterable[str], names: Iterable[str] = ()) -> Line | None:
+        """The last line with an operation of one of these names on something of one of these origins."""
+        of, named = set(origins), set(names)
+        return _first(
+            op.line for op in reversed(self.operations) if op.all_origins & of and (not named or op.name in named)
+        )
+
+    def first(self, origins: Iterable[str], names: Iterable[str]) -> Line | None:
+        """The first such line."""
+        of, named = set(origins), set(names)
+        return _first(op.line for op in self.operations if op.all_origins & of and op.name in named)
+
+
+def current() -> Trace | None:
+    """The trace that is entered."""
+    return _current.get()
+
+
+def trainer_line() -> Line | None:
+    """The innermost line on the stack that is no library's; None if the doctor's own code comes first."""
+    return _first(trainer_lines())
+
+
+def trainer_lines(*, through_model: bool = False) -> Iterator[Line]:
+    """The trainer's lines on the stack, from the innermost on, up to where the doctor called it.
+
+    Args:
+        through_model: The doctor's tiny model is on the stack, called by the trainer.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OWN):
+            if not file.endswith(_HERE) and not (through_model and file.endswith(_MODEL)):
+                return
+        elif not file.startswith("<") and not _in_library(file):
+            yield Line(file, frame.f_lineno)
+        frame = frame.f_back
+
+
+def _in_library(file: str) -> bool:
+    parts = Path(file).parts
+    return any(x in parts for x in _LIBRARIES)
+
+
+def _shown(file: str) -> str:
+    """A path from the library's name, or from the working folder, on."""
+    parts = Path(file).parts
+    if "site-packages" in parts:
+        return "/".join(parts[parts.index("site-packages") + 1 :])
+    try:
+        return Path(file).relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return Path(file).name
+
+
+def _first(lines: Iterable[Line | None]) -> Line | None:
+    return next((line for line in lines if line is not None), None)
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, list | tuple):
+            yield from _tensors(x)

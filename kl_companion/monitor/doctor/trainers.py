@@ -1,0 +1,207 @@
+"""TRL's trainers on the small world: their own scoring, advantages and loss, with answers that are enumerated.
+
+Generation, tokenization and reward functions are the only methods that are replaced: they give the world's
+answers, prompts and rewards. Everything else is the trainer's, subclasses and patches included.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from kl_companion.monitor.doctor.in_place import changed, ids_of, lent
+from kl_companion.monitor.doctor.subject import Declared, Seen, seen
+from kl_companion.monitor.doctor.tiny_model import Body
+from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace
+from kl_companion.monitor.doctor.world import World
+
+_LABELS = {
+    "completion_mask": "mask",
+    "tool_mask": "mask",
+    "labels": "labels",
+    "advantages": "advantages",
+    "old_per_token_logps": "old log-probs",
+    "old_logps": "old log-probs",
+    "sampling_per_token_logps": "old log-probs",
+    "ref_per_token_logps": REFERENCE,
+}
+_RL = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards", "_generate")
+
+
+def is_trainer(x: Any) -> bool:
+    """Whether it is a trainer of the kind that `TrainerSubject` takes: by its methods."""
+    return hasattr(x, "compute_loss") and hasattr(x, "args") and hasattr(x, "model")
+
+
+class TrainerSubject:
+    """A trainer object of TRL: `GRPOTrainer`, `RLOOTrainer`, `DistillationTrainer`, `GKDTrainer`, and subclasses.
+
+    Args:
+        trainer: Made as for training; nothing of it is changed in the end.
+
+    Raises:
+        ValueError: a trainer of another kind, or on another device than the CPU.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.title = trainer, type(trainer).__name__
+        self.rl = all(hasattr(trainer, name) for name in _RL)
+        self.teacher = getattr(trainer, "teacher_model", None)
+        if not self.rl and self.teacher is None:
+            raise ValueError(
+                f"{self.title} is no trainer that the doctor knows, expected TRL's GRPO, RLOO, distillation or "
+                "GKD trainer, one derived from them, or a function step(model, batch)"
+            )
+        self.ids = ids_of(trainer.processing_class)
+        self.declared = _declared(trainer, self.rl)
+
+    def run(
+        self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
+    ) -> Seen:
+        """See `Subject`."""
+        noted = Trace() if trace is None else trace
+        trainer = self.trainer
+        policy, reference = Body(world, POLICY), Body(world, REFERENCE)
+        ref_model = self.teacher if self.teacher is not None else getattr(trainer, "ref_model", None)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if ref_model is model:
+            reference = policy
+        with ExitStack() as stack:
+            stack.enter_context(lent(model, policy))
+            if ref_model is not None and ref_model is not model:
+                stack.enter_context(lent(trainer.accelerator.unwrap_model(ref_model), reference))
+            stack.enter_context(_on_world(trainer, world, parts, self.rl, beta))
+            return seen(lambda: self._loss(world, policy, parts, noted), policy, reference, noted)
+
+    def _loss(self, world: World, policy: Body, parts: int, trace: Trace) -> torch.Tensor:
+        trainer = self.trainer
+        if not hasattr(trainer, "_generate_and_score_completions"):
+            return _distilled(trainer, world, parts, trace)
+        sampler = world.rollout.behavior_logits
+        now = policy.completion.detach().clone()
+        with trace.paused(), torch.no_grad():
+            if sampler is not None:
+                policy.completion.copy_(sampler)
+        scored = trainer._generate_and_score_completions([{"prompt": "-"} for _ in world.rows])
+        with trace.paused(), torch.no_grad():
+            if sampler is not None:
+                policy.completion.copy_(now)
+        losses = []
+        for rows in torch.arange(len(world.rows)).chunk(parts):
+            part = {n: x[rows] if _by_answer(x, world) else x for n, x in scored.items()}
+            for name, x in part.items():
+                if name in _LABELS:
+                    trace.label(x, _LABELS[name])
+            losses.append(trainer.compute_loss(trainer.model, part))
+        total = torch.stack(losses).sum()
+        return total if not self._is_mean else total / parts
+
+    @property
+    def _is_mean(self) -> bool:
+        """Whether the trainer's own training step divides the loss by the number of micro-batches."""
+        return not (hasattr(self.trainer, "loss_type") or self.teacher is not None)
+
+
+def _declared(trainer: Any, rl: bool) -> Declared:
+    """What a trainer's settings say."""
+    args = trainer.args
+    kind = type(args).__name__
+    top_k = getattr(args, "top_k", 0)
+    updates = 1
+    if rl:
+        every = getattr(args, "steps_per_generation", 1) * getattr(trainer, "num_iterations", 1)
+        updates = max(1, -(-every // args.gradient_accumulation_steps))
+    loss_type = getattr(trainer, "loss_type", "")
+    return Declared(
+        temperature=float(getattr(trainer, "temperature", getattr(args, "temperature", 1.0))),
+        top_p=float(getattr(args, "top_p", None) or 1.0),
+        top_k=int(top_k) if isinstance(top_k, int) and top_k > 0 else 0,
+        updates=updates,
+        beta=getattr(trainer, "beta", None),
+        engine=bool(
+            getattr(trainer, "use_vllm", False)
+            and getattr(trainer, "vllm_importance_sampling_correction", False)
+        ),
+        names={"temperature": f"{kind}(temperature=...)", "beta": f"{kind}(beta=...) above 0 adds one"},
+        teacher=not rl,
+        token_mean_of="micro-batch" if loss_type == "bnpo" else "",
+        accumulate=int(args.gradient_accumulation_steps),
+    )
+
+
+@contextmanager
+def _on_world(trainer: Any, world: World, parts: int, rl: bool, beta: float | None) -> Iterator[None]:
+    """Answers, prompts and rewards are the world's; what a step logs and counts is put back in the end."""
+    layout = world.layout()
+    answers = [world.answer(i) for i in world.rows]
+    prompts = [world.prompt(i) for i in world.rows]
+    kept = {n: copy.deepcopy(vars(trainer)[n]) for n in ("_metrics", "_logs") if n in vars(trainer)}
+    seen_tokens = trainer.state.num_input_tokens_seen
+    changes: dict[str, Any] = {
+        "_tokenize_prompts": lambda *_: (prompts, None, {}),
+        "_generate_single_turn": lambda *_, **__: (answers, None) if _two(trainer) else answers,
+        "current_gradient_accumulation_steps": parts,
+    }
+    settings: dict[str, Any] = {"steps_per_generation": parts}
+    if rl:
+        rewards = world.rollout.rewards
+        assert rewards is not None
+        total = trainer.reward_weights.sum().item()
+        each = (rewards / total).float().unsqueeze(-1).expand(-1, len(trainer.reward_funcs))
+        changes |= {"num_generations": len(answers), "_calculate_rewards": lambda *_: each.clone()}
+        # whether samples are stale is decided by how often answers are generated: keep what it decides now
+        args = trainer.args
+        every = args.steps_per_generation * getattr(trainer, "num_iterations", 1)
+        stale = args.gradient_accumulation_steps % every != 0
+        changes["num_iterations"] = 2 if stale else 1
+        settings["gradient_accumulation_steps"] = 1 if stale else parts
+    if beta is not None:
+        changes["beta"] = beta
+    training = trainer.model.training
+    trainer.model.train()
+    try:
+        with (
+            changed(trainer, **{n: x for n, x in changes.items() if hasattr(trainer, n) or "_steps" in n}),
+            changed(trainer.args, **{n: x for n, x in settings.items() if hasattr(trainer.args, n)}),
+            changed(trainer.accelerator, autocast=lambda *_, **__: nullcontext()),
+        ):
+            del layout
+            yield
+    finally:
+        trainer.model.train(training)
+        vars(trainer).update(kept)
+        trainer.state.num_input_tokens_seen = seen_tokens
+
+
+def _two(trainer: Any) -> bool:
+    """Whether generation gives the sampler's log-probs beside the answers."""
+    return hasattr(trainer, "num_iterations") and hasattr(trainer, "rollout_func")
+
+
+def _by_answer(x: Any, world: World) -> bool:
+    return isinstance(x, torch.Tensor) and x.ndim > 0 and len(x) == len(world.rows)
+
+
+def _distilled(trainer: Any, world: World, parts: int, trace: Trace) -> torch.Tensor:
+    """The loss of a trainer that is given finished texts: ids, attention mask and labels."""
+    layout = world.layout()
+    ids, mask = layout.input_ids, layout.attention_mask
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, : layout.prompt_ids.shape[1]] = -100
+    count = (labels != -100).sum()
+    losses = []
+    for rows in torch.arange(len(ids)).chunk(parts):
+        part = {
+            "input_ids": ids[rows],
+            "attention_mask": mask[rows],
+            "labels": labels[rows],
+            "prompts": layout.prompt_ids[rows],
+            "prompt_attention_mask": layout.prompt_mask[rows],
+        }
+        trace.label(part["labels"], "labels")
+        losses.append(trainer.compute_loss(trainer.model, part, num_items_in_batch=count))
+    return torch.stack(losses).sum()

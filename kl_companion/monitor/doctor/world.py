@@ -1,0 +1,160 @@
+"""The small world that a trainer's own code is run on: answers, their token ids, and what may be changed.
+
+A world is a `Rollout` with logits, and the ids by which its tokens go in a model's vocabulary. Every answer
+has a prompt of its own, which spells its number in binary digits: a model that sees nothing but token ids
+can tell which answer it reads, in whatever order, padding or packing a trainer hands it over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.rollout import Rollout
+
+# answers of the probing world: token 0 ends, the longest but one is cut off by the greatest length
+_ANSWERS = torch.tensor([[1, 0, 0, 0], [3, 0, 0, 0], [2, 1, 0, 0], [3, 1, 2, 0], [1, 3, 3, 2], [2, 3, 0, 0]])
+_LENGTHS = (2, 2, 3, 4, 4, 3)  # the halves differ in tokens, so that a denominator of one half shows
+REWARDS = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.5, 0.25], dtype=torch.float64)
+LIVE = 4
+_ENOUGH = 2.0
+
+
+class Ids(NamedTuple):
+    """Token ids of the world in the vocabulary of the model that it stands in for.
+
+    Attributes:
+        pad: Padding; may be `live[0]`, as in many tokenizers.
+        live: Of the world's tokens, the first of which ends an answer.
+        digits: Of the two digits that prompts are written in, and of the sign that ends a prompt: no prompt
+            begins another one.
+    """
+
+    pad: int = 0
+    live: tuple[int, ...] = (1, 2, 3, 4)
+    digits: tuple[int, int, int] = (5, 6, 7)
+
+    @property
+    def size(self) -> int:
+        """The smallest vocabulary that holds them."""
+        return max(self.pad, *self.live, *self.digits) + 1
+
+
+class Layout(NamedTuple):
+    """Answers as a trainer holds them: prompts padded on the left, completions on the right.
+
+    Attributes:
+        prompt_ids, prompt_mask: [batch, prompt] int64.
+        completion_ids, completion_mask: [batch, seq] int64.
+    """
+
+    prompt_ids: torch.Tensor
+    prompt_mask: torch.Tensor
+    completion_ids: torch.Tensor
+    completion_mask: torch.Tensor
+
+    @property
+    def input_ids(self) -> torch.Tensor:
+        """[batch, prompt + seq]."""
+        return torch.cat([self.prompt_ids, self.completion_ids], 1)
+
+    @property
+    def attention_mask(self) -> torch.Tensor:
+        """[batch, prompt + seq]."""
+        return torch.cat([self.prompt_mask, self.completion_mask], 1)
+
+
+@dataclass(frozen=True)
+class World:
+    """Answers with the policies that scored them.
+
+    Attributes:
+        rollout: With logits of policy and reference, and rewards; ``behavior_logits`` where an older policy
+            sampled.
+        ids: The ids of its tokens.
+    """
+
+    rollout: Rollout
+    ids: Ids = Ids()
+
+    def prompt(self, row: int) -> list[int]:
+        """The ids of an answer's prompt: its number, counted from 1, in binary."""
+        return [self.ids.digits[int(x)] for x in f"{row + 1:b}2"]
+
+    def answer(self, row: int) -> list[int]:
+        """The ids of an answer."""
+        length = int(self.rollout.completion_mask[row].sum())
+        return [self.ids.live[int(x)] for x in self.rollout.tokens[row, :length]]
+
+    @property
+    def rows(self) -> range:
+        """The numbers of its answers."""
+        return range(len(self.rollout.tokens))
+
+    def layout(self) -> Layout:
+        """Its answers in a rectangle."""
+        prompts, answers = [self.prompt(i) for i in self.rows], [self.answer(i) for i in self.rows]
+        longest = max(len(x) for x in prompts)
+        width = self.rollout.tokens.shape[1]
+        left = [[self.ids.pad] * (longest - len(x)) + x for x in prompts]
+        right = [x + [self.ids.pad] * (width - len(x)) for x in answers]
+        return Layout(
+            torch.tensor(left),
+            torch.tensor([[0] * (longest - len(x)) + [1] * len(x) for x in prompts]),
+            torch.tensor(right),
+            torch.tensor([[1] * len(x) + [0] * (width - len(x)) for x in answers]),
+        )
+
+    def part(self, rows: list[int]) -> World:
+        """Some of its answers, under new numbers."""
+        (rollout,) = self.rollout.batches([rows])
+        return replace(self, rollout=rollout)
+
+
+def _waves(shape: tuple[int, ...], speed: float, size: float) -> torch.Tensor:
+    """Numbers without a pattern that a mistake could hide in, the same every time: [*shape] float64."""
+    count = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
+    return size * torch.sin(speed * (count + 1.0) ** 1.3).view(shape)
+
+
+def world(
+    ids: Ids = Ids(),  # noqa: B008 (a tuple)
+    *,
+    apart: float = 0.6,
+    stale: float = 0.0,
+    rewards: torch.Tensor | float = 0.0,
+    bumped: tuple[int, int, float] | None = None,
+) -> World:
+    """The world of the probes: six answers of two to four tokens, one of them cut off.
+
+    Args:
+        ids: The ids of its tokens.
+        apart: Size of the log-ratios of policy and reference.
+        stale: Size of those of policy and sampler; 0 where the policy itself sampled.
+        rewards: Of the answers, [6], or one for all.
+        bumped: (row, position, by): the log-ratio of the token that is sampled there falls by about that much;
+            the reference's logit is higher, or where that is not enough the policy's lower.
+    """
+    shape = (*_ANSWERS.shape, LIVE)
+    logits = _waves(shape, 1.1, 0.8)
+    ref_logits = logits + _waves(shape, 0.7, apart)
+    if bumped is not None:
+        row, position, by = bumped
+        at = (row, position, int(_ANSWERS[row, position]))
+        ref_logits[at] += min(by, _ENOUGH)
+        logits[at] -= max(by - _ENOUGH, 0.0)
+    mask = torch.tensor([[float(t < n) for t in range(shape[1])] for n in _LENGTHS], dtype=torch.float64)
+    given = rewards if isinstance(rewards, torch.Tensor) else torch.full((len(_LENGTHS),), rewards)
+    return World(
+        Rollout.from_logits(
+            _ANSWERS,
+            mask,
+            logits,
+            ref_logits,
+            behavior_logits=logits + _waves(shape, 1.7, stale) if stale else None,
+            rewards=given.double(),
+        ),
+        ids,
+    )

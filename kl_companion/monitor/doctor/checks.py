@@ -75,7 +75,7 @@ def tokens(probe: Probe) -> Iterator[Finding]:
         return
     first_missing, last_missing = missing[:, 0].all(), missing[last].all()
     eos_missing = missing[last & ended].all() and not missing[last & ~ended].any()
-    mask_line = probe.trace.meeting("mask", _MODEL) or probe.trace.meeting("labels", _MODEL) or where
+    mask_line = _mask_line(probe) or where
     if first_missing and beyond:
         yield _token(
             "The mask is shifted by one: the first token of every answer is left out and the prediction "
@@ -172,32 +172,40 @@ def scores(probe: Probe) -> Iterator[Finding]:
 def reference(probe: Probe) -> Iterator[Finding]:
     """Which model the KL is measured to."""
     declared, trace = probe.subject.declared, probe.trace
-    if probe.plain.reference > NOTHING:
+    if probe.plain.reference > NOTHING and not probe.reads_reference:
         yield Finding(
             "reference",
             "wrong",
-            "The loss has a gradient by the reference's parameters.",
-            _call(probe, REFERENCE) or trace.meeting(POLICY, REFERENCE),
+            "Policy and reference are exchanged: the KL has a gradient by the reference's parameters and none "
+            "by the policy's.",
+            trace.meeting((FROZEN, POLICY), REFERENCE),
+            "compute the reference's log-probs under torch.no_grad(), and the policy's with a gradient",
+            "exchanged",
+        )
+        return
+    if probe.plain.reference > NOTHING:
+        yield Finding(
+            "reference",
+            "attention",
+            "The loss has a gradient by the reference's parameters: unless they are frozen, they are trained.",
+            _call(probe, REFERENCE),
             "compute the reference's log-probs under torch.no_grad()",
             "reference-gradient",
         )
     if probe.reads_reference:
         if probe.form is not None and probe.form.exchanged:
             return  # said by the form
-        off = probe.alike.completion.abs().max().item()
-        typical = probe.plain.completion.abs().max().item()
-        name = probe.form.name if probe.form is not None else ""
-        if probe.placement in ("loss", "whole") and name != "k1" and off > 1e-6 * typical:
-            yield Finding(
-                "reference",
-                "wrong",
-                "With a reference that is equal to the policy the KL term still has a gradient: the two are "
-                "not scored alike (temperature, alignment or mask differ).",
-                _call(probe, REFERENCE) or trace.meeting(POLICY, REFERENCE),
-                "score policy and reference by one function",
-            )
-            return
         yield Finding("reference", "fine", "The KL is measured to the reference, which carries no gradient.")
+        return
+    if abs(probe.plain.loss - probe.elsewhere.loss) > NOTHING:
+        yield Finding(
+            "reference",
+            "wrong",
+            "The KL is in the loss and has no gradient: it is a constant for the optimizer.",
+            trace.last([POLICY], ("detach",)) or _call(probe, POLICY),
+            "take the policy's log-probs with their gradient: no detach(), no no_grad()",
+            "detached",
+        )
         return
     acts = probe.plain.completion.abs().max() > NOTHING
     frozen = [f for f in trace.forwards if f.model == "policy" and not f.gradient and not f.base]
@@ -238,6 +246,24 @@ def reference(probe: Probe) -> Iterator[Finding]:
         zero = " (beta is 0)" if declared.beta == 0 else ""
         yield Finding("reference", "attention", f"There is no KL term: nothing reads the reference{zero}.", None,
                       declared.names.get("beta", ""), "" if declared.beta == 0 else "no-reference")
+
+
+def alike(probe: Probe) -> Iterator[Finding]:
+    """Whether policy and reference are scored in the same way: where they are equal there is no KL."""
+    known = probe.form
+    if probe.placement not in ("loss", "whole") or (known is not None and known.name == "k1"):
+        return  # the gradient of K1 is the score, also where its value is 0
+    off = probe.alike.completion.abs().max().item()
+    if off > 1e-6 * probe.plain.completion.abs().max().item():
+        yield Finding(
+            "alike",
+            "wrong",
+            "With a reference that is equal to the policy the KL term still has a gradient: the two are not "
+            "scored alike (temperature, alignment or mask differ).",
+            _call(probe, REFERENCE) or probe.trace.meeting(POLICY, REFERENCE),
+            "score policy and reference by one function",
+            "scored-differently",
+        )
 
 
 def form(probe: Probe) -> Iterator[Finding]:
@@ -401,18 +427,34 @@ def denominator(probe: Probe) -> Iterator[Finding]:
                 "denominator",
             )
         return
+    declared = probe.subject.declared
+    said = f"the same answer counts {high / low:.2g} times as much in one micro-batch as in another"
+    if declared.accumulate == 1:
+        yield Finding(
+            "denominator",
+            "fine",
+            f"Tokens are averaged within the micro-batch. Under gradient accumulation {said}.",
+        )
+        return
     yield Finding(
         "denominator",
-        "attention" if probe.subject.declared.token_mean_of == "micro-batch" else "wrong",
-        f"Under gradient accumulation the same answer counts {high / low:.2g} times as much in one micro-batch "
-        "as in another: tokens are averaged within each micro-batch.",
+        "attention" if declared.token_mean_of == "micro-batch" else "wrong",
+        f"Under gradient accumulation {said}: tokens are averaged within each micro-batch.",
         _reduction(probe),
         "divide the sum by the tokens of all micro-batches of the step (num_items_in_batch), or by a constant",
         "denominator",
     )
 
 
-CHECKS: tuple[Check, ...] = (contexts, tokens, scores, reference, form, samples, denominator)
+# what has to be right for a check to mean something
+NEEDS = {
+    "tokens": {"context"},
+    "scores": {"context"},
+    "alike": {"context", "scores", "temperature", "reference"},
+    "form": {"context", "scores"},
+    "denominator": {"context"},
+}
+CHECKS: tuple[Check, ...] = (contexts, tokens, scores, reference, alike, form, samples, denominator)
 
 
 def _token(said: str, line: Line | None, instead: str, fault: str) -> Finding:
@@ -429,6 +471,15 @@ def _reduction(probe: Probe) -> Line | None:
     probe.plain  # noqa: B018
     lines = [op.line for op in probe.trace.operations if op.reduces and POLICY in op.all_origins]
     return lines[-1] if lines else probe.trace.last([POLICY])
+
+
+def _mask_line(probe: Probe) -> Line | None:
+    """Where the mask is made that the loss is multiplied by; where it is multiplied, if it is made elsewhere."""
+    masks = {"mask", "labels", "attention mask"}
+    made = [op.line for op in probe.trace.operations if op.all_origins and op.all_origins <= masks]
+    if made:
+        return made[-1]
+    return probe.trace.meeting("mask", _MODEL) or probe.trace.meeting("labels", _MODEL)
 
 
 def _policy_line(probe: Probe) -> Line | None:

@@ -40,6 +40,7 @@ FAULTS = {
     "denominator": "the denominator is wrong under gradient accumulation",
     "merged-reference": "the reference of a LoRA model is the merged one",
     "policy-reference": "the reference is the policy, and follows it",
+    "scored-differently": "policy and reference are not scored alike",
     "reference-gradient": "the reference is trained",
     "no-reference": "nothing reads the reference",
     "temperature": "the sampler's temperature is not applied",

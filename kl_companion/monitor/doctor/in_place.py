@@ -48,7 +48,7 @@ def lent(model: Any, body: Body) -> Iterator[None]:
         )
     blocks, training = getattr(inner, prefix), inner.training
     setattr(inner, prefix, body)
-    inner.set_output_embeddings(head_of(body.world))
+    inner.set_output_embeddings(head_of(body.world, body.role))
     adapters = {n: getattr(model, n) for n in ("disable_adapter", "set_adapter") if hasattr(model, n)}
     if adapters:
         _lend_adapters(model, body)

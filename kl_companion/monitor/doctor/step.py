@@ -12,7 +12,7 @@ from kl_companion.auditing.naming import Read, read_name
 from kl_companion.checks import check_choice
 from kl_companion.monitor.doctor.subject import Declared, Seen, scalar_of, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel
-from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace
+from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label
 from kl_companion.monitor.doctor.world import Ids, World
 
 ALIGNMENTS = ("completion", "full", "shifted")
@@ -56,14 +56,14 @@ class StepBatch(dict[str, Any]):
 
         def of(x: torch.Tensor) -> torch.Tensor:
             scored = (x.double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
-            return scored.masked_fill(~inside, 0.0)
+            return scored.masked_fill(~inside, 0.0)[world.batch]
 
         self._roles = {
             "completion_mask": self._aligned(layout.completion_mask),
             "tokens": layout.completion_ids,
             "behavior_logp": self._aligned(of(sampler)),
             "ref_logp": self._aligned(of(ref_logits)),
-            "rewards": rollout.rewards,
+            "rewards": rollout.rewards[world.batch],
             "lengths": layout.completion_mask.sum(-1),
             "num_tokens": int(layout.completion_mask.sum()),
             "group_size": len(ids),
@@ -178,16 +178,15 @@ class StepSubject:
         """See `Subject`; a part's gradient counts by the share of the answers in it."""
         policy, reference = TinyModel(world, POLICY), TinyModel(world, REFERENCE)
         given = {POLICY: policy, REFERENCE: reference}
-        noted = Trace() if trace is None else trace
 
         def loss() -> torch.Tensor | None:
-            return self._called(world, given, parts, noted)
+            return self._called(world, given, parts)
 
         before = None if self.reference is None else self.reference.forward
         if self.reference is not None:
             self.reference.forward = reference.forward
         try:
-            return seen(loss, policy.model, reference.model, noted)
+            return seen(loss, policy.model, reference.model, trace)
         finally:
             if self.reference is not None:
                 self.reference.__dict__.pop("forward", None)
@@ -195,32 +194,32 @@ class StepSubject:
                     self.reference.forward = before  # type: ignore[assignment]
 
     def _called(
-        self, world: World, models: dict[str, Any], parts: int, trace: Trace
+        self, world: World, models: dict[str, Any], parts: int
     ) -> torch.Tensor | None:
         if self._per_token is None:
             try:
                 self._per_token = False
-                return self._called(world, models, parts, trace)
+                return self._called(world, models, parts)
             except RuntimeError:  # advantages of another shape than the step's
                 self._per_token = True
                 try:
-                    return self._called(world, models, parts, trace)
+                    return self._called(world, models, parts)
                 except RuntimeError:
                     self._per_token = False  # something else is wrong: let the step say it
-                    return self._called(world, models, parts, trace)
+                    return self._called(world, models, parts)
         batch = StepBatch(world, self.alignment, self.declared.temperature, self._per_token)
-        chunks = [list(x) for x in torch.arange(len(world.rows)).chunk(parts)]
+        chunks = [list(x) for x in torch.arange(len(world.batch)).chunk(parts)]
         losses = []
         for rows in chunks:
             part = batch if parts == 1 else batch.rows([int(i) for i in rows])
-            _label(part, trace)
+            _label(part)
             given = [{**models, "batch": part}[kind] for kind in self._order]
             losses.append(scalar_of(self.step(*given), self.title))
         kept = [x for x in losses if x is not None]
         return torch.stack(kept).mean() if kept else None
 
 
-def _label(batch: StepBatch, trace: Trace) -> None:
+def _label(batch: StepBatch) -> None:
     """Tell a trace what the tensors of a batch are; those that are read later are made first."""
     names = {
         "completion_mask": "mask",
@@ -232,9 +231,9 @@ def _label(batch: StepBatch, trace: Trace) -> None:
         "rewards": "advantages",
     }
     for name, origin in names.items():
-        trace.label(batch[name], origin)
+        label(batch[name], origin)
     for role, origin in (("behavior_logp", "old log-probs"), ("ref_logp", REFERENCE), ("completion_mask", "mask")):
-        trace.label(batch._roles[role], origin)
+        label(batch._roles[role], origin)
 
 
 def _parameters(step: Callable[..., Any]) -> list[str]:

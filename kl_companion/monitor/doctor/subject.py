@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from kl_companion.monitor.doctor.tiny_model import Body
-from kl_companion.monitor.doctor.tracing import Forward, Trace
+from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import Ids, World
 
 
@@ -49,7 +50,6 @@ class Seen(NamedTuple):
         prompt, beyond, stray: Sums of absolute gradients by its predictions of prompt tokens, after the end
             of an answer, and where something else was seen than an answer's prefix.
         reference: The same by the reference's logits.
-        forwards: Passes through the models.
     """
 
     loss: float
@@ -58,7 +58,6 @@ class Seen(NamedTuple):
     beyond: float
     stray: float
     reference: float
-    forwards: tuple[Forward, ...]
 
 
 class Subject(Protocol):
@@ -86,24 +85,25 @@ def seen(
     loss: Callable[[], torch.Tensor | None],
     policy: Body,
     reference: Body,
-    trace: Trace,
+    trace: Trace | None = None,
 ) -> Seen:
     """Run a loss and read the gradients that it leaves in the tables.
 
     Args:
         loss: Gives a scalar; or None if it has called ``backward`` itself.
         policy, reference: The tables of the two models.
-        trace: Filled while it runs.
+        trace: Filled while it runs; None notes nothing, which is faster.
 
     Raises:
-        ValueError: no gradient reaches the policy's parameters at all, or a loss that is not a finite number.
+        ValueError: a loss that is not a finite number.
     """
     for body in (policy, reference):
         body.zero_grad(set_to_none=True)
-    with trace:
+    with nullcontext() if trace is None else trace:
         value = loss()
     if value is not None:
-        trace.keep_what_made(value)
+        if trace is not None:
+            trace.keep_what_made(value)
         if not torch.isfinite(value):
             raise ValueError(f"the loss of the small world is {value.item()}, expected a finite number")
         if value.requires_grad:
@@ -121,7 +121,6 @@ def seen(
         size(policy.beyond),
         size(policy.stray),
         sum(others),
-        tuple(trace.forwards),
     )
 
 

@@ -10,16 +10,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Forward, Trace, current, trainer_lines
+from kl_companion.monitor.doctor.tracing import (
+    FROZEN,
+    POLICY,
+    REFERENCE,
+    Forward,
+    Trace,
+    current,
+    trainer_lines,
+    unnoted,
+)
 from kl_companion.monitor.doctor.world import World
 
 _NEVER = -1e4  # bias of the vocabulary's other tokens: their probability is 0 in every dtype
+_HARDLY = {POLICY: -30.0, REFERENCE: -29.0}  # of prompt and padding: a loss that scores them shows it
 _COMPLETION, _PROMPT, _BEYOND, _STRAY = range(4)  # the tables
 _NO_PROMPT = "an answer without its own prompt"
 
@@ -63,7 +73,8 @@ class Body(nn.Module):
         assert logits is not None and rollout.ref_logits is not None
         rows, seq, live = logits.shape
         longest = max(len(world.prompt(i)) for i in world.rows)  # all prompts share what they begin with
-        other = torch.linspace(-0.5, 0.5, live, dtype=torch.float64)
+        size = 0.5 if role == POLICY else 0.8  # where no answer is scored the models differ too
+        other = torch.linspace(-size, size, live, dtype=torch.float64)
         self.completion = nn.Parameter(logits.detach().clone().double())
         self.prompt = nn.Parameter(other.repeat(1, longest, 1))
         self.beyond = nn.Parameter(other.flip(0).repeat(rows, seq + 1, 1))
@@ -71,7 +82,6 @@ class Body(nn.Module):
         self.adapters_off = False
         self.register_buffer("base", rollout.ref_logits.detach().clone().double())
         self.embed_tokens = nn.Identity()  # transformers asks a model's blocks for it before it gives the head
-        self.requires_grad_(role == POLICY)
 
     def get_input_embeddings(self) -> nn.Module:
         """Something, for there are none."""
@@ -88,7 +98,7 @@ class Body(nn.Module):
         if input_ids is None:
             raise ValueError("the tiny model got no input_ids, expected token ids [batch, length]")
         trace = current()
-        with nullcontext() if trace is None else trace.paused():
+        with unnoted():
             hidden = self._looked_up(input_ids, attention_mask, position_ids, trace)
         return Output(last_hidden_state=hidden, past_key_values=None, hidden_states=None, attentions=None)
 
@@ -100,48 +110,57 @@ class Body(nn.Module):
         trace: Trace | None,
     ) -> torch.Tensor:
         """The rows of the tables that the positions call for; the pass is noted."""
-        places = [
-            place
-            for i in range(len(input_ids))
-            for place in self._places(
-                input_ids[i].tolist(),
-                None if attention_mask is None else attention_mask[i],
-                None if position_ids is None else position_ids[i % len(position_ids)].tolist(),
-            )
-        ]
         completion = self.base if self.adapters_off else self.completion
         tables = [completion, self.prompt, self.beyond, self.stray]
         starts = torch.tensor([0, *(x.shape[0] * x.shape[1] for x in tables)]).cumsum(0).tolist()
-        index = [starts[p.kind] + p.row * tables[p.kind].shape[1] + p.column for p in places]
+        strays: dict[str, None] = {}
+        known: dict[str, list[int]] = {}  # many rows of a large batch are the same
+        index = []
+        for i in range(len(input_ids)):
+            given = (
+                input_ids[i].tolist(),
+                None if attention_mask is None else attention_mask[i].tolist(),
+                None if position_ids is None else position_ids[i % len(position_ids)].tolist(),
+            )
+            if str(given) not in known:
+                places = list(self._places(*given))
+                strays |= dict.fromkeys(p.stray for p in places if p.stray)
+                known[str(given)] = [
+                    starts[p.kind] + p.row * tables[p.kind].shape[1] + p.column for p in places
+                ]
+            index.append(known[str(given)])
         hidden = torch.cat([x.flatten(0, 1) for x in tables])[torch.tensor(index)]
-        hidden = hidden.view(*input_ids.shape, -1)
         if trace is not None:
             gradient = torch.is_grad_enabled() and hidden.requires_grad
             base = self.adapters_off or self.role == REFERENCE
             trace.label(hidden, REFERENCE if base else POLICY if gradient else FROZEN)
-            strays = tuple(dict.fromkeys(p.stray for p in places if p.stray))
             lines = list(trainer_lines(through_model=True)) or [None]
             trace.forwards.append(
-                Forward(self.role, gradient, self.adapters_off, lines[0], lines[-1], strays)
+                Forward(self.role, gradient, self.adapters_off, lines[0], lines[-1], tuple(strays))
             )
         return hidden
 
     def _places(
-        self, ids: list[int], mask: torch.Tensor | None, positions: list[int] | None
+        self, ids: list[int], mask: list[Any] | None, positions: list[int] | None
     ) -> Iterator[_Place]:
         """For every position: the row that its visible prefix calls for."""
-        seen = None if mask is None else (mask.bool() if mask.ndim == 1 else mask[-1].bool())
-        start = 0
+        start, last = 0, self.beyond.shape[1] - 1
         for t in range(len(ids)):
-            if mask is not None and seen is not None and mask.ndim == 2:  # who sees whom, row by row
-                context = [ids[s] for s in range(t + 1) if mask[t, s] > 0]
-                visible = bool(mask[t, t] > 0)
+            if mask is not None and isinstance(mask[0], list):  # who sees whom, [length, length] or [1, ...]
+                rows = mask[0] if isinstance(mask[0][0], list) else mask
+                added = any(x < 0 for row in rows for x in row)  # to scores: 0 lets see, -inf does not
+                seen = [x >= 0 if added else bool(x) for x in rows[t][: t + 1]]
+            elif mask is not None:
+                seen = [bool(x) for x in mask[: t + 1]]
             else:
-                if mask is None and positions is not None and positions[t] == 0:
+                if positions is not None and positions[t] == 0:
                     start = t  # positions that begin again separate what is packed into a row
-                context = [ids[s] for s in range(start, t + 1) if seen is None or seen[s]]
-                visible = seen is None or bool(seen[t])
-            yield self._place(context) if visible else _Place(_STRAY, 0, 0, "")
+                seen = [s >= start for s in range(t + 1)]
+            place = self._place([ids[s] for s in range(t + 1) if seen[s]])
+            if not seen[t]:  # padding: what it is scored after is nothing that matters
+                after = place.kind in (_COMPLETION, _BEYOND)
+                place = _Place(_BEYOND, place.row, last, "") if after else _Place(_STRAY, 0, 0, "")
+            yield place
 
     def _place(self, context: list[int]) -> _Place:
         world, digits = self.world, self.world.ids.digits
@@ -165,18 +184,19 @@ class Body(nn.Module):
         return _Place(_STRAY, 0, 0, "tokens that are no prefix of the answer")
 
 
-def head_of(world: World, size: int | None = None) -> nn.Linear:
+def head_of(world: World, role: str) -> nn.Linear:
     """The output layer that turns hidden states of a `Body` into logits of the vocabulary; it is not trained.
 
     Args:
         world: Whose ids they are.
-        size: Of the vocabulary; the smallest that holds the world's ids by default.
+        role: `POLICY` or `REFERENCE`.
     """
     live = world.ids.live[: world.rollout.logits.shape[-1] if world.rollout.logits is not None else None]
-    head = nn.Linear(len(live), size or world.ids.size, dtype=torch.float64)
+    head = nn.Linear(len(live), world.ids.size, dtype=torch.float64)
     with torch.no_grad():
         head.weight.zero_()
         head.bias.fill_(_NEVER)
+        head.bias[[world.ids.pad, *world.ids.digits]] = _HARDLY[role]
         for i, token in enumerate(live):
             head.weight[token, i] = 1.0
             head.bias[token] = 0.0
@@ -191,7 +211,7 @@ class TinyModel(nn.Module):
 
     def __init__(self, world: World, role: str) -> None:
         super().__init__()
-        self.model, self.lm_head = Body(world, role), head_of(world)
+        self.model, self.lm_head = Body(world, role), head_of(world, role)
 
     def forward(
         self,

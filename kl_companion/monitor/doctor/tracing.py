@@ -11,7 +11,7 @@ import contextvars
 import linecache
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,12 +105,22 @@ class Trace(TorchFunctionMode):
 
     def __enter__(self) -> Trace:
         self._before = _current.set(self)
+        self._applied = torch.autograd.Function.__dict__["apply"]
+        torch.autograd.Function.apply = classmethod(self._apply)  # type: ignore[assignment,method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        torch.autograd.Function.apply = self._applied  # type: ignore[method-assign]
         _current.reset(self._before)
+
+    def _apply(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Functions with a backward of their own are operations too; the mode does not see them."""
+        with self.paused():
+            out = self._applied.__func__(function, *args, **kwargs)
+        self._note(function.__name__, [*args, *kwargs.values()], out)
+        return out
 
     def label(self, x: Any, origin: str) -> None:
         """Say where a tensor comes from."""
@@ -121,23 +131,25 @@ class Trace(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if self._paused:
-            return out
-        inputs = list(_tensors([*args, *(kwargs or {}).values()]))
-        given = [self._origins.get(id(x), frozenset()) for x in inputs]
-        origins = frozenset().union(*given)
-        if origins:
-            results = list(_tensors([out]))
-            for x in results:
-                self._set(x, origins | self._origins.get(id(x), frozenset()))
-                self._made_of.setdefault(id(x), set()).update(map(id, inputs))
-            name, line = getattr(func, "__name__", "").strip("_"), trainer_line()
-            if name != "get" and line is not None and results:  # no attribute, and not the doctor's own
-                many = any(x.numel() > 1 for x in inputs) and results[0].numel() == 1
-                self.operations.append(
-                    Operation(name, tuple(given), line, results[0].shape, id(results[0]), many)
-                )
+        self._note(getattr(func, "__name__", "").strip("_"), [*args, *(kwargs or {}).values()], out)
         return out
+
+    def _note(self, name: str, given: list[Any], out: Any) -> None:
+        if self._paused:
+            return
+        inputs = list(_tensors(given))
+        of = tuple(self._origins.get(id(x), frozenset()) for x in inputs)
+        origins = frozenset().union(*of)
+        results = list(_tensors([out]))
+        if not origins or not results:
+            return
+        for x in results:
+            self._set(x, origins | self._origins.get(id(x), frozenset()))
+            self._made_of.setdefault(id(x), set()).update(map(id, inputs))
+        line = trainer_line()
+        if name != "get" and line is not None:  # no attribute, and not the doctor's own
+            reduces = any(x.numel() > 1 for x in inputs) and results[0].numel() == 1
+            self.operations.append(Operation(name, of, line, results[0].shape, id(results[0]), reduces))
 
     def keep_what_made(self, loss: torch.Tensor) -> None:
         """Forget the operations that the loss is not made of: what a trainer only logs."""
@@ -189,6 +201,21 @@ class Trace(TorchFunctionMode):
 def current() -> Trace | None:
     """The trace that is entered."""
     return _current.get()
+
+
+def label(x: Any, origin: str) -> None:
+    """Say where a tensor comes from, if a trace is entered."""
+    trace = current()
+    if trace is not None:
+        trace.label(x, origin)
+
+
+@contextmanager
+def unnoted() -> Iterator[None]:
+    """A trace that is entered notes nothing inside."""
+    trace = current()
+    with nullcontext() if trace is None else trace.paused():
+        yield
 
 
 def trainer_line() -> Line | None:

@@ -16,7 +16,7 @@ import torch
 from kl_companion.monitor.doctor.in_place import changed, ids_of, lent
 from kl_companion.monitor.doctor.subject import Declared, Seen, seen
 from kl_companion.monitor.doctor.tiny_model import Body
-from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace
+from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label, unnoted
 from kl_companion.monitor.doctor.world import World
 
 _LABELS = {
@@ -63,7 +63,6 @@ class TrainerSubject:
         self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
     ) -> Seen:
         """See `Subject`."""
-        noted = Trace() if trace is None else trace
         trainer = self.trainer
         policy, reference = Body(world, POLICY), Body(world, REFERENCE)
         ref_model = self.teacher if self.teacher is not None else getattr(trainer, "ref_model", None)
@@ -75,27 +74,27 @@ class TrainerSubject:
             if ref_model is not None and ref_model is not model:
                 stack.enter_context(lent(trainer.accelerator.unwrap_model(ref_model), reference))
             stack.enter_context(_on_world(trainer, world, parts, self.rl, beta))
-            return seen(lambda: self._loss(world, policy, parts, noted), policy, reference, noted)
+            return seen(lambda: self._loss(world, policy, parts), policy, reference, trace)
 
-    def _loss(self, world: World, policy: Body, parts: int, trace: Trace) -> torch.Tensor:
+    def _loss(self, world: World, policy: Body, parts: int) -> torch.Tensor:
         trainer = self.trainer
         if not hasattr(trainer, "_generate_and_score_completions"):
-            return _distilled(trainer, world, parts, trace)
+            return _distilled(trainer, world, parts)
         sampler = world.rollout.behavior_logits
         now = policy.completion.detach().clone()
-        with trace.paused(), torch.no_grad():
+        with unnoted(), torch.no_grad():
             if sampler is not None:
                 policy.completion.copy_(sampler)
-        scored = trainer._generate_and_score_completions([{"prompt": "-"} for _ in world.rows])
-        with trace.paused(), torch.no_grad():
+        scored = trainer._generate_and_score_completions([{"prompt": "-"} for _ in world.batch])
+        with unnoted(), torch.no_grad():
             if sampler is not None:
                 policy.completion.copy_(now)
         losses = []
-        for rows in torch.arange(len(world.rows)).chunk(parts):
+        for rows in torch.arange(len(world.batch)).chunk(parts):
             part = {n: x[rows] if _by_answer(x, world) else x for n, x in scored.items()}
             for name, x in part.items():
                 if name in _LABELS:
-                    trace.label(x, _LABELS[name])
+                    label(x, _LABELS[name])
             losses.append(trainer.compute_loss(trainer.model, part))
         total = torch.stack(losses).sum()
         return total if not self._is_mean else total / parts
@@ -136,9 +135,8 @@ def _declared(trainer: Any, rl: bool) -> Declared:
 @contextmanager
 def _on_world(trainer: Any, world: World, parts: int, rl: bool, beta: float | None) -> Iterator[None]:
     """Answers, prompts and rewards are the world's; what a step logs and counts is put back in the end."""
-    layout = world.layout()
-    answers = [world.answer(i) for i in world.rows]
-    prompts = [world.prompt(i) for i in world.rows]
+    answers = [world.answer(i) for i in world.batch]
+    prompts = [world.prompt(i) for i in world.batch]
     kept = {n: copy.deepcopy(vars(trainer)[n]) for n in ("_metrics", "_logs") if n in vars(trainer)}
     seen_tokens = trainer.state.num_input_tokens_seen
     changes: dict[str, Any] = {
@@ -146,12 +144,15 @@ def _on_world(trainer: Any, world: World, parts: int, rl: bool, beta: float | No
         "_generate_single_turn": lambda *_, **__: (answers, None) if _two(trainer) else answers,
         "current_gradient_accumulation_steps": parts,
     }
-    settings: dict[str, Any] = {"steps_per_generation": parts}
+    settings: dict[str, Any] = {
+        "steps_per_generation": parts,
+        "per_device_train_batch_size": len(answers),  # the world is scored in one pass
+    }
     if rl:
         rewards = world.rollout.rewards
         assert rewards is not None
         total = trainer.reward_weights.sum().item()
-        each = (rewards / total).float().unsqueeze(-1).expand(-1, len(trainer.reward_funcs))
+        each = (rewards[world.batch] / total).float().unsqueeze(-1).expand(-1, len(trainer.reward_funcs))
         changes |= {"num_generations": len(answers), "_calculate_rewards": lambda *_: each.clone()}
         # whether samples are stale is decided by how often answers are generated: keep what it decides now
         args = trainer.args
@@ -169,7 +170,6 @@ def _on_world(trainer: Any, world: World, parts: int, rl: bool, beta: float | No
             changed(trainer.args, **{n: x for n, x in settings.items() if hasattr(trainer.args, n)}),
             changed(trainer.accelerator, autocast=lambda *_, **__: nullcontext()),
         ):
-            del layout
             yield
     finally:
         trainer.model.train(training)
@@ -183,10 +183,10 @@ def _two(trainer: Any) -> bool:
 
 
 def _by_answer(x: Any, world: World) -> bool:
-    return isinstance(x, torch.Tensor) and x.ndim > 0 and len(x) == len(world.rows)
+    return isinstance(x, torch.Tensor) and x.ndim > 0 and len(x) == len(world.batch)
 
 
-def _distilled(trainer: Any, world: World, parts: int, trace: Trace) -> torch.Tensor:
+def _distilled(trainer: Any, world: World, parts: int) -> torch.Tensor:
     """The loss of a trainer that is given finished texts: ids, attention mask and labels."""
     layout = world.layout()
     ids, mask = layout.input_ids, layout.attention_mask
@@ -202,6 +202,6 @@ def _distilled(trainer: Any, world: World, parts: int, trace: Trace) -> torch.Te
             "prompts": layout.prompt_ids[rows],
             "prompt_attention_mask": layout.prompt_mask[rows],
         }
-        trace.label(part["labels"], "labels")
+        label(part["labels"], "labels")
         losses.append(trainer.compute_loss(trainer.model, part, num_items_in_batch=count))
     return torch.stack(losses).sum()

@@ -7,7 +7,8 @@ can tell which answer it reads, in whatever order, padding or packing a trainer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -26,13 +27,13 @@ class Ids(NamedTuple):
     """Token ids of the world in the vocabulary of the model that it stands in for.
 
     Attributes:
-        pad: Padding; may be `live[0]`, as in many tokenizers.
+        pad: Padding; `live[0]`, as in many tokenizers, or a token of its own.
         live: Of the world's tokens, the first of which ends an answer.
         digits: Of the two digits that prompts are written in, and of the sign that ends a prompt: no prompt
             begins another one.
     """
 
-    pad: int = 0
+    pad: int = 1
     live: tuple[int, ...] = (1, 2, 3, 4)
     digits: tuple[int, int, int] = (5, 6, 7)
 
@@ -74,10 +75,33 @@ class World:
         rollout: With logits of policy and reference, and rewards; ``behavior_logits`` where an older policy
             sampled.
         ids: The ids of its tokens.
+        order: Which answers a batch holds, by their numbers; each once by default.
     """
 
     rollout: Rollout
     ids: Ids = Ids()
+    order: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, rollout: Rollout, ids: Ids) -> World:
+        """The world of a batch in which answers are repeated: equal ones share their row of logits.
+
+        Args:
+            rollout: Answers to one prompt, with logits that are the same wherever the prefix is.
+            ids: The ids of its tokens.
+        """
+        mask = rollout.completion_mask.long()
+        texts = [tuple(x) for x in torch.cat([rollout.tokens * mask, mask], 1).tolist()]
+        first = {text: i for i, text in reversed(list(enumerate(texts)))}
+        number = {text: k for k, text in enumerate(first)}
+        rows = torch.tensor(list(first.values()))
+        given = {f.name: x[rows] for f in fields(rollout) if (x := getattr(rollout, f.name)) is not None}
+        return cls(rollout.unchecked(**given), ids, tuple(number[text] for text in texts))
+
+    @property
+    def batch(self) -> list[int]:
+        """The numbers of the answers in a batch, in order."""
+        return list(self.order or self.rows)
 
     def prompt(self, row: int) -> list[int]:
         """The ids of an answer's prompt: its number, counted from 1, in binary."""
@@ -85,17 +109,22 @@ class World:
 
     def answer(self, row: int) -> list[int]:
         """The ids of an answer."""
-        length = int(self.rollout.completion_mask[row].sum())
-        return [self.ids.live[int(x)] for x in self.rollout.tokens[row, :length]]
+        return self._answers[row]
+
+    @cached_property
+    def _answers(self) -> list[list[int]]:
+        lengths = self.rollout.completion_mask.sum(-1).long().tolist()
+        texts = self.rollout.tokens.tolist()
+        return [[self.ids.live[x] for x in text[:n]] for text, n in zip(texts, lengths, strict=True)]
 
     @property
     def rows(self) -> range:
-        """The numbers of its answers."""
+        """The numbers of its different answers."""
         return range(len(self.rollout.tokens))
 
     def layout(self) -> Layout:
         """Its answers in a rectangle."""
-        prompts, answers = [self.prompt(i) for i in self.rows], [self.answer(i) for i in self.rows]
+        prompts, answers = [self.prompt(i) for i in self.batch], [self.answer(i) for i in self.batch]
         longest = max(len(x) for x in prompts)
         width = self.rollout.tokens.shape[1]
         left = [[self.ids.pad] * (longest - len(x)) + x for x in prompts]
@@ -106,11 +135,6 @@ class World:
             torch.tensor(right),
             torch.tensor([[1] * len(x) + [0] * (width - len(x)) for x in answers]),
         )
-
-    def part(self, rows: list[int]) -> World:
-        """Some of its answers, under new numbers."""
-        (rollout,) = self.rollout.batches([rows])
-        return replace(self, rollout=rollout)
 
 
 def _waves(shape: tuple[int, ...], speed: float, size: float) -> torch.Tensor:

@@ -1,0 +1,21 @@
+"""The doctor: what a trainer's own code does, found by running it on a world that can be enumerated."""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.monitor.doctor.diagnosis import Diagnosis as Diagnosis
+    from kl_companion.monitor.doctor.diagnosis import diagnose as diagnose
+    from kl_companion.monitor.doctor.findings import FAULTS as FAULTS
+    from kl_companion.monitor.doctor.findings import Finding as Finding
+    from kl_companion.monitor.doctor.world import Ids as Ids
+
+_NAMES: dict[str, str] = {
+    "Diagnosis": "kl_companion.monitor.doctor.diagnosis",
+    "diagnose": "kl_companion.monitor.doctor.diagnosis",
+    "FAULTS": "kl_companion.monitor.doctor.findings",
+    "Finding": "kl_companion.monitor.doctor.findings",
+    "Ids": "kl_companion.monitor.doctor.world",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

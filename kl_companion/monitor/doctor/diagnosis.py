@@ -1,0 +1,195 @@
+"""`diagnose`: run a trainer's own code on a small world, and say what its step does."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kl_companion.checks import check_scalar
+from kl_companion.monitor.doctor.checks import CHECKS, NEEDS
+from kl_companion.monitor.doctor.findings import Finding
+from kl_companion.monitor.doctor.probing import Probe
+from kl_companion.monitor.doctor.step import StepSubject
+from kl_companion.monitor.doctor.subject import Declared, Subject
+from kl_companion.monitor.doctor.trainers import TrainerSubject, is_trainer
+from kl_companion.monitor.doctor.whole_update import audited
+from kl_companion.monitor.doctor.world import Ids
+
+_WIDTH = 80
+_MARKS = {"fine": "ok", "attention": "look", "wrong": "WRONG"}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the doctor found; ``str()`` is what the command line prints.
+
+    Attributes:
+        title: What was examined.
+        findings: What was looked at, in the order of a forward pass.
+        update: The audit of the whole update, or of the loss of a distillation; None where none was asked for.
+        unread: Why there is none, where it was asked for.
+    """
+
+    title: str
+    findings: tuple[Finding, ...]
+    update: Any = None
+    unread: str = ""
+
+    @property
+    def wrong(self) -> tuple[Finding, ...]:
+        """What is to be mended."""
+        return tuple(f for f in self.findings if f.level == "wrong")
+
+    @property
+    def healthy(self) -> bool:
+        """Nothing is to be mended."""
+        return not self.wrong
+
+    def __str__(self) -> str:
+        lines = [self.headline, ""]
+        for finding in self.findings:
+            lines += _lines(finding)
+        if self.update is not None:
+            lines += ["", str(self.update)]
+        if self.unread:
+            lines += ["", *textwrap.wrap(f"No audit of the whole update: {self.unread}", _WIDTH)]
+        return "\n".join(lines)
+
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        looks = sum(f.level == "attention" for f in self.findings)
+        more = f"; {_count(looks, 'thing')} to look at" if looks else ""
+        if self.healthy:
+            return f"{self.title}: nothing is wrong{more}."
+        return f"{self.title}: {_count(len(self.wrong), 'mistake')}{more}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as data for JSON."""
+        return {
+            "title": self.title,
+            "healthy": self.healthy,
+            "findings": [
+                {
+                    "name": f.name,
+                    "level": f.level,
+                    "fault": f.fault,
+                    "said": f.said,
+                    "line": None if f.line is None else str(f.line),
+                    "instead": f.instead,
+                }
+                for f in self.findings
+            ],
+            "update": None if self.update is None else self.update.to_dict(),
+        }
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _lines(finding: Finding) -> list[str]:
+    mark = f"{_MARKS[finding.level]:>5}  "
+    out = textwrap.wrap(finding.said, _WIDTH, initial_indent=mark, subsequent_indent=" " * 7)
+    if finding.line is not None and finding.level != "fine":
+        out.append(f"       at {finding.line}")
+    if finding.instead and finding.level != "fine":
+        out += textwrap.wrap(finding.instead, _WIDTH, initial_indent="       -> ", subsequent_indent=" " * 10)
+    return out
+
+
+def diagnose(
+    trainer: Any,
+    *,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    updates: int | None = None,
+    accumulate: int | None = None,
+    beta: float | None = None,
+    reference: torch.nn.Module | None = None,
+    alignment: str = "completion",
+    ids: Ids | None = None,
+    update: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Run a trainer's own code for log-probs, advantages and loss on a small world, and say what its step does.
+
+    A table of next-token logits takes the model's place, every answer of a small world is enumerated, and
+    gradients are compared between worlds that differ in one thing: the reference, a reward, the policy that
+    sampled, the number of micro-batches. Nothing of the trainer is changed in the end.
+
+    Args:
+        trainer: A trainer object of TRL (GRPO, RLOO, distillation, GKD, or derived from them), made as for
+            training; or a function ``step(model, batch)``, or ``step(model, ref_model, batch)``, that gives
+            its loss or calls ``backward`` on it. Its batch answers to the names that trainers use.
+        temperature, top_p, top_k: Of the sampler, where the trainer does not say it.
+        updates: Optimizer steps on one batch of answers, where the trainer does not say it.
+        accumulate: Micro-batches of a step, where the trainer does not say it.
+        beta: The KL coefficient, where the trainer does not say it.
+        reference: Of a step that uses a reference without being given it: that model.
+        alignment: Of masks and log-probs in a step's batch: ``"completion"`` [batch, seq], ``"full"`` one per
+            input id, ``"shifted"`` one per input id but the first.
+        ids: Token ids that a step's code expects.
+        update: Whether the whole update is audited too, which takes most of the time.
+        progress: Called with a line of text now and then.
+
+    Raises:
+        ValueError: neither such a trainer nor such a function; a setting outside its range; options of a step
+            for a trainer.
+    """
+    for name, x, least in (("temperature", temperature, 0.0), ("top_p", top_p, 0.0), ("beta", beta, 0.0)):
+        if x is not None:
+            check_scalar(name, x, least=least)
+    said = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "updates": updates,
+        "accumulate": accumulate,
+        "beta": beta,
+    }
+    given = {name: x for name, x in said.items() if x is not None}
+    subject: Subject
+    if is_trainer(trainer):
+        if reference is not None or alignment != "completion" or ids is not None:
+            raise ValueError(
+                f"{type(trainer).__name__} got a reference, an alignment or ids, expected none: it has its own"
+            )
+        subject = TrainerSubject(trainer)
+        subject.declared = subject.declared._replace(**given)
+    elif callable(trainer):
+        subject = StepSubject(
+            trainer, Declared(**given), alignment=alignment, reference=reference, ids=ids or Ids()
+        )
+    else:
+        raise ValueError(
+            f"trainer is a {type(trainer).__name__}, expected a trainer object of TRL or a function "
+            "step(model, batch)"
+        )
+    return examine(subject, update=update, progress=progress)
+
+
+def examine(
+    subject: Subject, *, update: bool = True, progress: Callable[[str], None] | None = None
+) -> Diagnosis:
+    """Everything that is looked at, of any `Subject`; arguments as in `diagnose`."""
+    probe = Probe(subject)
+    findings: list[Finding] = []
+    for check in CHECKS:
+        if NEEDS.get(check.__name__, set()) & {f.name for f in findings if f.level == "wrong"}:
+            continue
+        if progress is not None:
+            progress(f"{subject.title}: {check.__name__}")
+        findings += check(probe)
+    card, unread = None, ""
+    if update:
+        try:
+            card = audited(subject, progress)
+        except ValueError as error:  # what is wrong may be what makes it impossible
+            unread = str(error)
+    return Diagnosis(subject.title, tuple(findings), card, unread)

@@ -1,0 +1,41 @@
+"""A trainer as a loss of a `Rollout`, for the audits: what its step minimizes, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from kl_companion.auditing.auditor import audit
+from kl_companion.auditing.updates.audit import UpdateAudit, audit_update
+from kl_companion.auditing.verdict import Audit
+from kl_companion.monitor.doctor.subject import Subject
+from kl_companion.monitor.doctor.world import World
+from kl_companion.rollout import Rollout
+
+_GROUP = 4  # answers whose groups are enumerated; the limit of large groups is looked at too
+
+
+def loss_of(subject: Subject) -> Callable[[Rollout], torch.Tensor]:
+    """Its loss as a function of a rollout with logits: the value, and the gradient that its code computes."""
+
+    def loss(rollout: Rollout) -> torch.Tensor:
+        world = World.of(rollout, subject.ids)
+        seen = subject.run(world)
+        logits = world.rollout.logits
+        assert logits is not None
+        return seen.loss + ((logits - logits.detach()) * seen.completion).sum()
+
+    loss.__name__ = subject.title
+    return loss
+
+
+def audited(subject: Subject, progress: Callable[[str], None] | None = None) -> UpdateAudit | Audit:
+    """The audit of the whole update; of a distillation, which has no rewards, that of its loss.
+
+    Raises:
+        ValueError: as `audit_update` and `audit`.
+    """
+    if subject.declared.teacher:
+        return audit(loss_of(subject), off_policy=False, progress=progress)
+    return audit_update(loss_of(subject), groups=(_GROUP,), group_size=_GROUP, progress=progress)

@@ -125,7 +125,7 @@ def make(kind: Any, start: Path, args: Any, **options: Any) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """TRL's trainer prints its log and warns about settings that this model has on purpose."""
     import transformers
 
@@ -164,7 +164,7 @@ def train(
 
     kind: Any = GRPOTrainer.__mro__[1] if stock else GRPOTrainer
     options = {} if stock else {"kl": kl}
-    with tempfile.TemporaryDirectory() as name, _quiet():
+    with tempfile.TemporaryDirectory() as name, quiet():
         folder = Path(name)
         args = settings(folder / "out", max_steps=steps, **changes)
         made = make(kind, save_start(folder / "start"), args, **options)

@@ -102,9 +102,14 @@ def functions() -> SimpleNamespace:
     distillation = load(verl, DISTILLATION, *names, given=given)
     losses |= dict.fromkeys(("k1", "abs", "k2", "k3"), distillation[estimator])
     losses["forward_kl_topk"] = distillation["compute_forward_kl_topk"]
+    class_of_metrics = type("Metric", (_Metric,), {"from_dict": staticmethod(lambda x, **_: x)})
+    actor = load(
+        verl, "verl/workers/utils/losses.py", "ppo_loss", given={**given, "Metric": class_of_metrics}
+    )
     return SimpleNamespace(
         **core,
         **reward,
+        **actor,
         distillation_loss=distillation["distillation_loss"],
         top_k=top_k["compute_forward_kl_topk"],
     )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kl_companion.book.faults import steps
+from kl_companion.book.faults import trl_trainers as of_trl
 from kl_companion.monitor.doctor.diagnosis import Diagnosis, diagnose
 
 
@@ -18,12 +19,14 @@ class Case(NamedTuple):
         make: Gives what is examined: a step, or a trainer.
         fault: What is to be found, a key of `kl_companion.monitor.doctor.FAULTS`; "" if nothing is wrong.
         options: Of `diagnose`.
+        mark: What the finding's line holds; or its text, where a setting is to be mended.
     """
 
     name: str
     make: Callable[[], Any]
     fault: str
     options: Mapping[str, Any] = MappingProxyType({})
+    mark: str = "# fault"
 
 
 def _case(step: Callable[..., Any], fault: str, **options: Any) -> Case:
@@ -61,6 +64,66 @@ CASES: dict[str, Case] = {
         _case(steps.detached_kl, "detached"),
     )
 }
+
+
+def _trl(
+    name: str, fault: str, kind: str, change: Callable[[Any], Any] | None = None, **settings: Any
+) -> Case:
+    return Case(f"trl_{name}", lambda: of_trl.made(kind, change, **settings), fault)
+
+
+TRL_CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        _trl("grpo", "", "GRPO"),
+        _trl("grpo_with_kl", "", "GRPO", beta=0.04),
+        _trl("rloo", "", "RLOO"),
+        _trl("distillation", "", "Distillation"),
+        _trl("gkd", "", "GKD"),
+        Case(
+            "trl_policy_as_reference",
+            of_trl.policy_as_reference,
+            "policy-reference",
+            mark="trainer.ref_model is trainer.model",
+        ),
+        _trl(
+            "without_temperature",
+            "temperature",
+            "GRPO",
+            of_trl.without_temperature,
+            beta=0.04,
+            temperature=0.7,
+        ),
+        _trl("times_advantage", "kl-times-advantage", "GRPO", of_trl.times_advantage, beta=0.04),
+        _trl("cut_mask", "shifted-mask", "GRPO", of_trl.cut_mask, beta=0.04),
+        _trl("not_divided", "denominator", "GRPO", of_trl.not_divided, beta=0.04),
+        _trl(
+            "always_new",
+            "recomputed-old",
+            "GRPO",
+            of_trl.always_new,
+            beta=0.04,
+            num_iterations=2,
+            gradient_accumulation_steps=1,
+        ),
+        _trl("top_p", "truncated-sampler", "GRPO", beta=0.04, top_p=0.9)._replace(
+            mark="GRPOConfig(top_p=1.0"
+        ),
+        _trl("sign_of_kl", "exchanged", "RLOO", of_trl.sign_of_kl)._replace(
+            mark="old_per_token_logps - ref_per"
+        ),
+    )
+}
+
+
+def found(case: Case, diagnosis: Diagnosis) -> bool:
+    """Whether the doctor says of a case what is to be said: its fault with the line, and no other."""
+    if not case.fault:
+        return diagnosis.healthy
+    said = [f for f in diagnosis.findings if f.level != "fine"]
+    return [f.fault for f in said] == [case.fault] and all(
+        case.mark in f"{f.line.text if f.line else ''} {f.said} {f.instead}" for f in said
+    )
 
 
 def examined(case: Case, *, update: bool = False) -> Diagnosis:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import torch
 
 from kl_companion.monitor.doctor.findings import Finding
-from kl_companion.monitor.doctor.probing import POSITION, ROW, Probe
+from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING, same, words
 from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line
 
 _MODEL = (POLICY, FROZEN, REFERENCE)
-_CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max", "where", "nan_to_num")
-_SCORES = ("log_softmax", "logsumexp", "cross_entropy", "softmax", "linear", "div", "truediv")
+_CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
+_SCORES = ("log_softmax", "logsumexp", "cross_entropy", "softmax")
 Check = Callable[[Probe], Iterator[Finding]]
 
 
@@ -50,9 +50,7 @@ def contexts(probe: Probe) -> Iterator[Finding]:
             )
             return
         if other and (probe.plain.stray + probe.rewarded.stray) > NOTHING:
-            yield Finding(
-                "context", "wrong", f"The {forward.model} scored {words(other)}.", forward.line
-            )
+            yield Finding("context", "wrong", f"The {forward.model} scored {words(other)}.", forward.line)
             return
     yield Finding("context", "fine", "Every token is scored after its own prompt and the tokens before it.")
 
@@ -126,7 +124,9 @@ def tokens(probe: Probe) -> Iterator[Finding]:
     else:
         count = int(inside.sum())
         yield Finding(
-            "tokens", "fine", f"All {count} tokens of the answers count, end-of-sequence included, and no other."
+            "tokens",
+            "fine",
+            f"All {count} tokens of the answers count, end-of-sequence included, and no other.",
         )
 
 
@@ -165,7 +165,9 @@ def scores(probe: Probe) -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            "temperature", "fine", f"Log-probs are of the sampled tokens, at the sampler's temperature {found:.3g}."
+            "temperature",
+            "fine",
+            f"Log-probs are of the sampled tokens, at the sampler's temperature {found:.3g}.",
         )
 
 
@@ -224,7 +226,8 @@ def reference(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "reference",
             "wrong",
-            "The reference is the policy itself: it follows every update, the KL is 0 and has no effect.",
+            f"The reference is the policy itself: {declared.names.get('same', '')}it follows every update, the KL "
+            "is 0 and has no effect.",
             (frozen or both)[-1].call,
             "keep a frozen copy: ref_model = copy.deepcopy(model).eval().requires_grad_(False) before training",
             "policy-reference",
@@ -244,8 +247,14 @@ def reference(probe: Probe) -> Iterator[Finding]:
         )
     else:
         zero = " (beta is 0)" if declared.beta == 0 else ""
-        yield Finding("reference", "attention", f"There is no KL term: nothing reads the reference{zero}.", None,
-                      declared.names.get("beta", ""), "" if declared.beta == 0 else "no-reference")
+        yield Finding(
+            "reference",
+            "attention",
+            f"There is no KL term: nothing reads the reference{zero}.",
+            None,
+            declared.names.get("beta", ""),
+            "" if declared.beta == 0 else "no-reference",
+        )
 
 
 def alike(probe: Probe) -> Iterator[Finding]:
@@ -301,8 +310,8 @@ def form(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "form",
             "wrong",
-            f"Policy and reference are exchanged: the term is {found.title} of the reference's log-prob minus "
-            "the policy's.",
+            f"Policy and reference are exchanged{', or the sign is wrong' if found.name == 'k1' else ''}: the term "
+            f"is {found.title} of the reference's log-prob minus the policy's.",
             meeting,
             "exchange the two: K1 is logp - ref_logp, K3 exp(ref_logp - logp) - (ref_logp - logp) - 1",
             "exchanged",
@@ -315,34 +324,25 @@ def form(probe: Probe) -> Iterator[Finding]:
 
 def _clipped(probe: Probe, meeting: Line | None) -> Iterator[Finding]:
     """Where the term stops being what it is for small log-ratios."""
-    from kl_companion.monitor.doctor.readings import slope, value
-
-    found, far = probe.form, probe.far
-    assert found is not None
-    if probe.placement == "loss":
-        wanted = found.weight * slope(found.name, far.delta, exchanged=found.exchanged, ratio=found.ratio)
-        seen = far.own
-    else:
-        h = found.weight * value(found.name, far.delta, exchanged=found.exchanged)
-        start = int(far.delta.abs().argmin())
-        wanted, seen = h - h[start], far.own - far.own[start]
-    # exp(-log-ratio), which cancels in K3 times a ratio, is known to the accuracy of float32
-    rounding = 1e-6 * found.weight * (-far.delta).clamp(min=0).exp()
-    off = (wanted - seen).abs() > 1e-3 * (wanted.abs() + found.weight) + rounding
-    if not off.any():
+    limits = probe.limits
+    if not limits:
         return
-    nearest = far.delta[off].abs().min().item()
-    both = far.delta[off].min() < 0 < far.delta[off].max()
-    side = "" if both else " below" if far.delta[off].max() < 0 else " above"
-    dead = bool((far.own[off].abs() < 1e-9 * found.weight).all()) and probe.placement == "loss"
-    what = "its gradient is 0" if dead else "it no longer grows as it should"
-    bound = f"{'-' if side == ' below' else ''}{nearest:.2g}"
+    found = probe.form
+    assert found is not None
+    dead = all(abs(limit.own) < 1e-9 * found.weight for limit in limits) and probe.placement == "loss"
+    what = "its gradient is 0" if dead else "it is no longer what it is for small ones"
+    where = words([f"{'below' if limit.delta < 0 else 'above'} {limit.delta:.2g}" for limit in limits])
+    clamps = [
+        op.line
+        for op in probe.trace.operations
+        if op.name in _CLAMPS and REFERENCE in op.all_origins and "advantages" not in op.all_origins
+    ]
     yield Finding(
         "clip",
         "attention",
-        f"The KL is clipped: at log-ratios{side or ' beyond'} {bound} {what}, and a token that has gone far "
-        "from the reference is not brought back.",
-        probe.trace.last([REFERENCE], _CLAMPS) or meeting,
+        f"The KL is clipped: at log-ratios {where} {what}, and a token that has gone so far from the reference "
+        "is not brought back.",
+        clamps[-1] if clamps else meeting,
         "do not clip the KL in the loss; clip the gradient's norm, or use K2 or the exact KL, whose gradients "
         "stay moderate",
         "clipped",
@@ -359,7 +359,9 @@ def samples(probe: Probe) -> Iterator[Finding]:
         fresh.completion, stale.completion
     )
     if declared.updates > 1:
-        frozen = [f for f in probe.trace.forwards if f.model == "policy" and not f.gradient and not f.base]
+        frozen = [
+            f for f in probe.trace.forwards if f.model == "policy" and not (f.gradient or f.base or f.scoring)
+        ]
         if corrected:
             yield Finding(
                 "samples",
@@ -398,7 +400,7 @@ def samples(probe: Probe) -> Iterator[Finding]:
                 f"The sampler draws from a truncated distribution ({cut}), and log-probs are those of the whole "
                 "one: tokens outside the kept ones are never drawn, and every estimate of the KL is biased.",
                 _policy_line(probe),
-                f"sample with {'top_p=1.0' if declared.top_p < 1 else 'top_k=0'}, or weight every token by its "
+                f"sample with {declared.names.get('sampler', 'top_p=1.0, top_k=0')}, or weight every token by its "
                 "probability over that of the sampler (its own log-probs)",
                 "truncated-sampler",
             )
@@ -451,7 +453,7 @@ NEEDS = {
     "tokens": {"context"},
     "scores": {"context"},
     "alike": {"context", "scores", "temperature", "reference"},
-    "form": {"context", "scores"},
+    "form": {"context", "scores", "alike"},
     "denominator": {"context"},
 }
 CHECKS: tuple[Check, ...] = (contexts, tokens, scores, reference, alike, form, samples, denominator)
@@ -492,6 +494,3 @@ def _policy_line(probe: Probe) -> Line | None:
 
 def _call(probe: Probe, model: str) -> Line | None:
     return next((f.call for f in probe.trace.forwards if f.model == model), None)
-
-
-_ = (ROW, POSITION)

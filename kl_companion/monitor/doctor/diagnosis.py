@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from kl_companion.checks import check_scalar
+from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.checks import CHECKS, NEEDS
 from kl_companion.monitor.doctor.findings import Finding
+from kl_companion.monitor.doctor.own_loop import RunSubject
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.step import StepSubject
 from kl_companion.monitor.doctor.subject import Declared, Subject
@@ -114,6 +116,7 @@ def diagnose(
     reference: torch.nn.Module | None = None,
     alignment: str = "completion",
     ids: Ids | None = None,
+    summed: bool = False,
     update: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
@@ -125,7 +128,7 @@ def diagnose(
 
     Args:
         trainer: A trainer object of TRL (GRPO, RLOO, distillation, GKD, or derived from them), made as for
-            training; or a function ``step(model, batch)``, or ``step(model, ref_model, batch)``, that gives
+            training; `kl_companion.llm.settings.Settings` of the project's own loop; or a function ``step(model, batch)``, or ``step(model, ref_model, batch)``, that gives
             its loss or calls ``backward`` on it. Its batch answers to the names that trainers use.
         temperature, top_p, top_k: Of the sampler, where the trainer does not say it.
         updates: Optimizer steps on one batch of answers, where the trainer does not say it.
@@ -135,6 +138,7 @@ def diagnose(
         alignment: Of masks and log-probs in a step's batch: ``"completion"`` [batch, seq], ``"full"`` one per
             input id, ``"shifted"`` one per input id but the first.
         ids: Token ids that a step's code expects.
+        summed: Whether a step's gradients are added up over micro-batches, and not averaged.
         update: Whether the whole update is audited too, which takes most of the time.
         progress: Called with a line of text now and then.
 
@@ -162,9 +166,16 @@ def diagnose(
             )
         subject = TrainerSubject(trainer)
         subject.declared = subject.declared._replace(**given)
+    elif isinstance(trainer, Settings):
+        subject = RunSubject(trainer)
     elif callable(trainer):
         subject = StepSubject(
-            trainer, Declared(**given), alignment=alignment, reference=reference, ids=ids or Ids()
+            trainer,
+            Declared(**given),
+            alignment=alignment,
+            reference=reference,
+            ids=ids or Ids(),
+            summed=summed,
         )
     else:
         raise ValueError(

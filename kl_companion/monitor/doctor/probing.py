@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,8 @@ from kl_companion.monitor.doctor.readings import (
     fit_slope,
     read_row,
     same,
+    slope,
+    value,
 )
 from kl_companion.monitor.doctor.subject import Seen, Subject
 from kl_companion.monitor.doctor.tracing import Trace
@@ -23,7 +25,8 @@ from kl_companion.monitor.doctor.world import REWARDS, World, world
 
 ROW, POSITION = 3, 1  # the token whose reference is moved: inside an answer with an advantage
 _NEAR = (-1.5, -0.6, -0.2, 0.3, 0.8, 1.4)  # by which the reference's logit is moved
-_FAR = (-26.0, -19.0, -14.0, -9.0, -4.5, 4.5, 9.0, 14.0, 19.0, 26.0)
+_FAR = (2.5, 4.5, 9.0, 14.0, 19.0, 26.0)
+_HALVINGS = 7  # of an interval at whose end a limit is
 _APART = 0.4
 
 
@@ -43,6 +46,18 @@ class Curve(NamedTuple):
     elsewhere: torch.Tensor
     same_answer: torch.Tensor
     loss: torch.Tensor
+
+
+class Limit(NamedTuple):
+    """Where a KL term is cut.
+
+    Attributes:
+        delta: The log-ratio.
+        own: The coefficient beyond it.
+    """
+
+    delta: float
+    own: float
 
 
 @dataclass
@@ -166,9 +181,45 @@ class Probe:
         return self.curve(rewarded=True)
 
     @cached_property
-    def far(self) -> Curve:
-        """The curve of large log-ratios."""
-        return self.curve(tuple(sorted((*_FAR, *_NEAR))))
+    def limits(self) -> tuple[Limit, ...]:
+        """Where the KL term stops being what it is for small log-ratios, on either side; () if nowhere."""
+        form = self.form
+        if form is None:
+            return ()
+        start = self.near.own[0] - self._wanted(self.near.delta[:1])[0]
+
+        def off(moves: tuple[float, ...]) -> tuple[Curve, torch.Tensor]:
+            seen = self.curve(moves)
+            wanted = self._wanted(seen.delta) + (start if self.placement == "reward" else 0.0)
+            # exp(-log-ratio), which cancels in K3 times a ratio, is known to the accuracy of float32
+            rounding = 1e-6 * form.weight * (-seen.delta).clamp(min=0).exp()
+            return seen, (wanted - seen.own).abs() > 1e-3 * (wanted.abs() + form.weight) + rounding
+
+        limits = []
+        for side in (-1.0, 1.0):
+            moves = tuple(side * x for x in _FAR)
+            seen, is_off = off(moves)
+            if not is_off.any():
+                continue
+            k = int(is_off.nonzero()[0])
+            inside, outside = (side * _FAR[k - 1] if k else 0.0), moves[k]
+            last = seen.own[k].item(), seen.delta[k].item()
+            for _ in range(_HALVINGS):
+                middle = (inside + outside) / 2
+                at, beyond = off((middle,))
+                if beyond.item():
+                    outside, last = middle, (at.own.item(), at.delta.item())
+                else:
+                    inside = middle
+            limits.append(Limit(last[1], last[0]))
+        return tuple(sorted(limits))
+
+    def _wanted(self, delta: torch.Tensor) -> torch.Tensor:
+        """The coefficient that the form has at a log-ratio, up to a constant in the reward."""
+        form = self.form
+        assert form is not None
+        how = value if self.placement == "reward" else partial(slope, ratio=form.ratio)
+        return form.weight * how(form.name, delta, exchanged=form.exchanged)
 
     @cached_property
     def placement(self) -> str:

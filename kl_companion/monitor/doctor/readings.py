@@ -157,5 +157,5 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def words(items: Sequence[str]) -> str:
-    """"a, b and c"."""
+    """ "a, b and c"."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)

@@ -18,7 +18,7 @@ from kl_companion.monitor.doctor.world import Ids, World
 ALIGNMENTS = ("completion", "full", "shifted")
 _MODELS = ("model", "policy", "actor", "student", "net", "policy_model", "actor_model")
 _REFERENCES = ("ref_model", "reference", "ref", "ref_policy", "reference_model", "teacher", "teacher_model")
-_WHOLE = ("input_ids", "attention_mask", "position_ids", "labels", "prompt_ids", "prompt_mask")
+Advantages = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class StepBatch(dict[str, Any]):
@@ -30,9 +30,13 @@ class StepBatch(dict[str, Any]):
             input id; ``"shifted"``: one for every input id but the first, which it scores.
         temperature: By which the samplers' logits are divided.
         per_token: Whether advantages are [batch, seq] like the mask, and not [batch].
+        advantages: What makes them of rewards [batch] and the completion mask [batch, seq]; minus the mean
+            by default.
     """
 
-    def __init__(self, world: World, alignment: str, temperature: float, per_token: bool) -> None:
+    def __init__(
+        self, world: World, alignment: str, temperature: float, per_token: bool, advantages: Advantages | None
+    ) -> None:
         self.world, self.alignment, self.per_token = world, alignment, per_token
         layout = world.layout()
         ids, mask = layout.input_ids, layout.attention_mask
@@ -47,6 +51,8 @@ class StepBatch(dict[str, Any]):
             prompt_ids=layout.prompt_ids,
             prompt_mask=layout.prompt_mask,
             prompt_length=self.prompt_length,
+            num_items_in_batch=int(layout.completion_mask.sum()),
+            answers_in_batch=len(ids),
         )
         rollout = world.rollout
         logits, ref_logits = rollout.logits, rollout.ref_logits
@@ -71,6 +77,13 @@ class StepBatch(dict[str, Any]):
             "max_length": layout.completion_ids.shape[1],
             "prompt_index": torch.zeros(len(ids), dtype=torch.int64),
         }
+        rewards = self._roles["rewards"]
+        if advantages is not None:
+            self["advantages"] = advantages(rewards, layout.completion_mask).double()
+        else:
+            each = rewards - rewards.mean()
+            mask = self._roles["completion_mask"]
+            self["advantages"] = each.unsqueeze(-1) * mask if per_token else each
 
     def _aligned(self, x: torch.Tensor) -> torch.Tensor:
         more = {"completion": 0, "full": self.prompt_length, "shifted": self.prompt_length - 1}
@@ -85,14 +98,9 @@ class StepBatch(dict[str, Any]):
                 f"the step asked the batch for {name!r}, which the doctor does not know: expected one of "
                 f"{known}, by these names or by those that the audit reads"
             )
-        value = self._roles[role]
-        if role == "rewards" and "adv" in name.lower():
-            value = value - value.mean()
-            if self.per_token:
-                mask = self._roles["completion_mask"]
-                value = value.unsqueeze(-1) * mask
-        self[name] = value  # the same tensor when it is asked for again
-        return value
+        advantages = role == "rewards" and "adv" in name.lower()
+        self[name] = self["advantages"] if advantages else self._roles[role]
+        return self[name]  # the same tensor when it is asked for again
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -119,16 +127,13 @@ class StepBatch(dict[str, Any]):
         part.world, part.alignment, part.per_token = self.world, self.alignment, self.per_token
         part.prompt_length = self.prompt_length
         count = len(self._roles["lengths"])
-        cut = {n: x[rows] if _of_answers(x, count) else x for n, x in self.items() if n in (*_WHOLE,)}
-        dict.__init__(part, {**cut, "prompt_length": self.prompt_length})
-        part._roles = {n: x[rows] if _of_answers(x, count) else x for n, x in self._roles.items()}
-        # what compares the answers of a group was computed from the whole group
-        centered = self["advantages"][rows]
-        part.update(advantages=centered)
-        part._roles |= {
-            "num_tokens": int(part._roles["lengths"].sum()),
-            "batch_size": len(rows),
-        }
+
+        def cut(given: dict[str, Any]) -> dict[str, Any]:
+            return {name: x[rows] if _of_answers(x, count) else x for name, x in given.items()}
+
+        dict.__init__(part, cut(self))  # advantages were made of the whole group
+        part._roles = cut(self._roles)
+        part._roles |= {"num_tokens": int(part._roles["lengths"].sum()), "batch_size": len(rows)}
         return part
 
 
@@ -146,6 +151,7 @@ class StepSubject:
         reference: A model that the step uses without being given it: its ``forward`` is lent to the world's
             reference while the step runs.
         ids: Token ids that the step's code expects.
+        summed: Whether gradients of micro-batches are added up and not averaged.
 
     Raises:
         ValueError: a function with other parameters; an unknown alignment.
@@ -159,10 +165,11 @@ class StepSubject:
         alignment: str = "completion",
         reference: torch.nn.Module | None = None,
         ids: Ids = Ids(),  # noqa: B008
+        summed: bool = False,
     ) -> None:
         check_choice("alignment", alignment, ALIGNMENTS)
         self.step, self.declared, self.alignment, self.ids = step, declared, alignment, ids
-        self.reference = reference
+        self.reference, self.summed = reference, summed
         self.title = getattr(step, "__name__", type(step).__name__)
         self._order = [_meaning(name, self.title) for name in _parameters(step)]
         if POLICY not in self._order or "batch" not in self._order:
@@ -193,9 +200,7 @@ class StepSubject:
                 if self.reference.forward != before:
                     self.reference.forward = before  # type: ignore[assignment]
 
-    def _called(
-        self, world: World, models: dict[str, Any], parts: int
-    ) -> torch.Tensor | None:
+    def _called(self, world: World, models: dict[str, Any], parts: int) -> torch.Tensor | None:
         if self._per_token is None:
             try:
                 self._per_token = False
@@ -207,7 +212,8 @@ class StepSubject:
                 except RuntimeError:
                     self._per_token = False  # something else is wrong: let the step say it
                     return self._called(world, models, parts)
-        batch = StepBatch(world, self.alignment, self.declared.temperature, self._per_token)
+        made = getattr(self.step, "advantages", None)
+        batch = StepBatch(world, self.alignment, self.declared.temperature, self._per_token, made)
         chunks = [list(x) for x in torch.arange(len(world.batch)).chunk(parts)]
         losses = []
         for rows in chunks:
@@ -216,7 +222,9 @@ class StepSubject:
             given = [{**models, "batch": part}[kind] for kind in self._order]
             losses.append(scalar_of(self.step(*given), self.title))
         kept = [x for x in losses if x is not None]
-        return torch.stack(kept).mean() if kept else None
+        if not kept:
+            return None
+        return torch.stack(kept).sum() if self.summed else torch.stack(kept).mean()
 
 
 def _label(batch: StepBatch) -> None:
@@ -232,7 +240,11 @@ def _label(batch: StepBatch) -> None:
     }
     for name, origin in names.items():
         label(batch[name], origin)
-    for role, origin in (("behavior_logp", "old log-probs"), ("ref_logp", REFERENCE), ("completion_mask", "mask")):
+    for role, origin in (
+        ("behavior_logp", "old log-probs"),
+        ("ref_logp", REFERENCE),
+        ("completion_mask", "mask"),
+    ):
         label(batch._roles[role], origin)
 
 

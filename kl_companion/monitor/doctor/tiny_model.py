@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -81,7 +82,9 @@ class Body(nn.Module):
         self.stray = nn.Parameter(0.3 * other.repeat(1, 1, 1))
         self.adapters_off = False
         self.register_buffer("base", rollout.ref_logits.detach().clone().double())
-        self.embed_tokens = nn.Identity()  # transformers asks a model's blocks for it before it gives the head
+        self.embed_tokens = (
+            nn.Identity()
+        )  # transformers asks a model's blocks for it before it gives the head
 
     def get_input_embeddings(self) -> nn.Module:
         """Something, for there are none."""
@@ -136,7 +139,15 @@ class Body(nn.Module):
             trace.label(hidden, REFERENCE if base else POLICY if gradient else FROZEN)
             lines = list(trainer_lines(through_model=True)) or [None]
             trace.forwards.append(
-                Forward(self.role, gradient, self.adapters_off, lines[0], lines[-1], tuple(strays))
+                Forward(
+                    self.role,
+                    gradient,
+                    self.adapters_off,
+                    trace.scoring,
+                    lines[0],
+                    lines[-1],
+                    tuple(strays),
+                )
             )
         return hidden
 
@@ -171,7 +182,9 @@ class Body(nn.Module):
             return _Place(_PROMPT, 0, len(context) - 1, "") if inside else _Place(_STRAY, 0, 0, _NO_PROMPT)
         size = context.index(digits[2])
         spelled = context[:size]
-        row = int("".join(str(digits.index(x)) for x in spelled), 2) - 1 if set(spelled) <= set(digits) else -1
+        row = (
+            int("".join(str(digits.index(x)) for x in spelled), 2) - 1 if set(spelled) <= set(digits) else -1
+        )
         if row not in world.rows:
             return _Place(_STRAY, 0, 0, _NO_PROMPT)
         prefix, answer = context[size + 1 :], world.answer(row)
@@ -212,18 +225,33 @@ class TinyModel(nn.Module):
     def __init__(self, world: World, role: str) -> None:
         super().__init__()
         self.model, self.lm_head = Body(world, role), head_of(world, role)
+        self.config = SimpleNamespace(vocab_size=world.ids.size, layer_types=["sliding"])
+        self.config.get_text_config = lambda: self.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.model.completion.device
 
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | torch.Tensor = 0,
         **options: Any,
     ) -> Output:
-        """Logits [batch, length, vocab] of the next token, the last ``logits_to_keep`` if that is not 0."""
+        """Logits [batch, length, vocab] of the next token.
+
+        Args:
+            input_ids: [batch, length].
+            attention_mask: [batch, length], or [batch, length, length] of who sees whom.
+            position_ids: [batch, length]; without a mask, where they begin again another text does.
+            logits_to_keep: How many of the last positions, 0 for all, or which.
+        """
         hidden = self.model(input_ids, attention_mask, position_ids).last_hidden_state
-        kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
+        last = logits_to_keep if isinstance(logits_to_keep, torch.Tensor) else slice(-logits_to_keep, None)
+        kept = hidden[:, last]  # the last 0 are all
         return Output(logits=self.lm_head(kept), past_key_values=None, hidden_states=(hidden,))
 
     @contextmanager

@@ -19,7 +19,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 POLICY, REFERENCE, FROZEN = "policy", "reference", "policy without gradient"
-_LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "contextlib.py", "functools.py", "profiling.py")
+_LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "contextlib.py", "functools.py")
+_WRAPPERS = ("trl/trainer/utils.py", "trl/extras/profiling.py", "trl/kernels/chunked_logprob.py")
 _OWN, _HERE, _MODEL = str(Path(__file__).parent), "tracing.py", "tiny_model.py"
 _current: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)
 
@@ -72,6 +73,7 @@ class Forward(NamedTuple):
         gradient: Whether it carries a gradient.
         base: The policy with its adapters off.
         line: Where it was called.
+        scoring: It belongs to what is done once for a batch, before the loss.
         call: The outermost line of the trainer's that led there: which of several calls of one helper.
         strays: What was seen besides an answer's own prompt and its tokens, in words; () if nothing.
     """
@@ -79,6 +81,7 @@ class Forward(NamedTuple):
     model: str
     gradient: bool
     base: bool
+    scoring: bool
     line: Line | None
     call: Line | None
     strays: tuple[str, ...]
@@ -90,6 +93,7 @@ class Trace(TorchFunctionMode):
     Attributes:
         operations: In the order in which they were called.
         forwards: Forward passes of the tiny models.
+        scoring: Whether what follows is done once for a batch, before the loss.
         merged: Where adapters were put into the policy's weights.
     """
 
@@ -98,6 +102,7 @@ class Trace(TorchFunctionMode):
         self.operations: list[Operation] = []
         self.forwards: list[Forward] = []
         self.merged: Line | None = None
+        self.scoring = False
         self._paused = False
         self._origins: dict[int, frozenset[str]] = {}
         self._made_of: dict[int, set[int]] = {}
@@ -183,13 +188,17 @@ class Trace(TorchFunctionMode):
         def holds(found: frozenset[str]) -> bool:
             return all(any(name in found for name in names) for names in wanted)
 
-        return _first(op.line for op in self.operations if holds(op.all_origins) and not any(map(holds, op.origins)))
+        return _first(
+            op.line for op in self.operations if holds(op.all_origins) and not any(map(holds, op.origins))
+        )
 
     def last(self, origins: Iterable[str], names: Iterable[str] = ()) -> Line | None:
         """The last line with an operation of one of these names on something of one of these origins."""
         of, named = set(origins), set(names)
         return _first(
-            op.line for op in reversed(self.operations) if op.all_origins & of and (not named or op.name in named)
+            op.line
+            for op in reversed(self.operations)
+            if op.all_origins & of and (not named or op.name in named)
         )
 
     def first(self, origins: Iterable[str], names: Iterable[str]) -> Line | None:
@@ -208,6 +217,19 @@ def label(x: Any, origin: str) -> None:
     trace = current()
     if trace is not None:
         trace.label(x, origin)
+
+
+@contextmanager
+def scoring() -> Iterator[None]:
+    """What happens inside is done once for a batch, before the loss."""
+    trace = current()
+    if trace is not None:
+        trace.scoring = True
+    try:
+        yield
+    finally:
+        if trace is not None:
+            trace.scoring = False
 
 
 @contextmanager
@@ -242,7 +264,7 @@ def trainer_lines(*, through_model: bool = False) -> Iterator[Line]:
 
 def _in_library(file: str) -> bool:
     parts = Path(file).parts
-    return any(x in parts for x in _LIBRARIES)
+    return any(x in parts for x in _LIBRARIES) or file.endswith(_WRAPPERS)
 
 
 def _shown(file: str) -> str:

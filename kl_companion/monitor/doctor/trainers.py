@@ -7,6 +7,7 @@ answers, prompts and rewards. Everything else is the trainer's, subclasses and p
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from kl_companion.monitor.doctor.in_place import changed, ids_of, lent
 from kl_companion.monitor.doctor.subject import Declared, Seen, seen
 from kl_companion.monitor.doctor.tiny_model import Body
-from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label, unnoted
+from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label, scoring, unnoted
 from kl_companion.monitor.doctor.world import World
 
 _LABELS = {
@@ -85,7 +86,8 @@ class TrainerSubject:
         with unnoted(), torch.no_grad():
             if sampler is not None:
                 policy.completion.copy_(sampler)
-        scored = trainer._generate_and_score_completions([{"prompt": "-"} for _ in world.batch])
+        with scoring():
+            scored = trainer._generate_and_score_completions([{"prompt": "-"} for _ in world.batch])
         with unnoted(), torch.no_grad():
             if sampler is not None:
                 policy.completion.copy_(now)
@@ -125,7 +127,12 @@ def _declared(trainer: Any, rl: bool) -> Declared:
             getattr(trainer, "use_vllm", False)
             and getattr(trainer, "vllm_importance_sampling_correction", False)
         ),
-        names={"temperature": f"{kind}(temperature=...)", "beta": f"{kind}(beta=...) above 0 adds one"},
+        names={
+            "temperature": f"{kind}(temperature=...)",
+            "beta": f"{kind}(beta=...) above 0 adds one",
+            "sampler": f"{kind}(top_p=1.0, top_k=0)",
+            "same": "trainer.ref_model is trainer.model: ",
+        },
         teacher=not rl,
         token_mean_of="micro-batch" if loss_type == "bnpo" else "",
         accumulate=int(args.gradient_accumulation_steps),
@@ -166,6 +173,7 @@ def _on_world(trainer: Any, world: World, parts: int, rl: bool, beta: float | No
     trainer.model.train()
     try:
         with (
+            warnings.catch_warnings(action="ignore", category=FutureWarning),
             changed(trainer, **{n: x for n, x in changes.items() if hasattr(trainer, n) or "_steps" in n}),
             changed(trainer.args, **{n: x for n, x in settings.items() if hasattr(trainer.args, n)}),
             changed(trainer.accelerator, autocast=lambda *_, **__: nullcontext()),

@@ -11,7 +11,7 @@ import torch
 
 from kl_companion.checks import check_scalar
 from kl_companion.llm.settings import Settings
-from kl_companion.monitor.doctor.checks import CHECKS, NEEDS
+from kl_companion.monitor.doctor.checks import all_findings
 from kl_companion.monitor.doctor.findings import Finding
 from kl_companion.monitor.doctor.own_loop import RunSubject
 from kl_companion.monitor.doctor.probing import Probe
@@ -157,7 +157,7 @@ def diagnose(
         "accumulate": accumulate,
         "beta": beta,
     }
-    given = {name: x for name, x in said.items() if x is not None}
+    given: dict[str, Any] = {name: x for name, x in said.items() if x is not None}
     subject: Subject
     if is_trainer(trainer):
         if reference is not None or alignment != "completion" or ids is not None:
@@ -189,18 +189,11 @@ def examine(
     subject: Subject, *, update: bool = True, progress: Callable[[str], None] | None = None
 ) -> Diagnosis:
     """Everything that is looked at, of any `Subject`; arguments as in `diagnose`."""
-    probe = Probe(subject)
-    findings: list[Finding] = []
-    for check in CHECKS:
-        if NEEDS.get(check.__name__, set()) & {f.name for f in findings if f.level == "wrong"}:
-            continue
-        if progress is not None:
-            progress(f"{subject.title}: {check.__name__}")
-        findings += check(probe)
+    findings = all_findings(Probe(subject), progress)
     card, unread = None, ""
     if update:
         try:
             card = audited(subject, progress)
         except ValueError as error:  # what is wrong may be what makes it impossible
             unread = str(error)
-    return Diagnosis(subject.title, tuple(findings), card, unread)
+    return Diagnosis(subject.title, findings, card, unread)

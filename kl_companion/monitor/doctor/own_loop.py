@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -21,7 +22,13 @@ class RunSubject:
     """The loop that `kl_companion.llm.training.train` runs with these settings; in float32, without LoRA."""
 
     def __init__(self, settings: Settings) -> None:
-        plain = {"dtype": "float32", "lora": None, "lesson": 0, "max_grad_norm": None, "lag": 1}
+        plain: dict[str, Any] = {
+            "dtype": "float32",
+            "lora": None,
+            "lesson": 0,
+            "max_grad_norm": None,
+            "lag": 1,
+        }
         if settings.anchor == "taught":
             plain["anchor"] = "fixed"
         self.settings = replace(settings, **plain)

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -171,8 +170,13 @@ def colored(stream: Any) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def load_function(target: str) -> Callable[..., Any]:
-    """The function of ``path/file.py:name``; ValueError says what could not be found or imported."""
+def load_function(target: str, *, trainers: bool = False) -> Any:
+    """The function of ``path/file.py:name``; ValueError says what could not be found or imported.
+
+    Args:
+        target: The file, a colon, and a name with or without dots.
+        trainers: Whether an object that trains is welcome too.
+    """
     path_text, _, name = target.rpartition(":")
     path = Path(path_text)
     if not path.is_file():
@@ -194,7 +198,8 @@ def load_function(target: str) -> Callable[..., Any]:
     found: Any = module
     for part in name.split("."):
         functions = [n for n, v in vars(found).items() if callable(v) and _is_theirs(v, label)]
-        if not callable(getattr(found, part, None)):
+        named = getattr(found, part, None)
+        if not callable(named) and not (trainers and hasattr(named, "train")):
             from kl_companion.checks import unknown_name
 
             raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])

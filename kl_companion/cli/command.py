@@ -8,13 +8,14 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from kl_companion.cli import audit, claims, derive, frameworks, table
+from kl_companion.cli import audit, claims, derive, doctor, frameworks, table
 from kl_companion.cli import list as listing
 
 VERBS = {
     "list": listing,
     "derive": derive,
     "audit": audit,
+    "doctor": doctor,
     "claims": claims,
     "frameworks": frameworks,
     "table": table,

@@ -7,6 +7,7 @@ in the same way. TRL is imported when the first of them is made.
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ def made(kind: str, change: Callable[[type], type] | None = None, **settings: An
     import datasets
     import transformers
     import trl
-    from trl.experimental import gkd
+
+    with warnings.catch_warnings(action="ignore"):  # what TRL says of experimental trainers is known
+        from trl.experimental import gkd
 
     home = gkd if kind == "GKD" else trl
     trainer, config = (getattr(home, f"{kind}{what}") for what in ("Trainer", "Config"))
@@ -44,7 +47,7 @@ def made(kind: str, change: Callable[[type], type] | None = None, **settings: An
             tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
             options["processing_class"] = tokenizer
             turns = [{"role": "user", "content": "12"}, {"role": "assistant", "content": "3"}]
-            data = {"messages": [turns]}
+            data: dict[str, list[Any]] = {"messages": [turns]}
         else:
             data = {"prompt": list(trl_example.PROMPTS)}
         return (trainer if change is None else change(trainer))(
@@ -64,7 +67,7 @@ def policy_as_reference() -> Any:
 def without_temperature(stock: Any) -> Any:
     """Log-probs of its own, without the temperature that samples are drawn with."""
 
-    class Trainer(stock):  # type: ignore[misc]
+    class Trainer(stock):
         def _get_per_token_logps_and_entropies(
             self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *_: Any, **__: Any
         ) -> Any:
@@ -79,7 +82,7 @@ def without_temperature(stock: Any) -> Any:
 def own_loss(stock: Any, terms: Callable[..., torch.Tensor]) -> Any:
     """A subclass that writes its own loss, from log-probs that TRL computes."""
 
-    class Trainer(stock):  # type: ignore[misc]
+    class Trainer(stock):
         def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
             attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
@@ -144,12 +147,12 @@ def always_new(stock: Any) -> Any:
 def sign_of_kl(stock: Any) -> Any:
     """RLOO, with the KL of the reference from the policy taken off the reward."""
 
-    class Trainer(stock):  # type: ignore[misc]
+    class Trainer(stock):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
-            beta, self.beta = self.beta, -self.beta  # fault
+            self.beta: float = -self.beta  # fault
             try:
                 return super()._generate_and_score_completions(inputs)
             finally:
-                self.beta = beta
+                self.beta = -self.beta
 
     return Trainer

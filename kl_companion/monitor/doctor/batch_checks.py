@@ -35,8 +35,8 @@ def samples(probe: Probe) -> Iterator[Finding]:
             yield Finding(
                 "samples",
                 "wrong",
-                f"The old log-probs are recomputed by the updated policy: in all {declared.updates} updates on a "
-                "batch the ratio is 1, and nothing is clipped or corrected.",
+                f"The old log-probs are recomputed by the updated policy: in all {declared.updates} updates "
+                "on a batch the ratio is 1, and nothing is clipped or corrected.",
                 frozen[-1].call,
                 "compute the old log-probs once, when the batch is sampled, and keep them",
                 "recomputed-old",
@@ -59,11 +59,12 @@ def samples(probe: Probe) -> Iterator[Finding]:
             yield Finding(
                 "sampler",
                 "wrong",
-                f"The sampler draws from a truncated distribution ({cut}), and log-probs are those of the whole "
-                "one: tokens outside the kept ones are never drawn, and every estimate of the KL is biased.",
+                f"The sampler draws from a truncated distribution ({cut}), and log-probs are those of the "
+                "whole one: tokens outside the kept ones are never drawn, and every estimate of "
+                "the KL is biased.",
                 policy_line(probe),
-                f"sample with {declared.names.get('sampler', 'top_p=1.0, top_k=0')}, or weight every token by its "
-                "probability over that of the sampler (its own log-probs)",
+                f"sample with {declared.names.get('sampler', 'top_p=1.0, top_k=0')}, or weight every "
+                "token by its probability over that of the sampler (its own log-probs)",
                 "truncated-sampler",
             )
 
@@ -105,6 +106,7 @@ def denominator(probe: Probe) -> Iterator[Finding]:
         "attention" if declared.token_mean_of == "micro-batch" else "wrong",
         f"Under gradient accumulation {said}: tokens are averaged within each micro-batch.",
         reduction_line(probe),
-        "divide the sum by the tokens of all micro-batches of the step (num_items_in_batch), or by a constant",
+        "divide the sum by the tokens of all micro-batches of the step (num_items_in_batch), or by a "
+        "constant",
         "denominator",
     )

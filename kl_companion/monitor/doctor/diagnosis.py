@@ -32,7 +32,7 @@ class Diagnosis:
     Attributes:
         title: What was examined.
         findings: What was looked at, in the order of a forward pass.
-        update: The audit of the whole update, or of the loss of a distillation; None where none was asked for.
+        update: The audit of the whole update, or of a distillation's loss; None where none was asked for.
         unread: Why there is none, where it was asked for.
     """
 
@@ -120,7 +120,7 @@ def diagnose(
     update: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
-    """Run a trainer's own code for log-probs, advantages and loss on a small world, and say what its step does.
+    """Run a trainer's own code for log-probs, advantages and loss on a small world; say what its step does.
 
     A table of next-token logits takes the model's place, every answer of a small world is enumerated, and
     gradients are compared between worlds that differ in one thing: the reference, a reward, the policy that
@@ -128,9 +128,12 @@ def diagnose(
 
     Args:
         trainer: A trainer object of TRL (GRPO, RLOO, distillation, GKD, or derived from them), made as for
-            training; `kl_companion.llm.settings.Settings` of the project's own loop; or a function ``step(model, batch)``, or ``step(model, ref_model, batch)``, that gives
-            its loss or calls ``backward`` on it. Its batch answers to the names that trainers use.
-        temperature, top_p, top_k: Of the sampler, where the trainer does not say it.
+            training; `kl_companion.llm.settings.Settings` of the project's own loop; or a function
+            ``step(model, batch)``, or ``step(model, ref_model, batch)``, that gives its loss or calls
+            ``backward`` on it. Its batch answers to the names that trainers use.
+        temperature: Of the sampler, where the trainer does not say it.
+        top_p: Of the sampler, likewise.
+        top_k: Of the sampler, likewise.
         updates: Optimizer steps on one batch of answers, where the trainer does not say it.
         accumulate: Micro-batches of a step, where the trainer does not say it.
         beta: The KL coefficient, where the trainer does not say it.
@@ -162,7 +165,8 @@ def diagnose(
     if is_trainer(trainer):
         if reference is not None or alignment != "completion" or ids is not None:
             raise ValueError(
-                f"{type(trainer).__name__} got a reference, an alignment or ids, expected none: it has its own"
+                f"{type(trainer).__name__} got a reference, an alignment or ids, expected none: it "
+                "has its own"
             )
         subject = TrainerSubject(trainer)
         subject.declared = subject.declared._replace(**given)

@@ -47,8 +47,9 @@ def lent(model: Any, body: Body) -> Iterator[None]:
             "language model of transformers; a function step(model, batch) works with any model"
         )
     blocks, training = getattr(inner, prefix), inner.training
-    setattr(inner, prefix, body)
-    inner.set_output_embeddings(head_of(body.world, body.role))
+    device = next(inner.parameters()).device
+    setattr(inner, prefix, body.to(device))
+    inner.set_output_embeddings(head_of(body.world, body.role).to(device))
     adapters = {n: getattr(model, n) for n in ("disable_adapter", "set_adapter") if hasattr(model, n)}
     if adapters:
         _lend_adapters(model, body)

@@ -20,8 +20,8 @@ def reference(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "reference",
             "wrong",
-            "Policy and reference are exchanged: the KL has a gradient by the reference's parameters and none "
-            "by the policy's.",
+            "Policy and reference are exchanged: the KL has a gradient by the reference's parameters and "
+            "none by the policy's.",
             trace.meeting((FROZEN, POLICY), REFERENCE),
             "compute the reference's log-probs under torch.no_grad(), and the policy's with a gradient",
             "exchanged",
@@ -31,7 +31,8 @@ def reference(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "reference",
             "attention",
-            "The loss has a gradient by the reference's parameters: unless they are frozen, they are trained.",
+            "The loss has a gradient by the reference's parameters: unless they are frozen, they are "
+            "trained.",
             call_line(probe, REFERENCE),
             "compute the reference's log-probs under torch.no_grad()",
             "reference-gradient",
@@ -68,10 +69,11 @@ def reference(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "reference",
             "wrong",
-            f"The reference is the policy itself: {declared.names.get('same', '')}it follows every update, the KL "
-            "is 0 and has no effect.",
+            f"The reference is the policy itself: {declared.names.get('same', '')}it follows every update, "
+            "the KL is 0 and has no effect.",
             (frozen or both)[-1].call,
-            "keep a frozen copy: ref_model = copy.deepcopy(model).eval().requires_grad_(False) before training",
+            "keep a frozen copy, made before training: ref_model = "
+            "copy.deepcopy(model).eval().requires_grad_(False)",
             "policy-reference",
         )
     elif any(f.model == "reference" for f in trace.forwards):
@@ -152,8 +154,8 @@ def form(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "form",
             "wrong",
-            f"Policy and reference are exchanged{', or the sign is wrong' if found.name == 'k1' else ''}: the term "
-            f"is {found.title} of the reference's log-prob minus the policy's.",
+            f"Policy and reference are exchanged{', or the sign is wrong' if found.name == 'k1' else ''}: "
+            f"the term is {found.title} of the reference's log-prob minus the policy's.",
             meeting,
             "exchange the two: K1 is logp - ref_logp, K3 exp(ref_logp - logp) - (ref_logp - logp) - 1",
             "exchanged",
@@ -182,10 +184,10 @@ def _clipped(probe: Probe, meeting: Line | None) -> Iterator[Finding]:
     yield Finding(
         "clip",
         "attention",
-        f"The KL is clipped: at log-ratios {where} {what}, and a token that has gone so far from the reference "
-        "is not brought back.",
+        f"The KL is clipped: at log-ratios {where} {what}, and a token that has gone so far from the "
+        "reference is not brought back.",
         clamps[-1] if clamps else meeting,
-        "do not clip the KL in the loss; clip the gradient's norm, or use K2 or the exact KL, whose gradients "
-        "stay moderate",
+        "do not clip the KL in the loss; clip the gradient's norm, or use K2 or the exact KL, whose "
+        "gradients stay moderate",
         "clipped",
     )

@@ -21,6 +21,8 @@ from kl_companion.monitor.doctor.world import Ids, World
 class RunSubject:
     """The loop that `kl_companion.llm.training.train` runs with these settings; in float32, without LoRA."""
 
+    sets_beta = True
+
     def __init__(self, settings: Settings) -> None:
         plain: dict[str, Any] = {
             "dtype": "float32",

@@ -37,14 +37,12 @@ class Curve(NamedTuple):
         delta: Log-ratio of policy and reference there, [n].
         own: Coefficient of that token's score, [n].
         elsewhere: That of every other token: the largest change, [n].
-        same_answer: The same, of the answer's other tokens.
         loss: The loss, [n].
     """
 
     delta: torch.Tensor
     own: torch.Tensor
     elsewhere: torch.Tensor
-    same_answer: torch.Tensor
     loss: torch.Tensor
 
 
@@ -65,7 +63,7 @@ class Probe:
     """A subject with what has been measured of it; everything is measured once, when it is asked for."""
 
     subject: Subject
-    trace: Trace = field(default_factory=Trace)
+    _trace: Trace = field(default_factory=Trace)
 
     def world(self, **changes: object) -> World:
         """A world with the subject's ids."""
@@ -74,7 +72,13 @@ class Probe:
     @cached_property
     def plain(self) -> Seen:
         """Equal rewards: nothing but the KL acts. Its run is traced."""
-        return self.subject.run(self.world(), trace=self.trace)
+        return self.subject.run(self.world(), trace=self._trace)
+
+    @property
+    def trace(self) -> Trace:
+        """Of that run."""
+        _ = self.plain
+        return self._trace
 
     @cached_property
     def rewarded(self) -> Seen:
@@ -151,16 +155,18 @@ class Probe:
         others = moved.clone()
         others[:, ROW, POSITION] = 0.0
         return Curve(
-            *(torch.tensor(x, dtype=torch.float64) for x in (delta, own)),
+            torch.tensor(delta, dtype=torch.float64),
+            torch.tensor(own, dtype=torch.float64),
             others.flatten(1).amax(-1),
-            others[:, ROW].amax(-1),
             torch.tensor(loss, dtype=torch.float64),
         )
 
     def _log_ratio(self, at: World) -> float:
         y, t = at.rollout.tokens[ROW, POSITION], self.temperature
-        assert at.rollout.logits is not None and at.rollout.ref_logits is not None
-        both = [(x[ROW, POSITION] / t).log_softmax(-1)[y] for x in (at.rollout.logits, at.rollout.ref_logits)]
+        logits, ref_logits = at.rollout.logits, at.rollout.ref_logits
+        assert logits is not None
+        assert ref_logits is not None
+        both = [(x[ROW, POSITION] / t).log_softmax(-1)[y] for x in (logits, ref_logits)]
         return (both[0] - both[1]).item()
 
     def _coefficient(self, found: Seen, at: World) -> float:

@@ -1,4 +1,4 @@
-"""What is read: what every token is scored after, which tokens count, whose log-probs at which temperature."""
+"""What is read: what a token is scored after, which tokens count, and their log-probs' temperature."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from kl_companion.monitor.doctor.findings import Finding
-from kl_companion.monitor.doctor.lines import forwards, mask_line, policy_line, reduction_line
+from kl_companion.monitor.doctor.lines import mask_line, policy_line, reduction_line
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING, words
 from kl_companion.monitor.doctor.tracing import POLICY, Line
@@ -15,7 +15,7 @@ from kl_companion.monitor.doctor.tracing import POLICY, Line
 
 def contexts(probe: Probe) -> Iterator[Finding]:
     """What every scored position saw: its own prompt and the tokens before it, and nothing else."""
-    for forward in forwards(probe):
+    for forward in probe.trace.forwards:
         packed = [s for s in forward.strays if s.startswith("another answer")]
         padded = [s for s in forward.strays if "padding" in s]
         other = [s for s in forward.strays if s not in packed + padded]
@@ -26,8 +26,8 @@ def contexts(probe: Probe) -> Iterator[Finding]:
                 "Answers that are packed into one row attend to each other: the second answer of a row is "
                 "scored as a continuation of the first.",
                 forward.line,
-                "give position_ids that begin again with every answer and no 2-D mask (or cu_seqlens), so that "
-                "attention is block-diagonal",
+                "give position_ids that begin again with every answer and no 2-D mask (or cu_seqlens), so "
+                "that attention is block-diagonal",
                 "packed",
             )
             return
@@ -140,8 +140,8 @@ def scores(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "scores",
             "wrong",
-            f"{len(wrong)} of {len(rows)} log-probs are those of another token than the one that was sampled: "
-            "logits and labels are not aligned.",
+            f"{len(wrong)} of {len(rows)} log-probs are those of another token than the one that was "
+            "sampled: logits and labels are not aligned.",
             line,
             "logits[:, t] predict input_ids[:, t + 1]: take logits[:, :-1] and input_ids[:, 1:]",
             "shifted-tokens",

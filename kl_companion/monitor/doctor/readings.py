@@ -6,7 +6,7 @@ row, y, T and c can be read off, and one number is left to tell it from the grad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from kl_companion.estimators.registry import get_estimator
 NOTHING = 1e-12
 _SAME = 1e-5  # relative: trainers compute advantages in float32
 _NAMES = ("k1", "k2", "k3", "k3_plus_plus", "k4", "k5")
-Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Row(NamedTuple):
@@ -90,10 +89,8 @@ def value(name: str, delta: torch.Tensor, *, exchanged: bool = False) -> torch.T
     at = torch.full_like(delta, -1.0)
     fn = get_estimator(name).fn
     # log-probs are not positive: only their difference matters to these estimators
-    low, high = torch.minimum(at + delta, at), torch.maximum(at + delta, at)
-    shift = high.clamp(min=0)
+    shift = (at + delta).clamp(min=0)
     logp, ref = at + delta - shift, at - shift
-    del low
     out: torch.Tensor = fn(ref, logp) if exchanged else fn(logp, ref)
     return out
 
@@ -157,5 +154,5 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def words(items: Sequence[str]) -> str:
-    """ "a, b and c"."""
+    """Items as a sentence lists them: a, b and c."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)

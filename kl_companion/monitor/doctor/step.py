@@ -56,7 +56,9 @@ class StepBatch(dict[str, Any]):
         )
         rollout = world.rollout
         logits, ref_logits = rollout.logits, rollout.ref_logits
-        assert logits is not None and ref_logits is not None and rollout.rewards is not None
+        assert logits is not None
+        assert ref_logits is not None
+        assert rollout.rewards is not None
         sampler = logits if rollout.behavior_logits is None else rollout.behavior_logits
         at, inside = rollout.tokens.unsqueeze(-1), rollout.completion_mask.bool()
 
@@ -64,7 +66,7 @@ class StepBatch(dict[str, Any]):
             scored = (x.double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
             return scored.masked_fill(~inside, 0.0)[world.batch]
 
-        self._roles = {
+        self._roles: dict[str, Any] = {
             "completion_mask": self._aligned(layout.completion_mask),
             "tokens": layout.completion_ids,
             "behavior_logp": self._aligned(of(sampler)),
@@ -109,7 +111,8 @@ class StepBatch(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a name; the default for one that is not known."""
-        return self[name] if name in self else default
+        known = name in self
+        return self[name] if known else default
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name) or not isinstance(name, str):
@@ -156,6 +159,8 @@ class StepSubject:
     Raises:
         ValueError: a function with other parameters; an unknown alignment.
     """
+
+    sets_beta = False
 
     def __init__(
         self,
@@ -265,7 +270,7 @@ def _meaning(name: str, title: str) -> str:
     if lower in _MODELS:
         return POLICY
     found = read_name(name)
-    if isinstance(found, Read) and found.role in ("batch", "rollout") or lower in ("batch", "inputs", "data"):
+    if (isinstance(found, Read) and found.role in ("batch", "rollout")) or lower == "inputs":
         return "batch"
     raise ValueError(
         f"{title} has the parameter {name!r}, expected a model ({', '.join(_MODELS[:3])}), a reference "

@@ -1,4 +1,4 @@
-"""What the doctor examines, and what it sees when it runs it: gradients by every prediction of a small world."""
+"""What the doctor examines, and what it sees: gradients by every prediction of a small world."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ class Subject(Protocol):
     title: str
     ids: Ids
     declared: Declared
+    sets_beta: bool  # whether `run` can be given another coefficient
 
     def run(
         self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
@@ -75,7 +76,7 @@ class Subject(Protocol):
         Args:
             world: The answers, the policies that score them, the rewards.
             parts: Micro-batches whose gradients are accumulated.
-            beta: Another coefficient, where the subject can be given one; None for its own.
+            beta: Another coefficient, for a subject that sets it; None for its own.
             trace: Filled while it runs.
         """
         ...
@@ -91,7 +92,8 @@ def seen(
 
     Args:
         loss: Gives a scalar; or None if it has called ``backward`` itself.
-        policy, reference: The tables of the two models.
+        policy: The table of the policy.
+        reference: That of the reference; the same where that is the policy.
         trace: Filled while it runs; None notes nothing, which is faster.
 
     Raises:
@@ -107,7 +109,7 @@ def seen(
         if not torch.isfinite(value):
             raise ValueError(f"the loss of the small world is {value.item()}, expected a finite number")
         if value.requires_grad:
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
 
     def size(x: torch.Tensor) -> float:
         return 0.0 if x.grad is None else x.grad.abs().sum().item()
@@ -116,7 +118,7 @@ def seen(
     others = [] if reference is policy else [size(x) for x in reference.parameters()]
     return Seen(
         0.0 if value is None else value.item(),
-        torch.zeros_like(policy.completion) if grad is None else grad.detach().clone(),
+        torch.zeros_like(policy.completion, device="cpu") if grad is None else grad.detach().cpu().clone(),
         size(policy.prompt),
         size(policy.beyond),
         size(policy.stray),

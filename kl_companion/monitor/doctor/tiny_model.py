@@ -22,6 +22,7 @@ from kl_companion.monitor.doctor.tracing import (
     POLICY,
     REFERENCE,
     Forward,
+    Line,
     Trace,
     current,
     trainer_lines,
@@ -49,6 +50,14 @@ class Output(OrderedDict[str, Any]):
         return super().__getitem__(key)
 
 
+class Config(SimpleNamespace):
+    """What is asked of a model's configuration."""
+
+    def get_text_config(self) -> Config:
+        """Itself: it reads text."""
+        return self
+
+
 class _Place(NamedTuple):
     """Which table, row and column a position reads, and what it saw besides."""
 
@@ -71,7 +80,8 @@ class Body(nn.Module):
         self.world, self.role = world, role
         rollout = world.rollout
         logits = rollout.logits if role == POLICY else rollout.ref_logits
-        assert logits is not None and rollout.ref_logits is not None
+        assert logits is not None
+        assert rollout.ref_logits is not None
         rows, seq, live = logits.shape
         longest = max(len(world.prompt(i)) for i in world.rows)  # all prompts share what they begin with
         size = 0.5 if role == POLICY else 0.8  # where no answer is scored the models differ too
@@ -81,6 +91,7 @@ class Body(nn.Module):
         self.beyond = nn.Parameter(other.flip(0).repeat(rows, seq + 1, 1))
         self.stray = nn.Parameter(0.3 * other.repeat(1, 1, 1))
         self.adapters_off = False
+        self.base: torch.Tensor
         self.register_buffer("base", rollout.ref_logits.detach().clone().double())
         self.embed_tokens = (
             nn.Identity()
@@ -114,7 +125,7 @@ class Body(nn.Module):
     ) -> torch.Tensor:
         """The rows of the tables that the positions call for; the pass is noted."""
         completion = self.base if self.adapters_off else self.completion
-        tables = [completion, self.prompt, self.beyond, self.stray]
+        tables: list[torch.Tensor] = [completion, self.prompt, self.beyond, self.stray]
         starts = torch.tensor([0, *(x.shape[0] * x.shape[1] for x in tables)]).cumsum(0).tolist()
         strays: dict[str, None] = {}
         known: dict[str, list[int]] = {}  # many rows of a large batch are the same
@@ -132,12 +143,12 @@ class Body(nn.Module):
                     starts[p.kind] + p.row * tables[p.kind].shape[1] + p.column for p in places
                 ]
             index.append(known[str(given)])
-        hidden = torch.cat([x.flatten(0, 1) for x in tables])[torch.tensor(index)]
+        hidden = torch.cat([x.flatten(0, 1) for x in tables])[torch.tensor(index, device=completion.device)]
         if trace is not None:
             gradient = torch.is_grad_enabled() and hidden.requires_grad
             base = self.adapters_off or self.role == REFERENCE
             trace.label(hidden, REFERENCE if base else POLICY if gradient else FROZEN)
-            lines = list(trainer_lines(through_model=True)) or [None]
+            lines: list[Line | None] = [*trainer_lines(through_model=True)] or [None]
             trace.forwards.append(
                 Forward(
                     self.role,
@@ -225,8 +236,7 @@ class TinyModel(nn.Module):
     def __init__(self, world: World, role: str) -> None:
         super().__init__()
         self.model, self.lm_head = Body(world, role), head_of(world, role)
-        self.config = SimpleNamespace(vocab_size=world.ids.size, layer_types=["sliding"])
-        self.config.get_text_config = lambda: self.config
+        self.config = Config(vocab_size=world.ids.size, layer_types=["none"])
 
     @property
     def device(self) -> torch.device:
@@ -248,6 +258,7 @@ class TinyModel(nn.Module):
             attention_mask: [batch, length], or [batch, length, length] of who sees whom.
             position_ids: [batch, length]; without a mask, where they begin again another text does.
             logits_to_keep: How many of the last positions, 0 for all, or which.
+            **options: Not read.
         """
         hidden = self.model(input_ids, attention_mask, position_ids).last_hidden_state
         last = logits_to_keep if isinstance(logits_to_keep, torch.Tensor) else slice(-logits_to_keep, None)

@@ -111,13 +111,13 @@ class Trace(TorchFunctionMode):
     def __enter__(self) -> Trace:
         self._before = _current.set(self)
         self._applied = torch.autograd.Function.__dict__["apply"]
-        torch.autograd.Function.apply = classmethod(self._apply)  # type: ignore[assignment,method-assign]
-        super().__enter__()  # type: ignore[no-untyped-call]
+        setattr(torch.autograd.Function, "apply", classmethod(self._apply))  # noqa: B010 (a method, to mypy)
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        torch.autograd.Function.apply = self._applied  # type: ignore[method-assign]
+        super().__exit__(*error)
+        setattr(torch.autograd.Function, "apply", self._applied)  # noqa: B010
         _current.reset(self._before)
 
     def _apply(self, function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""TRL's trainers on the small world: their own scoring, advantages and loss, with answers that are enumerated.
+"""TRL's trainers on the small world: their own scoring, advantages and loss of enumerated answers.
 
 Generation, tokenization and reward functions are the only methods that are replaced: they give the world's
 answers, prompts and rewards. Everything else is the trainer's, subclasses and patches included.
@@ -39,7 +39,7 @@ def is_trainer(x: Any) -> bool:
 
 
 class TrainerSubject:
-    """A trainer object of TRL: `GRPOTrainer`, `RLOOTrainer`, `DistillationTrainer`, `GKDTrainer`, and subclasses.
+    """A trainer object of TRL: GRPO, RLOO, distillation, GKD, or derived from them.
 
     Args:
         trainer: Made as for training; nothing of it is changed in the end.
@@ -48,14 +48,16 @@ class TrainerSubject:
         ValueError: a trainer of another kind, or on another device than the CPU.
     """
 
+    sets_beta = True
+
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.title = trainer, type(trainer).__name__
         self.rl = all(hasattr(trainer, name) for name in _RL)
         self.teacher = getattr(trainer, "teacher_model", None)
         if not self.rl and self.teacher is None:
             raise ValueError(
-                f"{self.title} is no trainer that the doctor knows, expected TRL's GRPO, RLOO, distillation or "
-                "GKD trainer, one derived from them, or a function step(model, batch)"
+                f"{self.title} is no trainer that the doctor knows, expected TRL's GRPO, RLOO, distillation "
+                "or GKD trainer, one derived from them, or a function step(model, batch)"
             )
         self.ids = ids_of(trainer.processing_class)
         self.declared = _declared(trainer, self.rl)

@@ -42,7 +42,10 @@ def actor_step(
     Args:
         advantage: A function of `verl.trainer.ppo.core_algos` that makes advantages of rewards and groups.
         temperature: Of the rollout, by which verl divides the actor's logits.
-        kl_loss_coef, kl_loss_type, use_kl_loss, loss_agg_mode: Of ``actor_rollout_ref.actor``.
+        kl_loss_coef: Of ``actor_rollout_ref.actor``.
+        kl_loss_type: Likewise.
+        use_kl_loss: Likewise.
+        loss_agg_mode: Likewise.
 
     Raises:
         Unavailable: verl is not installed, in a version that is known.

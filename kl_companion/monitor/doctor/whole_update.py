@@ -16,17 +16,25 @@ from kl_companion.rollout import Rollout
 _GROUP = 4  # answers whose groups are enumerated; the limit of large groups is looked at too
 
 
-def loss_of(subject: Subject) -> Callable[[Rollout], torch.Tensor]:
+def loss_of(subject: Subject) -> Callable[..., torch.Tensor]:
     """Its loss as a function of a rollout with logits: the value, and the gradient that its code computes."""
 
-    def loss(rollout: Rollout) -> torch.Tensor:
+    def run(rollout: Rollout, beta: float | None = None) -> torch.Tensor:
         world = World.of(rollout, subject.ids)
-        seen = subject.run(world)
+        seen = subject.run(world, beta=beta)
         logits = world.rollout.logits
         assert logits is not None
         return seen.loss + ((logits - logits.detach()) * seen.completion).sum()
 
-    loss.__name__ = subject.title
+    def alone(rollout: Rollout) -> torch.Tensor:
+        return run(rollout)
+
+    def with_coefficient(rollout: Rollout, beta: float = subject.declared.beta or 0.0) -> torch.Tensor:
+        return run(rollout, beta)
+
+    # the audit reads the coefficient, and sets another one, by the name of a parameter
+    loss = with_coefficient if subject.sets_beta and subject.declared.beta else alone
+    loss.__name__ = loss.__qualname__ = subject.title
     return loss
 
 

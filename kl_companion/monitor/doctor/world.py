@@ -79,7 +79,7 @@ class World:
     """
 
     rollout: Rollout
-    ids: Ids = Ids()
+    ids: Ids
     order: tuple[int, ...] = ()
 
     @classmethod
@@ -158,8 +158,8 @@ def world(
         apart: Size of the log-ratios of policy and reference.
         stale: Size of those of policy and sampler; 0 where the policy itself sampled.
         rewards: Of the answers, [6], or one for all.
-        bumped: (row, position, by): the log-ratio of the token that is sampled there falls by about that much;
-            the reference's logit is higher, or where that is not enough the policy's lower.
+        bumped: (row, position, by): the log-ratio of the token that is sampled there falls by about
+            that much; the reference's logit is higher, or where that is not enough the policy's lower.
     """
     shape = (*_ANSWERS.shape, LIVE)
     logits = _waves(shape, 1.1, 0.8)

@@ -1,0 +1,136 @@
+"""`kl-companion doctor`: what a training script's own code does."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import runpy
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from kl_companion.cli.audit import load_function
+from kl_companion.cli.printing import progress
+
+HELP = "what a trainer's own code does, found on a small world"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.description = (
+        "Run a trainer's own code for log-probs, advantages and loss on a small world that can be "
+        "enumerated, and say whether mask, reference, temperature, samples and denominators are what they "
+        "should be, and what the whole update maximizes. The file is executed, with all that it does, as "
+        "python would: examine only files that you trust. Exit status 1 when something is wrong."
+    )
+    parser.add_argument(
+        "target",
+        help="path/train.py (executed up to its call of trainer.train()), or path/file.py:name of a trainer "
+        "object, of a function without parameters that makes one, or of a step(model, batch)",
+    )
+    parser.add_argument("--args", default="", help="arguments of the training script, in one string")
+    parser.add_argument("--temperature", type=float, help="of the sampler, where the trainer does not say it")
+    parser.add_argument("--top-p", type=float, help="of the sampler")
+    parser.add_argument("--top-k", type=int, help="of the sampler")
+    parser.add_argument("--updates", type=int, help="optimizer steps on one batch of answers")
+    parser.add_argument("--accumulate", type=int, help="micro-batches of a step")
+    parser.add_argument("--beta", type=float, help="the KL coefficient")
+    parser.add_argument(
+        "--alignment",
+        choices=("completion", "full", "shifted"),
+        default="completion",
+        help="of masks and log-probs in the batch of a step: one per completion token, one per input id, or "
+        "one per input id but the first",
+    )
+    parser.add_argument(
+        "--summed", action="store_true", help="gradients of micro-batches are added up, not averaged"
+    )
+    parser.add_argument("--quick", action="store_true", help="without the audit of the whole update")
+    parser.add_argument("--json", action="store_true", help="the findings as data")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the diagnosis; 1 when something is wrong."""
+    from kl_companion.monitor.doctor import diagnose
+
+    if not args.quiet:
+        file = args.target.rpartition(":")[0] if ".py:" in args.target else args.target
+        print(f"  executing {file}, as python does with a file of yours", file=sys.stderr, flush=True)
+    found = diagnose(
+        examined(args.target, shlex.split(args.args)),
+        temperature=args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        updates=args.updates,
+        accumulate=args.accumulate,
+        beta=args.beta,
+        alignment=args.alignment,
+        summed=args.summed,
+        update=not args.quick,
+        progress=progress(quiet=args.quiet),
+    )
+    print(json.dumps(found.to_dict(), indent=2) if args.json else found)
+    return 0 if found.healthy else 1
+
+
+def examined(target: str, arguments: list[str]) -> Any:
+    """The trainer of a training script, or the object that a target names.
+
+    Raises:
+        ValueError: no such file or name, or a script that never trains.
+    """
+    if ".py:" not in target:
+        return trainer_of(target, arguments)
+    if arguments:
+        raise ValueError(
+            f"{target} got the arguments {arguments}, expected none: they are for a whole script"
+        )
+    found = load_function(target, trainers=True)
+    return found() if inspect.isroutine(found) and not inspect.signature(found).parameters else found
+
+
+class _Caught(BaseException):
+    """A trainer that was about to train; no ``except Exception`` of the script's stops it."""
+
+    def __init__(self, trainer: Any) -> None:
+        super().__init__()
+        self.trainer = trainer
+
+
+def trainer_of(path: str, arguments: list[str]) -> Any:
+    """Execute a training script up to its call of ``trainer.train()``, and give that trainer.
+
+    Raises:
+        ValueError: no such file, a script that fails, or one that never trains.
+        ImportError: transformers is not installed.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"{path!r} is not a file, expected path/train.py or path/file.py:name")
+    try:
+        from transformers import Trainer
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "examining a training script needs transformers: pip install 'kl-companion[trl]'", name=error.name
+        ) from None
+
+    def train(self: Any, *_: Any, **__: Any) -> None:
+        raise _Caught(self)
+
+    stock, before, search = Trainer.train, sys.argv, sys.path[:]
+    setattr(Trainer, "train", train)  # noqa: B010 (a method, to a type checker)
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except _Caught as caught:
+        return caught.trainer
+    except (Exception, SystemExit) as error:  # the reader's own code: whatever it raises is the answer
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} failed with {said}, before it called trainer.train()") from error
+    finally:
+        setattr(Trainer, "train", stock)  # noqa: B010
+        sys.argv, sys.path[:] = before, search
+    raise ValueError(f"{path} ran to its end without calling trainer.train(), expected a script that trains")

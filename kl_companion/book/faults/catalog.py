@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kl_companion.book.faults import steps
 from kl_companion.book.faults import trl_trainers as of_trl
+from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.diagnosis import Diagnosis, diagnose
+from kl_companion.monitor.doctor.findings import FAULTS
+from kl_companion.monitor.doctor.verl_actor import actor_step
+
+_MINUTE = 60.0
 
 
 class Case(NamedTuple):
@@ -66,6 +72,10 @@ CASES: dict[str, Case] = {
 }
 
 
+def _case_of_loop(name: str, **settings: Any) -> Case:
+    return Case(name, lambda: Settings(**settings), "")
+
+
 def _trl(
     name: str, fault: str, kind: str, change: Callable[[Any], Any] | None = None, **settings: Any
 ) -> Case:
@@ -116,6 +126,19 @@ TRL_CASES: dict[str, Case] = {
 }
 
 
+OTHER_CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case("verl_actor", lambda: actor_step(kl_loss_coef=0.1), "", {"accumulate": 2, "summed": True}),
+        _case_of_loop("own_loop_k2", estimator="k2", beta=0.1),
+        _case_of_loop("own_loop_k1_reward", estimator="k1", placement="reward", beta=0.1),
+        _case_of_loop("own_loop_exact", estimator="exact_kl", beta=0.1, accumulate=2),
+        _case_of_loop("own_loop_inner_steps", estimator="k3", beta=0.1, inner_steps=4),
+    )
+}
+GROUPS = {"steps": CASES, "trl": TRL_CASES, "others": OTHER_CASES}
+
+
 def found(case: Case, diagnosis: Diagnosis) -> bool:
     """Whether the doctor says of a case what is to be said: its fault with the line, and no other."""
     if not case.fault:
@@ -129,3 +152,32 @@ def found(case: Case, diagnosis: Diagnosis) -> bool:
 def examined(case: Case, *, update: bool = False) -> Diagnosis:
     """What the doctor says of a case."""
     return diagnose(case.make(), update=update, **case.options)
+
+
+def judged(group: str, only: str = "") -> list[dict[str, str]]:
+    """One row of the table `seeded_faults` for each case of a group; sound ones with the whole update.
+
+    Args:
+        group: A key of `GROUPS`.
+        only: One case of it; "" for all.
+    """
+    rows = []
+    for name, case in GROUPS[group].items():
+        if only and name != only:
+            continue
+        start = time.monotonic()
+        diagnosis = examined(case, update=not case.fault and group != "steps")
+        seconds = time.monotonic() - start
+        said = [f for f in diagnosis.findings if f.level != "fine"]
+        rows.append(
+            {
+                "case": name,
+                "fault": FAULTS[case.fault] if case.fault else "",
+                "found": "yes" if found(case, diagnosis) else "no",
+                "says": " ".join(f.said for f in said),
+                "line": "; ".join(str(f.line) for f in said if f.line is not None),
+                "minimizes": "" if diagnosis.update is None else diagnosis.update.to_dict()["sentence"],
+                "within_a_minute": "yes" if seconds < _MINUTE else "no",
+            }
+        )
+    return rows

@@ -247,6 +247,7 @@ def _parts(step: Step) -> tuple[str, dict[str, float], bool]:
             "kl_companion.audit takes a KL term"
         )
     penalty = _penalty(step)
+    unknown = penalty is None
     if penalty is None:
         penalty = {t.objective: 1.0 for t in names if OBJECTIVES[t.objective].regularizer}
     named = bool(names)
@@ -256,18 +257,23 @@ def _parts(step: Step) -> tuple[str, dict[str, float], bool]:
     def rest(reward: str, parts: Mapping[str, float]) -> float:
         return share(update, at.problem, parts, reward=reward).rest
 
-    if not penalty and not named:
+    if unknown and not penalty and not named:
         penalty = {min(_FALLBACK, key=lambda n: rest(REWARD, {n: 1.0})): 1.0}
     return min(REWARDS, key=lambda r: round(rest(r, penalty), 6)), penalty, named
 
 
 def _penalty(step: Step) -> dict[str, float] | None:
-    """What is left where all rewards are 0, {objective: weight}, the first of which is 1; None of nothing."""
+    """What is left where all rewards are 0, {objective: weight}, the first of which is 1.
+
+    {} where nothing is left; None where it is not known.
+    """
 
     def unrewarded(rollout: Rollout) -> torch.Tensor:
         return step.loss(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
 
     finding = finding_of(unrewarded, _LOOKED, heads=False, max_terms=2)
+    if finding.zero:
+        return {}
     i = explanation(finding)
     if i is None:
         return None

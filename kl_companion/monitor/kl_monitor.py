@@ -37,8 +37,9 @@ class KLMonitor:
     Args:
         folder: Where `kl_monitor.csv`, `kl_monitor_tokens.jsonl` and `kl_monitor.json` go; None writes
             nothing (attached to a trainer: its ``output_dir``).
-        every: Observe the first step and then every so many optimizer steps.
-        rows: Completions that `attach` takes of a batch at most, None for all; `observe` reads what it gets.
+        every: Observe step 1 and then every so many optimizer steps.
+        rows: Completions that `attach` takes of a step at most, and never more than half of them; None takes
+            all that are computed at once. `observe` reads what it gets.
         temperature: Of the policy that is trained; logits of policy and reference are divided by it.
         estimator: What the trainer's own number is: a registered name such as ``"k3"``, or a function of
             ``(logp, ref_logp)``; None where that is not known.
@@ -97,8 +98,8 @@ class KLMonitor:
         )
 
     def due(self, step: int) -> bool:
-        """Whether this optimizer step is observed: the first that is asked about, and every ``every``-th."""
-        return step % self.every == 0 or not self.observations
+        """Whether this optimizer step is observed: step 1, and every ``every``-th."""
+        return step == 1 or step % self.every == 0
 
     def observe(
         self,

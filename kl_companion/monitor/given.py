@@ -9,7 +9,7 @@ import torch
 from kl_companion import checks
 
 
-class Given(NamedTuple):
+class StepAnswers(NamedTuple):
     """Sampled answers and what belongs to them, as `KLMonitor.observe` takes it.
 
     Attributes:
@@ -37,8 +37,8 @@ def checked(
     rewards: torch.Tensor | None = None,
     prompt_index: torch.Tensor | None = None,
     deviations: torch.Tensor | float | None = None,
-) -> Given:
-    """`Given`, or ValueError; arguments as `kl_companion.monitor.KLMonitor.observe`."""
+) -> StepAnswers:
+    """`StepAnswers`, or ValueError; arguments as `kl_companion.monitor.KLMonitor.observe`."""
     checks.check_mask(mask)
     inside = mask.bool()
     checks.check_shape("tokens", tokens, mask.shape, "mask [batch, seq]")
@@ -54,7 +54,9 @@ def checked(
         checks.check_shape("advantages", advantages, mask.shape, "mask [batch, seq], or [batch]")
         checks.check_finite("advantages", advantages, inside)
     _check_groups(rewards, prompt_index)
-    return Given(tokens, inside, behavior_logp, advantages, rewards, prompt_index, _deviations(deviations))
+    return StepAnswers(
+        tokens, inside, behavior_logp, advantages, rewards, prompt_index, _deviations(deviations)
+    )
 
 
 def _check_groups(rewards: torch.Tensor | None, prompt_index: torch.Tensor | None) -> None:
@@ -86,7 +88,7 @@ def _deviations(x: torch.Tensor | float | None) -> torch.Tensor | None:
     return x.detach().flatten()
 
 
-def check_logits(logits: Any, ref_logits: Any, given: Given, ends: tuple[int, ...]) -> None:
+def check_logits(logits: Any, ref_logits: Any, given: StepAnswers, ends: tuple[int, ...]) -> None:
     """ValueError unless both are [batch, seq, vocab] of one shape that holds the tokens and the ends."""
     tokens, inside = given.tokens, given.inside
     checks.check_floating("logits", logits)
@@ -107,7 +109,7 @@ def check_ids(tokens: torch.Tensor, inside: torch.Tensor, vocab: int, ends: tupl
         raise ValueError(f"eos_token_id is {max(ends)}, expected 0 to {vocab - 1}")
 
 
-def check_sampled(logp: Any, ref_logp: Any, given: Given) -> None:
+def check_sampled(logp: Any, ref_logp: Any, given: StepAnswers) -> None:
     """ValueError unless both are log-probs [batch, seq]."""
     for name, x in (("logp", logp), ("ref_logp", ref_logp)):
         if x is None:

@@ -13,8 +13,8 @@ from kl_companion.checks import check_scalar, check_temperature
 from kl_companion.estimators.registry import Estimator, as_estimator
 from kl_companion.kl_term import KLTerm, as_term
 from kl_companion.monitor import folder as files
-from kl_companion.monitor.given import Given, check_logits, check_sampled, checked
-from kl_companion.monitor.looking import Looked, look
+from kl_companion.monitor.given import StepAnswers, check_logits, check_sampled, checked
+from kl_companion.monitor.looking import LogitsRead, look
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Asked
 from kl_companion.monitor.observation import Observation
@@ -174,15 +174,17 @@ class KLMonitor:
             looked = self.look(logits, ref_logits, given)
         return self.conclude(given, looked, (logp, ref_logp), step=step, begin=begin, **said)
 
-    def look(self, logits: Any, ref_logits: Any, given: Given, engine: Engine | None = None) -> Looked:
+    def look(
+        self, logits: Any, ref_logits: Any, given: StepAnswers, engine: Engine | None = None
+    ) -> LogitsRead:
         """What is read of the logits of some answers, [batch, seq, vocab], checked before; for hooks."""
         more = {"declared": self.engine, "engine": engine}
         return look(logits, ref_logits, given.tokens, given.inside, given.behavior_logp, self.asked, **more)
 
     def conclude(
         self,
-        given: Given,
-        looked: Looked | None,
+        given: StepAnswers,
+        looked: LogitsRead | None,
         sampled: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
         *,
         step: int,

@@ -11,7 +11,7 @@ from kl_companion.monitor.mismatch import Engine, Parts, fitted, parts
 from kl_companion.monitor.moments import Asked, TokenNumbers, token_numbers
 
 
-class Looked(NamedTuple):
+class LogitsRead(NamedTuple):
     """Numbers of the completion tokens of some answers, [tokens] each, on the processor.
 
     Attributes:
@@ -35,7 +35,7 @@ def look(
     *,
     declared: Engine | None = None,
     engine: Engine | None = None,
-) -> Looked:
+) -> LogitsRead:
     """Read the logits of some answers, in blocks.
 
     Args:
@@ -53,23 +53,23 @@ def look(
     """
     numbers = token_numbers(logits, ref_logits, tokens, inside, asked)
     if behavior_logp is None:
-        return Looked(_here(numbers))
+        return LogitsRead(_here(numbers))
     known = inside & ~behavior_logp.isnan()
     hot = {"temperature": asked.temperature}
     if engine is None:
         entropy = numbers.entropy[known[inside]]
         engine = fitted(logits, tokens, behavior_logp, known, entropy, declared=declared, **hot)
     split = parts(logits, tokens, behavior_logp, known, engine, **hot)
-    return Looked(_here(numbers), Parts(*(x.cpu() for x in split)), engine)
+    return LogitsRead(_here(numbers), Parts(*(x.cpu() for x in split)), engine)
 
 
 def _here(x: TokenNumbers) -> TokenNumbers:
     return TokenNumbers(*(part.cpu() for part in x))
 
 
-def together(looks: Sequence[Looked]) -> Looked:
+def together(looks: Sequence[LogitsRead]) -> LogitsRead:
     """Several looks at answers of one step, one after the other; at least one."""
     numbers = TokenNumbers(*map(torch.cat, zip(*(x.numbers for x in looks), strict=True)))
     found = [x.parts for x in looks if x.parts is not None]
     split = Parts(*map(torch.cat, zip(*found, strict=True))) if found else None
-    return Looked(numbers, split, looks[-1].engine)
+    return LogitsRead(numbers, split, looks[-1].engine)

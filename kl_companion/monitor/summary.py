@@ -8,15 +8,17 @@ import torch
 
 from kl_companion.estimators.sampled import k3
 from kl_companion.llm.comparisons import t_quantile
-from kl_companion.monitor.given import Given
-from kl_companion.monitor.looking import Looked
+from kl_companion.monitor.given import StepAnswers
+from kl_companion.monitor.looking import LogitsRead
 from kl_companion.monitor.mismatch import Parts
 from kl_companion.monitor.moments import Asked, Clamp, TokenNumbers
 
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
-def sampled_of(given: Given, looked: Looked | None, sampled: Pair) -> tuple[torch.Tensor, torch.Tensor]:
+def sampled_of(
+    given: StepAnswers, looked: LogitsRead | None, sampled: Pair
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs of the tokens inside under policy and reference, [tokens] each, float64."""
     if looked is not None:
         return looked.numbers.logp, looked.numbers.ref_logp
@@ -25,7 +27,7 @@ def sampled_of(given: Given, looked: Looked | None, sampled: Pair) -> tuple[torc
 
 
 def columns_of(
-    given: Given, looked: Looked | None, logp: torch.Tensor, ref_logp: torch.Tensor, asked: Asked
+    given: StepAnswers, looked: LogitsRead | None, logp: torch.Tensor, ref_logp: torch.Tensor, asked: Asked
 ) -> dict[str, float]:
     """The columns that answers give without the coefficient and the trainer's number."""
     columns = sampled_columns(logp, ref_logp, asked.clamp)
@@ -45,7 +47,11 @@ def columns_of(
 
 
 def worth_of(
-    given: Given, looked: Looked | None, said: dict[str, float], beta: float | None, divided: str | None
+    given: StepAnswers,
+    looked: LogitsRead | None,
+    said: dict[str, float],
+    beta: float | None,
+    divided: str | None,
 ) -> dict[str, float]:
     """The columns that compare with the trainer's number, with its coefficient and with the rewards."""
     groups = [None if x is None else x.detach().cpu() for x in (given.rewards, given.prompt_index)]

@@ -26,8 +26,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kl_companion.kl_term import as_term
-from kl_companion.monitor.trl_looking import Seen, has_adapter, kl_metric, look_at, number_of, own_reference
-from kl_companion.monitor.trl_reading import Said, rewards_of, said_by
+from kl_companion.monitor.trl_looking import (
+    BatchRead,
+    has_adapter,
+    kl_metric,
+    look_at,
+    number_of,
+    own_reference,
+)
+from kl_companion.monitor.trl_reading import TrainerFacts, rewards_of, said_by
 
 if TYPE_CHECKING:
     from kl_companion.monitor.kl_monitor import KLMonitor
@@ -103,7 +110,7 @@ class _Wrapped:
 class _Watch:
     """A monitor in a trainer: what it remembers between two calls of the trainer's methods."""
 
-    def __init__(self, monitor: KLMonitor, trainer: Any, said: Said, reference: Any) -> None:
+    def __init__(self, monitor: KLMonitor, trainer: Any, said: TrainerFacts, reference: Any) -> None:
         self.monitor, self.trainer, self.said, self.reference = monitor, trainer, said, reference
         self.step = -1  # the last one that was looked at or passed over
         self.rewards: torch.Tensor | None = None
@@ -187,7 +194,9 @@ class _Watch:
                 warnings.warn(said, stacklevel=2)
             self.warned.add(kind)
 
-    def conclude(self, seen: Seen, inputs: Mapping[str, Any], out: Any, begin: float, counted: int) -> None:
+    def conclude(
+        self, seen: BatchRead, inputs: Mapping[str, Any], out: Any, begin: float, counted: int
+    ) -> None:
         """Write the observation, and keep it for the trainer's log."""
         trainer = self.trainer
         loss = (out[0] if isinstance(out, tuple) else out).detach().float().mean().item()
@@ -204,7 +213,7 @@ class _Watch:
         self.pending = {f"{PREFIX}{name}": x for name, x in made.known().items() if math.isfinite(x)}
 
 
-def _take_over(monitor: KLMonitor, trainer: Any, said: Said) -> None:
+def _take_over(monitor: KLMonitor, trainer: Any, said: TrainerFacts) -> None:
     """Tell the monitor what it was not told."""
     asked = monitor.asked
     if monitor.tokenizer is None:

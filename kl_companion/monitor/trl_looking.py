@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from kl_companion.llm.measuring import evaluating
-from kl_companion.monitor.given import Given, check_logits, checked
-from kl_companion.monitor.looking import Looked, together
+from kl_companion.monitor.given import StepAnswers, check_logits, checked
+from kl_companion.monitor.looking import LogitsRead, together
 from kl_companion.monitor.moments import Clamp, value
-from kl_companion.monitor.trl_reading import Said, Texts, deviations_of, texts_of
+from kl_companion.monitor.trl_reading import Texts, TrainerFacts, deviations_of, texts_of
 
 if TYPE_CHECKING:
     from kl_companion.monitor.kl_monitor import KLMonitor
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _ENTRIES = 2**26  # of one model's logits at a time: a quarter of a gigabyte in float32
 
 
-class Seen(NamedTuple):
+class BatchRead(NamedTuple):
     """Completions that were looked at before the trainer computes its loss."""
 
     texts: Texts
-    given: Given
-    looked: Looked
+    given: StepAnswers
+    looked: LogitsRead
 
 
 def own_reference(trainer: Any) -> Any:
@@ -45,10 +45,10 @@ def look_at(
     trainer: Any,
     model: Any,
     inputs: Mapping[str, Any],
-    said: Said,
+    said: TrainerFacts,
     reference: Any = None,
     rewards: torch.Tensor | None = None,
-) -> Seen | None:
+) -> BatchRead | None:
     """Look at the first completions of a batch, some at a time; None where none has a token.
 
     Args:
@@ -76,7 +76,7 @@ def look_at(
         prompt_index=None if rewards is None else torch.arange(len(rewards)) // size,
         deviations=None if rewards is None else deviations_of(rewards, size, said.divided),
     )
-    looks: list[Looked] = []
+    looks: list[LogitsRead] = []
     vocab = trainer.model.config.get_text_config().vocab_size
     chunk = max(1, _ENTRIES // (vocab * (texts.tokens.shape[1] + 1)))
     with _undisturbed(model), _compared(trainer, model, reference) as (other, switched):
@@ -88,10 +88,10 @@ def look_at(
             tokens, inside, *more = (None if x is None else x[part] for x in given[:4])
             assert tokens is not None
             assert inside is not None
-            some = Given(tokens, inside, *more)
+            some = StepAnswers(tokens, inside, *more)
             check_logits(logits, ref_logits, some, monitor.asked.ends)
             looks.append(monitor.look(logits, ref_logits, some, looks[0].engine if looks else None))
-    return Seen(texts, given, together(looks))
+    return BatchRead(texts, given, together(looks))
 
 
 def _rows(monitor: KLMonitor, trainer: Any, inputs: Mapping[str, Any]) -> int | None:
@@ -154,7 +154,7 @@ def kl_metric(trainer: Any) -> list[float]:
     return found
 
 
-def number_of(said: Said, seen: Seen, inputs: Mapping[str, Any], clamp: Clamp | None) -> float:
+def number_of(said: TrainerFacts, seen: BatchRead, inputs: Mapping[str, Any], clamp: Clamp | None) -> float:
     """What the trainer's estimator makes of the tokens that were looked at; NaN where that is not known.
 
     The reference's log-probs, and those of the policy that sampled, are the trainer's where its batch holds

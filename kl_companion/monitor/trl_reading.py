@@ -25,7 +25,7 @@ _ADDED = 1e-4  # what TRL adds to a standard deviation
 _BESIDES_TEXT = ("pixel_values", "image_grid_thw", "image_sizes", "token_type_ids", "mm_token_type_ids")
 
 
-class Said(NamedTuple):
+class TrainerFacts(NamedTuple):
     """What a trainer says of itself.
 
     Attributes:
@@ -47,7 +47,7 @@ class Said(NamedTuple):
     divided: str | None = None
 
 
-def said_by(trainer: Any) -> Said:
+def said_by(trainer: Any) -> TrainerFacts:
     """What a trainer says of itself.
 
     Raises:
@@ -68,7 +68,7 @@ def _engine(trainer: Any) -> Engine:
     return Engine(trainer.temperature, getattr(trainer, "top_p", 1.0) or 1.0, max(0, top_k))
 
 
-def _grpo(name: str, trainer: Any) -> Said:
+def _grpo(name: str, trainer: Any) -> TrainerFacts:
     term = getattr(trainer, "kl", None)  # this package's trainer, with another term
     if term is None:
         corrected = trainer.args.use_bias_correction_kl
@@ -78,21 +78,21 @@ def _grpo(name: str, trainer: Any) -> Said:
     divided = DIVIDED.get(trainer.scale_rewards, str(trainer.scale_rewards))
     if trainer.multi_objective_aggregation != "sum_then_normalize":
         divided = trainer.multi_objective_aggregation
-    return Said(name, trainer.temperature, _engine(trainer), trainer.beta, term.entry, term, divided)
+    return TrainerFacts(name, trainer.temperature, _engine(trainer), trainer.beta, term.entry, term, divided)
 
 
-def _rloo(name: str, trainer: Any) -> Said:
+def _rloo(name: str, trainer: Any) -> TrainerFacts:
     term = KLTerm("k1", "reward", "sequence")
-    return Said(name, trainer.temperature, _engine(trainer), trainer.beta, term.entry, term)
+    return TrainerFacts(name, trainer.temperature, _engine(trainer), trainer.beta, term.entry, term)
 
 
-def _distillation(name: str, trainer: Any) -> Said:
-    return Said(name, trainer.temperature, _engine(trainer))
+def _distillation(name: str, trainer: Any) -> TrainerFacts:
+    return TrainerFacts(name, trainer.temperature, _engine(trainer))
 
 
-def _gkd(name: str, trainer: Any) -> Said:
+def _gkd(name: str, trainer: Any) -> TrainerFacts:
     # the temperature is that of sampling: the loss compares both models at 1
-    return Said(name, 1.0, _engine(trainer))
+    return TrainerFacts(name, 1.0, _engine(trainer))
 
 
 _READERS = {

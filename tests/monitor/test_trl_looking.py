@@ -18,10 +18,10 @@ import torch
 from kl_companion.monitor import KLMonitor, trl_looking
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.trl_looking import has_adapter, look_at, number_of
-from kl_companion.monitor.trl_reading import Said
+from kl_companion.monitor.trl_reading import TrainerFacts
 from tests.support.frameworks.trl_tiny import save_start
 
-SAID = Said("trl.GRPOTrainer", 1.0, Engine())
+SAID = TrainerFacts("trl.GRPOTrainer", 1.0, Engine())
 
 
 @pytest.fixture(scope="module")

@@ -33,9 +33,10 @@ from kl_companion.tabular.rows import normalized
 
 FIT_TOKENS = 64  # of those that are read, the ones with the largest entropy
 _RATES = tuple(2 ** (i / 4) for i in range(-8, 9))  # trainer's temperature over the engine's, 1/4 to 4
-_STEPS = 40  # of the golden section between two neighbors of the best of them: to 1e-8
+_STEPS = 32  # of the golden section between two neighbors of the best of them: to 1e-7
 _TOP_P = (*(i / 20 for i in range(2, 19)), *(i / 100 for i in range(91, 100)), 0.995, 0.999)
 _TOP_K = (1, 2, 3, 4, 5, 8, 10, 15, 16, 20, 25, 30, 32, 40, 50, 64, 80, 100, 128, 200, 256, 500, 512, 1000)
+_FINE = 40  # of `_TOP_P` between two neighbors of the best
 _RESOLUTION = 1e-6  # of log-probs in float32: less remainder than this is no better fit
 
 
@@ -117,10 +118,21 @@ def fitted(
             (1, _over_rates(lambda rate: _error(rows, off, rate, [rule]))),
             (2, _over_rates(lambda rate: _error(rows, off, rate, rules))),
         ]
-    n = len(at)
-    price = math.log(n) if n > 1 else math.inf
-    _, best = min(fits, key=lambda x: n * math.log(x[1].error + _RESOLUTION) + (x[0] * price if x[0] else 0))
+        n = len(at)
+        price = math.log(n) if n > 1 else math.inf
+        _, best = min(
+            fits, key=lambda x: n * math.log(x[1].error + _RESOLUTION) + (x[0] * price if x[0] else 0)
+        )
+        if best.rule[0] < 1 and best.rule != rule:
+            best = min(best, _error(rows, off, best.rate, _between(best.rule[0])), key=lambda fit: fit.error)
     return Engine(temperature / best.rate, *best.rule)
+
+
+def _between(top_p: float) -> list[tuple[float, int]]:
+    """Rules between the neighbors of one of the grid."""
+    at = _TOP_P.index(top_p)
+    low, high = _TOP_P[max(at - 1, 0)], (*_TOP_P, 1.0)[at + 1]
+    return [(low + (high - low) * i / _FINE, 0) for i in range(1, _FINE)]
 
 
 def parts(
@@ -145,8 +157,9 @@ def parts(
             else:
                 rows = _sorted(logp, tokens[i, t])
                 warm, mass = _tempered(rows.logp, own, rate)
-                kept, inside_head = _kept(mass.cumsum(-1), rows.place, engine.top_p, engine.top_k)
-                cut = -kept.log() * inside_head
+                held, within = _kept(mass.cumsum(-1), rows.place, [engine[1:]])
+                kept = held.squeeze(-1)
+                cut = -kept.log() * within.squeeze(-1)
             found.append(torch.stack([warm, cut, off - warm - cut, kept]))
     none = logits.new_zeros(4, 0, dtype=torch.float64)
     return Parts(*torch.cat(found or [none], 1))
@@ -167,37 +180,35 @@ def _tempered(logp: torch.Tensor, own: torch.Tensor, rate: float) -> tuple[torch
 
 
 def _kept(
-    total: torch.Tensor, place: torch.Tensor, top_p: float, top_k: int
+    total: torch.Tensor, place: torch.Tensor, rules: list[tuple[float, int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mass that a rule keeps, [rows], and whether it keeps the sampled token.
+    """The mass that rules keep, and whether they keep the sampled token, [rows, rules] each.
 
     Args:
         total: Running sum of the probabilities, the likeliest first, [rows, vocab].
         place: Of the sampled token in this order, [rows].
-        top_p: Of the rule, as in `Engine`.
-        top_k: The same.
+        rules: (top_p, top_k), as in `Engine`.
     """
-    count = min(top_k or total.shape[-1], total.shape[-1])
-    last = torch.full_like(place, count - 1)
-    if top_p < 1:
-        enough = (top_p * total[:, count - 1 : count]).contiguous()
-        last = torch.minimum(torch.searchsorted(total, enough).squeeze(-1), last)
-    elif count == total.shape[-1]:
-        return torch.ones_like(total[:, 0]), torch.ones_like(place, dtype=torch.bool)
-    return total.gather(-1, last.unsqueeze(-1)).squeeze(-1).clamp(max=1.0), place <= last
+    vocab = total.shape[-1]
+    last = torch.tensor([min(k or vocab, vocab) - 1 for _, k in rules], device=total.device)
+    p = torch.tensor([p for p, _ in rules], dtype=total.dtype, device=total.device)
+    nucleus = torch.searchsorted(total, p * total[:, last])
+    last = torch.where(p < 1, torch.minimum(nucleus, last), last)
+    mass = total.gather(-1, last).clamp(max=1.0).where(last < vocab - 1, 1.0)
+    return mass, place.unsqueeze(-1) <= last
 
 
 def _error(rows: _Sorted, off: torch.Tensor, rate: float, rules: list[tuple[float, int]]) -> _Fit:
     """The best of some rules at one temperature."""
     own = rows.logp.gather(-1, rows.place.unsqueeze(-1)).squeeze(-1)
     warm, mass = _tempered(rows.logp, own, rate)
-    total, left = mass.cumsum(-1), off - warm
-
-    def error(rule: tuple[float, int]) -> float:
-        kept, inside = _kept(total, rows.place, *rule)
-        return float((left + kept.log() * inside).abs().mean())
-
-    return min((_Fit(error(rule), rate, rule) for rule in rules), key=lambda fit: fit.error)
+    left = (off - warm).unsqueeze(-1)
+    if rules == [(1.0, 0)]:
+        return _Fit(float(left.abs().mean()), rate, rules[0])
+    kept, inside = _kept(mass.cumsum(-1), rows.place, rules)
+    errors = (left + kept.log() * inside).abs().mean(0).tolist()
+    best = min(range(len(rules)), key=errors.__getitem__)
+    return _Fit(errors[best], rate, rules[best])
 
 
 def _over_rates(error: Callable[[float], _Fit]) -> _Fit:

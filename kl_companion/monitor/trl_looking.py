@@ -169,6 +169,9 @@ def number_of(said: TrainerFacts, seen: BatchRead, inputs: Mapping[str, Any], cl
         for x in (texts.of(inputs.get(f"{name}_per_token_logps")) for name in ("ref", "old"))
     )
     x = value(entry, numbers.logp, numbers.ref_logp if ref_logp is None else ref_logp, clamp)
-    if old is not None and said.term is not None and said.term.scope == "token":
+    scope = None if said.term is None or old is None else said.term.scope
+    if scope not in (None, "token"):
+        return math.nan
+    if old is not None and scope == "token":
         x = x * (numbers.logp - old).exp()
     return x.mean().item()

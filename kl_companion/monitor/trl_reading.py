@@ -71,10 +71,9 @@ def _engine(trainer: Any) -> Engine:
 def _grpo(name: str, trainer: Any) -> TrainerFacts:
     term = getattr(trainer, "kl", None)  # this package's trainer, with another term
     if term is None:
-        corrected = trainer.args.use_bias_correction_kl
-        term = (
-            KLTerm("k3", importance="token", ratio="attached") if corrected else KLTerm("k3", importance=None)
-        )
+        scope = trainer.importance_sampling_level  # of the ratio that the KL is multiplied by
+        corrected = KLTerm("k3", importance=scope, ratio="attached")
+        term = corrected if trainer.args.use_bias_correction_kl else KLTerm("k3", importance=None)
     divided = DIVIDED.get(trainer.scale_rewards, str(trainer.scale_rewards))
     if trainer.multi_objective_aggregation != "sum_then_normalize":
         divided = trainer.multi_objective_aggregation

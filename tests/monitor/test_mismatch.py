@@ -50,6 +50,7 @@ ENGINES = [
     Engine(1.0, 0.9),
     Engine(1.0, 1.0, 3),
     Engine(0.8, 0.85),
+    Engine(1.0, 0.87),
     Engine(1.2, 1.0, 4),
 ]
 

@@ -145,3 +145,5 @@ def test_the_trainers_own_log_probs_make_its_number(trainer: Any, inputs: dict[s
     uncorrected = said._replace(term=KLTerm("k3", importance=None))
     found = number_of(uncorrected, seen, inputs, None)
     assert found == pytest.approx((w - 1 - w.log()).mean().item(), abs=1e-9)
+    other = said._replace(term=KLTerm("k3", importance="sequence", ratio="attached"))
+    assert number_of(other, seen, inputs, None) != number_of(other, seen, inputs, None)  # not known

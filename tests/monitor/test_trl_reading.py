@@ -104,6 +104,7 @@ class GRPOTrainer(SimpleNamespace):
 def grpo(**changes: Any) -> Any:
     held: dict[str, Any] = {
         "args": SimpleNamespace(use_bias_correction_kl=True),
+        "importance_sampling_level": "token",
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": None,

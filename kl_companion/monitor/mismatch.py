@@ -145,7 +145,8 @@ def parts(
     temperature: float = 1.0,
 ) -> Parts:
     """The parts that an engine explains, at the tokens inside; arguments as `fitted`."""
-    found = []
+    found = torch.empty(4, int(inside.sum()), dtype=torch.float64, device=logits.device)
+    done = 0
     with torch.no_grad():
         for i, t in blocks(inside, logits.shape[-1]):
             logp = normalized(logits[i, t], torch.float64, temperature).logp
@@ -160,9 +161,9 @@ def parts(
                 held, within = _kept(mass.cumsum(-1), rows.place, [engine[1:]])
                 kept = held.squeeze(-1)
                 cut = -kept.log() * within.squeeze(-1)
-            found.append(torch.stack([warm, cut, off - warm - cut, kept]))
-    none = logits.new_zeros(4, 0, dtype=torch.float64)
-    return Parts(*torch.cat(found or [none], 1))
+            found[:, done : done + len(i)] = torch.stack([warm, cut, off - warm - cut, kept])
+            done += len(i)
+    return Parts(*found)
 
 
 def _sorted(logp: torch.Tensor, tokens: torch.Tensor) -> _Sorted:

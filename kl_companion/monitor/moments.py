@@ -90,16 +90,20 @@ def token_numbers(
         ValueError: NaN or +inf in a row that is read, a row of -inf only, a token that the policy cannot say,
             or a token that the policy says and the reference cannot, so that the KL is infinite.
     """
-    found = []
+    # made first: small tensors that stay, made in between, would keep the memory of large ones from reuse
+    found = torch.empty(
+        len(TokenNumbers._fields), int(inside.sum()), dtype=torch.float64, device=logits.device
+    )
+    done = 0
     with torch.no_grad():
         for i, t in blocks(inside, logits.shape[-1]):
             policy, reference = (
                 _rows(name, x[i, t], asked.temperature, i, t)
                 for name, x in (("logits", logits), ("ref_logits", ref_logits))
             )
-            found.append(_of_rows(policy, reference, tokens[i, t], asked))
-    none = logits.new_zeros(len(TokenNumbers._fields), 0, dtype=torch.float64)
-    return TokenNumbers(*torch.cat(found or [none], 1))
+            found[:, done : done + len(i)] = _of_rows(policy, reference, tokens[i, t], asked)
+            done += len(i)
+    return TokenNumbers(*found)
 
 
 def blocks(inside: torch.Tensor, vocab: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -181,6 +181,22 @@ def test_groups(batch: dict[str, Any]) -> None:
     assert (found.reward, found.equal_groups) == pytest.approx((1, 1 / 2))
 
 
+def test_groups_of_different_sizes_count_alike(batch: dict[str, Any]) -> None:
+    index, deviations = torch.tensor([0, 0, 0, 1]), torch.tensor([1.0, 1.0, 1.0, 5.0])
+    given = {**batch, "rewards": torch.ones(4), "prompt_index": index, "deviations": deviations}
+    found = KLMonitor(beta=1.0).observe(**given)
+    assert (found.effective_beta, found.equal_groups) == (3, 1)  # a single answer agrees with nobody
+    without = KLMonitor(beta=1.0).observe(**batch, deviations=deviations)
+    assert (without.effective_beta, math.isnan(without.equal_groups)) == (2, True)
+
+
+def test_one_answer_has_no_interval(batch: dict[str, Any]) -> None:
+    found = KLMonitor().observe(**{name: x[1:2] for name, x in batch.items()})
+    assert found.kl > 0
+    assert math.isnan(found.kl_low)
+    assert math.isnan(found.forward_kl_high)
+
+
 # -- what is given -------------------------------------------------------------------------------------------
 
 
@@ -199,6 +215,15 @@ def test_sampled_log_probs_alone(batch: dict[str, Any]) -> None:
     assert found.mismatch_kl == pytest.approx(math.exp(0.1) - 1 - 0.1)
     for name in ("kl", "entropy", "logged_expected", "k1_error", "engine_temperature", "length_pull_kl"):
         assert math.isnan(getattr(found, name))
+
+
+def test_at_the_clamps_ends_there_is_a_gradient() -> None:
+    logp, ref_logp = torch.tensor([[-1.0, -2.0, -1.0, -4.0]]), torch.tensor([[-2.0, -1.0, -2.5, -1.0]])
+    found = KLMonitor(clamp=(-1, 1)).observe(
+        None, None, torch.zeros(1, 4).long(), torch.ones(1, 4), logp=logp, ref_logp=ref_logp
+    )
+    assert found.dead_zone == 0.5
+    assert found.largest_log_ratio == 3
 
 
 def test_masked_tokens_of_the_vocabulary() -> None:

@@ -152,7 +152,8 @@ class _Watch:
         """Remember the rewards of the whole batch of completions."""
         per_function = original(*given, **options)
         if self.trainer.model.training:
-            self.rewards = rewards_of(self.trainer, per_function.detach())
+            with self.going_on():
+                self.rewards = rewards_of(self.trainer, per_function.detach())
         return per_function
 
     def around_log(self, original: Any, logs: dict[str, float], *given: Any, **options: Any) -> Any:
@@ -190,7 +191,7 @@ class _Watch:
         except Exception as error:
             kind = type(error).__name__
             if kind not in self.warned:
-                said = f"the KL monitor could not observe step {self.step}: {kind}: {error}"
+                said = f"the KL monitor could not observe step {max(1, self.step)}: {kind}: {error}"
                 warnings.warn(said, stacklevel=2)
             self.warned.add(kind)
 

@@ -188,6 +188,9 @@ def test_groups_of_different_sizes_count_alike(batch: dict[str, Any]) -> None:
     assert (found.effective_beta, found.equal_groups) == (3, 1)  # a single answer agrees with nobody
     without = KLMonitor(beta=1.0).observe(**batch, deviations=deviations)
     assert (without.effective_beta, math.isnan(without.equal_groups)) == (2, True)
+    two = KLMonitor(beta=1.0, rewards_divided="batch_std")
+    assert two.observe(**batch, rewards=torch.tensor([0.0, 2.0])).effective_beta == pytest.approx(2**0.5)
+    assert math.isnan(two.observe(**batch, rewards=torch.tensor([0.0])).effective_beta)
 
 
 def test_one_answer_has_no_interval(batch: dict[str, Any]) -> None:
@@ -195,6 +198,10 @@ def test_one_answer_has_no_interval(batch: dict[str, Any]) -> None:
     assert found.kl > 0
     assert math.isnan(found.kl_low)
     assert math.isnan(found.forward_kl_high)
+    two = KLMonitor().observe(**{name: x[1:] for name, x in batch.items()})
+    both = [oracle.kl(p, q) for p, q in rows_of(batch)[1:]]
+    wanted = oracle.ratio_interval([sum(both[:2]), sum(both[2:])], [2, 2], 12.706204736174698)
+    assert two.kl_high == pytest.approx(wanted[2], **NEAR)
 
 
 # -- what is given -------------------------------------------------------------------------------------------

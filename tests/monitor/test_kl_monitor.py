@@ -299,6 +299,19 @@ def test_what_is_refused_leaves_nothing_behind(
     assert monitor.observations == []
 
 
+def test_what_stands_outside_of_the_mask_is_never_read(batch: dict[str, Any]) -> None:
+    outside = batch["mask"] == 0
+    said = torch.full((3, 3), -1.0)
+    plain = KLMonitor(beta=1.0).observe(**batch, behavior_logp=said, advantages=said, deviations=0.0)
+    batch["tokens"] = batch["tokens"].masked_fill(outside, -7)
+    said = said.masked_fill(outside, math.inf)
+    for name in ("logits", "ref_logits"):
+        batch[name] = batch[name].masked_fill(outside.unsqueeze(-1), math.nan)
+    found = KLMonitor(beta=1.0).observe(**batch, behavior_logp=said, advantages=said, deviations=0.0)
+    assert {**found.known(), "seconds": 0} == {**plain.known(), "seconds": 0}
+    assert found.effective_beta == 0
+
+
 def test_an_infinite_kl_is_refused(batch: dict[str, Any]) -> None:
     batch["ref_logits"][1, 0, 2] = -math.inf
     with pytest.raises(ValueError, match="the reference gives token 2 probability 0"):

@@ -57,6 +57,13 @@ def test_what_tools_wrote_is_no_completion() -> None:
     assert torch.equal(of, texts.tokens)
 
 
+def test_without_a_prompt_one_padding_stands_before_the_completion() -> None:
+    texts = texts_of({**batch(), "prompt_mask": torch.zeros(4, 4, dtype=torch.long)}, None)
+    assert texts is not None
+    assert texts.ids.shape == (3, 6)
+    assert texts.ids[:, 0].tolist() == [13, 15, 16]
+
+
 def test_labels_say_where_the_completion_is() -> None:
     inputs = {
         "input_ids": torch.tensor([[0, 11, 12, 13], [21, 22, 23, 24]]),
@@ -67,6 +74,8 @@ def test_labels_say_where_the_completion_is() -> None:
     assert texts is not None
     assert texts.tokens.tolist() == [[12, 13], [23, 24]]
     assert texts.mask.int().tolist() == [[1, 1], [0, 1]]  # nothing scores a first token
+    assert texts.ids.shape == (2, 4)
+    assert texts.columns == slice(2, 4)
 
 
 def test_batches_without_text() -> None:

@@ -57,10 +57,14 @@ def inputs() -> dict[str, Any]:
 
 def test_some_at_a_time(trainer: Any, inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     inputs["sampling_per_token_logps"] = -torch.rand(4, 5)
-    looks = []
-    for entries in (2**26, 14 * 6 * 2, 1):
+    looks, sizes = [], []
+    trainer.model.register_forward_pre_hook(
+        lambda _, args, given: sizes.append(len(given["input_ids"])), with_kwargs=True
+    )
+    for entries in (2**26, 14 * 6 * 3, 1):
         monkeypatch.setattr(trl_looking, "_ENTRIES", entries)
         looks.append(look_at(KLMonitor(), trainer, trainer.model, inputs, SAID))
+    assert sizes == [4, 3, 1, 1, 1, 1, 1]
     first, *others = looks
     assert first is not None
     assert len(first.looked.numbers.kl) == 15
@@ -135,6 +139,8 @@ def test_the_trainers_own_log_probs_make_its_number(trainer: Any, inputs: dict[s
     own = number_of(said, seen, inputs, None)
     w = (seen.looked.numbers.ref_logp - logp).exp()
     assert own == pytest.approx((w - 1 - w.log()).mean().item(), abs=1e-9)
+    sequences = said._replace(term=KLTerm("k3", importance="sequence", ratio="attached"))
+    assert number_of(sequences, seen, inputs, None) == own
     inputs["ref_per_token_logps"] = -torch.rand(4, 5).double()
     inputs["old_per_token_logps"] = -torch.rand(4, 5).double()
     inside = inputs["completion_mask"].bool()
@@ -145,5 +151,4 @@ def test_the_trainers_own_log_probs_make_its_number(trainer: Any, inputs: dict[s
     uncorrected = said._replace(term=KLTerm("k3", importance=None))
     found = number_of(uncorrected, seen, inputs, None)
     assert found == pytest.approx((w - 1 - w.log()).mean().item(), abs=1e-9)
-    other = said._replace(term=KLTerm("k3", importance="sequence", ratio="attached"))
-    assert number_of(other, seen, inputs, None) != number_of(other, seen, inputs, None)  # not known
+    assert number_of(sequences, seen, inputs, None) != number_of(sequences, seen, inputs, None)  # not known

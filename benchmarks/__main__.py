@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import auditing, figure_two, optima, pages, real_model
+from benchmarks import auditing, figure_two, monitoring, optima, pages, real_model
 from kl_companion import audit, k3, kl_loss, prefix_tree
 from kl_companion.estimators.vocabulary import exact_kl
 from kl_companion.rollout import Rollout
@@ -139,6 +139,7 @@ def main() -> None:
     for name, work in (("sampling", real_model.sampling), ("scoring", real_model.scoring)):
         r, s = ratio(*work(lm, task), rounds=3)  # seconds each
         print(f"{f'{name}, 135 million parameters / transformers, at most 1.3':<58}{r:>8.2f}{s:>10.4f}")
+    monitoring.main([])
     auditing.main()
     figure_two.main()
     optima.main()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import auditing, goals, measure, peers, performance
+from benchmarks import auditing, goals, measure, monitoring, peers, performance
 from benchmarks.measure import Case
 from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
@@ -271,3 +271,10 @@ def test_seconds_are_those_of_the_process_and_a_failure_is_said() -> None:
     assert 0.3 < auditing.seconds(["-c", "import time; time.sleep(0.3)"]) < 5
     with pytest.raises(RuntimeError, match="no such thing"):
         auditing.seconds(["-c", "raise ValueError('no such thing')"])
+
+
+def test_the_share_of_the_monitor_is_measured_in_small():
+    found = monitoring.measured(1, completions=4, parts=2, length=3, tiny=True)
+    assert found.model == "a tiny model"
+    assert (found.last.step, found.last.answers, found.last.tokens) == (2, 4, 12)
+    assert 0 < found.share < 1

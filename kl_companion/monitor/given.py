@@ -1,0 +1,118 @@
+"""What a monitor is given of a step beside the logits, checked before any arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion import checks
+
+
+class StepAnswers(NamedTuple):
+    """Sampled answers and what belongs to them, as `KLMonitor.observe` takes it.
+
+    Attributes:
+        tokens, inside: [batch, seq]: ids, and whether a token is of a completion.
+        behavior_logp: [batch, seq] or None; NaN where the engine gave none.
+        advantages: [batch, seq] or None.
+        rewards, prompt_index, deviations: Of the answers of the whole step, [answers], or None.
+    """
+
+    tokens: torch.Tensor
+    inside: torch.Tensor
+    behavior_logp: torch.Tensor | None = None
+    advantages: torch.Tensor | None = None
+    rewards: torch.Tensor | None = None
+    prompt_index: torch.Tensor | None = None
+    deviations: torch.Tensor | None = None
+
+
+def checked(
+    tokens: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    behavior_logp: torch.Tensor | None = None,
+    advantages: torch.Tensor | None = None,
+    rewards: torch.Tensor | None = None,
+    prompt_index: torch.Tensor | None = None,
+    deviations: torch.Tensor | float | None = None,
+) -> StepAnswers:
+    """`StepAnswers`, or ValueError; arguments as `kl_companion.monitor.KLMonitor.observe`."""
+    checks.check_mask(mask)
+    inside = mask.bool()
+    checks.check_shape("tokens", tokens, mask.shape, "mask [batch, seq]")
+    if tokens.dtype != torch.int64:
+        raise ValueError(f"tokens has dtype {tokens.dtype}, expected torch.int64: the sampled ids")
+    if behavior_logp is not None:
+        checks.check_shape("behavior_logp", behavior_logp, mask.shape, "mask [batch, seq]")
+        checks.check_log_probabilities("behavior_logp", behavior_logp, inside & ~behavior_logp.isnan())
+    if advantages is not None:
+        checks.check_floating("advantages", advantages)
+        if advantages.ndim == 1 and len(advantages) == len(mask):
+            advantages = advantages.unsqueeze(1).expand(mask.shape)
+        checks.check_shape("advantages", advantages, mask.shape, "mask [batch, seq], or [batch]")
+        checks.check_finite("advantages", advantages, inside)
+    _check_groups(rewards, prompt_index)
+    return StepAnswers(
+        tokens, inside, behavior_logp, advantages, rewards, prompt_index, _deviations(deviations)
+    )
+
+
+def _check_groups(rewards: torch.Tensor | None, prompt_index: torch.Tensor | None) -> None:
+    for name, x in (("rewards", rewards), ("prompt_index", prompt_index)):
+        if x is not None:
+            checks.check_tensor(name, x)
+            if x.ndim != 1 or not len(x):
+                raise ValueError(f"{name} has shape {list(x.shape)}, expected [answers], one or more")
+    if rewards is not None:
+        checks.check_finite("rewards", rewards, ~rewards.isnan())
+        if rewards.isnan().all():
+            raise ValueError("rewards is NaN for every answer, expected a reward for one of them, or None")
+    if prompt_index is not None:
+        if prompt_index.is_floating_point():
+            raise ValueError(f"prompt_index has dtype {prompt_index.dtype}, expected whole numbers")
+        if rewards is not None:
+            checks.check_shape("prompt_index", prompt_index, rewards.shape, "rewards [answers]")
+
+
+def _deviations(x: torch.Tensor | float | None) -> torch.Tensor | None:
+    if x is None:
+        return None
+    if not isinstance(x, torch.Tensor):
+        checks.check_number("deviations", x)
+        x = torch.tensor([float(x)], dtype=torch.float64)
+    checks.check_floating("deviations", x)
+    if not x.numel() or not bool(((x >= 0) & x.isfinite()).all()):
+        raise ValueError("deviations is empty or holds a negative or infinite number, expected deviations")
+    return x.detach().flatten()
+
+
+def check_logits(logits: Any, ref_logits: Any, given: StepAnswers, ends: tuple[int, ...]) -> None:
+    """ValueError unless both are [batch, seq, vocab] of one shape that holds the tokens and the ends."""
+    tokens, inside = given.tokens, given.inside
+    checks.check_floating("logits", logits)
+    if logits.ndim != 3 or not logits.shape[-1]:
+        raise ValueError(f"logits has shape {list(logits.shape)}, expected [batch, seq, vocab]")
+    checks.check_shape("logits", logits[..., 0], tokens.shape, "tokens, and the vocabulary behind: its rest")
+    checks.check_floating("ref_logits", ref_logits)
+    checks.check_shape("ref_logits", ref_logits, logits.shape, "logits [batch, seq, vocab]")
+    check_ids(tokens, inside, logits.shape[-1], ends)
+
+
+def check_ids(tokens: torch.Tensor, inside: torch.Tensor, vocab: int, ends: tuple[int, ...]) -> None:
+    """ValueError unless the tokens inside, and the ends, are ids of the vocabulary."""
+    outside = ((tokens < 0) | (tokens >= vocab)) & inside
+    if outside.any():
+        raise ValueError(f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {vocab - 1}")
+    if ends and max(ends) >= vocab:
+        raise ValueError(f"eos_token_id is {max(ends)}, expected 0 to {vocab - 1}")
+
+
+def check_sampled(logp: Any, ref_logp: Any, given: StepAnswers) -> None:
+    """ValueError unless both are log-probs [batch, seq]."""
+    for name, x in (("logp", logp), ("ref_logp", ref_logp)):
+        if x is None:
+            raise ValueError(f"{name} is None, expected log-probs [batch, seq] where logits is None")
+        checks.check_shape(name, x, given.inside.shape, "mask [batch, seq]")
+        checks.check_log_probabilities(name, x, given.inside)

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from kl_companion.cli import audit, claims, derive, frameworks, table
+from kl_companion.cli import audit, claims, derive, frameworks, report, table
 from kl_companion.cli import list as listing
 
 VERBS = {
@@ -17,6 +17,7 @@ VERBS = {
     "audit": audit,
     "claims": claims,
     "frameworks": frameworks,
+    "report": report,
     "table": table,
 }
 

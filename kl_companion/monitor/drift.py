@@ -184,7 +184,7 @@ def length_pull(run: MonitoredRun) -> RunVerdict | None:
     return RunVerdict(
         "attention",
         "length_pull",
-        f"The KL term pulls towards {_direction(kl)} answers, with {number(abs(kl))} per answer{beside}.",
+        f"The KL term pulls toward {_direction(kl)} answers, with {number(abs(kl))} per answer{beside}.",
         "That is the gradient by the log-odds of ending an answer. An answer that ends saves the KL of all "
         "tokens that it would have had, and a mean per token rewards long answers of a low "
         "KL.",

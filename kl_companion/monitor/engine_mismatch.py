@@ -32,7 +32,7 @@ def mismatch(run: MonitoredRun) -> RunVerdict | None:
         "truncation": "a truncated distribution",
         "rounding": "the rest",
     }
-    shares = ", ".join(f"{number(parts[n])} {names[n]}" for n in sorted(parts, key=lambda n: -parts[n]))
+    shares = ", ".join(f"{number(parts[n])} by {names[n]}" for n in sorted(parts, key=lambda n: -parts[n]))
     todo = " ".join(_repair(run, name) for name in (settings or ["rounding"]))
     beside = "" if kl is None or apart is None else (
         f" KL(engine, trainer) is {number(apart)} nats per token, beside {number(kl)} to the reference"

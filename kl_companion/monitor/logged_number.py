@@ -75,7 +75,7 @@ def z_scores(run: MonitoredRun) -> list[float]:
 
 def bias(run: MonitoredRun) -> RunVerdict | None:
     """A number whose expectation is not the exact KL."""
-    kl, off = recent(run, "kl"), recent(run, "logged_bias")
+    kl, off, named = recent(run, "kl"), recent(run, "logged_bias"), run.settings.get("estimator")
     if kl is None or off is None or kl < LEAST_KL or abs(off) < BIAS_TO_NOTE * kl:
         return None
     if of_forward(run):
@@ -91,6 +91,7 @@ def bias(run: MonitoredRun) -> RunVerdict | None:
         )
     share = off / kl
     verb = "overstates" if off > 0 else "understates"
+    gradient = " As a loss, K2 has the gradient of the reverse KL all the same." * (named == "k2")
     level = "wrong" if abs(share) >= BIAS_TO_ACT else "attention"
     return RunVerdict(
         level,  # type: ignore[arg-type]
@@ -100,9 +101,7 @@ def bias(run: MonitoredRun) -> RunVerdict | None:
         "token.",
         "That is bias, which no averaging removes. It matters where the number is used: for a target KL, for "
         "a "
-        "controller of β, and in comparisons with runs that log another estimator. The gradient is another "
-        "question: K2 in the loss has the gradient of the reverse KL in spite of its "
-        "bias.",
+        "controller of β, and in comparisons with runs that log another estimator." + gradient,
         "Log K3 or the exact KL; leave the loss as it is.",
     )
 

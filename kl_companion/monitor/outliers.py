@@ -89,13 +89,14 @@ def impossible_token(run: MonitoredRun) -> RunVerdict | None:
     if logged:
         logged += "." if row.kl is None else f", the exact KL {number(row.kl)}."
     why, todo = _sides(token)
+    again = f"It happens {at_steps(rows)}. " if len(rows) > 1 else ""
     return RunVerdict(
         "wrong",
         "impossible_token",
         f"A token has a log-ratio of {number(largest)} nats {at_steps([row])}"
         + (f": {quoted(token)}." if token else "."),
-        f"{why}{logged} It happens {at_steps(rows)}. K1 adds the log-ratio itself, K2 half its square, and "
-        "K3 the exponential of its negative: a negative one of 21 nats makes 1.3 billion of one "
+        f"{why}{logged} {again}K1 adds the log-ratio itself, K2 half its square, and K3 the exponential of "
+        "its negative: a negative one of 21 nats makes 1.3 billion of one "
         "token.",
         todo,
         row.step,

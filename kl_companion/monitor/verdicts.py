@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import unicodedata
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -92,9 +92,16 @@ def percent(share: float) -> str:
 
 
 def quoted(token: RunToken) -> str:
-    """A token in quotation marks, with its blanks and line ends to be seen."""
-    text = json.dumps(token.token, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_TOKEN else f'{text[:_LONGEST_TOKEN]}…"'
+    """A token in quotation marks, short enough for a sentence."""
+    text = visible(token.token)
+    return f'"{text}"' if len(text) <= _LONGEST_TOKEN else f'"{text[:_LONGEST_TOKEN]}…"'
+
+
+def visible(text: str) -> str:
+    """A text of the run with what cannot be seen, or would turn the page around, as signs or codes."""
+    signs = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
+    hidden = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+    return "".join(signs.get(c, f"\\u{ord(c):04x}" if unicodedata.category(c) in hidden else c) for c in text)
 
 
 def probability(logp: float) -> str:

@@ -56,7 +56,7 @@ def tokens_of(row: Row, largest: float | None = None) -> Row:
     top = float(largest if largest is not None else row["largest_log_ratio"])
     tokens = []
     for i, word in enumerate(WORDS):
-        ratio = top * 0.8**i * (1 if i % 3 != 2 or top > 15 else -1)
+        ratio = top * 0.8**i * (-1 if i % 3 == 2 and 0 < top < 15 else 1)
         logp = -0.1 if ratio > 0 else -0.1 + ratio
         before = f"We add the numbers of both rows, and row {i} has"
         tokens.append({
@@ -126,8 +126,8 @@ def _constant(**values: Any) -> Callable[[int, Row], Row]:
 def _spiking(i: int, row: Row) -> Row:
     if i != 30:
         return {}
-    logged = 8 * row["kl"]
-    return {"logged": logged, "logged_noise": logged - row["kl"], "logged_error": 4 * row["kl"], "largest_log_ratio": 7.4}
+    logged = 10 * row["kl"]
+    return {"logged": logged, "logged_noise": logged - row["kl"], "logged_error": 6 * row["kl"], "largest_log_ratio": 7.4}
 
 
 # topic of the verdict -> what is planted, settings, and what its sentence has to hold
@@ -163,9 +163,9 @@ TROUBLES: dict[str, tuple[Callable[[int, Row], Row], dict[str, Any], str]] = {
     "equal_groups": (_constant(equal_groups=0.62), {}, "In 62 % of the groups all rewards agree"),
     "bias": (logging(1.4, 0.05), {"estimator": "k2"}, "K2 overstates the KL by 40 %: its expectation is "),
     "other_divergence": (logging(1.4, 0.05), {"estimator": "k5"}, "K5 estimates the forward KL, 0.04"),
-    "spike": (_spiking, {}, "At step 310 the logged number jumps to 0.22"),
+    "spike": (_spiking, {}, "At step 310 the logged number jumps to 0.28"),
     "noise": (logging(1, 0.8), {"estimator": "k1"}, "One value of the logged number is mostly noise"),
-    "length_pull": (_constant(length_pull_kl=-0.03, length_pull_reward=0.02), {}, "pulls towards longer answers"),
+    "length_pull": (_constant(length_pull_kl=-0.03, length_pull_reward=0.02), {}, "pulls toward longer answers"),
     "wide": (lambda _, row: {"kl_low": 0.2 * row["kl"], "kl_high": 1.8 * row["kl"]}, {}, "64 answers are too few"),
     "negative": (lambda i, _: {"logged": -0.001, "logged_noise": None} if i == 3 else {}, {}, "K3 cannot be."),
 }  # fmt: skip
@@ -175,5 +175,6 @@ def troubled(folder: Path, topic: str) -> Path:
     """A run with one planted trouble."""
     change, settings, _ = TROUBLES[topic]
     rows = changed(change)
-    tokens = [tokens_of(row) for row in rows]
+    # K3 jumps by tokens that the policy hardly says any more
+    tokens = [tokens_of(row, -7.4 if topic == "spike" and row["step"] == 310 else None) for row in rows]
     return write(folder, rows, settings, tokens)

@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
     parser.description = (
         "Read the folder of a monitored run (kl_monitor.csv, kl_monitor_tokens.jsonl, kl_monitor.json), print "
-        "what was found, the gravest first, and write one HTML page with verdicts, curves and tables. The page "
-        "loads nothing from elsewhere. The run may still be going on."
+        "what was found, the gravest first, and write one HTML page with verdicts, curves and tables. It loads "
+        "nothing from elsewhere. The run may still be going on."
     )
     parser.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder into which the monitor wrote")
     parser.add_argument("--output", metavar="FILE", help=f"where the page goes; RUN_FOLDER/{PAGE} by default")

@@ -11,7 +11,7 @@ from kl_companion.monitor.verdicts import finite, number
 
 MOST_POINTS = 120  # observations that are drawn as points too; more run together
 LINE = 16  # between labels at the ends of curves
-CHARACTER = 6.6  # width of one, at the most
+CHARACTER = 7.8  # width of one in a wide typeface
 LEFT, TOP, BOTTOM = 50.0, 12.0, 30.0
 
 
@@ -181,9 +181,8 @@ def _grid(axes: _Axes) -> list[str]:
     steps = [s for s in _ticks(*axes.steps, max(3, int((end - LEFT) / 85))) if s == int(s)]
     for step in steps or [axes.steps[0]]:
         x = axes.x(step)
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{axes.height - 9:.0f}" text-anchor="middle">{int(step):,}</text>'
-        )
+        place = f'x="{x:.1f}" y="{axes.height - 9:.0f}" text-anchor="middle"'
+        parts.append(f'<text class="tick" {place}>{int(step):,}</text>')
     return parts
 
 

@@ -14,6 +14,7 @@ from kl_companion.monitor.verdicts import (
     number,
     percent,
     recent,
+    visible,
 )
 from kl_companion.plotting import label
 
@@ -27,7 +28,7 @@ LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes sa
 def name_of(run: MonitoredRun) -> str:
     """The estimator that the trainer logs, in words."""
     named = run.settings.get("estimator")
-    return label(named) if named else "the trainer's number"
+    return visible(label(named)) if named else "the trainer's number"
 
 
 def of_forward(run: MonitoredRun) -> bool:

@@ -63,8 +63,9 @@ def number(x: float) -> str:
     if not math.isfinite(x):
         return "NaN" if math.isnan(x) else "infinity" if x > 0 else "−infinity"
     size = abs(x)
-    if size >= 1e15:
-        text = f"{size:.1e}".replace("e+", " × 10^")
+    if size >= 1e15 or 0 < size < 1e-5:
+        digits, _, power = f"{size:.1e}".partition("e")
+        text = f"{digits} × 10^{int(power)}".replace("^-", "^−")
     elif size >= 1e6:
         unit, word = next(
             (u, w) for u, w in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")) if size >= u
@@ -72,14 +73,12 @@ def number(x: float) -> str:
         text = f"{size / unit:.3g} {word}"
     elif size >= 100:
         text = f"{size:,.0f}"
-    elif size >= 1e-5 or size == 0:
+    else:
         digits = (
             0 if size == 0 else max(0, (1 if f"{size:.1e}"[0] != "1" else 2) - math.floor(math.log10(size)))
         )
         text = f"{size:.{digits}f}"
         text = text.rstrip("0").rstrip(".") if "." in text else text
-    else:
-        text = f"{size:.1g}"
     return f"−{text}" if x < 0 and text != "0" else text
 
 

@@ -1,0 +1,79 @@
+"""The logged number: negative values of K1, the size of a bias, and when it is not its own estimator."""
+
+import pytest
+
+from kl_companion.monitor import logged_number, read_run
+from tests.support import monitored_runs as runs
+
+
+def first(tmp_path, change, rule, **settings):
+    return rule(read_run(runs.write(tmp_path, runs.changed(change), settings)))
+
+
+def test_negative_values_of_k1_are_noise(tmp_path):
+    def change(i, row):
+        return {"logged": -0.004, "logged_noise": -0.024, "logged_error": 0.016} if i in (7, 9) else {}
+
+    found = first(tmp_path, change, logged_number.negative, estimator="k1")
+    assert found.level == "fine"
+    assert found.says == (
+        "The logged number is negative at 2 of 40 observations, −0.004 at the lowest (step 80): that is "
+        "noise of K1, 1.5 standard errors from its "
+        "expectation."
+    )
+
+
+def test_a_negative_value_of_k1_far_from_its_expectation_is_no_noise(tmp_path):
+    def change(i, row):
+        return {"logged": -0.1, "logged_noise": -0.12, "logged_error": 0.016}
+
+    assert first(tmp_path, change, logged_number.negative, estimator="k1") is None
+    found = first(tmp_path, change, logged_number.not_its_noise, estimator="k1")
+    assert "is not K1 of these tokens: it is 7.5 standard errors away" in found.says
+
+
+@pytest.mark.parametrize(
+    ("factor", "level", "said"),
+    [
+        (1.09, None, ""),
+        (1.12, "attention", "K2 overstates the KL by 12 %"),
+        (1.6, "wrong", "K2 overstates the KL by 60 %"),
+        (0.8, "attention", "K2 understates the KL by 20 %"),
+    ],
+)
+def test_bias_in_units_of_the_kl(tmp_path, factor, level, said):
+    found = first(tmp_path, runs.logging(factor, 0.01), logged_number.bias, estimator="k2")
+    assert (found and found.level) == level
+    assert said in (found.says if found else "")
+    assert not found or "K2 has the gradient of the reverse KL" in found.why
+
+
+def test_bias_of_another_estimator_says_nothing_of_k2(tmp_path):
+    found = first(tmp_path, runs.logging(1.3, 0.01), logged_number.bias, estimator="k4")
+    assert found.says.startswith("K4 overstates the KL by 30 %")
+    assert "K2" not in found.why
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.4, False), (0.55, True)])
+def test_noise_of_half_the_kl_is_noted(tmp_path, share, found):
+    seen = first(tmp_path, runs.logging(1, share), logged_number.noise, estimator="k1")
+    assert (seen is not None) == found
+    if seen:
+        assert "A mean of 31 values would be known to 10 %. On the same tokens K3 would have" in seen.why
+
+
+def test_without_an_estimator_the_two_numbers_are_compared(tmp_path):
+    unknown = dict.fromkeys(("logged_expected", "logged_bias", "logged_noise", "logged_error"))
+    found = first(
+        tmp_path,
+        lambda _i, _r: {**unknown, "logged": 0.5, "kl": 0.25},
+        logged_number.what_it_is,
+        estimator=None,
+    )
+    assert found.says == "Your logged 0.5 is the trainer's number; the exact KL is 0.25."
+
+
+def test_a_negative_loss_is_normal(tmp_path):
+    found = first(tmp_path, lambda i, _: {"loss": -0.01 if i < 4 else 0.01}, logged_number.negative_loss)
+    assert found.says == "The loss is negative at 4 of 40 observations, which is normal."
+    assert first(tmp_path, lambda _i, _r: {"loss": 0.0}, logged_number.negative_loss) is None

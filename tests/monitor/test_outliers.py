@@ -1,0 +1,96 @@
+"""Single values that stand out: which token it is, on which side, and how much of the number it makes."""
+
+import math
+
+import pytest
+
+from kl_companion.monitor import outliers, read_run
+from tests.support import monitored_runs as runs
+
+
+def token(log_ratio, logp, word="<tool>"):
+    return {
+        "answer": 2,
+        "position": 9,
+        "token": word,
+        "before": "call ",
+        "log_ratio": log_ratio,
+        "logp": logp,
+        "ref_logp": logp - log_ratio,
+    }
+
+
+def one(tmp_path, row, tokens, rule, **settings):
+    rows = runs.healthy()
+    rows[20] |= row
+    said = [{"step": r["step"], "tokens": tokens if r is rows[20] else []} for r in rows]
+    return rule(read_run(runs.write(tmp_path, rows, settings, said)))
+
+
+def test_a_token_that_the_reference_never_says(tmp_path):
+    found = one(tmp_path, {"largest_log_ratio": 31.0}, [token(31.0, -0.1)], outliers.impossible_token)
+    assert found.says == 'A token has a log-ratio of 31 nats at step 210: "<tool>".'
+    assert "with probability 0.9, the reference 1 in 32 trillion" in found.why
+    assert "a mask of logits that only one of them gets" in found.todo
+
+
+def test_a_token_that_the_policy_never_says_is_no_sample_of_it(tmp_path):
+    row = {"largest_log_ratio": 21.0, "logged": 1.6e5}
+    found = one(tmp_path, row, [token(-21.0, -21.7)], outliers.impossible_token)
+    assert "though the policy gives it the probability 1 in 2.7 billion and the reference 0.5" in found.why
+    assert "The logged number is 160,000 there" in found.why
+    assert "shifted by one position" in found.todo
+
+
+def test_what_can_be_chance_is_no_impossible_token(tmp_path):
+    assert one(tmp_path, {"largest_log_ratio": 19.9}, [], outliers.impossible_token) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "said", "why"),
+    [
+        (
+            {"logged": math.nan, "loss": math.nan},
+            "the logged number is NaN and the loss is NaN",
+            "are in order",
+        ),
+        ({"logged": math.inf, "largest_log_ratio": 90.0}, "is infinity", "overflows in any precision"),
+        ({"logged": math.inf, "largest_log_ratio": 12.0}, "is infinity", "overflows in float16"),
+        ({"kl": math.inf}, "the exact KL is infinity", "gives a token no probability"),
+    ],
+)
+def test_what_is_no_number(tmp_path, row, said, why):
+    found = one(tmp_path, row, [], outliers.not_a_number)
+    assert found.says.startswith("At step 210 the ")
+    assert said in found.says
+    assert why in found.why
+    assert (found.level, found.step) == ("wrong", 210)
+
+
+def test_a_jump_is_measured_by_the_estimators_own_formula(tmp_path):
+    # K1 of one token of 5 nats in 1000 tokens is 0.005 of the 0.008; the median of the others is far below
+    rows = runs.changed(lambda _i, _r: {"logged": 0.001, "tokens": 1000})
+    rows[20] |= {"logged": 0.008, "largest_log_ratio": 5.0}
+    said = [{"step": rows[20]["step"], "tokens": [token(5.0, -0.2)]}]
+    found = outliers.spike(read_run(runs.write(tmp_path, rows, {"estimator": "k1"}, said)))
+    assert found.says == (
+        "At step 210 the logged number jumps to 0.008, 8 times the usual: 1 of 1,000 tokens make 62 % of it."
+    )
+    # K2 of it is 12.5, more than all; K3 of it is 4.01, half of the number
+    assert "make 50 % of it" in outliers.spike(read_run(runs.write(tmp_path, rows, {}, said))).says
+    rows[20]["logged"] = 0.0039
+    assert outliers.spike(read_run(runs.write(tmp_path, rows, {"estimator": "k1"}, said))) is None
+
+
+def test_a_jump_of_all_tokens_is_none_of_few(tmp_path):
+    assert one(tmp_path, {"logged": 0.5}, [token(2.0, -0.2)], outliers.spike) is None
+
+
+@pytest.mark.parametrize(("share", "level"), [(0.009, None), (0.02, "attention"), (0.2, "wrong")])
+def test_a_dead_zone_by_its_size(tmp_path, share, level):
+    run = read_run(
+        runs.write(tmp_path, runs.changed(lambda _i, _r: {"dead_zone": share}), {"clamp": [None, 5]})
+    )
+    found = outliers.dead_zone(run)
+    assert (found and found.level) == level
+    assert not found or "to […, 5] leaves" in found.says

@@ -15,9 +15,9 @@ WIDTH = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
     parser.description = (
-        "Read the folder of a monitored run (kl_monitor.csv, kl_monitor_tokens.jsonl, kl_monitor.json), print "
-        "what was found, the gravest first, and write one HTML page with verdicts, curves and tables. It loads "
-        "nothing from elsewhere. The run may still be going on."
+        "Read the folder of a monitored run (kl_monitor.csv, kl_monitor_tokens.jsonl, kl_monitor.json), "
+        "print what was found, the gravest first, and write one HTML page with verdicts, curves and tables. "
+        "It loads nothing from elsewhere. The run may still be going on."
     )
     parser.add_argument("run_folder", metavar="RUN_FOLDER", help="the folder into which the monitor wrote")
     parser.add_argument("--output", metavar="FILE", help=f"where the page goes; RUN_FOLDER/{PAGE} by default")
@@ -59,5 +59,7 @@ def run(args: argparse.Namespace) -> int:
         print(textwrap.fill(said, WIDTH))
     for verdict in verdicts:
         print(textwrap.fill(f"{verdict.level}: {verdict.says}", WIDTH, subsequent_indent="  "))
+        if verdict.todo:
+            print(textwrap.fill(verdict.todo, WIDTH, initial_indent="  -> ", subsequent_indent="     "))
     print(f"The page: {output}")
     return 0

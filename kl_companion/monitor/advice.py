@@ -21,10 +21,12 @@ RULES: tuple[Callable[[MonitoredRun], RunVerdict | None], ...] = (
     drift.effective_beta,
     drift.equal_groups,
     logged_number.bias,
+    outliers.jump,
     outliers.spike,
     logged_number.noise,
     drift.length_pull,
     drift.wide,
+    drift.no_beta,
     drift.size,
     logged_number.what_it_is,
     logged_number.negative,
@@ -72,6 +74,8 @@ def headline(run: MonitoredRun, verdicts: tuple[RunVerdict, ...]) -> str:
     equal = recent(run, "equal_groups")
     if equal is not None:
         parts.append(f"groups of equal rewards {percent(equal)}")
+    if run.settings.get("beta") == 0:
+        parts.append("no KL term (β is 0)")
     over = min(RECENT, len(run.observations))
     numbers = f": {', '.join(parts)} (means of the last {over} observations)" if parts else ""
     return f"All is normal{numbers}."

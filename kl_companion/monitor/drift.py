@@ -28,7 +28,7 @@ LEAST_KL = 1e-4
 
 
 def no_kl(run: MonitoredRun) -> RunVerdict | None:
-    """A KL that stays zero, or a coefficient that is."""
+    """A KL that stays zero."""
     seen = [r for r in run.observations if r.step > 0 and r.kl is not None]
     if len(seen) >= RECENT and all(abs(r.kl or 0) <= NO_KL for r in seen):
         return RunVerdict(
@@ -41,15 +41,21 @@ def no_kl(run: MonitoredRun) -> RunVerdict | None:
             "the policy: adapters that are not switched off for the reference's pass, or weights that both "
             "share.",
         )
-    if run.settings.get("beta") == 0:
-        return RunVerdict(
-            "attention",
-            "no_beta",
-            "β is 0: no KL term acts, the KL below is only measured.",
-            "Nothing holds the policy near the reference but the learning rate and the clip of the ratio.",
-            "Nothing, if that is meant; several trainers have 0 as their default.",
-        )
     return None
+
+
+def no_beta(run: MonitoredRun) -> RunVerdict | None:
+    """A coefficient that is zero, which many trainers have as their default."""
+    if run.settings.get("beta") != 0:
+        return None
+    return RunVerdict(
+        "fine",
+        "no_beta",
+        "β is 0: no KL term acts, the KL is only measured.",
+        "Nothing holds the policy near the reference but the learning rate and the clip of the ratio. "
+        "Several trainers have 0 as their default; if you meant to have a KL term, it is not "
+        "there.",
+    )
 
 
 def far(run: MonitoredRun) -> RunVerdict | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from kl_companion.estimators.registry import ESTIMATORS, get_estimator
-from kl_companion.monitor.run_folder import MonitoredRun
+from kl_companion.monitor.run_folder import MonitoredRun, RunRow
 from kl_companion.monitor.verdicts import (
     RECENT,
     RunVerdict,
     finite,
     mean,
+    median,
     number,
     percent,
     recent,
@@ -21,14 +22,18 @@ from kl_companion.plotting import label
 BIAS_TO_NOTE = 0.1  # a target KL that is a tenth off is well within what anyone tunes
 BIAS_TO_ACT = 0.5  # from here on, comparing with another run's KL misleads
 NOISE_TO_NOTE = 0.5  # a standard error of half the KL: one value says no more than its order of magnitude
-NOT_NOISE = 4.0  # root mean square of z; 1 for noise, and above 4 by chance once in 15,000 single values
+NOT_NOISE = 4.0  # standard errors, of half of the observations: by chance once in 15,000 of a single one
+ONE_SIDED = 1.5  # standard errors, and all to one side: by chance once in 3,000 runs of MANY observations
+MANY = 10
+MOSTLY = 3.0  # times the other part of a difference
 LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes say nothing
 
 
 def name_of(run: MonitoredRun) -> str:
     """The estimator that the trainer logs, in words."""
     named = run.settings.get("estimator")
-    return visible(label(named)) if named else "the trainer's number"
+    exact = {"exact_kl": "the exact KL", "exact_forward_kl": "the exact forward KL"}
+    return exact.get(named) or visible(label(named)) if named else "the trainer's number"
 
 
 def of_forward(run: MonitoredRun) -> bool:
@@ -40,10 +45,12 @@ def of_forward(run: MonitoredRun) -> bool:
 def not_its_noise(run: MonitoredRun) -> RunVerdict | None:
     """A logged number that deviates from its own expectation by more than sampling explains."""
     z = z_scores(run)
-    if not z:
+    middle, size = median(z), median([abs(x) for x in z])
+    if middle is None or size is None:
         return None
-    size = math.sqrt(sum(x * x for x in z) / len(z))
-    if size < NOT_NOISE:
+    sided = len(z) >= MANY and abs(middle) >= ONE_SIDED
+    off = mean([abs(x) for x in finite(run.series("logged_noise"))])
+    if (size < NOT_NOISE and not sided) or (off or 0) < BIAS_TO_NOTE * (mean(run.series("kl")) or 0):
         return None
     return RunVerdict(
         "wrong",
@@ -51,7 +58,7 @@ def not_its_noise(run: MonitoredRun) -> RunVerdict | None:
         f"The logged number is not {name_of(run)} of these tokens: it is {number(size)} standard errors away "
         "from what that has as "
         "expectation.",
-        f"Over {len(z)} observations; noise alone gives about 1. On average it is "
+        f"That is the middle of {len(z)} observations; noise alone gives 0.7. On average it is "
         f"{number(mean(run.series('logged')) or 0)} where {number(mean(run.series('logged_expected')) or 0)} "
         "is expected and the exact KL is "
         f"{number(mean(run.series('kl')) or 0)}.",
@@ -177,10 +184,15 @@ def what_it_is(run: MonitoredRun) -> RunVerdict | None:
         return RunVerdict(
             "fine", "logged", said, "The run does not say which estimator the number is.", step=row.step
         )
+    if of_forward(run) and row.forward_kl is not None:
+        said = (
+            f"Your logged {number(row.logged)} estimates the forward KL, which is {number(row.forward_kl)}."
+        )
+        return RunVerdict("fine", "logged", said, f"The reverse KL is {number(row.kl)}.", step=row.step)
     return RunVerdict(
         "fine",
         "logged",
-        f"Your logged {number(row.logged)} is {_off(row.logged - row.kl)} (step {row.step}).",
+        f"Your logged {number(row.logged)} is {_off(row)} (step {row.step}).",
         f"It is {name_of(run)} of {row.tokens:,} tokens, the exact KL is {number(row.kl)}. Of the "
         f"difference, {number(row.logged_bias)} is bias and {number(row.logged_noise)} is "
         "noise"
@@ -189,10 +201,20 @@ def what_it_is(run: MonitoredRun) -> RunVerdict | None:
     )
 
 
-def _off(difference: float) -> str:
+def _off(row: RunRow) -> str:
+    """How far the logged number is from the exact KL, and by what."""
+    noise, bias = row.logged_noise or 0.0, row.logged_bias or 0.0
+    difference = noise + bias
     if abs(difference) < 5e-6:
         return "the exact KL"
-    return f"{number(abs(difference))} too {'high' if difference > 0 else 'low'}"
+    cause = "bias and noise"
+    if row.logged_error is not None and abs(noise) > NOT_NOISE * row.logged_error:
+        cause = "more than noise"
+    elif abs(noise) >= MOSTLY * abs(bias):
+        cause = "noise"
+    elif abs(bias) >= MOSTLY * abs(noise):
+        cause = "bias"
+    return f"{number(abs(difference))} too {'high' if difference > 0 else 'low'}: {cause}"
 
 
 def negative_loss(run: MonitoredRun) -> RunVerdict | None:

@@ -23,7 +23,8 @@ from kl_companion.monitor.verdicts import (
 # times at most), and no trained language model is that much surer than its reference of a word
 NEVER_BY_CHANCE = 20.0
 OVERFLOW = {"float16": 11.09, "float32": 88.72}  # the log-ratio whose exponential is infinite, inside K3
-SPIKE = 4.0  # times the median: less is the usual spread of a batch
+SPIKE = 4.0  # times the median of the neighbors: less is the usual spread of a batch
+NEIGHBORS = 5  # observations on each side
 FEW_TOKENS = 0.5  # of the number, by the at most eight tokens that are kept of an observation
 LEAST_OBSERVATIONS = 5  # before "usual" has a meaning
 LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes say nothing
@@ -128,13 +129,22 @@ def _sides(token: RunToken | None) -> tuple[str, str]:
     )
 
 
+def usual(run: MonitoredRun, name: str) -> list[float | None]:
+    """Median of a column around each observation, itself left out."""
+    series = run.series(name)
+    return [
+        median([*series[max(0, i - NEIGHBORS) : i], *series[i + 1 : i + 1 + NEIGHBORS]])
+        for i in range(len(series))
+    ]
+
+
 def spike(run: MonitoredRun) -> RunVerdict | None:
-    """One observation far above the others, made by few tokens."""
-    usual = median(run.series("logged"))
-    if usual is None or usual < LEAST_KL or len(run.observations) < LEAST_OBSERVATIONS:
+    """One logged number far above its neighbors, made by few tokens."""
+    if len(run.observations) < LEAST_OBSERVATIONS:
         return None
-    rows = [r for r in run.observations if r.logged is not None and SPIKE * usual < r.logged < math.inf]
-    rows = [r for r in rows if (r.largest_log_ratio or 0) < NEVER_BY_CHANCE and r.step in run.tokens]
+    around = {row.step: x or 0.0 for row, x in zip(run.observations, usual(run, "logged"), strict=True)}
+    rows = [r for r in run.observations if r.logged is not None and _above(r.logged, around[r.step])]
+    rows = [r for r in rows if (r.largest_log_ratio or 0) < NEVER_BY_CHANCE]
     rows = [r for r in rows if (_share(run, r) or 0) >= FEW_TOKENS]
     if not rows:
         return None
@@ -145,14 +155,43 @@ def spike(run: MonitoredRun) -> RunVerdict | None:
         "attention",
         "spike",
         f"At step {row.step} the logged number jumps to {number(row.logged or 0)}, "
-        f"{number((row.logged or 0) / usual)} times the usual: {len(tokens)} of {row.tokens:,} tokens make "
-        f"{percent(min(share, 1))} of it.",
+        f"{number((row.logged or 0) / around[row.step])} times the usual: {len(tokens)} of {row.tokens:,} "
+        f"tokens make {percent(min(share, 1))} of "
+        "it.",
         f"The first is {quoted(tokens[0])} with a log-ratio of {number(tokens[0].log_ratio)}.{exact} Such "
         f"jumps are seen {at_steps(rows)}.",
         "Do not let a controller of β or an early stop act on one such value: take the exact KL, or a mean "
         "over observations. Read the tokens in the table below: the same one each time is worth a look at "
         "the "
         "data.",
+        row.step,
+    )
+
+
+def _above(x: float, around: float) -> bool:
+    return around >= LEAST_KL and SPIKE * around < x < math.inf
+
+
+def jump(run: MonitoredRun) -> RunVerdict | None:
+    """One exact KL far above its neighbors: the answers of that batch, not the estimator."""
+    if len(run.observations) < LEAST_OBSERVATIONS:
+        return None
+    pairs = zip(run.observations, usual(run, "kl"), strict=True)
+    found = [(row, x) for row, x in pairs if row.kl is not None and x is not None and _above(row.kl, x)]
+    found = [(row, x) for row, x in found if row.kl_low is None or row.kl_low > x]
+    if not found:
+        return None
+    row, around = max(found, key=lambda pair: pair[0].kl or 0)
+    return RunVerdict(
+        "attention",
+        "jump",
+        f"At step {row.step} the exact KL jumps to {number(row.kl or 0)}, {number((row.kl or 0) / around)} "
+        "times that of its "
+        "neighbors.",
+        "It is no noise of an estimator: that batch had prompts on which the two models differ, or the "
+        "policy moved and came "
+        "back." + (f" Such jumps are seen {at_steps([r for r, _ in found])}." if len(found) > 1 else ""),
+        "Read that batch. If the gradient norm jumped there too, clip it, or take a smaller learning rate.",
         row.step,
     )
 

@@ -12,6 +12,7 @@ from kl_companion.monitor.run_folder import MonitoredRun, RunRow, RunToken
 Level = Literal["wrong", "attention", "fine"]
 LEVELS: tuple[Level, ...] = ("wrong", "attention", "fine")
 RECENT = 5  # observations whose mean is "now": fewer are noise, more are the past
+_LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 _LONGEST_TOKEN = 30  # characters of a token in a sentence
 
 
@@ -53,7 +54,7 @@ def finite(series: Sequence[float | None]) -> list[float]:
 
 
 def median(series: Sequence[float | None]) -> float | None:
-    """The middle one of the finite entries; None without one."""
+    """The middle one of the finite entries, the upper of two; None without one."""
     known = sorted(finite(series))
     return known[len(known) // 2] if known else None
 
@@ -64,20 +65,16 @@ def number(x: float) -> str:
         return "NaN" if math.isnan(x) else "infinity" if x > 0 else "−infinity"
     size = abs(x)
     if size >= 1e15 or 0 < size < 1e-5:
-        digits, _, power = f"{size:.1e}".partition("e")
-        text = f"{digits} × 10^{int(power)}".replace("^-", "^−")
+        mantissa, _, power = f"{size:.1e}".partition("e")
+        text = f"{mantissa} × 10^{int(power)}".replace("^-", "^−")
     elif size >= 1e6:
-        unit, word = next(
-            (u, w) for u, w in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")) if size >= u
-        )
+        unit, word = next(pair for pair in _LARGE if size >= pair[0])
         text = f"{size / unit:.3g} {word}"
-    elif size >= 100:
+    elif size >= 100 or size == 0:
         text = f"{size:,.0f}"
-    else:
-        digits = (
-            0 if size == 0 else max(0, (1 if f"{size:.1e}"[0] != "1" else 2) - math.floor(math.log10(size)))
-        )
-        text = f"{size:.{digits}f}"
+    else:  # a third digit after a leading 1, which says less than a leading 9
+        digits = (2 if f"{size:.1e}"[0] == "1" else 1) - math.floor(math.log10(size))
+        text = f"{size:.{max(0, digits)}f}"
         text = text.rstrip("0").rstrip(".") if "." in text else text
     return f"−{text}" if x < 0 and text != "0" else text
 
@@ -85,9 +82,9 @@ def number(x: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage: 31 %, 0.4 %."""
     hundred = 100 * share
-    return (
-        f"{hundred:.0f} %" if abs(hundred) >= 9.5 or hundred == 0 else f"{number(float(f'{hundred:.2g}'))} %"
-    )
+    if abs(hundred) >= 9.5 or hundred == 0:
+        return f"{hundred:.0f} %"
+    return f"{number(float(f'{hundred:.2g}'))} %"
 
 
 def quoted(token: RunToken) -> str:

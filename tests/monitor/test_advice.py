@@ -45,7 +45,7 @@ def test_the_logged_number_is_taken_apart(tmp_path):
         "tokens": 8192,
     }
     (logged,) = [v for v in run_verdicts(read_run(runs.write(tmp_path, [row]))) if v.topic == "logged"]
-    assert logged.says == "Your logged 0.031 is 0.002 too high (step 10)."
+    assert logged.says == "Your logged 0.031 is 0.002 too high: noise (step 10)."
     assert logged.why == (
         "It is K3 of 8,192 tokens, the exact KL is 0.029. Of the difference, 0.0005 is bias and 0.0015 is "
         "noise, whose standard error is "
@@ -72,3 +72,11 @@ def test_the_gravest_comes_first(tmp_path):
     verdicts = run_verdicts(read_run(runs.write(tmp_path, runs.changed(change))))
     assert [v.topic for v in verdicts][:3] == ["not_a_number", "entropy", "equal_groups"]
     assert [v.level for v in verdicts] == ["wrong", "wrong", "attention", "fine", "fine"]
+
+
+def test_no_beta_is_said_and_is_no_trouble(tmp_path):
+    run = read_run(runs.write(tmp_path, runs.healthy(), {"beta": 0}))
+    verdicts = run_verdicts(run)
+    assert [v.topic for v in verdicts] == ["no_beta", "size", "logged"]
+    assert worst(verdicts) == "fine"
+    assert "no KL term (β is 0)" in headline(run, verdicts)

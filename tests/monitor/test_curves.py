@@ -1,4 +1,4 @@
-"""Curves as SVG: where the points are, what gaps and bands look like, and what is told without seeing them."""
+"""Curves as SVG: where the points are, what gaps and bands look like, and what is told of them."""
 
 import math
 import re

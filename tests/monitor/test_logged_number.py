@@ -77,3 +77,56 @@ def test_a_negative_loss_is_normal(tmp_path):
     found = first(tmp_path, lambda i, _: {"loss": -0.01 if i < 4 else 0.01}, logged_number.negative_loss)
     assert found.says == "The loss is negative at 4 of 40 observations, which is normal."
     assert first(tmp_path, lambda _i, _r: {"loss": 0.0}, logged_number.negative_loss) is None
+
+
+@pytest.mark.parametrize(
+    ("bias", "noise", "error", "said"),
+    [
+        (0.0, 0.002, 0.001, "Your logged 0.022 is 0.002 too high: noise (step 400)."),
+        (-0.004, 0.001, 0.001, "Your logged 0.017 is 0.003 too low: bias (step 400)."),
+        (0.001, 0.001, 0.001, "Your logged 0.022 is 0.002 too high: bias and noise (step 400)."),
+        (0.001, 0.005, 0.001, "Your logged 0.026 is 0.006 too high: more than noise (step 400)."),
+        (0.0, 0.000001, 0.001, "Your logged 0.02 is the exact KL (step 400)."),
+    ],
+)
+def test_the_difference_has_a_cause(tmp_path, bias, noise, error, said):
+    def change(i, row):
+        return {
+            "kl": 0.02, "logged": 0.02 + bias + noise, "logged_expected": 0.02 + bias, "logged_bias": bias,
+            "logged_noise": noise, "logged_error": error,
+        }  # fmt: skip
+
+    assert first(tmp_path, change, logged_number.what_it_is).says == said
+
+
+def test_an_estimator_of_the_forward_kl_is_compared_with_that(tmp_path):
+    change = lambda _i, _r: {"logged": 0.05, "forward_kl": 0.04, "kl": 0.03}  # noqa: E731
+    found = first(tmp_path, change, logged_number.what_it_is, estimator="kf_plus_plus(forward_kl)")
+    assert found.says == "Your logged 0.05 estimates the forward KL, which is 0.04."
+    assert found.why == "The reverse KL is 0.03."
+
+
+def shifted(z, error=0.1, every=1):
+    def change(i, row):
+        size = error * row["kl"]
+        noise = z * size if i % every == 0 else 0.0
+        return {"logged": row["kl"] + noise, "logged_noise": noise, "logged_error": size}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "found"),
+    [
+        (shifted(4.5), 1, True),
+        (shifted(3.5), 1, False),
+        (shifted(2.0), 40, True),  # always to one side
+        (shifted(2.0), 9, False),
+        (shifted(1.3), 40, False),
+        (shifted(30.0, every=3), 40, False),  # a few large ones are what K3's long tail is
+        (shifted(5.0, error=0.01), 40, False),  # beyond noise, and a twentieth of the KL
+    ],
+)
+def test_what_noise_explains(tmp_path, change, count, found):
+    run = read_run(runs.write(tmp_path, runs.changed(change, count=count)))
+    assert (logged_number.not_its_noise(run) is not None) == found

@@ -94,3 +94,25 @@ def test_a_dead_zone_by_its_size(tmp_path, share, level):
     found = outliers.dead_zone(run)
     assert (found and found.level) == level
     assert not found or "to […, 5] leaves" in found.says
+
+
+@pytest.mark.parametrize(("times", "low", "found"), [(5, 4.0, True), (3, 2.5, False), (5, 0.9, False)])
+def test_a_jump_of_the_exact_kl_is_measured_by_its_neighbors(tmp_path, times, low, found):
+    # the KL grows fivefold over the run, which is no jump
+    rows = runs.changed(lambda i, _: {"kl": 0.01 * (1 + i / 10), "kl_low": 0.009, "kl_high": 0.06})
+    usual = rows[25]["kl"]
+    rows[25] |= {"kl": times * usual, "kl_low": low * usual}
+    seen = outliers.jump(read_run(runs.write(tmp_path, rows)))
+    assert (seen is not None) == found
+    assert not seen or seen.says == "At step 260 the exact KL jumps to 0.175, 4.9 times that of its neighbors."
+
+
+def test_what_is_usual_leaves_the_observation_itself_out(tmp_path):
+    rows = runs.changed(lambda i, _: {"kl": float(i)}, count=13)
+    seen = outliers.usual(read_run(runs.write(tmp_path, rows)), "kl")
+    assert (seen[0], seen[6], seen[12]) == (3.0, 7.0, 9.0)
+
+
+def test_few_observations_have_no_jump(tmp_path):
+    rows = runs.changed(lambda i, _: {"kl": 1.0 if i == 3 else 0.01, "kl_low": 0.5}, count=4)
+    assert outliers.jump(read_run(runs.write(tmp_path, rows))) is None

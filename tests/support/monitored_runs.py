@@ -243,7 +243,6 @@ TROUBLES: dict[str, tuple[Callable[[int, Row], Row], dict[str, Any], str]] = {
         {},
         "Policy and reference are the same at all 40 observations: the KL is 0.",
     ),
-    "no_beta": (lambda _i, _r: {"effective_beta": None}, {"beta": 0}, "β is 0"),
     "not_its_noise": (
         lambda _, row: {"logged": 2 * row["kl"], "logged_noise": row["kl"]},
         {},

@@ -113,3 +113,27 @@ def test_no_kl_needs_some_observations(tmp_path):
     assert judged(tmp_path, drift.no_kl, same, count=4) is None
     assert judged(tmp_path, drift.no_kl, same, count=5).topic == "no_kl"
     assert judged(tmp_path, drift.no_kl, lambda i, _: {"kl": 0.001 if i == 2 else 0.0}) is None
+
+
+@pytest.mark.parametrize(("last", "count", "found"), [(0.09, 40, False), (0.12, 40, True), (0.12, 9, False)])
+def test_small_growth_and_short_runs_are_what_training_is(tmp_path, last, count, found):
+    def change(i, _):
+        kl = last * 1.08 ** (i + 1 - count)
+        return {"kl": kl, "kl_low": 0.99 * kl, "kl_high": 1.01 * kl}
+
+    assert (judged(tmp_path, drift.far, change, count) is not None) == found
+
+
+def test_what_the_kl_bought_is_told(tmp_path):
+    def change(i, row):
+        return far_away(0.4)(i, row) | {"reward": 1.0 if i >= 35 else 0.5 if 18 <= i < 23 else 0.0}
+
+    assert (
+        "The reward went from 0.5 to 1 in the second half of the run."
+        in judged(tmp_path, drift.far, change).why
+    )
+
+
+@pytest.mark.parametrize(("kl", "found"), [(5e-8, True), (1.5e-7, False)])
+def test_rounding_of_two_passes_is_no_kl(tmp_path, kl, found):
+    assert (judged(tmp_path, drift.no_kl, lambda _i, _r: {"kl": kl}) is not None) == found

@@ -58,3 +58,24 @@ def test_a_rest_that_grows_is_weights_that_are_stale(tmp_path):
     found = judged(tmp_path, lambda i, _: {"mismatch": 0.001 * (i + 1), "mismatch_rounding": 0.001 * (i + 1)})
     assert "gets the new weights" in found.todo
     assert "The rest has grown by a factor of 13 over the run." in found.why or "12.7" in found.why
+
+
+@pytest.mark.parametrize(("size", "found"), [(0.004, False), (0.006, True)])
+def test_another_setting_counts_from_a_hundredth_of_the_temperature(tmp_path, size, found):
+    assert (judged(tmp_path, parts(temperature=size)) is not None) == found
+
+
+@pytest.mark.parametrize(("power", "found"), [(1.02, False), (1.05, True)])
+def test_growth_counts_from_a_factor_of_three(tmp_path, power, found):
+    seen = judged(tmp_path, lambda i, _: {"mismatch_rounding": 0.006 * power**i})
+    assert (seen is not None) == found
+
+
+def test_without_a_kl_the_mismatch_stands_alone(tmp_path):
+    change = parts(temperature=0.02, kl=None, mismatch_kl=None, engine_temperature=None)
+    found = judged(tmp_path, change)
+    assert "KL(engine, trainer)" not in found.why
+    assert "Give engine and trainer one temperature: the trainer" in found.todo
+    both = judged(tmp_path, parts(temperature=0.02, engine_temperature=0.9, mismatch_kl=0.001))
+    assert "KL(engine, trainer) is 0.001 nats per token, beside 0.028 to the reference." in both.why
+    assert "(its samples fit 0.9, the trainer takes 1)" in both.todo

@@ -130,3 +130,28 @@ def shifted(z, error=0.1, every=1):
 def test_what_noise_explains(tmp_path, change, count, found):
     run = read_run(runs.write(tmp_path, runs.changed(change, count=count)))
     assert (logged_number.not_its_noise(run) is not None) == found
+
+
+def test_the_numbers_of_a_logged_number_that_is_another(tmp_path):
+    change = lambda _i, _r: {"kl": 0.02, "logged": 0.05, "logged_expected": 0.021, "logged_noise": 0.029}  # noqa: E731
+    found = first(tmp_path, change, logged_number.not_its_noise)
+    assert "On average it is 0.05 where 0.021 is expected and the exact KL is 0.02." in found.why
+
+
+def test_the_number_of_another_divergence(tmp_path):
+    change = lambda _i, _r: {"kl": 0.02, "logged_bias": 0.03}  # noqa: E731
+    found = first(tmp_path, change, logged_number.bias, estimator="k5")
+    assert found.says == "K5 estimates the forward KL, 0.05 nats per token; the reverse KL is 0.02."
+
+
+@pytest.mark.parametrize(("kl", "found"), [(0.00009, False), (0.00011, True)])
+def test_near_the_first_step_relative_sizes_say_nothing(tmp_path, kl, found):
+    change = lambda _i, _r: {"kl": kl, "logged_bias": kl, "logged_error": kl}  # noqa: E731
+    assert (first(tmp_path, change, logged_number.bias) is not None) == found
+    assert (first(tmp_path, change, logged_number.noise) is not None) == found
+
+
+@pytest.mark.parametrize("missing", ["logged_error", "logged_noise"])
+def test_negative_values_without_an_error_are_not_explained(tmp_path, missing):
+    change = lambda _i, _r: {"logged": -0.004, missing: None}  # noqa: E731
+    assert first(tmp_path, change, logged_number.negative, estimator="k1") is None

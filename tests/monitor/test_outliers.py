@@ -104,7 +104,9 @@ def test_a_jump_of_the_exact_kl_is_measured_by_its_neighbors(tmp_path, times, lo
     rows[25] |= {"kl": times * usual, "kl_low": low * usual}
     seen = outliers.jump(read_run(runs.write(tmp_path, rows)))
     assert (seen is not None) == found
-    assert not seen or seen.says == "At step 260 the exact KL jumps to 0.175, 4.9 times that of its neighbors."
+    assert (
+        not seen or seen.says == "At step 260 the exact KL jumps to 0.175, 4.9 times that of its neighbors."
+    )
 
 
 def test_what_is_usual_leaves_the_observation_itself_out(tmp_path):
@@ -116,3 +118,36 @@ def test_what_is_usual_leaves_the_observation_itself_out(tmp_path):
 def test_few_observations_have_no_jump(tmp_path):
     rows = runs.changed(lambda i, _: {"kl": 1.0 if i == 3 else 0.01, "kl_low": 0.5}, count=4)
     assert outliers.jump(read_run(runs.write(tmp_path, rows))) is None
+
+
+def test_how_often_it_happens_is_said_where_it_happens_again(tmp_path):
+    rows = runs.healthy()
+    rows[20]["largest_log_ratio"] = 25.0
+    once = outliers.impossible_token(read_run(runs.write(tmp_path, rows)))
+    assert "It happens" not in once.why
+    assert "practically never. The logged number is" in once.why
+    rows[30]["largest_log_ratio"] = 24.0
+    twice = outliers.impossible_token(read_run(runs.write(tmp_path, rows)))
+    assert twice.step == 210
+    assert "It happens at steps 210 and 310. K1 adds" in twice.why
+
+
+def test_the_highest_of_several_jumps_is_told_with_its_exact_kl(tmp_path):
+    rows = runs.changed(lambda _i, _r: {"logged": 0.001, "kl": 0.0015, "tokens": 1000})
+    for i, logged in ((10, 0.009), (25, 0.008)):
+        rows[i] |= {"logged": logged, "largest_log_ratio": 5.0}
+    said = [{"step": rows[i]["step"], "tokens": [token(5.0, -0.2), token(math.inf, -0.2)]} for i in (10, 25)]
+    found = outliers.spike(read_run(runs.write(tmp_path, rows, {"estimator": "k1"}, said)))
+    assert found.step == 110
+    assert "2 of 1,000 tokens make 56 % of it." in found.says
+    assert "with a log-ratio of 5. The exact KL of the same tokens is 0.0015." in found.why
+    assert "Such jumps are seen at steps 110 and 260." in found.why
+    rows[25]["kl"], rows[10]["kl"] = 0.02, 0.03
+    rows[25]["kl_low"] = rows[10]["kl_low"] = 0.015
+    both = outliers.jump(read_run(runs.write(tmp_path, rows)))
+    assert (both.step, "Such jumps are seen at steps 110 and 260." in both.why) == (110, True)
+
+
+def test_without_an_estimator_no_share_is_told(tmp_path):
+    assert one(tmp_path, {"logged": 0.5}, [token(-7.0, -7.2)], outliers.spike, estimator=None) is None
+    assert one(tmp_path, {"logged": 0.5}, [token(-7.0, -7.2)], outliers.spike, estimator="exact_kl") is None

@@ -52,6 +52,10 @@ def run_verdicts(run: MonitoredRun) -> tuple[RunVerdict, ...]:
                 "fine", "nothing", said, f"{row.answers} answers, {row.tokens:,} tokens.", step=row.step
             )
         ]
+    if {"bias", "other_divergence", "not_its_noise"} & {verdict.topic for verdict in found}:
+        found = [
+            verdict for verdict in found if verdict.topic != "logged"
+        ]  # they say it too, and it is not fine
     return tuple(sorted(found, key=lambda verdict: LEVELS.index(verdict.level)))
 
 

@@ -53,8 +53,7 @@ def no_beta(run: MonitoredRun) -> RunVerdict | None:
         "no_beta",
         "β is 0: no KL term acts, the KL is only measured.",
         "Nothing holds the policy near the reference but the learning rate and the clip of the ratio. "
-        "Several trainers have 0 as their default; if you meant to have a KL term, it is not "
-        "there.",
+        "Several trainers have 0 as their default; if you meant to have a KL term, it is not there.",
     )
 
 
@@ -77,8 +76,7 @@ def far(run: MonitoredRun) -> RunVerdict | None:
         "policy writes another text than the reference "
         "would." + _likelier(answers) + _bought(run),
         "Read some answers. If the reward no longer grows with the KL, stop or go back to an earlier "
-        "checkpoint; else a larger β or a smaller learning rate keeps it "
-        "nearer.",
+        "checkpoint; else a larger β or a smaller learning rate keeps it nearer.",
     )
 
 
@@ -130,9 +128,7 @@ def effective_beta(run: MonitoredRun) -> RunVerdict | None:
         f"{'weaker' if weaker else 'stronger'}.",
         f"Rewards are divided by their standard deviation, {number(acts / beta)} on average, which makes "
         f"them {number(factor)} times {'larger' if weaker else 'smaller'}; the KL term is not divided. The "
-        "factor "
-        "changes with the batch, and from prompt to "
-        "prompt.",
+        "factor changes with the batch, and from prompt to prompt.",
         f"Compare runs by this number, not by β. For {number(beta)} in units of your reward set β to "
         f"{number(beta * beta / acts)}, or do not divide rewards by their standard deviation.",
     )
@@ -148,11 +144,9 @@ def equal_groups(run: MonitoredRun) -> RunVerdict | None:
         "equal_groups",
         f"In {percent(share)} of the groups all rewards agree: there only the KL term acts.",
         "Their advantages are zero, so these prompts pull the policy back to the reference and teach it "
-        "nothing; the rest of the batch has to make up for "
-        "that.",
-        "Take prompts that the policy solves sometimes, draw more answers to each, or leave groups without a "
-        "difference out of the batch, out of the KL term "
-        "too.",
+        "nothing; the rest of the batch has to make up for that.",
+        "Take prompts that the policy solves sometimes, draw more answers to each, or leave groups without "
+        "a difference out of the batch, out of the KL term too.",
     )
 
 
@@ -192,11 +186,9 @@ def length_pull(run: MonitoredRun) -> RunVerdict | None:
         "length_pull",
         f"The KL term pulls toward {_direction(kl)} answers, with {number(abs(kl))} per answer{beside}.",
         "That is the gradient by the log-odds of ending an answer. An answer that ends saves the KL of all "
-        "tokens that it would have had, and a mean per token rewards long answers of a low "
-        "KL.",
+        "tokens that it would have had, and a mean per token rewards long answers of a low KL.",
         "If the lengths drift and the task does not ask for it, average over a fixed number of tokens, or "
-        "take the KL of the next token (no credit for what follows) instead of the KL in the "
-        "reward.",
+        "take the KL of the next token (no credit for what follows) instead of the KL in the reward.",
     )
 
 

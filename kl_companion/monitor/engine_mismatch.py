@@ -45,8 +45,7 @@ def mismatch(run: MonitoredRun) -> RunVerdict | None:
         f"The engine's log-probs differ from the trainer's by {number(total)} nats per token, mostly by "
         f"{names[cause].replace('the rest', 'rounding or other weights')}.",
         f"By cause: {shares}.{also}{beside} It matters where the engine's log-probs enter a ratio, and for "
-        "the KL: its samples are those of the "
-        "engine.",
+        "the KL: its samples are those of the engine.",
         todo,
     )
 
@@ -66,21 +65,18 @@ def _repair(run: MonitoredRun, cause: str) -> str:
         seen += f", the trainer takes {number(meant)})" if seen and meant else ")" if seen else ""
         return (
             f"Give engine and trainer one temperature{seen}: the trainer has to divide its logits by it "
-            "before the "
-            "softmax."
+            "before the softmax."
         )
     if cause == "truncation":
         kept = recent(run, "engine_kept")
         seen = "" if kept is None else f" (it keeps {percent(kept)} of the probability)"
         return (
             f"Set top-p to 1 and top-k to 0 in the engine{seen}, or compute the trainer's log-probs on the "
-            "same tokens that the engine "
-            "kept."
+            "same tokens that the engine kept."
         )
     if _growth(run):
         return "Check that the engine gets the new weights after every update: rounding alone does not grow."
     return (
         "Correct by the ratio of trainer to engine, truncated at about 2, or take one precision and one "
-        "kernel on both sides. Check also that the engine has the current "
-        "weights."
+        "kernel on both sides. Check also that the engine has the current weights."
     )

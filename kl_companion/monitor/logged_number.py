@@ -55,17 +55,15 @@ def not_its_noise(run: MonitoredRun) -> RunVerdict | None:
     return RunVerdict(
         "wrong",
         "not_its_noise",
-        f"The logged number is not {name_of(run)} of these tokens: it is {number(size)} standard errors away "
-        "from what that has as "
-        "expectation.",
+        f"The logged number is not {name_of(run)} of these tokens: it is {number(size)} standard errors "
+        "away from what that has as expectation.",
         f"That is the middle of {len(z)} observations; noise alone gives 0.7. On average it is "
-        f"{number(mean(run.series('logged')) or 0)} where {number(mean(run.series('logged_expected')) or 0)} "
-        "is expected and the exact KL is "
+        f"{number(mean(run.series('logged')) or 0)} where "
+        f"{number(mean(run.series('logged_expected')) or 0)} is expected and the exact KL is "
         f"{number(mean(run.series('kl')) or 0)}.",
         "See what the trainer averages: another mask (prompt or padding tokens), a mean per answer instead "
         "of per token, log-probs at another temperature, log-probs of before the update, or a number that β "
-        "already "
-        "multiplies.",
+        "already multiplies.",
     )
 
 
@@ -93,8 +91,7 @@ def bias(run: MonitoredRun) -> RunVerdict | None:
             f"{name_of(run)} estimates the forward KL, {number(kl + off)} nats per token; the reverse KL is "
             f"{number(kl)}.",
             "Both are divergences from the reference, but they are different numbers: a target or a plot of "
-            "the one cannot be compared with the "
-            "other.",
+            "the one cannot be compared with the other.",
             "Say in the plot which one it is, or log K3, which estimates the reverse KL.",
         )
     share = off / kl
@@ -105,11 +102,10 @@ def bias(run: MonitoredRun) -> RunVerdict | None:
         level,  # type: ignore[arg-type]
         "bias",
         f"{name_of(run)} {verb} the KL by {percent(abs(share))}: its expectation is {number(kl + off)}, the "
-        f"exact KL {number(kl)} nats per "
-        "token.",
-        "That is bias, which no averaging removes. It matters where the number is used: for a target KL, for "
-        "a "
-        "controller of β, and in comparisons with runs that log another estimator." + gradient,
+        f"exact KL {number(kl)} nats per token.",
+        "That is bias, which no averaging removes. It matters where the number is used: for a target KL, "
+        f"for a controller of β, and in comparisons with runs that log another estimator.{gradient}"
+        f"{_last(run)}",
         "Log K3 or the exact KL; leave the loss as it is.",
     )
 
@@ -143,9 +139,8 @@ def negative(run: MonitoredRun) -> RunVerdict | None:
         "fine",
         "negative",
         f"{seen}: that is noise of K1, {number(worst)} standard errors from its expectation.",
-        "A KL is never negative, but K1 of single tokens is, for those that the policy made less likely. Its "
-        f"standard error is {number(error)} "
-        f"there{quieter}.",
+        "A KL is never negative, but K1 of single tokens is, for those that the policy made less likely. "
+        f"Its standard error is {number(error)} there{quieter}.",
         step=lowest.step,
     )
 
@@ -193,12 +188,25 @@ def what_it_is(run: MonitoredRun) -> RunVerdict | None:
         "fine",
         "logged",
         f"Your logged {number(row.logged)} is {_off(row)} (step {row.step}).",
-        f"It is {name_of(run)} of {row.tokens:,} tokens, the exact KL is {number(row.kl)}. Of the "
-        f"difference, {number(row.logged_bias)} is bias and {number(row.logged_noise)} is "
-        "noise"
-        + (f", whose standard error is {number(row.logged_error)}." if row.logged_error is not None else "."),
+        f"It is {name_of(run)} of {row.tokens:,} tokens, the exact KL is {number(row.kl)}.{_parts(row)}",
         step=row.step,
     )
+
+
+def _last(run: MonitoredRun) -> str:
+    if run.last.logged is None:
+        return ""
+    return f" The last logged number is {number(run.last.logged)}.{_parts(run.last)}"
+
+
+def _parts(row: RunRow) -> str:
+    """The difference between the logged number and the exact KL, taken apart."""
+    if row.logged is None or row.logged_bias is None or row.logged_noise is None:
+        return ""
+    said = f" Of the difference, {number(row.logged_bias)} is bias and {number(row.logged_noise)} is noise"
+    if row.logged_error is None:
+        return f"{said}."
+    return f"{said}, whose standard error is {number(row.logged_error)}."
 
 
 def _off(row: RunRow) -> str:
@@ -228,6 +236,5 @@ def negative_loss(run: MonitoredRun) -> RunVerdict | None:
         f"The loss is negative at {len(below)} of {len(run.observations)} observations, which is normal.",
         "The reward term is −advantage times a ratio, and advantages have mean zero in a group: its value "
         "says nothing about progress. The KL term adds β times the logged number, and only that part cannot "
-        "be below "
-        "zero.",
+        "be below zero.",
     )

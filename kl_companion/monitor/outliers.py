@@ -50,10 +50,7 @@ def not_a_number(run: MonitoredRun) -> RunVerdict | None:
             "Stop here and go back to a checkpoint from before that step: an update with NaN leaves no "
             "weight as it was. Look for log-probs of −infinity in that batch (a token that is masked out in "
             "one model and not in the other; a row without completion tokens, where 0/0 is averaged), and "
-            "compute "
-            "exponentials "
-            "of log-ratios in "
-            "float32.",
+            "compute exponentials of log-ratios in float32.",
             row.step,
         )
     return None
@@ -97,8 +94,7 @@ def impossible_token(run: MonitoredRun) -> RunVerdict | None:
         f"A token has a log-ratio of {number(largest)} nats {at_steps([row])}"
         + (f": {quoted(token)}." if token else "."),
         f"{why}{logged} {again}K1 adds the log-ratio itself, K2 half its square, and K3 the exponential of "
-        "its negative: a negative one of 21 nats makes 1.3 billion of one "
-        "token.",
+        "its negative: a negative one of 21 nats makes 1.3 billion of one token.",
         todo,
         row.step,
     )
@@ -113,14 +109,11 @@ def _sides(token: RunToken | None) -> tuple[str, str]:
         return said, (
             "Compare the two models on this token: a token that was added to the vocabulary after the "
             "reference was trained, a mask of logits that only one of them gets, or another chat template. "
-            "Give both the "
-            "same mask, or leave the token out of the "
-            "KL."
+            "Give both the same mask, or leave the token out of the KL."
         )
     said = (
         f"It stands in an answer, though the policy gives it the probability {probability(token.logp)} and "
-        f"the reference {probability(token.ref_logp)}: it is no sample of this "
-        "policy."
+        f"the reference {probability(token.ref_logp)}: it is no sample of this policy."
     )
     return said, (
         "Look for log-probs that are shifted by one position, for padding or tool output inside the "
@@ -156,14 +149,12 @@ def spike(run: MonitoredRun) -> RunVerdict | None:
         "spike",
         f"At step {row.step} the logged number jumps to {number(row.logged or 0)}, "
         f"{number((row.logged or 0) / around[row.step])} times the usual: {len(tokens)} of {row.tokens:,} "
-        f"tokens make {percent(min(share, 1))} of "
-        "it.",
+        f"tokens make {percent(min(share, 1))} of it.",
         f"The first is {quoted(tokens[0])} with a log-ratio of {number(tokens[0].log_ratio)}.{exact} Such "
         f"jumps are seen {at_steps(rows)}.",
         "Do not let a controller of β or an early stop act on one such value: take the exact KL, or a mean "
         "over observations. Read the tokens in the table below: the same one each time is worth a look at "
-        "the "
-        "data.",
+        "the data.",
         row.step,
     )
 
@@ -186,8 +177,7 @@ def jump(run: MonitoredRun) -> RunVerdict | None:
         "attention",
         "jump",
         f"At step {row.step} the exact KL jumps to {number(row.kl or 0)}, {number((row.kl or 0) / around)} "
-        "times that of its "
-        "neighbors.",
+        "times that of its neighbors.",
         "It is no noise of an estimator: that batch had prompts on which the two models differ, or the "
         "policy moved and came "
         "back." + (f" Such jumps are seen {at_steps([r for r, _ in found])}." if len(found) > 1 else ""),
@@ -222,9 +212,7 @@ def dead_zone(run: MonitoredRun) -> RunVerdict | None:
         "dead_zone",
         f"The clamp of the log-ratio{bounds} leaves {percent(share)} of the tokens without a gradient.",
         "The KL term no longer pulls these tokens back, and they are those that moved furthest. The clamped "
-        "number stays small while the KL "
-        "grows.",
+        "number stays small while the KL grows.",
         "Take the clamp away, or make it wide enough that it cuts overflows only (20 nats does). K2 in the "
-        "loss has no exponential and needs "
-        "none.",
+        "loss has no exponential and needs none.",
     )

@@ -98,13 +98,11 @@ def _beta(run: MonitoredRun) -> str:
     curve = _curve(run, "effective_beta", "effective_beta", "acts as")
     beta = run.settings.get("beta")
     marks = [(f"set to {number(beta)}", float(beta))] if beta else []
-    return _figure(
-        run, "Effective β", [curve], "What β is worth beside the reward as you wrote it.", marks=marks
-    )
+    return _figure(run, "Effective β", [curve], "In units of the reward before it is divided.", marks=marks)
 
 
 def _mismatch(run: MonitoredRun) -> str:
     curves = [_curve(run, name, name, label) for name, label in PARTS.items()]
     curves = [curve for curve in curves if any(finite(curve.values))]
     caption = "Between engine and trainer, by cause; the parts are stacked."
-    return _figure(run, "Mismatch of log-probs, nats per token", curves, caption, stacked=True)
+    return _figure(run, "Mismatch of log-probs, nats", curves, caption, stacked=True)

@@ -117,10 +117,7 @@ def numbers(run: MonitoredRun) -> str:
     absent = [words.name for name, words in WORDS.items() if all(x is None for x in run.series(name))]
     unknown = f"<p>Not known in this run: {', '.join(absent)}.</p>" if absent else ""
     over = min(RECENT, len(run.observations))
-    caption = (
-        f"Columns of <code>kl_monitor.csv</code>: first value, mean of the last {over} observations and last "
-        f"value (step {run.last.step})."
-    )
+    caption = f"Columns of <code>kl_monitor.csv</code>; the last value is that of step {run.last.step}."
     head = (("Number", ""), ("First", "n middle"), (f"Mean of {over}", "n middle"), ("Last", "n"))
     return _table(caption, head, rows) + unknown
 

@@ -155,8 +155,7 @@ def read_run(folder: str | Path) -> MonitoredRun:
     if missing:
         raise ValueError(
             f"{str(folder)!r} has no {' and no '.join(missing)}, expected the folder into which a monitored "
-            "run wrote "
-            "them"
+            "run wrote them"
         )
     rows, row_cut = _rows(_text(place / ROWS))
     tokens, token_cut = _tokens(_text(place / TOKENS))

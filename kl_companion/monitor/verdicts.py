@@ -82,6 +82,8 @@ def number(x: float) -> str:
 def percent(share: float) -> str:
     """A share as a percentage: 31 %, 0.4 %."""
     hundred = 100 * share
+    if 95 < hundred < 99.95:  # what is missing is what counts
+        return f"{hundred:.1f} %"
     if abs(hundred) >= 9.5 or hundred == 0:
         return f"{hundred:.0f} %"
     return f"{number(float(f'{hundred:.2g}'))} %"

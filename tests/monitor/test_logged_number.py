@@ -155,3 +155,17 @@ def test_near_the_first_step_relative_sizes_say_nothing(tmp_path, kl, found):
 def test_negative_values_without_an_error_are_not_explained(tmp_path, missing):
     change = lambda _i, _r: {"logged": -0.004, missing: None}  # noqa: E731
     assert first(tmp_path, change, logged_number.negative, estimator="k1") is None
+
+
+def test_the_last_number_is_taken_apart_in_the_verdict_on_its_bias(tmp_path):
+    change = lambda _i, _r: {  # noqa: E731
+        "kl": 0.02, "logged": 0.031, "logged_bias": 0.01, "logged_noise": 0.001, "logged_error": 0.002,
+    }  # fmt: skip
+    found = first(tmp_path, change, logged_number.bias, estimator="k4")
+    assert found.why.endswith(
+        "log another estimator. The last logged number is 0.031. Of the difference, 0.01 is bias and 0.001 "
+        "is noise, whose standard error is "
+        "0.002."
+    )
+    gone = first(tmp_path, lambda i, r: change(i, r) | {"logged": None}, logged_number.bias, estimator="k4")
+    assert gone.why.endswith("log another estimator.")

@@ -45,7 +45,14 @@ def test_a_number_in_few_digits(x, text):
 
 
 def test_shares_and_probabilities():
-    assert [percent(x) for x in (0, 0.004, 0.034, 0.31, 1)] == ["0 %", "0.4 %", "3.4 %", "31 %", "100 %"]
+    assert [percent(x) for x in (0, 0.004, 0.034, 0.31, 0.985, 1)] == [
+        "0 %",
+        "0.4 %",
+        "3.4 %",
+        "31 %",
+        "98.5 %",
+        "100 %",
+    ]
     assert [probability(x) for x in (0.0, math.log(0.25), -20.0, -math.inf)] == [
         "1",
         "0.25",

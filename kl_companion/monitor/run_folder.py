@@ -39,11 +39,11 @@ class RunRow(NamedTuple):
         k1_error: Standard error that K1 would have had; likewise K2 and K3.
         k2_bias: Expectation of K2 minus exact KL.
         dead_zone: Share of tokens whose log-ratio a clamp cuts.
-        largest_log_ratio: Largest |log policy/reference| of a sampled token.
+        largest_log_ratio: Largest size of the log of policy over reference, of a sampled token.
         effective_beta: Beta in units of the undivided reward.
         equal_groups: Share of groups all of whose rewards agree.
         length_pull_kl: Push of the KL term to shorter answers, per answer; `length_pull_reward` likewise.
-        mismatch: Mean |log-prob of the sampling engine minus recomputed log-prob| per token.
+        mismatch: Mean distance of the engine's log-prob from the recomputed one, per token.
         mismatch_kl: Estimated KL(engine, trainer) per token.
         mismatch_temperature: Part of another temperature in `mismatch`; likewise truncation and rounding.
         engine_temperature: Temperature that explains the mismatch best.
@@ -120,7 +120,7 @@ class MonitoredRun(NamedTuple):
     Attributes:
         observations: In the order of the steps; of a step that was observed twice, as after a restart, the
             later one.
-        tokens: By step, those with the largest |log-ratio|, largest first.
+        tokens: By step, those whose log-ratio is largest in size, largest first.
         settings: What the run says of itself.
         cut: Whether a last line was cut in half, and left out.
     """

@@ -83,7 +83,7 @@ def _tiles(run: MonitoredRun) -> str:
     if row.kl_of_answers is not None:
         tiles.append(("KL, nats per answer", number(row.kl_of_answers), ""))
     if row.logged is not None:
-        off = "" if row.kl is None else f"{_signed(row.logged - row.kl)} to the exact"
+        off = "" if row.kl is None else _beside(row.logged - row.kl)
         tiles.append(("Logged", number(row.logged), off))
     if row.effective_beta is not None:
         beta = run.settings.get("beta")
@@ -106,8 +106,8 @@ def _began(run: MonitoredRun, name: str) -> str:
     return f"{number(known[0])} at first" if len(known) > 1 else ""
 
 
-def _signed(x: float) -> str:
-    return f"+{number(x)}" if x > 0 else number(x)
+def _beside(difference: float) -> str:
+    return f"{number(abs(difference))} {'above' if difference >= 0 else 'below'} the exact"
 
 
 def _cards(verdicts: Iterable[RunVerdict]) -> str:

@@ -56,13 +56,12 @@ def tokens(run: MonitoredRun) -> str:
     step = max(run.tokens)
     now = [(step, token) for token in run.tokens[step][:MOST_TOKENS]]
     most = sorted(every, key=lambda pair: -_size(pair[1]))[:MOST_TOKENS]
-    tables = [_token_table(f"Of the last observation, step {step}", now, steps=False)]
+    tables = [_token_table(f"Of the last observation, step {step}", now, steps=False)] if now else []
     if {pair[0] for pair in most} != {step}:
         tables.append(_token_table("Of the whole run", most, steps=True))
     lead = (
         "<p>Where policy and reference differ most on a token that was sampled. One such token can make most "
-        "of what a trainer logs; the same token again and again is worth a look at the "
-        "data.</p>"
+        "of what a trainer logs; the same token again and again is worth a look at the data.</p>"
     )
     return f'<h2>Tokens with the largest log-ratios</h2>{lead}<div class="two">{"".join(tables)}</div>'
 

@@ -106,9 +106,17 @@ def test_what_is_told_without_seeing_it():
     assert len(paths(svg, "mark")) == 1
 
 
-@pytest.mark.parametrize("values", [[0.0, 0.0], [-3.0, -1.0], [1e-9, 2e-9], [1e12, 2e12]])
+@pytest.mark.parametrize("values", [[0.0, 0.0], [-0.3, -0.1], [-300.0, 20.0], [1e-9, 2e-9], [1e12, 2e12]])
 def test_any_range_has_an_axis(values):
     svg = drawn(Panel("x", [0, 1], [RunCurve("", "#1", values)]))
     for _, y in points(paths(svg, "line")[0].get("d")):
         assert TOP <= y <= HEIGHT - BOTTOM
     assert 2 <= len(paths(svg, "grid")) <= 8
+
+
+def test_a_gap_in_one_end_of_a_band_is_a_gap_of_the_band():
+    band = RunCurve("", "#123456", [0.5] * 4, [0.1, None, 0.1, 0.1], [0.9, 0.9, 0.9, 0.9])
+    svg = drawn(Panel("KL", [0, 1, 2, 3], [band]))
+    (area,) = [p for p in svg.iter("path") if p.get("fill-opacity") == "0.2"]
+    assert area.get("d").count("Z") == 2
+    assert len(points(area.get("d"))) == 2 + 4

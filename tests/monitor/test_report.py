@@ -171,3 +171,57 @@ def test_settings_are_those_of_the_file(tmp_path):
     for value in ("trl.GRPOTrainer", "group_std", "k3", "0.04"):
         assert f"<td>{value}</td>" in text
     assert json.dumps(runs.SETTINGS["model"])[1:-1] in text
+
+
+def test_the_largest_tokens_of_the_run_are_in_their_order(tmp_path):
+    rows = runs.healthy(count=12)
+    said = [
+        runs.tokens_of(row, largest)
+        for row, largest in zip(rows, [3, 9, 4, 8, 5, 7, 2, 6, 1, 1, 1, 1], strict=True)
+    ]
+    for entry in said:
+        entry["tokens"] = [{**entry["tokens"][0], "before": "x" * 300, "token": "y" * 300}]
+    text = page(tmp_path, rows, tokens=said)
+    run = text[text.index("Of the whole run") :]
+    assert re.findall(r"<small>step (\d+),", run) == ["20", "40", "60", "80", "50", "30", "10", "70"]
+    assert text.count("x" * 90) == text.count("y" * 24) == 9
+    assert "x" * 91 not in text
+    assert "y" * 25 not in text
+
+
+def test_a_last_observation_without_tokens_has_no_table(tmp_path):
+    rows = runs.healthy(count=6)
+    said = [runs.tokens_of(row) if row["step"] == 20 else {"step": row["step"], "tokens": []} for row in rows]
+    text = page(tmp_path, rows, tokens=said)
+    assert "Of the last observation" not in text
+    assert "Of the whole run" in text
+
+
+def test_an_interval_needs_both_its_ends(tmp_path):
+    rows = runs.healthy(count=6)
+    text = page(tmp_path, rows)
+    (cell,) = re.findall(r"<code>forward_kl</code>.*?</tr>", text)
+    assert cell.endswith("</small></td></tr>")
+    rows[-1]["forward_kl_high"] = None
+    (cell,) = re.findall(r"<code>forward_kl</code>.*?</tr>", page(tmp_path, rows))
+    assert not cell.endswith("</small></td></tr>")
+
+
+def test_all_rows_are_there_to_be_read(tmp_path):
+    rows = [
+        {"step": 5, "answers": 2, "tokens": 3000, "kl": 0.5},
+        {"step": 6, "answers": 2, "tokens": 30, "entropy": 1.5},
+    ]
+    text = page(tmp_path, rows, tokens=[])
+    table = text[text.index('<table class="every">') :]
+    assert re.findall(r'<th scope="col">(\w+)</th>', table) == ["step", "answers", "tokens", "kl", "entropy"]
+    assert '<tr><th scope="row">5</th><td>2</td><td>3,000</td><td>0.5</td><td>–</td></tr>' in table
+    assert '<tr><th scope="row">6</th><td>2</td><td>30</td><td>–</td><td>1.5</td></tr>' in table
+
+
+@pytest.mark.parametrize(
+    ("logged", "said"), [(0.025, "0.005 above the exact"), (0.015, "0.005 below the exact")]
+)
+def test_the_tile_of_the_logged_number(tmp_path, logged, said):
+    row = runs.healthy(count=1)[0] | {"logged": logged, "kl": 0.02}
+    assert f"<dt>Logged</dt><dd>{logged}<small>{said}</small></dd>" in page(tmp_path, [row])

@@ -202,7 +202,7 @@ def wide(run: MonitoredRun) -> RunVerdict | None:
     kl = row.kl
     if kl is None or row.kl_low is None or row.kl_high is None or not kl >= LEAST_KL:
         return None
-    half = (row.kl_high - row.kl_low) / 2
+    half = row.kl_high - kl  # the lower end may be cut at 0
     if not half > WIDE * kl:
         return None
     needed = math.ceil(row.answers * (half / (0.2 * kl)) ** 2)

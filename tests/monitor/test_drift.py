@@ -103,7 +103,9 @@ def test_pull_on_length_beside_that_of_the_reward(tmp_path, kl, reward, found):
 def test_the_answers_that_a_decision_needs(tmp_path):
     change = lambda _i, _r: {"kl": 0.02, "kl_low": 0.008, "kl_high": 0.032}  # noqa: E731
     found = judged(tmp_path, drift.wide, change)
-    assert "Read about 577 answers for ±20 %" in found.todo or "Read about 576 answers" in found.todo
+    assert found.todo.startswith(("Read about 576 answers for ±20 %", "Read about 577 answers for ±20 %"))
+    cut = judged(tmp_path, drift.wide, lambda _i, _r: {"kl": 0.02, "kl_low": 0.0, "kl_high": 0.05})
+    assert cut.todo.startswith(("Read about 3,600 answers for ±20 %", "Read about 3,601 answers for ±20 %"))
     near = lambda _i, _r: {"kl": 0.02, "kl_low": 0.011, "kl_high": 0.029}  # noqa: E731
     assert judged(tmp_path, drift.wide, near) is None
 

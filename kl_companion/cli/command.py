@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from kl_companion.cli import audit, claims, derive, doctor, frameworks, table
+from kl_companion.cli import audit, claims, derive, doctor, frameworks, report, table
 from kl_companion.cli import list as listing
 
 VERBS = {
@@ -18,6 +18,7 @@ VERBS = {
     "doctor": doctor,
     "claims": claims,
     "frameworks": frameworks,
+    "report": report,
     "table": table,
 }
 

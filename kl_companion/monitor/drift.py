@@ -1,0 +1,236 @@
+"""Verdicts on the policy: how far it went, how strongly beta holds it, whether it still chooses."""
+
+from __future__ import annotations
+
+import math
+
+from kl_companion.monitor.run_folder import MonitoredRun
+from kl_companion.monitor.verdicts import RECENT, RunVerdict, finite, number, percent, recent
+
+NO_KL = 1e-7  # nats per token: rounding of two passes of one model in float32
+# One nat per token is the entropy of a chat model's next token or more: the policy writes another text
+FAR = 0.3
+VERY_FAR = 1.0
+GROWTH_TO_NOTE = 0.1  # nats per token: below, growth is what training is
+GROWTH = 2.0  # times the value of half the steps ago; a KL that grows with the steps doubles at most
+# Rewards of 0 and 1 come to 2 to 4 by themselves, while 7 to 93 % of the answers are right
+BETA_TO_NOTE = 4.0
+BETA_TO_ACT = 20.0
+EQUAL_TO_NOTE = 0.5  # of the groups: half of the batch gives no reward signal
+EQUAL_TO_ACT = 0.9
+COLLAPSE = 0.3  # of the entropy at the start: one choice in two is gone, in nats
+COLLAPSE_TO_ACT = 0.1
+LEAST_ENTROPY = 0.05  # nats: nearly every token is certain, whatever it was at the start
+PULL_TO_NOTE = 0.01  # log-odds of ending per answer and unit of the loss's gradient: less is lost in noise
+PULL_SHARE = 0.5  # of the reward's pull: less does not decide about lengths
+WIDE = 0.5  # half the interval in units of the KL: less leaves no doubt about its size
+LEAST_KL = 1e-4
+
+
+def no_kl(run: MonitoredRun) -> RunVerdict | None:
+    """A KL that stays zero."""
+    seen = [r for r in run.observations if r.step > 0 and r.kl is not None]
+    if len(seen) >= RECENT and all(abs(r.kl or 0) <= NO_KL for r in seen):
+        return RunVerdict(
+            "wrong",
+            "no_kl",
+            f"Policy and reference are the same at all {len(seen)} observations: the KL is 0.",
+            f"The last is of step {seen[-1].step}; a policy that learns moves away from a reference that "
+            "stays.",
+            "Either nothing is trained (learning rate, frozen weights, equal rewards), or the reference is "
+            "the policy: adapters that are not switched off for the reference's pass, or weights that both "
+            "share.",
+        )
+    return None
+
+
+def no_beta(run: MonitoredRun) -> RunVerdict | None:
+    """A coefficient that is zero, which many trainers have as their default."""
+    if run.settings.get("beta") != 0:
+        return None
+    return RunVerdict(
+        "fine",
+        "no_beta",
+        "β is 0: no KL term acts, the KL is only measured.",
+        "Nothing holds the policy near the reference but the learning rate and the clip of the ratio. "
+        "Several trainers have 0 as their default; if you meant to have a KL term, it is not there.",
+    )
+
+
+def far(run: MonitoredRun) -> RunVerdict | None:
+    """A KL that is large, or grows faster than the steps."""
+    kl = recent(run, "kl")
+    if kl is None:
+        return None
+    answers = recent(run, "kl_of_answers")
+    size = f"{number(kl)} nats per token" + ("" if answers is None else f", {number(answers)} per answer")
+    grown = _growth(run, kl)
+    if kl < FAR and grown is None:
+        return None
+    says = f"The KL is {size}" + (f": {number(grown[1])} times that of step {grown[0]}." if grown else ".")
+    return RunVerdict(
+        "wrong" if kl >= VERY_FAR else "attention",
+        "far",
+        says,
+        "Usual are 0.001 to 0.1 nats per token with a KL term, and up to 0.3 without one; from 1 on, the "
+        "policy writes another text than the reference "
+        "would." + _likelier(answers) + _bought(run),
+        "Read some answers. If the reward no longer grows with the KL, stop or go back to an earlier "
+        "checkpoint; else a larger β or a smaller learning rate keeps it nearer.",
+    )
+
+
+def _likelier(answers: float | None) -> str:
+    if answers is None:
+        return ""
+    return (
+        f" A sampled answer is typically e^{number(answers)} times likelier than under the reference, and "
+        "rewards that were fitted on the reference's texts say little about it."
+    )
+
+
+def _growth(run: MonitoredRun, kl: float) -> tuple[int, float] | None:
+    """(step, factor) since half the steps ago, where the growth is faster than the steps and beyond doubt."""
+    rows = [r for r in run.observations if r.kl is not None and math.isfinite(r.kl)]
+    if len(rows) < 2 * RECENT or kl < GROWTH_TO_NOTE:
+        return None
+    half = min(rows, key=lambda r: abs(2 * r.step - rows[-1].step - rows[0].step))
+    place = rows.index(half)
+    then = recent(run._replace(observations=tuple(rows[: place + RECENT // 2 + 1])), "kl")
+    if not then or kl < GROWTH * then:
+        return None
+    apart = rows[-1].kl_low is None or half.kl_high is None or rows[-1].kl_low > half.kl_high
+    return (half.step, kl / then) if apart else None
+
+
+def _bought(run: MonitoredRun) -> str:
+    rewards = finite(run.series("reward"))
+    if len(rewards) < 2 * RECENT:
+        return ""
+    middle = len(rewards) // 2
+    now, then = sum(rewards[-RECENT:]) / RECENT, sum(rewards[middle - RECENT // 2 :][:RECENT]) / RECENT
+    return f" The reward went from {number(then)} to {number(now)} in the second half of the run."
+
+
+def effective_beta(run: MonitoredRun) -> RunVerdict | None:
+    """A beta that acts like another number."""
+    beta, acts = run.settings.get("beta"), recent(run, "effective_beta")
+    if not beta or acts is None or acts <= 0:
+        return None
+    factor = max(acts / beta, beta / acts)
+    if factor < BETA_TO_NOTE:
+        return None
+    weaker = acts < beta
+    return RunVerdict(
+        "wrong" if factor >= BETA_TO_ACT else "attention",
+        "effective_beta",
+        f"β = {number(beta)} acts like {number(acts)}: {number(factor)} times "
+        f"{'weaker' if weaker else 'stronger'}.",
+        f"Rewards are divided by their standard deviation, {number(acts / beta)} on average, which makes "
+        f"them {number(factor)} times {'larger' if weaker else 'smaller'}; the KL term is not divided. The "
+        "factor changes with the batch, and from prompt to prompt.",
+        f"Compare runs by this number, not by β. For {number(beta)} in units of your reward set β to "
+        f"{number(beta * beta / acts)}, or do not divide rewards by their standard deviation.",
+    )
+
+
+def equal_groups(run: MonitoredRun) -> RunVerdict | None:
+    """Groups in which no answer is better than another."""
+    share = recent(run, "equal_groups")
+    if share is None or share < EQUAL_TO_NOTE:
+        return None
+    return RunVerdict(
+        "wrong" if share >= EQUAL_TO_ACT else "attention",
+        "equal_groups",
+        f"In {percent(share)} of the groups all rewards agree: there only the KL term acts.",
+        "Their advantages are zero, so these prompts pull the policy back to the reference and teach it "
+        "nothing; the rest of the batch has to make up for that.",
+        "Take prompts that the policy solves sometimes, draw more answers to each, or leave groups without "
+        "a difference out of the batch, out of the KL term too.",
+    )
+
+
+def entropy(run: MonitoredRun) -> RunVerdict | None:
+    """A policy that has stopped choosing."""
+    seen, now = finite(run.series("entropy")), recent(run, "entropy")
+    if len(seen) < RECENT or now is None:
+        return None
+    start = sum(seen[:3]) / 3
+    if start <= 0 or (now > COLLAPSE * start and (now > LEAST_ENTROPY or start < 2 * LEAST_ENTROPY)):
+        return None
+    return RunVerdict(
+        "wrong" if now <= COLLAPSE_TO_ACT * start else "attention",
+        "entropy",
+        f"The entropy of the next token fell from {number(start)} to {number(now)} nats.",
+        f"The policy now chooses among {number(math.exp(now))} tokens on average, where it was "
+        f"{number(math.exp(start))}: the answers to a prompt become alike, their rewards too, and no "
+        "difference is left to learn from.",
+        "Look at some answers to one prompt. A larger β, a smaller learning rate, an upper clip that is "
+        "wider than the lower one, or prompts that are not solved yet keep the entropy up; it seldom comes "
+        "back by itself.",
+    )
+
+
+def length_pull(run: MonitoredRun) -> RunVerdict | None:
+    """A KL term that makes answers shorter or longer."""
+    kl, reward = recent(run, "length_pull_kl"), recent(run, "length_pull_reward")
+    if kl is None or abs(kl) < PULL_TO_NOTE or (reward is not None and abs(kl) < PULL_SHARE * abs(reward)):
+        return None
+    beside = (
+        ""
+        if reward is None
+        else f", the reward term with {number(abs(reward))} for {_direction(reward)} ones"
+    )
+    return RunVerdict(
+        "attention",
+        "length_pull",
+        f"The KL term pulls toward {_direction(kl)} answers, with {number(abs(kl))} per answer{beside}.",
+        "That is the gradient by the log-odds of ending an answer. An answer that ends saves the KL of all "
+        "tokens that it would have had, and a mean per token rewards long answers of a low KL.",
+        "If the lengths drift and the task does not ask for it, average over a fixed number of tokens, or "
+        "take the KL of the next token (no credit for what follows) instead of the KL in the reward.",
+    )
+
+
+def _direction(pull: float) -> str:
+    return "shorter" if pull > 0 else "longer"
+
+
+def wide(run: MonitoredRun) -> RunVerdict | None:
+    """Too few answers for a decision."""
+    row = run.last
+    kl = row.kl
+    if kl is None or row.kl_low is None or row.kl_high is None or not kl >= LEAST_KL:
+        return None
+    half = row.kl_high - kl  # the lower end may be cut at 0
+    if not half > WIDE * kl:
+        return None
+    needed = math.ceil(row.answers * (half / (0.2 * kl)) ** 2)
+    return RunVerdict(
+        "attention",
+        "wide",
+        f"{row.answers} answers are too few: the KL is {number(kl)}, between {number(row.kl_low)} and "
+        f"{number(row.kl_high)} with 95 % confidence.",
+        "A change of the same size between two observations may be chance.",
+        f"Read about {needed:,} answers for ±20 %, by the monitor's number of rows or by averaging over "
+        "observations.",
+        row.step,
+    )
+
+
+def size(run: MonitoredRun) -> RunVerdict | None:
+    """How far the policy is from the reference, where that is nothing to worry about."""
+    row, kl = run.last, recent(run, "kl")
+    if row.kl is None or kl is None or kl >= FAR:
+        return None
+    between = "" if row.kl_low is None or row.kl_high is None else (
+        f" ({number(row.kl_low)} to {number(row.kl_high)} with 95 % confidence)"
+    )  # fmt: skip
+    answers = "" if row.kl_of_answers is None else f", {number(row.kl_of_answers)} per answer"
+    return RunVerdict(
+        "fine",
+        "size",
+        f"The KL to the reference is {number(row.kl)} nats per token{between}{answers}.",
+        "Usual are 0.001 to 0.1 nats per token with a KL term, and up to 0.3 without one.",
+        step=row.step,
+    )

@@ -1,0 +1,218 @@
+"""Verdicts on single values that stand out: NaN, billions, jumps, and what a clamp hides of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from kl_companion.estimators.registry import ESTIMATORS, get_estimator
+from kl_companion.monitor.run_folder import MonitoredRun, RunRow, RunToken
+from kl_companion.monitor.verdicts import (
+    RunVerdict,
+    at_steps,
+    median,
+    number,
+    percent,
+    probability,
+    quoted,
+    recent,
+)
+
+# e^20 is half a billion: no sample of 10^5 tokens has a log-ratio of -20 by chance (it has probability e^-20
+# times at most), and no trained language model is that much surer than its reference of a word
+NEVER_BY_CHANCE = 20.0
+OVERFLOW = {"float16": 11.09, "float32": 88.72}  # the log-ratio whose exponential is infinite, inside K3
+SPIKE = 4.0  # times the median of the neighbors: less is the usual spread of a batch
+NEIGHBORS = 5  # observations on each side
+FEW_TOKENS = 0.5  # of the number, by the at most eight tokens that are kept of an observation
+LEAST_OBSERVATIONS = 5  # before "usual" has a meaning
+LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes say nothing
+DEAD_TO_NOTE = 0.01  # of the tokens: the far tail of the log-ratios, where the KL sits
+DEAD_TO_ACT = 0.1
+
+
+def not_a_number(run: MonitoredRun) -> RunVerdict | None:
+    """NaN or infinity in what is logged, the loss, or the exact KL."""
+    names = {"logged": "logged number", "loss": "loss", "kl": "exact KL", "entropy": "entropy"}
+    for row in run.observations:
+        bad = [n for n in names if (x := getattr(row, n)) is not None and not math.isfinite(x)]
+        if not bad:
+            continue
+        said = " and ".join(f"the {names[n]} is {number(getattr(row, n))}" for n in bad)
+        later = sum(any(_broken(r, n) for n in names) for r in run.observations)
+        return RunVerdict(
+            "wrong",
+            "not_a_number",
+            f"At step {row.step} {said}.",
+            f"{later} of {len(run.observations)} observations are affected, this is the first. "
+            + _why_no_number(row, bad),
+            "Stop here and go back to a checkpoint from before that step: an update with NaN leaves no "
+            "weight as it was. Look for log-probs of −infinity in that batch (a token that is masked out in "
+            "one model and not in the other; a row without completion tokens, where 0/0 is averaged), and "
+            "compute exponentials of log-ratios in float32.",
+            row.step,
+        )
+    return None
+
+
+def _broken(row: RunRow, name: str) -> bool:
+    x = getattr(row, name)
+    return x is not None and not math.isfinite(x)
+
+
+def _why_no_number(row: RunRow, bad: list[str]) -> str:
+    if "kl" not in bad and row.kl is not None:
+        lead = f"The exact KL of the same tokens is {number(row.kl)}: the two distributions are in order."
+    else:
+        lead = (
+            "The exact KL has none either: a model's own output is broken, or gives a token no probability."
+        )
+    largest = row.largest_log_ratio
+    if largest is None or largest < OVERFLOW["float16"]:
+        return lead
+    kind = "any precision" if largest > OVERFLOW["float32"] else "float16"
+    return f"{lead} The largest log-ratio is {number(largest)}: its exponential overflows in {kind}."
+
+
+def impossible_token(run: MonitoredRun) -> RunVerdict | None:
+    """A log-ratio that no sample of the policy has: KLs in the billions."""
+    rows = [r for r in run.observations if (r.largest_log_ratio or 0) >= NEVER_BY_CHANCE]
+    if not rows:
+        return None
+    row = max(rows, key=lambda r: r.largest_log_ratio or 0)
+    largest = row.largest_log_ratio or 0.0
+    token = next(iter(run.tokens.get(row.step, ())), None)
+    logged = "" if row.logged is None else f" The logged number is {number(row.logged)} there"
+    if logged:
+        logged += "." if row.kl is None else f", the exact KL {number(row.kl)}."
+    why, todo = _sides(token)
+    again = f"It happens {at_steps(rows)}. " if len(rows) > 1 else ""
+    return RunVerdict(
+        "wrong",
+        "impossible_token",
+        f"A token has a log-ratio of {number(largest)} nats {at_steps([row])}"
+        + (f": {quoted(token)}." if token else "."),
+        f"{why}{logged} {again}K1 adds the log-ratio itself, K2 half its square, and K3 the exponential of "
+        "its negative: a negative one of 21 nats makes 1.3 billion of one token.",
+        todo,
+        row.step,
+    )
+
+
+def _sides(token: RunToken | None) -> tuple[str, str]:
+    if token is None or token.log_ratio > 0:
+        said = "The policy says it and the reference practically never does."
+        if token is not None:
+            theirs, mine = probability(token.ref_logp), probability(token.logp)
+            said = f"The policy says it with probability {mine}, the reference {theirs}: practically never."
+        return said, (
+            "Compare the two models on this token: a token that was added to the vocabulary after the "
+            "reference was trained, a mask of logits that only one of them gets, or another chat template. "
+            "Give both the same mask, or leave the token out of the KL."
+        )
+    said = (
+        f"It stands in an answer, though the policy gives it the probability {probability(token.logp)} and "
+        f"the reference {probability(token.ref_logp)}: it is no sample of this policy."
+    )
+    return said, (
+        "Look for log-probs that are shifted by one position, for padding or tool output inside the "
+        "completion mask, and for an engine that samples with other weights, another temperature or another "
+        "template."
+    )
+
+
+def usual(run: MonitoredRun, name: str) -> list[float | None]:
+    """Median of a column around each observation, itself left out."""
+    series = run.series(name)
+    return [
+        median([*series[max(0, i - NEIGHBORS) : i], *series[i + 1 : i + 1 + NEIGHBORS]])
+        for i in range(len(series))
+    ]
+
+
+def spike(run: MonitoredRun) -> RunVerdict | None:
+    """One logged number far above its neighbors, made by few tokens."""
+    if len(run.observations) < LEAST_OBSERVATIONS:
+        return None
+    around = {row.step: x or 0.0 for row, x in zip(run.observations, usual(run, "logged"), strict=True)}
+    rows = [r for r in run.observations if r.logged is not None and _above(r.logged, around[r.step])]
+    rows = [r for r in rows if (r.largest_log_ratio or 0) < NEVER_BY_CHANCE]
+    rows = [r for r in rows if (_share(run, r) or 0) >= FEW_TOKENS]
+    if not rows:
+        return None
+    row = max(rows, key=lambda r: r.logged or 0)
+    tokens, share = run.tokens[row.step], _share(run, row) or 0
+    exact = "" if row.kl is None else f" The exact KL of the same tokens is {number(row.kl)}."
+    return RunVerdict(
+        "attention",
+        "spike",
+        f"At step {row.step} the logged number jumps to {number(row.logged or 0)}, "
+        f"{number((row.logged or 0) / around[row.step])} times the usual: {len(tokens)} of {row.tokens:,} "
+        f"tokens make {percent(min(share, 1))} of it.",
+        f"The first is {quoted(tokens[0])} with a log-ratio of {number(tokens[0].log_ratio)}.{exact} Such "
+        f"jumps are seen {at_steps(rows)}.",
+        "Do not let a controller of β or an early stop act on one such value: take the exact KL, or a mean "
+        "over observations. Read the tokens in the table below: the same one each time is worth a look at "
+        "the data.",
+        row.step,
+    )
+
+
+def _above(x: float, around: float) -> bool:
+    return around >= LEAST_KL and SPIKE * around < x < math.inf
+
+
+def jump(run: MonitoredRun) -> RunVerdict | None:
+    """One exact KL far above its neighbors: the answers of that batch, not the estimator."""
+    if len(run.observations) < LEAST_OBSERVATIONS:
+        return None
+    pairs = zip(run.observations, usual(run, "kl"), strict=True)
+    found = [(row, x) for row, x in pairs if row.kl is not None and x is not None and _above(row.kl, x)]
+    found = [(row, x) for row, x in found if row.kl_low is None or row.kl_low > x]
+    if not found:
+        return None
+    row, around = max(found, key=lambda pair: pair[0].kl or 0)
+    return RunVerdict(
+        "attention",
+        "jump",
+        f"At step {row.step} the exact KL jumps to {number(row.kl or 0)}, {number((row.kl or 0) / around)} "
+        "times that of its neighbors.",
+        "It is no noise of an estimator: that batch had prompts on which the two models differ, or the "
+        "policy moved and came "
+        "back." + (f" Such jumps are seen {at_steps([r for r, _ in found])}." if len(found) > 1 else ""),
+        "Read that batch. If the gradient norm jumped there too, clip it, or take a smaller learning rate.",
+        row.step,
+    )
+
+
+def _share(run: MonitoredRun, row: RunRow) -> float | None:
+    """The share of the logged number that the kept tokens make, by the estimator's own formula."""
+    named, tokens = run.settings.get("estimator"), run.tokens.get(row.step, ())
+    if named not in ESTIMATORS or not tokens or not row.logged:
+        return None
+    entry = get_estimator(named)
+    if entry.inputs != "sampled":
+        return None
+    pairs = [(t.logp, t.ref_logp) for t in tokens if math.isfinite(t.logp) and math.isfinite(t.ref_logp)]
+    if not pairs:
+        return None
+    logp, ref_logp = torch.tensor(pairs, dtype=torch.float64).T
+    return float(entry.fn(logp, ref_logp).sum()) / (row.tokens * row.logged)
+
+
+def dead_zone(run: MonitoredRun) -> RunVerdict | None:
+    """Tokens whose gradient a clamp takes away."""
+    share, clamp = recent(run, "dead_zone"), run.settings.get("clamp")
+    if share is None or share < DEAD_TO_NOTE:
+        return None
+    bounds = "" if clamp is None else f" to [{', '.join(number(x) if x is not None else '…' for x in clamp)}]"
+    return RunVerdict(
+        "wrong" if share >= DEAD_TO_ACT else "attention",
+        "dead_zone",
+        f"The clamp of the log-ratio{bounds} leaves {percent(share)} of the tokens without a gradient.",
+        "The KL term no longer pulls these tokens back, and they are those that moved furthest. The clamped "
+        "number stays small while the KL grows.",
+        "Take the clamp away, or make it wide enough that it cuts overflows only (20 nats does). K2 in the "
+        "loss has no exponential and needs none.",
+    )

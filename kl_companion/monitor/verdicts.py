@@ -1,0 +1,121 @@
+"""What is said of a monitored run: one record per verdict, and how numbers stand in its sentences."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from kl_companion.monitor.run_folder import MonitoredRun, RunRow, RunToken
+
+Level = Literal["wrong", "attention", "fine"]
+LEVELS: tuple[Level, ...] = ("wrong", "attention", "fine")
+RECENT = 5  # observations whose mean is "now": fewer are noise, more are the past
+_LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+_LONGEST_TOKEN = 30  # characters of a token in a sentence
+
+
+class RunVerdict(NamedTuple):
+    """One thing that the rows of a run show.
+
+    Attributes:
+        level: ``"wrong"`` where a number or the training is not what it seems, ``"attention"`` where it costs
+            something, ``"fine"``.
+        topic: A key for programs, such as ``"bias"``.
+        says: The finding with its number, a sentence that can be read alone.
+        why: What it means, and when it matters.
+        todo: What to do next; empty where nothing is to do.
+        step: The observation that it is about; None where it is about the run.
+    """
+
+    level: Level
+    topic: str
+    says: str
+    why: str
+    todo: str = ""
+    step: int | None = None
+
+
+def recent(run: MonitoredRun, name: str) -> float | None:
+    """Mean of a column's finite entries in the last `RECENT` observations; None without one."""
+    return mean(run.series(name)[-RECENT:])
+
+
+def mean(series: Sequence[float | None]) -> float | None:
+    """Mean of the finite entries; None without one."""
+    known = finite(series)
+    return sum(known) / len(known) if known else None
+
+
+def finite(series: Sequence[float | None]) -> list[float]:
+    """The entries that are known and finite."""
+    return [x for x in series if x is not None and math.isfinite(x)]
+
+
+def median(series: Sequence[float | None]) -> float | None:
+    """The middle one of the finite entries, the upper of two; None without one."""
+    known = sorted(finite(series))
+    return known[len(known) // 2] if known else None
+
+
+def number(x: float) -> str:
+    """A number in two or three digits, without powers of ten while it can be read so: 0.031, 1.3 billion."""
+    if not math.isfinite(x):
+        return "NaN" if math.isnan(x) else "infinity" if x > 0 else "−infinity"
+    size = abs(x)
+    if size >= 1e15 or 0 < size < 1e-5:
+        mantissa, _, power = f"{size:.1e}".partition("e")
+        text = f"{mantissa} × 10^{int(power)}".replace("^-", "^−")
+    elif size >= 1e6:
+        unit, word = next(pair for pair in _LARGE if size >= pair[0])
+        text = f"{size / unit:.3g} {word}"
+    elif size >= 100 or size == 0:
+        text = f"{size:,.0f}"
+    else:  # a third digit after a leading 1, which says less than a leading 9
+        digits = (2 if f"{size:.1e}"[0] == "1" else 1) - math.floor(math.log10(size))
+        text = f"{size:.{max(0, digits)}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"−{text}" if x < 0 and text != "0" else text
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: 31 %, 0.4 %."""
+    hundred = 100 * share
+    if 95 < hundred < 99.95:  # what is missing is what counts
+        return f"{hundred:.1f} %"
+    if abs(hundred) >= 9.5 or hundred == 0:
+        return f"{hundred:.0f} %"
+    return f"{number(float(f'{hundred:.2g}'))} %"
+
+
+def quoted(token: RunToken) -> str:
+    """A token in quotation marks, short enough for a sentence."""
+    text = visible(token.token)
+    return f'"{text}"' if len(text) <= _LONGEST_TOKEN else f'"{text[:_LONGEST_TOKEN]}…"'
+
+
+def visible(text: str) -> str:
+    """A text of the run with what cannot be seen, or would turn the page around, as signs or codes."""
+    signs = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
+    hidden = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+    return "".join(signs.get(c, f"\\u{ord(c):04x}" if unicodedata.category(c) in hidden else c) for c in text)
+
+
+def probability(logp: float) -> str:
+    """A probability from its logarithm: 0.9, or 1 in 3 million."""
+    if logp == -math.inf:
+        return "0"
+    if logp > math.log(1e-3):
+        return number(float(f"{math.exp(logp):.2g}"))
+    return f"1 in {number(float(f'{math.exp(min(-logp, 700)):.2g}'))}"
+
+
+def at_steps(rows: Sequence[RunRow]) -> str:
+    """The steps of some observations as the end of a sentence: at step 40, at steps 40, 50 and 3 others."""
+    steps = [str(row.step) for row in rows]
+    if len(steps) == 1:
+        return f"at step {steps[0]}"
+    if len(steps) <= 4:
+        return f"at steps {', '.join(steps[:-1])} and {steps[-1]}"
+    return f"at steps {', '.join(steps[:3])} and {len(steps) - 3} others"

@@ -1,0 +1,151 @@
+"""Reading a run's folder: what is there, what was cut in half, and what is refused."""
+
+import math
+import re
+
+import pytest
+
+from kl_companion.monitor import read_run
+from kl_companion.monitor.run_folder import RunRow
+from tests.support import monitored_runs as runs
+
+CSV, JSONL, JSON = "kl_monitor.csv", "kl_monitor_tokens.jsonl", "kl_monitor.json"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return runs.write(tmp_path / "run", runs.healthy(count=6))
+
+
+def edit(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def test_a_run_is_what_was_written(tmp_path):
+    rows = [{"step": 20, "answers": 3, "tokens": 40, "kl": 0.25, "logged": math.nan, "reward": -1.5}]
+    token = {
+        "answer": 1,
+        "position": 2,
+        "token": "ä\u2028<b>",
+        "before": "so\nit",
+        "log_ratio": -3,
+        "logp": -4.0,
+        "ref_logp": -1.0,
+    }
+    runs.write(tmp_path, rows, {"beta": 0.1, "clamp": [None, 2]}, [{"step": 20, "tokens": [token]}])
+    run = read_run(tmp_path)
+    (row,) = run.observations
+    assert (row.step, row.answers, row.tokens, row.kl, row.reward) == (20, 3, 40, 0.25, -1.5)
+    assert math.isnan(row.logged)
+    assert row.kl_low is row.seconds is None
+    assert run.last is row
+    assert run.series("kl") == [0.25]
+    assert run.tokens[20][0]._asdict() == token
+    assert (run.settings["beta"], run.settings["clamp"], run.cut) == (0.1, [None, 2], False)
+
+
+def test_the_columns_are_those_of_the_format():
+    assert list(RunRow._fields) == runs.COLUMNS
+
+
+def test_the_later_observation_of_a_step_counts(folder):
+    again = runs.write(
+        folder.parent / "again", [{"step": 30, "answers": 1, "tokens": 2, "kl": 9.0}], tokens=[]
+    )
+    with (folder / CSV).open("a", encoding="utf-8") as file:
+        file.write((again / CSV).read_text(encoding="utf-8").splitlines()[1] + "\n")
+    run = read_run(folder)
+    assert [row.step for row in run.observations] == [10, 20, 30, 40, 50, 60]
+    assert run.observations[2].kl == 9.0
+
+
+@pytest.mark.parametrize("kept", [3, 40, 150])
+def test_a_last_row_cut_in_half_is_left_out(folder, kept):
+    content = (folder / CSV).read_text(encoding="utf-8")
+    start = content.rstrip("\n").rfind("\n") + 1
+    (folder / CSV).write_text(content[: start + kept], encoding="utf-8")
+    run = read_run(folder)
+    assert run.cut
+    assert len(run.observations) == 5
+
+
+def test_a_last_row_that_lacks_its_line_end_only_is_whole(folder):
+    content = (folder / CSV).read_text(encoding="utf-8")
+    (folder / CSV).write_text(content[:-1], encoding="utf-8")
+    assert len(read_run(folder).observations) == 6
+
+
+def test_tokens_cut_within_a_letter_are_left_out(folder):
+    content = (folder / JSONL).read_bytes()
+    (folder / JSONL).write_bytes(content + '{"step": 70, "tokens": [{"token": "ä'.encode()[:-1])
+    run = read_run(folder)
+    assert run.cut
+    assert max(run.tokens) == 60
+
+
+@pytest.mark.parametrize("name", [CSV, JSONL, JSON])
+def test_a_folder_without_a_file_is_refused(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(ValueError, match=f"has no {re.escape(name)}, expected the folder"):
+        read_run(folder)
+
+
+def test_a_folder_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"has no kl_monitor.csv and no kl_monitor_tokens.jsonl and no kl_mon"
+    ):
+        read_run(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        (
+            CSV,
+            "forward_kl_low",
+            "forward_kl_lo",
+            "unknown column of kl_monitor.csv 'forward_kl_lo'. Did you mean",
+        ),
+        (CSV, ",seconds", "", "kl_monitor.csv has 35 columns, expected 36: seconds"),
+        (CSV, "kl,kl_low", "kl_low,kl", "kl_monitor.csv has 36 columns, expected 36: another order"),
+        (CSV, "\n20,64", "\n20.5,64", "kl_monitor.csv line 3: step is '20.5', expected a whole number"),
+        (CSV, "\n30,64", "\n30,-64", "line 4: answers is '-64', expected a whole number"),
+        (CSV, "\n20,64", "\n20,64,64", "line 3 has 37 cells, expected 36"),
+        (CSV, ",0.2,0.001,", ",1.2,0.001,", "line 2: equal_groups is 1.2, expected a share from 0 to 1"),
+        (CSV, ",0.2,0.001,", ",half,0.001,", "line 2: equal_groups is 'half', expected a number or nothing"),
+        (JSONL, '{"step": 10,', '{"step": 10', "kl_monitor_tokens.jsonl line 1 is no JSON"),
+        (JSONL, '{"step": 10,', '{"step": "10",', "line 1 is \"{'step': '10'"),
+        (JSONL, '"position": 17', '"position": 1.7', "line 1: position is '1.7', expected a whole number"),
+        (JSONL, '"token": " maybe"', '"token": 17', "line 1: token is '17', expected a text"),
+        (JSONL, '"answer": 0, ', "", "expected answer, position, token, before, log_ratio, logp, ref_logp"),
+        (
+            JSON,
+            '"format": 1',
+            '"format": 2',
+            "kl_monitor.json has format 2, expected 1: another release wrote it",
+        ),
+        (JSON, "{", "[", "kl_monitor.json is no JSON"),
+        (JSON, '"beta": 0.04', '"beta": "small"', "beta is 'small', expected a number or null"),
+        (JSON, '"clamp": null', '"clamp": [1]', "clamp is '[1]', expected two numbers or null"),
+        (JSON, '"estimator": "k3"', '"estimator": 3', "estimator is '3', expected a text or null"),
+    ],
+)
+def test_what_is_broken_is_refused(folder, file, old, new, said):
+    edit(folder / file, old, new)
+    with pytest.raises(ValueError, match=r"expected|Known") as refusal:
+        read_run(folder)
+    assert said in str(refusal.value)
+
+
+def test_a_run_without_an_observation_is_refused(tmp_path):
+    runs.write(tmp_path, [])
+    with pytest.raises(ValueError, match=r"kl_monitor.csv holds no observation, expected one or more"):
+        read_run(tmp_path)
+
+
+def test_what_is_no_text_is_refused(folder):
+    (folder / CSV).write_bytes(b"\xff\xfe\n" + (folder / CSV).read_bytes())
+    with pytest.raises(ValueError, match=r"kl_monitor.csv is no text at byte 0, expected UTF-8"):
+        read_run(folder)

@@ -1,4 +1,4 @@
-"""README.md: its audit prints what it shows, its pictures exist and are small."""
+"""README.md: its audit and its diagnosis print what they show, its pictures exist and are small."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ def test_the_audit_prints_what_is_shown(tmp_path: Path) -> None:
     ).groups()
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     mine = tmp_path / "mine.py"  # what to change in it is shown line by line
+    mine.write_text(code, encoding="utf-8")
+    done = subprocess.run([*command(), str(mine)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert words(done.stdout) == words(shown)
+
+
+def test_the_doctor_prints_what_is_shown(tmp_path: Path) -> None:
+    code, shown = re.search(
+        r"```python\n(import torch\nfrom kl_companion.monitor import diagnose\n.*?)```\n\n```text\n(.*?)```",
+        TEXT,
+        re.S,
+    ).groups()
+    mine = tmp_path / "step.py"
     mine.write_text(code, encoding="utf-8")
     done = subprocess.run([*command(), str(mine)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert words(done.stdout) == words(shown)

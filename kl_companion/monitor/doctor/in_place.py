@@ -50,6 +50,9 @@ def lent(model: Any, body: Body) -> Iterator[None]:
     device = next(inner.parameters()).device
     setattr(inner, prefix, body.to(device))
     inner.set_output_embeddings(head_of(body.world, body.role).to(device))
+    mixed = vars(inner).get("forward") if hasattr(inner, "_original_forward") else None
+    if mixed is not None:  # accelerate's wrapper, which computes in bfloat16: the world is exact
+        inner.forward = inner._original_forward
     adapters = {n: getattr(model, n) for n in ("disable_adapter", "set_adapter") if hasattr(model, n)}
     if adapters:
         _lend_adapters(model, body)
@@ -59,6 +62,8 @@ def lent(model: Any, body: Body) -> Iterator[None]:
     finally:
         for name in adapters:
             model.__dict__.pop(name, None)
+        if mixed is not None:
+            inner.forward = mixed
         setattr(inner, prefix, blocks)
         inner.set_output_embeddings(head)
 

@@ -10,6 +10,7 @@ from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING, same, words
 from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line
 
+_ALIKE = 1e-3  # of the gradient with another reference: log-probs in float32 are not alike to the last digit
 _CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
 
 
@@ -107,7 +108,7 @@ def alike(probe: Probe) -> Iterator[Finding]:
     if probe.placement not in ("loss", "whole") or (known is not None and known.name == "k1"):
         return  # the gradient of K1 is the score, also where its value is 0
     off = probe.alike.completion.abs().max().item()
-    if off > 1e-6 * probe.plain.completion.abs().max().item():
+    if off > _ALIKE * probe.plain.completion.abs().max().item():
         yield Finding(
             "alike",
             "wrong",

@@ -122,7 +122,12 @@ def alike(probe: Probe) -> Iterator[Finding]:
 
 def form(probe: Probe) -> Iterator[Finding]:
     """What the KL of one token is as a function of the log-ratio, and whether anything multiplies it."""
-    if not probe.placement or probe.subject.declared.teacher:
+    if not probe.placement:
+        return
+    if probe.placement == "whole":
+        name = probe.divergence.replace("_", " ").replace(" kl", " KL")
+        of = f"the exact {name}" if name else "no divergence that the doctor knows"
+        yield Finding("form", "fine", f"Over the whole vocabulary the gradient is that of {of}.")
         return
     near, rewarded = probe.near, probe.near_rewarded
     meeting = probe.trace.meeting(POLICY, REFERENCE) or probe.trace.meeting((POLICY, FROZEN), REFERENCE)
@@ -138,9 +143,6 @@ def form(probe: Probe) -> Iterator[Finding]:
             "add the KL to the loss after the advantages: loss = policy_loss + beta * kl",
             "kl-times-advantage",
         )
-        return
-    if probe.placement == "whole":
-        yield Finding("form", "fine", "The KL has the gradient of a whole next-token distribution.")
         return
     found = probe.form
     if found is None:

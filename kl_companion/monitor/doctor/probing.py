@@ -13,6 +13,7 @@ from kl_companion.monitor.doctor.readings import (
     Form,
     Row,
     fit_change,
+    fit_divergence,
     fit_slope,
     read_row,
     same,
@@ -232,16 +233,16 @@ class Probe:
         """Where the KL acts: "loss", "reward", "whole" (the gradient of a whole distribution) or ""."""
         if not self.reads_reference and not self._constant:
             return ""
-        row = read_row(self.plain.completion[ROW, POSITION], self._policy_row)
+        row = read_row(self.plain.completion[ROW, POSITION], self._policy_logits[ROW, POSITION])
         if row is not None and row.token < 0:
             return "whole"
         return "reward" if self._spreads(self.near) or self._spreads(self.near_rewarded) else "loss"
 
     @property
-    def _policy_row(self) -> torch.Tensor:
+    def _policy_logits(self) -> torch.Tensor:
         logits = self.world().rollout.logits
         assert logits is not None
-        return logits[ROW, POSITION]
+        return logits
 
     @cached_property
     def _constant(self) -> bool:
@@ -251,6 +252,14 @@ class Probe:
     @staticmethod
     def _spreads(curve: Curve) -> bool:
         return bool(curve.elsewhere.max() > 1e-7)
+
+    @cached_property
+    def divergence(self) -> str:
+        """The divergence whose gradient a whole distribution has; "" for none that is registered."""
+        rollout = self.world().rollout
+        assert rollout.ref_logits is not None
+        both = [x[ROW, POSITION] / self.temperature for x in (self._policy_logits, rollout.ref_logits)]
+        return fit_divergence(self.plain.completion[ROW, POSITION], *both)
 
     @cached_property
     def form(self) -> Form | None:

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.divergences import DIVERGENCES
 from kl_companion.estimators.registry import get_estimator
+from kl_companion.estimators.vocabulary import f_divergence
 
 NOTHING = 1e-12
 _SAME = 1e-5  # relative: trainers compute advantages in float32
@@ -136,6 +138,24 @@ def fit_change(delta: torch.Tensor, found: torch.Tensor) -> Form | None:
             if weight is not None:
                 return Form(name, exchanged, weight)
     return None
+
+
+def fit_divergence(gradient: torch.Tensor, logits: torch.Tensor, ref_logits: torch.Tensor) -> str:
+    """The registered divergence that a row's gradient is that of, up to a positive weight; "" for none.
+
+    Args:
+        gradient: By the policy's logits, [live].
+        logits: Of the policy, at the temperature of its log-probs, [live].
+        ref_logits: Of the reference, likewise.
+    """
+    for name, divergence in DIVERGENCES.items():
+        z = logits.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            of = f_divergence(divergence, z.log_softmax(-1), ref_logits.log_softmax(-1))
+            (wanted,) = torch.autograd.grad(of, z)
+        if _weight(wanted, gradient) is not None:
+            return name
+    return ""
 
 
 def _weight(wanted: torch.Tensor, found: torch.Tensor) -> float | None:

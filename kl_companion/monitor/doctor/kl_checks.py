@@ -125,9 +125,11 @@ def form(probe: Probe) -> Iterator[Finding]:
     if not probe.placement:
         return
     if probe.placement == "whole":
-        name = probe.divergence.replace("_", " ").replace(" kl", " KL")
-        of = f"the exact {name}" if name else "no divergence that the doctor knows"
-        yield Finding("form", "fine", f"Over the whole vocabulary the gradient is that of {of}.")
+        name, t = probe.divergence
+        of = f"the exact {name.replace('_', ' ').replace(' kl', ' KL')}" if name else "no known divergence"
+        sampled = probe.subject.declared.temperature
+        at = "" if t == sampled else f" at temperature {t:g}; answers are sampled at {sampled:g}"
+        yield Finding("form", "fine", f"Over the whole vocabulary the gradient is that of {of}{at}.")
         return
     near, rewarded = probe.near, probe.near_rewarded
     meeting = probe.trace.meeting(POLICY, REFERENCE) or probe.trace.meeting((POLICY, FROZEN), REFERENCE)

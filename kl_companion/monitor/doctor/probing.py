@@ -254,12 +254,16 @@ class Probe:
         return bool(curve.elsewhere.max() > 1e-7)
 
     @cached_property
-    def divergence(self) -> str:
-        """The divergence whose gradient a whole distribution has; "" for none that is registered."""
-        rollout = self.world().rollout
-        assert rollout.ref_logits is not None
-        both = [x[ROW, POSITION] / self.temperature for x in (self._policy_logits, rollout.ref_logits)]
-        return fit_divergence(self.plain.completion[ROW, POSITION], *both)
+    def divergence(self) -> tuple[str, float]:
+        """The divergence whose gradient a whole distribution has, "" for none, and at which temperature."""
+        ref_logits = self.world().rollout.ref_logits
+        assert ref_logits is not None
+        for t in (self.temperature, 1.0):
+            both = [x[ROW, POSITION] / t for x in (self._policy_logits, ref_logits)]
+            name = fit_divergence(self.plain.completion[ROW, POSITION], *both)
+            if name:
+                return name, t
+        return "", self.temperature
 
     @cached_property
     def form(self) -> Form | None:

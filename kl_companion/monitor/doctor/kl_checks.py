@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kl_companion.auditing.words import divergence_words
 from kl_companion.monitor.doctor.findings import Finding
 from kl_companion.monitor.doctor.lines import call_line
 from kl_companion.monitor.doctor.probing import Probe
@@ -126,7 +127,7 @@ def form(probe: Probe) -> Iterator[Finding]:
         return
     if probe.placement == "whole":
         name, t = probe.divergence
-        of = f"the exact {name.replace('_', ' ').replace(' kl', ' KL')}" if name else "no known divergence"
+        of = f"the exact {divergence_words(name)}" if name else "no known divergence"
         sampled = probe.subject.declared.temperature
         at = "" if t == sampled else f" at temperature {t:g}; answers are sampled at {sampled:g}"
         yield Finding("form", "fine", f"Over the whole vocabulary the gradient is that of {of}{at}.")

@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the verdicts and write the page."""
     from kl_companion.files import write_atomically
-    from kl_companion.monitor.advice import headline, run_verdicts, worst
-    from kl_companion.monitor.report import report_html
-    from kl_companion.monitor.run_folder import read_run
+    from kl_companion.monitor.report.advice import headline, run_verdicts, worst
+    from kl_companion.monitor.report.page import report_html
+    from kl_companion.monitor.report.run_folder import read_run
 
     folder = Path(args.run_folder)
     seen = read_run(folder)

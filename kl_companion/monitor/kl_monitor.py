@@ -13,16 +13,23 @@ from kl_companion.checks import check_scalar, check_temperature
 from kl_companion.estimators.registry import Estimator, as_estimator
 from kl_companion.kl_term import KLTerm, as_term
 from kl_companion.monitor import folder as files
-from kl_companion.monitor.given import StepAnswers, check_logits, check_sampled, checked
+from kl_companion.monitor.given import (
+    StepAnswers,
+    check_logits,
+    check_sampled,
+    checked,
+    clamp_of,
+    ends_of,
+    engine_of,
+    one_number,
+    whole,
+)
+from kl_companion.monitor.largest_tokens import LargeToken, largest
 from kl_companion.monitor.looking import LogitsRead, look
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Asked
 from kl_companion.monitor.observation import Observation
-from kl_companion.monitor.settings import clamp_of, ends_of, engine_of, one_number, whole
 from kl_companion.monitor.summary import columns_of, sampled_of, worth_of
-from kl_companion.monitor.words import largest
-
-FORMAT = 1
 
 
 class KLMonitor:
@@ -86,7 +93,7 @@ class KLMonitor:
         self.engine = engine_of(engine)
         self.trainer: str | None = None
         self.observations: list[Observation] = []
-        self.tokens: list[dict[str, Any]] = []
+        self.tokens: tuple[LargeToken, ...] = ()
         self.vocabulary: int | None = None
         self._started = False
         self.asked = Asked(
@@ -126,7 +133,7 @@ class KLMonitor:
         Args:
             logits: Raw logits of the policy, [batch, seq, vocab]; position t scores ``tokens[:, t]``. -inf in
                 both is a masked token. None where there are only log-probs of sampled tokens: then ``logp``
-                and ``ref_logp`` are given, and every column that needs whole distributions stays NaN, the KL
+                and ``ref_logp`` are given, and every column that needs whole distributions stays None, the KL
                 too: an estimate from samples never stands where the exact number is expected.
             ref_logits: Of the reference, the same shape.
             tokens: [batch, seq] int64.
@@ -134,7 +141,7 @@ class KLMonitor:
             step: The trainer's optimizer step; by default observations are counted.
             logp: [batch, seq], at the policy's temperature, in place of the logits.
             ref_logp: The same of the reference.
-            logged: The trainer's own KL per token, of these tokens.
+            logged: The trainer's own KL per token, of these tokens; NaN or an infinity where it has one.
             behavior_logp: [batch, seq], what the sampling engine said; NaN where it said nothing.
             rewards: [answers] of the whole step, of which fewer answers may be looked at; NaN: not scored.
             prompt_index: [answers] like ``rewards``: which of them form a group.
@@ -189,7 +196,7 @@ class KLMonitor:
         *,
         step: int,
         begin: float,
-        **said: float,
+        **said: float | None,
     ) -> Observation:
         """The observation of answers whose logits were looked at, written to the folder; for hooks.
 
@@ -222,10 +229,9 @@ class KLMonitor:
         self._started = True
 
     def about(self) -> Mapping[str, Any]:
-        """What the run says of itself, as in `kl_monitor.json`."""
+        """What the run says of itself, as in `kl_monitor.json` beside the format."""
         entry, engine = self.asked.estimator, self.engine or Engine(self.asked.temperature)
         return {
-            "format": FORMAT,
             "trainer": self.trainer,
             "estimator": None if entry is None else entry.name,
             "clamp": None if self.asked.clamp is None else list(self.asked.clamp),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 
@@ -49,7 +50,7 @@ def columns_of(
 def worth_of(
     given: StepAnswers,
     looked: LogitsRead | None,
-    said: dict[str, float],
+    said: Mapping[str, float | None],
     beta: float | None,
     divided: str | None,
 ) -> dict[str, float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import RECENT, RunVerdict, finite, number, percent, recent
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import RECENT, RunVerdict, finite, number, percent, recent
 
 NO_KL = 1e-7  # nats per token: rounding of two passes of one model in float32
 # One nat per token is the entropy of a chat model's next token or more: the policy writes another text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from kl_companion.estimators.registry import ESTIMATORS, get_estimator
-from kl_companion.monitor.run_folder import MonitoredRun, RunRow
-from kl_companion.monitor.verdicts import (
+from kl_companion.monitor.report.run_folder import MonitoredRun, RunRow
+from kl_companion.monitor.report.verdicts import (
     RECENT,
     RunVerdict,
     finite,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kl_companion.monitor.advice import headline, run_verdicts, worst
-from kl_companion.monitor.report_curves import drawn_curves
-from kl_companion.monitor.report_style import STYLE
-from kl_companion.monitor.report_tables import all_rows, as_text, numbers, settings, tokens
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import RunVerdict, finite, number
+from kl_companion.monitor.report.advice import headline, run_verdicts, worst
+from kl_companion.monitor.report.curves import drawn_curves
+from kl_companion.monitor.report.style import STYLE
+from kl_companion.monitor.report.page_tables import all_rows, as_text, numbers, settings, tokens
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import RunVerdict, finite, number
 
 LEVEL_WORDS = {"wrong": "✕ Wrong", "attention": "! Needs attention", "fine": "✓ Fine"}
 

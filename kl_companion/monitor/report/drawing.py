@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kl_companion.monitor.verdicts import finite, number
+from kl_companion.monitor.report.verdicts import finite, number
 
 MOST_POINTS = 120  # observations that are drawn as points too; more run together
 LINE = 16  # between labels at the ends of curves

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kl_companion.monitor import RunRow, RunToken
-from kl_companion.monitor.verdicts import (
+from kl_companion.monitor.report.verdicts import (
     at_steps,
     mean,
     median,

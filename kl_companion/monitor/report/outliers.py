@@ -7,8 +7,8 @@ import math
 import torch
 
 from kl_companion.estimators.registry import ESTIMATORS, get_estimator
-from kl_companion.monitor.run_folder import MonitoredRun, RunRow, RunToken
-from kl_companion.monitor.verdicts import (
+from kl_companion.monitor.report.run_folder import MonitoredRun, RunRow, RunToken
+from kl_companion.monitor.report.verdicts import (
     RunVerdict,
     at_steps,
     median,

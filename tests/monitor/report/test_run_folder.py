@@ -6,7 +6,7 @@ import re
 import pytest
 
 from kl_companion.monitor import read_run
-from kl_companion.monitor.run_folder import RunRow
+from kl_companion.monitor.report.run_folder import RunRow
 from tests.support import monitored_runs as runs
 
 CSV, JSONL, JSON = "kl_monitor.csv", "kl_monitor_tokens.jsonl", "kl_monitor.json"

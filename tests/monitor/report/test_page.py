@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from kl_companion.monitor import read_run, report_html
-from kl_companion.monitor.column_words import WORDS
-from kl_companion.monitor.run_folder import COUNTS, RunRow
+from kl_companion.monitor.report.column_words import WORDS
+from kl_companion.monitor.report.run_folder import COUNTS, RunRow
 from kl_companion.plotting import color
 from tests.support import monitored_runs as runs
 

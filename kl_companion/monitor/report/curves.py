@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from kl_companion.monitor.curves import Panel, RunCurve, panel_svg
-from kl_companion.monitor.logged_number import name_of
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import finite, number
+from kl_companion.monitor.report.drawing import Panel, RunCurve, panel_svg
+from kl_companion.monitor.report.logged_number import name_of
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import finite, number
 from kl_companion.plotting import color
 
 WIDE, NARROW, SMALL = (1130, 330), (380, 300), (380, 230)

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from kl_companion.monitor.run_folder import MonitoredRun, RunRow, RunToken
+from kl_companion.monitor.report.run_folder import MonitoredRun, RunRow, RunToken
 
 Level = Literal["wrong", "attention", "fine"]
 LEVELS: tuple[Level, ...] = ("wrong", "attention", "fine")

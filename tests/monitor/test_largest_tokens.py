@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from kl_companion.monitor.words import largest
+from kl_companion.monitor.largest_tokens import largest
 
 LETTERS = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(chr(97 + x) for x in ids))
 

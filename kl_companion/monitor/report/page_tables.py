@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from kl_companion.monitor.column_words import WORDS
-from kl_companion.monitor.run_folder import MonitoredRun, RunToken
-from kl_companion.monitor.verdicts import RECENT, number, percent, probability, recent, visible
+from kl_companion.monitor.report.column_words import WORDS
+from kl_companion.monitor.report.run_folder import MonitoredRun, RunToken
+from kl_companion.monitor.report.verdicts import RECENT, number, percent, probability, recent, visible
 
 MOST_TOKENS = 8
 _BEFORE, _TOKEN = 90, 24  # characters that are shown

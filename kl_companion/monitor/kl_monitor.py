@@ -167,7 +167,7 @@ class KLMonitor:
             deviations=deviations,
         )
         step = whole("step", len(self.observations) if step is None else step, 0)
-        said = {name: one_number(name, x) for name, x in (("logged", logged), ("loss", loss))}
+        said = {"logged": one_number("logged", logged), "loss": one_number("loss", loss)}
         if logits is None:
             if ref_logits is not None:
                 raise ValueError("got ref_logits without logits, expected both or neither")
@@ -196,7 +196,8 @@ class KLMonitor:
         *,
         step: int,
         begin: float,
-        **said: float | None,
+        logged: float | None = None,
+        loss: float | None = None,
     ) -> Observation:
         """The observation of answers whose logits were looked at, written to the folder; for hooks.
 
@@ -206,20 +207,22 @@ class KLMonitor:
             sampled: Log-probs under policy and reference, [batch, seq], without ``looked``.
             step: The optimizer step.
             begin: Time at which the observation began, of `time.perf_counter`.
-            **said: ``logged`` and ``loss``, the trainer's, where they are known.
+            logged: The trainer's KL, where it is known.
+            loss: Its loss, where it is known.
         """
         logp, ref_logp = sampled_of(given, looked, sampled)
-        columns = said | columns_of(given, looked, logp, ref_logp, self.asked)
-        columns |= worth_of(given, looked, said, self.beta, self.rewards_divided)
-        words = largest(logp, ref_logp, given.tokens.cpu(), given.inside.cpu(), self.tokenizer)
+        columns: dict[str, Any] = {"logged": logged, "loss": loss}
+        columns |= columns_of(given, looked, logp, ref_logp, self.asked)
+        columns |= worth_of(given, looked, self.asked, self.beta, self.rewards_divided, logged)
+        large = largest(logp, ref_logp, given.tokens.cpu(), given.inside.cpu(), self.tokenizer)
         seconds = time.perf_counter() - begin
         made = Observation(step=step, answers=len(given.inside), tokens=len(logp), seconds=seconds, **columns)
         if self.folder is not None:
             if not self._started:
                 self.start()
-            files.append(self.folder, made, words)
+            files.append(self.folder, made, large)
         self.observations.append(made)
-        self.tokens = words
+        self.tokens = large
         return made
 
     def start(self, *, resume: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 
@@ -50,34 +49,37 @@ def columns_of(
 def worth_of(
     given: StepAnswers,
     looked: LogitsRead | None,
-    said: Mapping[str, float | None],
+    asked: Asked,
     beta: float | None,
     divided: str | None,
-) -> dict[str, float]:
+    logged: float | None,
+) -> dict[str, float | None]:
     """The columns that compare with the trainer's number, with its coefficient and with the rewards."""
     groups = [None if x is None else x.detach().cpu() for x in (given.rewards, given.prompt_index)]
     deviations = None if given.deviations is None else given.deviations.cpu()
-    columns = group_columns(groups[0], groups[1], deviations, beta, divided)
+    columns: dict[str, float | None] = {**group_columns(groups[0], groups[1], deviations, beta, divided)}
     if looked is not None:
         answer = given.inside.nonzero(as_tuple=True)[0].cpu()
-        columns |= exact_columns(looked.numbers, answer, beta)
-        columns["logged_noise"] = said.get("logged", math.nan) - columns["logged_expected"]
+        columns |= exact_columns(looked.numbers, answer, asked, beta, logged)
     return columns
 
 
-def exact_columns(x: TokenNumbers, answer: torch.Tensor, beta: float | None) -> dict[str, float]:
+def exact_columns(
+    x: TokenNumbers, answer: torch.Tensor, asked: Asked, beta: float | None, logged: float | None
+) -> dict[str, float | None]:
     """The columns that need whole distributions, those of the trainer's own number included.
 
     Args:
         x: Numbers of the tokens.
         answer: Which answer a token belongs to, [tokens], 0 to answers - 1, each of them at least once.
+        asked: Whether the trainer's estimator is known, and ids that end an answer.
         beta: The KL coefficient, if it is known.
+        logged: The trainer's number, if it is known.
     """
     n, answers = len(answer), int(answer.max()) + 1
     kl, low, high = ratio_interval(x.kl, answer)
     forward, forward_low, forward_high = ratio_interval(x.forward_kl, answer)
-    expected = x.number_mean.mean().item()
-    return {
+    found: dict[str, float | None] = {
         "kl": kl,
         "kl_low": low,
         "kl_high": high,
@@ -86,22 +88,27 @@ def exact_columns(x: TokenNumbers, answer: torch.Tensor, beta: float | None) -> 
         "forward_kl_high": forward_high,
         "kl_of_answers": x.kl.sum().item() / answers,
         "entropy": x.entropy.mean().item(),
-        "logged_expected": expected,
-        "logged_bias": expected - kl,
-        "logged_error": x.number_variance.sum().sqrt().item() / n,
         "k1_error": x.k1_variance.sum().sqrt().item() / n,
         "k2_error": x.k2_variance.sum().sqrt().item() / n,
         "k3_error": x.k3_variance.sum().sqrt().item() / n,
         "k2_bias": x.k2_mean.mean().item() - kl,
-        "length_pull_kl": math.nan if beta is None else beta * x.pull.sum().item() / answers,
     }
+    if asked.estimator is not None:
+        expected = x.number_mean.mean().item()
+        found["logged_expected"], found["logged_bias"] = expected, expected - kl
+        found["logged_error"] = x.number_variance.sum().sqrt().item() / n
+        found["logged_noise"] = None if logged is None else logged - expected
+    if beta is not None and asked.ends:
+        found["length_pull_kl"] = beta * x.pull.sum().item() / answers
+    return found
 
 
-def ratio_interval(values: torch.Tensor, answer: torch.Tensor) -> tuple[float, float, float]:
+def ratio_interval(values: torch.Tensor, answer: torch.Tensor) -> tuple[float, float | None, float | None]:
     """Mean over tokens of values that are never negative, and its 95 % interval, answers being independent.
 
     The mean is a ratio of two sums over answers, of the values and of the tokens; its variance is that of the
-    answers' residuals, and Student's quantile is that of their number. The lower end is cut at 0.
+    answers' residuals, and Student's quantile is that of their number. The lower end is cut at 0. One answer
+    has no interval, and neither has an infinite mean.
 
     Args:
         values: [tokens].
@@ -109,7 +116,7 @@ def ratio_interval(values: torch.Tensor, answer: torch.Tensor) -> tuple[float, f
     """
     answers, mean = int(answer.max()) + 1, values.mean().item()
     if answers < 2 or not math.isfinite(mean):
-        return mean, math.nan, math.nan
+        return mean, None, None
     residual = torch.zeros(answers, dtype=values.dtype).index_add_(0, answer, values - mean)
     spread = math.sqrt(answers / (answers - 1) * residual.square().sum().item()) / len(values)
     half = t_quantile(answers - 1) * spread

@@ -7,7 +7,7 @@ from html import escape
 from kl_companion.monitor.report.drawing import Panel, RunCurve, panel_svg
 from kl_companion.monitor.report.logged_number import name_of
 from kl_companion.monitor.report.run_folder import MonitoredRun
-from kl_companion.monitor.report.verdicts import finite, number
+from kl_companion.monitor.report.verdicts import finite, is_finite, number
 from kl_companion.plotting import color
 
 WIDE, NARROW, SMALL = (1130, 330), (380, 300), (380, 230)
@@ -80,12 +80,9 @@ def _kl(run: MonitoredRun) -> str:
     caption += f" ({name_of(run)})." if named else "."
     if beyond:
         caption += f" Triangles are logged numbers above the axis, up to {number(max(beyond))}."
-    if broken := [
-        r.step for r in run.observations if r.logged is not None and r.logged not in finite([r.logged])
-    ]:
-        caption += f" Not a number: step {broken[0]}" + (
-            f" and {len(broken) - 1} more." if len(broken) > 1 else "."
-        )
+    if broken := [r.step for r in run.observations if r.logged is not None and not is_finite(r.logged)]:
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        caption += f" Not a number: step {broken[0]}{more}."
     panel = Panel("KL to the reference, nats per token", [r.step for r in run.observations], curves, top=top)
     wide, narrow = (
         panel_svg(panel, *size).replace("<svg ", f'<svg class="{name}" ', 1)

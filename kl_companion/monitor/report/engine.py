@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from kl_companion.monitor.report.run_folder import MonitoredRun
 from kl_companion.monitor.report.verdicts import RECENT, RunVerdict, finite, number, percent, recent
 
@@ -54,7 +56,7 @@ def _growth(run: MonitoredRun) -> float | None:
     seen = finite(run.series("mismatch_rounding"))
     if len(seen) < 2 * RECENT:
         return None
-    first, last = sum(seen[:RECENT]) / RECENT, sum(seen[-RECENT:]) / RECENT
+    first, last = fmean(seen[:RECENT]), fmean(seen[-RECENT:])
     return last / first if first > 0 and last >= GROWTH * first else None
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from kl_companion.monitor.report.advice import headline, run_verdicts, worst
 from kl_companion.monitor.report.curves import drawn_curves
-from kl_companion.monitor.report.style import STYLE
 from kl_companion.monitor.report.page_tables import all_rows, as_text, numbers, settings, tokens
 from kl_companion.monitor.report.run_folder import MonitoredRun
-from kl_companion.monitor.report.verdicts import RunVerdict, finite, number
+from kl_companion.monitor.report.style import STYLE
+from kl_companion.monitor.report.verdicts import RunVerdict, between, finite, number
 
 LEVEL_WORDS = {"wrong": "✕ Wrong", "attention": "! Needs attention", "fine": "✓ Fine"}
 
@@ -74,12 +74,7 @@ def _tiles(run: MonitoredRun) -> str:
     """The last observation at a glance."""
     row, tiles = run.last, []
     if row.kl is not None:
-        span = (
-            ""
-            if row.kl_low is None or row.kl_high is None
-            else f"{number(row.kl_low)} to {number(row.kl_high)}"
-        )
-        tiles.append(("KL, nats per token", number(row.kl), span))
+        tiles.append(("KL, nats per token", number(row.kl), between(row.kl_low, row.kl_high)))
     if row.kl_of_answers is not None:
         tiles.append(("KL, nats per answer", number(row.kl_of_answers), ""))
     if row.logged is not None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from kl_companion.monitor import read_run, report_html
+from kl_companion.monitor.observation import COLUMNS, COUNTS
 from kl_companion.monitor.report.column_words import WORDS
-from kl_companion.monitor.report.run_folder import COUNTS, RunRow
 from kl_companion.plotting import color
 from tests.support import monitored_runs as runs
 
@@ -113,7 +113,7 @@ def test_every_column_has_words(tmp_path):
         *COUNTS,
         *(f"{name}_{end}" for name in ("kl", "forward_kl") for end in ("low", "high")),
     }
-    assert covered == set(RunRow._fields)
+    assert covered == set(COLUMNS)
     text = page(tmp_path, settings={"clamp": [-5, 5], "vocabulary": 49152})
     for name, words in WORDS.items():
         assert (f"<b>{words.name}</b> <code>{name}</code>" in text) == (name != "dead_zone")

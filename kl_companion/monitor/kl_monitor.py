@@ -29,7 +29,7 @@ from kl_companion.monitor.looking import LogitsRead, look
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Asked
 from kl_companion.monitor.observation import Observation
-from kl_companion.monitor.summary import columns_of, sampled_of, worth_of
+from kl_companion.monitor.summary import columns_of, sampled_of
 
 
 class KLMonitor:
@@ -210,13 +210,19 @@ class KLMonitor:
             logged: The trainer's KL, where it is known.
             loss: Its loss, where it is known.
         """
-        logp, ref_logp = sampled_of(given, looked, sampled)
-        columns: dict[str, Any] = {"logged": logged, "loss": loss}
-        columns |= columns_of(given, looked, logp, ref_logp, self.asked)
-        columns |= worth_of(given, looked, self.asked, self.beta, self.rewards_divided, logged)
-        large = largest(logp, ref_logp, given.tokens.cpu(), given.inside.cpu(), self.tokenizer)
+        pair = sampled_of(given, looked, sampled)
+        more = columns_of(given, looked, pair, self.asked, self.beta, self.rewards_divided, logged)
+        large = largest(*pair, given.tokens.cpu(), given.inside.cpu(), self.tokenizer)
         seconds = time.perf_counter() - begin
-        made = Observation(step=step, answers=len(given.inside), tokens=len(logp), seconds=seconds, **columns)
+        made = Observation(
+            step=step,
+            answers=len(given.inside),
+            tokens=len(pair[0]),
+            logged=logged,
+            loss=loss,
+            seconds=seconds,
+            **more,
+        )
         if self.folder is not None:
             if not self._started:
                 self.start()

@@ -21,25 +21,25 @@ PARTS = {
 
 def drawn_curves(run: MonitoredRun) -> list[str]:
     """The figures of a run as HTML, the KL first; those of numbers that are not known are left out."""
-    figures = [_kl(run)]
-    forward = _curve(run, "forward_kl", "forward_kl", band=True)
-    figures.append(
-        _figure(run, "Exact forward KL, nats per token", [forward], "The band is the 95 % interval.")
-    )
-    entropy = _curve(run, "entropy", "entropy")
-    figures.append(_figure(run, "Entropy, nats per token", [entropy], "How much the policy still chooses."))
-    reward = _curve(run, "reward", "reward")
-    figures.append(_figure(run, "Reward", [reward], "Mean over the answers of an observation."))
-    figures.append(_beta(run))
-    figures.append(_mismatch(run))
-    groups = _curve(run, "equal_groups", "equal_groups")
-    said = "Share of groups in which only the KL term acts."
-    figures.append(_figure(run, "Groups of equal rewards", [groups], said))
+
+    def single(name: str, title: str, caption: str, *, band: bool = False) -> str:
+        return _figure(run, title, [_curve(run, name, name, band=band)], caption)
+
     pulls = [
         _curve(run, "length_pull_kl", "reverse_kl", "KL term"),
         _curve(run, "length_pull_reward", "reward", "reward"),
     ]
-    figures.append(_figure(run, "Pull on length", pulls, "Above 0: toward shorter answers."))
+    alone = "Share of groups in which only the KL term acts."
+    figures = (
+        _kl(run),
+        single("forward_kl", "Exact forward KL, nats per token", "The band is the 95 % interval.", band=True),
+        single("entropy", "Entropy, nats per token", "How much the policy still chooses."),
+        single("reward", "Reward", "Mean over the answers of an observation."),
+        _beta(run),
+        _mismatch(run),
+        single("equal_groups", "Groups of equal rewards", alone),
+        _figure(run, "Pull on length", pulls, "Above 0: toward shorter answers."),
+    )
     return [figure for figure in figures if figure]
 
 

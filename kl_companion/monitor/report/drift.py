@@ -77,6 +77,10 @@ def far(run: MonitoredRun) -> RunVerdict | None:
     grown = _growth(run, kl)
     if kl < FAR and grown is None:
         return None
+    likelier = "" if answers is None else (
+        f" A sampled answer is typically e^{number(answers)} times likelier than under the reference, and "
+        "rewards that were fitted on the reference's texts say little about it."
+    )  # fmt: skip
     says = f"The KL is {size}" + (f": {number(grown[1])} times that of step {grown[0]}." if grown else ".")
     return RunVerdict(
         "wrong" if kl >= VERY_FAR else "attention",
@@ -84,18 +88,9 @@ def far(run: MonitoredRun) -> RunVerdict | None:
         says,
         "Usual are 0.001 to 0.1 nats per token with a KL term, and up to 0.3 without one; from 1 on, the "
         "policy writes another text than the reference "
-        "would." + _likelier(answers) + _bought(run),
+        f"would.{likelier}{_bought(run)}",
         "Read some answers. If the reward no longer grows with the KL, stop or go back to an earlier "
         "checkpoint; else a larger β or a smaller learning rate keeps it nearer.",
-    )
-
-
-def _likelier(answers: float | None) -> str:
-    if answers is None:
-        return ""
-    return (
-        f" A sampled answer is typically e^{number(answers)} times likelier than under the reference, and "
-        "rewards that were fitted on the reference's texts say little about it."
     )
 
 
@@ -186,11 +181,9 @@ def length_pull(run: MonitoredRun) -> RunVerdict | None:
     kl, reward = recent(run, "length_pull_kl"), recent(run, "length_pull_reward")
     if kl is None or abs(kl) < PULL_TO_NOTE or (reward is not None and abs(kl) < PULL_SHARE * abs(reward)):
         return None
-    beside = (
-        ""
-        if reward is None
-        else f", the reward term with {number(abs(reward))} for {_direction(reward)} ones"
-    )
+    beside = ""
+    if reward is not None:
+        beside = f", the reward term with {number(abs(reward))} for {_direction(reward)} ones"
     return RunVerdict(
         "attention",
         "length_pull",

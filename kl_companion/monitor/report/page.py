@@ -72,26 +72,20 @@ def _headline(run: MonitoredRun, verdicts: Sequence[RunVerdict]) -> str:
 
 def _tiles(run: MonitoredRun) -> str:
     """The last observation at a glance."""
-    row, tiles = run.last, []
-    if row.kl is not None:
-        tiles.append(("KL, nats per token", number(row.kl), between(row.kl_low, row.kl_high)))
-    if row.kl_of_answers is not None:
-        tiles.append(("KL, nats per answer", number(row.kl_of_answers), ""))
-    if row.logged is not None:
-        off = "" if row.kl is None else _beside(row.logged - row.kl)
-        tiles.append(("Logged", number(row.logged), off))
-    if row.effective_beta is not None:
-        beta = run.settings.get("beta")
-        tiles.append(
-            ("Effective β", number(row.effective_beta), "" if beta is None else f"set to {number(beta)}")
-        )
-    if row.entropy is not None:
-        tiles.append(("Entropy, nats", number(row.entropy), _began(run, "entropy")))
-    if row.reward is not None:
-        tiles.append(("Reward", number(row.reward), _began(run, "reward")))
+    row, beta = run.last, run.settings.get("beta")
+    beside = "" if row.logged is None or row.kl is None else _beside(row.logged - row.kl)
+    tiles = (
+        ("kl", "KL, nats per token", between(row.kl_low, row.kl_high)),
+        ("kl_of_answers", "KL, nats per answer", ""),
+        ("logged", "Logged", beside),
+        ("effective_beta", "Effective β", "" if beta is None else f"set to {number(beta)}"),
+        ("entropy", "Entropy, nats", _began(run, "entropy")),
+        ("reward", "Reward", _began(run, "reward")),
+    )
     cells = (
-        f"<div><dt>{name}</dt><dd>{value}{f'<small>{note}</small>' if note else ''}</dd></div>"
-        for name, value, note in tiles
+        f"<div><dt>{name}</dt><dd>{number(x)}{f'<small>{note}</small>' if note else ''}</dd></div>"
+        for column, name, note in tiles
+        if (x := getattr(row, column)) is not None
     )
     return f'<dl class="tiles" aria-label="The last observation, step {row.step}">{"".join(cells)}</dl>'
 

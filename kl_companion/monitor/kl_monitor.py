@@ -35,6 +35,8 @@ from kl_companion.monitor.summary import columns_of, sampled_of
 class KLMonitor:
     """Watches the KL term of a run: exact numbers of a few answers, every few steps.
 
+    In a loop::
+
         monitor = KLMonitor("runs/7", beta=0.04, estimator="k3", tokenizer=tokenizer)
         if monitor.due(step):
             monitor.observe(logits, ref_logits, tokens, mask, step=step, logged=kl, advantages=advantages)

@@ -1,5 +1,7 @@
 """The monitor in a trainer of TRL: one line before `trainer.train()`, and nothing of the run changes.
 
+::
+
     KLMonitor().attach(trainer)
 
 Every few optimizer steps, before the trainer computes its loss, the logits of some completions of the batch

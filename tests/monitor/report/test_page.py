@@ -79,6 +79,11 @@ def test_the_worst_is_said_first_and_everything_else_below(tmp_path):
     assert "Not a number: step 130." in text
 
 
+def test_what_is_not_known_is_not_called_no_number(tmp_path):
+    text = page(tmp_path, runs.changed(lambda i, _: {"logged": None} if i == 12 else {}))
+    assert "Not a number" not in text
+
+
 def test_a_healthy_run_is_called_so(tmp_path):
     text = page(tmp_path)
     assert 'class="headline fine"' in text

@@ -167,6 +167,8 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path):
         ),
         (JSON, "{", "[", "kl_monitor.json is no JSON"),
         (JSON, '"beta": 0.04', '"beta": "small"', "beta is 'small', expected a number or null"),
+        (JSON, '"beta": 0.04', '"beta": NaN', "beta is 'nan', expected a number or null"),
+        (JSON, '"beta": 0.04', '"beta": true', "beta is 'True', expected a number or null"),
         (JSON, '"clamp": null', '"clamp": [1]', "clamp is '[1]', expected two numbers or null"),
         (JSON, '"estimator": "k3"', '"estimator": 3', "estimator is '3', expected a text or null"),
     ],

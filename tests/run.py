@@ -57,6 +57,7 @@ OWN_GROUP = [
     "tests/book/errata",
     "tests/llm",
     "tests/frameworks",
+    "tests/monitor",  # in trainers of TRL
 ]
 EVERYDAY = "not interruption and not reliability"
 GROUPS = {
@@ -70,7 +71,7 @@ GROUPS = {
     ),
     "notebooks": Group(
         "notebooks",
-        3.5,
+        3.25,
         ["book", NOTEBOOKS],
         [
             *("-m", EVERYDAY),
@@ -84,7 +85,13 @@ GROUPS = {
     ),
     "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], ["-m", EVERYDAY, *PARALLEL]),
     "site": Group("site", 2.5, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
-    "frameworks": Group("models and frameworks", 1, ["tests/llm", "tests/frameworks"], PARALLEL, warm=True),
+    "frameworks": Group(
+        "models and frameworks",
+        1.25,
+        ["tests/llm", "tests/frameworks", "tests/monitor"],
+        PARALLEL,
+        warm=True,
+    ),
     "interruption": Group("interruption", 0.75, INTERRUPTION, ["-m", "interruption", *PARALLEL]),
 }
 

@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the verdicts and write the page."""
     from kl_companion.files import write_atomically
-    from kl_companion.monitor.advice import headline, run_verdicts, worst
-    from kl_companion.monitor.report import report_html
-    from kl_companion.monitor.run_folder import read_run
+    from kl_companion.monitor.report import headline, read_run, report_html, run_verdicts, worst
 
     folder = Path(args.run_folder)
     seen = read_run(folder)

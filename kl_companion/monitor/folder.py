@@ -11,14 +11,16 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kl_companion.files import write_atomically
+from kl_companion.monitor.largest_tokens import LargeToken
 from kl_companion.monitor.observation import COLUMNS, Observation
 
-TABLE, TOKENS, ABOUT = "kl_monitor.csv", "kl_monitor_tokens.jsonl", "kl_monitor.json"
+FILES = TABLE, TOKENS, ABOUT = "kl_monitor.csv", "kl_monitor_tokens.jsonl", "kl_monitor.json"
+FORMAT = 1
 
 
 def start(folder: Path, about: Mapping[str, Any], *, resume: bool = False) -> None:
@@ -26,7 +28,7 @@ def start(folder: Path, about: Mapping[str, Any], *, resume: bool = False) -> No
 
     Args:
         folder: Made where it is missing.
-        about: What the run says of itself.
+        about: What the run says of itself, beside the format.
         resume: Go on with the files that are there. Steps that were undone are observed a second time: the
             later row of a step counts.
 
@@ -42,15 +44,16 @@ def start(folder: Path, about: Mapping[str, Any], *, resume: bool = False) -> No
             _cut(folder / TOKENS)
         return
     _put_aside(folder)
-    write_atomically(folder / ABOUT, json.dumps(dict(about), indent=1) + "\n")
+    write_atomically(folder / ABOUT, json.dumps({"format": FORMAT, **about}, indent=1) + "\n")
     write_atomically(folder / TOKENS, "")
     write_atomically(table, _line(COLUMNS))
 
 
-def append(folder: Path, observation: Observation, tokens: list[dict[str, Any]]) -> None:
+def append(folder: Path, observation: Observation, tokens: Iterable[LargeToken]) -> None:
     """One row and one line, each written in one piece and flushed."""
     _append(folder / TABLE, _line(observation.cells()))
-    _append(folder / TOKENS, json.dumps({"step": observation.step, "tokens": tokens}) + "\n")
+    said = {"step": observation.step, "tokens": [token._asdict() for token in tokens]}
+    _append(folder / TOKENS, json.dumps(said) + "\n")
 
 
 def _line(cells: Any) -> str:
@@ -84,7 +87,7 @@ def _cut(path: Path) -> None:
 
 def _put_aside(folder: Path) -> None:
     """Rename the files of an earlier run, by the first number that is free for all of them."""
-    there = [folder / name for name in (TABLE, TOKENS, ABOUT) if (folder / name).exists()]
+    there = [folder / name for name in FILES if (folder / name).exists()]
     number = 1
     while any(_aside(path, number).exists() for path in there):
         number += 1

@@ -13,20 +13,29 @@ from kl_companion.checks import check_scalar, check_temperature
 from kl_companion.estimators.registry import Estimator, as_estimator
 from kl_companion.kl_term import KLTerm, as_term
 from kl_companion.monitor import folder as files
-from kl_companion.monitor.given import StepAnswers, check_logits, check_sampled, checked
+from kl_companion.monitor.given import (
+    StepAnswers,
+    check_logits,
+    check_sampled,
+    checked,
+    clamp_of,
+    ends_of,
+    engine_of,
+    one_number,
+    whole,
+)
+from kl_companion.monitor.largest_tokens import LargeToken, largest
 from kl_companion.monitor.looking import LogitsRead, look
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Asked
 from kl_companion.monitor.observation import Observation
-from kl_companion.monitor.settings import clamp_of, ends_of, engine_of, one_number, whole
-from kl_companion.monitor.summary import columns_of, sampled_of, worth_of
-from kl_companion.monitor.words import largest
-
-FORMAT = 1
+from kl_companion.monitor.summary import columns_of, sampled_of
 
 
 class KLMonitor:
     """Watches the KL term of a run: exact numbers of a few answers, every few steps.
+
+    In a loop::
 
         monitor = KLMonitor("runs/7", beta=0.04, estimator="k3", tokenizer=tokenizer)
         if monitor.due(step):
@@ -86,7 +95,7 @@ class KLMonitor:
         self.engine = engine_of(engine)
         self.trainer: str | None = None
         self.observations: list[Observation] = []
-        self.tokens: list[dict[str, Any]] = []
+        self.tokens: tuple[LargeToken, ...] = ()
         self.vocabulary: int | None = None
         self._started = False
         self.asked = Asked(
@@ -126,7 +135,7 @@ class KLMonitor:
         Args:
             logits: Raw logits of the policy, [batch, seq, vocab]; position t scores ``tokens[:, t]``. -inf in
                 both is a masked token. None where there are only log-probs of sampled tokens: then ``logp``
-                and ``ref_logp`` are given, and every column that needs whole distributions stays NaN, the KL
+                and ``ref_logp`` are given, and every column that needs whole distributions stays None, the KL
                 too: an estimate from samples never stands where the exact number is expected.
             ref_logits: Of the reference, the same shape.
             tokens: [batch, seq] int64.
@@ -134,7 +143,7 @@ class KLMonitor:
             step: The trainer's optimizer step; by default observations are counted.
             logp: [batch, seq], at the policy's temperature, in place of the logits.
             ref_logp: The same of the reference.
-            logged: The trainer's own KL per token, of these tokens.
+            logged: The trainer's own KL per token, of these tokens; NaN or an infinity where it has one.
             behavior_logp: [batch, seq], what the sampling engine said; NaN where it said nothing.
             rewards: [answers] of the whole step, of which fewer answers may be looked at; NaN: not scored.
             prompt_index: [answers] like ``rewards``: which of them form a group.
@@ -160,7 +169,7 @@ class KLMonitor:
             deviations=deviations,
         )
         step = whole("step", len(self.observations) if step is None else step, 0)
-        said = {name: one_number(name, x) for name, x in (("logged", logged), ("loss", loss))}
+        said = {"logged": one_number("logged", logged), "loss": one_number("loss", loss)}
         if logits is None:
             if ref_logits is not None:
                 raise ValueError("got ref_logits without logits, expected both or neither")
@@ -189,7 +198,8 @@ class KLMonitor:
         *,
         step: int,
         begin: float,
-        **said: float,
+        logged: float | None = None,
+        loss: float | None = None,
     ) -> Observation:
         """The observation of answers whose logits were looked at, written to the folder; for hooks.
 
@@ -199,20 +209,28 @@ class KLMonitor:
             sampled: Log-probs under policy and reference, [batch, seq], without ``looked``.
             step: The optimizer step.
             begin: Time at which the observation began, of `time.perf_counter`.
-            **said: ``logged`` and ``loss``, the trainer's, where they are known.
+            logged: The trainer's KL, where it is known.
+            loss: Its loss, where it is known.
         """
-        logp, ref_logp = sampled_of(given, looked, sampled)
-        columns = said | columns_of(given, looked, logp, ref_logp, self.asked)
-        columns |= worth_of(given, looked, said, self.beta, self.rewards_divided)
-        words = largest(logp, ref_logp, given.tokens.cpu(), given.inside.cpu(), self.tokenizer)
+        pair = sampled_of(given, looked, sampled)
+        more = columns_of(given, looked, pair, self.asked, self.beta, self.rewards_divided, logged)
+        large = largest(*pair, given.tokens.cpu(), given.inside.cpu(), self.tokenizer)
         seconds = time.perf_counter() - begin
-        made = Observation(step=step, answers=len(given.inside), tokens=len(logp), seconds=seconds, **columns)
+        made = Observation(
+            step=step,
+            answers=len(given.inside),
+            tokens=len(pair[0]),
+            logged=logged,
+            loss=loss,
+            seconds=seconds,
+            **more,
+        )
         if self.folder is not None:
             if not self._started:
                 self.start()
-            files.append(self.folder, made, words)
+            files.append(self.folder, made, large)
         self.observations.append(made)
-        self.tokens = words
+        self.tokens = large
         return made
 
     def start(self, *, resume: bool = False) -> None:
@@ -222,10 +240,9 @@ class KLMonitor:
         self._started = True
 
     def about(self) -> Mapping[str, Any]:
-        """What the run says of itself, as in `kl_monitor.json`."""
+        """What the run says of itself, as in `kl_monitor.json` beside the format."""
         entry, engine = self.asked.estimator, self.engine or Engine(self.asked.temperature)
         return {
-            "format": FORMAT,
             "trainer": self.trainer,
             "estimator": None if entry is None else entry.name,
             "clamp": None if self.asked.clamp is None else list(self.asked.clamp),

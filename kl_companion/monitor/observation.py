@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-
-UNKNOWN = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What one look at a step of a run found; NaN is what is not known. Logarithms are natural (nats).
+    """What one look at a step of a run found. Logarithms are natural (nats).
+
+    None is what is not known; NaN or an infinity is what the run really had.
 
     Every error is conditional on the prefixes that were sampled: each token is thought to be drawn anew from
     the policy given what stands before it. The deviation of a token's estimate from its mean given the prefix
@@ -56,48 +55,49 @@ class Observation:
     step: int
     answers: int
     tokens: int
-    kl: float = UNKNOWN
-    kl_low: float = UNKNOWN
-    kl_high: float = UNKNOWN
-    forward_kl: float = UNKNOWN
-    forward_kl_low: float = UNKNOWN
-    forward_kl_high: float = UNKNOWN
-    kl_of_answers: float = UNKNOWN
-    entropy: float = UNKNOWN
-    logged: float = UNKNOWN
-    logged_expected: float = UNKNOWN
-    logged_bias: float = UNKNOWN
-    logged_noise: float = UNKNOWN
-    logged_error: float = UNKNOWN
-    k1_error: float = UNKNOWN
-    k2_error: float = UNKNOWN
-    k3_error: float = UNKNOWN
-    k2_bias: float = UNKNOWN
-    dead_zone: float = UNKNOWN
-    largest_log_ratio: float = UNKNOWN
-    effective_beta: float = UNKNOWN
-    equal_groups: float = UNKNOWN
-    length_pull_kl: float = UNKNOWN
-    length_pull_reward: float = UNKNOWN
-    mismatch: float = UNKNOWN
-    mismatch_kl: float = UNKNOWN
-    mismatch_temperature: float = UNKNOWN
-    mismatch_truncation: float = UNKNOWN
-    mismatch_rounding: float = UNKNOWN
-    engine_temperature: float = UNKNOWN
-    engine_kept: float = UNKNOWN
-    reward: float = UNKNOWN
-    loss: float = UNKNOWN
-    seconds: float = UNKNOWN
+    kl: float | None = None
+    kl_low: float | None = None
+    kl_high: float | None = None
+    forward_kl: float | None = None
+    forward_kl_low: float | None = None
+    forward_kl_high: float | None = None
+    kl_of_answers: float | None = None
+    entropy: float | None = None
+    logged: float | None = None
+    logged_expected: float | None = None
+    logged_bias: float | None = None
+    logged_noise: float | None = None
+    logged_error: float | None = None
+    k1_error: float | None = None
+    k2_error: float | None = None
+    k3_error: float | None = None
+    k2_bias: float | None = None
+    dead_zone: float | None = None
+    largest_log_ratio: float | None = None
+    effective_beta: float | None = None
+    equal_groups: float | None = None
+    length_pull_kl: float | None = None
+    length_pull_reward: float | None = None
+    mismatch: float | None = None
+    mismatch_kl: float | None = None
+    mismatch_temperature: float | None = None
+    mismatch_truncation: float | None = None
+    mismatch_rounding: float | None = None
+    engine_temperature: float | None = None
+    engine_kept: float | None = None
+    reward: float | None = None
+    loss: float | None = None
+    seconds: float | None = None
 
     def known(self) -> dict[str, float]:
         """The columns that are known, by name; without ``step``."""
         found = {name: getattr(self, name) for name in COLUMNS[1:]}
-        return {name: x for name, x in found.items() if not math.isnan(x)}
+        return {name: x for name, x in found.items() if x is not None}
 
     def cells(self) -> list[str]:
-        """The row of the CSV: ten digits, and an empty text for what is not known."""
-        return ["" if math.isnan(x) else f"{x:.10g}" for x in (getattr(self, name) for name in COLUMNS)]
+        """The row of the CSV: ten digits, `nan`, `inf` or `-inf`, and an empty text for what is not known."""
+        return ["" if x is None else f"{x:.10g}" for x in (getattr(self, name) for name in COLUMNS)]
 
 
 COLUMNS = tuple(f.name for f in fields(Observation))
+COUNTS = COLUMNS[:3]  # whole numbers, always known

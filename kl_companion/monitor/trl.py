@@ -1,5 +1,7 @@
 """The monitor in a trainer of TRL: one line before `trainer.train()`, and nothing of the run changes.
 
+::
+
     KLMonitor().attach(trainer)
 
 Every few optimizer steps, before the trainer computes its loss, the logits of some completions of the batch
@@ -204,10 +206,9 @@ class _Watch:
         if getattr(trainer, "loss_is_scaled_for_ga", None):
             loss *= trainer.current_gradient_accumulation_steps
         values = kl_metric(trainer)[counted:]  # of the tokens of this part of the step, of all processes
-        if values and seen.texts.whole and trainer.accelerator.num_processes == 1:
-            logged = values[-1]
-        else:
-            logged = number_of(self.said, seen, inputs, self.monitor.asked.clamp)
+        whole = bool(values) and seen.texts.whole and trainer.accelerator.num_processes == 1
+        clamp = self.monitor.asked.clamp
+        logged = values[-1] if whole else number_of(self.said, seen, inputs, clamp)
         made = self.monitor.conclude(
             seen.given, seen.looked, step=self.step, begin=begin, logged=logged, loss=loss
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -154,15 +153,17 @@ def kl_metric(trainer: Any) -> list[float]:
     return found
 
 
-def number_of(said: TrainerFacts, seen: BatchRead, inputs: Mapping[str, Any], clamp: Clamp | None) -> float:
-    """What the trainer's estimator makes of the tokens that were looked at; NaN where that is not known.
+def number_of(
+    said: TrainerFacts, seen: BatchRead, inputs: Mapping[str, Any], clamp: Clamp | None
+) -> float | None:
+    """What the trainer's estimator makes of the tokens that were looked at; None where that is not known.
 
     The reference's log-probs, and those of the policy that sampled, are the trainer's where its batch holds
     them.
     """
     entry, texts, numbers = said.estimator, seen.texts, seen.looked.numbers
     if entry is None or entry.inputs != "sampled":
-        return math.nan
+        return None
     inside = texts.mask.cpu()
     ref_logp, old = (
         None if x is None else x.detach().cpu()[inside].double()
@@ -171,7 +172,7 @@ def number_of(said: TrainerFacts, seen: BatchRead, inputs: Mapping[str, Any], cl
     x = value(entry, numbers.logp, numbers.ref_logp if ref_logp is None else ref_logp, clamp)
     scope = None if said.term is None or old is None else said.term.scope
     if scope not in (None, "token"):
-        return math.nan
+        return None
     if old is not None and scope == "token":
         x = x * (numbers.logp - old).exp()
     return x.mean().item()

@@ -1,5 +1,7 @@
 """The monitor in verl: its batch holds what is needed under names of its own.
 
+In a loop::
+
     monitor = KLMonitor(folder, beta=config.actor.kl_loss_coef, estimator="k3", clamp=(-20, 20))
     if monitor.due(step):                                  # in the trainer's loop, once advantages are known
         monitor.observe_batch(batch, step=step, logged=metrics["actor/kl_loss"])

@@ -2,12 +2,12 @@
 
 import pytest
 
-from kl_companion.monitor import engine_mismatch, read_run
+from kl_companion.monitor.report import engine, read_run
 from tests.support import monitored_runs as runs
 
 
 def judged(tmp_path, change):
-    return engine_mismatch.mismatch(read_run(runs.write(tmp_path, runs.changed(change))))
+    return engine.mismatch(read_run(runs.write(tmp_path, runs.changed(change))))
 
 
 def parts(temperature=0.0, truncation=0.0, rounding=0.008, **more):

@@ -1,8 +1,10 @@
 """The logged number: negative values of K1, the size of a bias, and when it is not its own estimator."""
 
+import math
+
 import pytest
 
-from kl_companion.monitor import logged_number, read_run
+from kl_companion.monitor.report import logged_number, read_run
 from tests.support import monitored_runs as runs
 
 
@@ -46,6 +48,18 @@ def test_bias_in_units_of_the_kl(tmp_path, factor, level, said):
     assert (found and found.level) == level
     assert said in (found.says if found else "")
     assert not found or "K2 has the gradient of the reverse KL" in found.why
+
+
+@pytest.mark.parametrize("last", [None, math.nan])
+def test_bias_without_a_last_number_takes_none_apart(tmp_path, last):
+    def change(i, row):
+        biased = logging(i, row)
+        return biased | {"logged": last, "logged_noise": last} if i == 39 else biased
+
+    logging = runs.logging(1.3, 0.01)
+    found = first(tmp_path, change, logged_number.bias, estimator="k2")
+    assert "The last logged number" not in found.why
+    assert "NaN" not in found.why
 
 
 def test_bias_of_another_estimator_says_nothing_of_k2(tmp_path):

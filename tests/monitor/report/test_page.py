@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from kl_companion.monitor import read_run, report_html
-from kl_companion.monitor.column_words import WORDS
-from kl_companion.monitor.run_folder import COUNTS, RunRow
+from kl_companion.monitor.observation import COLUMNS, COUNTS
+from kl_companion.monitor.report.column_words import WORDS
 from kl_companion.plotting import color
 from tests.support import monitored_runs as runs
 
@@ -79,6 +79,11 @@ def test_the_worst_is_said_first_and_everything_else_below(tmp_path):
     assert "Not a number: step 130." in text
 
 
+def test_what_is_not_known_is_not_called_no_number(tmp_path):
+    text = page(tmp_path, runs.changed(lambda i, _: {"logged": None} if i == 12 else {}))
+    assert "Not a number" not in text
+
+
 def test_a_healthy_run_is_called_so(tmp_path):
     text = page(tmp_path)
     assert 'class="headline fine"' in text
@@ -113,7 +118,7 @@ def test_every_column_has_words(tmp_path):
         *COUNTS,
         *(f"{name}_{end}" for name in ("kl", "forward_kl") for end in ("low", "high")),
     }
-    assert covered == set(RunRow._fields)
+    assert covered == set(COLUMNS)
     text = page(tmp_path, settings={"clamp": [-5, 5], "vocabulary": 49152})
     for name, words in WORDS.items():
         assert (f"<b>{words.name}</b> <code>{name}</code>" in text) == (name != "dead_zone")

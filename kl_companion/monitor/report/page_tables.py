@@ -7,9 +7,20 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from kl_companion.monitor.column_words import WORDS
-from kl_companion.monitor.run_folder import MonitoredRun, RunToken
-from kl_companion.monitor.verdicts import RECENT, number, percent, probability, recent, visible
+from kl_companion.monitor.largest_tokens import LargeToken
+from kl_companion.monitor.observation import COLUMNS
+from kl_companion.monitor.report.column_words import WORDS
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import (
+    RECENT,
+    between,
+    number,
+    percent,
+    probability,
+    recent,
+    two_digits,
+    visible,
+)
 
 MOST_TOKENS = 8
 _BEFORE, _TOKEN = 90, 24  # characters that are shown
@@ -66,11 +77,11 @@ def tokens(run: MonitoredRun) -> str:
     return f'<h2>Tokens with the largest log-ratios</h2>{lead}<div class="two">{"".join(tables)}</div>'
 
 
-def _size(token: RunToken) -> float:
+def _size(token: LargeToken) -> float:
     return math.inf if math.isnan(token.log_ratio) else abs(token.log_ratio)
 
 
-def _token_table(caption: str, tokens: Iterable[tuple[int, RunToken]], *, steps: bool) -> str:
+def _token_table(caption: str, tokens: Iterable[tuple[int, LargeToken]], *, steps: bool) -> str:
     rows = []
     for step, token in tokens:
         before, shown = visible(token.before)[-_BEFORE:], visible(token.token)[:_TOKEN]
@@ -81,19 +92,16 @@ def _token_table(caption: str, tokens: Iterable[tuple[int, RunToken]], *, steps:
             f'<td class="n">{_times(token.log_ratio)}'
             f"<small>{probability(token.logp)} to {probability(token.ref_logp)}</small></td></tr>"
         )
-    more = (
-        "The sampled token is marked, after the text before it; its probability under the policy is compared "
-    )
-    more += "with that under the reference."
-    return _table(f"{caption}. {more}", (("Text", ""), ("Policy to reference", "n")), rows)
+    caption += ". The sampled token is marked, after the text before it; its probability under the policy is "
+    caption += "compared with that under the reference."
+    return _table(caption, (("Text", ""), ("Policy to reference", "n")), rows)
 
 
 def _times(log_ratio: float) -> str:
     """A log-ratio in words."""
     if not math.isfinite(log_ratio):
         return number(log_ratio)
-    size = number(float(f"{math.exp(min(abs(log_ratio), 700)):.2g}"))
-    return f"{size} × {'likelier' if log_ratio >= 0 else 'rarer'}"
+    return f"{two_digits(math.exp(min(abs(log_ratio), 700)))} × {'likelier' if log_ratio >= 0 else 'rarer'}"
 
 
 def numbers(run: MonitoredRun) -> str:
@@ -103,10 +111,8 @@ def numbers(run: MonitoredRun) -> str:
         series = run.series(name)
         if all(x is None for x in series):
             continue
-        low, high = (getattr(run.last, f"{name}_{end}", None) for end in ("low", "high"))
-        last = _cell(name, series[-1])
-        if low is not None and high is not None:
-            last += f"<small>{number(low)} to {number(high)}</small>"
+        span = between(*(getattr(run.last, f"{name}_{end}", None) for end in ("low", "high")))
+        last = _cell(name, series[-1]) + (f"<small>{span}</small>" if span else "")
         first = next(x for x in series if x is not None)
         rows.append(
             f'<tr><th scope="row"><b>{words.name}</b> <code>{name}</code><small>{words.meaning}</small></th>'
@@ -148,7 +154,7 @@ def _setting(value: Any) -> str:
 
 def all_rows(run: MonitoredRun) -> str:
     """All rows, for readers who do not see the curves, and for a look at one step."""
-    known = [n for n in run.last._fields if any(x is not None for x in run.series(n))]
+    known = [n for n in COLUMNS if any(x is not None for x in run.series(n))]
     rows = []
     for row in run.observations[-MOST_ROWS:]:
         cells = "".join(f"<td>{'–' if (x := getattr(row, n)) is None else number(x)}</td>" for n in known[1:])

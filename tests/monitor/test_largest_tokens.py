@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from kl_companion.monitor.words import largest
+from kl_companion.monitor.largest_tokens import largest
 
 LETTERS = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(chr(97 + x) for x in ids))
 
@@ -19,12 +19,12 @@ def test_the_largest_first_and_the_text_of_the_completion_before_it() -> None:
     ref_logp = logp.clone()
     ref_logp[3], ref_logp[9 + 5] = logp[3] + 2, logp[9 + 5] - 3  # (0, 4) and (1, 6): the fourth and the sixth
     first, second, *rest = largest(logp, ref_logp, tokens, inside, LETTERS)
-    assert (first["answer"], first["position"], first["token"]) == (1, 6, "q")
-    assert first["before"] == "klmop"  # not the tool's token n
-    assert first["log_ratio"] == 3
-    assert first["logp"] - first["ref_logp"] == 3
-    assert (second["answer"], second["position"], second["token"], second["before"]) == (0, 4, "e", "bcd")
-    assert second["log_ratio"] == -2
+    assert (first.answer, first.position, first.token) == (1, 6, "q")
+    assert first.before == "klmop"  # not the tool's token n
+    assert first.log_ratio == 3
+    assert first.logp - first.ref_logp == 3
+    assert (second.answer, second.position, second.token, second.before) == (0, 4, "e", "bcd")
+    assert second.log_ratio == -2
     assert len(rest) == 6  # eight at most
 
 
@@ -33,5 +33,5 @@ def test_ids_without_a_tokenizer_and_a_short_window() -> None:
     logp, ref_logp = torch.zeros(20).double(), torch.zeros(20).double()
     ref_logp[-1] = -1
     first = largest(logp, ref_logp, tokens, inside)[0]
-    assert first["token"] == "19"
-    assert first["before"].split() == [str(x) for x in range(7, 19)]
+    assert first.token == "19"
+    assert first.before.split() == [str(x) for x in range(7, 19)]

@@ -3,7 +3,7 @@
 import pytest
 
 from kl_companion.monitor import read_run, run_verdicts
-from kl_companion.monitor.advice import headline, worst
+from kl_companion.monitor.report.advice import headline, worst
 from tests.support import monitored_runs as runs
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import RECENT, RunVerdict, finite, number, percent, recent
+from statistics import fmean
+
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import RECENT, RunVerdict, finite, number, percent, recent
 
 SETTING = 0.005  # nats per token: a temperature of 0.99 instead of 1 makes as much
 ROUNDING = 0.05  # two engines in bfloat16 differ by 0.01 to 0.02; above, something else is unlike
@@ -54,7 +56,7 @@ def _growth(run: MonitoredRun) -> float | None:
     seen = finite(run.series("mismatch_rounding"))
     if len(seen) < 2 * RECENT:
         return None
-    first, last = sum(seen[:RECENT]) / RECENT, sum(seen[-RECENT:]) / RECENT
+    first, last = fmean(seen[:RECENT]), fmean(seen[-RECENT:])
     return last / first if first > 0 and last >= GROWTH * first else None
 
 

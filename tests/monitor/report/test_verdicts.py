@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from kl_companion.monitor import RunRow, RunToken
-from kl_companion.monitor.verdicts import (
+from kl_companion.monitor import Observation
+from kl_companion.monitor.largest_tokens import LargeToken
+from kl_companion.monitor.report.verdicts import (
     at_steps,
     mean,
     median,
@@ -64,11 +65,11 @@ def test_shares_and_probabilities():
 def test_what_cannot_be_seen_is_shown():
     assert visible("a\n\tb") == "a⏎⇥b"
     assert visible("\u202eevil\x00\ud800") == "\\u202eevil\\u0000\\ud800"
-    assert quoted(RunToken(0, 0, "x" * 50, "", 0, 0, 0)) == f'"{"x" * 30}…"'
+    assert quoted(LargeToken(0, 0, "x" * 50, "", 0, 0, 0)) == f'"{"x" * 30}…"'
 
 
 def test_steps_as_the_end_of_a_sentence():
-    rows = [RunRow(step, 1, 1) for step in (10, 20, 30, 40, 50)]
+    rows = [Observation(step=step, answers=1, tokens=1) for step in (10, 20, 30, 40, 50)]
     assert at_steps(rows[:1]) == "at step 10"
     assert at_steps(rows[:2]) == "at steps 10 and 20"
     assert at_steps(rows) == "at steps 10, 20, 30 and 2 others"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kl_companion.monitor import drift, engine_mismatch, logged_number, outliers
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import LEVELS, RECENT, Level, RunVerdict, number, percent, recent
+from kl_companion.monitor.report import drift, engine, logged_number, outliers
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import LEVELS, RECENT, Level, RunVerdict, number, percent, recent
 
 # Within a level, what spoils the weights comes before what misleads, and that before what costs.
 RULES: tuple[Callable[[MonitoredRun], RunVerdict | None], ...] = (
@@ -14,7 +14,7 @@ RULES: tuple[Callable[[MonitoredRun], RunVerdict | None], ...] = (
     outliers.impossible_token,
     drift.no_kl,
     logged_number.not_its_noise,
-    engine_mismatch.mismatch,
+    engine.mismatch,
     drift.far,
     outliers.dead_zone,
     drift.entropy,

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import RECENT, RunVerdict, finite, number, percent, recent
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import (
+    LEAST_KL,
+    RECENT,
+    RunVerdict,
+    between,
+    finite,
+    is_finite,
+    number,
+    percent,
+    recent,
+)
 
 NO_KL = 1e-7  # nats per token: rounding of two passes of one model in float32
 # One nat per token is the entropy of a chat model's next token or more: the policy writes another text
@@ -24,7 +35,6 @@ LEAST_ENTROPY = 0.05  # nats: nearly every token is certain, whatever it was at 
 PULL_TO_NOTE = 0.01  # log-odds of ending per answer and unit of the loss's gradient: less is lost in noise
 PULL_SHARE = 0.5  # of the reward's pull: less does not decide about lengths
 WIDE = 0.5  # half the interval in units of the KL: less leaves no doubt about its size
-LEAST_KL = 1e-4
 
 
 def no_kl(run: MonitoredRun) -> RunVerdict | None:
@@ -67,6 +77,10 @@ def far(run: MonitoredRun) -> RunVerdict | None:
     grown = _growth(run, kl)
     if kl < FAR and grown is None:
         return None
+    likelier = "" if answers is None else (
+        f" A sampled answer is typically e^{number(answers)} times likelier than under the reference, and "
+        "rewards that were fitted on the reference's texts say little about it."
+    )  # fmt: skip
     says = f"The KL is {size}" + (f": {number(grown[1])} times that of step {grown[0]}." if grown else ".")
     return RunVerdict(
         "wrong" if kl >= VERY_FAR else "attention",
@@ -74,24 +88,15 @@ def far(run: MonitoredRun) -> RunVerdict | None:
         says,
         "Usual are 0.001 to 0.1 nats per token with a KL term, and up to 0.3 without one; from 1 on, the "
         "policy writes another text than the reference "
-        "would." + _likelier(answers) + _bought(run),
+        f"would.{likelier}{_bought(run)}",
         "Read some answers. If the reward no longer grows with the KL, stop or go back to an earlier "
         "checkpoint; else a larger β or a smaller learning rate keeps it nearer.",
     )
 
 
-def _likelier(answers: float | None) -> str:
-    if answers is None:
-        return ""
-    return (
-        f" A sampled answer is typically e^{number(answers)} times likelier than under the reference, and "
-        "rewards that were fitted on the reference's texts say little about it."
-    )
-
-
 def _growth(run: MonitoredRun, kl: float) -> tuple[int, float] | None:
     """(step, factor) since half the steps ago, where the growth is faster than the steps and beyond doubt."""
-    rows = [r for r in run.observations if r.kl is not None and math.isfinite(r.kl)]
+    rows = [r for r in run.observations if is_finite(r.kl)]
     if len(rows) < 2 * RECENT or kl < GROWTH_TO_NOTE:
         return None
     half = min(rows, key=lambda r: abs(2 * r.step - rows[-1].step - rows[0].step))
@@ -108,7 +113,7 @@ def _bought(run: MonitoredRun) -> str:
     if len(rewards) < 2 * RECENT:
         return ""
     middle = len(rewards) // 2
-    now, then = sum(rewards[-RECENT:]) / RECENT, sum(rewards[middle - RECENT // 2 :][:RECENT]) / RECENT
+    then, now = fmean(rewards[middle - RECENT // 2 :][:RECENT]), fmean(rewards[-RECENT:])
     return f" The reward went from {number(then)} to {number(now)} in the second half of the run."
 
 
@@ -155,7 +160,7 @@ def entropy(run: MonitoredRun) -> RunVerdict | None:
     seen, now = finite(run.series("entropy")), recent(run, "entropy")
     if len(seen) < RECENT or now is None:
         return None
-    start = sum(seen[:3]) / 3
+    start = fmean(seen[:3])
     if start <= 0 or (now > COLLAPSE * start and (now > LEAST_ENTROPY or start < 2 * LEAST_ENTROPY)):
         return None
     return RunVerdict(
@@ -176,11 +181,9 @@ def length_pull(run: MonitoredRun) -> RunVerdict | None:
     kl, reward = recent(run, "length_pull_kl"), recent(run, "length_pull_reward")
     if kl is None or abs(kl) < PULL_TO_NOTE or (reward is not None and abs(kl) < PULL_SHARE * abs(reward)):
         return None
-    beside = (
-        ""
-        if reward is None
-        else f", the reward term with {number(abs(reward))} for {_direction(reward)} ones"
-    )
+    beside = ""
+    if reward is not None:
+        beside = f", the reward term with {number(abs(reward))} for {_direction(reward)} ones"
     return RunVerdict(
         "attention",
         "length_pull",
@@ -223,14 +226,13 @@ def size(run: MonitoredRun) -> RunVerdict | None:
     row, kl = run.last, recent(run, "kl")
     if row.kl is None or kl is None or kl >= FAR:
         return None
-    between = "" if row.kl_low is None or row.kl_high is None else (
-        f" ({number(row.kl_low)} to {number(row.kl_high)} with 95 % confidence)"
-    )  # fmt: skip
+    interval = between(row.kl_low, row.kl_high)
+    span = f" ({interval} with 95 % confidence)" if interval else ""
     answers = "" if row.kl_of_answers is None else f", {number(row.kl_of_answers)} per answer"
     return RunVerdict(
         "fine",
         "size",
-        f"The KL to the reference is {number(row.kl)} nats per token{between}{answers}.",
+        f"The KL to the reference is {number(row.kl)} nats per token{span}{answers}.",
         "Usual are 0.001 to 0.1 nats per token with a KL term, and up to 0.3 without one.",
         step=row.step,
     )

@@ -7,8 +7,11 @@ import math
 import torch
 
 from kl_companion.estimators.registry import ESTIMATORS, get_estimator
-from kl_companion.monitor.run_folder import MonitoredRun, RunRow, RunToken
-from kl_companion.monitor.verdicts import (
+from kl_companion.monitor.largest_tokens import LargeToken
+from kl_companion.monitor.observation import Observation
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import (
+    LEAST_KL,
     RunVerdict,
     at_steps,
     median,
@@ -27,7 +30,6 @@ SPIKE = 4.0  # times the median of the neighbors: less is the usual spread of a 
 NEIGHBORS = 5  # observations on each side
 FEW_TOKENS = 0.5  # of the number, by the at most eight tokens that are kept of an observation
 LEAST_OBSERVATIONS = 5  # before "usual" has a meaning
-LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes say nothing
 DEAD_TO_NOTE = 0.01  # of the tokens: the far tail of the log-ratios, where the KL sits
 DEAD_TO_ACT = 0.1
 
@@ -36,7 +38,7 @@ def not_a_number(run: MonitoredRun) -> RunVerdict | None:
     """NaN or infinity in what is logged, the loss, or the exact KL."""
     names = {"logged": "logged number", "loss": "loss", "kl": "exact KL", "entropy": "entropy"}
     for row in run.observations:
-        bad = [n for n in names if (x := getattr(row, n)) is not None and not math.isfinite(x)]
+        bad = [n for n in names if _broken(row, n)]
         if not bad:
             continue
         said = " and ".join(f"the {names[n]} is {number(getattr(row, n))}" for n in bad)
@@ -56,12 +58,12 @@ def not_a_number(run: MonitoredRun) -> RunVerdict | None:
     return None
 
 
-def _broken(row: RunRow, name: str) -> bool:
+def _broken(row: Observation, name: str) -> bool:
     x = getattr(row, name)
     return x is not None and not math.isfinite(x)
 
 
-def _why_no_number(row: RunRow, bad: list[str]) -> str:
+def _why_no_number(row: Observation, bad: list[str]) -> str:
     if "kl" not in bad and row.kl is not None:
         lead = f"The exact KL of the same tokens is {number(row.kl)}: the two distributions are in order."
     else:
@@ -100,7 +102,7 @@ def impossible_token(run: MonitoredRun) -> RunVerdict | None:
     )
 
 
-def _sides(token: RunToken | None) -> tuple[str, str]:
+def _sides(token: LargeToken | None) -> tuple[str, str]:
     if token is None or token.log_ratio > 0:
         said = "The policy says it and the reference practically never does."
         if token is not None:
@@ -186,7 +188,7 @@ def jump(run: MonitoredRun) -> RunVerdict | None:
     )
 
 
-def _share(run: MonitoredRun, row: RunRow) -> float | None:
+def _share(run: MonitoredRun, row: Observation) -> float | None:
     """The share of the logged number that the kept tokens make, by the estimator's own formula."""
     named, tokens = run.settings.get("estimator"), run.tokens.get(row.step, ())
     if named not in ESTIMATORS or not tokens or not row.logged:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kl_companion.monitor.verdicts import finite, number
+from kl_companion.monitor.report.verdicts import finite, is_finite, number
 
 MOST_POINTS = 120  # observations that are drawn as points too; more run together
 LINE = 16  # between labels at the ends of curves
@@ -109,11 +109,7 @@ def described(panel: Panel) -> str:
     """The curves of a panel as sentences: where each begins and ends, and its highest value."""
     told = [f"{panel.title}, by step."]
     for curve in panel.curves:
-        known = [
-            (s, v)
-            for s, v in zip(panel.steps, curve.values, strict=True)
-            if v is not None and math.isfinite(v)
-        ]
+        known = [(s, v) for s, v in zip(panel.steps, curve.values, strict=True) if is_finite(v)]
         name = curve.label or "The curve"
         if not known:
             told.append(f"{name}: no value.")
@@ -192,10 +188,10 @@ def _runs(
     """Points of a curve in pieces without gaps."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for step, value in zip(steps, values, strict=True):
-        if value is None or not math.isfinite(value):
-            pieces.append([])
-        else:
+        if is_finite(value):
             pieces[-1].append((axes.x(step), axes.y(value)))
+        else:
+            pieces.append([])
     return [piece for piece in pieces if piece]
 
 
@@ -229,7 +225,7 @@ def _points(axes: _Axes, steps: Sequence[int], curve: RunCurve) -> list[str]:
     """A dot per observation; where it lies beyond the axis, a triangle at its edge."""
     drawn = []
     for step, value in zip(steps, curve.values, strict=True):
-        if value is None or not math.isfinite(value):
+        if not is_finite(value):
             continue
         x, y = axes.x(step), axes.y(value)
         beyond = value > axes.values[1] * (1 + 1e-9)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kl_companion.monitor.advice import headline, run_verdicts, worst
-from kl_companion.monitor.report_curves import drawn_curves
-from kl_companion.monitor.report_style import STYLE
-from kl_companion.monitor.report_tables import all_rows, as_text, numbers, settings, tokens
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import RunVerdict, finite, number
+from kl_companion.monitor.report.advice import headline, run_verdicts, worst
+from kl_companion.monitor.report.curves import drawn_curves
+from kl_companion.monitor.report.page_tables import all_rows, as_text, numbers, settings, tokens
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.style import STYLE
+from kl_companion.monitor.report.verdicts import RunVerdict, between, finite, number
 
 LEVEL_WORDS = {"wrong": "✕ Wrong", "attention": "! Needs attention", "fine": "✓ Fine"}
 
@@ -72,31 +72,20 @@ def _headline(run: MonitoredRun, verdicts: Sequence[RunVerdict]) -> str:
 
 def _tiles(run: MonitoredRun) -> str:
     """The last observation at a glance."""
-    row, tiles = run.last, []
-    if row.kl is not None:
-        span = (
-            ""
-            if row.kl_low is None or row.kl_high is None
-            else f"{number(row.kl_low)} to {number(row.kl_high)}"
-        )
-        tiles.append(("KL, nats per token", number(row.kl), span))
-    if row.kl_of_answers is not None:
-        tiles.append(("KL, nats per answer", number(row.kl_of_answers), ""))
-    if row.logged is not None:
-        off = "" if row.kl is None else _beside(row.logged - row.kl)
-        tiles.append(("Logged", number(row.logged), off))
-    if row.effective_beta is not None:
-        beta = run.settings.get("beta")
-        tiles.append(
-            ("Effective β", number(row.effective_beta), "" if beta is None else f"set to {number(beta)}")
-        )
-    if row.entropy is not None:
-        tiles.append(("Entropy, nats", number(row.entropy), _began(run, "entropy")))
-    if row.reward is not None:
-        tiles.append(("Reward", number(row.reward), _began(run, "reward")))
+    row, beta = run.last, run.settings.get("beta")
+    beside = "" if row.logged is None or row.kl is None else _beside(row.logged - row.kl)
+    tiles = (
+        ("kl", "KL, nats per token", between(row.kl_low, row.kl_high)),
+        ("kl_of_answers", "KL, nats per answer", ""),
+        ("logged", "Logged", beside),
+        ("effective_beta", "Effective β", "" if beta is None else f"set to {number(beta)}"),
+        ("entropy", "Entropy, nats", _began(run, "entropy")),
+        ("reward", "Reward", _began(run, "reward")),
+    )
     cells = (
-        f"<div><dt>{name}</dt><dd>{value}{f'<small>{note}</small>' if note else ''}</dd></div>"
-        for name, value, note in tiles
+        f"<div><dt>{name}</dt><dd>{number(x)}{f'<small>{note}</small>' if note else ''}</dd></div>"
+        for column, name, note in tiles
+        if (x := getattr(row, column)) is not None
     )
     return f'<dl class="tiles" aria-label="The last observation, step {row.step}">{"".join(cells)}</dl>'
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from kl_companion.monitor.curves import Panel, RunCurve, panel_svg
-from kl_companion.monitor.logged_number import name_of
-from kl_companion.monitor.run_folder import MonitoredRun
-from kl_companion.monitor.verdicts import finite, number
+from kl_companion.monitor.report.drawing import Panel, RunCurve, panel_svg
+from kl_companion.monitor.report.logged_number import name_of
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import finite, is_finite, number
 from kl_companion.plotting import color
 
 WIDE, NARROW, SMALL = (1130, 330), (380, 300), (380, 230)
@@ -21,25 +21,25 @@ PARTS = {
 
 def drawn_curves(run: MonitoredRun) -> list[str]:
     """The figures of a run as HTML, the KL first; those of numbers that are not known are left out."""
-    figures = [_kl(run)]
-    forward = _curve(run, "forward_kl", "forward_kl", band=True)
-    figures.append(
-        _figure(run, "Exact forward KL, nats per token", [forward], "The band is the 95 % interval.")
-    )
-    entropy = _curve(run, "entropy", "entropy")
-    figures.append(_figure(run, "Entropy, nats per token", [entropy], "How much the policy still chooses."))
-    reward = _curve(run, "reward", "reward")
-    figures.append(_figure(run, "Reward", [reward], "Mean over the answers of an observation."))
-    figures.append(_beta(run))
-    figures.append(_mismatch(run))
-    groups = _curve(run, "equal_groups", "equal_groups")
-    said = "Share of groups in which only the KL term acts."
-    figures.append(_figure(run, "Groups of equal rewards", [groups], said))
+
+    def single(name: str, title: str, caption: str, *, band: bool = False) -> str:
+        return _figure(run, title, [_curve(run, name, name, band=band)], caption)
+
     pulls = [
         _curve(run, "length_pull_kl", "reverse_kl", "KL term"),
         _curve(run, "length_pull_reward", "reward", "reward"),
     ]
-    figures.append(_figure(run, "Pull on length", pulls, "Above 0: toward shorter answers."))
+    alone = "Share of groups in which only the KL term acts."
+    figures = (
+        _kl(run),
+        single("forward_kl", "Exact forward KL, nats per token", "The band is the 95 % interval.", band=True),
+        single("entropy", "Entropy, nats per token", "How much the policy still chooses."),
+        single("reward", "Reward", "Mean over the answers of an observation."),
+        _beta(run),
+        _mismatch(run),
+        single("equal_groups", "Groups of equal rewards", alone),
+        _figure(run, "Pull on length", pulls, "Above 0: toward shorter answers."),
+    )
     return [figure for figure in figures if figure]
 
 
@@ -80,12 +80,9 @@ def _kl(run: MonitoredRun) -> str:
     caption += f" ({name_of(run)})." if named else "."
     if beyond:
         caption += f" Triangles are logged numbers above the axis, up to {number(max(beyond))}."
-    if broken := [
-        r.step for r in run.observations if r.logged is not None and r.logged not in finite([r.logged])
-    ]:
-        caption += f" Not a number: step {broken[0]}" + (
-            f" and {len(broken) - 1} more." if len(broken) > 1 else "."
-        )
+    if broken := [r.step for r in run.observations if r.logged is not None and not is_finite(r.logged)]:
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        caption += f" Not a number: step {broken[0]}{more}."
     panel = Panel("KL to the reference, nats per token", [r.step for r in run.observations], curves, top=top)
     wide, narrow = (
         panel_svg(panel, *size).replace("<svg ", f'<svg class="{name}" ', 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kl_companion.monitor import drift, read_run
+from kl_companion.monitor.report import drift, read_run
 from tests.support import monitored_runs as runs
 
 

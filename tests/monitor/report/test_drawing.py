@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kl_companion.monitor.curves import BOTTOM, LEFT, TOP, Panel, RunCurve, described, panel_svg
+from kl_companion.monitor.report.drawing import BOTTOM, LEFT, TOP, Panel, RunCurve, described, panel_svg
 
 WIDTH, HEIGHT = 400, 240
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import statistics
 import unicodedata
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, TypeGuard
 
-from kl_companion.monitor.run_folder import MonitoredRun, RunRow, RunToken
+from kl_companion.monitor.largest_tokens import LargeToken
+from kl_companion.monitor.observation import Observation
+from kl_companion.monitor.report.run_folder import MonitoredRun
 
 Level = Literal["wrong", "attention", "fine"]
 LEVELS: tuple[Level, ...] = ("wrong", "attention", "fine")
 RECENT = 5  # observations whose mean is "now": fewer are noise, more are the past
+LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes say nothing
 _LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 _LONGEST_TOKEN = 30  # characters of a token in a sentence
 
@@ -42,21 +46,26 @@ def recent(run: MonitoredRun, name: str) -> float | None:
     return mean(run.series(name)[-RECENT:])
 
 
-def mean(series: Sequence[float | None]) -> float | None:
+def is_finite(x: float | None) -> TypeGuard[float]:
+    """Whether a number is known, and one to compute with."""
+    return x is not None and math.isfinite(x)
+
+
+def finite(series: Iterable[float | None]) -> list[float]:
+    """The entries that are known and finite."""
+    return [x for x in series if is_finite(x)]
+
+
+def mean(series: Iterable[float | None]) -> float | None:
     """Mean of the finite entries; None without one."""
     known = finite(series)
     return sum(known) / len(known) if known else None
 
 
-def finite(series: Sequence[float | None]) -> list[float]:
-    """The entries that are known and finite."""
-    return [x for x in series if x is not None and math.isfinite(x)]
-
-
-def median(series: Sequence[float | None]) -> float | None:
+def median(series: Iterable[float | None]) -> float | None:
     """The middle one of the finite entries, the upper of two; None without one."""
-    known = sorted(finite(series))
-    return known[len(known) // 2] if known else None
+    known = finite(series)
+    return statistics.median_high(known) if known else None
 
 
 def number(x: float) -> str:
@@ -86,10 +95,20 @@ def percent(share: float) -> str:
         return f"{hundred:.1f} %"
     if abs(hundred) >= 9.5 or hundred == 0:
         return f"{hundred:.0f} %"
-    return f"{number(float(f'{hundred:.2g}'))} %"
+    return f"{two_digits(hundred)} %"
 
 
-def quoted(token: RunToken) -> str:
+def two_digits(x: float) -> str:
+    """A number that is not known better: 0.39, 490 million."""
+    return number(float(f"{x:.2g}"))
+
+
+def between(low: float | None, high: float | None) -> str:
+    """The ends of an interval: 0.01 to 0.03; empty where one is not known."""
+    return "" if low is None or high is None else f"{number(low)} to {number(high)}"
+
+
+def quoted(token: LargeToken) -> str:
     """A token in quotation marks, short enough for a sentence."""
     text = visible(token.token)
     return f'"{text}"' if len(text) <= _LONGEST_TOKEN else f'"{text[:_LONGEST_TOKEN]}…"'
@@ -107,11 +126,11 @@ def probability(logp: float) -> str:
     if logp == -math.inf:
         return "0"
     if logp > math.log(1e-3):
-        return number(float(f"{math.exp(logp):.2g}"))
-    return f"1 in {number(float(f'{math.exp(min(-logp, 700)):.2g}'))}"
+        return two_digits(math.exp(logp))
+    return f"1 in {two_digits(math.exp(min(-logp, 700)))}"
 
 
-def at_steps(rows: Sequence[RunRow]) -> str:
+def at_steps(rows: Sequence[Observation]) -> str:
     """The steps of some observations as the end of a sentence: at step 40, at steps 40, 50 and 3 others."""
     steps = [str(row.step) for row in rows]
     if len(steps) == 1:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 from kl_companion.estimators.registry import ESTIMATORS, get_estimator
-from kl_companion.monitor.run_folder import MonitoredRun, RunRow
-from kl_companion.monitor.verdicts import (
+from kl_companion.monitor.observation import Observation
+from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.verdicts import (
+    LEAST_KL,
     RECENT,
     RunVerdict,
     finite,
+    is_finite,
     mean,
     median,
     number,
@@ -26,7 +29,6 @@ NOT_NOISE = 4.0  # standard errors, of half of the observations: by chance once 
 ONE_SIDED = 1.5  # standard errors, and all to one side: by chance once in 3,000 runs of MANY observations
 MANY = 10
 MOSTLY = 3.0  # times the other part of a difference
-LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes say nothing
 
 
 def name_of(run: MonitoredRun) -> str:
@@ -72,10 +74,7 @@ def z_scores(run: MonitoredRun) -> list[float]:
     return [
         row.logged_noise / row.logged_error
         for row in run.observations
-        if row.logged_noise is not None
-        and row.logged_error
-        and math.isfinite(row.logged_noise)
-        and math.isfinite(row.logged_error)
+        if is_finite(row.logged_noise) and is_finite(row.logged_error) and row.logged_error
     ]
 
 
@@ -172,7 +171,7 @@ def noise(run: MonitoredRun) -> RunVerdict | None:
 def what_it_is(run: MonitoredRun) -> RunVerdict | None:
     """The last logged number, taken apart into KL, bias and noise."""
     row = run.last
-    if row.logged is None or row.kl is None or not math.isfinite(row.logged) or not math.isfinite(row.kl):
+    if not is_finite(row.logged) or not is_finite(row.kl):
         return None
     said = f"Your logged {number(row.logged)} is {name_of(run)}; the exact KL is {number(row.kl)}."
     if row.logged_noise is None or row.logged_bias is None:
@@ -194,12 +193,12 @@ def what_it_is(run: MonitoredRun) -> RunVerdict | None:
 
 
 def _last(run: MonitoredRun) -> str:
-    if run.last.logged is None:
+    if not is_finite(run.last.logged):
         return ""
     return f" The last logged number is {number(run.last.logged)}.{_parts(run.last)}"
 
 
-def _parts(row: RunRow) -> str:
+def _parts(row: Observation) -> str:
     """The difference between the logged number and the exact KL, taken apart."""
     if row.logged is None or row.logged_bias is None or row.logged_noise is None:
         return ""
@@ -209,7 +208,7 @@ def _parts(row: RunRow) -> str:
     return f"{said}, whose standard error is {number(row.logged_error)}."
 
 
-def _off(row: RunRow) -> str:
+def _off(row: Observation) -> str:
     """How far the logged number is from the exact KL, and by what."""
     noise, bias = row.logged_noise or 0.0, row.logged_bias or 0.0
     difference = noise + bias

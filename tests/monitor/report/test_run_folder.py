@@ -4,10 +4,12 @@ import math
 import re
 
 import pytest
+import torch
 
-from kl_companion.monitor import read_run
-from kl_companion.monitor.run_folder import RunRow
+from kl_companion.monitor import KLMonitor, read_run, run_verdicts
+from kl_companion.monitor.observation import COLUMNS
 from tests.support import monitored_runs as runs
+from tests.support.monitored import small_batch
 
 CSV, JSONL, JSON = "kl_monitor.csv", "kl_monitor_tokens.jsonl", "kl_monitor.json"
 
@@ -47,7 +49,44 @@ def test_a_run_is_what_was_written(tmp_path):
 
 
 def test_the_columns_are_those_of_the_format():
-    assert list(RunRow._fields) == runs.COLUMNS
+    assert list(COLUMNS) == runs.COLUMNS
+
+
+def observed(folder, **given):
+    """What a monitor observes of a small batch, and the run that is read from its folder."""
+    seen = KLMonitor(folder, estimator="k3", beta=0.1, eos_token_id=2).observe(**small_batch(), **given)
+    return seen, read_run(folder)
+
+
+@pytest.mark.parametrize("column", ["logged", "loss"])
+@pytest.mark.parametrize(
+    ("x", "cell", "said"),
+    [(math.nan, "nan", "NaN"), (math.inf, "inf", "infinity"), (-math.inf, "-inf", "−infinity")],
+)
+def test_no_number_of_the_trainer_is_found(tmp_path, column, x, cell, said):
+    seen, run = observed(tmp_path, step=7, **{column: x})
+    table = (tmp_path / CSV).read_text(encoding="utf-8").splitlines()
+    assert dict(zip(*(line.split(",") for line in table), strict=True))[column] == cell
+    for row in (seen, run.last):
+        assert repr(getattr(row, column)) == repr(x)
+    first = run_verdicts(run)[0]
+    name = {"logged": "logged number"}.get(column, column)
+    assert (first.topic, first.says) == ("not_a_number", f"At step 7 the {name} is {said}.")
+
+
+def test_what_is_not_known_is_no_nan(tmp_path):
+    seen, run = observed(tmp_path)
+    assert seen.logged is run.last.logged is run.last.logged_noise is run.last.mismatch is None
+    assert "not_a_number" not in {verdict.topic for verdict in run_verdicts(run)}
+
+
+def test_an_observation_is_read_as_it_was_made(tmp_path):
+    more = {"logged": 0.3, "loss": 0.1, "step": 40, "rewards": torch.tensor([0.0, 1.0, 1.0])}
+    said = torch.full((3, 3), -1.0, dtype=torch.float64)
+    seen, run = observed(tmp_path, **more, behavior_logp=said, advantages=said)
+    assert run.last.known() == pytest.approx(seen.known(), rel=1e-9)
+    assert set(COLUMNS) - {"step", *seen.known()} == {"dead_zone", "equal_groups"}
+    assert len(run.tokens[40]) == seen.tokens == 5
 
 
 def test_the_later_observation_of_a_step_counts(folder):
@@ -128,6 +167,8 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path):
         ),
         (JSON, "{", "[", "kl_monitor.json is no JSON"),
         (JSON, '"beta": 0.04', '"beta": "small"', "beta is 'small', expected a number or null"),
+        (JSON, '"beta": 0.04', '"beta": NaN', "beta is 'nan', expected a number or null"),
+        (JSON, '"beta": 0.04', '"beta": true', "beta is 'True', expected a number or null"),
         (JSON, '"clamp": null', '"clamp": [1]', "clamp is '[1]', expected two numbers or null"),
         (JSON, '"estimator": "k3"', '"estimator": 3', "estimator is '3', expected a text or null"),
     ],

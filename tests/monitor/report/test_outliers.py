@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kl_companion.monitor import outliers, read_run
+from kl_companion.monitor.report import outliers, read_run
 from tests.support import monitored_runs as runs
 
 

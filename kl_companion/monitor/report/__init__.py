@@ -1,0 +1,25 @@
+"""A monitored run's report: its folder read, verdicts on it, and a page that shows both."""
+
+from typing import TYPE_CHECKING
+
+from kl_companion.lazy import lazy
+
+if TYPE_CHECKING:
+    from kl_companion.monitor.report.advice import headline as headline
+    from kl_companion.monitor.report.advice import run_verdicts as run_verdicts
+    from kl_companion.monitor.report.advice import worst as worst
+    from kl_companion.monitor.report.page import report_html as report_html
+    from kl_companion.monitor.report.run_folder import MonitoredRun as MonitoredRun
+    from kl_companion.monitor.report.run_folder import read_run as read_run
+    from kl_companion.monitor.report.verdicts import RunVerdict as RunVerdict
+
+_NAMES: dict[str, str] = {
+    "headline": "kl_companion.monitor.report.advice",
+    "run_verdicts": "kl_companion.monitor.report.advice",
+    "worst": "kl_companion.monitor.report.advice",
+    "report_html": "kl_companion.monitor.report.page",
+    "MonitoredRun": "kl_companion.monitor.report.run_folder",
+    "read_run": "kl_companion.monitor.report.run_folder",
+    "RunVerdict": "kl_companion.monitor.report.verdicts",
+}
+__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

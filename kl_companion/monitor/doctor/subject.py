@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -60,6 +60,7 @@ class Seen(NamedTuple):
     reference: float
 
 
+@runtime_checkable
 class Subject(Protocol):
     """A trainer, or a step, that runs on any `World`."""
 

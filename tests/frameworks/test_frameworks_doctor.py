@@ -37,7 +37,7 @@ def said(diagnosis: Any, name: str) -> str:
 
 def test_what_is_said_of_sound_trainers_is_what_they_do() -> None:
     grpo = examined(TRL_CASES["trl_grpo_with_kl"])
-    assert said(grpo, "form") == "The KL of a token is K3, in the loss."
+    assert said(grpo, "form") == "The KL of a token is K3++, in the loss."  # K3 times the ratio
     rloo = examined(TRL_CASES["trl_rloo"])
     assert said(rloo, "form") == "The KL of a token is K1, in the reward."
     none = examined(TRL_CASES["trl_grpo"])
@@ -54,7 +54,7 @@ def test_a_trainer_is_the_same_afterwards() -> None:
             "attributes": {n: id(x) for n, x in vars(trainer).items() if n not in ("_metrics", "_logs")},
             "metrics": copy.deepcopy(trainer._metrics),
             "logs": {n: list(x) if not isinstance(x, dict) else dict(x) for n, x in trainer._logs.items()},
-            "args": {n: x for n, x in vars(trainer.args).items()},
+            "args": dict(vars(trainer.args)),
             "state": copy.deepcopy(vars(trainer.state)),
             "modules": [(n, id(m)) for n, m in trainer.model.named_modules()],
             "parameters": [(n, id(p)) for n, p in trainer.model.named_parameters()],
@@ -96,7 +96,8 @@ def test_a_step_of_grpo_is_the_formula_of_its_documentation() -> None:
     ref = rollout.ref_logits.log_softmax(-1).gather(-1, pick).squeeze(-1)
     advantages = (REWARDS - REWARDS.mean()) / (REWARDS.std() + 1e-4)
     terms = -(logp - logp.detach()).exp() * advantages.unsqueeze(-1)
-    terms = terms + 0.3 * ((ref - logp).exp() - (ref - logp) - 1)
+    k3 = (ref - logp).exp() - (ref - logp) - 1
+    terms = terms + 0.3 * (logp - logp.detach()).exp() * k3  # TRL multiplies the KL by the ratio too
     mask = rollout.completion_mask
     loss = (terms * mask).sum() / mask.sum()
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -104,13 +105,20 @@ def test_a_step_of_grpo_is_the_formula_of_its_documentation() -> None:
     assert seen.loss == pytest.approx(loss.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["k1", "low_var_kl", "mse"])
+NAMES = {"low_var_kl": "K3", "mse": "K2", "abs": "the absolute log-ratio", "low_var_kl+": "K3++"}
+
+
+@pytest.mark.parametrize("kind", NAMES)
 def test_the_actor_of_verl(kind: str) -> None:
     step = actor_step(kl_loss_coef=0.1, kl_loss_type=kind)
     diagnosis = diagnose(step, update=False, summed=True, accumulate=2)
     assert diagnosis.healthy, str(diagnosis)
-    names = {"k1": "K1", "low_var_kl": "K3", "mse": "K2"}
-    assert f"The KL of a token is {names[kind]}, in the loss." in str(diagnosis)
+    assert said(diagnosis, "form").startswith(f"The KL of a token is {NAMES[kind]}"), str(diagnosis)
+
+
+def test_k1_in_the_loss_of_verl_has_no_effect() -> None:
+    diagnosis = diagnose(actor_step(kl_loss_coef=0.1, kl_loss_type="k1"), update=False, summed=True)
+    assert [f.fault for f in diagnosis.wrong] == ["k1-in-loss"]
 
 
 def test_the_actor_of_verl_without_its_term_or_at_another_temperature() -> None:

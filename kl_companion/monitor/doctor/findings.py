@@ -52,4 +52,5 @@ FAULTS = {
     "kl-times-advantage": "the KL is multiplied by advantages",
     "clipped": "the value or the log-ratio is clipped",
     "detached": "the KL has no gradient",
+    "k1-in-loss": "K1 in the loss, whose expected gradient is 0",
 }

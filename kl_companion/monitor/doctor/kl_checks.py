@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from kl_companion.monitor.doctor.findings import Finding
 from kl_companion.monitor.doctor.lines import call_line
 from kl_companion.monitor.doctor.probing import Probe
-from kl_companion.monitor.doctor.readings import NOTHING, same, words
-from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line
+from kl_companion.monitor.doctor.readings import ABS, NOTHING, same, words
+from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line, Trace
 
+_SUMS = ("add", "sub", "rsub", "radd", "iadd", "isub", "subtract", "stack", "cat")
 _CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
 
 
@@ -42,6 +43,8 @@ def reference(probe: Probe) -> Iterator[Finding]:
             return  # said by the form
         yield Finding("reference", "fine", "The KL is measured to the reference, which carries no gradient.")
         return
+    if probe.form is not None:  # K1, whose gradient no reference changes: see `form`
+        return
     if abs(probe.plain.loss - probe.elsewhere.loss) > NOTHING:
         yield Finding(
             "reference",
@@ -54,7 +57,9 @@ def reference(probe: Probe) -> Iterator[Finding]:
         return
     acts = probe.plain.completion.abs().max() > NOTHING
     frozen = [f for f in trace.forwards if f.model == "policy" and not f.gradient and not f.base]
+    frozen = frozen if _added(trace, (FROZEN, REFERENCE)) else []  # else it only weights advantages
     both = [f for f in trace.forwards if f.model == "policy" and not f.base]
+    both = both if len(both) > 1 and declared.beta != 0 and _subtracted(trace) else []
     if trace.merged is not None:
         yield Finding(
             "reference",
@@ -65,7 +70,7 @@ def reference(probe: Probe) -> Iterator[Finding]:
             "take the reference from the unmerged model: with model.disable_adapter(): ...",
             "merged-reference",
         )
-    elif frozen or (len(both) > 1 and declared.beta != 0):
+    elif frozen or both:
         yield Finding(
             "reference",
             "wrong",
@@ -101,13 +106,54 @@ def reference(probe: Probe) -> Iterator[Finding]:
         )
 
 
+def _added(trace: Trace, origins: tuple[str, ...]) -> bool:
+    """Whether something of these origins is added to what advantages multiply, or meets none of them."""
+    ops = [op for op in trace.operations if op.all_origins & set(origins)]
+    meeting = [
+        op
+        for op in ops
+        if any(x & set(origins) and "advantages" not in x for x in op.origins)
+        and "advantages" in op.all_origins
+    ]
+    return any(op.name in _SUMS for op in meeting) or (bool(ops) and not meeting)
+
+
+def _subtracted(trace: Trace) -> bool:
+    """Whether two things of the policy's are subtracted from each other, before advantages multiply them."""
+    return any(
+        op.name in _SUMS and sum(POLICY in x and "advantages" not in x for x in op.origins) > 1
+        for op in trace.operations
+    )
+
+
 def alike(probe: Probe) -> Iterator[Finding]:
     """Whether policy and reference are scored in the same way: where they are equal there is no KL."""
     known = probe.form
-    if probe.placement not in ("loss", "whole") or (known is not None and known.name == "k1"):
-        return  # the gradient of K1 is the score, also where its value is 0
+    placement = probe.placement
+    if not placement or (placement == "loss" and known is not None and known.name in ("k1", ABS)):
+        return  # they have a gradient also where their value is 0
     off = probe.alike.completion.abs().max().item()
-    if off > 1e-6 * probe.plain.completion.abs().max().item():
+    if off <= 1e-6 * probe.plain.completion.abs().max().item() or not probe.reads_reference:
+        return
+    if placement == "loss" and known is not None and known.beside:
+        yield Finding(
+            "alike",
+            "fine",
+            "Besides the KL something acts that does not read the reference, such as an entropy bonus.",
+        )
+    elif placement != "loss":
+        other = "the log-probs in the reward are not detached"
+        if placement == "whole":
+            other = "policy and reference are not scored alike (temperature, alignment or mask differ)"
+        yield Finding(
+            "alike",
+            "attention",
+            "With equal rewards and a reference that is equal to the policy something still has a gradient: "
+            f"there is a term besides the KL, such as an entropy bonus, or {other}.",
+            probe.trace.meeting(POLICY, REFERENCE),
+            "compute costs in the reward with logp.detach()" if placement == "reward" else "",
+        )
+    else:
         yield Finding(
             "alike",
             "wrong",
@@ -123,6 +169,8 @@ def form(probe: Probe) -> Iterator[Finding]:
     """What the KL of one token is as a function of the log-ratio, and whether anything multiplies it."""
     if not probe.placement or probe.subject.declared.teacher:
         return
+    if not probe.reads_reference and probe.form is None:
+        return  # what acts is no KL: said by `reference`
     near, rewarded = probe.near, probe.near_rewarded
     meeting = probe.trace.meeting(POLICY, REFERENCE) or probe.trace.meeting((POLICY, FROZEN), REFERENCE)
     plain = (near.own - near.own[0])[1:]
@@ -150,7 +198,17 @@ def form(probe: Probe) -> Iterator[Finding]:
             meeting,
         )
         return
-    if found.exchanged:
+    if found.name == "k1" and not (found.exchanged or found.ratio) and probe.placement == "loss":
+        yield Finding(
+            "form",
+            "wrong",
+            "The KL of a token is K1, in the loss: its gradient is that of the log-prob, whatever the "
+            "reference, and its expectation is 0. The coefficient has no effect but noise.",
+            meeting,
+            "use K2, K3 or the exact KL in the loss, or put K1 in the reward",
+            "k1-in-loss",
+        )
+    elif found.exchanged:
         yield Finding(
             "form",
             "wrong",

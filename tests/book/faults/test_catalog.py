@@ -1,4 +1,4 @@
-"""The catalog of mistakes: each is found, with its line and nothing beside it; what is sound is left alone."""
+"""The catalog: every mistake is found on its line and nothing beside it, what is sound is left alone."""
 
 import inspect
 from typing import Any
@@ -38,7 +38,8 @@ def test_a_mistake_is_found_on_its_line_and_nothing_else(name: str) -> None:
 def test_what_is_sound_gives_no_alarm(name: str) -> None:
     case = CASES[name]
     diagnosis = examined(case)
-    assert [f for f in diagnosis.findings if f.level != "fine"] == []
+    told = ["reference"] if name == "without_kl" else []  # there is none, which one may want to know
+    assert [f.name for f in diagnosis.findings if f.level != "fine"] == told
     assert "# fault" not in inspect.getsource(case.make())
     assert found(case, diagnosis)
 
@@ -47,7 +48,7 @@ def test_the_catalog_holds_most_mistakes_that_the_doctor_knows_by_name() -> None
     faults = {case.fault for case in CASES.values()} - {""}
     assert faults <= set(FAULTS)
     assert len(faults) >= 12
-    assert len(SOUND) >= 4
+    assert len(SOUND) >= 10
 
 
 def test_what_counts_as_found() -> None:

@@ -70,6 +70,7 @@ CASES: dict[str, Case] = {
         _case(steps.trained_reference, "reference-gradient"),
         _case(steps.detached_kl, "detached"),
         _case(steps.k1_in_loss, "k1-in-loss"),
+        _case(steps.subtracted, "wrong-sign"),
     )
 }
 

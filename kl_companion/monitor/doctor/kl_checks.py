@@ -208,6 +208,18 @@ def form(probe: Probe) -> Iterator[Finding]:
             "use K2, K3 or the exact KL in the loss, or put K1 in the reward",
             "k1-in-loss",
         )
+    elif found.weight < 0:
+        where, instead = "subtracted from the loss", "loss = policy_loss + beta * kl"
+        if probe.placement == "reward":
+            where, instead = "added to the reward", "reward = score - beta * kl"
+        yield Finding(
+            "form",
+            "wrong",
+            f"The KL has the wrong sign: {found.title} is {where}, and the step leaves the reference.",
+            probe.trace.meeting(REFERENCE, "advantages") or meeting,
+            f"change the sign: {instead}",
+            "wrong-sign",
+        )
     elif found.exchanged:
         yield Finding(
             "form",
@@ -231,7 +243,7 @@ def _clipped(probe: Probe, meeting: Line | None) -> Iterator[Finding]:
         return
     found = probe.form
     assert found is not None
-    dead = all(abs(limit.own) < 1e-9 * found.weight for limit in limits) and probe.placement == "loss"
+    dead = all(abs(limit.own) < 1e-9 * abs(found.weight) for limit in limits) and probe.placement == "loss"
     what = "its gradient is 0" if dead else "it is no longer what it is for small ones"
     where = words([f"{'below' if limit.delta < 0 else 'above'} {limit.delta:.2g}" for limit in limits])
     clamps = [

@@ -199,8 +199,8 @@ class Probe:
             alone = self.curve(moves, both=True)
             wanted = self._wanted(seen.delta) + alone.own - self._wanted(alone.delta)
             # exp(-log-ratio), which cancels in K3 times a ratio, is known to the accuracy of float32
-            rounding = 1e-6 * form.weight * (-seen.delta).clamp(min=0).exp()
-            return seen, (wanted - seen.own).abs() > 1e-3 * (wanted.abs() + form.weight) + rounding
+            rounding = 1e-6 * abs(form.weight) * (-seen.delta).clamp(min=0).exp()
+            return seen, (wanted - seen.own).abs() > 1e-3 * (wanted.abs() + abs(form.weight)) + rounding
 
         limits = []
         for side in (-1.0, 1.0):

@@ -10,7 +10,8 @@ from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import ABS, NOTHING, same, words
 from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line, Trace
 
-_SUMS = ("add", "sub", "rsub", "radd", "iadd", "isub", "subtract", "stack", "cat")
+_DIFFERENCES = ("sub", "rsub", "isub", "subtract", "kl_div", "mse_loss")
+_SUMS = (*_DIFFERENCES, "add", "radd", "iadd", "stack", "cat")
 _CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
 
 
@@ -121,7 +122,7 @@ def _added(trace: Trace, origins: tuple[str, ...]) -> bool:
 def _subtracted(trace: Trace) -> bool:
     """Whether two things of the policy's are subtracted from each other, before advantages multiply them."""
     return any(
-        op.name in _SUMS and sum(POLICY in x and "advantages" not in x for x in op.origins) > 1
+        op.name in _DIFFERENCES and sum(POLICY in x and "advantages" not in x for x in op.origins) > 1
         for op in trace.operations
     )
 

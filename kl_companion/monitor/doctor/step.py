@@ -63,7 +63,7 @@ class StepBatch(dict[str, Any]):
         at, inside = rollout.tokens.unsqueeze(-1), rollout.completion_mask.bool()
 
         def of(x: torch.Tensor) -> torch.Tensor:
-            scored = (x.double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
+            scored = (x.detach().double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
             return scored.masked_fill(~inside, 0.0)[world.batch]
 
         self._roles: dict[str, Any] = {

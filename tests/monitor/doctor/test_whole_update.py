@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kl_companion.auditing.updates import audit as update_audit
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor import whole_update
 from kl_companion.monitor.doctor.own_loop import RunSubject
@@ -112,3 +113,35 @@ def test_a_distillation_is_audited_as_a_loss_and_everything_else_as_an_update(mo
     audited(StepSubject(grpo))
     assert asked["update"]["groups"] == (4,)
     assert asked["update"]["group_size"] == 4
+
+
+def rloo(model, ref_model, batch):
+    """A leave-one-out baseline, and K2 in the loss."""
+    logp, mask = log_probs(model, batch), batch["completion_mask"]
+    with torch.no_grad():
+        ref = log_probs(ref_model, batch)
+    return of_rloo(logp, ref, batch["old_log_probs"], batch["rewards"], mask)
+
+
+def of_rloo(logp, ref_logp, old_logp, rewards, mask):
+    """The same of log-probs."""
+    advantages = rewards - (rewards.sum() - rewards) / (len(rewards) - 1)
+    terms = 0.05 * (logp - ref_logp) ** 2 - torch.exp(logp - old_logp) * advantages.unsqueeze(-1)
+    return (terms * mask).sum(-1).mean()
+
+
+def test_the_card_of_a_step_is_that_of_its_loss_as_a_function(monkeypatch):
+    monkeypatch.setattr(update_audit, "SUCCESS", (0.5,))
+    monkeypatch.setattr(whole_update, "_GROUP", 2)
+    card = audited(StepSubject(rloo))
+    wanted = update_audit.audit_update(of_rloo, groups=(2,), group_size=2)
+    said, theirs = card.to_dict()["sentence"], wanted.to_dict()["sentence"]
+    assert said.replace("rloo", "of_rloo", 1) == theirs
+    assert str(card).split("\n\n")[1:] == str(wanted).split("\n\n")[2:]  # but for what was read
+    for name in ("fresh", "stale"):
+        mine, theirs = card.to_dict()[name], wanted.to_dict()[name]
+        assert len(mine) == len(theirs) > 0
+        for one, other in zip(mine, theirs, strict=True):
+            numbers = {n: x for n, x in other.items() if isinstance(x, float)}
+            assert {n: one[n] for n in numbers} == pytest.approx(numbers, rel=1e-8, abs=1e-9)
+    assert [row["effective_beta"] for row in card.to_dict()["fresh"][:2]] == pytest.approx([0.1, 0.1])

@@ -90,6 +90,6 @@ def test_the_same_text_has_the_same_row_and_others_have_their_own():
 
 
 def test_what_is_behind_the_end_makes_no_other_text():
-    at = World.of(rollout([[1, 0, 2], [1, 0, 1]], [2, 2]), Ids())
-    assert at.order == (0, 0)
+    at = World.of(rollout([[1, 0, 2], [1, 0, 1], [1, 0, 0]], [2, 2, 2]), Ids())
+    assert at.order == (0, 0, 0)
     assert world().batch == [0, 1, 2, 3, 4, 5]

@@ -73,7 +73,15 @@ def samples(probe: Probe) -> Iterator[Finding]:
 
 def denominator(probe: Probe) -> Iterator[Finding]:
     """Whether gradients that are accumulated over micro-batches are that of the batch."""
-    whole, halves = probe.halves
+    try:
+        whole, halves = probe.halves
+    except RuntimeError as error:  # it counts on whole groups
+        yield Finding(
+            "denominator",
+            "fine",
+            f"Micro-batches were not tried: on half of the batch the step raises {error}.",
+        )
+        return
     inside = whole.completion.abs().amax(-1) > NOTHING
     if not inside.any():
         return
@@ -118,6 +126,16 @@ def denominator(probe: Probe) -> Iterator[Finding]:
             "are accumulated over several are not those of one batch.",
             reduction_line(probe),
             "compute advantages and denominators once, of the whole batch",
+            "" if declared.accumulate == 1 else "denominator",
+        )
+        return
+    if low == 0 < high:
+        yield Finding(
+            "denominator",
+            "fine" if declared.accumulate == 1 else "wrong",
+            "The gradients of one micro-batch are gone after the next: the step itself calls zero_grad().",
+            None,
+            "call zero_grad() once for all micro-batches of an optimizer step",
             "" if declared.accumulate == 1 else "denominator",
         )
         return

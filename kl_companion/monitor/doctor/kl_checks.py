@@ -10,6 +10,7 @@ from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import ABS, NOTHING, same, words
 from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line, Trace
 
+_NOTHING_ACTS = " Nor has anything else: if the step calls zero_grad() after backward(), leave that out."
 _DIFFERENCES = ("sub", "rsub", "isub", "subtract", "kl_div", "mse_loss")
 _SUMS = (*_DIFFERENCES, "add", "radd", "iadd", "stack", "cat")
 _CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
@@ -50,7 +51,8 @@ def reference(probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "reference",
             "wrong",
-            "The KL is in the loss and has no gradient: it is a constant for the optimizer.",
+            "The KL is in the loss and has no gradient: it is a constant for the optimizer."
+            + ("" if probe.rewarded.completion.abs().max() > NOTHING else _NOTHING_ACTS),
             trace.last([POLICY], ("detach",)) or call_line(probe, POLICY),
             "take the policy's log-probs with their gradient: no detach(), no no_grad()",
             "detached",
@@ -82,11 +84,12 @@ def reference(probe: Probe) -> Iterator[Finding]:
             "copy.deepcopy(model).eval().requires_grad_(False)",
             "policy-reference",
         )
-    elif any(f.model == "reference" for f in trace.forwards):
+    elif any(f.model == "reference" for f in trace.forwards) and declared.beta != 0:
         yield Finding(
             "reference",
             "wrong",
-            "The reference is scored, and then nothing reads it, or it has become a copy of the policy.",
+            "The reference is scored, and then nothing reads it, its coefficient is 0, or it has become a "
+            "copy of the policy.",
             call_line(probe, REFERENCE),
             "update the reference's weights nowhere, and subtract its log-probs",
             "policy-reference",
@@ -190,12 +193,13 @@ def form(probe: Probe) -> Iterator[Finding]:
     if probe.placement == "whole":
         yield Finding("form", "fine", "The KL has the gradient of a whole next-token distribution.")
         return
-    found = probe.form
+    found, in_reward = probe.form, probe.placement == "reward"
     if found is None:
         yield Finding(
             "form",
             "attention",
-            f"The KL term in the {probe.placement} is no estimator that the doctor knows.",
+            f"The KL term in the {probe.placement} is no estimator that the doctor knows"
+            + (", or what it is taken off is divided by a standard deviation." if in_reward else "."),
             meeting,
         )
         return

@@ -125,5 +125,26 @@ def test_rewards_that_are_compared_within_the_micro_batch():
     assert (found.level, found.fault) == ("fine", "")
 
 
+def test_a_step_that_counts_on_whole_groups_or_steps_itself():
+    def grouped(model, ref_model, batch):
+        rewards = batch["rewards"].view(-1, 2)
+        advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
+        return -by_answer(advantages.unsqueeze(-1) * log_probs(model, batch), batch["completion_mask"])
+
+    (found,) = denominator(probe(grouped))
+    assert found.level == "fine"
+    assert found.said.startswith("Micro-batches were not tried: on half of the batch the step raises shape")
+
+    def steps(model, ref_model, batch):
+        model.zero_grad()
+        step_of()(model, ref_model, batch).backward()
+
+    (found,) = denominator(probe(steps))
+    assert (found.level, found.fault) == ("fine", "")
+    (found,) = denominator(probe(steps, accumulate=2))
+    assert (found.level, found.fault) == ("wrong", "denominator")
+    assert "the step itself calls zero_grad()" in found.said
+
+
 def test_nothing_is_said_where_nothing_acts():
     assert list(denominator(probe(lambda model, batch: torch.zeros(())))) == []

@@ -104,6 +104,17 @@ def test_a_cost_in_the_reward():
     assert found.fault == "exchanged"
 
 
+def test_a_reward_that_is_normalized_after_its_cost():
+    def step(model, ref_model, batch):
+        logp, mask = log_probs(model, batch), batch["completion_mask"]
+        rewards = batch["rewards"] - ((logp.detach() - no_grad(ref_model, batch)) * mask).sum(-1)
+        return -by_answer(((rewards - rewards.mean()) / rewards.std()).unsqueeze(-1) * logp, mask)
+
+    (found,) = form(probe(step))
+    assert found.level == "attention"
+    assert found.said.endswith(", or what it is taken off is divided by a standard deviation.")
+
+
 def test_a_reward_that_is_differentiated():
     at = probe(in_reward(-1, lambda logp, ref: logp - ref, detached=False))
     (found,) = alike(at)
@@ -184,7 +195,17 @@ def test_a_kl_without_a_gradient():
     (found,) = reference(probe(step))
     assert found.fault == "detached"
     assert found.line.text.endswith("# here")
+    assert found.said.endswith("it is a constant for the optimizer.")
     assert list(form(probe(step))) == []
+
+    def cleared(model, ref_model, batch):
+        loss = step_of()(model, ref_model, batch)
+        loss.backward()
+        model.zero_grad()
+        return loss.item()
+
+    (found,) = reference(probe(cleared))
+    assert found.said.endswith("if the step calls zero_grad() after backward(), leave that out.")
 
 
 def test_a_reference_that_is_the_policy():
@@ -208,6 +229,8 @@ def test_a_reference_that_is_the_policy():
         no_grad(ref_model, batch)
         return by_answer(rewarded(log_probs(model, batch), batch), batch["completion_mask"])
 
+    (found,) = reference(probe(unread, beta=0.0))
+    assert (found.level, found.fault) == ("attention", "")
     (found,) = reference(probe(unread))
     assert found.fault == "policy-reference"
     assert found.said.startswith("The reference is scored, and then nothing reads it")

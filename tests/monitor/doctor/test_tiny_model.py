@@ -49,6 +49,16 @@ def test_the_last_logits_or_some_of_them():
     assert some.equal(full[:, [1, 5]])
 
 
+def test_the_mean_cross_entropy_of_labels():
+    labels = LAYOUT.input_ids.masked_fill(LAYOUT.attention_mask == 0, -100)
+    labels[:, :PROMPT] = -100
+    out = model()(LAYOUT.input_ids, LAYOUT.attention_mask, labels=labels)
+    logp = WORLD.rollout.logits.log_softmax(-1).gather(-1, WORLD.rollout.tokens.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(out.loss, -logp[INSIDE].mean())
+    assert out[0] is out.loss
+    assert model()(LAYOUT.input_ids, LAYOUT.attention_mask).loss is None
+
+
 def causal_mask():
     """[6, length, length] of who sees whom."""
     keys = LAYOUT.attention_mask.bool()

@@ -146,11 +146,13 @@ def test_pauses_and_attempts_that_failed():
 def test_labels_go_to_the_trace_that_is_entered():
     x = torch.ones(2)
     label(x, POLICY)
-    assert current() is None
+    with scoring():
+        assert current() is None
     with Trace() as trace:
         assert current() is trace
         label(x, "mask")
         label(3, "mask")
+        label([x], "mask")
         x.sum()
         with scoring():
             assert trace.scoring

@@ -53,8 +53,9 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _where_it_failed(error: Exception, args: argparse.Namespace) -> str:
-    """What was raised; where the reader's own loss did, its name and the line."""
-    path, _, name = str(getattr(args, "loss", "")).rpartition(":")
+    """What was raised; where the reader's own loss or step did, its name and the line."""
+    examined = getattr(args, "target", "") if args.verb == "doctor" else getattr(args, "loss", "")
+    path, _, name = str(examined).rpartition(":")
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -63,4 +64,5 @@ def _where_it_failed(error: Exception, args: argparse.Namespace) -> str:
     if not theirs:
         return f"{type(error).__name__}: {error}"
     said = f"{name} raised {type(error).__name__} at {path}:{theirs[-1].lineno}"
-    return f"{said}: {error}; expected a loss that runs on a Rollout"
+    wanted = "step that runs on the small world" if args.verb == "doctor" else "loss that runs on a Rollout"
+    return f"{said}: {error}; expected a {wanted}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kl_companion.book.faults import steps
+from kl_companion.book.faults import steps, styles
 from kl_companion.book.faults import trl_trainers as of_trl
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.diagnosis import Diagnosis, diagnose
@@ -46,6 +46,13 @@ CASES: dict[str, Case] = {
         _case(steps.adapters_off, ""),
         _case(steps.with_temperature, "", temperature=0.7),
         _case(steps.packed_apart, ""),
+        _case(styles.by_cross_entropy, "", accumulate=2, summed=True),
+        _case(styles.by_kl_div, "", accumulate=2),
+        _case(styles.flattened, ""),
+        _case(styles.with_entropy, ""),
+        _case(styles.kl_in_reward, ""),
+        _case(styles.absolute, ""),
+        _case(styles.without_kl, ""),
         _case(steps.exchanged, "exchanged"),
         _case(steps.exchanged_models, "exchanged"),
         _case(steps.without_mask, "no-mask"),
@@ -68,6 +75,8 @@ CASES: dict[str, Case] = {
         _case(steps.clipped_value, "clipped"),
         _case(steps.trained_reference, "reference-gradient"),
         _case(steps.detached_kl, "detached"),
+        _case(steps.k1_in_loss, "k1-in-loss"),
+        _case(steps.subtracted, "wrong-sign"),
     )
 }
 
@@ -106,7 +115,14 @@ TRL_CASES: dict[str, Case] = {
         ),
         _trl("times_advantage", "kl-times-advantage", "GRPO", of_trl.times_advantage, beta=0.04),
         _trl("cut_mask", "shifted-mask", "GRPO", of_trl.cut_mask, beta=0.04),
-        _trl("not_divided", "denominator", "GRPO", of_trl.not_divided, beta=0.04),
+        _trl(
+            "not_divided",
+            "denominator",
+            "GRPO",
+            of_trl.not_divided,
+            beta=0.04,
+            gradient_accumulation_steps=2,
+        ),
         _trl(
             "always_new",
             "recomputed-old",

@@ -266,6 +266,20 @@ def clipped_value(model: Any, ref_model: Any, batch: Batch) -> torch.Tensor:
     return averaged(policy_terms(logp, batch) + BETA * kl, batch["completion_mask"])
 
 
+def subtracted(model: Any, ref_model: Any, batch: Batch) -> torch.Tensor:
+    """The sign of a penalty on the reward, in the loss."""
+    logp, ref_logp = token_logps(model, batch), reference_logps(ref_model, batch)
+    terms = policy_terms(logp, batch) - BETA * k3_of(logp, ref_logp)  # fault
+    return averaged(terms, batch["completion_mask"])
+
+
+def k1_in_loss(model: Any, ref_model: Any, batch: Batch) -> torch.Tensor:
+    """K1, whose gradient does not depend on the reference and has expectation 0."""
+    logp, ref_logp = token_logps(model, batch), reference_logps(ref_model, batch)
+    kl = logp - ref_logp  # fault
+    return averaged(policy_terms(logp, batch) + BETA * kl, batch["completion_mask"])
+
+
 def trained_reference(model: Any, ref_model: Any, batch: Batch) -> torch.Tensor:
     """Gradients go into the reference."""
     logp = token_logps(model, batch)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from kl_companion.monitor.doctor.findings import Finding
 from kl_companion.monitor.doctor.lines import policy_line, reduction_line
 from kl_companion.monitor.doctor.probing import Probe
@@ -71,15 +73,38 @@ def samples(probe: Probe) -> Iterator[Finding]:
 
 def denominator(probe: Probe) -> Iterator[Finding]:
     """Whether gradients that are accumulated over micro-batches are that of the batch."""
-    whole, halves = probe.halves
+    try:
+        whole, halves = probe.halves
+    except RuntimeError as error:  # it counts on whole groups
+        yield Finding(
+            "denominator",
+            "fine",
+            f"Micro-batches were not tried: on half of the batch the step raises {error}.",
+        )
+        return
     inside = whole.completion.abs().amax(-1) > NOTHING
     if not inside.any():
         return
     both = [(x.completion * whole.completion).sum((-1, -2)) for x in (halves, whole)]
     ratios = (both[0] / both[1])[both[1] > NOTHING]
     low, high = ratios.min().item(), ratios.max().item()
+    declared = probe.subject.declared
     if high - low < 1e-4 * abs(high):
-        if abs(high - 1) < 1e-4:
+        if declared.accumulate == 1 and abs(high - 0.5) < 1e-4:
+            yield Finding(
+                "denominator",
+                "fine",
+                "The denominator is that of the whole step: under gradient accumulation add up the "
+                "gradients of micro-batches, and do not average them.",
+            )
+        elif declared.accumulate == 1 and abs(high - 2) < 1e-4:
+            yield Finding(
+                "denominator",
+                "fine",
+                "Gradients of micro-batches are added up: under gradient accumulation divide the loss by "
+                "their number.",
+            )
+        elif abs(high - 1) < 1e-4:
             yield Finding("denominator", "fine", "Two micro-batches give the gradient of the whole batch.")
         else:
             yield Finding(
@@ -88,11 +113,32 @@ def denominator(probe: Probe) -> Iterator[Finding]:
                 f"Two micro-batches give {high:.3g} times the gradient of the whole batch: it is divided "
                 f"{'twice' if high < 1 else 'too rarely'}.",
                 reduction_line(probe),
-                "divide by the tokens (or answers) of the whole batch, once",
+                "divide by the tokens (or answers) of the whole batch, once"
+                + ("; if micro-batches' gradients are added up, say summed=True" if high < 1 else ""),
                 "denominator",
             )
         return
-    declared = probe.subject.declared
+    if not _within_halves(both, whole.completion):
+        yield Finding(
+            "denominator",
+            "fine" if declared.accumulate == 1 else "attention",
+            "A mean over the batch, of rewards or of terms, is taken within each micro-batch: gradients that "
+            "are accumulated over several are not those of one batch.",
+            reduction_line(probe),
+            "compute advantages and denominators once, of the whole batch",
+            "" if declared.accumulate == 1 else "denominator",
+        )
+        return
+    if low == 0 < high:
+        yield Finding(
+            "denominator",
+            "fine" if declared.accumulate == 1 else "wrong",
+            "The gradients of one micro-batch are gone after the next: the step itself calls zero_grad().",
+            None,
+            "call zero_grad() once for all micro-batches of an optimizer step",
+            "" if declared.accumulate == 1 else "denominator",
+        )
+        return
     said = f"the same answer counts {high / low:.2g} times as much in one micro-batch as in another"
     if declared.accumulate == 1:
         yield Finding(
@@ -110,3 +156,13 @@ def denominator(probe: Probe) -> Iterator[Finding]:
         "constant",
         "denominator",
     )
+
+
+def _within_halves(both: list[torch.Tensor], whole: torch.Tensor) -> bool:
+    """Whether all answers of one micro-batch are changed by one factor."""
+    acts = both[1] > NOTHING
+    for rows in torch.arange(len(whole)).chunk(2):
+        factors = (both[0] / both[1])[rows][acts[rows]]
+        if len(factors) and (factors.max() - factors.min()) > 1e-4 * factors.abs().max():
+            return False
+    return True

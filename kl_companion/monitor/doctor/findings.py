@@ -52,4 +52,6 @@ FAULTS = {
     "kl-times-advantage": "the KL is multiplied by advantages",
     "clipped": "the value or the log-ratio is clipped",
     "detached": "the KL has no gradient",
+    "wrong-sign": "the KL is subtracted from the loss",
+    "k1-in-loss": "K1 in the loss, whose expected gradient is 0",
 }

@@ -8,10 +8,13 @@ from kl_companion.auditing.words import divergence_words
 from kl_companion.monitor.doctor.findings import Finding
 from kl_companion.monitor.doctor.lines import call_line
 from kl_companion.monitor.doctor.probing import Probe
-from kl_companion.monitor.doctor.readings import NOTHING, same, words
-from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line
+from kl_companion.monitor.doctor.readings import ABS, NOTHING, same, words
+from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Line, Trace
 
 _ALIKE = 1e-3  # of the gradient with another reference: log-probs in float32 are not alike to the last digit
+_NOTHING_ACTS = " Nor has anything else: if the step calls zero_grad() after backward(), leave that out."
+_DIFFERENCES = ("sub", "rsub", "isub", "subtract", "kl_div", "mse_loss")
+_SUMS = (*_DIFFERENCES, "add", "radd", "iadd", "stack", "cat")
 _CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
 
 
@@ -44,11 +47,14 @@ def reference(probe: Probe) -> Iterator[Finding]:
             return  # said by the form
         yield Finding("reference", "fine", "The KL is measured to the reference, which carries no gradient.")
         return
+    if probe.form is not None:  # K1, whose gradient no reference changes: see `form`
+        return
     if abs(probe.plain.loss - probe.elsewhere.loss) > NOTHING:
         yield Finding(
             "reference",
             "wrong",
-            "The KL is in the loss and has no gradient: it is a constant for the optimizer.",
+            "The KL is in the loss and has no gradient: it is a constant for the optimizer."
+            + ("" if probe.rewarded.completion.abs().max() > NOTHING else _NOTHING_ACTS),
             trace.last([POLICY], ("detach",)) or call_line(probe, POLICY),
             "take the policy's log-probs with their gradient: no detach(), no no_grad()",
             "detached",
@@ -56,7 +62,9 @@ def reference(probe: Probe) -> Iterator[Finding]:
         return
     acts = probe.plain.completion.abs().max() > NOTHING
     frozen = [f for f in trace.forwards if f.model == "policy" and not f.gradient and not f.base]
+    frozen = frozen if _added(trace, (FROZEN, REFERENCE)) else []  # else it only weights advantages
     both = [f for f in trace.forwards if f.model == "policy" and not f.base]
+    both = both if len(both) > 1 and declared.beta != 0 and _subtracted(trace) else []
     if trace.merged is not None:
         yield Finding(
             "reference",
@@ -67,7 +75,7 @@ def reference(probe: Probe) -> Iterator[Finding]:
             "take the reference from the unmerged model: with model.disable_adapter(): ...",
             "merged-reference",
         )
-    elif frozen or (len(both) > 1 and declared.beta != 0):
+    elif frozen or both:
         yield Finding(
             "reference",
             "wrong",
@@ -78,11 +86,12 @@ def reference(probe: Probe) -> Iterator[Finding]:
             "copy.deepcopy(model).eval().requires_grad_(False)",
             "policy-reference",
         )
-    elif any(f.model == "reference" for f in trace.forwards):
+    elif any(f.model == "reference" for f in trace.forwards) and declared.beta != 0:
         yield Finding(
             "reference",
             "wrong",
-            "The reference is scored, and then nothing reads it, or it has become a copy of the policy.",
+            "The reference is scored, and then nothing reads it, its coefficient is 0, or it has become a "
+            "copy of the policy.",
             call_line(probe, REFERENCE),
             "update the reference's weights nowhere, and subtract its log-probs",
             "policy-reference",
@@ -103,13 +112,54 @@ def reference(probe: Probe) -> Iterator[Finding]:
         )
 
 
+def _added(trace: Trace, origins: tuple[str, ...]) -> bool:
+    """Whether something of these origins is added to what advantages multiply, or meets none of them."""
+    ops = [op for op in trace.operations if op.all_origins & set(origins)]
+    meeting = [
+        op
+        for op in ops
+        if any(x & set(origins) and "advantages" not in x for x in op.origins)
+        and "advantages" in op.all_origins
+    ]
+    return any(op.name in _SUMS for op in meeting) or (bool(ops) and not meeting)
+
+
+def _subtracted(trace: Trace) -> bool:
+    """Whether two things of the policy's are subtracted from each other, before advantages multiply them."""
+    return any(
+        op.name in _DIFFERENCES and sum(POLICY in x and "advantages" not in x for x in op.origins) > 1
+        for op in trace.operations
+    )
+
+
 def alike(probe: Probe) -> Iterator[Finding]:
     """Whether policy and reference are scored in the same way: where they are equal there is no KL."""
     known = probe.form
-    if probe.placement not in ("loss", "whole") or (known is not None and known.name == "k1"):
-        return  # the gradient of K1 is the score, also where its value is 0
+    placement = probe.placement
+    if not placement or (placement == "loss" and known is not None and known.name in ("k1", ABS)):
+        return  # they have a gradient also where their value is 0
     off = probe.alike.completion.abs().max().item()
-    if off > _ALIKE * probe.plain.completion.abs().max().item():
+    if off <= _ALIKE * probe.plain.completion.abs().max().item() or not probe.reads_reference:
+        return
+    if placement == "loss" and known is not None and known.beside:
+        yield Finding(
+            "alike",
+            "fine",
+            "Besides the KL something acts that does not read the reference, such as an entropy bonus.",
+        )
+    elif placement != "loss":
+        other = "the log-probs in the reward are not detached"
+        if placement == "whole":
+            other = "policy and reference are not scored alike (temperature, alignment or mask differ)"
+        yield Finding(
+            "alike",
+            "attention",
+            "With equal rewards and a reference that is equal to the policy something still has a gradient: "
+            f"there is a term besides the KL, such as an entropy bonus, or {other}.",
+            probe.trace.meeting(POLICY, REFERENCE),
+            "compute costs in the reward with logp.detach()" if placement == "reward" else "",
+        )
+    else:
         yield Finding(
             "alike",
             "wrong",
@@ -132,6 +182,8 @@ def form(probe: Probe) -> Iterator[Finding]:
         at = "" if t == sampled else f" at temperature {t:g}; answers are sampled at {sampled:g}"
         yield Finding("form", "fine", f"Over the whole vocabulary the gradient is that of {of}{at}.")
         return
+    if not probe.reads_reference and probe.form is None:
+        return  # what acts is no KL: said by `reference`
     near, rewarded = probe.near, probe.near_rewarded
     meeting = probe.trace.meeting(POLICY, REFERENCE) or probe.trace.meeting((POLICY, FROZEN), REFERENCE)
     plain = (near.own - near.own[0])[1:]
@@ -147,16 +199,39 @@ def form(probe: Probe) -> Iterator[Finding]:
             "kl-times-advantage",
         )
         return
-    found = probe.form
+    found, in_reward = probe.form, probe.placement == "reward"
     if found is None:
         yield Finding(
             "form",
             "attention",
-            f"The KL term in the {probe.placement} is no estimator that the doctor knows.",
+            f"The KL term in the {probe.placement} is no estimator that the doctor knows"
+            + (", or what it is taken off is divided by a standard deviation." if in_reward else "."),
             meeting,
         )
         return
-    if found.exchanged:
+    if found.name == "k1" and not (found.exchanged or found.ratio) and probe.placement == "loss":
+        yield Finding(
+            "form",
+            "wrong",
+            "The KL of a token is K1, in the loss: its gradient is that of the log-prob, whatever the "
+            "reference, and its expectation is 0. The coefficient has no effect but noise.",
+            meeting,
+            "use K2, K3 or the exact KL in the loss, or put K1 in the reward",
+            "k1-in-loss",
+        )
+    elif found.weight < 0:
+        where, instead = "subtracted from the loss", "loss = policy_loss + beta * kl"
+        if probe.placement == "reward":
+            where, instead = "added to the reward", "reward = score - beta * kl"
+        yield Finding(
+            "form",
+            "wrong",
+            f"The KL has the wrong sign: {found.title} is {where}, and the step leaves the reference.",
+            probe.trace.meeting(REFERENCE, "advantages") or meeting,
+            f"change the sign: {instead}",
+            "wrong-sign",
+        )
+    elif found.exchanged:
         yield Finding(
             "form",
             "wrong",
@@ -179,7 +254,7 @@ def _clipped(probe: Probe, meeting: Line | None) -> Iterator[Finding]:
         return
     found = probe.form
     assert found is not None
-    dead = all(abs(limit.own) < 1e-9 * found.weight for limit in limits) and probe.placement == "loss"
+    dead = all(abs(limit.own) < 1e-9 * abs(found.weight) for limit in limits) and probe.placement == "loss"
     what = "its gradient is 0" if dead else "it is no longer what it is for small ones"
     where = words([f"{'below' if limit.delta < 0 else 'above'} {limit.delta:.2g}" for limit in limits])
     clamps = [

@@ -72,7 +72,9 @@ def _samples(world: World, temperature: float) -> Samples:
     layout, rollout = world.layout(), world.rollout
     logits = rollout.logits if rollout.behavior_logits is None else rollout.behavior_logits
     assert logits is not None
-    scored = (logits / temperature).log_softmax(-1).gather(-1, rollout.tokens.unsqueeze(-1)).squeeze(-1)
+    scored = (
+        (logits.detach() / temperature).log_softmax(-1).gather(-1, rollout.tokens.unsqueeze(-1)).squeeze(-1)
+    )
     count = len(world.batch)
     return Samples(
         layout.prompt_ids,

@@ -140,12 +140,12 @@ class Probe:
         found = found or [r.temperature for r in self.rows(self.plain).values() if r and r.token >= 0]
         return sorted(found)[len(found) // 2] if found else self.subject.declared.temperature
 
-    def curve(self, moves: tuple[float, ...] = _NEAR, *, rewarded: bool = False) -> Curve:
-        """Move the reference's log-prob of one token."""
+    def curve(self, moves: tuple[float, ...] = _NEAR, *, rewarded: bool = False, both: bool = False) -> Curve:
+        """Move the reference's log-prob of one token; ``both``: where the policy's moves, with it."""
         rewards = REWARDS if rewarded else 0.0
         delta, own, loss, gradients = [], [], [], []
         for by in moves:
-            at = self.world(bumped=(ROW, POSITION, by), apart=_APART, rewards=rewards)
+            at = self.world(bumped=(ROW, POSITION, by), apart=_APART, rewards=rewards, both=both)
             found = self.subject.run(at)
             delta.append(self._log_ratio(at))
             row = self._coefficient(found, at)
@@ -193,14 +193,15 @@ class Probe:
         form = self.form
         if form is None:
             return ()
-        start = self.near.own[0] - self._wanted(self.near.delta[:1])[0]
 
         def off(moves: tuple[float, ...]) -> tuple[Curve, torch.Tensor]:
             seen = self.curve(moves)
-            wanted = self._wanted(seen.delta) + (start if self.placement == "reward" else 0.0)
+            # what else acts there may depend on the policy's log-prob: it is seen at a small log-ratio
+            alone = self.curve(moves, both=True)
+            wanted = self._wanted(seen.delta) + alone.own - self._wanted(alone.delta)
             # exp(-log-ratio), which cancels in K3 times a ratio, is known to the accuracy of float32
-            rounding = 1e-6 * form.weight * (-seen.delta).clamp(min=0).exp()
-            return seen, (wanted - seen.own).abs() > 1e-3 * (wanted.abs() + form.weight) + rounding
+            rounding = 1e-6 * abs(form.weight) * (-seen.delta).clamp(min=0).exp()
+            return seen, (wanted - seen.own).abs() > 1e-3 * (wanted.abs() + abs(form.weight)) + rounding
 
         limits = []
         for side in (-1.0, 1.0):
@@ -233,7 +234,9 @@ class Probe:
         """Where the KL acts: "loss", "reward", "whole" (the gradient of a whole distribution) or ""."""
         if not self.reads_reference and not self._constant:
             return ""
-        row = read_row(self.plain.completion[ROW, POSITION], self._policy_logits[ROW, POSITION])
+        # what no reference changes, such as an entropy bonus, says nothing of the KL
+        rest = self.elsewhere.completion if self.reads_reference else torch.zeros(())
+        row = read_row((self.plain.completion - rest)[ROW, POSITION], self._policy_logits[ROW, POSITION])
         if row is not None and row.token < 0:
             return "whole"
         return "reward" if self._spreads(self.near) or self._spreads(self.near_rewarded) else "loss"

@@ -18,7 +18,9 @@ from kl_companion.estimators.vocabulary import f_divergence
 
 NOTHING = 1e-12
 _SAME = 1e-5  # relative: trainers compute advantages in float32
-_NAMES = ("k1", "k2", "k3", "k3_plus_plus", "k4", "k5")
+_VALUES = 1e-3  # of losses: small differences of numbers in float32
+ABS = "abs"  # |log-ratio|, an option of verl: no estimator of a KL
+_NAMES = ("k1", "k2", "k3", "k3_plus_plus", "k4", "k5", ABS)
 
 
 class Row(NamedTuple):
@@ -71,27 +73,32 @@ class Form(NamedTuple):
     Attributes:
         name: Of the estimator.
         exchanged: Policy and reference are exchanged.
-        weight: What it is multiplied by.
+        weight: What it is multiplied by; below 0 where it is subtracted from the loss, or
+            added to the reward.
         ratio: It is multiplied by a ratio that carries a gradient.
+        beside: Coefficient of what else scores the token and does not read the reference.
     """
 
     name: str
     exchanged: bool
     weight: float
     ratio: bool = False
+    beside: float = 0.0
 
     @property
     def title(self) -> str:
-        """For a sentence: "K3 of policy and reference"."""
-        return self.name.upper().replace("_PLUS_PLUS", "++")
+        """For a sentence: "K3"."""
+        return "the absolute log-ratio" if self.name == ABS else self.name.upper().replace("_PLUS_PLUS", "++")
 
 
 def value(name: str, delta: torch.Tensor, *, exchanged: bool = False) -> torch.Tensor:
     """The estimate of a token at a log-ratio, [n]; exchanged: with the other sign of it."""
+    if name == ABS:
+        return delta.abs()
     at = torch.full_like(delta, -1.0)
     fn = get_estimator(name).fn
-    # log-probs are not positive: only their difference matters to these estimators
-    shift = (at + delta).clamp(min=0)
+    # log-probs are not positive: only their difference matters to these estimators, and the policy's slope
+    shift = (at + delta).detach().clamp(min=0)
     logp, ref = at + delta - shift, at - shift
     out: torch.Tensor = fn(ref, logp) if exchanged else fn(logp, ref)
     return out
@@ -102,12 +109,16 @@ def slope(name: str, delta: torch.Tensor, *, exchanged: bool = False, ratio: boo
     x = delta.detach().clone().requires_grad_()
     with torch.enable_grad():
         out = value(name, x, exchanged=exchanged)
+        if not out.requires_grad:  # exchanged, and its gradient is by the first of the two alone
+            return torch.zeros_like(delta)
         (found,) = torch.autograd.grad(out.sum(), x)
     return found + out.detach() if ratio else found
 
 
 def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> Form | None:
-    """The estimator whose derivative is that of a term in the loss, up to a positive weight.
+    """The estimator whose derivative is that of a term in the loss, up to a weight.
+
+    Where there is none, one whose derivative it is up to a constant: another term scores the token too.
 
     Args:
         delta: Log-ratios, [n].
@@ -115,28 +126,42 @@ def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> F
         loss: Its value, up to a constant, [n]: it tells K3 times a ratio from K2, which it has the
             derivative of.
     """
-    forms = [
-        Form(name, exchanged, weight, ratio)
-        for exchanged in (False, True)
-        for ratio in (False, True)
-        for name in _NAMES
-        if (weight := _weight(slope(name, delta, exchanged=exchanged, ratio=ratio), found)) is not None
-    ]
-    for form in forms:
+    plain = [*_slopes(delta, found), *_slopes(delta, found, sign=-1)]
+    for form in [*plain, *_slopes(delta, found, beside=True), *_slopes(delta, found, sign=-1, beside=True)]:
         h = form.weight * value(form.name, delta, exchanged=form.exchanged)
-        if same(h - h[0], loss - loss[0]):
+        if same(h - h[0], loss - loss[0], _VALUES):
             return form
-    return forms[0] if forms else None
+    # a gradient that no reference changes may be of any term: it is K1's where the value is K1's
+    return next((form for form in plain if form.name != "k1" or form.ratio), None)
+
+
+def _slopes(delta: torch.Tensor, found: torch.Tensor, *, sign: int = 1, beside: bool = False) -> list[Form]:
+    """All forms with that derivative, added or (sign -1) subtracted; ``beside``: up to a constant."""
+    forms = []
+    for exchanged in (False, True):
+        for ratio in (False, True):
+            for name in _NAMES:
+                s = slope(name, delta, exchanged=exchanged, ratio=ratio)
+                w = (
+                    _weight(s - s.mean(), sign * (found - found.mean()))
+                    if beside
+                    else _weight(s, sign * found)
+                )
+                if w is not None:
+                    rest = (found - sign * w * s).mean().item() if beside else 0.0
+                    forms.append(Form(name, exchanged, sign * w, ratio, rest))
+    return forms
 
 
 def fit_change(delta: torch.Tensor, found: torch.Tensor) -> Form | None:
     """The estimator whose value changes as a penalty in the reward does: both from the first log-ratio on."""
-    for exchanged in (False, True):
-        for name in _NAMES:
-            h = value(name, delta, exchanged=exchanged)
-            weight = _weight((h - h[0])[1:], (found - found[0])[1:])
-            if weight is not None:
-                return Form(name, exchanged, weight)
+    for sign in (1, -1):
+        for exchanged in (False, True):
+            for name in _NAMES:
+                h = value(name, delta, exchanged=exchanged)
+                weight = _weight((h - h[0])[1:], sign * (found - found[0])[1:])
+                if weight is not None:
+                    return Form(name, exchanged, sign * weight)
     return None
 
 
@@ -168,9 +193,9 @@ def _weight(wanted: torch.Tensor, found: torch.Tensor) -> float | None:
     return w if w > 0 and off < 10 * _SAME * found.abs().max().item() else None
 
 
-def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors agree to the accuracy of a trainer in float32."""
-    return bool((a - b).abs().max() <= _SAME * max(a.abs().max().item(), b.abs().max().item(), NOTHING))
+def same(a: torch.Tensor, b: torch.Tensor, accuracy: float = _SAME) -> bool:
+    """Whether two tensors agree, by default to the accuracy of a trainer in float32."""
+    return bool((a - b).abs().max() <= accuracy * max(a.abs().max().item(), b.abs().max().item(), NOTHING))
 
 
 def words(items: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from kl_companion.auditing.naming import Read, read_name
 from kl_companion.checks import check_choice
 from kl_companion.monitor.doctor.subject import Declared, Seen, scalar_of, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel
-from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label
+from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, forget, label
 from kl_companion.monitor.doctor.world import Ids, World
 
 ALIGNMENTS = ("completion", "full", "shifted")
@@ -63,7 +63,7 @@ class StepBatch(dict[str, Any]):
         at, inside = rollout.tokens.unsqueeze(-1), rollout.completion_mask.bool()
 
         def of(x: torch.Tensor) -> torch.Tensor:
-            scored = (x.double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
+            scored = (x.detach().double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
             return scored.masked_fill(~inside, 0.0)[world.batch]
 
         self._roles: dict[str, Any] = {
@@ -95,7 +95,7 @@ class StepBatch(dict[str, Any]):
         found = read_name(name)
         role = found.role if isinstance(found, Read) else ""
         if role not in self._roles:
-            known = ", ".join([*self, *self._roles])
+            known = ", ".join(dict.fromkeys([*self, *self._roles]))
             raise ValueError(
                 f"the step asked the batch for {name!r}, which the doctor does not know: expected one of "
                 f"{known}, by these names or by those that the audit reads"
@@ -212,10 +212,12 @@ class StepSubject:
                 return self._called(world, models, parts)
             except RuntimeError:  # advantages of another shape than the step's
                 self._per_token = True
+                forget()
                 try:
                     return self._called(world, models, parts)
                 except RuntimeError:
                     self._per_token = False  # something else is wrong: let the step say it
+                    forget()
                     return self._called(world, models, parts)
         made = getattr(self.step, "advantages", None)
         batch = StepBatch(world, self.alignment, self.declared.temperature, self._per_token, made)

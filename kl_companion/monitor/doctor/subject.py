@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -60,6 +60,7 @@ class Seen(NamedTuple):
     reference: float
 
 
+@runtime_checkable
 class Subject(Protocol):
     """A trainer, or a step, that runs on any `World`."""
 
@@ -101,11 +102,13 @@ def seen(
     """
     for body in (policy, reference):
         body.zero_grad(set_to_none=True)
-    with nullcontext() if trace is None else trace:
+    with nullcontext() if trace is None else trace, _backward_noted() as called:
         value = loss()
+    if trace is not None and (value is not None or called):
+        trace.keep_what_made(*([] if value is None else [value]), *called)
+    if value is None and called:
+        value = torch.stack([x.detach().double().sum() for x in called]).sum()
     if value is not None:
-        if trace is not None:
-            trace.keep_what_made(value)
         if not torch.isfinite(value):
             raise ValueError(f"the loss of the small world is {value.item()}, expected a finite number")
         if value.requires_grad:
@@ -124,6 +127,24 @@ def seen(
         size(policy.stray),
         sum(others),
     )
+
+
+@contextmanager
+def _backward_noted() -> Iterator[list[torch.Tensor]]:
+    """The tensors that ``backward`` is called on inside."""
+    stock, called = torch.Tensor.backward, dict[int, torch.Tensor]()
+
+    def backward(self: torch.Tensor, *args: Any, **options: Any) -> None:
+        called[id(self)] = self
+        stock(self, *args, **options)
+
+    found: list[torch.Tensor] = []
+    setattr(torch.Tensor, "backward", backward)  # noqa: B010 (a method, to mypy)
+    try:
+        yield found
+    finally:
+        setattr(torch.Tensor, "backward", stock)  # noqa: B010
+        found += called.values()
 
 
 def scalar_of(out: Any, label: str) -> torch.Tensor | None:

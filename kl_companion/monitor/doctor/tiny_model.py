@@ -249,6 +249,7 @@ class TinyModel(nn.Module):
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        labels: torch.Tensor | None = None,
         **options: Any,
     ) -> Output:
         """Logits [batch, length, vocab] of the next token.
@@ -258,12 +259,16 @@ class TinyModel(nn.Module):
             attention_mask: [batch, length], or [batch, length, length] of who sees whom.
             position_ids: [batch, length]; without a mask, where they begin again another text does.
             logits_to_keep: How many of the last positions, 0 for all, or which.
+            labels: [batch, length] ids, -100 where none counts: for the mean cross-entropy of their tokens.
             **options: Not read.
         """
         hidden = self.model(input_ids, attention_mask, position_ids).last_hidden_state
         last = logits_to_keep if isinstance(logits_to_keep, torch.Tensor) else slice(-logits_to_keep, None)
-        kept = hidden[:, last]  # the last 0 are all
-        return Output(logits=self.lm_head(kept), past_key_values=None, hidden_states=(hidden,))
+        logits = self.lm_head(hidden[:, last])  # the last 0 are all
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return Output(loss=loss, logits=logits, past_key_values=None, hidden_states=(hidden,))
 
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:

@@ -156,9 +156,9 @@ class Trace(TorchFunctionMode):
             reduces = any(x.numel() > 1 for x in inputs) and results[0].numel() == 1
             self.operations.append(Operation(name, of, line, results[0].shape, id(results[0]), reduces))
 
-    def keep_what_made(self, loss: torch.Tensor) -> None:
-        """Forget the operations that the loss is not made of: what a trainer only logs."""
-        found, todo = {id(loss)}, [id(loss)]
+    def keep_what_made(self, *losses: torch.Tensor) -> None:
+        """Forget the operations that no loss is made of: what a trainer only logs."""
+        found, todo = {id(x) for x in losses}, [id(x) for x in losses]
         while todo:
             new = self._made_of.get(todo.pop(), set()) - found
             found |= new
@@ -217,6 +217,15 @@ def label(x: Any, origin: str) -> None:
     trace = current()
     if trace is not None:
         trace.label(x, origin)
+
+
+def forget() -> None:
+    """What a trace that is entered has noted so far was an attempt that failed."""
+    trace = current()
+    if trace is not None:
+        trace.operations.clear()
+        trace.forwards.clear()
+        trace.merged = None
 
 
 @contextmanager

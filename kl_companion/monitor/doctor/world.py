@@ -18,7 +18,8 @@ from kl_companion.rollout import Rollout
 # answers of the probing world: token 0 ends, the longest but one is cut off by the greatest length
 _ANSWERS = torch.tensor([[1, 0, 0, 0], [3, 0, 0, 0], [2, 1, 0, 0], [3, 1, 2, 0], [1, 3, 3, 2], [2, 3, 0, 0]])
 _LENGTHS = (2, 2, 3, 4, 4, 3)  # the halves differ in tokens, so that a denominator of one half shows
-REWARDS = torch.tensor([0.0, 1.0, 0.0, 1.0, 0.5, 0.25], dtype=torch.float64)
+# none is 0 or their mean: every answer acts, with a baseline or without one
+REWARDS = torch.tensor([0.1, 1.0, 0.2, 0.9, 0.6, 0.3], dtype=torch.float64)
 LIVE = 4
 _ENOUGH = 2.0
 
@@ -150,6 +151,7 @@ def world(
     stale: float = 0.0,
     rewards: torch.Tensor | float = 0.0,
     bumped: tuple[int, int, float] | None = None,
+    both: bool = False,
 ) -> World:
     """The world of the probes: six answers of two to four tokens, one of them cut off.
 
@@ -160,6 +162,7 @@ def world(
         rewards: Of the answers, [6], or one for all.
         bumped: (row, position, by): the log-ratio of the token that is sampled there falls by about
             that much; the reference's logit is higher, or where that is not enough the policy's lower.
+        both: Where the policy's is moved so, the reference's is moved with it: the log-ratio stays.
     """
     shape = (*_ANSWERS.shape, LIVE)
     logits = _waves(shape, 1.1, 0.8)
@@ -167,8 +170,9 @@ def world(
     if bumped is not None:
         row, position, by = bumped
         at = (row, position, int(_ANSWERS[row, position]))
-        ref_logits[at] += min(by, _ENOUGH)
-        logits[at] -= max(by - _ENOUGH, 0.0)
+        further = max(by - _ENOUGH, 0.0)
+        ref_logits[at] += -further if both else min(by, _ENOUGH)
+        logits[at] -= further
     mask = torch.tensor([[float(t < n) for t in range(shape[1])] for n in _LENGTHS], dtype=torch.float64)
     given = rewards if isinstance(rewards, torch.Tensor) else torch.full((len(_LENGTHS),), rewards)
     return World(

@@ -1,0 +1,247 @@
+"""`kl-companion doctor`: steps, trainers and whole training scripts, and what is said of those that fail."""
+
+import argparse
+import json
+import sys
+
+import pytest
+
+from kl_companion.cli import doctor, main
+
+STEPS = """
+import torch
+
+
+def logps(model, batch):
+    out = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+    logits = out.logits[:, batch["prompt_length"] - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, batch["completion_ids"].unsqueeze(-1)).squeeze(-1)
+
+
+def terms(model, ref_model, batch):
+    logp = logps(model, batch)
+    with torch.no_grad():
+        ref = logps(ref_model, batch)
+    ratio = torch.exp(logp - batch["old_log_probs"])
+    return 0.05 * (logp - ref) ** 2 - ratio * batch["advantages"].unsqueeze(-1)
+
+
+def sound(model, ref_model, batch):
+    return (terms(model, ref_model, batch) * batch["completion_mask"]).sum(-1).mean()
+
+
+def per_token(model, ref_model, batch):
+    mask = batch["completion_mask"]
+    return (terms(model, ref_model, batch) * mask).sum() / mask.sum()
+
+
+def unmasked(model, ref_model, batch):
+    return terms(model, ref_model, batch).sum(-1).mean()  # the mistake
+
+
+def shifted(model, batch):
+    logits = model(batch["input_ids"], batch["attention_mask"]).logits[:, :-1]
+    logp = logits.log_softmax(-1).gather(-1, batch["input_ids"][:, 1:, None]).squeeze(-1)
+    advantages = batch["advantages"].unsqueeze(-1)
+    return -(logp * advantages * batch["completion_mask"]).sum(-1).mean()
+
+
+def fails(model, batch):
+    raise KeyError("mine")
+
+
+def without_batch(model):
+    return 0
+
+
+number = 3
+"""
+
+SCRIPT = """
+import argparse
+
+import transformers
+
+from tests.support import stub_trainer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--temperature", type=float, default=1.0)
+parser.add_argument("--never", action="store_true")
+parser.add_argument("--fails", action="store_true")
+arguments = parser.parse_args()
+
+
+class MyTrainer(stub_trainer.Trainer, transformers.Trainer):
+    pass
+
+
+def make():
+    trainer = MyTrainer(stub_trainer.Model(), temperature=arguments.temperature)
+    trainer.accelerator.autocast = None
+    return trainer
+
+
+if __name__ == "__main__":
+    if arguments.fails:
+        raise RuntimeError("no data")
+    trainer = make()
+    if not arguments.never:
+        try:
+            trainer.train(resume_from_checkpoint=True)
+        except Exception:
+            pass
+        print("trained")
+"""
+
+
+@pytest.fixture
+def steps(tmp_path):
+    """A reader's file."""
+    path = tmp_path / "steps.py"
+    path.write_text(STEPS)
+    return path
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A reader's training script."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_step_that_is_sound(steps, capsys):
+    assert main(["doctor", f"{steps}:sound", "--quick"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("sound: nothing is wrong.\n")
+    assert "The KL of a token is K2, in the loss." in printed.out
+    assert f"executing {steps}, as python does with a file of yours" in printed.err
+
+
+def test_a_step_with_a_mistake_its_line_and_what_to_write(steps, capsys):
+    assert main(["doctor", f"{steps}:unmasked", "--quick", "--quiet"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("unmasked: 1 mistake.\n")
+    assert (
+        "at steps.py:29: return terms(model, ref_model, batch).sum(-1).mean()  # the mistake" in printed.out
+    )
+    assert "-> multiply by the completion mask before the sum" in printed.out
+    assert printed.err == ""
+
+
+def test_as_data(steps, capsys):
+    assert main(["doctor", f"{steps}:unmasked", "--quick", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert (data["title"], data["healthy"], data["update"]) == ("unmasked", False, None)
+    (wrong,) = [f for f in data["findings"] if f["level"] == "wrong"]
+    assert wrong["fault"] == "no-mask"
+    assert wrong["line"].startswith("steps.py:29: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "fault"),
+    [
+        ("sound", ["--temperature", "0.7"], "temperature"),
+        ("sound", ["--top-p", "0.9", "--beta", "0.1"], "truncated-sampler"),
+        ("sound", ["--top-k", "4"], "truncated-sampler"),
+        ("sound", ["--updates", "4"], ""),
+        ("per_token", ["--accumulate", "2"], "denominator"),
+        ("sound", ["--accumulate", "2", "--summed"], "denominator"),
+        ("shifted", ["--alignment", "shifted"], ""),
+        ("shifted", ["--alignment", "shifted", "--updates", "2"], "recomputed-old"),
+    ],
+)
+def test_what_is_said_of_the_sampler_and_the_batch(name, options, fault, steps, capsys):
+    status = main(["doctor", f"{steps}:{name}", "--quick", "--quiet", "--json", *options])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [f["fault"] for f in findings if f["level"] == "wrong"] == ([fault] if fault else [])
+    assert status == (1 if fault else 0)
+
+
+def test_the_audit_of_the_update_is_asked_for_unless_quick(steps, monkeypatch):
+    from kl_companion.monitor import doctor as room
+
+    asked = []
+
+    class Healthy:
+        healthy = True
+
+    monkeypatch.setattr(room, "diagnose", lambda x, **options: asked.append(options) or Healthy())
+    assert main(["doctor", f"{steps}:sound"]) == 0
+    assert main(["doctor", f"{steps}:sound", "--quick"]) == 0
+    assert [options["update"] for options in asked] == [True, False]
+
+
+def test_a_training_script_is_executed_up_to_its_training(script, capsys):
+    from transformers import Trainer
+
+    stock, arguments, path = Trainer.train, sys.argv, sys.path[:]
+    assert main(["doctor", str(script), "--quick", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("MyTrainer: nothing is wrong.\n")
+    assert "trained" not in printed
+    assert main(["doctor", str(script), "--quick", "--quiet", "--args", "--temperature 0.7"]) == 0
+    assert "temperature 0.7." in capsys.readouterr().out
+    assert (Trainer.train, sys.argv, sys.path) == (stock, arguments, path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--never", "ran to its end without calling trainer.train(), expected a script that trains"),
+        ("--fails", "failed with RuntimeError: no data, before it called trainer.train()"),
+        ("--unknown", "failed with SystemExit: 2, before it called trainer.train()"),
+    ],
+)
+def test_a_script_that_never_trains(arguments, said, script, capsys):
+    from transformers import Trainer
+
+    stock, before = Trainer.train, sys.argv
+    assert main(["doctor", str(script), "--quick", "--quiet", f"--args={arguments}"]) == 2
+    assert f"kl-companion: {script} {said}" in capsys.readouterr().err
+    assert Trainer.train is stock
+    assert sys.argv is before
+
+
+def test_a_trainer_or_a_function_that_makes_one(script, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["x"])  # the script reads its arguments when it is imported
+    assert main(["doctor", f"{script}:make", "--quick", "--quiet"]) == 0
+    assert capsys.readouterr().out.startswith("MyTrainer: nothing is wrong.")
+    made = tmp_path / "made.py"
+    made.write_text(SCRIPT.split("if __name__")[0] + "trainer = make()\n")
+    assert main(["doctor", f"{made}:trainer", "--quick", "--quiet"]) == 0
+    assert capsys.readouterr().out.startswith("MyTrainer: nothing is wrong.")
+
+
+@pytest.mark.usefixtures("as_installed")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing.py"], "'nothing.py' is not a file, expected path/train.py or path/file.py:name"),
+        (["{steps}:sond"], "'sond'"),
+        (["{steps}:number"], "'number'"),
+        (["{steps}:without_batch"], "has the parameters model, expected a model and a batch"),
+        (["{steps}:sound", "--args", "--beta 1"], "got the arguments ['--beta', '1'], expected none"),
+        (["{steps}:sound", "--temperature", "-1"], "temperature"),
+        (
+            ["{steps}:fails"],
+            "fails raised KeyError at {steps}:40: 'mine'; expected a step that runs on the small world",
+        ),
+    ],
+)
+def test_what_is_refused(arguments, said, steps, capsys):
+    assert main(["doctor", *(x.format(steps=steps) for x in arguments), "--quick", "--quiet"]) == 2
+    assert said.format(steps=steps) in capsys.readouterr().err
+
+
+def test_without_transformers(script, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert main(["doctor", str(script), "--quick", "--quiet"]) == 2
+    assert "examining a training script needs transformers" in capsys.readouterr().err
+
+
+def test_every_option_has_a_help():
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    assert all(action.help for action in parser._actions if action.dest != "help")
+    assert "examine only files that you trust" in parser.description

@@ -1,0 +1,48 @@
+"""Steps for the doctor, written from few parts, with hooks for what a test changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def log_probs(model: Any, batch: Any, temperature: float = 1.0, **more: Any) -> torch.Tensor:
+    """Of the completion's tokens, [batch, seq]."""
+    given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], **more}
+    logits = model(**given).logits[:, batch["prompt_length"] - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(-1, batch["completion_ids"].unsqueeze(-1)).squeeze(-1)
+
+
+def by_answer(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Sums over tokens, averaged over answers."""
+    return (x * mask).sum(-1).mean()
+
+
+def step_of(
+    kl: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = lambda logp, ref: 0.05 * (logp - ref) ** 2,
+    policy: Callable[[torch.Tensor, Any], torch.Tensor] = lambda logp, batch: (
+        -torch.exp(logp - batch["old_log_probs"]) * batch["advantages"].unsqueeze(-1)
+    ),
+    mask: Callable[[Any], torch.Tensor] = lambda batch: batch["completion_mask"],
+    reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = by_answer,
+    temperatures: tuple[float, float] = (1.0, 1.0),
+) -> Callable[..., torch.Tensor]:
+    """A step with a term of the KL and one of the policy.
+
+    Args:
+        kl: Of the log-probs of policy and reference, [batch, seq].
+        policy: Of the log-probs and the batch.
+        mask: Of the batch.
+        reduce: From terms and mask to the loss.
+        temperatures: Of policy and reference.
+    """
+
+    def step(model: Any, ref_model: Any, batch: Any) -> torch.Tensor:
+        logp = log_probs(model, batch, temperatures[0])
+        with torch.no_grad():
+            ref = log_probs(ref_model, batch, temperatures[1])
+        return reduce(policy(logp, batch) + kl(logp, ref), mask(batch))
+
+    return step

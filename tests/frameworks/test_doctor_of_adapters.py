@@ -1,4 +1,4 @@
-"""The doctor on TRL with LoRA: the reference is the model without its adapters, or with those it began with."""
+"""The doctor on TRL with LoRA: the reference is the model without its adapters, or with its first ones."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from kl_companion.book.faults import examined, trl_trainers
 from kl_companion.book.faults.catalog import TRL_CASES, found
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor import diagnose
-from kl_companion.monitor.doctor.trainers import TrainerSubject
+from kl_companion.monitor.doctor.trainers import ExaminedTrainer
 from kl_companion.monitor.doctor.verl_actor import actor_step
 from kl_companion.monitor.doctor.world import REWARDS, world
 
@@ -75,20 +75,20 @@ def test_a_trainer_is_the_same_afterwards() -> None:
 
 def test_settings_of_a_trainer_are_read() -> None:
     made = trl_trainers.made("GRPO", beta=0.04, temperature=0.7, top_k=5, num_iterations=3)
-    declared = TrainerSubject(made).declared
+    declared = ExaminedTrainer(made).declared
     assert (declared.temperature, declared.top_k, declared.beta) == (0.7, 5, 0.04)
     assert declared.updates == 3
     assert not declared.teacher
     assert not declared.engine
     assert declared.accumulate == made.args.gradient_accumulation_steps
-    teacher = TrainerSubject(trl_trainers.made("GKD")).declared
+    teacher = ExaminedTrainer(trl_trainers.made("GKD")).declared
     assert (teacher.teacher, teacher.updates) == (True, 1)
 
 
 def test_a_step_of_grpo_is_the_formula_of_its_documentation() -> None:
     """Per-token K3 and a ratio of 1, averaged over all tokens of the batch: TRL's default loss."""
-    at = world(TrainerSubject(made := trl_trainers.made("GRPO", beta=0.3)).ids, rewards=REWARDS)
-    seen = TrainerSubject(made).run(at)
+    at = world(ExaminedTrainer(made := trl_trainers.made("GRPO", beta=0.3)).ids, rewards=REWARDS)
+    seen = ExaminedTrainer(made).run(at)
     rollout = at.rollout
     logits = rollout.logits.detach().clone().requires_grad_()
     pick = rollout.tokens.unsqueeze(-1)
@@ -130,11 +130,11 @@ def test_the_actor_of_verl_without_its_term_or_at_another_temperature() -> None:
 
 
 def test_the_actor_of_verl_is_its_formula() -> None:
-    from kl_companion.monitor.doctor.step import StepSubject
+    from kl_companion.monitor.doctor.step import ExaminedStep
 
     step = actor_step(kl_loss_coef=0.2, kl_loss_type="mse")
     at = world(rewards=REWARDS)
-    seen = StepSubject(step, summed=True).run(at)
+    seen = ExaminedStep(step, summed=True).run(at)
     rollout = at.rollout
     logits = rollout.logits.detach().clone().requires_grad_()
     pick = rollout.tokens.unsqueeze(-1)

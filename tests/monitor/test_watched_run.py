@@ -1,4 +1,4 @@
-"""A whole monitored run of TRL: its numbers in TensorBoard's files, in the folder, and in the report of it."""
+"""A whole monitored run of TRL: its numbers in TensorBoard's files, in the folder, in the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 20
 
 
 def told_to_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
-    """What its event files hold, {tag: {step: value}}; a record is a length, a checksum, an event, a checksum."""
+    """What its event files hold, {tag: {step: value}}; of a record: length, checksum, event, checksum."""
     from tensorboardX.proto.event_pb2 import Event
 
     found: dict[str, dict[int, float]] = {}

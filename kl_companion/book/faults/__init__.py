@@ -7,13 +7,13 @@ from kl_companion.lazy import lazy
 if TYPE_CHECKING:
     from kl_companion.book.faults.catalog import CASES as CASES
     from kl_companion.book.faults.catalog import GROUPS as GROUPS
-    from kl_companion.book.faults.catalog import Case as Case
+    from kl_companion.book.faults.catalog import FaultCase as FaultCase
     from kl_companion.book.faults.catalog import examined as examined
     from kl_companion.book.faults.catalog import judged as judged
 
 _NAMES: dict[str, str] = {
     "CASES": "kl_companion.book.faults.catalog",
-    "Case": "kl_companion.book.faults.catalog",
+    "FaultCase": "kl_companion.book.faults.catalog",
     "GROUPS": "kl_companion.book.faults.catalog",
     "examined": "kl_companion.book.faults.catalog",
     "judged": "kl_companion.book.faults.catalog",

@@ -17,7 +17,7 @@ from kl_companion.monitor.doctor.verl_actor import actor_step
 _MINUTE = 60.0
 
 
-class Case(NamedTuple):
+class FaultCase(NamedTuple):
     """One case.
 
     Attributes:
@@ -35,11 +35,11 @@ class Case(NamedTuple):
     mark: str = "# fault"
 
 
-def _case(step: Callable[..., Any], fault: str, **options: Any) -> Case:
-    return Case(step.__name__, lambda: step, fault, options)
+def _case(step: Callable[..., Any], fault: str, **options: Any) -> FaultCase:
+    return FaultCase(step.__name__, lambda: step, fault, options)
 
 
-CASES: dict[str, Case] = {
+CASES: dict[str, FaultCase] = {
     case.name: case
     for case in (
         _case(steps.sound, "", accumulate=2),
@@ -81,17 +81,17 @@ CASES: dict[str, Case] = {
 }
 
 
-def _case_of_loop(name: str, **settings: Any) -> Case:
-    return Case(name, lambda: Settings(**settings), "")
+def _case_of_loop(name: str, **settings: Any) -> FaultCase:
+    return FaultCase(name, lambda: Settings(**settings), "")
 
 
 def _trl(
     name: str, fault: str, kind: str, change: Callable[[Any], Any] | None = None, **settings: Any
-) -> Case:
-    return Case(f"trl_{name}", lambda: of_trl.made(kind, change, **settings), fault)
+) -> FaultCase:
+    return FaultCase(f"trl_{name}", lambda: of_trl.made(kind, change, **settings), fault)
 
 
-TRL_CASES: dict[str, Case] = {
+TRL_CASES: dict[str, FaultCase] = {
     case.name: case
     for case in (
         _trl("grpo", "", "GRPO"),
@@ -99,7 +99,7 @@ TRL_CASES: dict[str, Case] = {
         _trl("rloo", "", "RLOO"),
         _trl("distillation", "", "Distillation"),
         _trl("gkd", "", "GKD"),
-        Case(
+        FaultCase(
             "trl_policy_as_reference",
             of_trl.policy_as_reference,
             "policy-reference",
@@ -142,10 +142,10 @@ TRL_CASES: dict[str, Case] = {
 }
 
 
-OTHER_CASES: dict[str, Case] = {
+OTHER_CASES: dict[str, FaultCase] = {
     case.name: case
     for case in (
-        Case("verl_actor", lambda: actor_step(kl_loss_coef=0.1), "", {"accumulate": 2, "summed": True}),
+        FaultCase("verl_actor", lambda: actor_step(kl_loss_coef=0.1), "", {"accumulate": 2, "summed": True}),
         _case_of_loop("own_loop_k2", estimator="k2", beta=0.1),
         _case_of_loop("own_loop_k1_reward", estimator="k1", placement="reward", beta=0.1),
         _case_of_loop("own_loop_exact", estimator="exact_kl", beta=0.1, accumulate=2),
@@ -155,7 +155,7 @@ OTHER_CASES: dict[str, Case] = {
 GROUPS = {"steps": CASES, "trl": TRL_CASES, "others": OTHER_CASES}
 
 
-def found(case: Case, diagnosis: Diagnosis) -> bool:
+def found(case: FaultCase, diagnosis: Diagnosis) -> bool:
     """Whether the doctor says of a case what is to be said: its fault with the line, and no other."""
     if not case.fault:
         return diagnosis.healthy
@@ -165,7 +165,7 @@ def found(case: Case, diagnosis: Diagnosis) -> bool:
     )
 
 
-def examined(case: Case, *, update: bool = False) -> Diagnosis:
+def examined(case: FaultCase, *, update: bool = False) -> Diagnosis:
     """What the doctor says of a case."""
     return diagnose(case.make(), update=update, **case.options)
 

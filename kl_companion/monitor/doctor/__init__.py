@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from kl_companion.monitor.doctor.diagnosis import Diagnosis as Diagnosis
     from kl_companion.monitor.doctor.diagnosis import diagnose as diagnose
     from kl_companion.monitor.doctor.findings import FAULTS as FAULTS
-    from kl_companion.monitor.doctor.findings import Finding as Finding
+    from kl_companion.monitor.doctor.findings import DoctorFinding as DoctorFinding
     from kl_companion.monitor.doctor.world import Ids as Ids
 
 _NAMES: dict[str, str] = {
     "Diagnosis": "kl_companion.monitor.doctor.diagnosis",
     "diagnose": "kl_companion.monitor.doctor.diagnosis",
     "FAULTS": "kl_companion.monitor.doctor.findings",
-    "Finding": "kl_companion.monitor.doctor.findings",
+    "DoctorFinding": "kl_companion.monitor.doctor.findings",
     "Ids": "kl_companion.monitor.doctor.world",
 }
 __getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

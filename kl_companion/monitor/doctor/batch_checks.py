@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import torch
 
-from kl_companion.monitor.doctor.findings import Finding
+from kl_companion.monitor.doctor.findings import DoctorFinding
 from kl_companion.monitor.doctor.lines import policy_line, reduction_line
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING, same
 from kl_companion.monitor.doctor.tracing import POLICY
 
 
-def samples(probe: Probe) -> Iterator[Finding]:
+def samples(probe: Probe) -> Iterator[DoctorFinding]:
     """Whether what is differentiated accounts for the policy that sampled."""
     declared = probe.subject.declared
     if declared.teacher:
@@ -27,14 +27,14 @@ def samples(probe: Probe) -> Iterator[Finding]:
             f for f in probe.trace.forwards if f.model == "policy" and not (f.gradient or f.base or f.scoring)
         ]
         if corrected:
-            yield Finding(
+            yield DoctorFinding(
                 "samples",
                 "fine",
                 f"Each batch is used for {declared.updates} updates, and tokens are weighted by the ratio to "
                 "the policy that sampled.",
             )
         elif frozen:
-            yield Finding(
+            yield DoctorFinding(
                 "samples",
                 "wrong",
                 f"The old log-probs are recomputed by the updated policy: in all {declared.updates} updates "
@@ -44,7 +44,7 @@ def samples(probe: Probe) -> Iterator[Finding]:
                 "recomputed-old",
             )
         else:
-            yield Finding(
+            yield DoctorFinding(
                 "samples",
                 "wrong",
                 f"Each batch is used for {declared.updates} updates, and no ratio to the policy that sampled "
@@ -56,9 +56,11 @@ def samples(probe: Probe) -> Iterator[Finding]:
     if declared.top_p < 1 or declared.top_k > 0:
         cut = f"top_p={declared.top_p:g}" if declared.top_p < 1 else f"top_k={declared.top_k}"
         if declared.engine and corrected:
-            yield Finding("sampler", "fine", f"The sampler is truncated ({cut}), and its log-probs are used.")
+            yield DoctorFinding(
+                "sampler", "fine", f"The sampler is truncated ({cut}), and its log-probs are used."
+            )
         else:
-            yield Finding(
+            yield DoctorFinding(
                 "sampler",
                 "wrong",
                 f"The sampler draws from a truncated distribution ({cut}), and log-probs are those of the "
@@ -71,12 +73,12 @@ def samples(probe: Probe) -> Iterator[Finding]:
             )
 
 
-def denominator(probe: Probe) -> Iterator[Finding]:
+def denominator(probe: Probe) -> Iterator[DoctorFinding]:
     """Whether gradients that are accumulated over micro-batches are that of the batch."""
     try:
         whole, halves = probe.halves
     except RuntimeError as error:  # it counts on whole groups
-        yield Finding(
+        yield DoctorFinding(
             "denominator",
             "fine",
             f"Micro-batches were not tried: on half of the batch the step raises {error}.",
@@ -91,23 +93,25 @@ def denominator(probe: Probe) -> Iterator[Finding]:
     declared = probe.subject.declared
     if high - low < 1e-4 * abs(high):
         if declared.accumulate == 1 and abs(high - 0.5) < 1e-4:
-            yield Finding(
+            yield DoctorFinding(
                 "denominator",
                 "fine",
                 "The denominator is that of the whole step: under gradient accumulation add up the "
                 "gradients of micro-batches, and do not average them.",
             )
         elif declared.accumulate == 1 and abs(high - 2) < 1e-4:
-            yield Finding(
+            yield DoctorFinding(
                 "denominator",
                 "fine",
                 "Gradients of micro-batches are added up: under gradient accumulation divide the loss by "
                 "their number.",
             )
         elif abs(high - 1) < 1e-4:
-            yield Finding("denominator", "fine", "Two micro-batches give the gradient of the whole batch.")
+            yield DoctorFinding(
+                "denominator", "fine", "Two micro-batches give the gradient of the whole batch."
+            )
         else:
-            yield Finding(
+            yield DoctorFinding(
                 "denominator",
                 "wrong",
                 f"Two micro-batches give {high:.3g} times the gradient of the whole batch: it is divided "
@@ -119,7 +123,7 @@ def denominator(probe: Probe) -> Iterator[Finding]:
             )
         return
     if not _within_halves(both, whole.completion):
-        yield Finding(
+        yield DoctorFinding(
             "denominator",
             "fine" if declared.accumulate == 1 else "attention",
             "A mean over the batch, of rewards or of terms, is taken within each micro-batch: gradients that "
@@ -130,7 +134,7 @@ def denominator(probe: Probe) -> Iterator[Finding]:
         )
         return
     if low == 0 < high:
-        yield Finding(
+        yield DoctorFinding(
             "denominator",
             "fine" if declared.accumulate == 1 else "wrong",
             "The gradients of one micro-batch are gone after the next: the step itself calls zero_grad().",
@@ -141,13 +145,13 @@ def denominator(probe: Probe) -> Iterator[Finding]:
         return
     said = f"the same answer counts {high / low:.2g} times as much in one micro-batch as in another"
     if declared.accumulate == 1:
-        yield Finding(
+        yield DoctorFinding(
             "denominator",
             "fine",
             f"Tokens are averaged within the micro-batch. Under gradient accumulation {said}.",
         )
         return
-    yield Finding(
+    yield DoctorFinding(
         "denominator",
         "attention" if declared.token_mean_of == "micro-batch" else "wrong",
         f"Under gradient accumulation {said}: tokens are averaged within each micro-batch.",

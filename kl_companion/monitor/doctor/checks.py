@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kl_companion.monitor.doctor.batch_checks import denominator, samples
-from kl_companion.monitor.doctor.findings import Finding
+from kl_companion.monitor.doctor.findings import DoctorFinding
 from kl_companion.monitor.doctor.kl_checks import alike, form, reference
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
 
-Check = Callable[[Probe], Iterator[Finding]]
+Check = Callable[[Probe], Iterator[DoctorFinding]]
 CHECKS: tuple[Check, ...] = (contexts, tokens, scores, reference, alike, form, samples, denominator)
 # names of findings that have to be right for a check to mean something
 NEEDS = {
@@ -26,9 +26,9 @@ NEEDS = {
 }
 
 
-def all_findings(probe: Probe, progress: Callable[[str], None] | None = None) -> tuple[Finding, ...]:
+def all_findings(probe: Probe, progress: Callable[[str], None] | None = None) -> tuple[DoctorFinding, ...]:
     """Everything that is looked at, in order; a check that means nothing after what was found is left out."""
-    found: list[Finding] = []
+    found: list[DoctorFinding] = []
     for check in CHECKS:
         if progress is not None:
             progress(f"{probe.subject.title}: {check.__name__}")

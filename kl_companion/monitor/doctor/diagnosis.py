@@ -12,12 +12,12 @@ import torch
 from kl_companion.checks import check_scalar
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.checks import all_findings
-from kl_companion.monitor.doctor.findings import Finding
-from kl_companion.monitor.doctor.own_loop import RunSubject
+from kl_companion.monitor.doctor.findings import DoctorFinding
+from kl_companion.monitor.doctor.own_loop import ExaminedLoop
 from kl_companion.monitor.doctor.probing import Probe
-from kl_companion.monitor.doctor.step import StepSubject
-from kl_companion.monitor.doctor.subject import Declared, Subject
-from kl_companion.monitor.doctor.trainers import TrainerSubject, is_trainer
+from kl_companion.monitor.doctor.step import ExaminedStep
+from kl_companion.monitor.doctor.subject import Declared, Examined
+from kl_companion.monitor.doctor.trainers import ExaminedTrainer, is_trainer
 from kl_companion.monitor.doctor.whole_update import audited
 from kl_companion.monitor.doctor.world import Ids
 
@@ -37,12 +37,12 @@ class Diagnosis:
     """
 
     title: str
-    findings: tuple[Finding, ...]
+    findings: tuple[DoctorFinding, ...]
     update: Any = None
     unread: str = ""
 
     @property
-    def wrong(self) -> tuple[Finding, ...]:
+    def wrong(self) -> tuple[DoctorFinding, ...]:
         """What is to be mended."""
         return tuple(f for f in self.findings if f.level == "wrong")
 
@@ -94,7 +94,7 @@ def _count(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def _lines(finding: Finding) -> list[str]:
+def _lines(finding: DoctorFinding) -> list[str]:
     mark = f"{_MARKS[finding.level]:>5}  "
     out = textwrap.wrap(finding.said, _WIDTH, initial_indent=mark, subsequent_indent=" " * 7)
     if finding.line is not None and finding.level != "fine":
@@ -161,19 +161,19 @@ def diagnose(
         "beta": beta,
     }
     given: dict[str, Any] = {name: x for name, x in said.items() if x is not None}
-    subject: Subject
+    subject: Examined
     if is_trainer(trainer):
         if reference is not None or alignment != "completion" or ids is not None:
             raise ValueError(
                 f"{type(trainer).__name__} got a reference, an alignment or ids, expected none: it "
                 "has its own"
             )
-        subject = TrainerSubject(trainer)
+        subject = ExaminedTrainer(trainer)
         subject.declared = subject.declared._replace(**given)
     elif isinstance(trainer, Settings):
-        subject = RunSubject(trainer)
+        subject = ExaminedLoop(trainer)
     elif callable(trainer):
-        subject = StepSubject(
+        subject = ExaminedStep(
             trainer,
             Declared(**given),
             alignment=alignment,
@@ -190,9 +190,9 @@ def diagnose(
 
 
 def examine(
-    subject: Subject, *, update: bool = True, progress: Callable[[str], None] | None = None
+    subject: Examined, *, update: bool = True, progress: Callable[[str], None] | None = None
 ) -> Diagnosis:
-    """Everything that is looked at, of any `Subject`; arguments as in `diagnose`."""
+    """Everything that is looked at, of any `Examined`; arguments as in `diagnose`."""
     findings = all_findings(Probe(subject), progress)
     card, unread = None, ""
     if update:

@@ -9,7 +9,7 @@ from kl_companion.monitor.doctor.tracing import Line
 Level = Literal["wrong", "attention", "fine"]
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One thing that was looked at.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kl_companion.auditing.words import divergence_words
-from kl_companion.monitor.doctor.findings import Finding
+from kl_companion.monitor.doctor.findings import DoctorFinding
 from kl_companion.monitor.doctor.lines import call_line
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import ABS, NOTHING, same, words
@@ -18,11 +18,11 @@ _SUMS = (*_DIFFERENCES, "add", "radd", "iadd", "stack", "cat")
 _CLAMPS = ("clamp", "clip", "clamp_min", "clamp_max", "minimum", "maximum", "min", "max")
 
 
-def reference(probe: Probe) -> Iterator[Finding]:
+def reference(probe: Probe) -> Iterator[DoctorFinding]:
     """Which model the KL is measured to."""
     declared, trace = probe.subject.declared, probe.trace
     if probe.plain.reference > NOTHING and not probe.reads_reference:
-        yield Finding(
+        yield DoctorFinding(
             "reference",
             "wrong",
             "Policy and reference are exchanged: the KL has a gradient by the reference's parameters and "
@@ -33,7 +33,7 @@ def reference(probe: Probe) -> Iterator[Finding]:
         )
         return
     if probe.plain.reference > NOTHING:
-        yield Finding(
+        yield DoctorFinding(
             "reference",
             "attention",
             "The loss has a gradient by the reference's parameters: unless they are frozen, they are "
@@ -45,12 +45,14 @@ def reference(probe: Probe) -> Iterator[Finding]:
     if probe.reads_reference:
         if probe.form is not None and probe.form.exchanged:
             return  # said by the form
-        yield Finding("reference", "fine", "The KL is measured to the reference, which carries no gradient.")
+        yield DoctorFinding(
+            "reference", "fine", "The KL is measured to the reference, which carries no gradient."
+        )
         return
     if probe.form is not None:  # K1, whose gradient no reference changes: see `form`
         return
     if abs(probe.plain.loss - probe.elsewhere.loss) > NOTHING:
-        yield Finding(
+        yield DoctorFinding(
             "reference",
             "wrong",
             "The KL is in the loss and has no gradient: it is a constant for the optimizer."
@@ -66,7 +68,7 @@ def reference(probe: Probe) -> Iterator[Finding]:
     both = [f for f in trace.forwards if f.model == "policy" and not f.base]
     both = both if len(both) > 1 and declared.beta != 0 and _subtracted(trace) else []
     if trace.merged is not None:
-        yield Finding(
+        yield DoctorFinding(
             "reference",
             "wrong",
             "The reference is the merged model: adapters were put into the weights, so that without them it "
@@ -76,7 +78,7 @@ def reference(probe: Probe) -> Iterator[Finding]:
             "merged-reference",
         )
     elif frozen or both:
-        yield Finding(
+        yield DoctorFinding(
             "reference",
             "wrong",
             f"The reference is the policy itself: {declared.names.get('same', '')}it follows every update, "
@@ -87,7 +89,7 @@ def reference(probe: Probe) -> Iterator[Finding]:
             "policy-reference",
         )
     elif any(f.model == "reference" for f in trace.forwards) and declared.beta != 0:
-        yield Finding(
+        yield DoctorFinding(
             "reference",
             "wrong",
             "The reference is scored, and then nothing reads it, its coefficient is 0, or it has become a "
@@ -97,12 +99,12 @@ def reference(probe: Probe) -> Iterator[Finding]:
             "policy-reference",
         )
     elif acts:
-        yield Finding(
+        yield DoctorFinding(
             "reference", "attention", "Something acts with equal rewards, and it does not read the reference."
         )
     else:
         zero = " (beta is 0)" if declared.beta == 0 else ""
-        yield Finding(
+        yield DoctorFinding(
             "reference",
             "attention",
             f"There is no KL term: nothing reads the reference{zero}.",
@@ -132,7 +134,7 @@ def _subtracted(trace: Trace) -> bool:
     )
 
 
-def alike(probe: Probe) -> Iterator[Finding]:
+def alike(probe: Probe) -> Iterator[DoctorFinding]:
     """Whether policy and reference are scored in the same way: where they are equal there is no KL."""
     known = probe.form
     placement = probe.placement
@@ -142,7 +144,7 @@ def alike(probe: Probe) -> Iterator[Finding]:
     if off <= _ALIKE * probe.plain.completion.abs().max().item() or not probe.reads_reference:
         return
     if placement == "loss" and known is not None and known.beside:
-        yield Finding(
+        yield DoctorFinding(
             "alike",
             "fine",
             "Besides the KL something acts that does not read the reference, such as an entropy bonus.",
@@ -151,7 +153,7 @@ def alike(probe: Probe) -> Iterator[Finding]:
         other = "the log-probs in the reward are not detached"
         if placement == "whole":
             other = "policy and reference are not scored alike (temperature, alignment or mask differ)"
-        yield Finding(
+        yield DoctorFinding(
             "alike",
             "attention",
             "With equal rewards and a reference that is equal to the policy something still has a gradient: "
@@ -160,7 +162,7 @@ def alike(probe: Probe) -> Iterator[Finding]:
             "compute costs in the reward with logp.detach()" if placement == "reward" else "",
         )
     else:
-        yield Finding(
+        yield DoctorFinding(
             "alike",
             "wrong",
             "With a reference that is equal to the policy the KL term still has a gradient: the two are not "
@@ -171,7 +173,7 @@ def alike(probe: Probe) -> Iterator[Finding]:
         )
 
 
-def form(probe: Probe) -> Iterator[Finding]:
+def form(probe: Probe) -> Iterator[DoctorFinding]:
     """What the KL of one token is as a function of the log-ratio, and whether anything multiplies it."""
     if not probe.placement:
         return
@@ -180,7 +182,7 @@ def form(probe: Probe) -> Iterator[Finding]:
         of = f"the exact {divergence_words(name)}" if name else "no known divergence"
         sampled = probe.subject.declared.temperature
         at = "" if t == sampled else f" at temperature {t:g}; answers are sampled at {sampled:g}"
-        yield Finding("form", "fine", f"Over the whole vocabulary the gradient is that of {of}{at}.")
+        yield DoctorFinding("form", "fine", f"Over the whole vocabulary the gradient is that of {of}{at}.")
         return
     if not probe.reads_reference and probe.form is None:
         return  # what acts is no KL: said by `reference`
@@ -189,7 +191,7 @@ def form(probe: Probe) -> Iterator[Finding]:
     plain = (near.own - near.own[0])[1:]
     mixed = (rewarded.own - rewarded.own[0])[1:]
     if probe.placement == "loss" and not same(plain, mixed):
-        yield Finding(
+        yield DoctorFinding(
             "form",
             "wrong",
             "The KL is multiplied by advantages: it pulls to the reference after good answers and away from "
@@ -201,7 +203,7 @@ def form(probe: Probe) -> Iterator[Finding]:
         return
     found, in_reward = probe.form, probe.placement == "reward"
     if found is None:
-        yield Finding(
+        yield DoctorFinding(
             "form",
             "attention",
             f"The KL term in the {probe.placement} is no estimator that the doctor knows"
@@ -210,7 +212,7 @@ def form(probe: Probe) -> Iterator[Finding]:
         )
         return
     if found.name == "k1" and not (found.exchanged or found.ratio) and probe.placement == "loss":
-        yield Finding(
+        yield DoctorFinding(
             "form",
             "wrong",
             "The KL of a token is K1, in the loss: its gradient is that of the log-prob, whatever the "
@@ -223,7 +225,7 @@ def form(probe: Probe) -> Iterator[Finding]:
         where, instead = "subtracted from the loss", "loss = policy_loss + beta * kl"
         if probe.placement == "reward":
             where, instead = "added to the reward", "reward = score - beta * kl"
-        yield Finding(
+        yield DoctorFinding(
             "form",
             "wrong",
             f"The KL has the wrong sign: {found.title} is {where}, and the step leaves the reference.",
@@ -232,7 +234,7 @@ def form(probe: Probe) -> Iterator[Finding]:
             "wrong-sign",
         )
     elif found.exchanged:
-        yield Finding(
+        yield DoctorFinding(
             "form",
             "wrong",
             f"Policy and reference are exchanged{', or the sign is wrong' if found.name == 'k1' else ''}: "
@@ -243,11 +245,13 @@ def form(probe: Probe) -> Iterator[Finding]:
         )
     else:
         times = ", times a ratio that carries a gradient" if found.ratio else ""
-        yield Finding("form", "fine", f"The KL of a token is {found.title}{times}, in the {probe.placement}.")
+        yield DoctorFinding(
+            "form", "fine", f"The KL of a token is {found.title}{times}, in the {probe.placement}."
+        )
     yield from _clipped(probe, meeting)
 
 
-def _clipped(probe: Probe, meeting: Line | None) -> Iterator[Finding]:
+def _clipped(probe: Probe, meeting: Line | None) -> Iterator[DoctorFinding]:
     """Where the term stops being what it is for small log-ratios."""
     limits = probe.limits
     if not limits:
@@ -262,7 +266,7 @@ def _clipped(probe: Probe, meeting: Line | None) -> Iterator[Finding]:
         for op in probe.trace.operations
         if op.name in _CLAMPS and REFERENCE in op.all_origins and "advantages" not in op.all_origins
     ]
-    yield Finding(
+    yield DoctorFinding(
         "clip",
         "attention",
         f"The KL is clipped: at log-ratios {where} {what}, and a token that has gone so far from the "

@@ -12,13 +12,13 @@ from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, make_task
 from kl_companion.llm.training import Run
-from kl_companion.monitor.doctor.subject import Declared, Seen, seen
+from kl_companion.monitor.doctor.subject import Declared, Gradients, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel
 from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label, scoring
-from kl_companion.monitor.doctor.world import Ids, World
+from kl_companion.monitor.doctor.world import Ids, SmallWorld
 
 
-class RunSubject:
+class ExaminedLoop:
     """The loop that `kl_companion.llm.training.train` runs with these settings; in float32, without LoRA."""
 
     sets_beta = True
@@ -43,9 +43,9 @@ class RunSubject:
         )
 
     def run(
-        self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Seen:
-        """See `Subject`."""
+        self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
+    ) -> Gradients:
+        """See `Examined`."""
         policy, reference = TinyModel(world, POLICY), TinyModel(world, REFERENCE).requires_grad_(False)
         settings = replace(self.settings, accumulate=parts)
         if beta is not None:
@@ -67,7 +67,7 @@ class RunSubject:
         return seen(loss, policy.model, reference.model, trace)
 
 
-def _samples(world: World, temperature: float) -> Samples:
+def _samples(world: SmallWorld, temperature: float) -> Samples:
     """The world's answers as the loop's sampler hands them over."""
     layout, rollout = world.layout(), world.rollout
     logits = rollout.logits if rollout.behavior_logits is None else rollout.behavior_logits

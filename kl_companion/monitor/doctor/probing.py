@@ -10,8 +10,8 @@ import torch
 
 from kl_companion.monitor.doctor.readings import (
     NOTHING,
-    Form,
-    Row,
+    ScoredRow,
+    TermForm,
     fit_change,
     fit_divergence,
     fit_slope,
@@ -20,9 +20,9 @@ from kl_companion.monitor.doctor.readings import (
     slope,
     value,
 )
-from kl_companion.monitor.doctor.subject import Seen, Subject
+from kl_companion.monitor.doctor.subject import Examined, Gradients
 from kl_companion.monitor.doctor.tracing import Trace
-from kl_companion.monitor.doctor.world import REWARDS, World, world
+from kl_companion.monitor.doctor.world import REWARDS, SmallWorld, world
 
 ROW, POSITION = 3, 1  # the token whose reference is moved: inside an answer with an advantage
 _NEAR = (-1.5, -0.6, -0.2, 0.3, 0.8, 1.4)  # by which the reference's logit is moved
@@ -47,7 +47,7 @@ class Curve(NamedTuple):
     loss: torch.Tensor
 
 
-class Limit(NamedTuple):
+class CutPoint(NamedTuple):
     """Where a KL term is cut.
 
     Attributes:
@@ -63,15 +63,15 @@ class Limit(NamedTuple):
 class Probe:
     """A subject with what has been measured of it; everything is measured once, when it is asked for."""
 
-    subject: Subject
+    subject: Examined
     _trace: Trace = field(default_factory=Trace)
 
-    def world(self, **changes: object) -> World:
+    def world(self, **changes: object) -> SmallWorld:
         """A world with the subject's ids."""
         return world(self.subject.ids, **changes)  # type: ignore[arg-type]
 
     @cached_property
-    def plain(self) -> Seen:
+    def plain(self) -> Gradients:
         """Equal rewards: nothing but the KL acts. Its run is traced."""
         return self.subject.run(self.world(), trace=self._trace)
 
@@ -82,22 +82,22 @@ class Probe:
         return self._trace
 
     @cached_property
-    def rewarded(self) -> Seen:
+    def rewarded(self) -> Gradients:
         """Unequal rewards."""
         return self.subject.run(self.world(rewards=REWARDS))
 
     @cached_property
-    def alike(self) -> Seen:
+    def alike(self) -> Gradients:
         """Equal rewards, and a reference that is equal to the policy."""
         return self.subject.run(self.world(apart=0.0))
 
     @cached_property
-    def elsewhere(self) -> Seen:
+    def elsewhere(self) -> Gradients:
         """Equal rewards, and another reference."""
         return self.subject.run(self.world(apart=-0.9))
 
     @cached_property
-    def stale(self) -> tuple[Seen, Seen]:
+    def stale(self) -> tuple[Gradients, Gradients]:
         """Samples of an older policy, with equal and with unequal rewards."""
         return (
             self.subject.run(self.world(stale=0.1)),
@@ -105,7 +105,7 @@ class Probe:
         )
 
     @cached_property
-    def halves(self) -> tuple[Seen, Seen]:
+    def halves(self) -> tuple[Gradients, Gradients]:
         """One batch, and the same in two micro-batches."""
         at = self.world(rewards=REWARDS)
         return self.subject.run(at), self.subject.run(at, parts=2)
@@ -118,7 +118,7 @@ class Probe:
         moved = self.subject.run(self.world(apart=-0.9, rewards=REWARDS))
         return not same(self.rewarded.completion, moved.completion)
 
-    def rows(self, seen: Seen) -> dict[tuple[int, int], Row | None]:
+    def rows(self, seen: Gradients) -> dict[tuple[int, int], ScoredRow | None]:
         """What the gradients at the tokens of the answers say, by (answer, position)."""
         rollout = self.world().rollout
         assert rollout.logits is not None
@@ -128,7 +128,7 @@ class Probe:
         }
 
     @cached_property
-    def reward_term(self) -> dict[tuple[int, int], Row | None]:
+    def reward_term(self) -> dict[tuple[int, int], ScoredRow | None]:
         """What unequal rewards add."""
         difference = self.rewarded.completion - self.plain.completion
         return self.rows(self.plain._replace(completion=difference))
@@ -162,7 +162,7 @@ class Probe:
             torch.tensor(loss, dtype=torch.float64),
         )
 
-    def _log_ratio(self, at: World) -> float:
+    def _log_ratio(self, at: SmallWorld) -> float:
         y, t = at.rollout.tokens[ROW, POSITION], self.temperature
         logits, ref_logits = at.rollout.logits, at.rollout.ref_logits
         assert logits is not None
@@ -170,7 +170,7 @@ class Probe:
         both = [(x[ROW, POSITION] / t).log_softmax(-1)[y] for x in (logits, ref_logits)]
         return (both[0] - both[1]).item()
 
-    def _coefficient(self, found: Seen, at: World) -> float:
+    def _coefficient(self, found: Gradients, at: SmallWorld) -> float:
         """Of the score of the token whose reference is moved; by its own entry of the gradient."""
         y, t = at.rollout.tokens[ROW, POSITION], self.temperature
         assert at.rollout.logits is not None
@@ -188,7 +188,7 @@ class Probe:
         return self.curve(rewarded=True)
 
     @cached_property
-    def limits(self) -> tuple[Limit, ...]:
+    def limits(self) -> tuple[CutPoint, ...]:
         """Where the KL term stops being what it is for small log-ratios, on either side; () if nowhere."""
         form = self.form
         if form is None:
@@ -219,7 +219,7 @@ class Probe:
                     outside, last = middle, (at.own.item(), at.delta.item())
                 else:
                     inside = middle
-            limits.append(Limit(last[1], last[0]))
+            limits.append(CutPoint(last[1], last[0]))
         return tuple(sorted(limits))
 
     def _wanted(self, delta: torch.Tensor) -> torch.Tensor:
@@ -269,7 +269,7 @@ class Probe:
         return "", self.temperature
 
     @cached_property
-    def form(self) -> Form | None:
+    def form(self) -> TermForm | None:
         """The estimator that the KL term of a token is."""
         if self.placement == "loss":
             return fit_slope(self.near.delta, self.near.own, self.near.loss)

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 import torch
 
-from kl_companion.monitor.doctor.findings import Finding
+from kl_companion.monitor.doctor.findings import DoctorFinding
 from kl_companion.monitor.doctor.lines import mask_line, policy_line, reduction_line
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING, words
 from kl_companion.monitor.doctor.tracing import POLICY, Line
 
 
-def contexts(probe: Probe) -> Iterator[Finding]:
+def contexts(probe: Probe) -> Iterator[DoctorFinding]:
     """What every scored position saw: its own prompt and the tokens before it, and nothing else."""
     for forward in probe.trace.forwards:
         packed = [s for s in forward.strays if s.startswith("another answer")]
         padded = [s for s in forward.strays if "padding" in s]
         other = [s for s in forward.strays if s not in packed + padded]
         if packed or (other and "another" in " ".join(other)):
-            yield Finding(
+            yield DoctorFinding(
                 "context",
                 "wrong",
                 "Answers that are packed into one row attend to each other: the second answer of a row is "
@@ -32,7 +32,7 @@ def contexts(probe: Probe) -> Iterator[Finding]:
             )
             return
         if padded:
-            yield Finding(
+            yield DoctorFinding(
                 "context",
                 "wrong",
                 f"The {forward.model} attends to padding on the left of the prompt.",
@@ -42,12 +42,16 @@ def contexts(probe: Probe) -> Iterator[Finding]:
             )
             return
         if other and (probe.plain.stray + probe.rewarded.stray) > NOTHING:
-            yield Finding("context", "wrong", f"The {forward.model} scored {words(other)}.", forward.line)
+            yield DoctorFinding(
+                "context", "wrong", f"The {forward.model} scored {words(other)}.", forward.line
+            )
             return
-    yield Finding("context", "fine", "Every token is scored after its own prompt and the tokens before it.")
+    yield DoctorFinding(
+        "context", "fine", "Every token is scored after its own prompt and the tokens before it."
+    )
 
 
-def tokens(probe: Probe) -> Iterator[Finding]:
+def tokens(probe: Probe) -> Iterator[DoctorFinding]:
     """Which predictions have a gradient: those of the completion's tokens, end-of-sequence included."""
     rollout = probe.world().rollout
     inside = rollout.completion_mask.bool()
@@ -115,18 +119,18 @@ def tokens(probe: Probe) -> Iterator[Finding]:
         )
     else:
         count = int(inside.sum())
-        yield Finding(
+        yield DoctorFinding(
             "tokens",
             "fine",
             f"All {count} tokens of the answers count, end-of-sequence included, and no other.",
         )
 
 
-def _token(said: str, line: Line | None, instead: str, fault: str) -> Finding:
-    return Finding("tokens", "wrong", said, line, instead, fault)
+def _token(said: str, line: Line | None, instead: str, fault: str) -> DoctorFinding:
+    return DoctorFinding("tokens", "wrong", said, line, instead, fault)
 
 
-def scores(probe: Probe) -> Iterator[Finding]:
+def scores(probe: Probe) -> Iterator[DoctorFinding]:
     """Whose log-probs are differentiated, and at which temperature."""
     rows = {at: r for at, r in probe.reward_term.items() if r is not None and r.token >= 0}
     rows = rows or {at: r for at, r in probe.rows(probe.plain).items() if r is not None and r.token >= 0}
@@ -137,7 +141,7 @@ def scores(probe: Probe) -> Iterator[Finding]:
     line = probe.trace.first([POLICY], ("gather", "cross_entropy", "take_along_dim", "nll_loss"))
     line = line or policy_line(probe)
     if wrong:
-        yield Finding(
+        yield DoctorFinding(
             "scores",
             "wrong",
             f"{len(wrong)} of {len(rows)} log-probs are those of another token than the one that was "
@@ -150,7 +154,7 @@ def scores(probe: Probe) -> Iterator[Finding]:
     declared, found = probe.subject.declared, probe.temperature
     name = declared.names.get("temperature", "the sampler's temperature")
     if abs(found - declared.temperature) > 1e-3 * declared.temperature:
-        yield Finding(
+        yield DoctorFinding(
             "temperature",
             "wrong",
             f"The sampler's temperature is {declared.temperature:g} ({name}), and log-probs are computed at "
@@ -160,7 +164,7 @@ def scores(probe: Probe) -> Iterator[Finding]:
             "temperature",
         )
     else:
-        yield Finding(
+        yield DoctorFinding(
             "temperature",
             "fine",
             f"Log-probs are of the sampled tokens, at the sampler's temperature {found:.3g}.",

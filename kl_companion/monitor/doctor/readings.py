@@ -23,7 +23,7 @@ ABS = "abs"  # |log-ratio|, an option of verl: no estimator of a KL
 _NAMES = ("k1", "k2", "k3", "k3_plus_plus", "k4", "k5", ABS)
 
 
-class Row(NamedTuple):
+class ScoredRow(NamedTuple):
     """A row's gradient, read as that of c log softmax(z/T)[token].
 
     Attributes:
@@ -37,16 +37,16 @@ class Row(NamedTuple):
     coefficient: float
 
 
-def read_row(gradient: torch.Tensor, logits: torch.Tensor) -> Row | None:
+def read_row(gradient: torch.Tensor, logits: torch.Tensor) -> ScoredRow | None:
     """Read the gradient by one row of logits, both [live]; None where nothing acts."""
     size = gradient.abs().max().item()
     if size < NOTHING:
         return None
     found = [row for y in range(len(gradient)) if (row := _as_score(gradient, logits, y)) is not None]
-    return found[0] if len(found) == 1 else Row(-1, float("nan"), size)
+    return found[0] if len(found) == 1 else ScoredRow(-1, float("nan"), size)
 
 
-def _as_score(g: torch.Tensor, z: torch.Tensor, y: int) -> Row | None:
+def _as_score(g: torch.Tensor, z: torch.Tensor, y: int) -> ScoredRow | None:
     others = [i for i in range(len(g)) if i != y]
     if not (g[others] * -g[y].sign() > 0).all():
         return None
@@ -64,10 +64,10 @@ def _as_score(g: torch.Tensor, z: torch.Tensor, y: int) -> Row | None:
     one[y] = 1.0
     c = (g[y] * t / (1 - p[y])).item()
     fits = (g - c * (one - p) / t).abs().max() < _SAME * g.abs().max()
-    return Row(y, t, c) if fits else None
+    return ScoredRow(y, t, c) if fits else None
 
 
-class Form(NamedTuple):
+class TermForm(NamedTuple):
     """What a term of a token is as a function of the log-ratio of policy and reference.
 
     Attributes:
@@ -115,7 +115,7 @@ def slope(name: str, delta: torch.Tensor, *, exchanged: bool = False, ratio: boo
     return found + out.detach() if ratio else found
 
 
-def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> Form | None:
+def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> TermForm | None:
     """The estimator whose derivative is that of a term in the loss, up to a weight.
 
     Where there is none, one whose derivative it is up to a constant: another term scores the token too.
@@ -135,7 +135,9 @@ def fit_slope(delta: torch.Tensor, found: torch.Tensor, loss: torch.Tensor) -> F
     return next((form for form in plain if form.name != "k1" or form.ratio), None)
 
 
-def _slopes(delta: torch.Tensor, found: torch.Tensor, *, sign: int = 1, beside: bool = False) -> list[Form]:
+def _slopes(
+    delta: torch.Tensor, found: torch.Tensor, *, sign: int = 1, beside: bool = False
+) -> list[TermForm]:
     """All forms with that derivative, added or (sign -1) subtracted; ``beside``: up to a constant."""
     forms = []
     for exchanged in (False, True):
@@ -149,11 +151,11 @@ def _slopes(delta: torch.Tensor, found: torch.Tensor, *, sign: int = 1, beside: 
                 )
                 if w is not None:
                     rest = (found - sign * w * s).mean().item() if beside else 0.0
-                    forms.append(Form(name, exchanged, sign * w, ratio, rest))
+                    forms.append(TermForm(name, exchanged, sign * w, ratio, rest))
     return forms
 
 
-def fit_change(delta: torch.Tensor, found: torch.Tensor) -> Form | None:
+def fit_change(delta: torch.Tensor, found: torch.Tensor) -> TermForm | None:
     """The estimator whose value changes as a penalty in the reward does: both from the first log-ratio on."""
     for sign in (1, -1):
         for exchanged in (False, True):
@@ -161,7 +163,7 @@ def fit_change(delta: torch.Tensor, found: torch.Tensor) -> Form | None:
                 h = value(name, delta, exchanged=exchanged)
                 weight = _weight((h - h[0])[1:], sign * (found - found[0])[1:])
                 if weight is not None:
-                    return Form(name, exchanged, sign * weight)
+                    return TermForm(name, exchanged, sign * weight)
     return None
 
 

@@ -10,10 +10,10 @@ import torch
 
 from kl_companion.auditing.naming import Read, read_name
 from kl_companion.checks import check_choice
-from kl_companion.monitor.doctor.subject import Declared, Seen, scalar_of, seen
+from kl_companion.monitor.doctor.subject import Declared, Gradients, scalar_of, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel
 from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, forget, label
-from kl_companion.monitor.doctor.world import Ids, World
+from kl_companion.monitor.doctor.world import Ids, SmallWorld
 
 ALIGNMENTS = ("completion", "full", "shifted")
 _MODELS = ("model", "policy", "actor", "student", "net", "policy_model", "actor_model")
@@ -35,7 +35,12 @@ class StepBatch(dict[str, Any]):
     """
 
     def __init__(
-        self, world: World, alignment: str, temperature: float, per_token: bool, advantages: Advantages | None
+        self,
+        world: SmallWorld,
+        alignment: str,
+        temperature: float,
+        per_token: bool,
+        advantages: Advantages | None,
     ) -> None:
         self.world, self.alignment, self.per_token = world, alignment, per_token
         layout = world.layout()
@@ -144,7 +149,7 @@ def _of_answers(x: Any, count: int) -> bool:
     return isinstance(x, torch.Tensor) and x.ndim > 0 and len(x) == count
 
 
-class StepSubject:
+class ExaminedStep:
     """A function of a model and a batch that gives the loss, or calls ``backward`` on it.
 
     Args:
@@ -185,9 +190,9 @@ class StepSubject:
         self._per_token: bool | None = None
 
     def run(
-        self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Seen:
-        """See `Subject`; a part's gradient counts by the share of the answers in it."""
+        self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
+    ) -> Gradients:
+        """See `Examined`; a part's gradient counts by the share of the answers in it."""
         policy, reference = TinyModel(world, POLICY), TinyModel(world, REFERENCE)
         given = {POLICY: policy, REFERENCE: reference}
 
@@ -205,7 +210,7 @@ class StepSubject:
                 if self.reference.forward != before:
                     self.reference.forward = before  # type: ignore[assignment]
 
-    def _called(self, world: World, models: dict[str, Any], parts: int) -> torch.Tensor | None:
+    def _called(self, world: SmallWorld, models: dict[str, Any], parts: int) -> torch.Tensor | None:
         if self._per_token is None:
             try:
                 self._per_token = False

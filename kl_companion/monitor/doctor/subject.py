@@ -10,7 +10,7 @@ import torch
 
 from kl_companion.monitor.doctor.tiny_model import Body
 from kl_companion.monitor.doctor.tracing import Trace
-from kl_companion.monitor.doctor.world import Ids, World
+from kl_companion.monitor.doctor.world import Ids, SmallWorld
 
 
 class Declared(NamedTuple):
@@ -40,7 +40,7 @@ class Declared(NamedTuple):
     accumulate: int = 1
 
 
-class Seen(NamedTuple):
+class Gradients(NamedTuple):
     """What one run on a world gave.
 
     Attributes:
@@ -61,8 +61,8 @@ class Seen(NamedTuple):
 
 
 @runtime_checkable
-class Subject(Protocol):
-    """A trainer, or a step, that runs on any `World`."""
+class Examined(Protocol):
+    """A trainer, or a step, that runs on any `SmallWorld`."""
 
     title: str
     ids: Ids
@@ -70,8 +70,8 @@ class Subject(Protocol):
     sets_beta: bool  # whether `run` can be given another coefficient
 
     def run(
-        self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Seen:
+        self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
+    ) -> Gradients:
         """Run its code on a world.
 
         Args:
@@ -88,7 +88,7 @@ def seen(
     policy: Body,
     reference: Body,
     trace: Trace | None = None,
-) -> Seen:
+) -> Gradients:
     """Run a loss and read the gradients that it leaves in the tables.
 
     Args:
@@ -119,7 +119,7 @@ def seen(
 
     grad = policy.completion.grad
     others = [] if reference is policy else [size(x) for x in reference.parameters()]
-    return Seen(
+    return Gradients(
         0.0 if value is None else value.item(),
         torch.zeros_like(policy.completion, device="cpu") if grad is None else grad.detach().cpu().clone(),
         size(policy.prompt),

@@ -28,7 +28,7 @@ from kl_companion.monitor.doctor.tracing import (
     trainer_lines,
     unnoted,
 )
-from kl_companion.monitor.doctor.world import World
+from kl_companion.monitor.doctor.world import SmallWorld
 
 _NEVER = -1e4  # bias of the vocabulary's other tokens: their probability is 0 in every dtype
 _HARDLY = {POLICY: -30.0, REFERENCE: -29.0}  # of prompt and padding: a loss that scores them shows it
@@ -75,7 +75,7 @@ class Body(nn.Module):
         role: `POLICY` or `REFERENCE`: whose logits it starts with.
     """
 
-    def __init__(self, world: World, role: str) -> None:
+    def __init__(self, world: SmallWorld, role: str) -> None:
         super().__init__()
         self.world, self.role = world, role
         rollout = world.rollout
@@ -208,7 +208,7 @@ class Body(nn.Module):
         return _Place(_STRAY, 0, 0, "tokens that are no prefix of the answer")
 
 
-def head_of(world: World, role: str) -> nn.Linear:
+def head_of(world: SmallWorld, role: str) -> nn.Linear:
     """The output layer that turns hidden states of a `Body` into logits of the vocabulary; it is not trained.
 
     Args:
@@ -233,7 +233,7 @@ class TinyModel(nn.Module):
     With its adapters off (`disable_adapter`) the policy is the world's reference; merged, it is what it is.
     """
 
-    def __init__(self, world: World, role: str) -> None:
+    def __init__(self, world: SmallWorld, role: str) -> None:
         super().__init__()
         self.model, self.lm_head = Body(world, role), head_of(world, role)
         self.config = Config(vocab_size=world.ids.size, layer_types=["none"])

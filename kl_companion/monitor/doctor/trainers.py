@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from kl_companion.monitor.doctor.in_place import changed, ids_of, lent
-from kl_companion.monitor.doctor.subject import Declared, Seen, seen
+from kl_companion.monitor.doctor.subject import Declared, Gradients, seen
 from kl_companion.monitor.doctor.tiny_model import Body
 from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label, scoring, unnoted
-from kl_companion.monitor.doctor.world import World
+from kl_companion.monitor.doctor.world import SmallWorld
 
 _LABELS = {
     "completion_mask": "mask",
@@ -34,11 +34,11 @@ _RL = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards",
 
 
 def is_trainer(x: Any) -> bool:
-    """Whether it is a trainer of the kind that `TrainerSubject` takes: by its methods."""
+    """Whether it is a trainer of the kind that `ExaminedTrainer` takes: by its methods."""
     return hasattr(x, "compute_loss") and hasattr(x, "args") and hasattr(x, "model")
 
 
-class TrainerSubject:
+class ExaminedTrainer:
     """A trainer object of TRL: GRPO, RLOO, distillation, GKD, or derived from them.
 
     Args:
@@ -63,9 +63,9 @@ class TrainerSubject:
         self.declared = _declared(trainer, self.rl)
 
     def run(
-        self, world: World, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Seen:
-        """See `Subject`."""
+        self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
+    ) -> Gradients:
+        """See `Examined`."""
         trainer = self.trainer
         policy, reference = Body(world, POLICY), Body(world, REFERENCE)
         ref_model = self.teacher if self.teacher is not None else getattr(trainer, "ref_model", None)
@@ -79,7 +79,7 @@ class TrainerSubject:
             stack.enter_context(_on_world(trainer, world, parts, self.rl, beta))
             return seen(lambda: self._loss(world, policy, parts), policy, reference, trace)
 
-    def _loss(self, world: World, policy: Body, parts: int) -> torch.Tensor:
+    def _loss(self, world: SmallWorld, policy: Body, parts: int) -> torch.Tensor:
         trainer = self.trainer
         if not hasattr(trainer, "_generate_and_score_completions"):
             return _distilled(trainer, world, parts)
@@ -142,7 +142,7 @@ def _declared(trainer: Any, rl: bool) -> Declared:
 
 
 @contextmanager
-def _on_world(trainer: Any, world: World, parts: int, rl: bool, beta: float | None) -> Iterator[None]:
+def _on_world(trainer: Any, world: SmallWorld, parts: int, rl: bool, beta: float | None) -> Iterator[None]:
     """Answers, prompts and rewards are the world's; what a step logs and counts is put back in the end."""
     answers = [world.answer(i) for i in world.batch]
     prompts = [world.prompt(i) for i in world.batch]
@@ -192,11 +192,11 @@ def _two(trainer: Any) -> bool:
     return hasattr(trainer, "num_iterations") and hasattr(trainer, "rollout_func")
 
 
-def _by_answer(x: Any, world: World) -> bool:
+def _by_answer(x: Any, world: SmallWorld) -> bool:
     return isinstance(x, torch.Tensor) and x.ndim > 0 and len(x) == len(world.batch)
 
 
-def _distilled(trainer: Any, world: World, parts: int) -> torch.Tensor:
+def _distilled(trainer: Any, world: SmallWorld, parts: int) -> torch.Tensor:
     """The loss of a trainer that is given finished texts: ids, attention mask and labels."""
     layout = world.layout()
     ids, mask = layout.input_ids, layout.attention_mask

@@ -9,18 +9,18 @@ import torch
 from kl_companion.auditing.auditor import audit
 from kl_companion.auditing.updates.audit import UpdateAudit, audit_update
 from kl_companion.auditing.verdict import Audit
-from kl_companion.monitor.doctor.subject import Subject
-from kl_companion.monitor.doctor.world import World
+from kl_companion.monitor.doctor.subject import Examined
+from kl_companion.monitor.doctor.world import SmallWorld
 from kl_companion.rollout import Rollout
 
 _GROUP = 4  # answers whose groups are enumerated; the limit of large groups is looked at too
 
 
-def loss_of(subject: Subject) -> Callable[..., torch.Tensor]:
+def loss_of(subject: Examined) -> Callable[..., torch.Tensor]:
     """Its loss as a function of a rollout with logits: the value, and the gradient that its code computes."""
 
     def run(rollout: Rollout, beta: float | None = None) -> torch.Tensor:
-        world = World.of(rollout, subject.ids)
+        world = SmallWorld.of(rollout, subject.ids)
         seen = subject.run(world, beta=beta)
         logits = world.rollout.logits
         assert logits is not None
@@ -38,7 +38,7 @@ def loss_of(subject: Subject) -> Callable[..., torch.Tensor]:
     return loss
 
 
-def audited(subject: Subject, progress: Callable[[str], None] | None = None) -> UpdateAudit | Audit:
+def audited(subject: Examined, progress: Callable[[str], None] | None = None) -> UpdateAudit | Audit:
     """The audit of the whole update; of a distillation, which has no rewards, that of its loss.
 
     Raises:

@@ -44,7 +44,7 @@ class Ids(NamedTuple):
         return max(self.pad, *self.live, *self.digits) + 1
 
 
-class Layout(NamedTuple):
+class PaddedAnswers(NamedTuple):
     """Answers as a trainer holds them: prompts padded on the left, completions on the right.
 
     Attributes:
@@ -69,7 +69,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
-class World:
+class SmallWorld:
     """Answers with the policies that scored them.
 
     Attributes:
@@ -84,7 +84,7 @@ class World:
     order: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, rollout: Rollout, ids: Ids) -> World:
+    def of(cls, rollout: Rollout, ids: Ids) -> SmallWorld:
         """The world of a batch in which answers are repeated: equal ones share their row of logits.
 
         Args:
@@ -123,14 +123,14 @@ class World:
         """The numbers of its different answers."""
         return range(len(self.rollout.tokens))
 
-    def layout(self) -> Layout:
+    def layout(self) -> PaddedAnswers:
         """Its answers in a rectangle."""
         prompts, answers = [self.prompt(i) for i in self.batch], [self.answer(i) for i in self.batch]
         longest = max(len(x) for x in prompts)
         width = self.rollout.tokens.shape[1]
         left = [[self.ids.pad] * (longest - len(x)) + x for x in prompts]
         right = [x + [self.ids.pad] * (width - len(x)) for x in answers]
-        return Layout(
+        return PaddedAnswers(
             torch.tensor(left),
             torch.tensor([[0] * (longest - len(x)) + [1] * len(x) for x in prompts]),
             torch.tensor(right),
@@ -152,7 +152,7 @@ def world(
     rewards: torch.Tensor | float = 0.0,
     bumped: tuple[int, int, float] | None = None,
     both: bool = False,
-) -> World:
+) -> SmallWorld:
     """The world of the probes: six answers of two to four tokens, one of them cut off.
 
     Args:
@@ -175,7 +175,7 @@ def world(
         logits[at] -= further
     mask = torch.tensor([[float(t < n) for t in range(shape[1])] for n in _LENGTHS], dtype=torch.float64)
     given = rewards if isinstance(rewards, torch.Tensor) else torch.full((len(_LENGTHS),), rewards)
-    return World(
+    return SmallWorld(
         Rollout.from_logits(
             _ANSWERS,
             mask,

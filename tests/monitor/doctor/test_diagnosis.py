@@ -7,15 +7,15 @@ import torch
 
 import kl_companion.monitor.doctor as room
 from kl_companion.llm.settings import Settings
-from kl_companion.monitor.doctor import FAULTS, Diagnosis, Finding, Ids, diagnose
+from kl_companion.monitor.doctor import FAULTS, Diagnosis, DoctorFinding, Ids, diagnose
 from kl_companion.monitor.doctor import diagnosis as module
 from kl_companion.monitor.doctor.tracing import Line
 from tests.support.small_steps import log_probs, step_of
 from tests.support.stub_trainer import made
 
-FINE = Finding("mask", "fine", "All count.", Line(__file__, 1), "nothing")
-LOOK = Finding("clip", "attention", "It is clipped.", None, "do not clip", "clipped")
-WRONG = Finding(
+FINE = DoctorFinding("mask", "fine", "All count.", Line(__file__, 1), "nothing")
+LOOK = DoctorFinding("clip", "attention", "It is clipped.", None, "do not clip", "clipped")
+WRONG = DoctorFinding(
     "form", "wrong", "word " * 30 + "end.", Line("/x/site-packages/trl/a.py", 3), "exchange", "exchanged"
 )
 
@@ -164,4 +164,4 @@ def test_what_is_refused(given, options, said):
 
 def test_every_fault_that_is_named_is_known_and_the_room_is_lazy():
     assert {LOOK.fault, WRONG.fault} <= set(FAULTS)
-    assert set(dir(room)) >= {"diagnose", "Diagnosis", "FAULTS", "Finding", "Ids"}
+    assert set(dir(room)) >= {"diagnose", "Diagnosis", "FAULTS", "DoctorFinding", "Ids"}

@@ -7,13 +7,13 @@ import torch
 
 from kl_companion.monitor.doctor.kl_checks import alike, form, reference
 from kl_companion.monitor.doctor.probing import Probe
-from kl_companion.monitor.doctor.step import StepSubject
+from kl_companion.monitor.doctor.step import ExaminedStep
 from kl_companion.monitor.doctor.subject import Declared
 from tests.support.small_steps import by_answer, log_probs, step_of
 
 
 def probe(step, **declared):
-    return Probe(StepSubject(step, Declared(**declared)))
+    return Probe(ExaminedStep(step, Declared(**declared)))
 
 
 def k3(logp, ref):
@@ -145,9 +145,9 @@ def test_a_whole_distribution_and_a_teacher():
         p, q = (m(**given).logits[:, 3:-1].log_softmax(-1) for m in (model, ref_model))
         return by_answer((p.exp() * (p - q.detach())).sum(-1), batch["completion_mask"])
 
-    (found,) = form(probe(step))
-    assert found.said == "The KL has the gradient of a whole next-token distribution."
-    assert list(form(probe(step, teacher=True))) == []
+    for of in (probe(step), probe(step, teacher=True)):
+        (found,) = form(of)
+        assert found.said == "Over the whole vocabulary the gradient is that of the exact reverse KL."
     assert list(alike(probe(step))) == []
 
 

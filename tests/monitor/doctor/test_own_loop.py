@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kl_companion.llm.settings import Settings
-from kl_companion.monitor.doctor.own_loop import RunSubject
+from kl_companion.monitor.doctor.own_loop import ExaminedLoop
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, world
 
@@ -33,7 +33,7 @@ def formula(at, beta, temperature=1.0, in_reward=False):
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_k2_in_the_loss(parts, temperature):
-    subject = RunSubject(Settings(beta=0.3, temperature=temperature))
+    subject = ExaminedLoop(Settings(beta=0.3, temperature=temperature))
     at = world(subject.ids, rewards=REWARDS)
     seen = subject.run(at, parts=parts)
     torch.testing.assert_close(seen.completion, formula(at, 0.3, temperature), rtol=1e-5, atol=1e-7)
@@ -44,13 +44,13 @@ def test_k2_in_the_loss(parts, temperature):
 
 
 def test_samples_of_an_older_policy():
-    subject = RunSubject(Settings(beta=0.3))
+    subject = ExaminedLoop(Settings(beta=0.3))
     at = world(subject.ids, rewards=REWARDS, stale=0.1)
     torch.testing.assert_close(subject.run(at).completion, formula(at, 0.3), rtol=1e-5, atol=1e-7)
 
 
 def test_the_trace_knows_scoring_from_the_loss():
-    subject = RunSubject(Settings(beta=0.3))
+    subject = ExaminedLoop(Settings(beta=0.3))
     trace = Trace()
     subject.run(world(subject.ids, rewards=REWARDS), trace=trace)
     assert {f.model for f in trace.forwards} == {"policy", "reference"}
@@ -62,11 +62,11 @@ def test_what_is_declared_and_what_cannot_be_run_here():
     settings = Settings(
         temperature=0.7, inner_steps=3, accumulate=2, beta=0.2, lag=4, dtype="bfloat16", lora=4
     )
-    subject = RunSubject(settings)
+    subject = ExaminedLoop(settings)
     declared = subject.declared
     assert (declared.temperature, declared.updates, declared.beta, declared.accumulate) == (0.7, 3, 0.2, 2)
     kept = subject.settings
     assert (kept.dtype, kept.lora, kept.lag, kept.max_grad_norm) == ("float32", None, 1, None)
-    assert RunSubject(Settings(anchor="ema")).settings.anchor == "ema"
-    taught = RunSubject(Settings(anchor="taught", lesson=3)).settings
+    assert ExaminedLoop(Settings(anchor="ema")).settings.anchor == "ema"
+    taught = ExaminedLoop(Settings(anchor="taught", lesson=3)).settings
     assert (taught.anchor, taught.lesson) == ("fixed", 0)

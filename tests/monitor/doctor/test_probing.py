@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from kl_companion.monitor.doctor.probing import POSITION, ROW, Probe
-from kl_companion.monitor.doctor.step import StepSubject
+from kl_companion.monitor.doctor.step import ExaminedStep
 from kl_companion.monitor.doctor.subject import Declared
 from tests.support.small_steps import log_probs, step_of
 
 
 def probe(step, **declared):
-    return Probe(StepSubject(step, Declared(**declared)))
+    return Probe(ExaminedStep(step, Declared(**declared)))
 
 
 def k3(logp, ref):

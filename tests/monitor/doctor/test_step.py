@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kl_companion.monitor.doctor.step import ALIGNMENTS, StepBatch, StepSubject
+from kl_companion.monitor.doctor.step import ALIGNMENTS, ExaminedStep, StepBatch
 from kl_companion.monitor.doctor.subject import Declared
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, Ids, world
@@ -115,15 +115,15 @@ def expected_first_token():
 
 
 def test_a_run_gives_the_gradient_by_every_prediction():
-    seen = StepSubject(first_token).run(WORLD)
+    seen = ExaminedStep(first_token).run(WORLD)
     torch.testing.assert_close(seen.completion, expected_first_token())
     assert (seen.prompt, seen.beyond, seen.stray, seen.reference) == (0, 0, 0, 0)
 
 
 def test_micro_batches_are_averaged_or_added_up():
-    averaged = StepSubject(first_token).run(WORLD, parts=2)
+    averaged = ExaminedStep(first_token).run(WORLD, parts=2)
     torch.testing.assert_close(averaged.completion, expected_first_token())
-    summed = StepSubject(first_token, summed=True).run(WORLD, parts=2)
+    summed = ExaminedStep(first_token, summed=True).run(WORLD, parts=2)
     torch.testing.assert_close(summed.completion, 2 * expected_first_token())
     assert summed.loss == pytest.approx(2 * averaged.loss)
 
@@ -136,13 +136,13 @@ def per_token(model, ref_model, inputs):
 
 
 def test_a_step_is_given_advantages_in_the_shape_that_it_takes():
-    subject = StepSubject(per_token)
+    subject = ExaminedStep(per_token)
     with Trace() as trace:
         pass
     seen = subject.run(WORLD, trace=trace)
     assert seen.completion[:, 1].abs().sum() > 0
     assert len(trace.forwards) == 1  # the attempt that failed is forgotten
-    broken = StepSubject(lambda model, batch: torch.ones(2) + torch.ones(3))
+    broken = ExaminedStep(lambda model, batch: torch.ones(2) + torch.ones(3))
     with pytest.raises(RuntimeError, match="must match the size"):
         broken.run(WORLD)
 
@@ -156,7 +156,7 @@ def test_a_reference_that_the_step_holds_is_lent():
         mine, theirs = model(**given).logits, module(**given).logits.detach()
         return ((mine - theirs) ** 2)[:, PROMPT - 1 : -1].sum()
 
-    seen = StepSubject(step, reference=module).run(WORLD)
+    seen = ExaminedStep(step, reference=module).run(WORLD)
     assert seen.completion.abs().sum() > 0
     assert module.forward == forward
     assert "forward" not in vars(module)
@@ -165,7 +165,7 @@ def test_a_reference_that_the_step_holds_is_lent():
 def test_a_reference_with_a_forward_of_its_own_gets_it_back():
     module = torch.nn.Linear(2, 2)
     module.forward = own = lambda **_: None
-    StepSubject(first_token, reference=module).run(WORLD)
+    ExaminedStep(first_token, reference=module).run(WORLD)
     assert module.forward is own
 
 
@@ -173,7 +173,7 @@ def test_the_order_of_its_parameters_is_free():
     def step(batch, ref_policy, actor, beta=0.1, *rest, **more):
         return first_token(actor, batch)
 
-    torch.testing.assert_close(StepSubject(step).run(WORLD).completion, expected_first_token())
+    torch.testing.assert_close(ExaminedStep(step).run(WORLD).completion, expected_first_token())
 
 
 def test_ids_of_the_steps_own():
@@ -184,7 +184,7 @@ def test_ids_of_the_steps_own():
         found.update(ids=batch["input_ids"])
         return first_token(model, batch)
 
-    StepSubject(step, ids=ids).run(world(ids))
+    ExaminedStep(step, ids=ids).run(world(ids))
     assert {*found["ids"].flatten().tolist()} == {0, 2, 30, 31, 32, 40, 41, 42}
 
 
@@ -200,10 +200,10 @@ def test_ids_of_the_steps_own():
 @pytest.mark.usefixtures("as_installed")
 def test_functions_with_other_parameters_are_refused(step, said):
     with pytest.raises(ValueError, match=said):
-        StepSubject(step)
+        ExaminedStep(step)
 
 
 @pytest.mark.usefixtures("as_installed")
 def test_an_unknown_alignment_is_refused():
     with pytest.raises(ValueError, match="alignment"):
-        StepSubject(first_token, Declared(), alignment="left")
+        ExaminedStep(first_token, Declared(), alignment="left")

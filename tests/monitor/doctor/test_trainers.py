@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kl_companion.monitor.doctor import diagnose
-from kl_companion.monitor.doctor.trainers import TrainerSubject, is_trainer
+from kl_companion.monitor.doctor.trainers import ExaminedTrainer, is_trainer
 from kl_companion.monitor.doctor.world import REWARDS, world
 from tests.support.stub_trainer import Model, Trainer, made
 
@@ -32,7 +32,7 @@ def formula(at, temperature=1.0, beta=0.5):
 @pytest.mark.parametrize("stale", [0.0, 0.1])
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_a_run_is_the_formula_of_its_loss(stale, parts):
-    subject = TrainerSubject(made(temperature=0.7))
+    subject = ExaminedTrainer(made(temperature=0.7))
     at = world(subject.ids, rewards=REWARDS, stale=stale)
     seen, (loss, gradient) = subject.run(at, parts=parts), formula(at, 0.7)
     torch.testing.assert_close(seen.completion, gradient, rtol=1e-5, atol=1e-7)
@@ -42,7 +42,7 @@ def test_a_run_is_the_formula_of_its_loss(stale, parts):
 
 def test_another_coefficient_is_set_for_one_run():
     trainer = made()
-    subject = TrainerSubject(trainer)
+    subject = ExaminedTrainer(trainer)
     at = world(subject.ids, rewards=REWARDS)
     torch.testing.assert_close(
         subject.run(at, beta=2.0).completion, formula(at, beta=2.0)[1], rtol=1e-5, atol=1e-7
@@ -84,7 +84,7 @@ def test_nothing_of_it_is_changed_after_an_error():
     trainer._compute_loss = fails
     before = state(trainer)
     with pytest.raises(KeyError, match="mine"):
-        TrainerSubject(trainer).run(world(TrainerSubject(trainer).ids))
+        ExaminedTrainer(trainer).run(world(ExaminedTrainer(trainer).ids))
     assert state(trainer) == before
 
 
@@ -110,7 +110,7 @@ def test_another_temperature_than_that_of_its_settings():
 def test_what_its_settings_say():
     trainer = made(top_p=0.9, top_k=40, gradient_accumulation_steps=4, steps_per_generation=8)
     trainer.num_iterations, trainer.loss_type = 3, "bnpo"
-    declared = TrainerSubject(trainer).declared
+    declared = ExaminedTrainer(trainer).declared
     assert (declared.temperature, declared.top_p, declared.top_k) == (1.0, 0.9, 40)
     assert declared.updates == 6  # 8 micro-batches, 3 times each, 4 to an optimizer step
     assert (declared.beta, declared.accumulate) == (0.5, 4)
@@ -118,8 +118,8 @@ def test_what_its_settings_say():
     assert not declared.teacher
     assert not declared.engine
     trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
-    assert TrainerSubject(trainer).declared.engine
-    plain = TrainerSubject(made(top_k=-1, top_p=None, steps_per_generation=1, gradient_accumulation_steps=4))
+    assert ExaminedTrainer(trainer).declared.engine
+    plain = ExaminedTrainer(made(top_k=-1, top_p=None, steps_per_generation=1, gradient_accumulation_steps=4))
     assert (plain.declared.top_k, plain.declared.top_p, plain.declared.updates) == (0, 1.0, 1)
     assert plain.declared.token_mean_of == ""
 
@@ -152,7 +152,7 @@ def test_a_trainer_with_a_teacher():
     trainer = Distillation()
     diagnosis = diagnose(trainer, update=False)
     assert diagnosis.healthy, str(diagnosis)
-    subject = TrainerSubject(trainer)
+    subject = ExaminedTrainer(trainer)
     assert subject.declared.teacher
     at = world(subject.ids)
     logits = at.rollout.logits.detach().clone().requires_grad_()

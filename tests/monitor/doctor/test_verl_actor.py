@@ -5,7 +5,7 @@ import torch
 
 from kl_companion.frameworks.installed import Unavailable
 from kl_companion.monitor.doctor import verl_actor
-from kl_companion.monitor.doctor.step import StepSubject
+from kl_companion.monitor.doctor.step import ExaminedStep
 from kl_companion.monitor.doctor.verl_actor import actor_step
 from kl_companion.monitor.doctor.world import REWARDS, world
 
@@ -38,7 +38,7 @@ MASK = AT.rollout.completion_mask
 )
 def test_a_step_is_its_formula(mode, weights):
     step = actor_step(kl_loss_coef=0.2, kl_loss_type="mse", loss_agg_mode=mode)
-    seen = StepSubject(step, summed=True).run(AT)
+    seen = ExaminedStep(step, summed=True).run(AT)
     wanted = gradient(weights, lambda logp, ref: 0.2 * (logp - ref) ** 2 / 2)
     torch.testing.assert_close(seen.completion, wanted, rtol=1e-5, atol=1e-7)
 
@@ -47,7 +47,7 @@ def test_temperature_and_no_term():
     from kl_companion.monitor.doctor.subject import Declared
 
     step = actor_step(use_kl_loss=False, temperature=0.7)
-    seen = StepSubject(step, Declared(temperature=0.7)).run(AT)
+    seen = ExaminedStep(step, Declared(temperature=0.7)).run(AT)
     wanted = gradient(MASK / 18, lambda logp, ref: 0 * logp, 0.7)
     torch.testing.assert_close(seen.completion, wanted, rtol=1e-5, atol=1e-7)
 

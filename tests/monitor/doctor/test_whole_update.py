@@ -6,8 +6,8 @@ import torch
 from kl_companion.auditing.updates import audit as update_audit
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor import whole_update
-from kl_companion.monitor.doctor.own_loop import RunSubject
-from kl_companion.monitor.doctor.step import StepSubject
+from kl_companion.monitor.doctor.own_loop import ExaminedLoop
+from kl_companion.monitor.doctor.step import ExaminedStep
 from kl_companion.monitor.doctor.subject import Declared
 from kl_companion.monitor.doctor.whole_update import audited, loss_of
 from kl_companion.rollout import Rollout
@@ -63,7 +63,7 @@ LENGTHS = [2, 3, 2, 3, 3]
 @pytest.mark.parametrize("stale", [False, True])
 def test_value_and_gradient_are_those_of_the_formula(stale):
     at = rollout(TEXTS, LENGTHS, [1.0, 0.0, 1.0, 0.25, 0.5], stale)
-    loss = loss_of(StepSubject(grpo))
+    loss = loss_of(ExaminedStep(grpo))
     assert loss.__name__ == "grpo"
     found = loss(at)
     old = at.logp.detach() if at.behavior_logp is None else at.behavior_logp
@@ -83,7 +83,7 @@ def test_value_and_gradient_are_those_of_the_formula(stale):
         torch.testing.assert_close(each, by_text(theirs)[i])
 
 
-@pytest.mark.parametrize("subject", [StepSubject(grpo), RunSubject(Settings(beta=0.5))])
+@pytest.mark.parametrize("subject", [ExaminedStep(grpo), ExaminedLoop(Settings(beta=0.5))])
 def test_a_run_leaves_no_gradient_in_the_rollout(subject):
     at = rollout(TEXTS[:4], LENGTHS[:4], [1.0, 0.0, 1.0, 0.25], False)
     loss_of(subject)(at).backward()
@@ -95,12 +95,12 @@ def test_a_run_leaves_no_gradient_in_the_rollout(subject):
 
 
 def test_the_coefficient_is_a_parameter_of_what_sets_it():
-    loss = loss_of(RunSubject(Settings(beta=0.5)))
+    loss = loss_of(ExaminedLoop(Settings(beta=0.5)))
     at = rollout(TEXTS[:4], LENGTHS[:4], [1.0, 0.0, 1.0, 0.25], False)
     assert loss(at).item() == pytest.approx(loss(at, beta=0.5).item())
     assert loss(at).item() != pytest.approx(loss(at, beta=1.0).item())
     with pytest.raises(TypeError):
-        loss_of(StepSubject(grpo, Declared(beta=0.5)))(at, beta=1.0)
+        loss_of(ExaminedStep(grpo, Declared(beta=0.5)))(at, beta=1.0)
 
 
 @pytest.mark.usefixtures("as_installed")  # the audits are stand-ins
@@ -108,9 +108,9 @@ def test_a_distillation_is_audited_as_a_loss_and_everything_else_as_an_update(mo
     asked = {}
     monkeypatch.setattr(whole_update, "audit", lambda loss, **options: asked.update(audit=options))
     monkeypatch.setattr(whole_update, "audit_update", lambda loss, **options: asked.update(update=options))
-    audited(StepSubject(grpo, Declared(teacher=True)))
+    audited(ExaminedStep(grpo, Declared(teacher=True)))
     assert asked.pop("audit") == {"off_policy": False, "progress": None}
-    audited(StepSubject(grpo))
+    audited(ExaminedStep(grpo))
     assert asked["update"]["groups"] == (4,)
     assert asked["update"]["group_size"] == 4
 
@@ -133,7 +133,7 @@ def of_rloo(logp, ref_logp, old_logp, rewards, mask):
 def test_the_card_of_a_step_is_that_of_its_loss_as_a_function(monkeypatch):
     monkeypatch.setattr(update_audit, "SUCCESS", (0.5,))
     monkeypatch.setattr(whole_update, "_GROUP", 2)
-    card = audited(StepSubject(rloo))
+    card = audited(ExaminedStep(rloo))
     wanted = update_audit.audit_update(of_rloo, groups=(2,), group_size=2)
     said, theirs = card.to_dict()["sentence"], wanted.to_dict()["sentence"]
     assert said.replace("rloo", "of_rloo", 1) == theirs

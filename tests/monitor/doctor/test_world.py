@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kl_companion.monitor.doctor.world import REWARDS, Ids, World, world
+from kl_companion.monitor.doctor.world import REWARDS, Ids, SmallWorld, world
 from kl_companion.rollout import Rollout
 
 IDS = Ids(pad=9, live=(2, 11, 12, 13), digits=(20, 21, 22))
@@ -77,7 +77,7 @@ def rollout(tokens, lengths):
 
 
 def test_the_same_text_has_the_same_row_and_others_have_their_own():
-    at = World.of(rollout([[1, 0], [2, 0], [1, 0], [1, 2], [1, 0]], [2, 2, 2, 2, 1]), Ids())
+    at = SmallWorld.of(rollout([[1, 0], [2, 0], [1, 0], [1, 2], [1, 0]], [2, 2, 2, 2, 1]), Ids())
     assert sorted(set(at.order)) == list(at.rows) == [0, 1, 2, 3]
     assert at.order[0] == at.order[2]
     assert at.batch == list(at.order)
@@ -90,6 +90,6 @@ def test_the_same_text_has_the_same_row_and_others_have_their_own():
 
 
 def test_what_is_behind_the_end_makes_no_other_text():
-    at = World.of(rollout([[1, 0, 2], [1, 0, 1], [1, 0, 0]], [2, 2, 2]), Ids())
+    at = SmallWorld.of(rollout([[1, 0, 2], [1, 0, 1], [1, 0, 0]], [2, 2, 2]), Ids())
     assert at.order == (0, 0, 0)
     assert world().batch == [0, 1, 2, 3, 4, 5]

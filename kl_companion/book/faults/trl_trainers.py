@@ -67,7 +67,7 @@ def policy_as_reference() -> Any:
 def without_temperature(stock: Any) -> Any:
     """Log-probs of its own, without the temperature that samples are drawn with."""
 
-    class Mistaken(stock):
+    class WithoutTemperature(stock):
         def _get_per_token_logps_and_entropies(
             self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *_: Any, **__: Any
         ) -> Any:
@@ -76,13 +76,13 @@ def without_temperature(stock: Any) -> Any:
             chosen = logp.gather(-1, input_ids[:, -logits_to_keep:].unsqueeze(-1)).squeeze(-1)
             return chosen, -(logp.exp() * logp).sum(-1), None
 
-    return Mistaken
+    return WithoutTemperature
 
 
 def own_loss(stock: Any, terms: Callable[..., torch.Tensor]) -> Any:
     """A subclass that writes its own loss, from log-probs that TRL computes."""
 
-    class Mistaken(stock):
+    class OwnLoss(stock):
         def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
             attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
@@ -90,7 +90,7 @@ def own_loss(stock: Any, terms: Callable[..., torch.Tensor]) -> Any:
             logp, _, _ = self._get_per_token_logps_and_entropies(model, ids, attention, keep)
             return terms(self, logp, inputs)
 
-    return Mistaken
+    return OwnLoss
 
 
 def times_advantage(stock: Any) -> Any:
@@ -147,7 +147,7 @@ def always_new(stock: Any) -> Any:
 def sign_of_kl(stock: Any) -> Any:
     """RLOO, with the KL of the reference from the policy taken off the reward."""
 
-    class Mistaken(stock):
+    class SignOfKL(stock):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             self.beta: float = -self.beta  # fault
             try:
@@ -155,4 +155,4 @@ def sign_of_kl(stock: Any) -> Any:
             finally:
                 self.beta = -self.beta
 
-    return Mistaken
+    return SignOfKL

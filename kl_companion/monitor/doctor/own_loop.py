@@ -12,7 +12,7 @@ from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, make_task
 from kl_companion.llm.training import Run
-from kl_companion.monitor.doctor.subject import Declared, Gradients, seen
+from kl_companion.monitor.doctor.subject import Declared, WorldGradients, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel
 from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label, scoring
 from kl_companion.monitor.doctor.world import Ids, SmallWorld
@@ -44,7 +44,7 @@ class ExaminedLoop:
 
     def run(
         self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Gradients:
+    ) -> WorldGradients:
         """See `Examined`."""
         policy, reference = TinyModel(world, POLICY), TinyModel(world, REFERENCE).requires_grad_(False)
         settings = replace(self.settings, accumulate=parts)

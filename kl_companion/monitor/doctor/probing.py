@@ -20,7 +20,7 @@ from kl_companion.monitor.doctor.readings import (
     slope,
     value,
 )
-from kl_companion.monitor.doctor.subject import Examined, Gradients
+from kl_companion.monitor.doctor.subject import Examined, WorldGradients
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, SmallWorld, world
 
@@ -71,7 +71,7 @@ class Probe:
         return world(self.subject.ids, **changes)  # type: ignore[arg-type]
 
     @cached_property
-    def plain(self) -> Gradients:
+    def plain(self) -> WorldGradients:
         """Equal rewards: nothing but the KL acts. Its run is traced."""
         return self.subject.run(self.world(), trace=self._trace)
 
@@ -82,22 +82,22 @@ class Probe:
         return self._trace
 
     @cached_property
-    def rewarded(self) -> Gradients:
+    def rewarded(self) -> WorldGradients:
         """Unequal rewards."""
         return self.subject.run(self.world(rewards=REWARDS))
 
     @cached_property
-    def alike(self) -> Gradients:
+    def alike(self) -> WorldGradients:
         """Equal rewards, and a reference that is equal to the policy."""
         return self.subject.run(self.world(apart=0.0))
 
     @cached_property
-    def elsewhere(self) -> Gradients:
+    def elsewhere(self) -> WorldGradients:
         """Equal rewards, and another reference."""
         return self.subject.run(self.world(apart=-0.9))
 
     @cached_property
-    def stale(self) -> tuple[Gradients, Gradients]:
+    def stale(self) -> tuple[WorldGradients, WorldGradients]:
         """Samples of an older policy, with equal and with unequal rewards."""
         return (
             self.subject.run(self.world(stale=0.1)),
@@ -105,7 +105,7 @@ class Probe:
         )
 
     @cached_property
-    def halves(self) -> tuple[Gradients, Gradients]:
+    def halves(self) -> tuple[WorldGradients, WorldGradients]:
         """One batch, and the same in two micro-batches."""
         at = self.world(rewards=REWARDS)
         return self.subject.run(at), self.subject.run(at, parts=2)
@@ -118,7 +118,7 @@ class Probe:
         moved = self.subject.run(self.world(apart=-0.9, rewards=REWARDS))
         return not same(self.rewarded.completion, moved.completion)
 
-    def rows(self, seen: Gradients) -> dict[tuple[int, int], ScoredRow | None]:
+    def rows(self, seen: WorldGradients) -> dict[tuple[int, int], ScoredRow | None]:
         """What the gradients at the tokens of the answers say, by (answer, position)."""
         rollout = self.world().rollout
         assert rollout.logits is not None
@@ -170,7 +170,7 @@ class Probe:
         both = [(x[ROW, POSITION] / t).log_softmax(-1)[y] for x in (logits, ref_logits)]
         return (both[0] - both[1]).item()
 
-    def _coefficient(self, found: Gradients, at: SmallWorld) -> float:
+    def _coefficient(self, found: WorldGradients, at: SmallWorld) -> float:
         """Of the score of the token whose reference is moved; by its own entry of the gradient."""
         y, t = at.rollout.tokens[ROW, POSITION], self.temperature
         assert at.rollout.logits is not None

@@ -10,7 +10,7 @@ import torch
 
 from kl_companion.auditing.naming import Read, read_name
 from kl_companion.checks import check_choice
-from kl_companion.monitor.doctor.subject import Declared, Gradients, scalar_of, seen
+from kl_companion.monitor.doctor.subject import Declared, WorldGradients, scalar_of, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel
 from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, forget, label
 from kl_companion.monitor.doctor.world import Ids, SmallWorld
@@ -191,7 +191,7 @@ class ExaminedStep:
 
     def run(
         self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Gradients:
+    ) -> WorldGradients:
         """See `Examined`; a part's gradient counts by the share of the answers in it."""
         policy, reference = TinyModel(world, POLICY), TinyModel(world, REFERENCE)
         given = {POLICY: policy, REFERENCE: reference}

@@ -40,7 +40,7 @@ class Declared(NamedTuple):
     accumulate: int = 1
 
 
-class Gradients(NamedTuple):
+class WorldGradients(NamedTuple):
     """What one run on a world gave.
 
     Attributes:
@@ -71,7 +71,7 @@ class Examined(Protocol):
 
     def run(
         self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Gradients:
+    ) -> WorldGradients:
         """Run its code on a world.
 
         Args:
@@ -88,7 +88,7 @@ def seen(
     policy: Body,
     reference: Body,
     trace: Trace | None = None,
-) -> Gradients:
+) -> WorldGradients:
     """Run a loss and read the gradients that it leaves in the tables.
 
     Args:
@@ -119,7 +119,7 @@ def seen(
 
     grad = policy.completion.grad
     others = [] if reference is policy else [size(x) for x in reference.parameters()]
-    return Gradients(
+    return WorldGradients(
         0.0 if value is None else value.item(),
         torch.zeros_like(policy.completion, device="cpu") if grad is None else grad.detach().cpu().clone(),
         size(policy.prompt),

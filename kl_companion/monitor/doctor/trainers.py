@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kl_companion.monitor.doctor.in_place import changed, ids_of, lent
-from kl_companion.monitor.doctor.subject import Declared, Gradients, seen
+from kl_companion.monitor.doctor.subject import Declared, WorldGradients, seen
 from kl_companion.monitor.doctor.tiny_model import Body
 from kl_companion.monitor.doctor.tracing import POLICY, REFERENCE, Trace, label, scoring, unnoted
 from kl_companion.monitor.doctor.world import SmallWorld
@@ -64,7 +64,7 @@ class ExaminedTrainer:
 
     def run(
         self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
-    ) -> Gradients:
+    ) -> WorldGradients:
         """See `Examined`."""
         trainer = self.trainer
         policy, reference = Body(world, POLICY), Body(world, REFERENCE)

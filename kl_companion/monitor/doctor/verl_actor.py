@@ -37,7 +37,7 @@ def actor_step(
 ) -> Callable[[Any, Any], torch.Tensor]:
     """A function ``step(model, batch)`` for `diagnose`, with verl's settings by verl's names and defaults.
 
-    Gradients of its micro-batches are added up (``summed=True``), as verl's engine does.
+    WorldGradients of its micro-batches are added up (``summed=True``), as verl's engine does.
 
     Args:
         advantage: A function of `verl.trainer.ppo.core_algos` that makes advantages of rewards and groups.

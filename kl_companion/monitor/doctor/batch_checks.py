@@ -103,7 +103,7 @@ def denominator(probe: Probe) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 "denominator",
                 "fine",
-                "WorldGradients of micro-batches are added up: under gradient accumulation divide the loss by "
+                "Gradients of micro-batches are added up: under gradient accumulation divide the loss by "
                 "their number.",
             )
         elif abs(high - 1) < 1e-4:

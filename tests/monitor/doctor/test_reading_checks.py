@@ -75,6 +75,16 @@ def test_a_mask_that_is_off(mask, fault, said):
     assert said in found.said
 
 
+def test_a_single_token_that_is_left_out():
+    def mask(batch):
+        kept = batch["completion_mask"].clone()
+        kept[batch["completion_ids"][:, 0] == 4, 1] = 0  # after the token 4, in two of six answers
+        return kept
+
+    (found,) = tokens(probe(step_of(mask=mask)))
+    assert found.said == "11% of the completion's tokens have no gradient."
+
+
 def over_all_ids(weights):
     """K2 of every prediction of a token, weighted."""
 
@@ -173,13 +183,14 @@ def test_log_probs_of_another_token():
         given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
         logits = model(**given).logits[:, batch["prompt_length"] - 1 : -1]
         other = batch["completion_ids"] % 4 + 1
-        logp = logits.log_softmax(-1).gather(-1, other.unsqueeze(-1)).squeeze(-1)
+        scored = logits.log_softmax(-1)
+        logp = scored.gather(-1, other.unsqueeze(-1)).squeeze(-1)
         return -by_answer(batch["advantages"].unsqueeze(-1) * logp, batch["completion_mask"])
 
     (found,) = scores(probe(step))
     assert found.fault == "shifted-tokens"
     assert found.said.startswith("18 of 18 log-probs are those of another token")
-    assert found.line.text.startswith("logp = logits.log_softmax(-1).gather")
+    assert found.line.text.startswith("logp = scored.gather")
 
 
 @pytest.mark.parametrize(("of", "declared", "wrong"), [(0.7, 1.0, True), (1.0, 0.7, True), (0.7, 0.7, False)])

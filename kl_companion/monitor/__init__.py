@@ -5,11 +5,21 @@ from typing import TYPE_CHECKING
 from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
+    from kl_companion.monitor.advice import run_verdicts as run_verdicts
+    from kl_companion.monitor.doctor.diagnosis import Diagnosis as Diagnosis
+    from kl_companion.monitor.doctor.diagnosis import diagnose as diagnose
     from kl_companion.monitor.kl_monitor import KLMonitor as KLMonitor
     from kl_companion.monitor.observation import Observation as Observation
+    from kl_companion.monitor.report import report_html as report_html
+    from kl_companion.monitor.run_folder import read_run as read_run
 
 _NAMES: dict[str, str] = {
+    "Diagnosis": "kl_companion.monitor.doctor.diagnosis",
     "KLMonitor": "kl_companion.monitor.kl_monitor",
     "Observation": "kl_companion.monitor.observation",
+    "diagnose": "kl_companion.monitor.doctor.diagnosis",
+    "read_run": "kl_companion.monitor.run_folder",
+    "report_html": "kl_companion.monitor.report",
+    "run_verdicts": "kl_companion.monitor.advice",
 }
 __getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -1,9 +1,10 @@
-"""The pictures of README.md, taken of the built pages: `make pictures`. Few colors keep them small."""
+"""The pictures of README.md and of a report, taken of pages: `make pictures`. Few colors keep them small."""
 
 from __future__ import annotations
 
 import io
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ SHOTS: dict[str, tuple[str, str, int]] = {
     "ledger": ("book/ledger.html", ".kl-ledger form", WIDTH),
     "telephone": ("book/part1_values_and_gradients/02_two_parts_of_a_gradient.html", "h1", 390),
 }
+REPORTS = {"report": "light", "report_dark": "dark"}  # of the run of chapter 9.3
+REPORT_HEIGHT = 890  # to the end of the first finding
+BARE = 'document.head.insertAdjacentHTML("beforeend", "<style>* { scrollbar-width: none }</style>");'
 SHOW = """
 const [where, done] = arguments;
-document.head.insertAdjacentHTML("beforeend", "<style>* { scrollbar-width: none }</style>");
 const show = () => {
   if (where !== "h1") document.querySelector(where).scrollIntoView({ block: "center", behavior: "instant" });
   setTimeout(done, 400);
@@ -41,8 +44,40 @@ def take(session: Any, site: Path, page: str, where: str, width: int) -> Image.I
     session.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     session.get((site / page).as_uri())
     session.execute_script("document.documentElement.dataset.theme = 'light'")
+    session.execute_script(BARE)
     session.execute_async_script(SHOW, where)
     return Image.open(io.BytesIO(session.get_screenshot_as_png())).convert("RGB")
+
+
+def report(folder: Path) -> Path:
+    """The page of the run that chapter 9.3 reads."""
+    from kl_companion.frameworks.trl_example import train
+    from kl_companion.monitor import KLMonitor, read_run, report_html
+
+    monitor = KLMonitor(folder / "run", every=1, rows=None, model="TRL's toy")
+    train(stock=True, steps=20, beta=0.1, per_device_train_batch_size=16, watch=monitor.attach)
+    page = folder / "report.html"
+    page.write_text(report_html(read_run(folder / "run")), encoding="utf-8")
+    return page
+
+
+def take_report(session: Any, page: Path, theme: str) -> Image.Image:
+    """The top of a report, which asks the browser for the theme."""
+    asked = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    size = {"width": 1000, "height": REPORT_HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+    session.execute_cdp_cmd("Emulation.setEmulatedMedia", asked)
+    session.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    session.get(page.as_uri())
+    session.execute_script(BARE)
+    return Image.open(io.BytesIO(session.get_screenshot_as_png())).convert("RGB")
+
+
+def keep(picture: Image.Image, name: str, how: Image.Quantize = Image.Quantize.FASTOCTREE) -> None:
+    """Write a picture with few colors, and say how large it is."""
+    path = FOLDER / f"{name}.png"
+    few = picture.quantize(COLORS, how, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+    print(f"{path.relative_to(kl_print.ROOT)}: {path.stat().st_size / 1000:.0f} kB")
 
 
 def main() -> int:
@@ -54,11 +89,12 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     with kl_print.chromium(browser) as session:
         for name, (page, where, width) in SHOTS.items():
-            picture = take(session, kl_print.ROOT / "_build" / "html", page, where, width)
-            path = FOLDER / f"{name}.png"
-            few = picture.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-            few.save(path, optimize=True)
-            print(f"{path.relative_to(kl_print.ROOT)}: {path.stat().st_size / 1000:.0f} kB")
+            keep(take(session, kl_print.ROOT / "_build" / "html", page, where, width), name)
+        with tempfile.TemporaryDirectory() as folder:
+            page_of_run = report(Path(folder))
+            for name, theme in REPORTS.items():
+                tinted = Image.Quantize.MEDIANCUT  # its tiles are nearly as bright as the page
+                keep(take_report(session, page_of_run, theme), name, tinted)
     return 0
 
 

@@ -13,7 +13,7 @@ import argparse
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,7 +144,12 @@ def quiet() -> Iterator[None]:
 
 
 def train(
-    kl: str | KLTerm | None = None, *, stock: bool = False, steps: int = 3, **changes: Any
+    kl: str | KLTerm | None = None,
+    *,
+    stock: bool = False,
+    steps: int = 3,
+    watch: Callable[[Any], object] | None = None,
+    **changes: Any,
 ) -> TrainingRun:
     """Train the tiny model.
 
@@ -152,6 +157,7 @@ def train(
         kl: The term of `kl_companion.frameworks.trl_trainer.GRPOTrainer`; None is TRL's own.
         stock: Take TRL's own trainer, which has no ``kl``.
         steps: Optimizer steps.
+        watch: Called with the trainer before it trains, such as `kl_companion.monitor.KLMonitor.attach`.
         **changes: Settings of TRL's `GRPOConfig`.
 
     Raises:
@@ -171,6 +177,8 @@ def train(
         made.callback_handler.callbacks = [
             c for c in made.callback_handler.callbacks if type(c).__name__ != "PrinterCallback"
         ]
+        if watch is not None:
+            watch(made)
         before = torch.nn.utils.parameters_to_vector(made.model.parameters()).detach().clone()
         made.train()
         after = torch.nn.utils.parameters_to_vector(made.model.parameters()).detach()

@@ -28,6 +28,12 @@ def test_the_anchor_is_said_to_have_moved() -> None:
     assert train("k2", steps=1, **ema_anchor(decay=0.5)).drawn > 0.01
 
 
+def test_a_watcher_gets_the_trainer_before_it_trains() -> None:
+    steps: list[int] = []
+    train(stock=True, steps=1, watch=lambda trainer: steps.append(trainer.state.global_step))
+    assert steps == [0]
+
+
 def test_the_program_prints_a_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--kl", "k1", "--placement", "reward", "--steps", "2"])
     header, *lines = capsys.readouterr().out.splitlines()

@@ -121,6 +121,7 @@ def test_rows_and_chapters_name_each_other():
         "part8_language_models/06_training_a_real_model",
         "part9_frameworks/01_what_the_frameworks_optimize",
         "part9_frameworks/02_in_your_trainer",
+        "part9_frameworks/03_reading_your_run",
     }
     for chapter in set(rows) - {""}:
         code = "".join("\n".join(code_cells(files[chapter])).split())

@@ -152,8 +152,7 @@ def _slopes(
                 if w is not None:
                     rest = (found - sign * w * s).mean().item() if beside else 0.0
                     forms.append(TermForm(name, exchanged, sign * w, ratio, rest))
-    # K3++ is K3 with the gradient that a ratio gives it, and frameworks write the ratio
-    return sorted(forms, key=lambda form: (form.exchanged, form.name == "k3_plus_plus"))
+    return forms
 
 
 def fit_change(delta: torch.Tensor, found: torch.Tensor) -> TermForm | None:

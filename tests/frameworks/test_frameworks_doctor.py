@@ -37,7 +37,9 @@ def said(diagnosis: Any, name: str) -> str:
 
 def test_what_is_said_of_sound_trainers_is_what_they_do() -> None:
     grpo = examined(TRL_CASES["trl_grpo_with_kl"])
-    assert said(grpo, "form") == "The KL of a token is K3++, in the loss."  # K3 times the ratio
+    assert said(grpo, "form") == (
+        "The KL of a token is K3 with the gradient of K2 (K3++), in the loss."  # K3 times the ratio
+    )
     rloo = examined(TRL_CASES["trl_rloo"])
     assert said(rloo, "form") == "The KL of a token is K1, in the reward."
     none = examined(TRL_CASES["trl_grpo"])
@@ -105,7 +107,12 @@ def test_a_step_of_grpo_is_the_formula_of_its_documentation() -> None:
     assert seen.loss == pytest.approx(loss.item(), rel=1e-5)
 
 
-NAMES = {"low_var_kl": "K3", "mse": "K2", "abs": "the absolute log-ratio", "low_var_kl+": "K3++"}
+NAMES = {
+    "low_var_kl": "K3",
+    "mse": "K2",
+    "abs": "the absolute log-ratio",
+    "low_var_kl+": "K3 with the gradient of K2 (K3++)",
+}
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -87,8 +87,9 @@ class TermForm(NamedTuple):
 
     @property
     def title(self) -> str:
-        """For a sentence: "K3"."""
-        return "the absolute log-ratio" if self.name == ABS else self.name.upper().replace("_PLUS_PLUS", "++")
+        """For a sentence: "K3"; K3++ is what a ratio that carries a gradient makes of K3, too."""
+        special = {ABS: "the absolute log-ratio", "k3_plus_plus": "K3 with the gradient of K2 (K3++)"}
+        return special.get(self.name, self.name.upper())
 
 
 def value(name: str, delta: torch.Tensor, *, exchanged: bool = False) -> torch.Tensor:

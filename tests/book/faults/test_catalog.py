@@ -9,7 +9,7 @@ from kl_companion.book.faults import CASES, examined
 from kl_companion.book.faults.catalog import found
 from kl_companion.monitor.doctor import FAULTS
 from kl_companion.monitor.doctor.diagnosis import Diagnosis
-from kl_companion.monitor.doctor.findings import Finding
+from kl_companion.monitor.doctor.findings import DoctorFinding
 from kl_companion.monitor.doctor.tracing import Line
 
 SOUND = [name for name, case in CASES.items() if not case.fault]
@@ -53,8 +53,8 @@ def test_the_catalog_holds_most_mistakes_that_the_doctor_knows_by_name() -> None
 
 def test_what_counts_as_found() -> None:
     case = CASES["token_mean"]
-    fine = Finding("mask", "fine", "All count.")
-    wrong = Finding("denominator", "wrong", "Twice.", None, "x  # fault", "denominator")
+    fine = DoctorFinding("mask", "fine", "All count.")
+    wrong = DoctorFinding("denominator", "wrong", "Twice.", None, "x  # fault", "denominator")
     assert found(case, Diagnosis("a", (fine, wrong)))
     assert not found(case, Diagnosis("a", (fine,)))
     assert not found(case, Diagnosis("a", (wrong._replace(fault="no-mask"),)))

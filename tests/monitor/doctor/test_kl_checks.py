@@ -34,7 +34,10 @@ def rewarded(logp, batch):
     [
         (lambda logp, ref: (logp - ref) ** 2 / 2, "K2, in the loss."),
         (k3, "K3, in the loss."),
-        (lambda logp, ref: torch.exp(logp - logp.detach()) * k3(logp, ref), "K3++, in the loss."),
+        (
+            lambda logp, ref: torch.exp(logp - logp.detach()) * k3(logp, ref),
+            "K3 with the gradient of K2 (K3++), in the loss.",
+        ),
         (
             lambda logp, ref: torch.exp(logp - logp.detach()) * (logp - ref),
             "K1, times a ratio that carries a gradient, in the loss.",

@@ -175,5 +175,5 @@ def test_same_is_relative_to_the_accuracy_of_float32():
 def test_words_and_titles():
     assert readings.words(["a"]) == "a"
     assert readings.words(["a", "b", "c"]) == "a, b and c"
-    assert readings.TermForm("k3_plus_plus", False, 1.0).title == "K3++"
+    assert readings.TermForm("k3_plus_plus", False, 1.0).title == "K3 with the gradient of K2 (K3++)"
     assert readings.TermForm("abs", False, 1.0).title == "the absolute log-ratio"

@@ -159,3 +159,24 @@ def test_the_own_loop(placement: str) -> None:
     diagnosis = diagnose(Settings(beta=0.1, placement=placement), update=False)
     assert diagnosis.healthy, str(diagnosis)
     assert f", in the {placement}." in said(diagnosis, "form")
+
+
+def test_the_engines_log_probs_and_functions_that_make_answers() -> None:
+    trainer = trl_trainers.made("GRPO", beta=0.04)
+    trainer.use_vllm = True
+    trainer.args.top_p = 0.9
+    trainer.rollout_func = lambda *_: pytest.fail("the answers are the world's")
+    found = diagnose(trainer, update=False)
+    assert found.healthy
+    (sampler,) = (f for f in found.findings if f.name == "sampler")
+    assert sampler.said == "The sampler is truncated (top_p=0.9), and its log-probs are used."
+    trainer.vllm_importance_sampling_correction = False
+    found = diagnose(trainer, update=False)
+    assert [f.fault for f in found.wrong] == ["truncated-sampler"]
+
+
+def test_rewards_without_weight_are_refused() -> None:
+    trainer = trl_trainers.made("GRPO", beta=0.04)
+    trainer.reward_weights.zero_()
+    with pytest.raises(ValueError, match="reward_weights sum to 0, expected a sum that is not"):
+        diagnose(trainer, update=False)

@@ -43,8 +43,8 @@ def reference(probe: Probe) -> Iterator[DoctorFinding]:
             "reference-gradient",
         )
     if probe.reads_reference:
-        if probe.form is not None and probe.form.exchanged:
-            return  # said by the form
+        if probe.plain.reference > NOTHING or (probe.form is not None and probe.form.exchanged):
+            return  # said above, or by the form
         yield DoctorFinding(
             "reference", "fine", "The KL is measured to the reference, which carries no gradient."
         )

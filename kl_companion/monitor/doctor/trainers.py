@@ -45,7 +45,7 @@ class ExaminedTrainer:
         trainer: Made as for training; nothing of it is changed in the end.
 
     Raises:
-        ValueError: a trainer of another kind, or on another device than the CPU.
+        ValueError: a trainer of another kind; when it is run, reward weights that sum to 0.
     """
 
     sets_beta = True
@@ -148,10 +148,14 @@ def _on_world(trainer: Any, world: SmallWorld, parts: int, rl: bool, beta: float
     prompts = [world.prompt(i) for i in world.batch]
     kept = {n: copy.deepcopy(vars(trainer)[n]) for n in ("_metrics", "_logs") if n in vars(trainer)}
     seen_tokens = trainer.state.num_input_tokens_seen
+    engine = _engine_logps(trainer, world) if getattr(trainer, "use_vllm", False) else None
     changes: dict[str, Any] = {
         "_tokenize_prompts": lambda *_: (prompts, None, {}),
-        "_generate_single_turn": lambda *_, **__: (answers, None) if _two(trainer) else answers,
+        "_generate_single_turn": lambda *_, **__: (answers, engine) if _two(trainer) else answers,
         "current_gradient_accumulation_steps": parts,
+        # answers come from the world, whoever makes them in training
+        **{n: x for n, x in (("rollout_func", None), ("environment_factories", None)) if hasattr(trainer, n)},
+        **({"tools": []} if hasattr(trainer, "tools") else {}),
     }
     settings: dict[str, Any] = {
         "steps_per_generation": parts,
@@ -161,6 +165,10 @@ def _on_world(trainer: Any, world: SmallWorld, parts: int, rl: bool, beta: float
         rewards = world.rollout.rewards
         assert rewards is not None
         total = trainer.reward_weights.sum().item()
+        if total == 0:
+            raise ValueError(
+                "the trainer's reward_weights sum to 0, expected a sum that is not: rewards would be 0"
+            )
         each = (rewards[world.batch] / total).float().unsqueeze(-1).expand(-1, len(trainer.reward_funcs))
         changes |= {"num_generations": len(answers), "_calculate_rewards": lambda *_: each.clone()}
         # whether samples are stale is decided by how often answers are generated: keep what it decides now
@@ -185,6 +193,15 @@ def _on_world(trainer: Any, world: SmallWorld, parts: int, rl: bool, beta: float
         trainer.model.train(training)
         vars(trainer).update(kept)
         trainer.state.num_input_tokens_seen = seen_tokens
+
+
+def _engine_logps(trainer: Any, world: SmallWorld) -> list[list[float]]:
+    """Log-probs of the answers' tokens as the sampling engine gives them, at its temperature."""
+    rollout = world.rollout
+    logits = rollout.logits if rollout.behavior_logits is None else rollout.behavior_logits
+    assert logits is not None
+    scored = (logits / trainer.temperature).log_softmax(-1).gather(-1, rollout.tokens.unsqueeze(-1))
+    return [scored[i, : len(world.answer(i)), 0].tolist() for i in world.batch]
 
 
 def _two(trainer: Any) -> bool:

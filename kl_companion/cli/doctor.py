@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accumulate", type=int, help="micro-batches of a step")
     parser.add_argument("--beta", type=float, help="the KL coefficient")
     parser.add_argument(
+        "--engine",
+        action="store_true",
+        help="old log-probs are the sampling engine's own, truncation and all",
+    )
+    parser.add_argument(
         "--alignment",
         choices=("completion", "full", "shifted"),
         default="completion",
@@ -67,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         updates=args.updates,
         accumulate=args.accumulate,
         beta=args.beta,
+        engine=args.engine or None,
         alignment=args.alignment,
         summed=args.summed,
         update=not args.quick,

@@ -113,6 +113,7 @@ def diagnose(
     updates: int | None = None,
     accumulate: int | None = None,
     beta: float | None = None,
+    engine: bool | None = None,
     reference: torch.nn.Module | None = None,
     alignment: str = "completion",
     ids: Ids | None = None,
@@ -137,6 +138,8 @@ def diagnose(
         updates: Optimizer steps on one batch of answers, where the trainer does not say it.
         accumulate: Micro-batches of a step, where the trainer does not say it.
         beta: The KL coefficient, where the trainer does not say it.
+        engine: Whether the old log-probs of a step's batch are those of its sampling engine, truncation and
+            all.
         reference: Of a step that uses a reference without being given it: that model.
         alignment: Of masks and log-probs in a step's batch: ``"completion"`` [batch, seq], ``"full"`` one per
             input id, ``"shifted"`` one per input id but the first.
@@ -159,6 +162,7 @@ def diagnose(
         "updates": updates,
         "accumulate": accumulate,
         "beta": beta,
+        "engine": engine,
     }
     given: dict[str, Any] = {name: x for name, x in said.items() if x is not None}
     subject: Examined

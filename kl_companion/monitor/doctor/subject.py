@@ -21,7 +21,7 @@ class Declared(NamedTuple):
         top_p, top_k: Of the sampler; 1 and 0 for a whole distribution.
         updates: Optimizer steps on one batch of answers.
         beta: The KL coefficient; None if it is not known.
-        engine: Whether an inference engine's own log-probs reach the loss.
+        engine: Whether the old log-probs are an inference engine's own.
         names: What its settings are called, for advice: {"temperature": "GRPOConfig(temperature=...)"}.
         teacher: Whether the reference is a teacher, which is all that the loss is about.
         token_mean_of: The batch over which it says that tokens are averaged: "micro-batch" where it says so.

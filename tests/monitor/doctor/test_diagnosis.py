@@ -105,6 +105,12 @@ def test_what_is_declared_reaches_the_checks():
     assert faults(accumulate=2, summed=True) == ["denominator"]
 
 
+def test_old_log_probs_of_the_engine_correct_a_truncated_sampler():
+    cut = {"top_p": 0.9, "update": False}
+    assert [f.fault for f in diagnose(step_of(), **cut).wrong] == ["truncated-sampler"]
+    assert diagnose(step_of(), engine=True, **cut).healthy
+
+
 def test_options_of_a_step():
     module_of_theirs = torch.nn.Linear(1, 1)
     ids = Ids(pad=0, live=(2, 30, 31, 32), digits=(40, 41, 42))

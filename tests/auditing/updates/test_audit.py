@@ -210,3 +210,11 @@ def test_progress_and_stale_samples():
     # a clip takes tokens out of the reward and leaves them in the KL
     assert max(s.share.rest for s in found.stale) > 5
     assert torch.tensor([s.share.size for s in found.stale]).isfinite().all()
+
+
+def test_an_update_without_a_kl_term_is_given_none(few_prompts):
+    def cubed(logprobs, rewards, mask):
+        apart = (rewards - rewards.mean()) ** 3  # the gradient of no objective that is registered
+        return -(logprobs * apart.unsqueeze(-1) * mask).sum(-1).mean()
+
+    assert audit_update(cubed, **PAIRS).penalties == {}

@@ -93,9 +93,7 @@ class Body(nn.Module):
         self.adapters_off = False
         self.base: torch.Tensor
         self.register_buffer("base", rollout.ref_logits.detach().clone().double())
-        self.embed_tokens = (
-            nn.Identity()
-        )  # transformers asks a model's blocks for it before it gives the head
+        self.embed_tokens = nn.Identity()  # asked for by transformers before it gives a model's head
 
     def get_input_embeddings(self) -> nn.Module:
         """Something, for there are none."""

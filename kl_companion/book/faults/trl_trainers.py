@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kl_companion.book.faults.steps import k3_of
 from kl_companion.frameworks import trl_example
 
 
@@ -97,8 +98,7 @@ def times_advantage(stock: Any) -> Any:
     """The KL inside the bracket that advantages multiply."""
 
     def terms(trainer: Any, logp: torch.Tensor, inputs: Any) -> torch.Tensor:
-        log_ratio = inputs["ref_per_token_logps"] - logp
-        kl = torch.exp(log_ratio) - log_ratio - 1
+        kl = k3_of(logp, inputs["ref_per_token_logps"])
         ratio = torch.exp(logp - logp.detach())
         x = -(ratio - trainer.beta * kl) * inputs["advantages"].unsqueeze(1)  # fault
         return (x * inputs["completion_mask"]).sum(-1).mean() / trainer.current_gradient_accumulation_steps
@@ -110,8 +110,7 @@ def cut_mask(stock: Any) -> Any:
     """A mask that was shifted for labels, on log-probs that are shifted already."""
 
     def terms(trainer: Any, logp: torch.Tensor, inputs: Any) -> torch.Tensor:
-        log_ratio = inputs["ref_per_token_logps"] - logp
-        kl = torch.exp(log_ratio) - log_ratio - 1
+        kl = k3_of(logp, inputs["ref_per_token_logps"])
         x = -torch.exp(logp - logp.detach()) * inputs["advantages"].unsqueeze(1) + trainer.beta * kl
         mask = torch.nn.functional.pad(inputs["completion_mask"][:, 1:], (0, 1))  # fault
         return (x * mask).sum(-1).mean() / trainer.current_gradient_accumulation_steps
@@ -123,8 +122,7 @@ def not_divided(stock: Any) -> Any:
     """Accumulated and not divided by the number of micro-batches."""
 
     def terms(trainer: Any, logp: torch.Tensor, inputs: Any) -> torch.Tensor:
-        log_ratio = inputs["ref_per_token_logps"] - logp
-        kl = torch.exp(log_ratio) - log_ratio - 1
+        kl = k3_of(logp, inputs["ref_per_token_logps"])
         x = -torch.exp(logp - logp.detach()) * inputs["advantages"].unsqueeze(1) + trainer.beta * kl
         return (x * inputs["completion_mask"]).sum(-1).mean()  # fault
 
@@ -135,8 +133,7 @@ def always_new(stock: Any) -> Any:
     """Several updates on a batch, with the ratio to the policy itself."""
 
     def terms(trainer: Any, logp: torch.Tensor, inputs: Any) -> torch.Tensor:
-        log_ratio = inputs["ref_per_token_logps"] - logp
-        kl = torch.exp(log_ratio) - log_ratio - 1
+        kl = k3_of(logp, inputs["ref_per_token_logps"])
         ratio = torch.exp(logp - logp.detach())  # fault
         x = -ratio * inputs["advantages"].unsqueeze(1) + trainer.beta * kl
         return (x * inputs["completion_mask"]).sum(-1).mean() / trainer.current_gradient_accumulation_steps

@@ -69,12 +69,7 @@ class ExaminedLoop:
 
 def _samples(world: SmallWorld, temperature: float) -> Samples:
     """The world's answers as the loop's sampler hands them over."""
-    layout, rollout = world.layout(), world.rollout
-    logits = rollout.logits if rollout.behavior_logits is None else rollout.behavior_logits
-    assert logits is not None
-    scored = (
-        (logits.detach() / temperature).log_softmax(-1).gather(-1, rollout.tokens.unsqueeze(-1)).squeeze(-1)
-    )
+    layout = world.layout()
     count = len(world.batch)
     return Samples(
         layout.prompt_ids,
@@ -82,7 +77,7 @@ def _samples(world: SmallWorld, temperature: float) -> Samples:
         layout.completion_ids,
         layout.completion_mask,
         layout.completion_mask,
-        scored.masked_fill(~rollout.completion_mask.bool(), 0.0)[world.batch],
+        world.scored(world.sampler_logits, temperature),
         torch.ones(count, dtype=torch.bool),
         torch.zeros(count, dtype=torch.int64),
         [Example("", "")] * count,

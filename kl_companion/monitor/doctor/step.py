@@ -45,14 +45,12 @@ class StepBatch(dict[str, Any]):
         self.world, self.alignment, self.per_token = world, alignment, per_token
         layout = world.layout()
         ids, mask = layout.input_ids, layout.attention_mask
-        labels = ids.masked_fill(mask == 0, -100)
-        labels[:, : layout.prompt_ids.shape[1]] = -100
         self.prompt_length = layout.prompt_ids.shape[1]
         super().__init__(
             input_ids=ids,
             attention_mask=mask,
             position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            labels=labels,
+            labels=layout.labels,
             prompt_ids=layout.prompt_ids,
             prompt_mask=layout.prompt_mask,
             prompt_length=self.prompt_length,
@@ -60,22 +58,13 @@ class StepBatch(dict[str, Any]):
             answers_in_batch=len(ids),
         )
         rollout = world.rollout
-        logits, ref_logits = rollout.logits, rollout.ref_logits
-        assert logits is not None
-        assert ref_logits is not None
+        assert rollout.ref_logits is not None
         assert rollout.rewards is not None
-        sampler = logits if rollout.behavior_logits is None else rollout.behavior_logits
-        at, inside = rollout.tokens.unsqueeze(-1), rollout.completion_mask.bool()
-
-        def of(x: torch.Tensor) -> torch.Tensor:
-            scored = (x.detach().double() / temperature).log_softmax(-1).gather(-1, at).squeeze(-1)
-            return scored.masked_fill(~inside, 0.0)[world.batch]
-
         self._roles: dict[str, Any] = {
             "completion_mask": self._aligned(layout.completion_mask),
             "tokens": layout.completion_ids,
-            "behavior_logp": self._aligned(of(sampler)),
-            "ref_logp": self._aligned(of(ref_logits)),
+            "behavior_logp": self._aligned(world.scored(world.sampler_logits, temperature)),
+            "ref_logp": self._aligned(world.scored(rollout.ref_logits, temperature)),
             "rewards": rollout.rewards[world.batch],
             "lengths": layout.completion_mask.sum(-1),
             "num_tokens": int(layout.completion_mask.sum()),

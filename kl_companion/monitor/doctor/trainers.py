@@ -197,11 +197,8 @@ def _on_world(trainer: Any, world: SmallWorld, parts: int, rl: bool, beta: float
 
 def _engine_logps(trainer: Any, world: SmallWorld) -> list[list[float]]:
     """Log-probs of the answers' tokens as the sampling engine gives them, at its temperature."""
-    rollout = world.rollout
-    logits = rollout.logits if rollout.behavior_logits is None else rollout.behavior_logits
-    assert logits is not None
-    scored = (logits / trainer.temperature).log_softmax(-1).gather(-1, rollout.tokens.unsqueeze(-1))
-    return [scored[i, : len(world.answer(i)), 0].tolist() for i in world.batch]
+    scored = world.scored(world.sampler_logits, trainer.temperature).tolist()
+    return [row[: len(world.answer(i))] for row, i in zip(scored, world.batch, strict=True)]
 
 
 def _two(trainer: Any) -> bool:
@@ -217,8 +214,7 @@ def _distilled(trainer: Any, world: SmallWorld, parts: int) -> torch.Tensor:
     """The loss of a trainer that is given finished texts: ids, attention mask and labels."""
     layout = world.layout()
     ids, mask = layout.input_ids, layout.attention_mask
-    labels = ids.masked_fill(mask == 0, -100)
-    labels[:, : layout.prompt_ids.shape[1]] = -100
+    labels = layout.labels
     count = (labels != -100).sum()
     losses = []
     for rows in torch.arange(len(ids)).chunk(parts):

@@ -67,6 +67,12 @@ class PaddedAnswers(NamedTuple):
         """[batch, prompt + seq]."""
         return torch.cat([self.prompt_mask, self.completion_mask], 1)
 
+    @property
+    def labels(self) -> torch.Tensor:
+        """[batch, prompt + seq]: the ids of the completions, -100 on prompts and padding."""
+        answers = self.completion_ids.masked_fill(self.completion_mask == 0, -100)
+        return torch.cat([torch.full_like(self.prompt_ids, -100), answers], 1)
+
 
 @dataclass(frozen=True)
 class SmallWorld:
@@ -122,6 +128,19 @@ class SmallWorld:
     def rows(self) -> range:
         """The numbers of its different answers."""
         return range(len(self.rollout.tokens))
+
+    @property
+    def sampler_logits(self) -> torch.Tensor:
+        """Of the policy that sampled, [answers, seq, live]."""
+        older, logits = self.rollout.behavior_logits, self.rollout.logits
+        assert logits is not None
+        return logits if older is None else older
+
+    def scored(self, logits: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Log-probs of the tokens of a batch under logits [answers, seq, live], [batch, seq]; 0 outside."""
+        chosen = self.rollout.tokens.unsqueeze(-1)
+        logp = (logits.detach().double() / temperature).log_softmax(-1).gather(-1, chosen).squeeze(-1)
+        return logp.masked_fill(~self.rollout.completion_mask.bool(), 0.0)[self.batch]
 
     def layout(self) -> PaddedAnswers:
         """Its answers in a rectangle."""

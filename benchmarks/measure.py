@@ -201,7 +201,7 @@ def memory(case: Case, name: str) -> Row:
     memory is; a compiled one must be compiled for its size first.
     """
     variant, inputs = case.chosen()[name], case.inputs()
-    if variant.compiled:
+    if variant.compiled or (variant.large and case.tokens * case.vocab >= 1 << 20):
         variant.run(inputs)
     else:
         variant.run(case._replace(tokens=4, vocab=512, hidden=min(case.hidden, 64)).inputs())

@@ -38,6 +38,7 @@ class Variant(NamedTuple):
     truth: str = ""
     spoils: bool = False  # the logits are gone afterwards
     compiled: bool = False
+    large: bool = False  # compiled where the logits are many
     needs: str = ""  # "trl", "liger", "triton"
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
 
@@ -135,7 +136,7 @@ def _roof(i: Inputs) -> Outcome:
 
 
 def _divergence_variants(name: str) -> dict[str, Variant]:
-    ours = {f"ours, {m}": Variant(partial(_ours, name, m), name, m != "safe") for m in MODES}
+    ours = {f"ours, {m}": Variant(partial(_ours, name, m), name, m != "safe", large=True) for m in MODES}
     return {
         "naive": Variant(partial(_naive, name), name),
         "torch.compile": Variant(partial(_compile, name), name, compiled=True),
@@ -280,13 +281,13 @@ VARIANTS["logp"] = {
     "logsumexp": Variant(_logp_lse, "logp"),
     "F.cross_entropy": Variant(_logp_cross_entropy, "logp"),
     "TRL": Variant(_logp_trl, "logp", needs="trl"),
-    **{f"ours, {mode}": Variant(partial(_logp_ours, mode), "logp", mode != "safe") for mode in MODES},
+    **{f"ours, {m}": Variant(partial(_logp_ours, m), "logp", m != "safe", large=True) for m in MODES},
     "roof": Variant(_logp_roof, spoils=True),
 }
 VARIANTS["top_k"] = {
     "naive": Variant(partial(_naive, "reverse_kl"), "reverse_kl"),
     "autograd": Variant(_top_k, "top_k"),
-    **{f"ours, {m}": Variant(partial(_top_k_ours, m), "top_k", m != "safe") for m in MODES[:2]},
+    **{f"ours, {m}": Variant(partial(_top_k_ours, m), "top_k", m != "safe", large=True) for m in MODES[:2]},
     "torch.topk": Variant(_topk_alone),
     "roof": Variant(_logp_roof, spoils=True),
 }
@@ -297,9 +298,9 @@ VARIANTS["linear_kl"] = {
     "Liger, chunk 64": Variant(partial(_linear_liger, 64, False), "linear_kl", needs="liger"),
     "Liger, compiled": Variant(partial(_linear_liger, 256, True), "linear_kl", needs="liger", compiled=True),
     "Liger, Triton": Variant(_linear_liger_triton, "linear_kl", needs="triton"),
-    "ours, fast": Variant(partial(_linear_ours, "fast"), "linear_kl"),
-    "ours, frugal": Variant(partial(_linear_ours, "frugal"), "linear_kl"),
-    "ours, weights unknown": Variant(partial(_linear_ours, "fast", known=False), "linear_kl"),
-    "ours, frozen weight": Variant(partial(_linear_ours, "fast", frozen=True), "linear_kl"),
+    "ours, fast": Variant(partial(_linear_ours, "fast"), "linear_kl", large=True),
+    "ours, frugal": Variant(partial(_linear_ours, "frugal"), "linear_kl", large=True),
+    "ours, weights unknown": Variant(partial(_linear_ours, "fast", known=False), "linear_kl", large=True),
+    "ours, frozen weight": Variant(partial(_linear_ours, "fast", frozen=True), "linear_kl", large=True),
     "matmuls": Variant(_matmuls),
 }

@@ -124,7 +124,8 @@ def child(job: Job, threads: int, cache: str) -> list[Row]:
 def compiles(job: Job) -> bool:
     """Does the variant of a job compile itself first?"""
     case = Case(**job["case"])  # type: ignore[arg-type]
-    return VARIANTS[case.work][str(job["variant"])].compiled
+    variant = VARIANTS[case.work][str(job["variant"])]
+    return variant.compiled or variant.large
 
 
 def peaks(jobs: list[Job], threads: int, cache: str) -> Iterator[list[Row]]:

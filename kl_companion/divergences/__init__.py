@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
+    from kl_companion.divergences.compiled import Entries as Entries
+    from kl_companion.divergences.compiled import entries_of as entries_of
     from kl_companion.divergences.compiled import function_of_log as function_of_log
     from kl_companion.divergences.compiled import generator_of_log as generator_of_log
+    from kl_companion.divergences.compiled import large_ratio_functions as large_ratio_functions
+    from kl_companion.divergences.compiled import near_one as near_one
     from kl_companion.divergences.compiled import stable_generator as stable_generator
     from kl_companion.divergences.compiled import stable_slope as stable_slope
     from kl_companion.divergences.compiled import torch_function as torch_function
@@ -22,11 +26,16 @@ if TYPE_CHECKING:
     from kl_companion.divergences.registry import make_divergence as make_divergence
     from kl_companion.divergences.registry import power_divergence as power_divergence
     from kl_companion.divergences.registry import register_divergence as register_divergence
+    from kl_companion.divergences.registry import swapped as swapped
     from kl_companion.divergences.registry import tidy as tidy
 
 _NAMES: dict[str, str] = {
+    "Entries": "kl_companion.divergences.compiled",
+    "entries_of": "kl_companion.divergences.compiled",
     "function_of_log": "kl_companion.divergences.compiled",
     "generator_of_log": "kl_companion.divergences.compiled",
+    "large_ratio_functions": "kl_companion.divergences.compiled",
+    "near_one": "kl_companion.divergences.compiled",
     "stable_generator": "kl_companion.divergences.compiled",
     "stable_slope": "kl_companion.divergences.compiled",
     "torch_function": "kl_companion.divergences.compiled",
@@ -42,6 +51,7 @@ _NAMES: dict[str, str] = {
     "make_divergence": "kl_companion.divergences.registry",
     "power_divergence": "kl_companion.divergences.registry",
     "register_divergence": "kl_companion.divergences.registry",
+    "swapped": "kl_companion.divergences.registry",
     "tidy": "kl_companion.divergences.registry",
 }
 __getattr__, __all__, __dir__ = lazy(__name__, _NAMES)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
+import mpmath
 import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
@@ -75,6 +77,8 @@ def _moderate(log_t: torch.Tensor) -> bool:
     """Whether f and f' may be taken as they stand: float64, and no power of t near its largest number."""
     if log_t.dtype != torch.float64 or not log_t.numel():
         return False
+    if log_t.device.type != "cpu":  # to look would wait for a GPU
+        return False
     return bool(max(abs(x) for x in torch.aminmax(log_t.detach())) < 20.0)
 
 
@@ -119,3 +123,83 @@ def _log_of_small(argument: sympy.Expr) -> sympy.Expr:
     """log(c + x) as log(c) + log1p(x/c), with c the value at u = 0."""
     at_zero = argument.replace(expm1, lambda a: sympy.S.Zero)
     return sympy.log(at_zero) + log1p(sympy.expand(argument / at_zero - 1))
+
+
+class LargeRatio(NamedTuple):
+    """Value and slope per unit of the larger probability, as functions of minus |log t|."""
+
+    value: Callable[[torch.Tensor], torch.Tensor]
+    slope: Callable[[torch.Tensor], torch.Tensor]
+
+
+@cache
+def large_ratio_functions(d: Divergence) -> tuple[LargeRatio, LargeRatio]:
+    """Where t < 1, f(t) and t f'(t), which Q multiplies; where t > 1, f(t)/t and f'(t), which P multiplies.
+
+    So written no power of t overflows where the product with the larger probability does not.
+    """
+    dual = d.dual
+    # next to t = 1 the series is taken; where there is none, a form that is accurate there
+    made = _plain_function_of_log if near_one(d) else function_of_log
+    below = LargeRatio(made(d.f), made(tidy(T * d.derivative)))
+    above = LargeRatio(made(dual), made(tidy(dual - T * dual.diff(T))))
+    return below, above
+
+
+def _plain_function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
+    """An expression in ``T`` as a function of u = log t, accurate where t is small."""
+    in_log = sympy.powsimp(sympy.expand(expr.subs(T, sympy.exp(_U))))
+    return torch_function(sympy.expand(in_log), _U)
+
+
+class Series(NamedTuple):
+    """Coefficients in u = log t: f(t)/t = u^2 (value[0] + value[1] u + ...), f'(t) = u (slope[0] + ...)."""
+
+    value: tuple[float, ...]
+    slope: tuple[float, ...]
+
+
+_TERMS = 10
+_TRIAL = 0.25  # where the series is tried
+
+
+@cache
+def near_one(d: Divergence) -> Series | None:
+    """The power series of f(t)/t and f'(t) at t = 1, or None where f has none (total variation)."""
+    with mpmath.workdps(80):
+        f, slope = (sympy.lambdify(T, e, modules="mpmath") for e in (d.f, d.derivative))
+
+        def value_of_log(u: mpmath.mpf) -> mpmath.mpf:
+            return f(mpmath.exp(u)) * mpmath.exp(-u)
+
+        def slope_of_log(u: mpmath.mpf) -> mpmath.mpf:
+            return slope(mpmath.exp(u))
+
+        parts = []
+        for function, first in ((value_of_log, 2), (slope_of_log, 1)):
+            taylor = mpmath.taylor(function, 0, first + _TERMS - 1)
+            for u in (-_TRIAL, _TRIAL):
+                exact, found = function(mpmath.mpf(u)), mpmath.polyval(taylor[::-1], u)
+                if any(abs(c) > 1e-20 for c in taylor[:first]) or abs(found - exact) > 1e-6 * abs(exact):
+                    return None
+            parts.append(tuple(float(c) for c in taylor[first:]))
+    return Series(*parts)
+
+
+class Entries(NamedTuple):
+    """All that an entry of D_f and its gradient are computed from."""
+
+    below: LargeRatio
+    above: LargeRatio
+    series: Series | None
+    at_zero: float  # f(0), infinite or not
+    at_infinity: float  # the limit of f(t)/t
+
+
+@cache
+def entries_of(d: Divergence) -> Entries:
+    """`large_ratio_functions`, `near_one` and the edges of a divergence."""
+    at_zero, at_infinity = (
+        float(edge) if edge.is_finite else float("inf") for edge in (d.at_zero, d.at_infinity)
+    )
+    return Entries(*large_ratio_functions(d), near_one(d), at_zero, at_infinity)

@@ -295,3 +295,12 @@ register_divergence(
 )
 DIVERGENCES["amari_alpha(0.5)"] = amari_alpha(0.5)
 DIVERGENCES["power_divergence(1.5)"] = power_divergence(1.5)
+
+
+@cache
+def swapped(d: Divergence) -> Divergence:
+    """The divergence with its arguments exchanged: its gradient by the first is that of d by the second."""
+    for other in (d, *DIVERGENCES.values()):
+        if tidy(other.f - d.dual) == 0:
+            return other
+    return make_divergence(f"swapped {d.name}", d.dual, source=d.source)

@@ -1,8 +1,8 @@
 """Autograd functions whose gradients are written by hand, for logits that exist in memory.
 
-Values come from one walk over blocks of rows (`kl_companion.kernels.block_walks`), gradients from a second
+Values come from one walk over blocks of rows (`kl_companion.kernels.walks`), gradients from a second
 in backward, or from the same walk where the weights of the loss are known. What is saved in between is the
-inputs and a number or two per row.
+inputs and a few numbers per row.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from kl_companion.divergences import Divergence
-from kl_companion.kernels.block_walks import scale_rows, walk_divergence, walk_tokens
-from kl_companion.kernels.blocks import exact_dtype
-from kl_companion.kernels.rows import swapped
+from kl_companion.divergences import Divergence, swapped
+from kl_companion.kernels.blocks import exact_dtype, plain
+from kl_companion.kernels.walks import How, room_for_kept, scale_rows, walk_divergence, walk_tokens
 
 _REFUSAL = (
     "the fused functions have no second derivatives, their gradients are written by hand: take f_divergence, "
@@ -24,14 +23,21 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 _TOLERANCE_OF_NARROW = 2e-2  # narrower dtypes round the weights themselves
 
 
-def common_factor(weights: torch.Tensor, incoming: torch.Tensor) -> float:
-    """The s with incoming = s weights.
+def may_look(x: torch.Tensor) -> bool:
+    """Whether its numbers may be looked at: on a GPU that would wait for all that was asked of it before."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def common_factor(weights: torch.Tensor, incoming: torch.Tensor) -> float | torch.Tensor:
+    """The s with incoming = s weights; on a GPU a tensor, of which nobody has checked that there is one.
 
     Raises:
         ValueError: there is none, so that the gradient made with these weights is another loss's.
     """
     got, given = incoming.double(), weights.double()
     square = given.square().sum()
+    if not may_look(weights):
+        return ((got * given).sum() / square).nan_to_num(0.0)
     factor = ((got * given).sum() / square).item() if square > 0 else 0.0
     apart = (got - factor * given).abs()
     loosest = max(_TOLERANCE.get(t.dtype, _TOLERANCE_OF_NARROW) for t in (weights, incoming))
@@ -94,7 +100,8 @@ def take_made(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor | None, ..
         )
     if ctx.loss_weights is not None:
         factor = common_factor(ctx.loss_weights, incoming)
-        return tuple(g if g is None or factor == 1 else g.mul_(factor) for g in made)
+        whole = isinstance(factor, float) and factor == 1
+        return tuple(g if g is None or whole else g.mul_(factor) for g in made)
     with torch.no_grad():
         return tuple(None if g is None else scale_rows(g, incoming.reshape(-1)) for g in made)
 
@@ -104,15 +111,14 @@ def gradient_by_reference(
     x: torch.Tensor,
     y: torch.Tensor,
     scale: torch.Tensor,
-    temperature: float,
-    dtype: torch.dtype,
+    how: How,
 ) -> torch.Tensor:
     """The gradient by the reference: that of the same divergence with its arguments exchanged."""
     gradient = torch.empty_like(y, memory_format=torch.contiguous_format)
-    value, excess = torch.empty(2, scale.numel(), dtype=dtype, device=x.device)
-    walk_divergence(
-        swapped(d), y, x, excess, value=value, loss_weight=scale, gradient=gradient, temperature=temperature
-    )
+    d, value = swapped(d), torch.empty(scale.numel(), dtype=exact_dtype(x, y), device=x.device)
+    how = how._replace(cap=how.ref_cap, ref_cap=how.cap)
+    kept = room_for_kept(d, value)
+    walk_divergence(d, y, x, kept, value=value, loss_weight=scale, gradient=gradient, how=how)
     return gradient
 
 
@@ -126,36 +132,30 @@ class DivergenceOfLogits(torch.autograd.Function):
         y: torch.Tensor,
         loss_weights: torch.Tensor | None,
         d: Divergence,
-        temperature: float,
+        how: How,
         inplace: bool,
         recording: bool,
     ) -> torch.Tensor:
         """[...], and with loss_weights the gradients, kept in ctx."""
         lead = x.shape[:-1]
-        dtype = torch.promote_types(exact_dtype(x), exact_dtype(y))
-        ctx.d, ctx.temperature, ctx.inplace, ctx.loss_weights, ctx.made = (
-            d,
-            temperature,
-            inplace,
-            loss_weights,
-            None,
-        )
-        value, excess = torch.zeros(2, lead.numel(), dtype=dtype, device=x.device)
+        ctx.d, ctx.how, ctx.inplace, ctx.loss_weights, ctx.made = d, how, inplace, loss_weights, None
+        value = torch.zeros(lead.numel(), dtype=exact_dtype(x, y), device=x.device)
+        kept = room_for_kept(d, value)
         by_x, by_y = (recording and needed for needed in ctx.needs_input_grad[:2])
-        ctx.ahead = loss_weights is not None or (inplace and by_x and _may_wait(x))
+        if not may_look(x):
+            loss_weights = ctx.loss_weights = None  # their check would wait for the device
+        ctx.ahead = loss_weights is not None or (inplace and by_x and may_look(x) and _may_wait(x))
         scale = made = ref_made = None
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with plain(x.device):
             if ctx.ahead:
                 # without loss_weights the factor of each row comes with the backward pass: here it is 1
                 scale = torch.ones_like(value) if loss_weights is None else loss_weights.reshape(-1)
-                ref_made = gradient_by_reference(d, x, y, scale, temperature, dtype) if by_y else None
+                ref_made = gradient_by_reference(d, x, y, scale, how) if by_y else None
                 made = None if not by_x else x.detach() if inplace else torch.empty_like(x)
                 ctx.made = (made, ref_made)
-            walk_divergence(
-                d, x, y, excess, value=value, loss_weight=scale, gradient=made, temperature=temperature
-            )
+            walk_divergence(d, x, y, kept, value=value, loss_weight=scale, gradient=made, how=how)
         if not ctx.ahead:
-            ctx.save_for_backward(x, y, excess)
+            ctx.save_for_backward(x, y, kept)
         return value.view(lead)
 
     @staticmethod
@@ -164,18 +164,16 @@ class DivergenceOfLogits(torch.autograd.Function):
         nothing = (None,) * 5
         if ctx.ahead:
             return (*first_order_only(take_made(ctx, incoming)), *nothing)
-        x, y, excess = ctx.saved_tensors
+        x, y, kept = ctx.saved_tensors
         by_x, by_y, *_ = ctx.needs_input_grad
         made = ref_made = None
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with plain(x.device):
             scale = incoming.reshape(-1)
             if by_y:  # before x is overwritten
-                ref_made = gradient_by_reference(ctx.d, x, y, scale, ctx.temperature, excess.dtype)
+                ref_made = gradient_by_reference(ctx.d, x, y, scale, ctx.how)
             if by_x:
                 made = x.detach() if ctx.inplace else torch.empty_like(x)
-                walk_divergence(
-                    ctx.d, x, y, excess, loss_weight=scale, gradient=made, temperature=ctx.temperature
-                )
+                walk_divergence(ctx.d, x, y, kept, loss_weight=scale, gradient=made, how=ctx.how)
         return (*first_order_only((made, ref_made), incoming, x, y), *nothing)
 
 
@@ -189,19 +187,21 @@ class TokensOfLogits(torch.autograd.Function):
         tokens: torch.Tensor,
         loss_weights: torch.Tensor | None,
         with_entropy: bool,
-        temperature: float,
+        how: How,
         inplace: bool,
         recording: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """[rows, k] and [rows] or None; with loss_weights the gradient too, kept in ctx."""
-        ctx.temperature, ctx.inplace, ctx.loss_weights, ctx.made = temperature, inplace, loss_weights, None
+        ctx.how, ctx.inplace, ctx.loss_weights, ctx.made = how, inplace, loss_weights, None
         logp = torch.zeros(tokens.shape, dtype=exact_dtype(x), device=x.device)
         entropy = torch.zeros_like(logp[:, 0]) if with_entropy else None
         by_x = recording and ctx.needs_input_grad[0]
         by_row = not with_entropy and tokens.shape[1] == 1
-        ctx.ahead = loss_weights is not None or (inplace and by_x and by_row and _may_wait(x))
+        if not may_look(x):
+            loss_weights = ctx.loss_weights = None
+        ctx.ahead = loss_weights is not None or (inplace and by_x and by_row and may_look(x) and _may_wait(x))
         scale = made = None
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with plain(x.device):
             if ctx.ahead and by_x:
                 scale = torch.ones_like(logp) if loss_weights is None else loss_weights
                 made = x.detach() if inplace else torch.empty_like(x)
@@ -213,7 +213,7 @@ class TokensOfLogits(torch.autograd.Function):
                 entropy=entropy,
                 loss_weight=scale,
                 gradient=made,
-                temperature=temperature,
+                how=how,
             )
         if not ctx.ahead:
             ctx.save_for_backward(x, tokens)
@@ -226,7 +226,7 @@ class TokensOfLogits(torch.autograd.Function):
         if ctx.ahead:
             return (*first_order_only(take_made(ctx, incoming)), *nothing)
         x, tokens = ctx.saved_tensors
-        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        with plain(x.device):
             made = x.detach() if ctx.inplace else torch.empty_like(x)
             walk_tokens(
                 x,
@@ -234,7 +234,7 @@ class TokensOfLogits(torch.autograd.Function):
                 loss_weight=incoming,
                 of_entropy=of_entropy,
                 gradient=made,
-                temperature=ctx.temperature,
+                how=ctx.how,
             )
         sources = (incoming, x) if of_entropy is None else (incoming, of_entropy, x)
         return (*first_order_only((made,), *sources), *nothing)

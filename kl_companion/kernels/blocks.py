@@ -3,66 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache
 from typing import NamedTuple
 
 import torch
 
-_BLOCK_BYTES = {
-    "cpu": 1 << 20
-}  # size of one scratch buffer: five of them and the inputs fit into the L2 cache
+# bytes of a block in the dtype that is worked in
+_BLOCK_BYTES = {"cpu": 1 << 22}
+_COMPILED_BYTES = {"cpu": 1 << 24}
 _BLOCK_BYTES_ELSEWHERE = 1 << 25  # large enough to be worth a kernel launch
+_COMPILED_BYTES_ELSEWHERE = 1 << 28
+_SHORTEST, _LONGEST = 256, 4096  # entries of a piece
 _MOST_BYTES = 1 << 24  # limit for rows so long that one per thread would take more
 
 
-def exact_dtype(x: torch.Tensor) -> torch.dtype:
-    """The dtype that rows are worked on in: float64 for float64, float32 for everything narrower."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+def exact_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """The dtype of results: float64 where one of the tensors is, float32 for everything narrower."""
+    return torch.float64 if torch.float64 in [x.dtype for x in tensors] else torch.float32
 
 
-def block_bytes(device: torch.device) -> int:
-    """Bytes that one scratch buffer should have on a device."""
+def block_bytes(device: torch.device, compiled: bool = False) -> int:
+    """Bytes that a block should have on a device."""
+    if compiled:
+        return _COMPILED_BYTES.get(device.type, _COMPILED_BYTES_ELSEWHERE)
     return _BLOCK_BYTES.get(device.type, _BLOCK_BYTES_ELSEWHERE)
 
 
-def rows_per_block(vocab: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Rows whose scratch buffer fits the cache; at least one per thread, because a softmax splits by rows."""
+def rows_per_block(vocab: int, dtype: torch.dtype, device: torch.device, compiled: bool = False) -> int:
+    """Rows that make a block of about `block_bytes`; at least one per thread."""
     row = max(1, vocab * dtype.itemsize)
-    fitting = block_bytes(device) // row
     threads = torch.get_num_threads() if device.type == "cpu" else 1
-    return max(1, fitting, min(threads, _MOST_BYTES // row))
+    return max(1, block_bytes(device, compiled) // row, min(threads, _MOST_BYTES // row))
 
 
-class SoftCap(NamedTuple):
-    """What stands between raw logits and the softmax's: c tanh(logits/c), where a model has it."""
+@cache
+def pieces(vocab: int) -> int:
+    """Into how many equal pieces a row is cut for its sums.
 
-    cap: float | None = None
-
-    def load(self, raw: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
-        """The logits of a block in the dtype of scratch: the block itself where it is ready, else scratch."""
-        if self.cap is None and raw.dtype == scratch.dtype:
-            return raw
-        scratch.copy_(raw)
-        return scratch if self.cap is None else scratch.div_(self.cap).tanh_().mul_(self.cap)
-
-    def chain(self, gradient: torch.Tensor, loaded: torch.Tensor) -> torch.Tensor:
-        """The gradient by the raw logits, in place, from that by the loaded ones."""
-        if self.cap is None:
-            return gradient
-        return gradient.mul_((loaded / self.cap).square_().neg_().add_(1.0))
-
-
-def softmax_at(x: torch.Tensor, temperature: float, out: torch.Tensor) -> torch.Tensor:
-    """softmax(x / temperature) of rows, into ``out``; an offset of the rows costs no digits.
-
-    Long rows are to be divided by their own sum: torch adds up the normalizer with millionths of error.
+    A piece stays in the smallest cache while it is read several times, and so few float32 numbers are added
+    up one after the other that their sum keeps its digits; sums of pieces are added in float64.
     """
-    if temperature == 1.0:
-        return torch.softmax(x, -1, out=out)
-    top = x.amax(-1, keepdim=True).nan_to_num(nan=torch.nan, posinf=0.0, neginf=0.0)
-    return torch.softmax((x - top).div_(temperature), -1, out=out)
+    good = [n for n in range(2, vocab // _SHORTEST + 1) if vocab % n == 0 and vocab // n <= _LONGEST]
+    return next((n for n in good if vocab // n % 2 == 0), next(iter(good), 1))
 
 
-NO_CAP = SoftCap()
+def plain(device: torch.device) -> AbstractContextManager[object]:
+    """Neither gradients nor autocast inside."""
+    inside = ExitStack()
+    inside.enter_context(torch.no_grad())
+    if torch.amp.is_autocast_available(device.type):
+        inside.enter_context(torch.autocast(device.type, enabled=False))
+    return inside
 
 
 def matrices(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -90,13 +82,15 @@ class Block(NamedTuple):
 
 
 def blocks(rows: int, *tensors: torch.Tensor) -> Iterator[Block]:
-    """Blocks of at most ``rows`` rows of aligned tensors [..., vocab]."""
+    """Blocks of ``rows`` rows of aligned tensors [..., vocab], one more where a single row would be left."""
     if tensors[0].numel() == 0:
         return
     done = 0
     for parts in matrices(*tensors):
         count = parts[0].shape[0]
-        for start in range(0, count, rows):
-            stop = min(count, start + rows)
+        start = 0
+        while start < count:
+            stop = count if start + rows >= count - 1 else start + rows
             yield Block(done + start, done + stop, tuple(p[start:stop] for p in parts))
+            start = stop
         done += count

@@ -3,7 +3,16 @@
 The functions of `kl_companion.estimators.vocabulary` say what is computed; these compute it where logits
 [tokens, 151936] fill the memory. They take raw logits (any offset, -inf for masked tokens) in any floating
 dtype, work in float32 (float64 for float64) on blocks of rows that stay in the cache, and save per-token
-numbers only. Three modes:
+numbers only.
+
+``backend`` is "auto", "compiled" or "eager": the same functions, made into one loop each by PyTorch's
+compiler, or run one operation after the other. "auto" compiles where a compiler is found (C++ for a CPU,
+Triton for a GPU) and the logits have at least 2^20 entries; a kernel is compiled once for its dtypes, for all
+sizes, and kept on disk. On a GPU nothing waits for the device: what is not finite is returned instead of
+refused, ids and weights are not checked, and ``weights`` change nothing, since the backward pass makes the
+gradient.
+
+Three modes:
 
 * safe, the default: nothing of the caller's changes, the gradient is a new tensor made in backward;
 * ``inplace=True``: the call uses the logits up, because their memory takes the gradient: only for logits that
@@ -27,7 +36,9 @@ from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.sampled import Form
 from kl_companion.estimators.top_k import TopK, checked_head
 from kl_companion.kernels import in_graph
-from kl_companion.kernels.autograd import DivergenceOfLogits, TokensOfLogits
+from kl_companion.kernels.autograd import DivergenceOfLogits, TokensOfLogits, may_look
+from kl_companion.kernels.compiling import Backend, compiles
+from kl_companion.kernels.walks import How
 
 
 def fused_f_divergence(
@@ -38,6 +49,7 @@ def fused_f_divergence(
     temperature: float = 1.0,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """D_f(policy || reference) of every row of raw logits, exact, with its exact gradient.
 
@@ -49,6 +61,7 @@ def fused_f_divergence(
         temperature: Both rows are divided by it first.
         weights: [...], by which the loss multiplies the result; see the module's text.
         inplace: Let the gradient take the memory of ``logits``; see the module's text.
+        backend: "auto", "compiled" or "eager"; see the module's text.
 
     Returns:
         [...], float32 (float64 where one of the two is), differentiable in both arguments, once.
@@ -65,14 +78,14 @@ def fused_f_divergence(
     _check_logits("logits", logits)
     _check_logits("ref_logits", ref_logits)
     check_shape("ref_logits", ref_logits, logits.shape, "logits [..., vocab]")
-    temperature = check_temperature(temperature)
+    how = _how(temperature, backend, logits)
     weights = check_weights(weights, logits.shape[:-1], "logits [..., vocab] without its last axis")
     _check_overwritable(logits, inplace)
     if torch.compiler.is_compiling():
-        value, _ = in_graph.divergence(logits, ref_logits, d.name, temperature)
+        value, _ = in_graph.divergence(logits, ref_logits, d.name, how.temperature, how.compiled)
         return value.view(logits.shape[:-1])
     recording = torch.is_grad_enabled()
-    return DivergenceOfLogits.apply(logits, ref_logits, weights, d, temperature, inplace, recording)
+    return DivergenceOfLogits.apply(logits, ref_logits, weights, d, how, inplace, recording)
 
 
 def fused_kl(
@@ -82,10 +95,17 @@ def fused_kl(
     temperature: float = 1.0,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """KL(policy || reference) of every row of raw logits: [..., vocab] -> [...]. As `fused_f_divergence`."""
     return fused_f_divergence(
-        "reverse_kl", logits, ref_logits, temperature=temperature, weights=weights, inplace=inplace
+        "reverse_kl",
+        logits,
+        ref_logits,
+        temperature=temperature,
+        weights=weights,
+        inplace=inplace,
+        backend=backend,
     )
 
 
@@ -96,10 +116,17 @@ def fused_forward_kl(
     temperature: float = 1.0,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """KL(reference || policy) of every row of raw logits: [..., vocab] -> [...]. As `fused_f_divergence`."""
     return fused_f_divergence(
-        "forward_kl", logits, ref_logits, temperature=temperature, weights=weights, inplace=inplace
+        "forward_kl",
+        logits,
+        ref_logits,
+        temperature=temperature,
+        weights=weights,
+        inplace=inplace,
+        backend=backend,
     )
 
 
@@ -110,6 +137,7 @@ def fused_logp(
     temperature: float = 1.0,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """Log-probs of given tokens from raw logits: of the sampled one, or of several per row.
 
@@ -119,6 +147,7 @@ def fused_logp(
         temperature: The logits are divided by it first.
         weights: Of the shape of ``tokens``, by which the loss multiplies the result; see the module's text.
         inplace: Let the gradient take the memory of ``logits``; see the module's text.
+        backend: "auto", "compiled" or "eager"; see the module's text.
 
     Returns:
         Of the shape of ``tokens``, float32 (float64 for float64 logits), differentiable once.
@@ -132,13 +161,17 @@ def fused_logp(
     weights = check_weights(weights, tokens.shape, "tokens")
     weights = None if weights is None else weights.reshape(index.shape)
     _check_overwritable(logits, inplace)
-    temperature = check_temperature(temperature)
-    logp, _ = _log_probs(logits, index, weights, False, temperature, inplace)
+    logp, _ = _log_probs(logits, index, weights, False, _how(temperature, backend, logits), inplace)
     return check_possible(logp.view(tokens.shape))
 
 
 def fused_logp_and_entropy(
-    logits: torch.Tensor, tokens: torch.Tensor, *, temperature: float = 1.0, inplace: bool = False
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    inplace: bool = False,
+    backend: Backend = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs of given tokens and the entropy of every row, in one pass; arguments as `fused_logp`.
 
@@ -150,9 +183,9 @@ def fused_logp_and_entropy(
     """
     _check_logits("logits", logits)
     index = check_tokens("tokens", tokens, logits.shape)
-    temperature = check_temperature(temperature)
+    how = _how(temperature, backend, logits)
     _check_overwritable(logits, inplace)
-    logp, entropy = _log_probs(logits, index, None, True, temperature, inplace)
+    logp, entropy = _log_probs(logits, index, None, True, how, inplace)
     return check_possible(logp.view(tokens.shape)), entropy.view(logits.shape[:-1])
 
 
@@ -168,6 +201,7 @@ def fused_top_k_f_divergence(
     tail_weight: torch.Tensor | None = None,
     temperature: float = 1.0,
     inplace: bool = False,
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """D_f(policy || reference), exact on a given head and sampled outside it, from the policy's raw logits.
 
@@ -184,6 +218,7 @@ def fused_top_k_f_divergence(
         tail_weight: As there, [...].
         temperature: The policy's logits are divided by it first; the reference's log-probs stay.
         inplace: See the module's text.
+        backend: See the module's text.
 
     Returns:
         [...], as `kl_companion.estimators.top_k_f_divergence` on the whole distributions.
@@ -197,9 +232,9 @@ def fused_top_k_f_divergence(
     _check_logits("logits", logits)
     both = head_and_token(indices, tokens, ref_logp_head, ref_logp, logits.shape)
     index = check_tokens("tokens", both, logits.shape)
-    temperature = check_temperature(temperature)
+    how = _how(temperature, backend, logits)
     _check_overwritable(logits, inplace)
-    logp, _ = _log_probs(logits, index, None, False, temperature, inplace)
+    logp, _ = _log_probs(logits, index, None, False, how, inplace)
     return estimate_from(choices, logp.view(both.shape), both, ref_logp_head, ref_logp, tail_weight)
 
 
@@ -208,13 +243,17 @@ def _log_probs(
     index: torch.Tensor,
     weights: torch.Tensor | None,
     with_entropy: bool,
-    temperature: float,
+    how: How,
     inplace: bool,
 ) -> tuple[torch.Tensor, Any]:
     if torch.compiler.is_compiling():
-        return in_graph.log_probs(logits, index, temperature, with_entropy)
+        return in_graph.log_probs(logits, index, how.temperature, with_entropy, how.compiled)
     recording = torch.is_grad_enabled()
-    return TokensOfLogits.apply(logits, index, weights, with_entropy, temperature, inplace, recording)
+    return TokensOfLogits.apply(logits, index, weights, with_entropy, how, inplace, recording)
+
+
+def _how(temperature: float, backend: Backend, logits: torch.Tensor) -> How:
+    return How(check_temperature(temperature), compiled=compiles(backend, logits.numel(), logits.device))
 
 
 def head_and_token(
@@ -277,14 +316,14 @@ def check_weights(weights: torch.Tensor | None, shape: torch.Size, like: str) ->
         return None
     check_floating("weights", weights)
     check_shape("weights", weights, shape, like)
-    if not torch.compiler.is_compiling() and not weights.isfinite().all():
+    if may_look(weights) and not weights.isfinite().all():
         raise ValueError("weights holds NaN or infinity, expected finite numbers")
     return weights.detach()
 
 
 def check_possible(logp: torch.Tensor) -> torch.Tensor:
     """Log-probs of given tokens; ValueError where one is masked, so that its log-prob is infinite."""
-    if torch.compiler.is_compiling():  # a compiled graph cannot raise on values
+    if not may_look(logp):
         return logp
     masked = logp.detach().isneginf()
     if masked.any():
@@ -306,7 +345,7 @@ def check_tokens(name: str, tokens: torch.Tensor, logits: torch.Size) -> torch.T
             f"{name} has shape {list(tokens.shape)}, expected {list(lead)} or {[*lead, 'k']} "
             "like logits [..., vocab]"
         )
-    if not torch.compiler.is_compiling() and tokens.numel() and (tokens.min() < 0 or tokens.max() >= vocab):
+    if may_look(tokens) and tokens.numel() and (tokens.min() < 0 or tokens.max() >= vocab):
         bad = tokens.min() if tokens.min() < 0 else tokens.max()
         raise ValueError(f"{name} holds the id {bad.item()}, expected 0 to {vocab - 1}")
     count = 1 if tokens.shape == lead else tokens.shape[-1]

@@ -12,16 +12,14 @@ import torch
 
 from kl_companion.divergences import get_divergence
 from kl_companion.kernels.autograd import gradient_by_reference
-from kl_companion.kernels.block_walks import walk_divergence, walk_tokens
 from kl_companion.kernels.blocks import exact_dtype
+from kl_companion.kernels.walks import How, room_for_kept, walk_divergence, walk_tokens
 
 
-def _room(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-    """A number per row of logits, in the dtype that is worked in."""
-    dtype = exact_dtype(x)
-    for other in others:
-        dtype = torch.promote_types(dtype, exact_dtype(other))
-    return torch.zeros(x.shape[:-1].numel(), dtype=dtype, device=x.device)
+def _room(*tensors: torch.Tensor) -> torch.Tensor:
+    """A number per row of logits."""
+    x = tensors[0]
+    return torch.zeros(x.shape[:-1].numel(), dtype=exact_dtype(*tensors), device=x.device)
 
 
 def _like(x: torch.Tensor) -> torch.Tensor:
@@ -30,62 +28,65 @@ def _like(x: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("kl_companion::divergence", mutates_args=())
 def divergence(
-    x: torch.Tensor, y: torch.Tensor, name: str, temperature: float
+    x: torch.Tensor, y: torch.Tensor, name: str, temperature: float, compiled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """D_f of raw logits [rows..., vocab] and what its gradient needs, [rows] both."""
-    value, excess = _room(x, y), _room(x, y)
-    walk_divergence(get_divergence(name), x, y, excess, value=value, temperature=temperature)
-    return value, excess
+    """D_f of raw logits [rows..., vocab], [rows], and what its gradient needs, [numbers, rows]."""
+    value = _room(x, y)
+    kept = room_for_kept(get_divergence(name), value)
+    walk_divergence(get_divergence(name), x, y, kept, value=value, how=How(temperature, compiled=compiled))
+    return value, kept
 
 
 @divergence.register_fake
-def _(x: torch.Tensor, y: torch.Tensor, name: str, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    return _room(x, y), _room(x, y)
+def _(
+    x: torch.Tensor, y: torch.Tensor, name: str, temperature: float, compiled: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    value = _room(x, y)
+    return value, room_for_kept(get_divergence(name), value)
 
 
 @torch.library.custom_op("kl_companion::divergence_gradient", mutates_args=())
 def divergence_gradient(
     x: torch.Tensor,
     y: torch.Tensor,
-    excess: torch.Tensor,
+    kept: torch.Tensor,
     incoming: torch.Tensor,
     name: str,
     temperature: float,
+    compiled: bool,
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients by the logits of policy and reference; the second is empty where it is not wanted."""
-    d, gradient = get_divergence(name), _like(x)
-    walk_divergence(d, x, y, excess, loss_weight=incoming, gradient=gradient, temperature=temperature)
+    d, gradient, how = get_divergence(name), _like(x), How(temperature, compiled=compiled)
+    walk_divergence(d, x, y, kept, loss_weight=incoming, gradient=gradient, how=how)
     if not by_reference:
         return gradient, y.new_empty(0)
-    return gradient, gradient_by_reference(d, x, y, incoming, temperature, excess.dtype)
+    return gradient, gradient_by_reference(d, x, y, incoming, how)
 
 
 @divergence_gradient.register_fake
 def _(
     x: torch.Tensor,
     y: torch.Tensor,
-    excess: torch.Tensor,
+    kept: torch.Tensor,
     incoming: torch.Tensor,
     name: str,
     temperature: float,
+    compiled: bool,
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return _like(x), _like(y) if by_reference else y.new_empty(0)
 
 
 def _keep_divergence(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, y, ctx.name, ctx.temperature = inputs
+    x, y, *ctx.options = inputs
     ctx.save_for_backward(x, y, output[1])
 
 
-def _divergence_backward(ctx: Any, incoming: torch.Tensor, of_excess: torch.Tensor) -> tuple[Any, ...]:
-    x, y, excess = ctx.saved_tensors
+def _divergence_backward(ctx: Any, incoming: torch.Tensor, of_kept: torch.Tensor) -> tuple[Any, ...]:
     by_reference = ctx.needs_input_grad[1]
-    made, other = divergence_gradient(
-        x, y, excess, incoming.contiguous(), ctx.name, ctx.temperature, by_reference
-    )
-    return made, other if by_reference else None, None, None
+    made, other = divergence_gradient(*ctx.saved_tensors, incoming.contiguous(), *ctx.options, by_reference)
+    return made, other if by_reference else None, *[None] * len(ctx.options)
 
 
 divergence.register_autograd(_divergence_backward, setup_context=_keep_divergence)
@@ -93,18 +94,19 @@ divergence.register_autograd(_divergence_backward, setup_context=_keep_divergenc
 
 @torch.library.custom_op("kl_companion::log_probs", mutates_args=())
 def log_probs(
-    x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool
+    x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool, compiled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs of tokens [rows, k], and entropies [rows] (zeros where they are not wanted)."""
     entropy = _room(x)
     logp = entropy.new_zeros(tokens.shape)
-    walk_tokens(x, tokens, logp=logp, entropy=entropy if with_entropy else None, temperature=temperature)
+    how = How(temperature, compiled=compiled)
+    walk_tokens(x, tokens, logp=logp, entropy=entropy if with_entropy else None, how=how)
     return logp, entropy
 
 
 @log_probs.register_fake
 def _(
-    x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool
+    x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool, compiled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     entropy = _room(x)
     return entropy.new_zeros(tokens.shape), entropy
@@ -118,11 +120,13 @@ def log_probs_gradient(
     of_entropy: torch.Tensor,
     temperature: float,
     with_entropy: bool,
+    compiled: bool,
 ) -> torch.Tensor:
     """Gradient by the logits, [rows..., vocab]."""
     gradient = _like(x)
     bend = of_entropy if with_entropy else None
-    walk_tokens(x, tokens, loss_weight=of_logp, of_entropy=bend, gradient=gradient, temperature=temperature)
+    how = How(temperature, compiled=compiled)
+    walk_tokens(x, tokens, loss_weight=of_logp, of_entropy=bend, gradient=gradient, how=how)
     return gradient
 
 
@@ -134,19 +138,19 @@ def _(
     of_entropy: torch.Tensor,
     temperature: float,
     with_entropy: bool,
+    compiled: bool,
 ) -> torch.Tensor:
     return _like(x)
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, tokens, ctx.temperature, ctx.with_entropy = inputs
+    x, tokens, *ctx.options = inputs
     ctx.save_for_backward(x, tokens)
 
 
 def _tokens_backward(ctx: Any, of_logp: torch.Tensor, of_entropy: torch.Tensor) -> tuple[Any, ...]:
-    x, tokens = ctx.saved_tensors
-    made = log_probs_gradient(x, tokens, of_logp, of_entropy, ctx.temperature, ctx.with_entropy)
-    return made, None, None, None
+    made = log_probs_gradient(*ctx.saved_tensors, of_logp, of_entropy, *ctx.options)
+    return made, None, *[None] * len(ctx.options)
 
 
 log_probs.register_autograd(_tokens_backward, setup_context=_keep_tokens)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import get_divergence
-from kl_companion.kernels.blocks import SoftCap
 from kl_companion.kernels.linear_tasks import ChunkTask, Distances, LogProbs, Results
 from kl_companion.kernels.linear_walks import Projection, narrow, walk_chunks
+from kl_companion.kernels.walks import How
 
 
 def _task(
@@ -21,15 +21,17 @@ def _task(
     name: str,
     temperature: float,
     caps: list[float],
+    compiled: bool,
     rows: int,
     count: int,
 ) -> ChunkTask:
     lead = torch.Size([count])
-    soft_caps = [SoftCap(cap if cap > 0 else None) for cap in caps]
+    cap, ref_cap = (given if given > 0 else None for given in caps)
+    how = How(temperature, cap, ref_cap, compiled)
     if tokens is not None:
-        return LogProbs(tokens, temperature, soft_caps[0], lead, name == "entropy")
+        return LogProbs(tokens, how, lead, name == "entropy")
     given = Projection(*teacher, *[None][len(teacher) - 2 :]) if len(teacher) > 1 else teacher[0]
-    return Distances(get_divergence(name), given, temperature, (soft_caps[0], soft_caps[1]), lead, rows)
+    return Distances(get_divergence(name), given, how, lead, rows)
 
 
 @torch.library.custom_op("kl_companion::from_hidden", mutates_args=())
@@ -42,10 +44,11 @@ def from_hidden(
     name: str,
     temperature: float,
     caps: list[float],
+    compiled: bool,
     rows: int,
 ) -> list[torch.Tensor]:
     """The results of a task: divergences [rows], or log-probs [rows, k] and entropies."""
-    task = _task(weight, teacher, tokens, name, temperature, caps, rows, len(hidden))
+    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, rows, len(hidden))
     results = task.results(weight)
     walk_chunks(Projection(hidden, weight, bias), rows, task.run(results, None), (False, False, False))
     return list(results)
@@ -61,9 +64,11 @@ def _(
     name: str,
     temperature: float,
     caps: list[float],
+    compiled: bool,
     rows: int,
 ) -> list[torch.Tensor]:
-    return list(_task(weight, teacher, tokens, name, temperature, caps, rows, len(hidden)).results(weight))
+    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, rows, len(hidden))
+    return list(task.results(weight))
 
 
 @torch.library.custom_op("kl_companion::from_hidden_gradient", mutates_args=())
@@ -76,12 +81,13 @@ def from_hidden_gradient(
     name: str,
     temperature: float,
     caps: list[float],
+    compiled: bool,
     rows: int,
     incoming: list[torch.Tensor],
     wanted: list[bool],
 ) -> list[torch.Tensor]:
     """Gradients by hidden states, weight and bias; empty where one is not wanted."""
-    task = _task(weight, teacher, tokens, name, temperature, caps, rows, len(hidden))
+    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, rows, len(hidden))
     policy = Projection(hidden, weight, bias)
     run = task.run(task.results(weight), tuple(incoming))
     made = narrow(walk_chunks(policy, rows, run, (wanted[0], wanted[1], wanted[2])), policy)
@@ -98,6 +104,7 @@ def _(
     name: str,
     temperature: float,
     caps: list[float],
+    compiled: bool,
     rows: int,
     incoming: list[torch.Tensor],
     wanted: list[bool],
@@ -127,11 +134,11 @@ from_hidden.register_autograd(_backward, setup_context=_keep)
 
 def in_parts(policy: Projection, task: ChunkTask, rows: int) -> Results:
     """The results of a task by the operator."""
+    how = task.how
+    rest = how.temperature, [how.cap or 0.0, how.ref_cap or 0.0], how.compiled, rows
     if isinstance(task, LogProbs):
         name = "entropy" if task.with_entropy else "log-prob"
-        caps = [task.soft_cap.cap or 0.0] * 2
-        return tuple(from_hidden(*policy, [], task.tokens, name, task.temperature, caps, rows))
+        return tuple(from_hidden(*policy, [], task.tokens, name, *rest))
     given = task.teacher
     teacher = [given] if isinstance(given, torch.Tensor) else [part for part in given if part is not None]
-    caps = [soft_cap.cap or 0.0 for soft_cap in task.soft_caps]
-    return tuple(from_hidden(*policy, teacher, None, task.d.name, task.temperature, caps, rows))
+    return tuple(from_hidden(*policy, teacher, None, task.d.name, *rest))

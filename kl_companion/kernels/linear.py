@@ -21,7 +21,8 @@ from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.sampled import Form
 from kl_companion.estimators.top_k import TopK
 from kl_companion.kernels.autograd import first_order_only, take_made
-from kl_companion.kernels.blocks import SoftCap
+from kl_companion.kernels.blocks import plain
+from kl_companion.kernels.compiling import Backend, compiles
 from kl_companion.kernels.fused import (
     check_possible,
     check_tokens,
@@ -32,6 +33,7 @@ from kl_companion.kernels.fused import (
 from kl_companion.kernels.in_graph_linear import in_parts
 from kl_companion.kernels.linear_tasks import ChunkTask, Distances, LogProbs
 from kl_companion.kernels.linear_walks import Projection, chunk_rows, narrow, walk_chunks
+from kl_companion.kernels.walks import How
 
 Memory = Literal["fast", "frugal"] | int
 
@@ -51,6 +53,7 @@ def linear_f_divergence(
     ref_soft_cap: float | None = None,
     weights: torch.Tensor | None = None,
     memory: Memory = "fast",
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """D_f(policy || reference) of every token from the hidden states of the policy, exact.
 
@@ -69,6 +72,7 @@ def linear_f_divergence(
         weights: [...], by which the loss multiplies the result, known up front: the gradient is made in the
             forward pass, and backward checks that the loss is a multiple of (weights * result).sum().
         memory: "fast", "frugal" or bytes; see the module's text.
+        backend: As in `fused_f_divergence`.
 
     Returns:
         [...], float32 (float64 for float64), differentiable once in hidden, weight and bias.
@@ -82,13 +86,12 @@ def linear_f_divergence(
     """
     d = get_divergence(divergence)
     policy = _projection("", hidden, weight, bias)
-    temperature = check_temperature(temperature)
-    caps = (_cap(soft_cap, "soft_cap"), _cap(ref_soft_cap, "ref_soft_cap"))
     lead = hidden.shape[:-1]
+    how = _how(policy, temperature, soft_cap, backend)._replace(ref_cap=_cap(ref_soft_cap, "ref_soft_cap"))
     teacher = _teacher(policy, lead, ref_hidden, ref_weight, ref_bias, ref_logits)
     weights = check_weights(weights, lead, "hidden [..., features] without its last axis")
     rows = chunk_rows(lead.numel(), memory, policy.weight, 2 if isinstance(teacher, Projection) else 1)
-    task = Distances(d, teacher, temperature, caps, lead, rows)
+    task = Distances(d, teacher, how, lead, rows)
     (value,) = _apply(policy, task, None if weights is None else (weights.reshape(-1),), rows)
     return value.view(lead)
 
@@ -113,6 +116,7 @@ def linear_logp(
     soft_cap: float | None = None,
     weights: torch.Tensor | None = None,
     memory: Memory = "fast",
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """Log-probs of tokens [...] or [..., k] from hidden states; see `fused_logp` and `linear_f_divergence`.
 
@@ -123,7 +127,9 @@ def linear_logp(
         ValueError: as these two.
     """
     weights = check_weights(weights, tokens.shape, "tokens") if isinstance(tokens, torch.Tensor) else weights
-    logp, _ = _log_probs(hidden, weight, tokens, bias, temperature, soft_cap, memory, loss_weights=weights)
+    logp, _ = _log_probs(
+        hidden, weight, tokens, bias, temperature, soft_cap, memory, backend, loss_weights=weights
+    )
     return check_possible(logp)
 
 
@@ -136,13 +142,16 @@ def linear_logp_and_entropy(
     temperature: float = 1.0,
     soft_cap: float | None = None,
     memory: Memory = "fast",
+    backend: Backend = "auto",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probs of tokens and entropies [...] in nats, from hidden states, both differentiable once.
 
     Raises:
         ValueError: as `linear_logp`.
     """
-    logp, entropy = _log_probs(hidden, weight, tokens, bias, temperature, soft_cap, memory, with_entropy=True)
+    logp, entropy = _log_probs(
+        hidden, weight, tokens, bias, temperature, soft_cap, memory, backend, with_entropy=True
+    )
     return check_possible(logp), entropy.view(hidden.shape[:-1])
 
 
@@ -161,6 +170,7 @@ def linear_top_k_f_divergence(
     temperature: float = 1.0,
     soft_cap: float | None = None,
     memory: Memory = "fast",
+    backend: Backend = "auto",
 ) -> torch.Tensor:
     """`fused_top_k_f_divergence` from hidden states: exact on a given head, sampled outside it, [...].
 
@@ -171,7 +181,7 @@ def linear_top_k_f_divergence(
     policy = _projection("", hidden, weight, bias)
     shape = torch.Size([*hidden.shape[:-1], len(policy.weight)])
     both = head_and_token(indices, tokens, ref_logp_head, ref_logp, shape)
-    logp, _ = _log_probs(hidden, weight, both, bias, temperature, soft_cap, memory)
+    logp, _ = _log_probs(hidden, weight, both, bias, temperature, soft_cap, memory, backend)
     return estimate_from(choices, logp, both, ref_logp_head, ref_logp, tail_weight)
 
 
@@ -183,6 +193,7 @@ def _log_probs(
     temperature: float,
     soft_cap: float | None,
     memory: Memory,
+    backend: Backend,
     *,
     loss_weights: torch.Tensor | None = None,
     with_entropy: bool = False,
@@ -190,7 +201,7 @@ def _log_probs(
     policy = _projection("", hidden, weight, bias)
     lead = hidden.shape[:-1]
     index = check_tokens("tokens", tokens, torch.Size([*lead, len(policy.weight)]))
-    task = LogProbs(index, check_temperature(temperature), _cap(soft_cap, "soft_cap"), lead, with_entropy)
+    task = LogProbs(index, _how(policy, temperature, soft_cap, backend), lead, with_entropy)
     rows = chunk_rows(lead.numel(), memory, policy.weight, 1)
     given = None if loss_weights is None else (loss_weights.reshape(index.shape),)
     logp, *entropy = _apply(policy, task, given, rows)
@@ -226,11 +237,17 @@ def _teacher(
     )
 
 
-def _cap(soft_cap: float | None, name: str) -> SoftCap:
+def _how(policy: Projection, temperature: float, soft_cap: float | None, backend: Backend) -> How:
+    entries = len(policy.hidden) * len(policy.weight)
+    compiled = compiles(backend, entries, policy.weight.device)
+    return How(check_temperature(temperature), _cap(soft_cap, "soft_cap"), None, compiled)
+
+
+def _cap(soft_cap: float | None, name: str) -> float | None:
     single = torch.finfo(torch.float32)
     if soft_cap is not None and not single.tiny <= soft_cap <= single.max:
         raise ValueError(f"{name} is {soft_cap!r}, expected a positive number that float32 holds, or None")
-    return SoftCap(None if soft_cap is None else float(soft_cap))
+    return None if soft_cap is None else float(soft_cap)
 
 
 def _projection(
@@ -296,7 +313,7 @@ class _Linear(torch.autograd.Function):
         scales = (
             loss_weights if loss_weights is not None or not frozen else tuple(map(torch.ones_like, results))
         )
-        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+        with plain(hidden.device):
             made = walk_chunks(policy, rows, task.run(results, scales), ahead)
         if loss_weights is not None:
             ctx.made = narrow(made, policy)
@@ -320,7 +337,7 @@ class _Linear(torch.autograd.Function):
             return (*first_order_only(made), *nothing)
         hidden, weight, bias = ctx.saved_tensors
         policy = Projection(hidden, weight, bias)
-        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+        with plain(hidden.device):
             results = ctx.task.results(weight)
             run = ctx.task.run(results, incoming)
             made = narrow(walk_chunks(policy, ctx.rows, run, ctx.needs_input_grad[:3]), policy)

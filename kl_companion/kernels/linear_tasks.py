@@ -11,9 +11,10 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.divergences import Divergence
-from kl_companion.kernels.block_walks import RowIndex, walk_divergence, walk_tokens
-from kl_companion.kernels.blocks import SoftCap, exact_dtype
+from kl_companion.kernels.blocks import exact_dtype
+from kl_companion.kernels.careful import RowIndex
 from kl_companion.kernels.linear_walks import Projection
+from kl_companion.kernels.walks import How, room_for_kept, walk_divergence, walk_tokens
 
 Results = tuple[torch.Tensor, ...]
 OnLogits = Callable[[int, int, torch.Tensor, bool], None]
@@ -24,8 +25,7 @@ class Distances(NamedTuple):
 
     d: Divergence
     teacher: Projection | torch.Tensor
-    temperature: float
-    soft_caps: tuple[SoftCap, SoftCap]
+    how: How
     lead: torch.Size
     chunk: int  # rows
 
@@ -36,10 +36,8 @@ class Distances(NamedTuple):
 
     def results(self, logits: torch.Tensor) -> Results:
         """Room for the results, given a tensor of the dtype and device of the logits."""
-        dtype = exact_dtype(logits)
-        if isinstance(self.teacher, torch.Tensor):
-            dtype = torch.promote_types(dtype, exact_dtype(self.teacher))
-        return (torch.zeros(self.lead.numel(), dtype=dtype, device=logits.device),)
+        given = [self.teacher] if isinstance(self.teacher, torch.Tensor) else []
+        return (torch.zeros(self.lead.numel(), dtype=exact_dtype(logits, *given), device=logits.device),)
 
     def _logits_of_teacher(self, count: int) -> Callable[[int, int], torch.Tensor]:
         teacher = self.teacher
@@ -51,7 +49,7 @@ class Distances(NamedTuple):
     def run(self, results: Results, loss_weights: Results | None) -> OnLogits:
         """What is called with the logits of a chunk; loss_weights [rows] multiply the gradient."""
         (value,) = results
-        excess = torch.zeros_like(value)
+        kept = room_for_kept(self.d, value)
         reference = self._logits_of_teacher(len(value))
 
         def on_logits(start: int, stop: int, logits: torch.Tensor, overwrite: bool) -> None:
@@ -60,12 +58,11 @@ class Distances(NamedTuple):
                 self.d,
                 logits,
                 reference(start, stop),
-                excess[here],
+                kept[:, here],
                 value=value[here],
                 loss_weight=None if loss_weights is None else loss_weights[0][here],
                 gradient=logits if overwrite else None,
-                temperature=self.temperature,
-                soft_caps=self.soft_caps,
+                how=self.how,
                 row_index=RowIndex(self.lead, start),
             )
 
@@ -76,8 +73,7 @@ class LogProbs(NamedTuple):
     """Log-probs of tokens [rows, k], with entropies [rows] if wanted."""
 
     tokens: torch.Tensor
-    temperature: float
-    soft_cap: SoftCap
+    how: How
     lead: torch.Size
     with_entropy: bool
 
@@ -107,8 +103,7 @@ class LogProbs(NamedTuple):
                 loss_weight=None if of_logp is None else of_logp[here],
                 of_entropy=None if of_entropy is None else of_entropy[here],
                 gradient=logits if overwrite else None,
-                temperature=self.temperature,
-                soft_cap=self.soft_cap,
+                how=self.how,
                 row_index=RowIndex(self.lead, start),
             )
 

@@ -2,7 +2,7 @@
 
 Two sizes of chunk meet here. A matrix product wants as many tokens as memory allows, because every chunk
 reads the weight again (and its gradient twice); the softmax in between wants a few rows that stay in the
-cache, and gets them from `kl_companion.kernels.block_walks`.
+cache, and gets them from `kl_companion.kernels.walks`.
 """
 
 from __future__ import annotations

@@ -1,269 +1,299 @@
-"""Divergences of a few rows of raw logits and their gradients, in the cache.
+"""Divergences of rows of raw logits and their gradients: the one definition, run eagerly or compiled.
 
-One block is a handful of rows [rows, vocab], small enough to stay in the cache while a dozen operations
-pass over it; `kl_companion.kernels.block_walks` walks blocks over whole logits. For logits x and y of
-policy P and reference Q let z = (y - x) - E_P[y - x], which is log(Q/P) up to a constant. Then
+For logits x of policy P and y of reference Q, z = (y - x) - E_P[y - x] is log(Q/P) up to a constant, and
+log t = log(P/Q) = log E_P[e^z] - z. The gradient of D_f(P || Q) by x is P (f'(t) - E_P f'(t)).
 
-    log t = log(1 + A) - z,      A = E_P[e^z - 1] = E_P[e^z - 1 - z],
-    gradient of D_f(P || Q) by x  =  P (f'(t) - E_P f'(t)),
+`first_sums` reads a row, and a few numbers per row are worked out of its sums in float64. That gives the KL,
+and `kl_gradient` writes its gradient; for any other divergence `divergence_rows` reads the row once more.
+Nothing here decides by what it finds, so that PyTorch's compiler makes one loop of each reading;
+`kl_companion.kernels.walks` calls them block by block.
 
-so no normalizer of either row is needed. A is a sum of terms that are never negative, and near the reference
-a constant error of log t changes the value of an f-divergence by a share of itself only: nothing cancels, and
-policies a thousandth apart are as accurate as distant ones (log P - log Q in float32 is not).
-
-The formula needs e^z within reach of the dtype. Where it is not, float64 takes over, and where a token is
-masked in one of the two rows only, `general_rows`: slower, for every f and every mask.
+What would cancel is written so that it does not. Differences y - x keep the digits that their rounding loses
+and are measured from that of the policy's likeliest token. Next to P = Q a power series without constant (and
+for the value without linear) term takes over. Elsewhere every entry is computed from the larger of its two
+probabilities, so that no power of t overflows where the entry does not. A result that is no ordinary number
+marks a row for `kl_companion.kernels.careful`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
 
-from kl_companion.divergences import (
-    DIVERGENCES,
-    Divergence,
-    T,
-    function_of_log,
-    generator_of_log,
-    make_divergence,
-    tidy,
-)
-from kl_companion.estimators.vocabulary import far_entries
-from kl_companion.kernels.blocks import softmax_at
+from kl_companion.divergences import Divergence, Entries, entries_of, stable_slope
+from kl_companion.kernels.inline import exp, largest
 
-_REACHES = (40.0, 20.0, 10.0, 5.0)  # |z| up to which the formula may be allowed
-_NEGLIGIBLE = 1e-15  # what the tokens below float32's smallest probability may add to a divergence
-_NEAR = 0.05  # excess below which z + e^-z - 1 loses digits that matter
-_HEAVY = 1e-5  # probability above which a token gets them back; the errors of the others average out
+NEAR = {torch.float64: 0.05, torch.float32: 0.5}  # |log t| below which the power series is more accurate
+_INF = float("inf")
+ORDINARY = {torch.float64: 1e300, torch.float32: 1e30}  # what results stay below
+# (e^z - 1 - z) / z^2
+_EXCESS = (1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040, 1 / 40320, 1 / 362880)
 
 
-class Centered(NamedTuple):
-    """The policy and z of a block; ``spare`` is scratch of the same shape."""
-
-    p: torch.Tensor  # of which the sum of a row is ``mass``, 1 up to rounding
-    z: torch.Tensor
-    spare: torch.Tensor
-    mass: torch.Tensor  # [rows]
+def load(raw: torch.Tensor, dtype: torch.dtype, cap: torch.Tensor | None) -> torch.Tensor:
+    """Logits in the dtype that is worked in, past the model's soft cap where it has one."""
+    x = raw.to(dtype)
+    return x if cap is None else cap * torch.tanh(x / cap)
 
 
-def mean_of(a: torch.Tensor, rows: Centered) -> torch.Tensor:
-    """E_P a of every row, [rows], in ``rows.spare``; torch.sum adds in pairs, a dot product would not."""
-    return torch.mul(rows.p, a, out=rows.spare).sum(-1).div_(rows.mass)
+def past_cap(gradient: torch.Tensor, loaded: torch.Tensor, cap: torch.Tensor | None) -> torch.Tensor:
+    """The gradient by raw logits from that by the loaded ones."""
+    return gradient if cap is None else gradient * (1 - (loaded / cap).square())
 
 
-def _offset_difference(y: torch.Tensor, x: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-    """(y - x) - offset, offset [rows, 1], without the rounding of y - x where rows lie far apart."""
-    difference = y - x
+def cooled(scaled: torch.Tensor, cool: torch.Tensor | None) -> torch.Tensor:
+    """Logits over the temperature; ``cool`` is one over it, None where it is 1."""
+    return scaled if cool is None else scaled * cool
+
+
+def _lost(x: torch.Tensor, y: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
+    """What the rounding of y - x lost."""
     back = y - difference
-    lost = (y - (difference + back)) + (back - x)  # what the rounding took, exactly
-    return (difference - offset) + lost
+    return (y - (difference + back)) + (back - x)
 
 
-def _center(rows: Centered, z: torch.Tensor) -> torch.Tensor:
-    """Take E_P z from z, in place, twice: after the first the rest is small and exact where P is near 1."""
-    shift = mean_of(z, rows)
-    z.sub_(shift.unsqueeze(-1))
-    z.sub_(mean_of(z, rows).unsqueeze(-1))
-    return shift
+def _differences(x: torch.Tensor, y: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+    """(y - x) - offset, rounded once; offset is [rows]."""
+    difference = y - x
+    return (difference - offset.unsqueeze(-1)) + _lost(x, y, difference)
 
 
-def center_rows(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    scratch: Sequence[torch.Tensor],
-    reach: float,
-    temperature: float = 1.0,
+def series_at(coefficients: tuple[float, ...], u: torch.Tensor) -> torch.Tensor:
+    """A polynomial in u, lowest coefficient first."""
+    total = torch.full_like(u, coefficients[-1])
+    for c in coefficients[-2::-1]:
+        total = total * u + c
+    return total
+
+
+class RowNumbers(NamedTuple):
+    """What the second reading of a row needs, [rows] each; kept for the backward pass."""
+
+    peak: torch.Tensor  # the policy's largest logit
+    offset: torch.Tensor  # the difference y - x of this token, as computed
+    mass: torch.Tensor  # sum of exp(x - peak); NaN marks a row of the careful path
+    at_peak: (
+        torch.Tensor
+    )  # for the KL the mean of the differences, and it needs no more; else log t where one is 0
+    ref_peak: torch.Tensor  # the reference's largest logit
+    ref_shift: torch.Tensor  # what y - ref_peak still needs to be the logarithm of mass times Q
+    slope: torch.Tensor  # f'(t) of the policy's likeliest token
+
+
+def first_sums(
+    x_raw: torch.Tensor,
+    y_raw: torch.Tensor,
+    cool: torch.Tensor | None,
+    cap: torch.Tensor | None,
+    ref_cap: torch.Tensor | None,
     *,
-    both_sides: bool = True,
-) -> Centered | None:
-    """A block of raw logits in scratch (three of [rows, vocab]), or None where e^z is out of reach.
+    dtype: torch.dtype,
+    mean: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Sums of a first reading of pieces of rows, [pieces, length], short enough to stay in the cache.
 
-    Of both sides of z, or of the upper one only: below, e^z vanishes, which troubles neither KL.
-
-    Tokens that are -inf in both rows get P = 0 and z = 0. The temperature divides the difference of the
-    logits: dividing each first would round them by more than near policies differ.
+    peak and the reference's logit there; then, with ``mean``, the sums of exp(x - peak) times 1, times the
+    difference D and times e^D - 1 - D; without it both masses, each in two parts, that of the tokens below
+    the largest logit and that of those at it, and the reference's largest logit.
     """
-    p, z = softmax_at(x, temperature, scratch[0]), scratch[1]
-    rows = Centered(p, z, scratch[2], p.sum(-1))
-    reach = reach * temperature
-    torch.sub(y, x, out=z)
-    shift = _center(rows, z)
-    width = torch.maximum(-z.amin(-1), z.amax(-1)) if both_sides else z.amax(-1)
-    # the second: the rounding of y - x must not be seen in what tells the tokens apart
-    if bool(((width < reach) & (shift.abs() <= 2 * width)).all()):
-        return rows if temperature == 1.0 else rows._replace(z=z.div_(temperature))
-    dead = x.isneginf()
-    if not torch.equal(dead, y.isneginf()) or not p.isfinite().all():
-        return None
-    torch.sub(y, x, out=z).masked_fill_(dead, 0.0)
-    shift = mean_of(z, rows).unsqueeze(-1)
-    z.copy_(_offset_difference(y, x, shift)).masked_fill_(dead, 0.0)
-    _center(rows, z)
-    z.masked_fill_(dead, 0.0)
-    return rows._replace(z=z.div_(temperature)) if bool((z.abs().amax(-1) < reach).all()) else None
-
-
-@cache
-def _functions(d: Divergence) -> tuple[Callable[[torch.Tensor], torch.Tensor], ...]:
-    """f(t)/t by log 1/t, and f'(t) by log t: values and fields within reach."""
-    return generator_of_log(d, dual=True), function_of_log(d.derivative)
-
-
-@cache
-def reach_of(d: Divergence) -> float:
-    """The largest |z| for which no entry overflows float32 and no entry lost by underflow matters."""
-    value, field = _functions(d)
-    smallest = torch.finfo(torch.float32).tiny
-    for reach in _REACHES:
-        ends = torch.tensor([-reach, reach])  # of log t
-        found = torch.stack([value(-ends), field(ends)])
-        if (found[:, 0].abs() * smallest < _NEGLIGIBLE).all() and found.isfinite().all():
-            return reach
-    return 0.0
-
-
-def _mean(
-    rows: Centered, z: torch.Tensor, plain: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor] | None
-) -> torch.Tensor:
-    """E_P fn(z) of every row, [rows], from ``plain``, which is fn(z) as float32 has it and is overwritten.
-
-    With fn, the heavy tokens' fn is computed again in float64: near policies lose digits in it.
-    """
-    p, gained = rows.p, None
-    if fn is not None:
-        row, token = (p > _HEAVY).nonzero(as_tuple=True)
-        lost = fn(z[row, token].double()) - plain[row, token]
-        gained = torch.zeros(p.shape[0], dtype=torch.float64, device=p.device)
-        gained.index_add_(0, row, p[row, token] * lost)
-    total = plain.mul_(p).sum(-1)
-    return (total if gained is None else total + gained.to(p.dtype)).div_(rows.mass)
-
-
-def _bregman(z: torch.Tensor) -> torch.Tensor:
-    return torch.expm1(z) - z
-
-
-def excess_of(rows: Centered) -> torch.Tensor:
-    """A = E_P[e^z - 1 - z] of every row, [rows]; overwrites ``rows.spare``."""
-    z, spare = rows.z, rows.spare
-    excess = _mean(rows, z, torch.exp(z, out=spare).sub_(1.0), None)
-    if bool((excess >= _NEAR).all()):
-        return excess
-    narrow = z.dtype == torch.float32
-    return _mean(rows, z, torch.expm1(z, out=spare).sub_(z), _bregman if narrow else None)
-
-
-def value_of(d: Divergence, rows: Centered, excess: torch.Tensor) -> torch.Tensor:
-    """D_f(P || Q) of every row, [rows]; overwrites ``rows.spare``, and for forward KL ``rows.z``."""
-    if d.name == "reverse_kl":
-        return excess.log1p()
-    if d.name == "forward_kl":
-        tilted = _tilt(rows, excess)
-        return rows.z.mul_(tilted).sum(-1) / (rows.mass * (1 + excess)) - excess.log1p()
-    fn = _functions(d)[0]
-    minus_u = rows.z - excess.log1p().unsqueeze(-1)
-    near = rows.p.dtype == torch.float32 and bool((excess < _NEAR).any())
-    return _mean(rows, minus_u, fn(minus_u), fn if near else None)
-
-
-def _tilt(rows: Centered, excess: torch.Tensor) -> torch.Tensor:
-    """P (e^z - 1 - A) = (1 + A) (Q - P), in ``rows.spare``."""
-    return torch.expm1(rows.z, out=rows.spare).sub_(excess.unsqueeze(-1)).mul_(rows.p)
-
-
-def gradient_of(
-    d: Divergence,
-    rows: Centered,
-    excess: torch.Tensor,
-    loss_weight: torch.Tensor,
-    *,
-    after_value: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """loss_weight [rows] times the gradient of D_f(P || Q) by the logits of P, as a product.
-
-    May overwrite every part of rows; ``after_value`` says that `value_of` has just run on them.
-
-    Returns:
-        [rows, vocab] and [rows, vocab] or [rows, 1], two factors; who stores the product multiplies them.
-    """
-    scale = (loss_weight / rows.mass).unsqueeze(-1)
-    if d.name == "reverse_kl":
-        return rows.z, rows.p.mul_(-scale)
-    if d.name == "forward_kl":
-        return rows.spare if after_value else _tilt(rows, excess), -scale / (1 + excess).unsqueeze(-1)
-    field = _functions(d)[1](excess.log1p().unsqueeze(-1) - rows.z)
-    _center(rows, field)
-    return field, rows.p.mul_(scale)
-
-
-@cache
-def swapped(d: Divergence) -> Divergence:
-    """The divergence with its arguments exchanged: its gradient by the first is that of d by the second."""
-    for other in (d, *DIVERGENCES.values()):
-        if tidy(other.f - d.dual) == 0:
-            return other
-    return make_divergence(f"swapped {d.name}", d.dual, source=d.source)
-
-
-@cache
-def _masses_and_slopes(d: Divergence) -> tuple[Callable[[torch.Tensor], torch.Tensor], ...]:
-    """f(t), t f'(t) by log t, for t <= 1; and f(t)/t, f'(t) by -log t, for t >= 1."""
-    dual = d.dual
+    x, y = load(x_raw, dtype, cap), load(y_raw, dtype, ref_cap)
+    peak = largest(x)
+    base = largest(torch.where(x == peak.unsqueeze(-1), y, -_INF))
+    e = exp(cooled(x - peak.unsqueeze(-1), cool))
+    if mean:
+        of_base = _lost(peak, base, base - peak).unsqueeze(
+            -1
+        )  # so that the difference at the peak is exactly 0
+        found = cooled(_differences(x, y, base - peak) - of_base, cool)
+        differences = torch.where(x == -_INF, 0.0, found)
+        far = exp(cooled(y - base.unsqueeze(-1), cool), bounded=False) - e * (1 + differences)
+        near = e * (differences * differences * series_at(_EXCESS, differences))
+        excess = torch.where(found.abs() < NEAR[dtype], near, far)
+        return peak, base, e.sum(-1), (e * differences).sum(-1), excess.sum(-1)
+    ref_peak = largest(y)
+    ref_e = exp(cooled(y - ref_peak.unsqueeze(-1), cool))
     return (
-        generator_of_log(d),
-        function_of_log(tidy(T * d.derivative)),
-        generator_of_log(d, dual=True),
-        function_of_log(tidy(dual - T * dual.diff(T))),
+        peak,
+        base,
+        *two_parts(e, x < peak.unsqueeze(-1)),
+        *two_parts(ref_e, y < ref_peak.unsqueeze(-1)),
+        ref_peak,
     )
 
 
-class General(NamedTuple):
-    """What `general_rows` found: value [rows], gradient [rows, vocab], and where a row is no distribution."""
-
-    value: torch.Tensor
-    gradient: torch.Tensor
-    only_policy: torch.Tensor  # [rows, vocab], tokens that the policy alone can draw
-    only_reference: torch.Tensor
+def two_parts(e: torch.Tensor, below: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums over the last axis: of what is below the largest, and of the rest."""
+    return torch.where(below, e, 0.0).sum(-1), torch.where(below, 0.0, e).sum(-1)
 
 
-def general_rows(d: Divergence, x: torch.Tensor, y: torch.Tensor) -> General:
-    """D_f and its gradient by x, for any finite or masked float64 logits [rows, vocab], without scratch.
+def shares(peak: torch.Tensor, cool: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest logit of rows, from the pieces' ``peak`` [rows, pieces], and exp(peak - it) in float64."""
+    top = peak.amax(-1)
+    return top, cooled(peak - top.unsqueeze(-1), cool).double().exp()
 
-    Every entry is computed from the larger of its two probabilities, so that no power of t overflows where
-    the product does not; of tokens that neither can draw in float64 (log-prob below -745) those count nothing
-    whose ratio has no infinite power either.
+
+def less_one(
+    below: torch.Tensor, at: torch.Tensor, peak: torch.Tensor, cool: torch.Tensor | None
+) -> torch.Tensor:
+    """Sum of exp(x - top) of rows less 1, float64, from `two_parts` of their pieces, [rows, pieces]."""
+    top, share = shares(peak, cool)
+    highest = peak == top.unsqueeze(-1)
+    others = share * below + torch.where(highest, at.double() - 1, share * at)
+    return others.sum(-1) + (highest.sum(-1) - 1)
+
+
+def _base_of(peak: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    return torch.where(peak == peak.amax(-1, keepdim=True), base, -_INF).amax(-1)
+
+
+def kl_numbers(
+    peak: torch.Tensor,
+    base: torch.Tensor,
+    mass: torch.Tensor,
+    moment: torch.Tensor,
+    excess: torch.Tensor,
+    cool: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """KL of rows and `RowNumbers`, stacked, from `first_sums` of pieces, [rows, pieces].
+
+    The mean over P of e^z - 1 - z, never negative, is e^KL - 1. Each piece has measured differences from a
+    token of its own; here they move, in float64, to the mean of the row, where z is 0.
     """
-    p, q = x.softmax(-1), y.softmax(-1)
-    no_p, no_q = x.isneginf(), y.isneginf()
-    both = ~(no_p | no_q)
-    tops = [row.amax(-1, keepdim=True) for row in (x, y, p, q)]
-    normalizers = tops[2].log() - tops[3].log()  # log t = log P - log Q, each its logit less a normalizer
-    u = ((x - tops[0]) - (y - tops[1]) + normalizers).where(both, 0.0)
-    only_p, only_q = p.where(no_q, 0.0), q.where(no_p, 0.0).sum(-1)
-    above, low, high = u > 0, u.clamp(max=0.0), -u.clamp(min=0.0)
-    f, t_slope, dual, slope = _masses_and_slopes(d)
-    larger = torch.where(above, p, q)
-    alive = both & (larger != 0)
-    of_larger = torch.where(above, dual(high), f(low))
-    value = (larger * of_larger).where(alive, 0.0).sum(-1)
-    field = (larger * torch.where(above, slope(high), t_slope(low))).where(alive, 0.0)
-    far = both & ~alive & ~of_larger.isfinite()
-    if far.any():  # masses of 0, but a ratio whose power may be larger still
-        log_p, log_q = (a - top + p_top.log() for a, top, p_top in zip((x, y), tops, tops[2:], strict=False))
-        at = log_p[far], log_q[far]
-        value = value + torch.zeros_like(field).masked_scatter(far, far_entries(d, *at)).sum(-1)
-        field = field.masked_scatter(far, far_entries(d, *at, slope=True))
-    if d.at_zero.is_finite:
-        value = value + float(d.at_zero) * only_q
-    if d.at_infinity.is_finite:
-        value = value + float(d.at_infinity) * only_p.sum(-1)
-        field = field + float(d.at_infinity) * only_p
-    peak = p.argmax(-1, keepdim=True)  # from the field of the likeliest token: exact where P is near 1
-    field = field - p * (field.gather(-1, peak) / tops[2])
-    gradient = field - p * field.sum(-1, keepdim=True)
-    value = value + 0 * (p.sum(-1) + q.sum(-1))  # NaN where a row is no distribution
-    return General(value, gradient, ~no_p & no_q, no_p & ~no_q)
+    dtype = peak.dtype
+    top, share = shares(peak, cool)
+    top_base = _base_of(peak, base)
+    exact = top_base.double() - top.double()
+    total = (share * mass).sum(-1)
+    moved = cooled(base.double() - peak.double() - exact.unsqueeze(-1), cool)
+    mean = torch.where(share > 0, share * (moment + mass * moved), 0.0).sum(-1) / total
+    moved = moved - mean.unsqueeze(-1)
+    grown = moved.expm1()
+    in_excess = share * ((1 + grown) * excess + grown * moment + mass * (grown - moved))
+    # of a piece that only the reference can draw
+    apart = cooled(base.double() - top_base.double().unsqueeze(-1), cool) - mean.unsqueeze(-1)
+    in_excess = torch.where(share > 0, in_excess, apart.exp() * excess)
+    value = (in_excess.sum(-1) / total).log1p()
+    offset = top_base - top
+    numbers = top, offset, total, mean + cooled(exact - offset.double(), cool), total, total, total
+    return value.to(dtype), torch.stack([number.to(dtype) for number in numbers])
+
+
+def general_numbers(
+    peak: torch.Tensor,
+    base: torch.Tensor,
+    below: torch.Tensor,
+    at: torch.Tensor,
+    ref_below: torch.Tensor,
+    ref_at: torch.Tensor,
+    ref_peak: torch.Tensor,
+    cool: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    """`RowNumbers` but the slope; for it log t of the likeliest token, float64, and whether it is masked."""
+    dtype = peak.dtype
+    top, ref_top = peak.amax(-1), ref_peak.amax(-1)
+    others, ref_others = less_one(below, at, peak, cool), less_one(ref_below, ref_at, ref_peak, cool)
+    found = _base_of(peak, base)
+    masked = found == -_INF
+    found = torch.where(masked, ref_top, found)
+    offset, log_masses = found - top, others.log1p() - ref_others.log1p()
+    of_likeliest = cooled(ref_top.double() - found.double(), cool) - log_masses
+    at_offset = of_likeliest + cooled(_lost(top, found, offset).double(), cool)
+    numbers = (1 + others).to(dtype), at_offset.to(dtype), ref_top, log_masses.to(dtype)
+    return top, offset, *numbers, of_likeliest, masked
+
+
+def slope_of_likeliest(d: Divergence, of_likeliest: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
+    """f'(t) of the policy's likeliest token, float64 [rows]."""
+    return torch.where(masked, entries_of(d).at_infinity, stable_slope(d, of_likeliest))
+
+
+def kl_gradient(
+    x_raw: torch.Tensor,
+    y_raw: torch.Tensor,
+    cool: torch.Tensor | None,
+    cap: torch.Tensor | None,
+    ref_cap: torch.Tensor | None,
+    peak: torch.Tensor,
+    offset: torch.Tensor,
+    mean: torch.Tensor,
+    factor: torch.Tensor,
+    out: torch.Tensor | None,
+    *,
+    dtype: torch.dtype,
+) -> None:
+    """Write factor exp(x - peak) z, the gradient of the KL, to ``out``, or over ``x_raw``."""
+    x, y = load(x_raw, dtype, cap), load(y_raw, dtype, ref_cap)
+    e = exp(cooled(x - peak.unsqueeze(-1), cool))
+    z = torch.where(x == -_INF, 0.0, cooled(_differences(x, y, offset), cool) - mean.unsqueeze(-1))
+    (x_raw if out is None else out).copy_(past_cap(e * z * factor.unsqueeze(-1), x, cap))
+
+
+def divergence_rows(
+    x_raw: torch.Tensor,
+    y_raw: torch.Tensor,
+    cool: torch.Tensor | None,
+    cap: torch.Tensor | None,
+    ref_cap: torch.Tensor | None,
+    peak: torch.Tensor,
+    offset: torch.Tensor,
+    at_peak: torch.Tensor,
+    ref_peak: torch.Tensor,
+    ref_shift: torch.Tensor,
+    slope: torch.Tensor,
+    *,
+    entries: Entries,
+    dtype: torch.dtype,
+    fields: bool,
+) -> tuple[torch.Tensor, ...]:
+    """Any D_f(P || Q): sums [rows] of the values and of P (f'(t) - slope), both multiplied by mass.
+
+    With ``fields`` P (f'(t) - slope) and P too, [rows, vocab], as gradients by the raw logits.
+
+    Args:
+        x_raw: Raw logits of the policy, [rows, vocab].
+        y_raw: Of the reference.
+        cool: One over the temperature, or None.
+        cap: Soft cap of the policy.
+        ref_cap: Of the reference.
+        peak: See `RowNumbers`; so all that follow.
+        offset: [rows].
+        at_peak: [rows].
+        ref_peak: [rows].
+        ref_shift: [rows].
+        slope: [rows].
+        entries: Of the divergence.
+        dtype: That is worked in.
+        fields: Whether they are wanted.
+    """
+    x, y = load(x_raw, dtype, cap), load(y_raw, dtype, ref_cap)
+    scaled = cooled(x - peak.unsqueeze(-1), cool)
+    ref_scaled = cooled(y - ref_peak.unsqueeze(-1), cool) + ref_shift.unsqueeze(-1)
+    apart = (ref_peak - (peak + offset) > 1).unsqueeze(-1)  # far rows: no difference is small
+    differences = at_peak.unsqueeze(-1) - cooled(_differences(x, y, offset), cool)
+    u = torch.where(apart, scaled - ref_scaled, differences)  # log t
+    no_p, no_q = x == -_INF, y == -_INF
+    rarer = no_p | ((u < 0) & ~no_q)  # the policy has less than the reference
+    e = exp(scaled)
+    larger = exp(torch.where(rarer, ref_scaled, scaled))
+    down = -u.abs()
+    values = larger * torch.where(rarer, entries.below.value(down), entries.above.value(down))
+    slopes = larger * torch.where(rarer, entries.below.slope(down), entries.above.slope(down))
+    if entries.series is not None:
+        near = down > -NEAR[dtype]
+        values = torch.where(near, e * (u * u * series_at(entries.series.value, u)), values)
+        slopes = torch.where(near, e * (u * series_at(entries.series.slope, u)), slopes)
+    values = torch.where(no_q, entries.at_infinity * e, torch.where(no_p, entries.at_zero * larger, values))
+    values = torch.where(no_p & no_q, 0.0, values)
+    slopes = torch.where(no_q, entries.at_infinity * e, slopes)
+    likeliest = (x == peak.unsqueeze(-1)) & (y - x == offset.unsqueeze(-1))
+    slopes = torch.where(likeliest | no_p, 0.0, slopes - e * slope.unsqueeze(-1))
+    sums = values.sum(-1), slopes.sum(-1)
+    return (*sums, past_cap(slopes, x, cap), past_cap(e, x, cap)) if fields else sums
+
+
+def combine(
+    slopes: torch.Tensor, p: torch.Tensor, mean: torch.Tensor, factor: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Write factor times (slopes - p mean), the gradient from the fields of `divergence_rows`, to ``out``."""
+    out.copy_((slopes - p * mean.unsqueeze(-1)) * factor.unsqueeze(-1))

@@ -1,7 +1,9 @@
-"""Log-probs of given tokens and the entropy of a few rows of raw logits, with their gradients, in the cache.
+"""Log-probs of given tokens and the entropy of rows: the one definition, run eagerly or compiled.
 
-What cancels is written so that it does not: where one token has more than half of the probability, its
-log-prob is log1p(-rest) and the gradient of it the rest, with the rest summed over the other tokens.
+`token_sums` reads a row, `token_gradient` reads it again; what belongs to single tokens is worked out beside
+them, on [rows, k]. What cancels is written so that it does not: the normalizer is 1 plus the sum over all
+tokens but the likeliest, so that the log-prob of a token near certainty is -log1p(rest) and its gradient that
+rest.
 """
 
 from __future__ import annotations
@@ -10,74 +12,96 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.kernels.blocks import softmax_at
+from kl_companion.kernels.inline import exp, largest
+from kl_companion.kernels.rows import cooled, less_one, load, past_cap, shares, two_parts
 
 
-class TokenRows(NamedTuple):
-    """A block after its softmax; ``surprise`` is log(p/p_max) centered under p, or None without entropy."""
+class LogProbNumbers(NamedTuple):
+    """What log-probs, entropies and gradients of a block need, [rows] each."""
 
-    p: torch.Tensor  # [rows, vocab]
-    logp: torch.Tensor  # [rows, k]
-    entropy: torch.Tensor | None  # [rows]
-    surprise: torch.Tensor | None  # [rows, vocab]
-    peak: torch.Tensor  # [rows, 1], the likeliest token where one has more than half
-    peaked: torch.Tensor  # [rows], whether one has
-    rest: torch.Tensor  # [rows], probability of all tokens but the peak
+    peak: torch.Tensor  # the largest logit
+    rest: torch.Tensor  # sum of exp(x - peak), less 1
+    surprise: torch.Tensor | None  # E_P of x - peak over the temperature, where the entropy is wanted
 
 
-def token_rows(
-    x: torch.Tensor,
-    tokens: torch.Tensor,
-    scratch: torch.Tensor,
-    temperature: float = 1.0,
+def token_sums(
+    raw: torch.Tensor,
+    cool: torch.Tensor | None,
+    cap: torch.Tensor | None,
     *,
-    entropy: bool = False,
-) -> TokenRows:
-    """Log-probs of tokens [rows, k] under logits [rows, vocab], in scratch [>= 3, rows, vocab]."""
-    p = softmax_at(x, temperature, scratch[0])
-    p.div_(p.sum(-1, keepdim=True))
-    top, p_top = x.amax(-1, keepdim=True), p.amax(-1)
-    chosen, which = p.gather(-1, tokens).max(-1, keepdim=True)
-    peak = tokens.gather(-1, which)
-    peaked = p_top > 0.5
-    missed = peaked & (chosen.squeeze(-1) <= 0.5)
-    if missed.any():
-        peak[missed] = p[missed].argmax(-1, keepdim=True)
-    held = p.gather(-1, peak)
-    rest = p.scatter_(-1, peak, 0.0).sum(-1)
-    p.scatter_(-1, peak, held)
-    log_top = torch.where(peaked, torch.log1p(-rest), p_top.log())
-    logp = (x.gather(-1, tokens) - top) / temperature + log_top.unsqueeze(-1)
-    if not entropy:
-        return TokenRows(p, logp, None, None, peak, peaked, rest)
-    surprise = torch.sub(x, top, out=scratch[1])
-    if temperature != 1.0:
-        surprise.div_(temperature)
-    mean = torch.mul(p, surprise, out=scratch[2]).sum(-1)
-    if mean.isnan().any():  # 0 times -inf of masked tokens
-        surprise.clamp_(min=torch.finfo(surprise.dtype).min / 4)
-        mean = torch.mul(p, surprise, out=scratch[2]).sum(-1)
-    surprise.sub_(mean.unsqueeze(-1))
-    return TokenRows(p, logp, -(log_top + mean), surprise, peak, peaked, rest)
+    dtype: torch.dtype,
+    entropy: bool,
+) -> tuple[torch.Tensor, ...]:
+    """peak, `two_parts` of exp(x - peak), and with entropy the sum of surprises; raw is [pieces, length]."""
+    x = load(raw, dtype, cap)
+    peak = largest(x)
+    scaled = cooled(x - peak.unsqueeze(-1), cool)
+    e = exp(scaled)
+    sums = peak, *two_parts(e, scaled < 0)
+    return (*sums, torch.where(e > 0, e * scaled, 0.0).sum(-1)) if entropy else sums
+
+
+def token_numbers(sums: tuple[torch.Tensor, ...], cool: torch.Tensor | None) -> LogProbNumbers:
+    """From `token_sums`, [rows, pieces]."""
+    peak, below, at, *surprise = sums
+    dtype = peak.dtype
+    top, share = shares(peak, cool)
+    rest = less_one(below, at, peak, cool)
+    if not surprise:
+        return LogProbNumbers(top, rest.to(dtype), None)
+    moved = cooled(peak - top.unsqueeze(-1), cool)
+    total = torch.where(share > 0, share * (surprise[0] + moved * (below + at)), 0.0).sum(-1)
+    return LogProbNumbers(top, rest.to(dtype), (total / (1 + rest)).to(dtype))
 
 
 def token_gradient(
-    rows: TokenRows, tokens: torch.Tensor, loss_weight: torch.Tensor, of_entropy: torch.Tensor | None = None
-) -> torch.Tensor:
-    """loss_weight [rows, k] times the gradient of the log-probs, plus of_entropy [rows] times the entropy's.
+    raw: torch.Tensor,
+    cool: torch.Tensor | None,
+    cap: torch.Tensor | None,
+    peak: torch.Tensor,
+    factor: torch.Tensor,
+    by_surprise: torch.Tensor | None,
+    out: torch.Tensor | None,
+    *,
+    dtype: torch.dtype,
+) -> None:
+    """Write exp(x - peak) (factor + by_surprise (x - peak)) to ``out``, or over ``raw``."""
+    x = load(raw, dtype, cap)
+    scaled = cooled(x - peak.unsqueeze(-1), cool)
+    weight = factor.unsqueeze(-1)
+    if by_surprise is not None:
+        weight = weight + torch.where(scaled > -torch.inf, by_surprise.unsqueeze(-1) * scaled, 0.0)
+    (raw if out is None else out).copy_(past_cap(exp(scaled) * weight, x, cap))
 
-    Overwrites the block's p and surprise; returns [rows, vocab].
+
+def log_probs(loaded: torch.Tensor, numbers: LogProbNumbers, cool: torch.Tensor | None) -> torch.Tensor:
+    """Log-probs of tokens from their logits, [rows, k]."""
+    return cooled(loaded - numbers.peak.unsqueeze(-1), cool) - numbers.rest.log1p().unsqueeze(-1)
+
+
+def token_entries(
+    loaded: torch.Tensor,
+    numbers: LogProbNumbers,
+    cool: torch.Tensor | None,
+    of_logp: torch.Tensor,
+    gathered: torch.Tensor,
+    of_entropy: torch.Tensor | None,
+) -> torch.Tensor:
+    """The gradient's entries of the tokens themselves, [rows, k].
+
+    Args:
+        loaded: Their logits, [rows, k].
+        numbers: Of the block.
+        cool: One over the temperature.
+        of_logp: Weights of the log-probs, [rows, k].
+        gathered: The same, with those of a token that is named several times added up.
+        of_entropy: Weights of the entropies, [rows], or None.
     """
-    total = loss_weight.sum(-1, keepdim=True)
-    of_peak = loss_weight.where(tokens == rows.peak, 0.0).sum(-1, keepdim=True)
-    at_peak = (of_peak - total) + total * rows.rest.unsqueeze(-1)
-    out = rows.p
-    if of_entropy is not None and rows.surprise is not None:
-        curved = rows.surprise.mul_(out).mul_(-of_entropy.unsqueeze(-1))
-        at_peak = at_peak + curved.gather(-1, rows.peak)
-        out = curved.sub_(out.mul_(total))
-    else:
-        out.mul_(-total)
-    out.scatter_add_(-1, tokens, loss_weight)
-    at_peak = torch.where(rows.peaked.unsqueeze(-1), at_peak, out.gather(-1, rows.peak))
-    return out.scatter_(-1, rows.peak, at_peak)
+    scaled = cooled(loaded - numbers.peak.unsqueeze(-1), cool)
+    mass = (1 + numbers.rest).unsqueeze(-1)
+    p, total = scaled.exp() / mass, of_logp.sum(-1, keepdim=True)
+    at_peak = (gathered - total) + total * (numbers.rest.unsqueeze(-1) / mass)
+    entries = torch.where(scaled == 0, at_peak, gathered - total * p)
+    if of_entropy is not None and numbers.surprise is not None:
+        entries = entries - (of_entropy * (scaled.T - numbers.surprise)).T * p
+    return cooled(entries, cool)

@@ -15,6 +15,7 @@ from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
 from kl_companion import audit
 from kl_companion.cli.audit import load_function
+from kl_companion.kernels import blocks, compiling
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 0.08}  # peers that compute in bfloat16 are off by five percent
 EVERY = [(work, name) for work, variants in VARIANTS.items() for name in variants]
@@ -102,16 +103,19 @@ def test_the_peak_counts_what_is_held_at_once_and_forgets_earlier_peaks() -> Non
     assert 59e6 < measure.peak_bytes(work) < 70e6
 
 
-def test_memory_of_a_variant_that_works_in_place() -> None:
+def test_memory_of_a_variant_that_works_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     if not measure.CLEAR.exists():
         pytest.skip("no /proc here")
+    monkeypatch.setattr(compiling, "compiler_found", lambda device: False)
+    monkeypatch.setattr(compiling, "_PART", 1 << 10)
+    monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", 1 << 18)
     case = Case("reverse_kl", tokens=64, vocab=40_000)
     naive, place = (measure.memory(case, name)["extra_of_logits"] for name in ("naive", "ours, in place"))
     assert naive > 3.0
     assert place < 1.0
 
 
-def test_a_peak_of_memory_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peak_of_memory_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if not measure.CLEAR.exists():
         pytest.skip("no /proc here")
     monkeypatch.setattr(performance, "IMPORTS", [])
@@ -120,7 +124,7 @@ def test_a_peak_of_memory_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPat
     jobs: list[performance.Job] = [
         {"do": "memory", "case": case, "variant": name} for name in ("naive", "ours, in place", "not there")
     ]
-    found = performance.peaks(jobs, 1, "")
+    found = performance.peaks(jobs, 1, str(tmp_path))
     assert next(found)[0]["extra_of_logits"] > 3.0
     assert next(found)[0]["extra_of_logits"] < 1.0  # what the first one held plays no part
     with pytest.raises(RuntimeError, match=r"'not there'\} failed with status 1, see above"):

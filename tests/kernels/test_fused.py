@@ -43,7 +43,12 @@ def errors(name, x, y, *, mode="safe", weights=None, scale=1.0, **options):
         fused_f_divergence_of(name), x, y, mode=mode, weights=weights, scale=scale, **options
     )
     want, want_gradient, _ = expected(name, x, y, weights, **options)
-    return value_error(value, want, x.dtype), gradient_error(gradient, scale * want_gradient, x.dtype, want)
+    # where all tokens have nearly the same f'(t), what tells them apart is lost in its rounding
+    terms = 0.0 if weights is None else (scale * weights * want.detach().clamp(max=1.0)).abs()
+    return (
+        value_error(value, want, x.dtype),
+        gradient_error(gradient, scale * want_gradient, x.dtype, want, terms),
+    )
 
 
 def fused_f_divergence_of(name):
@@ -151,7 +156,8 @@ def test_rows_in_which_one_token_has_nearly_everything(name, height):
             continue  # beyond float32 as a number
         for mode in MODES:
             got = errors(name, x, y, mode=mode, weights=torch.tensor(1.0))
-            assert max(got) <= 1, (mode, x[3], y[3], got)
+            # e^w is known to w times the rounding of w
+            assert max(got) <= 1.2 + math.log1p(want.detach()) / 12, (mode, x[3], y[3], got)
 
 
 @pytest.mark.parametrize("name", NAMES)

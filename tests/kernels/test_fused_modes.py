@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from kl_companion.kernels import blocks
+from kl_companion.kernels import blocks, compiling
 from kl_companion.kernels.fused import (
     fused_f_divergence,
     fused_forward_kl,
@@ -270,6 +270,23 @@ def test_inside_compiled_callers(root):
     assert "linear log-probs" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["reverse_kl", "jensen_shannon", "logp", "logp_and_entropy"])
+def test_on_a_device_that_is_not_waited_for(name):
+    """Tensors without numbers stand for a GPU: whoever looks at one of theirs fails."""
+    x, y = (torch.empty(6, 512, device="meta") for _ in range(2))
+    tokens, weights = torch.zeros(6, dtype=torch.int64, device="meta"), torch.empty(6, device="meta")
+    calls = {
+        "logp": lambda a, **o: fused_logp(a, tokens, **o),
+        "logp_and_entropy": lambda a, **o: sum(fused_logp_and_entropy(a, tokens)),
+    }
+    call = calls.get(name, lambda a, **o: fused_f_divergence(name, a, y, **o))
+    for inplace in (False, True):
+        leaf = x.clone().requires_grad_()
+        value = call(leaf * 1.0, weights=weights, inplace=inplace)
+        (weights * value).sum().backward()
+        assert leaf.grad.shape == x.shape
+
+
 # ---- memory, counted ---------------------------------------------------------------------------------
 
 
@@ -317,6 +334,7 @@ FUNCTIONS = {
 def test_peak_of_memory(name, dtype, monkeypatch):
     """Beside a few rows of scratch: the new gradient in the safe mode, nothing in place."""
     monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", 1)  # a row at a time
+    monkeypatch.setattr(compiling, "_PART", 4096)
     rows, vocab = 24, 20_000
     logits, row = rows * vocab * dtype.itemsize, vocab * 4 * torch.get_num_threads()
     for mode, new in (("safe", logits), ("inplace", 0), ("fused", 0), ("weights", logits)):

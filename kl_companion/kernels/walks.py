@@ -1,0 +1,284 @@
+"""One pass over logits, block by block: values, numbers to keep for the backward pass, and gradients.
+
+Nothing here knows autograd: `kl_companion.kernels.autograd` calls it on logits that exist,
+`kl_companion.kernels.linear_walks` on one chunk of logits after another.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.divergences import Divergence, entries_of
+from kl_companion.kernels import rows, tokens
+from kl_companion.kernels.blocks import blocks, exact_dtype, pieces, rows_per_block
+from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
+from kl_companion.kernels.compiling import Kernel
+from kl_companion.kernels.rows import cooled
+
+_FIRST, _ROWS = Kernel(rows.first_sums), Kernel(rows.divergence_rows)
+_COMBINE, _GRADIENT = Kernel(rows.combine), Kernel(rows.kl_gradient)
+_SUMS, _TOKEN_GRADIENT = Kernel(tokens.token_sums), Kernel(tokens.token_gradient)
+_KL_NUMBERS, _NUMBERS = Kernel(rows.kl_numbers, whole=True), Kernel(rows.general_numbers, whole=True)
+_MASS = rows.RowNumbers._fields.index("mass")
+
+
+Scalars = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
+class How(NamedTuple):
+    """What the policy's and the reference's logits go through, and which form of the kernels does it."""
+
+    temperature: float = 1.0
+    cap: float | None = None
+    ref_cap: float | None = None
+    compiled: bool = False
+
+    def scalars(self, dtype: torch.dtype) -> Scalars:
+        """One over the temperature (None for 1) and the soft caps; tensors: kernels depend on no value."""
+        cool = None if self.temperature == 1.0 else torch.tensor(1 / self.temperature, dtype=dtype)
+        cap, ref_cap = (None if c is None else torch.tensor(c, dtype=dtype) for c in (self.cap, self.ref_cap))
+        return cool, cap, ref_cap
+
+
+_PLAIN = How()
+_FEW = 64  # tokens per row that are compared with each other
+
+
+def room_for_kept(d: Divergence, value: torch.Tensor) -> torch.Tensor:
+    """[numbers, rows] for what a backward pass needs, in the dtype that rows are worked on in.
+
+    A divergence without a power series at P = Q needs float64 next to it.
+    """
+    dtype = torch.float64 if entries_of(d).series is None else value.dtype
+    return value.new_zeros(len(rows.RowNumbers._fields), len(value), dtype=dtype)
+
+
+def walk_divergence(
+    d: Divergence,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    kept: torch.Tensor,
+    *,
+    value: torch.Tensor | None = None,
+    loss_weight: torch.Tensor | None = None,
+    gradient: torch.Tensor | None = None,
+    how: How = _PLAIN,
+    row_index: RowIndex | None = None,
+) -> None:
+    """Fill value and gradient, whichever is given, row by row.
+
+    Args:
+        d: The divergence.
+        x: Raw logits of the policy, [..., vocab].
+        y: Raw logits of the reference, the same shape.
+        kept: `room_for_kept`: filled with ``value``, read without. Its dtype is the one worked in.
+        value: [rows], filled with D_f; None in a backward pass.
+        loss_weight: [rows], by which the gradient is multiplied.
+        gradient: [..., vocab], any floating dtype, filled with the gradient by x; may be x itself.
+        how: Temperature, soft caps, form.
+        row_index: Where the rows stand, for messages; the leading axes of x by default.
+
+    Raises:
+        ValueError: NaN, +inf or only -inf in a row, or an infinite divergence. Nothing of that row's
+            block has been written then. On a GPU nothing is raised: such a row's value is not finite.
+    """
+    row_index = RowIndex(x.shape[:-1]) if row_index is None else row_index
+    dtype, looks, is_kl = kept.dtype, x.device.type == "cpu", d.name == "reverse_kl"
+    scalars, of_row = how.scalars(dtype), pieces(x.shape[-1])
+    size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
+    for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
+        here, count = slice(start, stop), stop - start
+        compiled = how.compiled and count > 1  # one row would be a compilation of its own
+        in_pieces = [r.contiguous().view(count * of_row, -1) for r in (raw_x, raw_y)]
+        block = _Block(in_pieces[0], in_pieces[1], count, scalars, compiled)
+        weight = None if loss_weight is None or not out else loss_weight[here].to(dtype)
+        if is_kl:
+            found, good = _kl(block, kept[:, here], value is not None)
+            fields = None
+        else:
+            found, good, fields = _general(d, block, kept[:, here], value is not None, weight is not None)
+        careful = bad = None
+        if looks and not bool(good.all()):
+            bad = (~good).nonzero().squeeze(-1)
+            careful = careful_rows(
+                d, raw_x, raw_y, bad, how, row_index, start, dtype if value is None else value.dtype
+            )
+            if value is not None:
+                found[bad] = careful.value.to(found.dtype)
+                kept[_MASS, here][bad] = torch.nan
+        if value is not None:
+            value[here] = found
+        if weight is not None:
+            into = (
+                out[0]
+                if out[0].is_contiguous()
+                else torch.empty_like(out[0], memory_format=torch.contiguous_format)
+            )
+            _write(block, kept[:, here], weight, fields, into.view(count * of_row, -1))
+            if careful is not None:
+                into[bad] = (careful.gradient * weight[bad].unsqueeze(-1)).to(into.dtype)
+            if into is not out[0]:
+                out[0].copy_(into)
+
+
+class _Block(NamedTuple):
+    """Some rows, cut into pieces of equal length."""
+
+    x: torch.Tensor  # [rows x pieces, length]
+    y: torch.Tensor
+    rows: int
+    scalars: Scalars
+    compiled: bool
+
+    def of_rows(self, number: torch.Tensor) -> torch.Tensor:
+        """[rows, pieces] of numbers per piece."""
+        return number.view(self.rows, -1)
+
+    def of_pieces(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Numbers per row [..., rows], repeated for every piece."""
+        return numbers.repeat_interleave(len(self.x) // self.rows, -1)
+
+
+def _kl(block: _Block, kept: torch.Tensor, value: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values, and which rows are done; fills ``kept``. In a backward pass only the second."""
+    dtype = kept.dtype
+    if not value:
+        return kept[_MASS], kept[_MASS].isfinite()
+    sums = _FIRST(block.compiled, *block[:2], *block.scalars, dtype=dtype, mean=True)
+    found, numbers = _KL_NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
+    kept.copy_(numbers)
+    return found, found < rows.ORDINARY[dtype]
+
+
+def _general(
+    d: Divergence, block: _Block, kept: torch.Tensor, value: bool, fields: bool
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """Values, which rows are done, and what `_write` needs; fills ``kept``."""
+    dtype = kept.dtype
+    if value:
+        sums = _FIRST(block.compiled, *block[:2], *block.scalars, dtype=dtype, mean=False)
+        *numbers, likeliest, masked = _NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
+        kept.copy_(torch.stack([*numbers, rows.slope_of_likeliest(d, likeliest, masked).to(dtype)]))
+    n = rows.RowNumbers(*block.of_pieces(kept))
+    given = (*block.scalars, n.peak, n.offset, n.at_peak, n.ref_peak, n.ref_shift, n.slope)
+    static = {"entries": entries_of(d), "dtype": dtype, "fields": fields}
+    values, slopes, *rest = _ROWS(block.compiled, *block[:2], *given, **static)
+    found, mean = (
+        (block.of_rows(part).sum(-1, dtype=torch.float64) / kept[_MASS]).to(dtype)
+        for part in (values, slopes)
+    )
+    limit = rows.ORDINARY[dtype]
+    return found, (found < limit) & (mean.abs() < limit), [*rest, mean]
+
+
+def _write(
+    block: _Block,
+    kept: torch.Tensor,
+    weight: torch.Tensor,
+    fields: list[torch.Tensor] | None,
+    into: torch.Tensor,
+) -> None:
+    """The gradient, into memory that may be the logits' own."""
+    factor = cooled(weight / kept[_MASS], block.scalars[0])
+    if fields is not None:
+        slopes, p, mean = fields
+        _COMBINE(block.compiled, slopes, p, *block.of_pieces(torch.stack([mean, factor])), into)
+        return
+    peak, offset, _, mean, *_ = block.of_pieces(kept)
+    out = None if into.data_ptr() == block.x.data_ptr() else into
+    given = (*block.scalars, peak, offset, mean, block.of_pieces(-factor), out)
+    _GRADIENT(block.compiled, *block[:2], *given, dtype=kept.dtype)
+
+
+def walk_tokens(
+    x: torch.Tensor,
+    tokens_of_rows: torch.Tensor,
+    *,
+    logp: torch.Tensor | None = None,
+    entropy: torch.Tensor | None = None,
+    loss_weight: torch.Tensor | None = None,
+    of_entropy: torch.Tensor | None = None,
+    gradient: torch.Tensor | None = None,
+    how: How = _PLAIN,
+    row_index: RowIndex | None = None,
+) -> None:
+    """Fill log-probs, entropies and gradient, whichever is given, row by row.
+
+    Args:
+        x: Raw logits, [..., vocab].
+        tokens_of_rows: [rows, k] int64.
+        logp: [rows, k], filled with the log-probs of the tokens.
+        entropy: [rows], filled.
+        loss_weight: [rows, k], the weights of the log-probs in the gradient.
+        of_entropy: [rows], the weights of the entropies in the gradient.
+        gradient: [..., vocab], any floating dtype; may be x itself.
+        how: Temperature, soft cap, form.
+        row_index: Where the rows stand, for messages.
+
+    Raises:
+        ValueError: NaN, +inf or only -inf in a row; not on a GPU.
+    """
+    row_index = RowIndex(x.shape[:-1]) if row_index is None else row_index
+    dtype, looks = exact_dtype(x), x.device.type == "cpu"
+    cool, cap, _ = how.scalars(dtype)
+    size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
+    curved = entropy is not None or of_entropy is not None
+    of_row = pieces(x.shape[-1])
+    for start, stop, (raw, *out) in blocks(size, x, *([] if gradient is None else [gradient])):
+        here = slice(start, stop)
+        compiled = how.compiled and stop - start > 1
+        raw, ids = raw.contiguous(), tokens_of_rows[here]
+        sums = _SUMS(compiled, raw.view(len(raw) * of_row, -1), cool, cap, dtype=dtype, entropy=curved)
+        numbers = tokens.token_numbers(tuple(s.view(len(raw), of_row) for s in sums), cool)
+        loaded = rows.load(raw.gather(-1, ids), dtype, cap)
+        if logp is not None:
+            found = tokens.log_probs(loaded, numbers, cool)
+            if looks and bool(found.isnan().any()):
+                whole = {"logits": rows.load(raw, dtype, cap)}
+                check_finite("log-prob", found, whole, row_index, [*range(start, stop)])
+            logp[here] = found
+        if entropy is not None and numbers.surprise is not None:
+            entropy[here] = numbers.rest.log1p() - numbers.surprise
+        if gradient is not None and loss_weight is not None:
+            of_logp = loss_weight[here].to(dtype)
+            bend = None if of_entropy is None else of_entropy[here].to(dtype)
+            entries = tokens.token_entries(loaded, numbers, cool, of_logp, _gathered(raw, ids, of_logp), bend)
+            scale = cooled(-1 / (1 + numbers.rest), cool)
+            total = of_logp.sum(-1)
+            if bend is not None and numbers.surprise is not None:
+                total = total - bend * numbers.surprise
+            by_surprise = None if bend is None else scale * bend
+            by_row = (numbers.peak, scale * total, by_surprise)
+            by_piece = (None if n is None else n.repeat_interleave(of_row) for n in by_row)
+            into = out[0] if out[0].is_contiguous() else torch.empty_like(raw)
+            cut = raw.view(len(raw) * of_row, -1)
+            to = None if into.data_ptr() == raw.data_ptr() else into.view(cut.shape)
+            _TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, to, dtype=dtype)
+            into.scatter_(-1, ids, rows.past_cap(entries, loaded, cap).to(into.dtype))
+            if into is not out[0]:
+                out[0].copy_(into)
+
+
+def _gathered(raw: torch.Tensor, ids: torch.Tensor, of_logp: torch.Tensor) -> torch.Tensor:
+    """Weights [rows, k], those of a token that a row names several times added up."""
+    if ids.shape[1] == 1:
+        return of_logp
+    if ids.shape[1] <= _FEW:
+        same = ids.unsqueeze(-1) == ids.unsqueeze(-2)
+        return (same * of_logp.unsqueeze(-2)).sum(-1)
+    return of_logp.new_zeros(raw.shape).scatter_add_(-1, ids, of_logp).gather(-1, ids)
+
+
+def scale_rows(gradient: torch.Tensor, loss_weight: torch.Tensor) -> torch.Tensor:
+    """Multiply every row of [..., vocab] by its weight [rows], in place, rounding once."""
+    dtype = torch.promote_types(loss_weight.dtype, torch.float32)
+    size = rows_per_block(gradient.shape[-1], dtype, gradient.device)
+    for start, stop, (part,) in blocks(size, gradient):
+        scale = loss_weight[start:stop].unsqueeze(-1)
+        if part.dtype == loss_weight.dtype:
+            part.mul_(scale)
+        else:
+            part.copy_(part.to(dtype).mul_(scale))
+    return gradient

@@ -1,0 +1,134 @@
+"""Which form of a kernel runs, that both give the same numbers, and that nothing small is ever compiled."""
+
+import logging
+import os
+import subprocess
+import time
+
+import pytest
+import torch
+
+from kl_companion.kernels import compiling
+from kl_companion.kernels.compiling import Kernel, compiler_found, compiles
+from kl_companion.kernels.fused import fused_kl
+from tests.support.warm import command
+
+CPU, LARGE = torch.device("cpu"), 1 << 20
+
+
+@pytest.fixture
+def searched():
+    """The search for a compiler is made once in a process: forget its result before and after."""
+    compiler_found.cache_clear()
+    yield
+    compiler_found.cache_clear()
+
+
+def compiled_kernels(which, root, **environment):
+    program = [*command(), "-m", "tests.support.compiled_kernels", which]
+    environment = {**os.environ, **environment}
+    return subprocess.run(
+        program, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=3000
+    )
+
+
+@pytest.mark.slow
+def test_compiled_kernels_against_float64(root):
+    done = compiled_kernels("few", root)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.endswith("done\n")
+
+
+@pytest.mark.reliability
+def test_every_compiled_kernel_against_float64(root):
+    done = compiled_kernels("all", root)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.usefixtures("searched")
+def test_auto_compiles_what_is_large_where_a_compiler_is_found(monkeypatch):
+    monkeypatch.setattr(compiling, "_cpp_compiler", lambda: True)
+    assert compiles("auto", LARGE, CPU)
+    assert not compiles("auto", LARGE - 1, CPU)
+    assert compiles("compiled", 1, CPU)
+    assert not compiles("eager", LARGE, CPU)
+    assert not compiles("auto", LARGE, torch.device("mps"))
+
+
+@pytest.mark.usefixtures("searched", "as_installed")
+def test_without_a_compiler_the_eager_kernels_are_used_and_that_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setenv("PATH", os.devnull)
+    monkeypatch.delenv("CXX", raising=False)
+    with caplog.at_level(logging.INFO, compiling.__name__):
+        assert not compiles("auto", LARGE, CPU)
+        assert not compiles("auto", LARGE, CPU)
+    assert [record.message for record in caplog.records] == [
+        "the eager kernels are used on cpu: a C++ compiler is missing"
+    ]
+    x = torch.randn(2, 1 << 19, generator=torch.Generator().manual_seed(0))
+    assert fused_kl(x, x.flip(0)).isfinite().all()
+    with pytest.raises(ValueError, match=r"backend is 'compiled', but no compiler is found for cpu"):
+        fused_kl(x, x, backend="compiled")
+
+
+@pytest.mark.usefixtures("as_installed")
+def test_an_unknown_backend_is_refused():
+    x = torch.zeros(2, 3)
+    with pytest.raises(ValueError, match="unknown backend 'fast'"):
+        fused_kl(x, x, backend="fast")
+
+
+@pytest.mark.usefixtures("searched")
+def test_a_mode_that_watches_every_operator_sees_them(monkeypatch):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    monkeypatch.setattr(compiling, "_cpp_compiler", lambda: True)
+    with FlopCounterMode(display=False):
+        assert not compiles("auto", LARGE, CPU)
+
+
+def test_nothing_small_is_compiled(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(compiling, "_compile", refuse)
+    x = torch.randn(16, 4096, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    fused_kl(x, x.detach().flip(0)).sum().backward()
+
+
+def test_a_slow_compilation_is_announced_once(monkeypatch, caplog):
+    monkeypatch.setattr(compiling, "_PATIENCE", 0.01)
+
+    def slow(function, static):
+        def made(*tensors):
+            time.sleep(0.2)
+            return function(*tensors, **static)
+
+        return made
+
+    monkeypatch.setattr(compiling, "_compile", slow)
+    kernel = Kernel(lambda x, *, by: x * by)
+    with caplog.at_level(logging.WARNING, compiling.__name__):
+        assert kernel(True, torch.ones(3), by=2).tolist() == [2, 2, 2]
+        assert kernel(True, torch.ones(4), by=2).tolist() == [2, 2, 2, 2]
+    assert [record.message[:20] for record in caplog.records] == ["compiling the kernel"]
+    assert len(kernel._made) == 1
+    kernel(True, torch.ones(3, dtype=torch.float64), by=2)
+    kernel(True, torch.ones(3), by=3)
+    assert len(kernel._made) == 3
+
+
+def test_the_eager_form_works_on_parts(monkeypatch):
+    monkeypatch.setattr(compiling, "_PART", 6)
+    seen = []
+
+    def sums(x, scale, out, *, by):
+        seen.append(len(x))
+        out.copy_(x * scale.unsqueeze(-1))
+        return x.sum(-1) * by, x.amax(-1)
+
+    x, scale = torch.arange(10.0).view(5, 2), torch.arange(5.0)
+    out = torch.empty_like(x)
+    total, top = Kernel(sums)(False, x, scale, out, by=2)
+    assert seen == [3, 2]
+    torch.testing.assert_close((total, top, out), (2 * x.sum(-1), x.amax(-1), x * scale.unsqueeze(-1)))

@@ -1,0 +1,127 @@
+"""Compiled kernels against float64 references; run as a program, by test_compiling.
+
+In a process of its own, because a compiler that traces a function would trace pytest's checker of types.
+`python -m tests.support.compiled_kernels few` takes half a minute where nothing is cached, `all` many.
+"""
+
+import re
+import sys
+
+import pytest
+import torch
+
+from kl_companion.divergences import DIVERGENCES
+from kl_companion.kernels.fused import fused_f_divergence, fused_logp, fused_logp_and_entropy
+from kl_companion.kernels.linear import linear_kl
+from tests.oracles import fused as oracle
+from tests.support.fused_cases import INF, MODES, gradient_error, logits_pair, run, value_error
+
+ALL = tuple((name, dtype) for name in DIVERGENCES for dtype in (torch.float64, torch.float32, torch.bfloat16))
+# rows and vocabulary: pieces of even and odd length, a prime vocabulary, fewer entries than a register holds
+SIZES = ((4, 8192), (3, 5 * 1733), (2, 701), (5, 7), (2, 1), (1, 600), (0, 40))
+FEW = "reverse_kl", torch.float32, ((4, 8192), (3, 9600))  # sizes that share a compilation
+
+
+def divergences(name, dtype, sizes, temperature=0.7):
+    """One divergence at all sizes, near and far, in every mode, with a mask and a temperature."""
+    for rows, vocab in sizes:
+        for gap, mask, cooled in ((1e-3, "none", 1.0), (0.5, "both", 1.0), (None, "none", temperature)):
+            x, y = logits_pair(1, rows, vocab, gap=gap, mask=mask, dtype=dtype, offset=30.0)
+            weights = torch.linspace(-1, 2, rows)
+            exact = oracle.leaf(x)
+            options = {"temperature": cooled, "backend": "compiled"}
+            want = oracle.divergence(name, exact, y, temperature=cooled)
+            (slope,) = oracle.gradients(want, [exact], weights)
+            for mode in MODES if vocab == 8192 else ("safe", "fused"):
+                value, gradient = run(
+                    lambda a, b, **o: fused_f_divergence(name, a, b, **o),
+                    x,
+                    y,
+                    mode=mode,
+                    weights=weights,
+                    **options,
+                )
+                terms = (weights * want.detach().clamp(max=1.0)).abs()
+                got = value_error(value, want, dtype), gradient_error(gradient, slope, dtype, want, terms)
+                assert max(got) <= 2, (name, dtype, rows, vocab, gap, mode, got)
+
+
+def tokens(dtype, sizes, entropies=True):
+    """Log-probs and entropies."""
+    for rows, vocab in sizes:
+        x, _ = logits_pair(2, rows, vocab, mask="both", dtype=dtype)
+        for count in ((), (3,)):
+            ids = torch.zeros(rows, *count, dtype=torch.int64)
+            if vocab > 1:
+                ids = (
+                    x.topk(min(2, vocab), -1).indices[:, :1].expand(rows, *(count or (1,))).reshape(ids.shape)
+                )
+            weights = torch.linspace(0.5, 2, ids.numel()).view(ids.shape)
+            exact = oracle.leaf(x)
+            want = oracle.logp(exact, ids)
+            (slope,) = oracle.gradients(want, [exact], weights)
+            terms = weights.abs().sum(-1) if count else 0.0
+            for mode in ("safe", "fused"):
+                value, gradient = run(fused_logp, x, ids, mode=mode, weights=weights, backend="compiled")
+                assert value_error(value, want, dtype) <= 2, (rows, vocab)
+                assert gradient_error(gradient, slope, dtype, terms=terms) <= 2, (rows, vocab)
+        if not entropies:
+            continue
+        leaf, exact = x.clone().requires_grad_(), oracle.leaf(x)
+        _, entropy = fused_logp_and_entropy(leaf, x.argmax(-1), backend="compiled")
+        want = oracle.entropy(exact)
+        assert value_error(entropy.detach(), want, dtype) <= 2
+        entropy.sum().backward()
+        assert gradient_error(leaf.grad, oracle.gradients(want, [exact])[0], dtype) <= 2
+
+
+def refusals():
+    """Bad input is refused by name, and in place nothing of it is overwritten."""
+    x, y = logits_pair(3, 4, 8192, gap=0.5)
+    for where, value, says in (
+        (x, float("nan"), "logits is NaN at [2]"),
+        (y, -INF, "reverse_kl is infinite at [2, 7]"),
+    ):
+        spoiled = where.clone()
+        spoiled[2, 7] = value
+        given = (spoiled, y) if where is x else (x.clone(), spoiled)
+        before = given[0].clone()
+        with pytest.raises(ValueError, match=re.escape(says)):
+            fused_f_divergence("reverse_kl", *given, weights=torch.ones(4), inplace=True, backend="compiled")
+        assert torch.equal(given[0].nan_to_num(), before.nan_to_num())
+
+
+def hidden():
+    """From hidden states, of which the chunks' logits are overwritten."""
+    draw = torch.Generator().manual_seed(4)
+    h, w, rh, rw = (
+        torch.randn(*shape, generator=draw) / 4 for shape in ((6, 32), (8192, 32), (6, 32), (8192, 32))
+    )
+    h, w = h.requires_grad_(), w.requires_grad_()
+    value = linear_kl(h, w, ref_hidden=rh, ref_weight=rw, memory=200_000, backend="compiled")
+    value.sum().backward()
+    exact = [oracle.leaf(a) for a in (h, w)]
+    want = oracle.divergence("reverse_kl", oracle.linear(*exact), oracle.linear(rh, rw))
+    torch.testing.assert_close(value.detach().double(), want.detach(), rtol=1e-4, atol=1e-9)
+    for leaf, slope in zip((h, w), oracle.gradients(want, exact), strict=True):
+        assert (leaf.grad - slope).norm() <= 1e-4 * slope.norm()
+
+
+def main(which):
+    """Compare; raises where something differs."""
+    if which == "few":
+        divergences(*FEW, temperature=1.0)
+        tokens(*FEW[1:], entropies=False)
+    else:
+        for name, dtype in ALL:
+            divergences(name, dtype, SIZES)
+            print(name, dtype, flush=True)
+        for dtype in (torch.float32, torch.bfloat16):
+            tokens(dtype, SIZES[:-1])
+        hidden()
+    refusals()
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from kl_companion.divergences.compiled import entries_of as entries_of
     from kl_companion.divergences.compiled import function_of_log as function_of_log
     from kl_companion.divergences.compiled import generator_of_log as generator_of_log
-    from kl_companion.divergences.compiled import large_ratio_functions as large_ratio_functions
-    from kl_companion.divergences.compiled import near_one as near_one
     from kl_companion.divergences.compiled import stable_generator as stable_generator
     from kl_companion.divergences.compiled import stable_slope as stable_slope
     from kl_companion.divergences.compiled import torch_function as torch_function
@@ -34,8 +32,6 @@ _NAMES: dict[str, str] = {
     "entries_of": "kl_companion.divergences.compiled",
     "function_of_log": "kl_companion.divergences.compiled",
     "generator_of_log": "kl_companion.divergences.compiled",
-    "large_ratio_functions": "kl_companion.divergences.compiled",
-    "near_one": "kl_companion.divergences.compiled",
     "stable_generator": "kl_companion.divergences.compiled",
     "stable_slope": "kl_companion.divergences.compiled",
     "torch_function": "kl_companion.divergences.compiled",

@@ -68,9 +68,12 @@ def _slopes_of_log(
     divergence: Divergence,
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
     """f'(e^u) as a function of u, for u <= 0; and of -u, through the dual, for u >= 0."""
-    dual = divergence.dual
-    above = tidy(dual - T * sympy.diff(dual, T))  # f'(t) = f*(1/t) - (1/t) f*'(1/t), as a function of 1/t
-    return function_of_log(divergence.derivative), function_of_log(above)
+    return function_of_log(divergence.derivative), function_of_log(_slope_by_inverse(divergence))
+
+
+def _slope_by_inverse(divergence: Divergence) -> sympy.Expr:
+    """f'(t) = f*(1/t) - (1/t) f*'(1/t), as a function of 1/t."""
+    return tidy(divergence.dual - T * sympy.diff(divergence.dual, T))
 
 
 def _moderate(log_t: torch.Tensor) -> bool:
@@ -138,11 +141,10 @@ def large_ratio_functions(d: Divergence) -> tuple[LargeRatio, LargeRatio]:
 
     So written no power of t overflows where the product with the larger probability does not.
     """
-    dual = d.dual
     # next to t = 1 the series is taken; where there is none, a form that is accurate there
     made = _plain_function_of_log if near_one(d) else function_of_log
     below = LargeRatio(made(d.f), made(tidy(T * d.derivative)))
-    above = LargeRatio(made(dual), made(tidy(dual - T * dual.diff(T))))
+    above = LargeRatio(made(d.dual), made(_slope_by_inverse(d)))
     return below, above
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from kl_companion.divergences import SUPPORT, Divergence, entries_of, large_ratio_functions
+from kl_companion.divergences import SUPPORT, Divergence, entries_of
 from kl_companion.estimators.vocabulary import far_entries
 from kl_companion.kernels.rows import NEAR, cooled, past_cap, series_at
 
@@ -128,13 +128,12 @@ def general_rows(d: Divergence, x: torch.Tensor, y: torch.Tensor) -> General:
     u = ((x - tops[0]) - (y - tops[1]) + normalizers).where(both, 0.0)
     only_p, only_q = p.where(no_q, 0.0), q.where(no_p, 0.0).sum(-1)
     above, low, high = u > 0, u.clamp(max=0.0), -u.clamp(min=0.0)
-    below, over = large_ratio_functions(d)
+    below, over, series, *_ = entries_of(d)
     larger = torch.where(above, p, q)
     alive = both & (larger != 0)
     of_larger = torch.where(above, over.value(high), below.value(low))
     terms = (larger * of_larger).where(alive, 0.0)
     field = (larger * torch.where(above, over.slope(high), below.slope(low))).where(alive, 0.0)
-    series = entries_of(d).series
     if series is not None:
         near = both & (u.abs() < NEAR[torch.float64])
         terms = torch.where(near, p * u * u * series_at(series.value, u), terms)

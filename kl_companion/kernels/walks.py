@@ -111,16 +111,17 @@ def walk_divergence(
         if value is not None:
             value[here] = found
         if weight is not None:
-            into = (
-                out[0]
-                if out[0].is_contiguous()
-                else torch.empty_like(out[0], memory_format=torch.contiguous_format)
-            )
+            into = _in_one_piece(out[0])
             _write(block, kept[:, here], weight, fields, into.view(count * of_row, -1))
             if careful is not None:
                 into[bad] = (careful.gradient * weight[bad].unsqueeze(-1)).to(into.dtype)
             if into is not out[0]:
                 out[0].copy_(into)
+
+
+def _in_one_piece(out: torch.Tensor) -> torch.Tensor:
+    """Memory to write to: the rows' own where it is contiguous, else new memory that is copied there."""
+    return out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
 
 
 class _Block(NamedTuple):
@@ -230,7 +231,8 @@ def walk_tokens(
         here = slice(start, stop)
         compiled = how.compiled and stop - start > 1
         raw, ids = raw.contiguous(), tokens_of_rows[here]
-        sums = _SUMS(compiled, raw.view(len(raw) * of_row, -1), cool, cap, dtype=dtype, entropy=curved)
+        cut = raw.view(len(raw) * of_row, -1)
+        sums = _SUMS(compiled, cut, cool, cap, dtype=dtype, entropy=curved)
         numbers = tokens.token_numbers(tuple(s.view(len(raw), of_row) for s in sums), cool)
         loaded = rows.load(raw.gather(-1, ids), dtype, cap)
         if logp is not None:
@@ -252,8 +254,7 @@ def walk_tokens(
             by_surprise = None if bend is None else scale * bend
             by_row = (numbers.peak, scale * total, by_surprise)
             by_piece = (None if n is None else n.repeat_interleave(of_row) for n in by_row)
-            into = out[0] if out[0].is_contiguous() else torch.empty_like(raw)
-            cut = raw.view(len(raw) * of_row, -1)
+            into = _in_one_piece(out[0])
             to = None if into.data_ptr() == raw.data_ptr() else into.view(cut.shape)
             _TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, to, dtype=dtype)
             into.scatter_(-1, ids, rows.past_cap(entries, loaded, cap).to(into.dtype))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mpmath
 import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
+from kl_companion.divergences import inline
 from kl_companion.divergences.registry import Divergence, T, tidy
 
 _U = sympy.Symbol("u", real=True)
@@ -22,6 +23,8 @@ _TORCH = {
     "sgn": torch.sign,
     "softplus": lambda x: torch.nn.functional.softplus(x, threshold=40.0),
 }
+# without derivatives, for compiled loops
+_INLINE = {**_TORCH, "exp": inline.exp, "expm1": inline.expm1, "log1p": inline.log1p}
 
 
 def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
@@ -33,8 +36,12 @@ def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
     return expr
 
 
-def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., torch.Tensor]:
+def torch_function(
+    expr: sympy.Basic, *symbols: sympy.Symbol, names: dict[str, Any] = _TORCH
+) -> Callable[..., Any]:
     """A tensor function of ``symbols`` that computes ``expr`` elementwise, differentiable by autograd.
+
+    A tuple of expressions makes a function that returns a tuple, and computes once what they share.
 
     Constants are folded first, because torch functions refuse Python numbers (``torch.log(2)``).
     """
@@ -44,13 +51,14 @@ def torch_function(expr: sympy.Expr, *symbols: sympy.Symbol) -> Callable[..., to
 
     folded = sympy.sympify(expr).replace(is_constant, lambda e: e.evalf(17))
     folded = folded.replace(sympy.Piecewise, _nested).replace(sympy.sign, sympy.Function("sgn"))
-    compiled = sympy.lambdify(symbols, folded, modules=[_TORCH], cse=True)
+    compiled = sympy.lambdify(symbols, folded, modules=[names], cse=True)
 
-    def function(*tensors: torch.Tensor) -> torch.Tensor:
-        out = compiled(*tensors)
-        return out if isinstance(out, torch.Tensor) else torch.full_like(tensors[0], float(out))
+    def filled(out: Any, like: torch.Tensor) -> Any:
+        if isinstance(out, tuple):
+            return tuple(filled(part, like) for part in out)
+        return out if isinstance(out, torch.Tensor) else torch.full_like(like, float(out))
 
-    return function
+    return lambda *tensors: filled(compiled(*tensors), tensors[0])
 
 
 @cache
@@ -99,11 +107,15 @@ def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
 
 def function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
     """An expression in ``T`` as a function of the tensor u = log t, with expm1 and log1p."""
+    return torch_function(_accurate_near_one(expr), _U)
+
+
+def _accurate_near_one(expr: sympy.Expr) -> sympy.Expr:
     if expr.is_rational_function(T):
         expr = sympy.together(expr)  # one numerator, in which the powers of t cancel before they are rounded
     in_log = sympy.expand(sympy.powsimp(sympy.expand(expr.subs(T, sympy.exp(_U)))))
     small = in_log.replace(sympy.exp, lambda a: 1 + expm1(a)).replace(sympy.log, _log_of_small)
-    return torch_function(sympy.expand(small), _U)
+    return sympy.expand(small)
 
 
 def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
@@ -128,37 +140,76 @@ def _log_of_small(argument: sympy.Expr) -> sympy.Expr:
     return sympy.log(at_zero) + log1p(sympy.expand(argument / at_zero - 1))
 
 
-class LargeRatio(NamedTuple):
-    """Value and slope per unit of the larger probability, as functions of minus |log t|."""
-
-    value: Callable[[torch.Tensor], torch.Tensor]
-    slope: Callable[[torch.Tensor], torch.Tensor]
+_X, _W, _LOG1P = sympy.Symbol("X", positive=True), sympy.Symbol("W"), sympy.Function("log1p_")
+_OPEN = (sympy.Piecewise, sympy.exp, sympy.Abs, sympy.sign)
 
 
-@cache
-def large_ratio_functions(d: Divergence) -> tuple[LargeRatio, LargeRatio]:
-    """Where t < 1, f(t) and t f'(t), which Q multiplies; where t > 1, f(t)/t and f'(t), which P multiplies.
+def _roots(forms: Sequence[sympy.Expr]) -> int | None:
+    """The m for which all are made of powers of e^(u/m) and of logarithms; None where there is none."""
+    powers = [power.exp for form in forms for power in form.atoms(sympy.Pow) if power.base == T]
+    closed = not any(form.has(*_OPEN) for form in forms) and all(power.is_Rational for power in powers)
+    return int(sympy.ilcm(1, 1, *(power.q for power in powers))) if closed else None
 
+
+def _logs_apart(expr: sympy.Expr) -> sympy.Expr:
+    whole = expr.replace(sympy.log, lambda a: sympy.log(sympy.factor(sympy.together(a))))
+    return sympy.expand_log(whole, force=True)
+
+
+def _in_powers(whole: sympy.Expr, m: int) -> sympy.Expr:
+    """An expression in ``T`` by u = log t, X = e^(u/m) and W = X - 1, with which it vanishes at t = 1."""
+    whole = sympy.expand(sympy.powsimp(sympy.expand(whole.subs(T, _X**m)))).subs(sympy.log(_X), _U / m)
+    whole = sympy.expand(whole.replace(sympy.log, lambda a: _log_in_powers(a) if a.has(_X) else sympy.log(a)))
+    terms = sympy.collect(whole, [_U, *whole.atoms(_LOG1P)], evaluate=False)
+    return sympy.Add(*(term * _factored(factor) for term, factor in terms.items())).replace(_LOG1P, log1p)
+
+
+def _factored(factor: sympy.Expr) -> sympy.Expr:
+    whole = sympy.Integer(1)
+    for sign, part in zip((1, -1), sympy.fraction(sympy.together(sympy.simplify(factor))), strict=True):
+        number, bases = sympy.factor_list(part, _X)
+        factors = ((_W if base == _X - 1 else base) ** power for base, power in bases)
+        whole *= sympy.Mul(number, *factors) ** sign
+    return whole
+
+
+def _log_in_powers(argument: sympy.Expr) -> sympy.Expr:
+    at_one = argument.subs(_X, 1)
+    return sympy.log(at_one) + _LOG1P(sympy.expand((argument / at_one - 1).subs(_X, 1 + _W)))
+
+
+class OfLarger(NamedTuple):
+    """Value and slope of an entry per unit of its larger probability, by minus |log t|.
+
+    Where t < 1 that is f(t) and t f'(t), which Q multiplies; where t > 1, f(t)/t and f'(t), which P does.
     So written no power of t overflows where the product with the larger probability does not.
     """
-    # next to t = 1 the series is taken; where there is none, a form that is accurate there
-    made = _plain_function_of_log if near_one(d) else function_of_log
-    below = LargeRatio(made(d.f), made(tidy(T * d.derivative)))
-    above = LargeRatio(made(d.dual), made(_slope_by_inverse(d)))
-    return below, above
+
+    value_below: torch.Tensor
+    slope_below: torch.Tensor
+    value_above: torch.Tensor
+    slope_above: torch.Tensor
+    ratio: torch.Tensor  # of the smaller probability to the larger
 
 
-def _plain_function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
-    """An expression in ``T`` as a function of u = log t, accurate where t is small."""
-    in_log = sympy.powsimp(sympy.expand(expr.subs(T, sympy.exp(_U))))
-    return torch_function(sympy.expand(in_log), _U)
+def _of_larger(d: Divergence) -> Callable[[torch.Tensor], OfLarger]:
+    inverse = 1 / T
+    forms = (d.f, T * d.derivative, T * d.f.subs(T, inverse), d.derivative.subs(T, inverse))
+    apart = [_logs_apart(form) for form in forms]
+    m = _roots(apart)
+    if m is None:
+        open_forms = (d.f, tidy(T * d.derivative), d.dual, _slope_by_inverse(d))
+        whole = sympy.Tuple(*(_accurate_near_one(form) for form in open_forms), sympy.exp(_U))
+        by_log = torch_function(whole, _U, names=_INLINE)
+        return lambda down: OfLarger(*by_log(down))
+    in_powers = sympy.Tuple(*(_in_powers(form, m) for form in apart), _X**m)
+    by_powers = torch_function(in_powers, _U, _X, _W, names=_INLINE)
 
+    def of_larger(down: torch.Tensor) -> OfLarger:
+        part = down if m == 1 else down * (1 / m)
+        return OfLarger(*by_powers(down, inline.exp(part), inline.expm1(part)))
 
-class Series(NamedTuple):
-    """Coefficients in u = log t: f(t)/t = u^2 (value[0] + value[1] u + ...), f'(t) = u (slope[0] + ...)."""
-
-    value: tuple[float, ...]
-    slope: tuple[float, ...]
+    return of_larger
 
 
 _TERMS = 10
@@ -166,42 +217,59 @@ _TRIAL = 0.25  # where the series is tried
 
 
 @cache
-def near_one(d: Divergence) -> Series | None:
-    """The power series of f(t)/t and f'(t) at t = 1, or None where f has none (total variation)."""
+def near_one(d: Divergence) -> tuple[float, ...] | None:
+    """c with f(t)/t = u^2 (c[0] + c[1] u + ...), u = log t; None where f has no such series at t = 1."""
     with mpmath.workdps(80):
-        f, slope = (sympy.lambdify(T, e, modules="mpmath") for e in (d.f, d.derivative))
+        f = sympy.lambdify(T, d.f, modules="mpmath")
 
-        def value_of_log(u: mpmath.mpf) -> mpmath.mpf:
+        def of_log(u: mpmath.mpf) -> mpmath.mpf:
             return f(mpmath.exp(u)) * mpmath.exp(-u)
 
-        def slope_of_log(u: mpmath.mpf) -> mpmath.mpf:
-            return slope(mpmath.exp(u))
+        taylor = mpmath.taylor(of_log, 0, 1 + _TERMS)
+        for u in (-_TRIAL, _TRIAL):
+            exact, found = of_log(mpmath.mpf(u)), mpmath.polyval(taylor[::-1], u)
+            if any(abs(c) > 1e-20 for c in taylor[:2]) or abs(found - exact) > 1e-6 * abs(exact):
+                return None
+        return tuple(float(c) for c in taylor[2:])
 
-        parts = []
-        for function, first in ((value_of_log, 2), (slope_of_log, 1)):
-            taylor = mpmath.taylor(function, 0, first + _TERMS - 1)
-            for u in (-_TRIAL, _TRIAL):
-                exact, found = function(mpmath.mpf(u)), mpmath.polyval(taylor[::-1], u)
-                if any(abs(c) > 1e-20 for c in taylor[:first]) or abs(found - exact) > 1e-6 * abs(exact):
-                    return None
-            parts.append(tuple(float(c) for c in taylor[first:]))
-    return Series(*parts)
+
+def _keeps_digits(d: Divergence, of_larger: Callable[[torch.Tensor], OfLarger]) -> tuple[bool, bool]:
+    """Whether values and slopes are accurate next to t = 1 in float32, where they nearly vanish."""
+    u = torch.tensor([-1e-3, -1e-2])
+    with mpmath.workdps(40):
+        f, slope = (sympy.lambdify(T, e, modules="mpmath") for e in (d.f, d.derivative))
+        kept = []
+        for function, below, above in (
+            (f, *(lambda r: (r.value_below, r.value_above))(of_larger(u))),
+            (slope, *(lambda r: (r.slope_below, r.slope_above))(of_larger(u))),
+        ):
+            pairs = []
+            for at, low, high in zip(u.tolist(), below.tolist(), above.tolist(), strict=True):
+                t = mpmath.exp(at)
+                pairs += [(low, function(t) * (t if function is slope else 1))]
+                pairs += [(high, function(1 / t) * (1 if function is slope else t))]
+            kept.append(all(abs(got - want) <= 1e-5 * abs(want) for got, want in pairs))
+    return kept[0], kept[1]
 
 
 class Entries(NamedTuple):
     """All that an entry of D_f and its gradient are computed from."""
 
-    below: LargeRatio
-    above: LargeRatio
-    series: Series | None
+    of_larger: Callable[[torch.Tensor], OfLarger]
+    series: tuple[float, ...] | None  # `near_one` where values need it there
     at_zero: float  # f(0), infinite or not
     at_infinity: float  # the limit of f(t)/t
+    narrow: bool  # float32 is enough
 
 
 @cache
 def entries_of(d: Divergence) -> Entries:
-    """`large_ratio_functions`, `near_one` and the edges of a divergence."""
+    """The functions, the series and the edges of a divergence."""
     at_zero, at_infinity = (
         float(edge) if edge.is_finite else float("inf") for edge in (d.at_zero, d.at_infinity)
     )
-    return Entries(*large_ratio_functions(d), near_one(d), at_zero, at_infinity)
+    of_larger = _of_larger(d)
+    values, slopes = _keeps_digits(d, of_larger)
+    series = None if values else near_one(d)
+    narrow = slopes and (values or series is not None)
+    return Entries(of_larger, series, at_zero, at_infinity, narrow)

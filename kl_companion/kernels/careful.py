@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from kl_companion.divergences import SUPPORT, Divergence, entries_of
+from kl_companion.divergences.inline import series_at
 from kl_companion.estimators.vocabulary import far_entries
-from kl_companion.kernels.rows import NEAR, cooled, past_cap, series_at
+from kl_companion.kernels.lanes import cooled, load, past_cap
+from kl_companion.kernels.rows import NEAR
 
 if TYPE_CHECKING:
     from kl_companion.kernels.walks import How
@@ -53,10 +55,7 @@ def careful_rows(
         ValueError: NaN, +inf or only -inf in a row, an infinite divergence, a value beyond ``dtype``.
     """
     cool, cap, ref_cap = how.scalars(torch.float64)
-    x, y = (
-        r[bad].double() if c is None else c * torch.tanh(r[bad] / c)
-        for r, c in ((x_raw, cap), (y_raw, ref_cap))
-    )
+    x, y = load(x_raw[bad], torch.float64, cap), load(y_raw[bad], torch.float64, ref_cap)
     general = general_rows(d, cooled(x, cool), cooled(y, cool))
     value = general.value.to(dtype)
     at = [start + int(row) for row in bad]
@@ -127,17 +126,14 @@ def general_rows(d: Divergence, x: torch.Tensor, y: torch.Tensor) -> General:
     normalizers = tops[2].log() - tops[3].log()  # log t = log P - log Q, each its logit less a normalizer
     u = ((x - tops[0]) - (y - tops[1]) + normalizers).where(both, 0.0)
     only_p, only_q = p.where(no_q, 0.0), q.where(no_p, 0.0).sum(-1)
-    above, low, high = u > 0, u.clamp(max=0.0), -u.clamp(min=0.0)
-    below, over, series, *_ = entries_of(d)
-    larger = torch.where(above, p, q)
-    alive = both & (larger != 0)
-    of_larger = torch.where(above, over.value(high), below.value(low))
+    above, entries = u > 0, entries_of(d)
+    of, larger = entries.of_larger(-u.abs()), torch.where(above, p, q)
+    alive, of_larger = both & (larger != 0), torch.where(above, of.value_above, of.value_below)
     terms = (larger * of_larger).where(alive, 0.0)
-    field = (larger * torch.where(above, over.slope(high), below.slope(low))).where(alive, 0.0)
-    if series is not None:
+    field = (larger * torch.where(above, of.slope_above, of.slope_below)).where(alive, 0.0)
+    if entries.series is not None:
         near = both & (u.abs() < NEAR[torch.float64])
-        terms = torch.where(near, p * u * u * series_at(series.value, u), terms)
-        field = torch.where(near, p * u * series_at(series.slope, u), field)
+        terms = torch.where(near, p * u * u * series_at(entries.series, u), terms)
     value = terms.sum(-1)
     far = both & ~alive & ~of_larger.isfinite()
     if far.any():  # masses of 0, but a ratio whose power may be larger still

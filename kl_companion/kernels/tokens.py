@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.kernels.inline import exp, largest
-from kl_companion.kernels.rows import cooled, less_one, load, past_cap, shares, two_parts
+from kl_companion.divergences.inline import exp, largest
+from kl_companion.kernels.lanes import LOWEST, added, cooled, finite, load_lanes, past_cap, store
+from kl_companion.kernels.row_numbers import less_one, shares
 
 
 class LogProbNumbers(NamedTuple):
@@ -32,13 +33,20 @@ def token_sums(
     dtype: torch.dtype,
     entropy: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """peak, `two_parts` of exp(x - peak), and with entropy the sum of surprises; raw is [pieces, length]."""
-    x = load(raw, dtype, cap)
-    peak = largest(x)
-    scaled = cooled(x - peak.unsqueeze(-1), cool)
-    e = exp(scaled)
-    sums = peak, *two_parts(e, scaled < 0)
-    return (*sums, torch.where(e > 0, e * scaled, 0.0).sum(-1)) if entropy else sums
+    """peak, the sums of exp(x - peak) of what is below it and of the rest; with entropy that of surprises.
+
+    raw is [pieces, length].
+    """
+    lanes = load_lanes(raw, dtype, cap)
+    peak = largest(lanes)
+    top = finite(peak).unsqueeze(-1)
+    sums = []
+    for x in lanes:
+        scaled = cooled(x - top, cool)
+        e, below = exp(scaled), scaled < 0
+        parts = torch.where(below, e, 0.0).sum(-1), torch.where(below, 0.0, e).sum(-1)
+        sums.append((*parts, torch.where(below, e * finite(scaled), 0.0).sum(-1)) if entropy else parts)
+    return peak, *map(added, zip(*sums, strict=True))
 
 
 def token_numbers(sums: tuple[torch.Tensor, ...], cool: torch.Tensor | None) -> LogProbNumbers:
@@ -46,11 +54,11 @@ def token_numbers(sums: tuple[torch.Tensor, ...], cool: torch.Tensor | None) -> 
     peak, below, at, *surprise = sums
     dtype = peak.dtype
     top, share = shares(peak, cool)
-    rest = less_one(below, at, peak, cool)
+    rest = torch.where(top > LOWEST, less_one(below, at, peak, cool), torch.nan)
     if not surprise:
         return LogProbNumbers(top, rest.to(dtype), None)
     moved = cooled(peak - top.unsqueeze(-1), cool)
-    total = torch.where(share > 0, share * (surprise[0] + moved * (below + at)), 0.0).sum(-1)
+    total = (share * (surprise[0] + moved * (below + at))).sum(-1)
     return LogProbNumbers(top, rest.to(dtype), (total / (1 + rest)).to(dtype))
 
 
@@ -66,12 +74,14 @@ def token_gradient(
     dtype: torch.dtype,
 ) -> None:
     """Write exp(x - peak) (factor + by_surprise (x - peak)) to ``out``, or over ``raw``."""
-    x = load(raw, dtype, cap)
-    scaled = cooled(x - peak.unsqueeze(-1), cool)
-    weight = factor.unsqueeze(-1)
-    if by_surprise is not None:
-        weight = weight + torch.where(scaled > -torch.inf, by_surprise.unsqueeze(-1) * scaled, 0.0)
-    (raw if out is None else out).copy_(past_cap(exp(scaled) * weight, x, cap))
+    found = []
+    for x in load_lanes(raw, dtype, cap):
+        scaled = cooled(x - peak.unsqueeze(-1), cool)
+        weight = factor.unsqueeze(-1)
+        if by_surprise is not None:
+            weight = weight + by_surprise.unsqueeze(-1) * finite(scaled)
+        found.append(past_cap(exp(scaled) * weight, x, cap))
+    store(raw if out is None else out, found)
 
 
 def log_probs(loaded: torch.Tensor, numbers: LogProbNumbers, cool: torch.Tensor | None) -> torch.Tensor:

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.divergences import Divergence, entries_of
-from kl_companion.kernels import rows, tokens
+from kl_companion.kernels import row_numbers, rows, tokens
 from kl_companion.kernels.blocks import blocks, exact_dtype, pieces, rows_per_block
 from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
 from kl_companion.kernels.compiling import Kernel
-from kl_companion.kernels.rows import cooled
+from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, load, past_cap
+from kl_companion.kernels.row_numbers import MASS, ORDINARY, KLNumbers, RatioNumbers, slope_of_likeliest
 
 _FIRST, _ROWS = Kernel(rows.first_sums), Kernel(rows.divergence_rows)
-_COMBINE, _GRADIENT = Kernel(rows.combine), Kernel(rows.kl_gradient)
+_OF_FIELD, _GRADIENT = Kernel(rows.gradient_of_field), Kernel(rows.kl_gradient)
 _SUMS, _TOKEN_GRADIENT = Kernel(tokens.token_sums), Kernel(tokens.token_gradient)
-_KL_NUMBERS, _NUMBERS = Kernel(rows.kl_numbers, whole=True), Kernel(rows.general_numbers, whole=True)
-_MASS = rows.RowNumbers._fields.index("mass")
-
+_KL_NUMBERS = Kernel(row_numbers.kl_numbers, whole=True)
+_RATIO_NUMBERS = Kernel(row_numbers.ratio_numbers, whole=True)
 
 Scalars = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
@@ -42,17 +42,15 @@ class How(NamedTuple):
         return cool, cap, ref_cap
 
 
-_PLAIN = How()
+_PLAIN, _KL = How(), "reverse_kl"
 _FEW = 64  # tokens per row that are compared with each other
 
 
 def room_for_kept(d: Divergence, value: torch.Tensor) -> torch.Tensor:
-    """[numbers, rows] for what a backward pass needs, in the dtype that rows are worked on in.
-
-    A divergence without a power series at P = Q needs float64 next to it.
-    """
-    dtype = torch.float64 if entries_of(d).series is None else value.dtype
-    return value.new_zeros(len(rows.RowNumbers._fields), len(value), dtype=dtype)
+    """[numbers, rows] for what a backward pass needs, in the dtype that rows are worked on in."""
+    dtype = value.dtype if entries_of(d).narrow else torch.float64
+    numbers = KLNumbers if d.name == _KL else RatioNumbers
+    return value.new_zeros(len(numbers._fields), len(value), dtype=dtype)
 
 
 def walk_divergence(
@@ -85,20 +83,18 @@ def walk_divergence(
             block has been written then. On a GPU nothing is raised: such a row's value is not finite.
     """
     row_index = RowIndex(x.shape[:-1]) if row_index is None else row_index
-    dtype, looks, is_kl = kept.dtype, x.device.type == "cpu", d.name == "reverse_kl"
+    dtype, looks = kept.dtype, x.device.type == "cpu"
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1])
     size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
     for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
         here, count = slice(start, stop), stop - start
-        compiled = how.compiled and count > 1  # one row would be a compilation of its own
-        in_pieces = [r.contiguous().view(count * of_row, -1) for r in (raw_x, raw_y)]
-        block = _Block(in_pieces[0], in_pieces[1], count, scalars, compiled)
         weight = None if loss_weight is None or not out else loss_weight[here].to(dtype)
-        if is_kl:
-            found, good = _kl(block, kept[:, here], value is not None)
-            fields = None
-        else:
-            found, good, fields = _general(d, block, kept[:, here], value is not None, weight is not None)
+        into = None if weight is None else _in_one_piece(out[0])
+        compiled = how.compiled and count > 1  # one row would be a compilation of its own
+        (cut_x, cut_y), to = _cut(compiled, count * of_row, (raw_x, raw_y), into)
+        block = _Block(cut_x, cut_y, to, into is not None, count, scalars, compiled)
+        work = _kl if d.name == _KL else _general
+        found, good, field = work(d, block, kept[:, here], value is not None)
         careful = bad = None
         if looks and not bool(good.all()):
             bad = (~good).nonzero().squeeze(-1)
@@ -107,12 +103,11 @@ def walk_divergence(
             )
             if value is not None:
                 found[bad] = careful.value.to(found.dtype)
-                kept[_MASS, here][bad] = torch.nan
+                kept[MASS, here][bad] = torch.nan
         if value is not None:
             value[here] = found
-        if weight is not None:
-            into = _in_one_piece(out[0])
-            _write(block, kept[:, here], weight, fields, into.view(count * of_row, -1))
+        if weight is not None and into is not None:
+            _write(block, kept[:, here], weight, field)
             if careful is not None:
                 into[bad] = (careful.gradient * weight[bad].unsqueeze(-1)).to(into.dtype)
             if into is not out[0]:
@@ -124,11 +119,24 @@ def _in_one_piece(out: torch.Tensor) -> torch.Tensor:
     return out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
 
 
+def _cut(
+    compiled: bool, count: int, logits: tuple[torch.Tensor, ...], out: torch.Tensor | None
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Rows cut into ``count`` pieces, pairs where that is faster; ``out`` is None for the first's memory."""
+    cut = [t.contiguous().view(count, -1) for t in logits]
+    apart = [] if out is None or out.data_ptr() == cut[0].data_ptr() else [out.view(count, -1)]
+    if compiled and cut[0].device.type == "cpu" and in_pairs(*cut, *apart):
+        cut, apart = ([t.view(PAIRS) for t in ts] for ts in (cut, apart))
+    return cut, apart[0] if apart else None
+
+
 class _Block(NamedTuple):
     """Some rows, cut into pieces of equal length."""
 
     x: torch.Tensor  # [rows x pieces, length]
     y: torch.Tensor
+    out: torch.Tensor | None  # for the gradient; None: it goes over x
+    gradient: bool  # whether it is wanted
     rows: int
     scalars: Scalars
     compiled: bool
@@ -142,55 +150,50 @@ class _Block(NamedTuple):
         return numbers.repeat_interleave(len(self.x) // self.rows, -1)
 
 
-def _kl(block: _Block, kept: torch.Tensor, value: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values, and which rows are done; fills ``kept``. In a backward pass only the second."""
-    dtype = kept.dtype
+Found = tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]
+
+
+def _kl(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> Found:
+    """Values, which rows are done, what else `_write` needs; ``kept`` is filled with ``value``."""
     if not value:
-        return kept[_MASS], kept[_MASS].isfinite()
-    sums = _FIRST(block.compiled, *block[:2], *block.scalars, dtype=dtype, mean=True)
+        return kept[MASS], kept[MASS].isfinite(), []
+    sums = _FIRST(block.compiled, block.x, block.y, *block.scalars, dtype=kept.dtype, kl=True)
     found, numbers = _KL_NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
     kept.copy_(numbers)
-    return found, found < rows.ORDINARY[dtype]
+    return found, found < ORDINARY[kept.dtype], []
 
 
-def _general(
-    d: Divergence, block: _Block, kept: torch.Tensor, value: bool, fields: bool
-) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Values, which rows are done, and what `_write` needs; fills ``kept``."""
-    dtype = kept.dtype
+def _general(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> Found:
+    """The same for any divergence; `_write` needs the mean slope and the field."""
+    dtype, x, y = kept.dtype, block.x, block.y
     if value:
-        sums = _FIRST(block.compiled, *block[:2], *block.scalars, dtype=dtype, mean=False)
-        *numbers, likeliest, masked = _NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
-        kept.copy_(torch.stack([*numbers, rows.slope_of_likeliest(d, likeliest, masked).to(dtype)]))
-    n = rows.RowNumbers(*block.of_pieces(kept))
-    given = (*block.scalars, n.peak, n.offset, n.at_peak, n.ref_peak, n.ref_shift, n.slope)
-    static = {"entries": entries_of(d), "dtype": dtype, "fields": fields}
-    values, slopes, *rest = _ROWS(block.compiled, *block[:2], *given, **static)
+        sums = _FIRST(block.compiled, x, y, *block.scalars, dtype=dtype, kl=False)
+        *numbers, likeliest, masked = _RATIO_NUMBERS(
+            block.compiled, *map(block.of_rows, sums), block.scalars[0]
+        )
+        kept.copy_(torch.stack([*numbers, slope_of_likeliest(d, likeliest, masked).to(dtype)]))
+    peak, base, _, *others = block.of_pieces(kept)
+    static = {"entries": entries_of(d), "dtype": dtype, "field": block.gradient}
+    values, slopes, *field = _ROWS(block.compiled, x, y, *block.scalars, peak, base, *others, **static)
     found, mean = (
-        (block.of_rows(part).sum(-1, dtype=torch.float64) / kept[_MASS]).to(dtype)
-        for part in (values, slopes)
+        (block.of_rows(part).sum(-1, dtype=torch.float64) / kept[MASS]).to(dtype) for part in (values, slopes)
     )
-    limit = rows.ORDINARY[dtype]
-    return found, (found < limit) & (mean.abs() < limit), [*rest, mean]
+    limit = ORDINARY[dtype]
+    return found, (found < limit) & (mean.abs() < limit), [mean, *field]
 
 
-def _write(
-    block: _Block,
-    kept: torch.Tensor,
-    weight: torch.Tensor,
-    fields: list[torch.Tensor] | None,
-    into: torch.Tensor,
-) -> None:
+def _write(block: _Block, kept: torch.Tensor, weight: torch.Tensor, field: list[torch.Tensor]) -> None:
     """The gradient, into memory that may be the logits' own."""
-    factor = cooled(weight / kept[_MASS], block.scalars[0])
-    if fields is not None:
-        slopes, p, mean = fields
-        _COMBINE(block.compiled, slopes, p, *block.of_pieces(torch.stack([mean, factor])), into)
+    factor, dtype = cooled(weight / kept[MASS], block.scalars[0]), kept.dtype
+    cool, cap, _ = block.scalars
+    if field:
+        mean, *lanes = field
+        peak, mean, factor = block.of_pieces(torch.stack([kept[0], mean, factor]))
+        _OF_FIELD(block.compiled, block.x, cool, cap, peak, mean, factor, block.out, *lanes, dtype=dtype)
         return
-    peak, offset, _, mean, *_ = block.of_pieces(kept)
-    out = None if into.data_ptr() == block.x.data_ptr() else into
-    given = (*block.scalars, peak, offset, mean, block.of_pieces(-factor), out)
-    _GRADIENT(block.compiled, *block[:2], *given, dtype=kept.dtype)
+    peak, base, _, mean = block.of_pieces(kept)
+    given = (*block.scalars, peak, base, mean, block.of_pieces(-factor), block.out)
+    _GRADIENT(block.compiled, block.x, block.y, *given, dtype=dtype)
 
 
 def walk_tokens(
@@ -231,19 +234,20 @@ def walk_tokens(
         here = slice(start, stop)
         compiled = how.compiled and stop - start > 1
         raw, ids = raw.contiguous(), tokens_of_rows[here]
-        cut = raw.view(len(raw) * of_row, -1)
+        into = _in_one_piece(out[0]) if out and loss_weight is not None else None
+        (cut,), to = _cut(compiled, len(raw) * of_row, (raw,), into)
         sums = _SUMS(compiled, cut, cool, cap, dtype=dtype, entropy=curved)
         numbers = tokens.token_numbers(tuple(s.view(len(raw), of_row) for s in sums), cool)
-        loaded = rows.load(raw.gather(-1, ids), dtype, cap)
+        loaded = load(raw.gather(-1, ids), dtype, cap)
         if logp is not None:
             found = tokens.log_probs(loaded, numbers, cool)
             if looks and bool(found.isnan().any()):
-                whole = {"logits": rows.load(raw, dtype, cap)}
+                whole = {"logits": load(raw, dtype, cap)}
                 check_finite("log-prob", found, whole, row_index, [*range(start, stop)])
             logp[here] = found
         if entropy is not None and numbers.surprise is not None:
             entropy[here] = numbers.rest.log1p() - numbers.surprise
-        if gradient is not None and loss_weight is not None:
+        if into is not None and loss_weight is not None:
             of_logp = loss_weight[here].to(dtype)
             bend = None if of_entropy is None else of_entropy[here].to(dtype)
             entries = tokens.token_entries(loaded, numbers, cool, of_logp, _gathered(raw, ids, of_logp), bend)
@@ -254,10 +258,8 @@ def walk_tokens(
             by_surprise = None if bend is None else scale * bend
             by_row = (numbers.peak, scale * total, by_surprise)
             by_piece = (None if n is None else n.repeat_interleave(of_row) for n in by_row)
-            into = _in_one_piece(out[0])
-            to = None if into.data_ptr() == raw.data_ptr() else into.view(cut.shape)
             _TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, to, dtype=dtype)
-            into.scatter_(-1, ids, rows.past_cap(entries, loaded, cap).to(into.dtype))
+            into.scatter_(-1, ids, past_cap(entries, loaded, cap).to(into.dtype))
             if into is not out[0]:
                 out[0].copy_(into)
 

@@ -8,7 +8,7 @@ import torch
 
 from kl_companion.divergences import Divergence, entries_of, stable_slope
 from kl_companion.kernels.lanes import LOWEST, cooled, finite
-from kl_companion.kernels.rows import reference_base
+from kl_companion.kernels.rows import lost, reference_base
 
 ORDINARY = {torch.float64: 1e300, torch.float32: 1e30}  # what results stay below
 
@@ -59,7 +59,8 @@ class _Moved(NamedTuple):
 
     top: torch.Tensor  # [rows]
     base: torch.Tensor
-    exact: torch.Tensor  # base - top, float64
+    offset: torch.Tensor  # base - top, rounded
+    rest: torch.Tensor  # what this rounding left out
     share: torch.Tensor  # [rows, pieces], exp(peak - top)
     ref_share: torch.Tensor  # exp(base - the row's)
     moved: torch.Tensor  # their difference y - x, less the row's
@@ -69,11 +70,13 @@ class _Moved(NamedTuple):
 def _moved(peak: torch.Tensor, base: torch.Tensor, mass: torch.Tensor, cool: torch.Tensor | None) -> _Moved:
     top, share = shares(peak, cool)
     top_base = torch.where(peak == top.unsqueeze(-1), base, -float("inf")).amax(-1)
-    exact = top_base.double() - top.double()
-    moved = cooled(base.double() - peak.double() - exact.unsqueeze(-1), cool)
+    pieces, row = base - peak, top_base - top
+    rest = lost(top, top_base, row)
+    moved = pieces.double() - row.double().unsqueeze(-1)
+    moved = cooled(moved + (lost(peak, base, pieces) - rest.unsqueeze(-1)), cool)
     ref_share = cooled(base.double() - top_base.double().unsqueeze(-1), cool).exp()
     total = torch.where(top > LOWEST, (share * mass).sum(-1), torch.nan)
-    return _Moved(top, top_base, exact, share, ref_share, moved, total)
+    return _Moved(top, top_base, row, rest, share, ref_share, moved, total)
 
 
 def kl_numbers(
@@ -99,8 +102,7 @@ def kl_numbers(
     # of a piece that only the reference can draw
     alone = row.ref_share * (-mean).exp().unsqueeze(-1) * excess
     value = (torch.where(drawn, in_excess, alone).sum(-1) / row.total).log1p()
-    offset = (row.base - row.top).double()
-    numbers = KLNumbers(row.top, row.base, row.total, mean + cooled(row.exact - offset, cool))
+    numbers = KLNumbers(row.top, row.base, row.total, mean + cooled(row.rest, cool))
     return value.to(dtype), torch.stack([number.to(dtype) for number in numbers])
 
 
@@ -122,13 +124,11 @@ def ratio_numbers(
     less = torch.where((row.share > 0) & (row.moved.abs() < 1), grown, alone).sum(-1) / row.total
     ratio = (row.ref_share * ref_mass).sum(-1) / row.total
     likeliest = torch.where(less.abs() < 0.5, less.log1p(), ratio.log())
-    by_logit = row.exact if cool is None else row.exact + likeliest / cool.double()
-    by_logit = by_logit + likeliest if cool is None else by_logit
-    ref = row.top.double() + by_logit
+    by_logit = likeliest if cool is None else likeliest / cool.double()
     split = []
-    for whole in (by_logit, ref):
-        rounded = whole.to(dtype)
-        split += [rounded, cooled(whole - rounded.double(), cool).to(dtype)]
+    for start, rest in ((row.offset, by_logit + row.rest), (row.base, by_logit)):
+        rounded = (start + rest).to(dtype)
+        split += [rounded, cooled((start - rounded.double()) + rest, cool).to(dtype)]
     base = torch.where(masked, LOWEST, row.base)
     return row.top, base, row.total.to(dtype), *split, likeliest, masked
 

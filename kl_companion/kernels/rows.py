@@ -92,9 +92,9 @@ def first_sums(
     for x, y in pairs:
         e = of_peak(x, top, cool)
         d = cooled(_differences(x, y, offset, exact) - (0.0 if exact else of_base), cool)
+        near = d.abs() < _NEAR_EXCESS[dtype]
         if kl:
             d = torch.where(x == -_INF, 0.0, d)
-        near = d.abs() < _NEAR_EXCESS[dtype]
         from_base = (y if exact or kl else finite(y)) - at.unsqueeze(-1)
         far, excess = exp_and_excess(cooled(from_base, cool), d, near)
         moment = e * d

@@ -42,7 +42,8 @@ def load_lanes(raw: torch.Tensor, dtype: torch.dtype, cap: torch.Tensor | None) 
 def store(out: torch.Tensor, lanes: list[torch.Tensor]) -> None:
     """Write numbers to memory of the caller's dtype."""
     if out.dtype == PAIRS:
-        low, high = (bits + (((bits >> _LOW_HALF) & 1) + _TO_EVEN) for bits in (x.view(PAIRS) for x in lanes))
+        whole = (x.to(torch.float32).view(PAIRS) for x in lanes)
+        low, high = (bits + (((bits >> _LOW_HALF) & 1) + _TO_EVEN) for bits in whole)
         out.copy_((high & _HIGH_HALF) | ((low >> _LOW_HALF) & ~_HIGH_HALF))
     else:
         out.copy_(lanes[0])

@@ -35,6 +35,7 @@ class RatioNumbers(NamedTuple):
     slope: torch.Tensor  # f'(t) of the policy's likeliest token
 
 
+_VANISHES = 40.0
 MASS = KLNumbers._fields.index("mass")
 
 
@@ -130,7 +131,9 @@ def ratio_numbers(
         rounded = (start + rest).to(dtype)
         split += [rounded, cooled((start - rounded.double()) + rest, cool).to(dtype)]
     base = torch.where(masked, LOWEST, row.base)
-    return row.top, base, row.total.to(dtype), *split, likeliest, masked
+    # measured from the policy's logit, a reference far from it vanishes
+    total = torch.where(masked & (likeliest.abs() > _VANISHES), torch.nan, row.total)
+    return row.top, base, total.to(dtype), *split, likeliest, masked
 
 
 def slope_of_likeliest(d: Divergence, likeliest: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:

@@ -85,7 +85,7 @@ def first_sums(
     peak = largest([x for x, _ in pairs])
     base = largest([torch.where(x == peak.unsqueeze(-1), y, -_INF) for x, y in pairs])
     top = finite(peak)
-    at = base if kl else reference_base(top, base)
+    at = finite(base) if kl else reference_base(top, base)
     offset = at - top
     of_base = lost(top, at, offset).unsqueeze(-1)  # so that D of the likeliest token is exactly 0
     sums = []

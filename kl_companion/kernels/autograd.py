@@ -13,6 +13,7 @@ import torch
 
 from kl_companion.divergences import Divergence, swapped
 from kl_companion.kernels.blocks import exact_dtype, plain
+from kl_companion.kernels.memory import new_like
 from kl_companion.kernels.walks import How, room_for_kept, scale_rows, walk_divergence, walk_tokens
 
 _REFUSAL = (
@@ -114,7 +115,7 @@ def gradient_by_reference(
     how: How,
 ) -> torch.Tensor:
     """The gradient by the reference: that of the same divergence with its arguments exchanged."""
-    gradient = torch.empty_like(y, memory_format=torch.contiguous_format)
+    gradient = new_like(y)
     d, value = swapped(d), torch.empty(scale.numel(), dtype=exact_dtype(x, y), device=x.device)
     how = how._replace(cap=how.ref_cap, ref_cap=how.cap)
     kept = room_for_kept(d, value)
@@ -151,7 +152,7 @@ class DivergenceOfLogits(torch.autograd.Function):
                 # without loss_weights the factor of each row comes with the backward pass: here it is 1
                 scale = torch.ones_like(value) if loss_weights is None else loss_weights.reshape(-1)
                 ref_made = gradient_by_reference(d, x, y, scale, how) if by_y else None
-                made = None if not by_x else x.detach() if inplace else torch.empty_like(x)
+                made = None if not by_x else x.detach() if inplace else new_like(x)
                 ctx.made = (made, ref_made)
             walk_divergence(d, x, y, kept, value=value, loss_weight=scale, gradient=made, how=how)
         if not ctx.ahead:
@@ -172,7 +173,7 @@ class DivergenceOfLogits(torch.autograd.Function):
             if by_y:  # before x is overwritten
                 ref_made = gradient_by_reference(ctx.d, x, y, scale, ctx.how)
             if by_x:
-                made = x.detach() if ctx.inplace else torch.empty_like(x)
+                made = x.detach() if ctx.inplace else new_like(x)
                 walk_divergence(ctx.d, x, y, kept, loss_weight=scale, gradient=made, how=ctx.how)
         return (*first_order_only((made, ref_made), incoming, x, y), *nothing)
 
@@ -204,7 +205,7 @@ class TokensOfLogits(torch.autograd.Function):
         with plain(x.device):
             if ctx.ahead and by_x:
                 scale = torch.ones_like(logp) if loss_weights is None else loss_weights
-                made = x.detach() if inplace else torch.empty_like(x)
+                made = x.detach() if inplace else new_like(x)
                 ctx.made = (made,)
             walk_tokens(
                 x,
@@ -227,7 +228,7 @@ class TokensOfLogits(torch.autograd.Function):
             return (*first_order_only(take_made(ctx, incoming)), *nothing)
         x, tokens = ctx.saved_tensors
         with plain(x.device):
-            made = x.detach() if ctx.inplace else torch.empty_like(x)
+            made = x.detach() if ctx.inplace else new_like(x)
             walk_tokens(
                 x,
                 tokens,

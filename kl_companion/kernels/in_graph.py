@@ -13,6 +13,7 @@ import torch
 from kl_companion.divergences import get_divergence
 from kl_companion.kernels.autograd import gradient_by_reference
 from kl_companion.kernels.blocks import exact_dtype
+from kl_companion.kernels.memory import new_like
 from kl_companion.kernels.walks import How, room_for_kept, walk_divergence, walk_tokens
 
 
@@ -20,10 +21,6 @@ def _room(*tensors: torch.Tensor) -> torch.Tensor:
     """A number per row of logits."""
     x = tensors[0]
     return torch.zeros(x.shape[:-1].numel(), dtype=exact_dtype(*tensors), device=x.device)
-
-
-def _like(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("kl_companion::divergence", mutates_args=())
@@ -57,7 +54,7 @@ def divergence_gradient(
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients by the logits of policy and reference; the second is empty where it is not wanted."""
-    d, gradient, how = get_divergence(name), _like(x), How(temperature, compiled=compiled)
+    d, gradient, how = get_divergence(name), new_like(x), How(temperature, compiled=compiled)
     walk_divergence(d, x, y, kept, loss_weight=incoming, gradient=gradient, how=how)
     if not by_reference:
         return gradient, y.new_empty(0)
@@ -75,7 +72,7 @@ def _(
     compiled: bool,
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _like(x), _like(y) if by_reference else y.new_empty(0)
+    return new_like(x), new_like(y) if by_reference else y.new_empty(0)
 
 
 def _keep_divergence(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -123,7 +120,7 @@ def log_probs_gradient(
     compiled: bool,
 ) -> torch.Tensor:
     """Gradient by the logits, [rows..., vocab]."""
-    gradient = _like(x)
+    gradient = new_like(x)
     bend = of_entropy if with_entropy else None
     how = How(temperature, compiled=compiled)
     walk_tokens(x, tokens, loss_weight=of_logp, of_entropy=bend, gradient=gradient, how=how)
@@ -140,7 +137,7 @@ def _(
     with_entropy: bool,
     compiled: bool,
 ) -> torch.Tensor:
-    return _like(x)
+    return new_like(x)
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

@@ -16,6 +16,7 @@ from kl_companion.kernels.blocks import blocks, exact_dtype, pieces, rows_per_bl
 from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
 from kl_companion.kernels.compiling import Kernel
 from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, load, past_cap
+from kl_companion.kernels.memory import new_like
 from kl_companion.kernels.row_numbers import MASS, ORDINARY, KLNumbers, RatioNumbers, slope_of_likeliest
 
 _FIRST, _ROWS = Kernel(rows.first_sums), Kernel(rows.divergence_rows)
@@ -116,7 +117,7 @@ def walk_divergence(
 
 def _in_one_piece(out: torch.Tensor) -> torch.Tensor:
     """Memory to write to: the rows' own where it is contiguous, else new memory that is copied there."""
-    return out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
+    return out if out.is_contiguous() else new_like(out)
 
 
 def _cut(

@@ -38,7 +38,9 @@ def test_one_polynomial_serves_exp_and_its_excess():
     near = torch.arange(10_001) % 2 == 0
     far, excess = inline.exp_and_excess(x, torch.where(near, u, torch.nan), near)
     exact = u.double()
-    want = torch.where(exact.abs() < 1e-3, 0.5 + exact / 6 + exact**2 / 24, (exact.expm1() - exact) / exact**2)
+    want = torch.where(
+        exact.abs() < 1e-3, 0.5 + exact / 6 + exact**2 / 24, (exact.expm1() - exact) / exact**2
+    )
     assert errors(excess, want)[near].max() <= 1.5 * EPS
     want = torch.where(x < -87.3, 0.0, x.double().exp())
     assert errors(far, want)[~near].max() <= EPS

@@ -41,7 +41,7 @@ def test_the_kl_of_rows_in_pieces(dtype, apart, temperature):
     x, y = rows_of(dtype, apart)
     cool = None if temperature == 1.0 else torch.tensor(1 / temperature, dtype=dtype)
     value, kept = row_numbers.kl_numbers(*sums(x, y, cool, kl=True), cool)
-    p, q = exact(x, y, temperature)
+    p, _ = exact(x, y, temperature)
     want = oracle.divergence("reverse_kl", x.double(), y.double(), temperature=temperature)
     near = 2e-6 if dtype == torch.float32 else 1e-11
     torch.testing.assert_close(value.double(), want, rtol=near, atol=1e-16)  # the oracle's own
@@ -100,7 +100,8 @@ def test_mass_less_one():
     found = row_numbers.less_one(below, torch.ones(1, 2).double(), peak, None)
     torch.testing.assert_close(found, (x.exp().sum(-1) - 1), rtol=1e-12, atol=0)
     shared, share = row_numbers.shares(peak, torch.tensor(0.5))
-    assert shared.item() == 0 and share.tolist() == [[1.0, torch.tensor(-0.5).double().exp().item()]]
+    assert shared.item() == 0
+    assert share.tolist() == [[1.0, torch.tensor(-0.5).double().exp().item()]]
 
 
 def test_a_reference_far_from_a_likeliest_token_that_it_has_not_is_left_to_the_careful_path():

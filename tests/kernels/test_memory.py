@@ -1,0 +1,45 @@
+"""New memory is asked for in large pages, where the system has them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kl_companion.kernels import memory
+from kl_companion.kernels.memory import new_like
+
+MAPS = Path("/proc/self/smaps")
+
+
+def flags_at(address):
+    """What Linux says of the memory at an address."""
+    inside = False
+    for line in MAPS.read_text().splitlines():
+        head = line.split(" ")[0]
+        if "-" in head and ":" not in head:
+            start, stop = (int(part, 16) for part in head.split("-"))
+            inside = start <= address < stop
+        if inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    return []
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="the system does not tell of its pages")
+@pytest.mark.parametrize(("entries", "large"), [(1 << 24, True), (1 << 10, False)])
+def test_large_tensors_ask_for_large_pages(entries, large):
+    made = new_like(torch.empty(entries))
+    middle = made.data_ptr() + made.nbytes // 2
+    assert ("hg" in flags_at(middle)) == large
+
+
+def test_shapes_dtypes_and_other_systems(monkeypatch):
+    x = torch.zeros(3, 8, dtype=torch.bfloat16).T
+    made = new_like(x)
+    assert made.shape == (8, 3) and made.dtype == torch.bfloat16
+    assert made.is_contiguous()
+    assert new_like(torch.empty(1 << 30, device="meta")).device.type == "meta"
+    monkeypatch.setattr(sys, "platform", "another")
+    memory._madvise.cache_clear()
+    assert new_like(torch.zeros(1 << 22)).shape == (1 << 22,)
+    memory._madvise.cache_clear()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType
 from typing import Any, Literal, get_args
+from unittest import mock
 
 import torch
 
@@ -29,6 +31,7 @@ _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     "realize_reads_threshold": 100,
     "cpp.enable_floating_point_contract_flag": "fast",  # a product and a sum may be rounded once
 }
+_ONE_AT_A_TIME = threading.RLock()
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +83,7 @@ class Kernel:
         """Run it, on tensors whose sizes may change from call to call."""
         if not compiled:
             return self._in_parts(tensors, static)
-        kinds = tuple(None if t is None else (t.dtype, t.device.type) for t in tensors)
+        kinds = tuple(None if t is None else _kind(t) for t in tensors)
         key = (kinds, *static.items())
         if key in self._made:
             return self._made[key](*tensors)
@@ -94,8 +97,7 @@ class Kernel:
         slow.daemon = True
         slow.start()
         try:
-            # constants are constants, and two sizes that are equal now need not be equal later
-            with torch._dynamo.config.patch(specialize_float=True), _patched_shapes():
+            with _ONE_AT_A_TIME, _patched():
                 results = made(*tensors)
         finally:
             slow.cancel()
@@ -115,10 +117,51 @@ class Kernel:
         return None if results[0] is None else tuple(torch.cat(found) for found in zip(*results, strict=True))
 
 
-def _patched_shapes() -> Any:
+def _kind(t: torch.Tensor) -> tuple[object, ...]:
+    """What the compiler makes another form for: sizes matter where they are 1, and pieces of odd length."""
+    return t.dtype, t.device.type, *(size == 1 for size in t.shape), t.ndim > 1 and t.shape[-1] % 2
+
+
+@contextmanager
+def _patched() -> Iterator[None]:
+    """How the compiler has to look at a kernel."""
     from torch.fx.experimental import _config
 
-    return _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
+    # constants are constants, and two sizes that are equal now need not be equal later
+    shapes = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
+    with torch._dynamo.config.patch(specialize_float=True), shapes, _traced_once():
+        yield
+
+
+@contextmanager
+def _traced_once() -> Iterator[None]:
+    """Let the compiler remember what a value is made of, instead of following it again from each use.
+
+    Uses of uses multiply: a polynomial in a polynomial takes it minutes.
+    """
+    from torch._inductor import ir, virtualized
+
+    create = ir.Pointwise.create.__func__  # type: ignore[attr-defined]
+
+    def remembering(cls: Any, **arguments: Any) -> Any:
+        inner = arguments["inner_fn"]
+        of_handler: list[Any] = [None]
+        found: dict[tuple[Any, ...], Any] = {}
+
+        def once(index: Sequence[Any]) -> Any:
+            handler = virtualized.V.get_ops_handler()
+            if of_handler[0] is not handler:
+                of_handler[0] = handler
+                found.clear()
+            at = tuple(index)
+            if at not in found:
+                found[at] = inner(index)
+            return found[at]
+
+        return create(cls, **arguments | {"inner_fn": once})
+
+    with mock.patch.object(ir.Pointwise, "create", classmethod(remembering)):
+        yield
 
 
 def _compile(function: Callable[..., Any], static: dict[str, Any]) -> Callable[..., Any]:

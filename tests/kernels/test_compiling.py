@@ -132,3 +132,32 @@ def test_the_eager_form_works_on_parts(monkeypatch):
     total, top = Kernel(sums)(False, x, scale, out, by=2)
     assert seen == [3, 2]
     torch.testing.assert_close((total, top, out), (2 * x.sum(-1), x.amax(-1), x * scale.unsqueeze(-1)))
+
+
+def test_the_compiler_remembers_what_a_value_is_made_of():
+    from torch._inductor import ir, virtualized
+
+    create, traced = ir.Pointwise.create, []
+
+    def inner(index):
+        traced.append(index)
+        return len(traced)
+
+    with compiling._traced_once():
+        box = ir.Pointwise.create(device=CPU, dtype=torch.float32, inner_fn=inner, ranges=[2])
+    assert ir.Pointwise.create == create
+    once = box.data.data.inner_fn
+    for first in (1, 3):
+        with virtualized.V.set_ops_handler(object()):
+            assert [once(at) for at in ([0], [0], [1], [0])] == [first, first, first + 1, first]
+    assert traced == [[0], [1], [0], [1]]
+
+
+def test_one_compiled_form_for_sizes_of_a_kind(monkeypatch):
+    monkeypatch.setattr(compiling, "_compile", lambda function, static: function)
+    kernel = Kernel(lambda x: x)
+    kinds = ((2, 4), (3, 8)), ((2, 5), (5, 7)), ((1, 4),), ((2, 1),), ((2,), (3,))
+    for made, shapes in enumerate(kinds, 1):
+        for shape in shapes:
+            kernel(True, torch.ones(shape))
+        assert len(kernel._made) == made

@@ -36,7 +36,8 @@ def test_large_tensors_ask_for_large_pages(entries, large):
 def test_shapes_dtypes_and_other_systems(monkeypatch):
     x = torch.zeros(3, 8, dtype=torch.bfloat16).T
     made = new_like(x)
-    assert made.shape == (8, 3) and made.dtype == torch.bfloat16
+    assert made.shape == (8, 3)
+    assert made.dtype == torch.bfloat16
     assert made.is_contiguous()
     assert new_like(torch.empty(1 << 30, device="meta")).device.type == "meta"
     monkeypatch.setattr(sys, "platform", "another")

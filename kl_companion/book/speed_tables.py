@@ -1,0 +1,137 @@
+"""The table `performance` as chapter 4.3, the README and `make bench` show it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kl_companion.book import tables
+from kl_companion.book.speed_goals import (
+    CPU,
+    DTYPES,
+    GPU,
+    Place,
+    Rows,
+    bandwidth_share,
+    cell,
+    findings,
+    ratio,
+)
+
+NOT_MEASURED = "not measured"
+WORDS = {
+    "naive": "usual formula",
+    "F.kl_div": "F.kl_div",
+    "TRL": "TRL",
+    "torch.compile": "torch.compile of it",
+    "ours, eager": "ours, eager",
+    "ours": "ours",
+    "ours, weights": "ours, weights known",
+    "ours, in place": "ours, in place",
+    "roof": "memory roof",
+}
+HIDDEN = ("naive", "TRL", "Liger", "Liger, compiled", "ours", "ours, frugal", "bare products")
+
+
+def measured(profile: str = "cpu") -> Rows:
+    """The rows of the table, None for what is missing; none at all where no GPU has made its table yet."""
+    try:
+        frame = tables.load("performance", profile=profile)
+    except FileNotFoundError:
+        if profile != "gpu":
+            raise
+        return []
+    return [{str(k): v for k, v in row.items()} for row in _plain(frame)]
+
+
+def _plain(frame: pd.DataFrame) -> list[dict[str, object]]:
+    return [dict(row) for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+
+
+def speedups(rows: Rows, at: Place = CPU) -> pd.DataFrame:
+    """How many times as fast as the usual formula every variant of the reverse KL is.
+
+    Returns:
+        One line per variant in words; a column per dtype and allocator, missing where nothing was measured.
+    """
+    columns = {}
+    for dtype in DTYPES:
+        for allocator in ("default", "warm"):
+            where = at._replace(allocator=allocator)
+            columns[dtype, allocator] = [cell(rows, "times_faster", v, dtype, where) for v in WORDS]
+    return pd.DataFrame(columns, list(WORDS.values()), dtype=float)
+
+
+def costs(rows: Rows, at: Place = CPU) -> pd.DataFrame:
+    """Memory beyond the inputs in arrays of the size of the logits, and the gradient's relative error."""
+    names = {"memory": "extra_of_logits", "error": "gradient_error"}
+    columns = {
+        (dtype, word): [cell(rows, column, v, dtype, at) for v in WORDS]
+        for dtype in DTYPES
+        for word, column in names.items()
+    }
+    return pd.DataFrame(columns, list(WORDS.values()), dtype=float).drop("memory roof")
+
+
+def from_hidden(rows: Rows, at: Place = CPU) -> pd.DataFrame:
+    """The KL from hidden states: milliseconds, memory beyond the gradients, error; per dtype."""
+    names = {"ms": "milliseconds", "MB": "extra_megabytes", "error": "gradient_error"}
+    columns = {
+        (dtype, word): [cell(rows, column, v, dtype, at, "linear_kl") for v in HIDDEN]
+        for dtype in DTYPES
+        for word, column in names.items()
+    }
+    words = {**WORDS, "naive": "usual formula"}
+    return pd.DataFrame(columns, [words.get(v, v) for v in HIDDEN], dtype=float)
+
+
+def goals(rows: Rows, gpu: Rows = ()) -> pd.DataFrame:
+    """Every goal with what was measured, on processors and on a GPU."""
+    found, there = findings(rows), findings(gpu, GPU)
+    return pd.DataFrame(
+        {
+            "goal": [f"{f.goal.text}, {f.goal.asked}" for f in found],
+            "dtype": [f.dtype for f in found],
+            "measured": [_digits(f.measured) for f in found],
+            "": [f.verdict for f in found],
+            "on a GPU": [_digits(f.measured) for f in there],
+        },
+        index=pd.Index([f.goal.work for f in found], name="work"),
+    )
+
+
+def _digits(x: float | None) -> str:
+    return NOT_MEASURED if x is None else f"{x:.3g}"
+
+
+def on_gpu(rows: Rows) -> pd.DataFrame:
+    """Milliseconds of the reverse KL on a GPU in bfloat16, and the share of the bandwidth of a copy."""
+    times = [cell(rows, "milliseconds", v, "bfloat16", GPU) for v in WORDS]
+    shares = [bandwidth_share(rows, v, "bfloat16", GPU) for v in WORDS]
+    columns = {"ms": map(_digits, times), "share of a copy's bandwidth": map(_digits, shares)}
+    return pd.DataFrame(columns, list(WORDS.values()))
+
+
+def sentences(rows: Rows) -> tuple[str, str]:
+    """The two sentences on speed of the README.
+
+    Raises:
+        ValueError: a number that they need was not measured.
+    """
+    speed = {d: [_faster(rows, than, d) for than in ("naive", "torch.compile")] for d in DTYPES}
+    memory = [cell(rows, "extra_of_logits", v, "float32", CPU) for v in ("naive", "ours", "ours, in place")]
+    if None in (*speed["float32"], *speed["bfloat16"], *memory):
+        raise ValueError("the table performance lacks numbers of the reverse KL: run it again")
+    full, half = speed["float32"], speed["bfloat16"]
+    device = next(row["device"] for row in rows if row["work"] == "reverse_kl")
+    return (
+        f"On two threads of an {device}, `fused_kl` of 256 tokens and 151,936 entries, gradient included, is "
+        f"{full[0]:.1f} times as fast as the usual formula and {full[1]:.1f} times as fast as `torch.compile` "
+        f"of it in float32, {half[0]:.1f} and {half[1]:.1f} times in bfloat16.",
+        f"Beyond the logits it takes {memory[1]:.1f} arrays of their size, or {memory[2]:.2f} in place, where "
+        f"the usual formula takes {memory[0]:.1f}.",
+    )
+
+
+def _faster(rows: Rows, than: str, dtype: str) -> float | None:
+    times = [cell(rows, "milliseconds", v, dtype, CPU) for v in (than, "ours")]
+    return ratio(*times)

@@ -251,7 +251,7 @@ VARIANTS: dict[str, dict[str, Variant]] = {name: _plain_and_ours(name) for name 
 for _name in DIVERGENCES:
     if _name != "reverse_kl":  # the KL in the same rounds, to compare with
         _kl = partial(_ours, "reverse_kl", {"backend": "compiled"})
-        VARIANTS[_name]["ours, reverse KL"] = Variant(_kl, compiled=True)
+        VARIANTS[_name]["ours, reverse KL"] = Variant(_kl, "reverse_kl", compiled=True)
 VARIANTS["reverse_kl"] |= {
     "naive, no upcast": Variant(partial(_naive, "reverse_kl", upcast=False), "reverse_kl", dtypes=_BF16),
     "F.kl_div": Variant(_kl_div, "reverse_kl"),

@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,11 +40,11 @@ COLUMNS = (
 SHOWN = tuple(name for name in COLUMNS if name not in ("rounds", "best_milliseconds", "device"))
 
 
-def variables(threads: int, allocator: str, cache: str) -> dict[str, str]:
+def variables(threads: int, allocator: str) -> dict[str, str]:
     """The environment of a process."""
     environment = {key: text for key, text in os.environ.items() if not key.startswith("MALLOC_")}
     environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    environment |= {"TORCHINDUCTOR_CACHE_DIR": cache, "TRL_EXPERIMENTAL_SILENCE": "1"}
+    environment["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return environment | (WARM if allocator == "warm" else {})
 
 
@@ -111,10 +110,9 @@ def suite_rows(suite: str, works: Iterable[str] = ()) -> list[Row]:
         ]
     else:
         jobs = jobs_of(suite, works)
-        with tempfile.TemporaryDirectory() as cache:
-            for number, (name, (job, threads, allocator)) in enumerate(jobs.items(), 1):
-                print(f"[{number}/{len(jobs)}] {name}", file=sys.stderr, flush=True)
-                rows += child(job, variables(threads, allocator, cache))
+        for number, (name, (job, threads, allocator)) in enumerate(jobs.items(), 1):
+            print(f"[{number}/{len(jobs)}] {name}", file=sys.stderr, flush=True)
+            rows += child(job, variables(threads, allocator))
     whole = dict.fromkeys(COLUMNS) | {"device": measure.device_name(device)}
     return [whole | row for row in rows]
 

@@ -124,11 +124,11 @@ def sentences(rows: Rows) -> tuple[str, str]:
     full, half = speed["float32"], speed["bfloat16"]
     device = next(row["device"] for row in rows if row["work"] == "reverse_kl")
     return (
-        f"On two threads of an {device}, `fused_kl` of 256 tokens and 151,936 entries, gradient included, is "
-        f"{full[0]:.1f} times as fast as the usual formula and {full[1]:.1f} times as fast as `torch.compile` "
-        f"of it in float32, {half[0]:.1f} and {half[1]:.1f} times in bfloat16.",
-        f"Beyond the logits it takes {memory[1]:.1f} arrays of their size, or {memory[2]:.2f} in place, where "
-        f"the usual formula takes {memory[0]:.1f}.",
+        f"On two threads of an {device}, `fused_kl` of 256 tokens and 151,936 entries, gradient included, "
+        f"is {full[0]:.1f} times as fast as the usual formula and {full[1]:.1f} times as fast as "
+        f"`torch.compile` of it in float32, {half[0]:.1f} and {half[1]:.1f} times in bfloat16.",
+        f"Beyond the logits it takes {memory[1]:.1f} arrays of their size, or {memory[2]:.2f} in place, "
+        f"where the usual formula takes {memory[0]:.1f}.",
     )
 
 

@@ -33,18 +33,23 @@ HIDDEN = ("naive", "TRL", "Liger", "Liger, compiled", "ours", "ours, frugal", "b
 
 
 def measured(profile: str = "cpu") -> Rows:
-    """The rows of the table, None for what is missing; none at all where no GPU has made its table yet."""
+    """The rows of the table; none at all where no GPU has made its table yet.
+
+    Raises:
+        FileNotFoundError: the processors' table is not there.
+    """
     try:
-        frame = tables.load("performance", profile=profile)
+        return as_rows(tables.load("performance", profile=profile))
     except FileNotFoundError:
         if profile != "gpu":
             raise
         return []
-    return [{str(k): v for k, v in row.items()} for row in _plain(frame)]
 
 
-def _plain(frame: pd.DataFrame) -> list[dict[str, object]]:
-    return [dict(row) for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+def as_rows(frame: pd.DataFrame) -> Rows:
+    """A data frame of the table as rows, with None for what is missing."""
+    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in record.items()} for record in records]
 
 
 def speedups(rows: Rows, at: Place = CPU) -> pd.DataFrame:

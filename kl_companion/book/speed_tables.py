@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from kl_companion.book import tables
 from kl_companion.book.speed_goals import (
     CPU,
     DTYPES,
+    GOALS,
     GPU,
+    Finding,
     Place,
     Rows,
     bandwidth_share,
@@ -90,18 +94,34 @@ def from_hidden(rows: Rows, at: Place = CPU) -> pd.DataFrame:
 
 
 def goals(rows: Rows, gpu: Rows = ()) -> pd.DataFrame:
-    """Every goal with what was measured, on processors and on a GPU."""
-    found, there = findings(rows), findings(gpu, GPU)
-    return pd.DataFrame(
-        {
-            "goal": [f"{f.goal.text}, {f.goal.asked}" for f in found],
-            "dtype": [f.dtype for f in found],
-            "measured": [_digits(f.measured) for f in found],
-            "": [f.verdict for f in found],
-            "on a GPU": [_digits(f.measured) for f in there],
-        },
-        index=pd.Index([f.goal.work for f in found], name="work"),
-    )
+    """Every goal with what was measured in each dtype, on processors, and in bfloat16 on a GPU."""
+    here = {(f.goal, f.dtype): f for f in findings(rows)}
+    there = {f.goal: f for f in findings(gpu, GPU) if f.dtype == "bfloat16"}
+    lines = {
+        "work": [goal.work for goal in GOALS],
+        "number": [goal.text for goal in GOALS],
+        "goal": [goal.asked for goal in GOALS],
+        **{dtype: [_verdict(here.get((goal, dtype))) for goal in GOALS] for dtype in DTYPES},
+        "on a GPU": [_verdict(there.get(goal)) for goal in GOALS],
+    }
+    return pd.DataFrame(lines).set_index("work")
+
+
+def _verdict(found: Finding | None) -> str:
+    if found is None:
+        return "not asked"
+    return found.verdict if found.measured is None else f"{found.measured:.3g}, {found.verdict}"
+
+
+def in_digits(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table of `costs` or `from_hidden` as text, empty where nothing was measured."""
+    looks = {"memory": "{:.2f}", "error": "{:.0e}", "ms": "{:.0f}", "MB": "{:.0f}"}
+
+    def texts(column: pd.Series) -> list[str]:
+        look = looks[column.name[1]]
+        return ["" if math.isnan(x) else look.format(x) for x in column]
+
+    return pd.DataFrame({name: texts(frame[name]) for name in frame}, frame.index)
 
 
 def _digits(x: float | None) -> str:
@@ -122,18 +142,19 @@ def sentences(rows: Rows) -> tuple[str, str]:
     Raises:
         ValueError: a number that they need was not measured.
     """
-    speed = {d: [_faster(rows, than, d) for than in ("naive", "torch.compile")] for d in DTYPES}
+    speed = [_faster(rows, than, dtype) for dtype in DTYPES for than in ("naive", "torch.compile")]
     memory = [cell(rows, "extra_of_logits", v, "float32", CPU) for v in ("naive", "ours", "ours, in place")]
-    if None in (*speed["float32"], *speed["bfloat16"], *memory):
+    numbers = [x for x in (*speed, *memory) if x is not None]
+    if len(numbers) < len(speed) + len(memory):
         raise ValueError("the table performance lacks numbers of the reverse KL: run it again")
-    full, half = speed["float32"], speed["bfloat16"]
+    naive, compiled, naive_half, compiled_half, usual, new, in_place = numbers
     device = next(row["device"] for row in rows if row["work"] == "reverse_kl")
     return (
         f"On two threads of an {device}, `fused_kl` of 256 tokens and 151,936 entries, gradient included, "
-        f"is {full[0]:.1f} times as fast as the usual formula and {full[1]:.1f} times as fast as "
-        f"`torch.compile` of it in float32, {half[0]:.1f} and {half[1]:.1f} times in bfloat16.",
-        f"Beyond the logits it takes {memory[1]:.1f} arrays of their size, or {memory[2]:.2f} in place, "
-        f"where the usual formula takes {memory[0]:.1f}.",
+        f"is {naive:.1f} times as fast as the usual formula and {compiled:.1f} times as fast as "
+        f"`torch.compile` of it in float32, {naive_half:.1f} and {compiled_half:.1f} times in bfloat16.",
+        f"Beyond the logits it needs {new:.2f} times their memory, for the gradient, and in place "
+        f"{100 * in_place:.2g} % of it; the usual formula needs {usual:.1f} times.",
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from kl_companion.book import speed_tables, tables
-from kl_companion.book.speed_goals import CPU, GPU, Place
+from kl_companion.book.speed_goals import CPU, GOALS, GPU, Place
 
 COLUMNS = ("milliseconds", "times_faster", "of_floor", "extra_megabytes", "extra_of_logits", "gradient_error")
 
@@ -36,8 +36,8 @@ def test_the_sentences_of_the_readme() -> None:
     assert "Abacus" in first
     assert "6.0 times as fast as the usual formula and 2.5 times as fast as `torch.compile`" in first
     assert first.endswith("in float32, 11.2 and 4.0 times in bfloat16.")
-    assert second.startswith("Beyond the logits it takes 1.0 arrays of their size, or 0.00 in place")
-    assert second.endswith("takes 5.0.")
+    assert "needs 1.04 times their memory, for the gradient, and in place 0.4 % of it;" in second
+    assert second.endswith("needs 5.0 times.")
 
 
 @pytest.mark.parametrize("number", range(7))
@@ -80,13 +80,29 @@ def test_from_hidden_states() -> None:
 
 def test_a_line_for_every_goal_and_a_column_for_a_gpu() -> None:
     shown = speed_tables.goals(good())
-    first = shown.iloc[0]
+    assert len(shown) == len(GOALS)
+    first = [
+        "times as fast as the compiled formula",
+        "at least 2",
+        "2.5, reached",
+        "4, reached",
+        "not measured",
+    ]
     assert shown.index[0] == "reverse KL"
-    assert list(first)[1:] == ["float32", "2.5", "reached", "not measured"]
-    assert first.iloc[0].endswith(", at least 2")
+    assert shown.iloc[0].tolist() == first
     assert set(shown["on a GPU"]) == {"not measured"}
-    there = [row(v, at=GPU, milliseconds=t) for v, t in (("torch.compile", 3.0), ("ours", 2.0))]
-    assert speed_tables.goals(good(), there).iloc[0, -1] == "1.5"
+    assert shown.iloc[-1]["float32"] == "not asked"
+    there = [row(v, "bfloat16", at=GPU, milliseconds=t) for v, t in (("torch.compile", 3.0), ("ours", 2.0))]
+    assert speed_tables.goals(good(), there).iloc[0, -1] == "1.5, missed"
+
+
+def test_in_digits_and_empty_where_nothing_was_measured() -> None:
+    cells = {"extra_of_logits": 4.996, "gradient_error": 1.23e-5}
+    shown = speed_tables.in_digits(speed_tables.costs([row("naive", **cells)]))
+    assert shown.loc["usual formula"].tolist() == ["5.00", "1e-05", "", ""]
+    cells = {"milliseconds": 2.4, "extra_megabytes": 3.6, "gradient_error": 0.1}
+    shown = speed_tables.in_digits(speed_tables.from_hidden([row("naive", work="linear_kl", **cells)]))
+    assert shown.loc["usual formula", "float32"].tolist() == ["2", "4", "1e-01"]
 
 
 def test_milliseconds_on_a_gpu_and_their_share_of_a_copy() -> None:

@@ -6,10 +6,10 @@ The goals are in `kl_companion.book.speed_goals`. The last two lines are those o
 from __future__ import annotations
 
 from kl_companion.book import speed_tables
-from kl_companion.book.speed_goals import CPU, GPU, Place, Rows, findings
+from kl_companion.book.speed_goals import CPU, GPU, MeasuredAt, Rows, findings
 
 
-def report(rows: Rows, at: Place = CPU) -> None:
+def report(rows: Rows, at: MeasuredAt = CPU) -> None:
     """Print each goal with what was measured."""
     for found in findings(rows, at):
         goal, said = found.goal, "" if found.measured is None else f"{found.measured:.3g}"

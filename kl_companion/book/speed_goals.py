@@ -1,6 +1,6 @@
 """What the fast kernels were asked to reach, as data, and what the rows of the table `performance` say of it.
 
-Every goal is asked of float32 and bfloat16 logits, forward and backward together, at the size of a `Place`.
+Every goal is asked of float32 and bfloat16 logits, forward and backward together, where `MeasuredAt` says.
 A row is a mapping with the columns of the table's manifest, None where a cell is empty.
 """
 
@@ -15,7 +15,7 @@ OTHERS = ("forward_kl", "jensen_shannon", "pearson", "squared_hellinger")
 FROM_HIDDEN = ("TRL", "Liger", "Liger, compiled", "Liger, Triton")  # the peers that take hidden states
 
 
-class Place(NamedTuple):
+class MeasuredAt(NamedTuple):
     """Where a goal is measured: the threads, the allocator and the size of the rows that count."""
 
     threads: int
@@ -24,8 +24,8 @@ class Place(NamedTuple):
     allocator: str = "default"
 
 
-CPU, GPU = Place(threads=2, tokens=256), Place(threads=1, tokens=8192)
-Measure = Callable[[Rows, str, Place], float | None]
+CPU, GPU = MeasuredAt(threads=2, tokens=256), MeasuredAt(threads=1, tokens=8192)
+Measure = Callable[[Rows, str, MeasuredAt], float | None]
 
 
 class Goal(NamedTuple):
@@ -44,7 +44,7 @@ class Goal(NamedTuple):
         return f"at {'least' if self.at_least else 'most'} {self.bound:g}"
 
 
-class Finding(NamedTuple):
+class GoalFound(NamedTuple):
     """A goal in one dtype, with what was measured; None where it was not."""
 
     goal: Goal
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
 
 
 def cell(
-    rows: Rows, column: str, variant: str, dtype: str, at: Place, work: str = "reverse_kl"
+    rows: Rows, column: str, variant: str, dtype: str, at: MeasuredAt, work: str = "reverse_kl"
 ) -> float | None:
     """One number of the table, None where there is none."""
     where = {**at._asdict(), "variant": variant, "dtype": dtype, "work": work}
@@ -83,7 +83,7 @@ def _value(column: str, variant: str, work: str = "reverse_kl") -> Measure:
 def _over(column: str, above: Iterable[str], below: str, work: str = "reverse_kl", **moved: Any) -> Measure:
     """The smallest number among some variants over that of another."""
 
-    def measure(rows: Rows, dtype: str, at: Place) -> float | None:
+    def measure(rows: Rows, dtype: str, at: MeasuredAt) -> float | None:
         at = at._replace(**moved)
         found = [cell(rows, column, name, dtype, at, work) for name in above]
         least = min((x for x in found if x is not None), default=None)
@@ -134,13 +134,13 @@ GOALS: tuple[Goal, ...] = (
 )
 
 
-def findings(rows: Rows, at: Place = CPU, goals: Sequence[Goal] = GOALS) -> list[Finding]:
+def findings(rows: Rows, at: MeasuredAt = CPU, goals: Sequence[Goal] = GOALS) -> list[GoalFound]:
     """Every goal in its dtypes, from the rows of a table."""
-    return [Finding(goal, dtype, goal.measure(rows, dtype, at)) for goal in goals for dtype in goal.dtypes]
+    return [GoalFound(goal, dtype, goal.measure(rows, dtype, at)) for goal in goals for dtype in goal.dtypes]
 
 
 def bandwidth_share(
-    rows: Rows, variant: str, dtype: str, at: Place, work: str = "reverse_kl"
+    rows: Rows, variant: str, dtype: str, at: MeasuredAt, work: str = "reverse_kl"
 ) -> float | None:
     """The least traffic of a divergence (two reads, one write) in its time, over what copying reaches."""
     milliseconds = cell(rows, "milliseconds", variant, dtype, at, work)

@@ -12,8 +12,8 @@ from kl_companion.book.speed_goals import (
     DTYPES,
     GOALS,
     GPU,
-    Finding,
-    Place,
+    GoalFound,
+    MeasuredAt,
     Rows,
     bandwidth_share,
     cell,
@@ -56,7 +56,7 @@ def as_rows(frame: pd.DataFrame) -> Rows:
     return [{str(name): value for name, value in record.items()} for record in records]
 
 
-def speedups(rows: Rows, at: Place = CPU) -> pd.DataFrame:
+def speedups(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
     """How many times as fast as the usual formula every variant of the reverse KL is.
 
     Returns:
@@ -70,7 +70,7 @@ def speedups(rows: Rows, at: Place = CPU) -> pd.DataFrame:
     return pd.DataFrame(columns, list(WORDS.values()), dtype=float)
 
 
-def costs(rows: Rows, at: Place = CPU) -> pd.DataFrame:
+def costs(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
     """Memory beyond the inputs in arrays of the size of the logits, and the gradient's relative error."""
     names = {"memory": "extra_of_logits", "error": "gradient_error"}
     columns = {
@@ -81,7 +81,7 @@ def costs(rows: Rows, at: Place = CPU) -> pd.DataFrame:
     return pd.DataFrame(columns, list(WORDS.values()), dtype=float).drop("memory roof")
 
 
-def from_hidden(rows: Rows, at: Place = CPU) -> pd.DataFrame:
+def from_hidden(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
     """The KL from hidden states: milliseconds, memory beyond the gradients, error; per dtype."""
     names = {"ms": "milliseconds", "MB": "extra_megabytes", "error": "gradient_error"}
     columns = {
@@ -107,7 +107,7 @@ def goals(rows: Rows, gpu: Rows = ()) -> pd.DataFrame:
     return pd.DataFrame(lines).set_index("work")
 
 
-def _verdict(found: Finding | None) -> str:
+def _verdict(found: GoalFound | None) -> str:
     if found is None:
         return "not asked"
     return found.verdict if found.measured is None else f"{found.measured:.3g}, {found.verdict}"

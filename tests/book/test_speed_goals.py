@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from kl_companion.book import speed_goals
-from kl_companion.book.speed_goals import CPU, DTYPES, FROM_HIDDEN, GOALS, GPU, OTHERS, Goal, Place
+from kl_companion.book.speed_goals import CPU, DTYPES, FROM_HIDDEN, GOALS, GPU, OTHERS, Goal, MeasuredAt
 
 COLUMNS = ("milliseconds", "of_floor", "extra_of_logits", "gradient_error", "figure")
 
 
 def row(
-    variant: str, dtype: str = "float32", work: str = "reverse_kl", at: Place = CPU, **cells: float
+    variant: str, dtype: str = "float32", work: str = "reverse_kl", at: MeasuredAt = CPU, **cells: float
 ) -> dict[str, Any]:
     return dict.fromkeys(COLUMNS) | at._asdict() | {"variant": variant, "dtype": dtype, "work": work} | cells
 
@@ -22,7 +22,7 @@ def just_reached(dtype: str) -> list[dict[str, Any]]:
     """Rows at the bounds of all goals."""
     warm, small = CPU._replace(allocator="warm"), CPU._replace(tokens=128, vocab=8192)
 
-    def of(work: str, at: Place = CPU, **milliseconds: float) -> list[dict[str, Any]]:
+    def of(work: str, at: MeasuredAt = CPU, **milliseconds: float) -> list[dict[str, Any]]:
         return [
             row(name.replace("_", "."), dtype, work, at, milliseconds=x) for name, x in milliseconds.items()
         ]

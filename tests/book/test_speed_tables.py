@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from kl_companion.book import speed_tables, tables
-from kl_companion.book.speed_goals import CPU, GOALS, GPU, Place
+from kl_companion.book.speed_goals import CPU, GOALS, GPU, MeasuredAt
 
 COLUMNS = ("milliseconds", "times_faster", "of_floor", "extra_megabytes", "extra_of_logits", "gradient_error")
 
 
 def row(
-    variant: str, dtype: str = "float32", work: str = "reverse_kl", at: Place = CPU, **cells: float
+    variant: str, dtype: str = "float32", work: str = "reverse_kl", at: MeasuredAt = CPU, **cells: float
 ) -> dict[str, Any]:
     named = {"variant": variant, "dtype": dtype, "work": work, "device": "Abacus", "figure": None}
     return dict.fromkeys(COLUMNS) | at._asdict() | named | cells

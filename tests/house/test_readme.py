@@ -1,4 +1,4 @@
-"""README.md: its audit and its diagnosis print what they show, its sentences on speed are the measured ones."""
+"""README.md: its audit and its diagnosis print what they show, its numbers of speed are the measured ones."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ help:
 	@echo "make test      run every test, the notebooks and the built pages included"
 	@echo "make quick     lint and the tests of the core, in 90 seconds: no browser, no frameworks, no built book"
 	@echo "make tables    make again every result table whose inputs changed"
-	@echo "make bench     measure speed and memory against the peers, and make the table performance"
+	@echo "make bench     measure speed and memory against the peers, and make the table performance (DEVICE=cuda: on a GPU)"
 	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (2 hours)"
 	@echo "make real      fetch and convert a real model, test it, and try the tables that need it (93 MB, then 540 on disk)"
 	@echo "make print     the whole book as _build/kl-book.pdf, the cheat sheet as one page (needs chromium)"
@@ -59,9 +59,13 @@ tables: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/kl-companion table run --all
 
 bench: $(STAMP) $(AUDIT)/.installed
+ifeq ($(DEVICE),cuda)
+	@$(BIN)/kl-companion table run performance --profile gpu --fresh
+else
 	@$(BIN)/python -m benchmarks
-	@echo && echo "==> Against the peers: about ten minutes on two processors; leave the machine alone meanwhile"
+	@echo && echo "==> Against the peers: about fifteen minutes on two processors; leave the machine alone meanwhile"
 	@$(BIN)/kl-companion table run performance --fresh
+endif
 	@echo && $(BIN)/python -m benchmarks.goals
 
 reliability: book $(AUDIT)/.installed

@@ -2,8 +2,8 @@
 
 Time: all variants in turn in every round, in an order that rotates, so that a busy machine disturbs them
 alike; ratios are taken within rounds. Logits that a variant used up are filled again outside of the clock.
-Memory: the peak of the process beyond what it held before the call. The gradient of the weight, which a
-linear work must hand out, does not count.
+Memory: the peak of the process beyond what it held before the call, after memory that was freed has gone back
+to the system. The gradient of the weight, which a linear work must hand out, does not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,23 +26,25 @@ from benchmarks.works import LINEAR, ROWS, Inputs, make_inputs, relative_error, 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 OTHER_LOSS = 0.3  # a larger relative error than this is no rounding: the variant computes something else
-LEFT_OUT = "this peer is left out"
 WARM_UP = {"default": 1, "warm": 2}  # glibc's heap needs two calls until all its pages are there
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+KEY = ("work", "dtype", "threads", "allocator", "tokens", "vocab", "hidden", "variant")
 Row = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """One work at one size: what a process measures. `variants` None: all that there are."""
+    """One work at one size. `variants` None: all that there are; `memory`: its peaks are measured too."""
 
     work: str
     dtype: str = "float32"
+    threads: int = 1
     allocator: str = "default"
     tokens: int = 8
     vocab: int = 512
     hidden: int = 0
     variants: tuple[str, ...] | None = None
     rounds: int = 2
+    memory: bool = False
     device: str = "cpu"
 
     def chosen(self) -> dict[str, Variant]:
@@ -56,12 +58,12 @@ class Case(NamedTuple):
 
     def inputs(self) -> Inputs:
         """The inputs of this case."""
-        return make_inputs(self.work, DTYPES[self.dtype], *self[3:6], device=self.device)
+        sizes = (self.tokens, self.vocab, self.hidden)
+        return make_inputs(self.work, DTYPES[self.dtype], *sizes, device=self.device)
 
     def base(self) -> Row:
         """The columns that all its rows share."""
-        names = ("work", "dtype", "allocator", "tokens", "vocab", "hidden")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in KEY[:-1]}
 
 
 def synchronize(device: str) -> None:
@@ -98,38 +100,39 @@ def error_of(variant: Variant, inputs: Inputs, gradients: tuple[torch.Tensor, ..
     return error
 
 
-def times(case: Case) -> list[Row]:
-    """One row per variant: milliseconds, ratios within rounds, error of the gradient."""
+def measured(case: Case) -> list[Row]:
+    """One row per variant: milliseconds, ratios within rounds, error of the gradient, memory if asked for."""
     chosen, inputs = case.chosen(), case.inputs()
     if any(variant.spoils for variant in chosen.values()):
         inputs.kept = inputs.x.detach().clone()
     rows: dict[str, Row] = {}
     for name, variant in list(chosen.items()):
         try:
-            rows[name] = {
-                **case.base(),
-                "variant": name,
-                "rounds": case.rounds,
-                **_first(case, variant, inputs),
-            }
+            base = {**case.base(), "variant": name, "rounds": case.rounds}
+            rows[name] = base | _first(case, variant, inputs)
         except Exception as error:
             if not variant.needs:
                 raise
             leave_out(case, name, error)
             del chosen[name]
     taken = _rounds(case, chosen, inputs)
-    floor = next((name for name in FLOORS if name in chosen), None)
+    floor = next((name for name in FLOORS if name in chosen), "")
     for name, row in rows.items():
         row["milliseconds"] = statistics.median(taken[name])
         row["best_milliseconds"] = min(taken[name])
         row["times_faster"] = _ratio(taken.get("naive"), taken[name])
-        row["of_floor"] = _ratio(taken[name], taken.get(floor or ""))
-    return list(rows.values())
+        row["of_floor"] = _ratio(taken[name], taken.get(floor))
+        if case.memory and name not in FLOORS:
+            row |= memory(case, chosen[name], inputs)
+    found = list(rows.values())
+    if case.dtype == "bfloat16" and case.work not in LINEAR:
+        found.append(rounding(case, inputs))
+    return found
 
 
 def leave_out(case: Case, name: str, error: Exception) -> None:
     """A peer that fails does not stop the others: say so."""
-    print(f"{case.work}, {case.dtype}, {name}: {LEFT_OUT}, {error!r}"[:500], file=sys.stderr)
+    print(f"{case.work}, {case.dtype}, {name}: this peer is left out, {error!r}"[:500], file=sys.stderr)
 
 
 def _first(case: Case, variant: Variant, inputs: Inputs) -> Row:
@@ -194,46 +197,20 @@ def peak_bytes(work: Callable[[], object], device: str = "cpu") -> int:
     return max(0, _status("VmHWM") - before)
 
 
-def memory(case: Case, name: str) -> Row:
-    """Peak memory of a variant beyond its inputs: in a process of its own, unless on a GPU.
-
-    An eager variant warms up on a tiny problem, so that libraries and threads are there but none of its
-    memory is; a compiled one must be compiled for its size first.
-    """
-    variant, inputs = case.chosen()[name], case.inputs()
-    if variant.compiled or (variant.large and case.tokens * case.vocab >= 1 << 20):
-        variant.run(inputs)
-    else:
-        variant.run(case._replace(tokens=4, vocab=512, hidden=min(case.hidden, 64)).inputs())
+def memory(case: Case, variant: Variant, inputs: Inputs) -> Row:
+    """Peak memory of a variant that has run before, beyond its inputs."""
+    inputs.refill()
     inputs.buffers.clear()
     extra = peak_bytes(lambda: variant.run(inputs), case.device)
-    if case.work in LINEAR and name != "ours, frozen weight":
+    if case.work in LINEAR:
         extra -= inputs.weight.numel() * inputs.weight.element_size()
     logits = case.tokens * case.vocab * DTYPES[case.dtype].itemsize
-    return {
-        **case.base(),
-        "variant": name,
-        "extra_megabytes": max(0, extra) / 1e6,
-        "extra_of_logits": max(0, extra) / logits,
-    }
+    return {"extra_megabytes": max(0, extra) / 1e6, "extra_of_logits": max(0, extra) / logits}
 
 
-def memories(case: Case, names: Iterable[str]) -> list[Row]:
-    """`memory` of several variants; a peer that fails is left out."""
-    rows = []
-    for name in names:
-        try:
-            rows.append(memory(case, name))
-        except Exception as error:
-            if not case.chosen()[name].needs:
-                raise
-            leave_out(case, name, error)
-    return rows
-
-
-def rounding(case: Case) -> Row:
+def rounding(case: Case, inputs: Inputs) -> Row:
     """The error that the dtype alone makes: the exact gradient, rounded."""
-    inputs = case.inputs()
+    inputs.refill()
     exact = true_gradient(case.work, inputs)
     error = relative_error(exact.to(DTYPES[case.dtype]), exact)
     return {**case.base(), "variant": "rounding alone", "gradient_error": error}
@@ -243,13 +220,13 @@ def rounding(case: Case) -> Row:
 
 
 def device_name(device: str) -> str:
-    """The processor and its threads, or the GPU."""
+    """The processor, or the GPU."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     info = Path("/proc/cpuinfo")
     lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{model or platform.machine()}, {torch.get_num_threads()} threads"
+    return model or platform.machine()
 
 
 def machine(device: str, megabytes: int, size: int, rounds: int) -> list[Row]:
@@ -265,7 +242,6 @@ def machine(device: str, megabytes: int, size: int, rounds: int) -> list[Row]:
         "copy": (8 * n / best(lambda: b.copy_(a)) / 1e9, "GB/s read and written"),
         "add in place": (12 * n / best(lambda: torch.add(a, b, out=a)) / 1e9, "GB/s read and written"),
         "new memory": (4 * n / best(lambda: torch.ones(n, device=device)) / 1e9, "GB/s written"),
-        "threads": (float(torch.get_num_threads()), "of torch"),
         "processors": (float(os.cpu_count() or 0), ""),
     }
     for name, dtype in DTYPES.items():
@@ -273,5 +249,5 @@ def machine(device: str, megabytes: int, size: int, rounds: int) -> list[Row]:
         out = torch.empty_like(m)
         flops = 2 * size**3 / best(lambda m=m, out=out: torch.mm(m, m, out=out))
         figures[f"matmul {name}"] = (flops / 1e9, "GFLOP/s")
-    base = Case("machine", tokens=0, vocab=0).base()
+    base = Case("machine", threads=torch.get_num_threads(), tokens=0, vocab=0).base()
     return [{**base, "variant": name, "figure": f, "unit": u} for name, (f, u) in figures.items()]

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional as F
 
-from benchmarks.works import FORMULAS, Inputs
+from benchmarks.works import DIVERGENCES, FORMULAS, Inputs
 from kl_companion.estimators import sampled
 from kl_companion.kernels import fused
 
 ROOT = Path(__file__).resolve().parents[1]
 Outcome = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
-FLOORS = ("roof", "matmuls")
+FLOORS = ("roof", "bare products")
 
 
 class Variant(NamedTuple):
@@ -37,8 +37,7 @@ class Variant(NamedTuple):
     run: Callable[[Inputs], Outcome]
     truth: str = ""
     spoils: bool = False  # the logits are gone afterwards
-    compiled: bool = False
-    large: bool = False  # compiled where the logits are many
+    compiled: bool = False  # left out of the smoke suite
     needs: str = ""  # "trl", "liger", "triton"
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
 
@@ -63,24 +62,82 @@ def _differentiated(loss: torch.Tensor, *leaves: torch.Tensor) -> Outcome:
     return loss.detach(), torch.autograd.grad(loss, leaves)
 
 
-# -- from logits: divergences --------------------------------------------------------------------------------
+# -- from logits: the formula as it is written, and ours -----------------------------------------------------
+
+
+def _given(name: str, i: Inputs) -> torch.Tensor:
+    return i.y if name in DIVERGENCES else i.tokens
 
 
 def _naive(name: str, i: Inputs, *, upcast: bool = True) -> Outcome:
-    x, y = (i.x.float(), i.y.float()) if upcast else (i.x, i.y)
-    return _differentiated(FORMULAS[name](x, y).mean(), i.x)
+    x, given = i.x, _given(name, i)
+    if upcast:
+        x, given = x.float(), given.float() if given.is_floating_point() else given
+    return _differentiated(FORMULAS[name](x, given).mean(), i.x)
 
 
 @cache
 def _compiled(name: str) -> Callable[..., torch.Tensor]:
-    def mean(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return FORMULAS[name](x.float(), y.float()).mean()
+    def mean(x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        given = given.float() if given.is_floating_point() else given
+        return FORMULAS[name](x.float(), given).mean()
 
+    torch._dynamo.config.recompile_limit = 64  # one form per size and dtype, in one process
     return torch.compile(mean, dynamic=False)
 
 
 def _compile(name: str, i: Inputs) -> Outcome:
-    return _differentiated(_compiled(name)(i.x, i.y), i.x)
+    return _differentiated(_compiled(name)(i.x, _given(name, i)), i.x)
+
+
+def _ours(name: str, options: dict[str, Any], i: Inputs) -> Outcome:
+    """Ours as its user calls it; `weights` here only says whether those of the loss are handed over."""
+    if options.get("weights"):
+        options = {**options, "weights": i.weights}
+    if name in DIVERGENCES:
+        values = fused.fused_f_divergence(name, i.x, i.y, **options)
+    elif name == "logp":
+        values = fused.fused_logp(i.x, i.tokens, **options)
+    elif name == "logp_entropy":
+        values = torch.stack(fused.fused_logp_and_entropy(i.x, i.tokens, **options)).sum(0)
+    else:
+        given = (i.tokens, i.indices, i.ref_logp_head, i.ref_logp)
+        values = fused.fused_top_k_f_divergence("reverse_kl", i.x, *given, **options)
+    return _differentiated((values * i.weights).sum(), i.x)
+
+
+def _roof(name: str, i: Inputs) -> Outcome:
+    """The least traffic of a gradient: every row of logits is read once and one row is written."""
+    with torch.no_grad():
+        torch.add(i.x, i.y, out=i.x) if name in DIVERGENCES else i.x.mul_(0.5)
+    return i.weights[0], ()
+
+
+def _ours_and_roof(name: str) -> dict[str, Variant]:
+    modes: dict[str, dict[str, Any]] = {
+        "ours": {"backend": "compiled"},
+        "ours, eager": {"backend": "eager"},
+        "ours, in place": {"backend": "compiled", "inplace": True},
+    }
+    if name in (*DIVERGENCES, "logp"):
+        modes["ours, weights"] = {"backend": "compiled", "weights": True}
+        modes["ours, in place"]["weights"] = True
+    found = {
+        mode: Variant(partial(_ours, name, o), name, "inplace" in o, o["backend"] == "compiled")
+        for mode, o in modes.items()
+    }
+    return {**found, "roof": Variant(partial(_roof, name), spoils=True)}
+
+
+def _plain_and_ours(name: str) -> dict[str, Variant]:
+    return {
+        "naive": Variant(partial(_naive, name), name),
+        "torch.compile": Variant(partial(_compile, name), name, compiled=True),
+        **_ours_and_roof(name),
+    }
+
+
+# -- from logits: the peers ----------------------------------------------------------------------------------
 
 
 def _kl_div(i: Inputs) -> Outcome:
@@ -108,61 +165,6 @@ def _liger_kl(i: Inputs) -> Outcome:
     return _differentiated(loss(i.x.log_softmax(-1), i.y.log_softmax(-1)), i.x)
 
 
-def _ours(name: str, mode: str, i: Inputs) -> Outcome:
-    options: dict[str, Any] = {"inplace": mode in ("in place", "fused")}
-    if mode == "fused":
-        options["weights"] = i.weights
-    kl = fused.fused_f_divergence(name, i.x, i.y, **options)
-    return _differentiated((kl * i.weights).sum(), i.x)
-
-
-@cache
-def _compiled_ours(name: str) -> Callable[..., torch.Tensor]:
-    def mean(x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        return (fused.fused_f_divergence(name, x, y) * weights).sum()
-
-    return torch.compile(mean, dynamic=False)
-
-
-def _ours_compiled(name: str, i: Inputs) -> Outcome:
-    return _differentiated(_compiled_ours(name)(i.x, i.y, i.weights), i.x)
-
-
-def _roof(i: Inputs) -> Outcome:
-    """Two reads and one write: the least traffic of any divergence with its gradient."""
-    with torch.no_grad():
-        torch.add(i.x, i.y, out=i.x)
-    return i.weights[0], ()
-
-
-def _divergence_variants(name: str) -> dict[str, Variant]:
-    ours = {f"ours, {m}": Variant(partial(_ours, name, m), name, m != "safe", large=True) for m in MODES}
-    return {
-        "naive": Variant(partial(_naive, name), name),
-        "torch.compile": Variant(partial(_compile, name), name, compiled=True),
-        **ours,
-        "ours, compiled": Variant(partial(_ours_compiled, name), name, compiled=True),
-        "roof": Variant(_roof, spoils=True),
-    }
-
-
-# -- from logits: log-prob of the sampled token, top-k -------------------------------------------------------
-
-
-def _picked(x: torch.Tensor, i: Inputs) -> torch.Tensor:
-    return x.gather(-1, i.tokens.unsqueeze(-1)).squeeze(-1)
-
-
-def _logp(i: Inputs, *, upcast: bool = True) -> Outcome:
-    x = i.x.float() if upcast else i.x
-    return _differentiated(_picked(x.log_softmax(-1), i).mean(), i.x)
-
-
-def _logp_lse(i: Inputs) -> Outcome:
-    x = i.x.float()
-    return _differentiated((_picked(x, i) - x.logsumexp(-1)).mean(), i.x)
-
-
 def _logp_cross_entropy(i: Inputs) -> Outcome:
     return _differentiated(-F.cross_entropy(i.x, i.tokens), i.x)
 
@@ -176,34 +178,15 @@ def _logp_trl(i: Inputs) -> Outcome:
     return _differentiated(selective_log_softmax(x, tokens).mean(), i.x)
 
 
-def _logp_ours(mode: str, i: Inputs) -> Outcome:
-    options: dict[str, Any] = {"inplace": mode in ("in place", "fused")}
-    if mode == "fused":
-        options["weights"] = i.weights
-    return _differentiated((fused.fused_logp(i.x, i.tokens, **options) * i.weights).sum(), i.x)
-
-
-def _logp_roof(i: Inputs) -> Outcome:
-    """One read and one write."""
-    with torch.no_grad():
-        i.x.mul_(0.5)
-    return i.weights[0], ()
-
-
 def _top_k(i: Inputs) -> Outcome:
     """Head and tail of the reverse KL from autograd of a whole log-softmax."""
     logp_all = i.x.float().log_softmax(-1)
     logp = logp_all.gather(-1, i.indices)
     head = (logp.exp() * (logp - i.ref_logp_head) - logp.exp() + i.ref_logp_head.exp()).sum(-1)
     outside = (i.indices != i.tokens.unsqueeze(-1)).all(-1)
-    tail = sampled.k3_plus_plus(_picked(logp_all, i), i.ref_logp)
+    logp_at = logp_all.gather(-1, i.tokens.unsqueeze(-1)).squeeze(-1)
+    tail = sampled.k3_plus_plus(logp_at, i.ref_logp)
     return _differentiated((head + tail.where(outside, 0.0)).mean(), i.x)
-
-
-def _top_k_ours(mode: str, i: Inputs) -> Outcome:
-    given = (i.tokens, i.indices, i.ref_logp_head, i.ref_logp)
-    value = fused.fused_top_k_f_divergence("reverse_kl", i.x, *given, inplace=mode != "safe")
-    return _differentiated((value * i.weights).sum(), i.x)
 
 
 def _topk_alone(i: Inputs) -> Outcome:
@@ -255,19 +238,20 @@ def _linear_liger_triton(i: Inputs) -> Outcome:
     return _differentiated(LigerFusedLinearJSDFunction.apply(*given), i.hidden, i.weight)
 
 
-def _linear_ours(memory: str, i: Inputs, *, known: bool = True, frozen: bool = False) -> Outcome:
-    from kl_companion.kernels import linear as fused_linear
+def _linear_ours(options: dict[str, Any], i: Inputs) -> Outcome:
+    from kl_companion.kernels import linear
 
-    weight = i.weight.detach() if frozen else i.weight
-    options: dict[str, Any] = {"weights": i.weights} if known else {}
     reference = {"ref_hidden": i.ref_hidden, "ref_weight": i.ref_weight}
-    kl = fused_linear.linear_kl(i.hidden, weight, **reference, memory=memory, **options)
-    return _differentiated((kl * i.weights).sum(), *((i.hidden,) if frozen else (i.hidden, i.weight)))
+    kl = linear.linear_kl(i.hidden, i.weight, **reference, weights=i.weights, **options)
+    return _differentiated((kl * i.weights).sum(), i.hidden, i.weight)
 
 
-MODES = ("safe", "in place", "fused")
 _BF16 = ("bfloat16",)
-VARIANTS: dict[str, dict[str, Variant]] = {name: _divergence_variants(name) for name in FORMULAS}
+VARIANTS: dict[str, dict[str, Variant]] = {name: _plain_and_ours(name) for name in FORMULAS}
+for _name in DIVERGENCES:
+    if _name != "reverse_kl":  # the KL in the same rounds, to compare with
+        _kl = partial(_ours, "reverse_kl", {"backend": "compiled"})
+        VARIANTS[_name]["ours, reverse KL"] = Variant(_kl, "reverse_kl", compiled=True)
 VARIANTS["reverse_kl"] |= {
     "naive, no upcast": Variant(partial(_naive, "reverse_kl", upcast=False), "reverse_kl", dtypes=_BF16),
     "F.kl_div": Variant(_kl_div, "reverse_kl"),
@@ -275,32 +259,26 @@ VARIANTS["reverse_kl"] |= {
     "Liger JSD": Variant(_liger_jsd, "reverse_kl", needs="triton"),
 }
 VARIANTS["forward_kl"]["Liger KL"] = Variant(_liger_kl, "forward_kl", needs="triton")
-VARIANTS["logp"] = {
-    "naive": Variant(_logp, "logp"),
-    "naive, no upcast": Variant(partial(_logp, upcast=False), "logp", dtypes=_BF16),
-    "logsumexp": Variant(_logp_lse, "logp"),
+VARIANTS["logp"] |= {
     "F.cross_entropy": Variant(_logp_cross_entropy, "logp"),
     "TRL": Variant(_logp_trl, "logp", needs="trl"),
-    **{f"ours, {m}": Variant(partial(_logp_ours, m), "logp", m != "safe", large=True) for m in MODES},
-    "roof": Variant(_logp_roof, spoils=True),
 }
 VARIANTS["top_k"] = {
     "naive": Variant(partial(_naive, "reverse_kl"), "reverse_kl"),
     "autograd": Variant(_top_k, "top_k"),
-    **{f"ours, {m}": Variant(partial(_top_k_ours, m), "top_k", m != "safe", large=True) for m in MODES[:2]},
     "torch.topk": Variant(_topk_alone),
-    "roof": Variant(_logp_roof, spoils=True),
+    **_ours_and_roof("top_k"),
 }
 VARIANTS["linear_kl"] = {
     "naive": Variant(_linear_naive, "linear_kl"),
     "TRL": Variant(_linear_trl, "linear_kl", needs="trl"),
-    "Liger, chunk 256": Variant(partial(_linear_liger, 256, False), "linear_kl", needs="liger"),
-    "Liger, chunk 64": Variant(partial(_linear_liger, 64, False), "linear_kl", needs="liger"),
+    "Liger": Variant(partial(_linear_liger, 256, False), "linear_kl", needs="liger"),
     "Liger, compiled": Variant(partial(_linear_liger, 256, True), "linear_kl", needs="liger", compiled=True),
     "Liger, Triton": Variant(_linear_liger_triton, "linear_kl", needs="triton"),
-    "ours, fast": Variant(partial(_linear_ours, "fast"), "linear_kl", large=True),
-    "ours, frugal": Variant(partial(_linear_ours, "frugal"), "linear_kl", large=True),
-    "ours, weights unknown": Variant(partial(_linear_ours, "fast", known=False), "linear_kl", large=True),
-    "ours, frozen weight": Variant(partial(_linear_ours, "fast", frozen=True), "linear_kl", large=True),
-    "matmuls": Variant(_matmuls),
+    "ours, eager": Variant(partial(_linear_ours, {"backend": "eager"}), "linear_kl"),
+    "ours": Variant(partial(_linear_ours, {"backend": "compiled"}), "linear_kl", compiled=True),
+    "ours, frugal": Variant(
+        partial(_linear_ours, {"backend": "compiled", "memory": "frugal"}), "linear_kl", compiled=True
+    ),
+    "bare products": Variant(_matmuls),
 }

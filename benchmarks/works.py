@@ -7,6 +7,7 @@ deviation 3), policy and reference differ by half a nat per token.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -95,15 +96,42 @@ def forward_kl(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def jensen_shannon(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Mean of both KLs to the half-half mixture, [N, V] -> [N]."""
     logp, ref_logp = x.log_softmax(-1), y.log_softmax(-1)
-    middle = torch.logaddexp(logp, ref_logp) - torch.log(torch.tensor(2.0, dtype=x.dtype))
+    middle = torch.logaddexp(logp, ref_logp) - math.log(2.0)
     return 0.5 * (logp.exp() * (logp - middle) + ref_logp.exp() * (ref_logp - middle)).sum(-1)
 
 
-FORMULAS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+def pearson(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Sum of (P - Q)^2 / Q, [N, V] -> [N]."""
+    p, q = x.softmax(-1), y.softmax(-1)
+    return ((p - q) ** 2 / q).sum(-1)
+
+
+def squared_hellinger(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Half the sum of (sqrt P - sqrt Q)^2, [N, V] -> [N]."""
+    return 0.5 * (x.softmax(-1).sqrt() - y.softmax(-1).sqrt()).square().sum(-1)
+
+
+def logp(x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Log-probs of the tokens, [N, V] and [N] -> [N]."""
+    return x.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def logp_entropy(x: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Log-probs of the tokens plus entropies, [N, V] and [N] -> [N]."""
+    logp_all = x.log_softmax(-1)
+    entropy = -(logp_all.exp() * logp_all).sum(-1)
+    return logp_all.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) + entropy
+
+
+Formula = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+DIVERGENCES: dict[str, Formula] = {
     "reverse_kl": reverse_kl,
     "forward_kl": forward_kl,
     "jensen_shannon": jensen_shannon,
+    "pearson": pearson,
+    "squared_hellinger": squared_hellinger,
 }
+FORMULAS = DIVERGENCES | {"logp": logp, "logp_entropy": logp_entropy}
 
 
 def _wide_product(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -118,8 +146,8 @@ def true_values(truth: str, i: Inputs, rows: int) -> tuple[torch.Tensor, torch.T
         x = _wide_product(i.hidden[:rows], i.weight).requires_grad_()
         return reverse_kl(x, _wide_product(i.ref_hidden[:rows], i.ref_weight)), x
     x = i.x[:rows].detach().double().requires_grad_()
-    if truth == "logp":
-        return x.log_softmax(-1).gather(-1, i.tokens[:rows, None]).squeeze(-1), x
+    if truth in ("logp", "logp_entropy"):
+        return FORMULAS[truth](x, i.tokens[:rows]), x
     y = i.y[:rows].double()
     if truth == "top_k":
         logp_all, ref_logp_all = x.log_softmax(-1), y.log_softmax(-1)

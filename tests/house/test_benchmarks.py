@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import auditing, goals, measure, monitoring, peers, performance
+from benchmarks import auditing, goals, measure, monitoring, peers, performance, suites
 from benchmarks.measure import Case
 from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
 from kl_companion import audit
 from kl_companion.cli.audit import load_function
-from kl_companion.kernels import blocks, compiling
+from kl_companion.kernels import blocks, compiling, fused, linear
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 0.08}  # peers that compute in bfloat16 are off by five percent
 EVERY = [(work, name) for work, variants in VARIANTS.items() for name in variants]
@@ -29,8 +27,9 @@ def tiny(work: str, dtype: str = "float32") -> Case:
 def _nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setattr(fused, "compiles", lambda *asked: False)
+    monkeypatch.setattr(linear, "compiles", lambda *asked: False)
     peers._compiled.cache_clear()
-    peers._compiled_ours.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", measure.DTYPES)
@@ -81,7 +80,7 @@ def test_all_variants_take_turns_and_ratios_are_taken_within_rounds(monkeypatch:
     calls: list[str] = []
     monkeypatch.setattr(measure, "milliseconds", lambda work, device: calls.append(work) or next(clock))
     case = tiny("reverse_kl")._replace(variants=("naive", "roof"), rounds=4)
-    naive, roof = measure.times(case)
+    naive, roof = measure.measured(case)
     assert naive["milliseconds"] == 5.0  # of 1, 8, 30, 2
     assert roof["best_milliseconds"] == 2.0  # of 2, 4, 10, 2
     assert roof["times_faster"] == 1.5  # of 1/2, 8/4, 30/10, 2/2
@@ -106,30 +105,29 @@ def test_the_peak_counts_what_is_held_at_once_and_forgets_earlier_peaks() -> Non
 def test_memory_of_a_variant_that_works_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     if not measure.CLEAR.exists():
         pytest.skip("no /proc here")
-    monkeypatch.setattr(compiling, "compiler_found", lambda device: False)
     monkeypatch.setattr(compiling, "_PART", 1 << 10)
     monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", 1 << 18)
-    case = Case("reverse_kl", tokens=64, vocab=40_000)
-    naive, place = (measure.memory(case, name)["extra_of_logits"] for name in ("naive", "ours, in place"))
-    assert naive > 3.0
-    assert place < 1.0
+    variants = ("naive", "ours, in place", "roof")
+    case = Case("reverse_kl", tokens=64, vocab=40_000, variants=variants, rounds=1, memory=True)
+    naive, place, roof = measure.measured(case)
+    assert naive["extra_of_logits"] > 3.0
+    assert place["extra_of_logits"] < 1.0  # what the first one held plays no part
+    assert "extra_of_logits" not in roof
 
 
-def test_a_peak_of_memory_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if not measure.CLEAR.exists():
-        pytest.skip("no /proc here")
-    monkeypatch.setattr(performance, "IMPORTS", [])
-    monkeypatch.setattr(performance, "compiles", lambda job: False)
-    case = Case("reverse_kl", tokens=64, vocab=40_000)._asdict()
-    jobs: list[performance.Job] = [
-        {"do": "memory", "case": case, "variant": name} for name in ("naive", "ours, in place", "not there")
-    ]
-    found = performance.peaks(jobs, 1, str(tmp_path))
-    assert next(found)[0]["extra_of_logits"] > 3.0
-    assert next(found)[0]["extra_of_logits"] < 1.0  # what the first one held plays no part
-    with pytest.raises(RuntimeError, match=r"'not there'\} failed with status 1, see above"):
-        next(found)
-    assert list(performance.peaks([], 1, "")) == []
+def test_a_process_says_how_far_it_is_and_its_failure_is_not_silent(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    case = Case("reverse_kl", variants=("naive",))._asdict()
+    environment = performance.variables(1, "warm")
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert set(performance.WARM) <= set(environment)
+    assert not set(performance.WARM) & set(performance.variables(1, "default"))
+    (row,) = performance.child({"cases": [case]}, environment)
+    assert row["variant"] == "naive"
+    assert "'work': 'reverse_kl'" in capfd.readouterr().err
+    with pytest.raises(RuntimeError, match="failed, see above"):
+        performance.child({"cases": [{**case, "work": "no such work"}]}, environment)
 
 
 def test_a_case_for_a_gpu_runs_the_same_variants(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,125 +138,92 @@ def test_a_case_for_a_gpu_runs_the_same_variants(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 100 + 3 * 6 * 97 * 2)
-    timed, alone = performance.jobs_of("gpu")
-    assert alone == []
     works = set()
-    for job in timed[1:]:
-        case = Case(**job["case"])._replace(tokens=6, vocab=97, rounds=1)  # type: ignore[arg-type]
-        case = case._replace(hidden=min(case.hidden, 16), variants=("naive", "ours, fused", "ours, fast"))
-        rows = performance.merge(performance.do({"do": "times", "case": case._asdict()}), "a GPU")
-        naive = next(row for row in rows if row["variant"] == "naive")
-        assert naive["milliseconds"] > 0
-        if case.dtype == "bfloat16" and case.work not in LINEAR:
-            assert naive["extra_of_logits"] == 3.0
-        works.add(case.work)
-    assert works == set(VARIANTS)
+    for cases in suites.batches("gpu").values():
+        for case in cases:
+            case = case._replace(tokens=6, vocab=97, hidden=min(case.hidden, 16), rounds=1)
+            naive, _ = measure.measured(case._replace(variants=("naive", "ours")))[:2]
+            assert naive["milliseconds"] > 0
+            if case.dtype == "bfloat16" and case.work not in LINEAR:
+                assert naive["extra_of_logits"] == 3.0
+            works.add(case.work)
+    assert works >= {"reverse_kl", "logp", "top_k", "linear_kl"}
     assert waits
 
 
-def test_every_case_names_variants_that_exist() -> None:
-    for case in [*performance.cpu_cases(), *performance.gpu_cases(), *performance.smoke_cases()]:
+@pytest.mark.parametrize("suite", suites.SUITES)
+def test_every_case_names_variants_that_exist_and_is_measured_once(suite: str) -> None:
+    batches = suites.batches(suite)
+    cases = [case for cases in batches.values() for case in cases]
+    for case in cases:
         assert set(case.variants or ()) <= set(VARIANTS[case.work])
         assert "naive" in case.chosen()
+    assert len({case[:7] for case in cases}) == len(cases)
+    for batch in batches.values():  # a process has one number of threads and one allocator
+        assert len({(case.threads, case.allocator) for case in batch}) == 1
+
+
+def test_the_suite_of_processors_has_the_sizes_threads_and_allocators_of_the_table() -> None:
+    cases = [case for cases in suites.batches("cpu").values() for case in cases]
+    grid = {case[1:6] for case in cases if case.work == "reverse_kl"}
+    sizes = [(128, 8_192), *((n, v) for n in (32, 256, 1024) for v in (8_192, 49_152, 151_936))]
+    assert grid == {
+        (dtype, threads, allocator, *size)
+        for dtype in measure.DTYPES
+        for threads in (1, 2)
+        for allocator in ("default", "warm")
+        for size in sizes
+    }
+    assert {case.work for case in cases} == set(VARIANTS)
+    assert all(
+        (case.threads, case.allocator, case.tokens) == (2, "default", 256) for case in cases if case.memory
+    )
 
 
 def test_a_suite_can_be_cut_down_to_some_works() -> None:
-    timed, alone = performance.jobs_of("cpu", ["top_k"])
-    assert {Case(**job["case"]).work for job in [*timed[1:], *alone]} == {"top_k"}  # type: ignore[arg-type]
-    assert performance.jobs_of("cpu")[0][-1]["do"] == "moments"
+    found = performance.jobs_of("cpu", ["top_k"])
+    assert list(found) == ["machine", "top-k, 2 threads, default"]
+    assert found["top-k, 2 threads, default"][1:] == (2, "default")
+    assert "moments" in performance.jobs_of("cpu")
+    assert "moments" not in performance.jobs_of("gpu")
 
 
-# -- goals ---------------------------------------------------------------------------------------------------
+def test_the_smallest_suite_fills_the_columns_of_the_table() -> None:
+    rows = performance.suite_rows("smoke")
+    assert {tuple(row) for row in rows} == {performance.COLUMNS}
+    assert {row["work"] for row in rows} == {*VARIANTS, "moments", "machine"}
+    assert [row["device"] for row in rows] == [measure.device_name("cpu")] * len(rows)
+    keys = {tuple(row[name] for name in measure.KEY) for row in rows}
+    assert len(keys) == len(rows)
 
 
-def good_rows() -> list[dict[str, Any]]:
-    """Rows under which every goal of the processor is reached, just."""
-    rows = []
-
-    def add(
-        work: str, variant: str, dtype: str = "float32", allocator: str = "default", **cells: Any
-    ) -> None:
-        tokens = 512 if work == "reverse_kl" else 256
-        size = {"tokens": tokens, "vocab": 151_936, "hidden": 896 if work == "linear_kl" else 0}
-        base = dict.fromkeys(performance.COLUMNS) | {"work": work, "variant": variant, "dtype": dtype}
-        rows.append(base | {"allocator": allocator} | size | cells)
-
-    faster = {
-        ("ours, in place", "float32"): 5.0,
-        ("ours, fused", "float32"): 7.0,
-        ("ours, fused", "bfloat16"): 8.0,
-    }
-    for (name, dtype), ratio in faster.items():
-        add("reverse_kl", name, dtype, times_faster=ratio, extra_of_logits=0.05, gradient_error=0.002195)
-    for name, warm in (("ours, in place", 1.3), ("ours, fused", 1.7)):
-        add("reverse_kl", name, "float32", "warm", times_faster=warm, milliseconds=115.0)
-    add("reverse_kl", "torch.compile", "float32", "warm", milliseconds=100.0)
-    add("reverse_kl", "rounding alone", "bfloat16", gradient_error=0.002)
-    add("linear_kl", "ours, fast", milliseconds=1.0, of_floor=1.15, extra_megabytes=350.0)
-    add("linear_kl", "ours, frugal", milliseconds=1.5, of_floor=1.6, extra_megabytes=100.0)
-    add("linear_kl", "Liger, chunk 256", milliseconds=1.3)
-    add("linear_kl", "Liger, chunk 64", milliseconds=1.5)
-    add("top_k", "ours, in place", times_faster=5.0, extra_of_logits=0.05)
-    add("moments", "k3", milliseconds=5.0)
-    add("moments", "five estimates, one bandit", milliseconds=0.1, times_faster=1000.0, vocab=100)
-    add("moments", "five estimates, 9 at once", milliseconds=0.1, times_faster=1000.0, vocab=100)
-    return rows
-
-
-def verdicts(rows: list[dict[str, Any]], profile: str = "cpu") -> list[bool | None]:
-    return [goal.reached for goal in goals.goals(rows, profile)]
-
-
-def test_each_goal_can_be_missed_and_each_number_counts() -> None:
-    assert set(verdicts(good_rows())) == {True}
-    flipped = [False] * len(verdicts(good_rows()))
-    better_if_more = {"times_faster"}
-    for number, row in enumerate(good_rows()):
-        for column, value in row.items():
-            if column in ("tokens", "vocab", "hidden") or not isinstance(value, float):
-                continue
-            rows = good_rows()
-            rows[number][column] = value * (0.99 if column in better_if_more else 1.01)
-            if row["variant"] in ("torch.compile", "rounding alone", "Liger, chunk 256"):
-                rows[number][column] = value * 0.99
-            now = verdicts(rows)
-            flipped = [a or b is False for a, b in zip(flipped, now, strict=True)]
-    assert flipped == [True] * len(flipped)
-
-
-def test_what_was_not_measured_is_not_reached() -> None:
-    assert set(verdicts([])) == {None}
-    assert set(verdicts([], "gpu")) == {None}
-
-
-def test_the_bound_of_the_bandwidth_on_a_gpu() -> None:
-    size = {"tokens": 8192, "vocab": 151_936, "hidden": 0, "dtype": "bfloat16", "allocator": "default"}
+def test_the_report_says_which_goals_were_missed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = dict.fromkeys(performance.COLUMNS)
-    rows = [base | size | {"work": "reverse_kl", "variant": n, "milliseconds": 2.0} for n in ("ours, safe",)]
-    rows += [base | size | {"work": "machine", "variant": "copy", "figure": 4800.0}]
-    share = goals.goals(rows, "gpu")[0]
-    assert share.measured == pytest.approx(1.5557 / 2.0, rel=1e-3)
-    assert share.reached
-    rows[1]["figure"] = 8000.0
-    assert goals.goals(rows, "gpu")[0].reached is False
-
-
-def test_the_report_says_which_goals_were_missed(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = good_rows()
-    rows[0]["times_faster"] = 4.0
+    base |= {"work": "reverse_kl", "dtype": "float32", "threads": 2, "allocator": "default"}
+    base |= {"tokens": 256, "vocab": 151_936}
+    rows = [
+        base | {"variant": "ours", "milliseconds": 10.0, "extra_of_logits": 1.5},
+        base | {"variant": "naive", "milliseconds": 60.0},
+    ]
     goals.report(rows)
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "NOT REACHED" in line] == [line for line in lines if " 4  " in line]
-    assert sum("  reached" in line for line in lines) == len(lines) - 1
-
-
-def test_rows_of_time_and_memory_become_one() -> None:
-    base = tiny("logp").base() | {"variant": "naive"}
-    (row,) = performance.merge([base | {"milliseconds": 2.0}, base | {"extra_megabytes": 1.0}], "here")
-    assert tuple(row) == performance.COLUMNS
-    assert (row["milliseconds"], row["extra_megabytes"], row["device"]) == (2.0, 1.0, "here")
-    assert row["figure"] is None
-    assert math.isfinite(row["milliseconds"])
+    assert [line.split()[-2:] for line in lines if line.endswith(("reached", "missed"))] == [
+        ["6", "reached"],
+        ["1.5", "missed"],
+    ]
+    assert sum(line.endswith("not measured") for line in lines) == len(lines) - 2
+    monkeypatch.setattr(
+        goals.speed_tables, "measured", lambda profile="cpu": rows if profile == "cpu" else []
+    )
+    monkeypatch.setattr(
+        goals.speed_tables, "sentences", lambda given: ("one.", "two.") if given is rows else ()
+    )
+    goals.main()
+    out = capsys.readouterr().out.splitlines()
+    assert out[: len(lines)] == lines
+    assert out[-2:] == ["one.", "two."]
 
 
 def test_the_losses_that_are_timed_are_files_with_these_functions(tmp_path: Path) -> None:

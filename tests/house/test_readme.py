@@ -1,4 +1,4 @@
-"""README.md: its audit and its diagnosis print what they show, its pictures exist and are small."""
+"""README.md: its audit and its diagnosis print what they show, its numbers of speed are the measured ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from kl_companion.book import speed_tables
 from tests.support.warm import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,11 @@ def test_the_doctor_prints_what_is_shown(tmp_path: Path) -> None:
     mine.write_text(code, encoding="utf-8")
     done = subprocess.run([*command(), str(mine)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert words(done.stdout) == words(shown)
+
+
+def test_the_sentences_on_speed_are_those_of_the_table() -> None:
+    for sentence in speed_tables.sentences(speed_tables.measured()):
+        assert " ".join(words(sentence)) in " ".join(words(TEXT))
 
 
 def words(text: str) -> list[str]:

@@ -1,0 +1,163 @@
+"""The table `performance` as chapter 4.3, the README and `make bench` show it."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from kl_companion.book import tables
+from kl_companion.book.speed_goals import (
+    CPU,
+    DTYPES,
+    GOALS,
+    GPU,
+    GoalFound,
+    MeasuredAt,
+    Rows,
+    bandwidth_share,
+    cell,
+    findings,
+    ratio,
+)
+
+NOT_MEASURED = "not measured"
+WORDS = {
+    "naive": "usual formula",
+    "F.kl_div": "F.kl_div",
+    "TRL": "TRL",
+    "torch.compile": "torch.compile of it",
+    "ours, eager": "ours, eager",
+    "ours": "ours",
+    "ours, weights": "ours, weights known",
+    "ours, in place": "ours, in place",
+    "roof": "memory roof",
+}
+HIDDEN = ("naive", "TRL", "Liger", "Liger, compiled", "ours", "ours, frugal", "bare products")
+
+
+def measured(profile: str = "cpu") -> Rows:
+    """The rows of the table; none at all where no GPU has made its table yet.
+
+    Raises:
+        FileNotFoundError: the processors' table is not there.
+    """
+    try:
+        return as_rows(tables.load("performance", profile=profile))
+    except FileNotFoundError:
+        if profile != "gpu":
+            raise
+        return []
+
+
+def as_rows(frame: pd.DataFrame) -> Rows:
+    """A data frame of the table as rows, with None for what is missing."""
+    records = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{str(name): value for name, value in record.items()} for record in records]
+
+
+def speedups(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
+    """How many times as fast as the usual formula every variant of the reverse KL is.
+
+    Returns:
+        One line per variant in words; a column per dtype and allocator, missing where nothing was measured.
+    """
+    columns = {}
+    for dtype in DTYPES:
+        for allocator in ("default", "warm"):
+            where = at._replace(allocator=allocator)
+            columns[dtype, allocator] = [cell(rows, "times_faster", v, dtype, where) for v in WORDS]
+    return pd.DataFrame(columns, list(WORDS.values()), dtype=float)
+
+
+def costs(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
+    """Memory beyond the inputs in arrays of the size of the logits, and the gradient's relative error."""
+    names = {"memory": "extra_of_logits", "error": "gradient_error"}
+    columns = {
+        (dtype, word): [cell(rows, column, v, dtype, at) for v in WORDS]
+        for dtype in DTYPES
+        for word, column in names.items()
+    }
+    return pd.DataFrame(columns, list(WORDS.values()), dtype=float).drop("memory roof")
+
+
+def from_hidden(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
+    """The KL from hidden states: milliseconds, memory beyond the gradients, error; per dtype."""
+    names = {"ms": "milliseconds", "MB": "extra_megabytes", "error": "gradient_error"}
+    columns = {
+        (dtype, word): [cell(rows, column, v, dtype, at, "linear_kl") for v in HIDDEN]
+        for dtype in DTYPES
+        for word, column in names.items()
+    }
+    words = {**WORDS, "naive": "usual formula"}
+    return pd.DataFrame(columns, [words.get(v, v) for v in HIDDEN], dtype=float)
+
+
+def goals(rows: Rows, gpu: Rows = ()) -> pd.DataFrame:
+    """Every goal with what was measured in each dtype, on processors, and in bfloat16 on a GPU."""
+    here = {(f.goal, f.dtype): f for f in findings(rows)}
+    there = {f.goal: f for f in findings(gpu, GPU) if f.dtype == "bfloat16"}
+    lines = {
+        "work": [goal.work for goal in GOALS],
+        "number": [goal.text for goal in GOALS],
+        "goal": [goal.asked for goal in GOALS],
+        **{dtype: [_verdict(here.get((goal, dtype))) for goal in GOALS] for dtype in DTYPES},
+        "on a GPU": [_verdict(there.get(goal)) for goal in GOALS],
+    }
+    return pd.DataFrame(lines).set_index("work")
+
+
+def _verdict(found: GoalFound | None) -> str:
+    if found is None:
+        return "not asked"
+    return found.verdict if found.measured is None else f"{found.measured:.3g}, {found.verdict}"
+
+
+def in_digits(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table of `costs` or `from_hidden` as text, empty where nothing was measured."""
+    looks = {"memory": "{:.2f}", "error": "{:.0e}", "ms": "{:.0f}", "MB": "{:.0f}"}
+
+    def texts(column: pd.Series) -> list[str]:
+        look = looks[column.name[1]]
+        return ["" if math.isnan(x) else look.format(x) for x in column]
+
+    return pd.DataFrame({name: texts(frame[name]) for name in frame}, frame.index)
+
+
+def _digits(x: float | None) -> str:
+    return NOT_MEASURED if x is None else f"{x:.3g}"
+
+
+def on_gpu(rows: Rows) -> pd.DataFrame:
+    """Milliseconds of the reverse KL on a GPU in bfloat16, and the share of the bandwidth of a copy."""
+    times = [cell(rows, "milliseconds", v, "bfloat16", GPU) for v in WORDS]
+    shares = [bandwidth_share(rows, v, "bfloat16", GPU) for v in WORDS]
+    columns = {"ms": map(_digits, times), "share of a copy's bandwidth": map(_digits, shares)}
+    return pd.DataFrame(columns, list(WORDS.values()))
+
+
+def sentences(rows: Rows) -> tuple[str, str]:
+    """The two sentences on speed of the README.
+
+    Raises:
+        ValueError: a number that they need was not measured.
+    """
+    speed = [_faster(rows, than, dtype) for dtype in DTYPES for than in ("naive", "torch.compile")]
+    memory = [cell(rows, "extra_of_logits", v, "float32", CPU) for v in ("naive", "ours", "ours, in place")]
+    numbers = [x for x in (*speed, *memory) if x is not None]
+    if len(numbers) < len(speed) + len(memory):
+        raise ValueError("the table performance lacks numbers of the reverse KL: run it again")
+    naive, compiled, naive_half, compiled_half, usual, new, in_place = numbers
+    device = next(row["device"] for row in rows if row["work"] == "reverse_kl")
+    return (
+        f"On two threads of an {device}, `fused_kl` of 256 tokens and 151,936 entries, gradient included, "
+        f"is {naive:.1f} times as fast as the usual formula and {compiled:.1f} times as fast as "
+        f"`torch.compile` of it in float32, {naive_half:.1f} and {compiled_half:.1f} times in bfloat16.",
+        f"Beyond the logits it needs {new:.2f} times their memory, for the gradient, and in place "
+        f"{100 * in_place:.2g} % of it; the usual formula needs {usual:.1f} times.",
+    )
+
+
+def _faster(rows: Rows, than: str, dtype: str) -> float | None:
+    times = [cell(rows, "milliseconds", v, dtype, CPU) for v in (than, "ours")]
+    return ratio(*times)

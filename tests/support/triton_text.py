@@ -1,9 +1,10 @@
 """The Triton code of the kernels, made where there is neither a GPU nor Triton; run as a program.
 
-`python -m tests.support.triton_text few` (or `all`) prints JSON, {work: [[function, code], ...]}. The public
-functions run on fake tensors: PyTorch knows their shapes, dtypes and device, but there are no numbers. So
-whatever looks at a number, for which a real GPU would have to be waited for, is an error here. The compiler
-does all that it does for an H100 until its code is complete; it is not loaded, which needs Triton.
+`python -m tests.support.triton_text few` (or `all`) prints JSON, {work: [[function, code], ...]}, the kernels
+that no work before has used. The public functions run on fake tensors: PyTorch knows their shapes, dtypes and
+device, but there are no numbers. So whatever looks at a number, for which a real GPU would have to be waited
+for, is an error here. The compiler does all that it does for an H100 until its code is complete; it is not
+loaded, which needs Triton.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,7 +25,7 @@ from torch._inductor import config, scheduler
 from torch._inductor.fx_passes import joint_graph, post_grad
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from kl_companion.divergences import DIVERGENCES, entries_of, get_divergence
 from kl_companion.kernels import compiling
@@ -65,7 +67,8 @@ def fake_gpu() -> Iterator[Texts]:
             if not isinstance(inner, CodeComplete):
                 raise
             found.append((kernel.function.__name__, str(inner)))
-        return kernel.function(*tensors, **static)
+        kernel._made[key] = partial(kernel.function, **static)  # the code of each is wanted once
+        return kernel._made[key](*tensors)
 
     _guard_of_fake_gpu()
     with ExitStack() as stack:
@@ -84,6 +87,8 @@ def fake_gpu() -> Iterator[Texts]:
             (post_grad, "lazy_init", lambda *_: None),
         ):
             stack.enter_context(mock.patch.object(where, name, stand_in))
+        memory = mock.patch.object(FakeTensor, "data_ptr", lambda t: t.untyped_storage()._cdata, create=True)
+        stack.enter_context(memory)
         stack.enter_context(config.patch(joint_graph_constant_folding=False, fx_graph_cache=False))
         stack.enter_context(functorch_config.patch(enable_autograd_cache=False))
         stack.enter_context(FakeTensorMode())

@@ -7,20 +7,17 @@ import subprocess
 
 import pytest
 
+from kl_companion.divergences import DIVERGENCES, entries_of, get_divergence
 from tests.support.warm import command
 
 NUMBERS = {"kl_numbers", "ratio_numbers"}  # of rows, in float64
 FIELD = "divergence_rows"  # the one that leaves something of the size of the logits behind
 LOOPS = {
-    "first_sums": 3,
-    "token_sums": 2,
-    FIELD: 1,
-    "kl_gradient": 0,
-    "gradient_of_field": 0,
-    "token_gradient": 0,
+    **{"first_sums": 3, "token_sums": 2, FIELD: 1},
+    **dict.fromkeys(("kl_gradient", "gradient_of_field", "token_gradient"), 0),
 }
 KERNEL = re.compile(r"@triton\.jit\ndef .*?(?=\n''', device_str)", re.DOTALL)
-BUFFER = re.compile(r"empty_strided_cuda\(\((.*?)\), .*?, (torch\.\w+)\)")
+BUFFER = re.compile(r"empty_strided_cuda\(\((.*?)\), ")
 WAITS = ("device_assert", ".cpu()", "synchronize", "empty_strided_cpu(", "extern_kernels.")
 
 
@@ -34,40 +31,44 @@ def texts(which, root):
     return json.loads(done.stdout)
 
 
-def large(shape):
-    """Whether a buffer has an entry for every logit."""
-    return len([size for size in shape.split(",") if size.strip()]) > 1
-
-
-def check(function, code, narrow):
-    """One kernel a function, one loop a reading, sums in float32, and nothing stored in between."""
+def check(function, code, *, narrow, wide=False):
+    """One kernel a function, one loop a reading, nothing large in between, sums in float32."""
     (kernel,) = KERNEL.findall(code)
     call = code[code.index("def call(self") :]
-    assert not [wait for wait in WAITS if wait in code], function
-    # a number that the kernel is given lies in the memory of the processor: nothing waits for it
+    assert not [wait for wait in WAITS if wait in kernel + call]
+    # what is read as a number here lies in the memory of the processor: nothing waits for it
     for given in re.findall(r"(\w+)\.item\(\)", call):
         assert f"assert_size_stride({given}, (), ()" in call
-    assert [shape for shape, _ in BUFFER.findall(call) if large(shape)] == (
-        [shape for shape, _ in BUFFER.findall(call)][-1:] if function == FIELD else []
-    )
-    if function in NUMBERS:
-        assert "tl.float64" in kernel
-        return
-    assert "float64" not in kernel
-    assert "fp64" not in code
-    assert kernel.count("in tl.range(") == LOOPS[function], function
-    whole = re.findall(r"tl\.load\(in_ptr\d+ \+ \((?:r0_1 \+ ks0\*x0|x2)\).*", kernel)
-    assert whole
-    if narrow:
-        assert all(load.endswith(".to(tl.float32)") for load in whole if "field" not in load)
+    large = [shape for shape in BUFFER.findall(call) if not shape.endswith(", ")]
+    assert len(large) == (function == FIELD)
+    assert kernel.count("in tl.range(") == LOOPS.get(function, 4)
+    assert ("float64" in kernel) == (wide or function in NUMBERS)
+    halves = re.findall(r"'(in_ptr\d+)': '\*bf16'", code)
+    assert bool(halves) == (narrow and function not in NUMBERS)
+    for pointer in halves:
+        loads = re.findall(rf"tl\.load\({pointer} .*", kernel)
+        assert loads
+        assert all(load.endswith(".to(tl.float32)") for load in loads)
     assert "tl.bfloat16" not in kernel
 
 
 @pytest.mark.slow
 def test_triton_code_of_the_kl(root):
     found = texts("few", root)
-    assert {work: [function for function, _ in of] for work, of in found.items()} == {
-        "reverse_kl bfloat16": ["first_sums", "kl_numbers", "kl_gradient"]
-    }
-    for function, code in found["reverse_kl bfloat16"]:
+    (work,) = found
+    assert [function for function, _ in found[work]] == ["first_sums", "kl_numbers", "kl_gradient"]
+    for function, code in found[work]:
         check(function, code, narrow=True)
+
+
+@pytest.mark.reliability
+def test_triton_code_of_every_kernel(root):
+    found = texts("all", root)
+    assert {function for of in found.values() for function, _ in of} == {*NUMBERS, *LOOPS}
+    for work, of in found.items():
+        name, dtype = work.rsplit(" ", 1)
+        others = name in DIVERGENCES and name != "reverse_kl"
+        assert (FIELD in [function for function, _ in of]) == others
+        wide = others and not entries_of(get_divergence(name)).narrow
+        for function, code in of:
+            check(function, code, narrow=dtype == "bfloat16", wide=wide)

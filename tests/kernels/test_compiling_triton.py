@@ -11,7 +11,7 @@ from kl_companion.divergences import DIVERGENCES, entries_of, get_divergence
 from tests.support.warm import command
 
 NUMBERS = {"kl_numbers", "ratio_numbers"}  # of rows, in float64
-FIELD = "divergence_rows"  # the one that leaves something of the size of the logits behind
+FIELD = "divergence_rows"  # the one that in backward leaves something of the size of the logits behind
 LOOPS = {
     **{"first_sums": 3, "token_sums": 2, FIELD: 1},
     **dict.fromkeys(("kl_gradient", "gradient_of_field", "token_gradient"), 0),
@@ -28,10 +28,10 @@ def texts(which, root):
         program, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=3000
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return dict(json.loads(line) for line in done.stdout.splitlines())
 
 
-def check(function, code, *, narrow, wide=False):
+def check(function, code, *, narrow, wide=False, stored=0):
     """One kernel a function, one loop a reading, nothing large in between, sums in float32."""
     (kernel,) = KERNEL.findall(code)
     call = code[code.index("def call(self") :]
@@ -40,7 +40,7 @@ def check(function, code, *, narrow, wide=False):
     for given in re.findall(r"(\w+)\.item\(\)", call):
         assert f"assert_size_stride({given}, (), ()" in call
     large = [shape for shape in BUFFER.findall(call) if not shape.endswith(", ")]
-    assert len(large) == (function == FIELD)
+    assert len(large) == stored
     assert kernel.count("in tl.range(") == LOOPS.get(function, 4)
     assert ("float64" in kernel) == (wide or function in NUMBERS)
     halves = re.findall(r"'(in_ptr\d+)': '\*bf16'", code)
@@ -68,7 +68,9 @@ def test_triton_code_of_every_kernel(root):
     for work, of in found.items():
         name, dtype = work.rsplit(" ", 1)
         others = name in DIVERGENCES and name != "reverse_kl"
-        assert (FIELD in [function for function, _ in of]) == others
         wide = others and not entries_of(get_divergence(name)).narrow
+        rows = [code for function, code in of if function == FIELD]  # forward, backward
+        assert len(rows) == 2 * others
         for function, code in of:
-            check(function, code, narrow=dtype == "bfloat16", wide=wide)
+            stored = int(function == FIELD and code == rows[-1])
+            check(function, code, narrow=dtype == "bfloat16", wide=wide, stored=stored)

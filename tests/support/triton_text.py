@@ -1,7 +1,7 @@
 """The Triton code of the kernels, made where there is neither a GPU nor Triton; run as a program.
 
-`python -m tests.support.triton_text few` (or `all`) prints JSON, {work: [[function, code], ...]}, the kernels
-that no work before has used. The public functions run on fake tensors: PyTorch knows their shapes, dtypes and
+`python -m tests.support.triton_text few` (or `all`) prints lines of JSON, [work, [[function, code], ...]], of
+the kernels that no work before has used. The public functions run on fake tensors: PyTorch knows their shapes, dtypes and
 device, but there are no numbers. So whatever looks at a number, for which a real GPU would have to be waited
 for, is an error here. The compiler does all that it does for an H100 until its code is complete; it is not
 loaded, which needs Triton.
@@ -146,20 +146,19 @@ def works(which: str) -> dict[str, tuple[Callable[[torch.dtype], Any], torch.dty
     """What is run, by a name: a few, or all."""
     if which == "few":
         return {"reverse_kl bfloat16": (divergence("reverse_kl"), torch.bfloat16)}
-    plain = {"logp": log_probs, "logp_and_entropy": entropies, "linear_kl": from_hidden_states}
-    every = {**{name: divergence(name) for name in DIVERGENCES}, **plain}
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    return {f"{name} {kind}": (work, dtypes[kind]) for name, work in every.items() for kind in dtypes}
+    ours = {"logp": log_probs, "logp_and_entropy": entropies, "linear_kl": from_hidden_states}
+    every = {**{name: divergence(name) for name in ("jensen_shannon", *DIVERGENCES)}, **ours}
+    found = {f"{name} bfloat16": (work, torch.bfloat16) for name, work in every.items()}
+    again = ("jensen_shannon", "reverse_kl", "logp")
+    return found | {f"{name} float32": (every[name], torch.float32) for name in again}
 
 
 def main(which: str) -> None:
     """Print what was found."""
-    texts: dict[str, Texts] = {}
     for name, (work, dtype) in works(which).items():
         with fake_gpu() as found:
             work(dtype)
-        texts[name] = found
-    json.dump(texts, sys.stdout)
+        print(json.dumps([name, found]), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
 from kl_companion.divergences import DIVERGENCES, entries_of, get_divergence
 from tests.support.warm import command
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a file of PyTorch has this name on Linux")
 NUMBERS = {"kl_numbers", "ratio_numbers"}  # of rows, in float64
 FIELD = "divergence_rows"  # the one that in backward leaves something of the size of the logits behind
 LOOPS = {

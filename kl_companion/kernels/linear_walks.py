@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -24,7 +24,7 @@ MEMORY = {"fast": 320_000_000, "frugal": 8_000_000}  # bytes of logits alive at 
 _WIDTH = {"cpu": 1024}  # entries of the vocabulary in a tile
 _WIDTH_ELSEWHERE = 1 << 15
 _FEW = 64  # tokens: of fewer, two more products cost less than reading the weight for so few
-_SCRATCH = 6  # tiles that the kernels need for themselves
+_SCRATCH, _PART = 10, 1 << 16  # tensors that the eager kernels need beside a tile, and their largest size
 
 Results = tuple[torch.Tensor, ...]
 
@@ -65,7 +65,7 @@ class Tile(NamedTuple):
         return logits.reshape(len(logits) * pieces(logits.shape[-1]), -1)
 
     def places(self, ids: torch.Tensor) -> torch.Tensor:
-        """Where the logits of token ids [rows, k] are in ``room``; the place more for those of other tiles."""
+        """Where the logits of token ids [rows, k] are in ``room``; of other tiles' ids the place more."""
         start, width = self.tokens.start, self.logits.shape[-1]
         row = torch.arange(len(ids), device=ids.device).unsqueeze(-1)
         inside = (ids >= start) & (ids < start + width)
@@ -127,6 +127,7 @@ class Chunk:
         return torch.cat(x, -1), torch.cat(y[0], -1) if y else None
 
 
+@runtime_checkable
 class ChunkTask(Protocol):
     """What is computed of the logits of a chunk."""
 
@@ -181,7 +182,9 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
     fitting = budget(memory) // (buffers * vocab * size)
     keep = fitting >= max(1, min(count, _FEW))
     if not keep:
-        fitting = max(1, budget(memory) // ((buffers + _SCRATCH) * width * size))
+        entries = budget(memory) // size
+        most = entries - _SCRATCH * _PART, entries * buffers // (buffers + _SCRATCH)
+        fitting = max(1, max(most) // (buffers * width))
     return Plan(math.ceil(count / math.ceil(count / fitting)) if count else 1, width, keep)
 
 

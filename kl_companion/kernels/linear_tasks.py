@@ -13,7 +13,7 @@ import torch
 
 from kl_companion.divergences import Divergence, entries_of
 from kl_companion.kernels import tokens, walks
-from kl_companion.kernels.blocks import exact_dtype, pieces
+from kl_companion.kernels.blocks import exact_dtype
 from kl_companion.kernels.careful import Careful, RowIndex, careful_rows, check_finite
 from kl_companion.kernels.lanes import cooled, load, past_cap
 from kl_companion.kernels.linear_walks import Chunk, Projection, Results, Tile
@@ -81,7 +81,7 @@ class Distances(NamedTuple):
         def write(tile: Tile) -> None:
             (x, y), compiled = _cut(tile), self._compiled(chunk)
             cool, cap, ref_cap = self.how.scalars(dtype)
-            by_piece = [number.repeat_interleave(len(x) // len(chunk)) for number in given]
+            by_piece = [tile.by_piece(number) for number in given]
             if self.d.name == walks._KL:
                 walks._GRADIENT(compiled, x, y, cool, cap, ref_cap, *by_piece, None, dtype=dtype)
             else:
@@ -99,7 +99,7 @@ class Distances(NamedTuple):
         self, tile: Tile, chunk: Chunk, numbers: torch.Tensor, field: bool
     ) -> tuple[torch.Tensor, ...]:
         (x, y), dtype = _cut(tile), numbers.dtype
-        peak, base, _, *others = numbers[:-1].repeat_interleave(len(x) // len(chunk), -1)
+        peak, base, _, *others = tile.by_piece(numbers[:-1])
         static = {"entries": entries_of(self.d), "dtype": dtype, "field": field}
         given = (*self.how.scalars(dtype), peak, base, *others)
         found: tuple[torch.Tensor, ...] = walks._ROWS(self._compiled(chunk), x, y, *given, **static)
@@ -187,8 +187,7 @@ class LogProbs(NamedTuple):
 
         def write(tile: Tile) -> None:
             cut, at = tile.cut(tile.logits), tile.places(ids).flatten()
-            count = pieces(tile.logits.shape[-1])
-            by_piece = (None if n is None else n.repeat_interleave(count) for n in by_row)
+            by_piece = (None if n is None else tile.by_piece(n) for n in by_row)
             walks._TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, None, dtype=dtype)
             tile.room.scatter_(0, at, entries.to(tile.room.dtype))
 

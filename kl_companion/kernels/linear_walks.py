@@ -64,6 +64,11 @@ class Tile(NamedTuple):
         """Logits of the tile as pieces of rows, [rows x pieces, length]."""
         return logits.reshape(len(logits) * pieces(logits.shape[-1]), -1)
 
+    def by_piece(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Numbers [..., rows] repeated for every piece; no view, whose sizes the compiler would look at."""
+        rows, each = len(self.logits), pieces(self.logits.shape[-1])
+        return numbers.index_select(-1, torch.arange(rows * each, device=numbers.device) // each)
+
     def places(self, ids: torch.Tensor) -> torch.Tensor:
         """Where the logits of token ids [rows, k] are in ``room``; of other tiles' ids the place more."""
         start, width = self.tokens.start, self.logits.shape[-1]
@@ -87,6 +92,7 @@ class Chunk:
         self.policy, self.teacher, self.here, self.plan = policy, teacher, here, plan
         self.hidden = factor(policy.hidden[here])
         self.ref_hidden = factor(teacher.hidden[here]) if isinstance(teacher, Projection) else None
+        self.models = 2 if isinstance(teacher, Projection) else 1
         self.room = room_for_tiles(policy, teacher, plan) if room is None else room
         self.filled = False
 
@@ -99,17 +105,19 @@ class Chunk:
         policy, teacher, vocab = self.policy, self.teacher, len(self.policy.weight)
         for at, start in enumerate(range(0, vocab, self.plan.width)):
             tokens = slice(start, min(vocab, start + self.plan.width))
-            rooms = self.room[at if self.plan.keep else 0]
-            count = len(self) * (tokens.stop - start)
-            x, weight = rooms[0, :count].view(len(self), -1), factor(policy.weight[tokens])
-            y = None if teacher is None else rooms[-1, :count].view(len(self), -1)
+            count, places = len(self) * (tokens.stop - start), self.plan.rows * self.plan.width + 1
+            room = self.room[places * self.models * (at if self.plan.keep else 0) :]
+            x, weight = room[:count].view(len(self), -1), factor(policy.weight[tokens])
+            y = None
             if not self.filled:
                 policy.fill(x, self.hidden, weight, tokens)
             if isinstance(teacher, torch.Tensor):
                 y = teacher[self.here, tokens]
-            elif teacher is not None and not self.filled:
-                teacher.fill(y, self.ref_hidden, factor(teacher.weight[tokens]), tokens)
-            yield Tile(tokens, rooms[0, : count + 1], x, y, weight)
+            elif teacher is not None and self.ref_hidden is not None:
+                y = room[places:][:count].view(len(self), -1)
+                if not self.filled:
+                    teacher.fill(y, self.ref_hidden, factor(teacher.weight[tokens]), tokens)
+            yield Tile(tokens, room[: count + 1], x, y, weight)
         self.filled = self.plan.keep
 
     def sums(self, of_tile: Callable[[Tile], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
@@ -189,10 +197,10 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
 
 
 def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None, plan: Plan) -> torch.Tensor:
-    """[tiles alive, models, places], for logits of policy and teacher and one place more."""
+    """Memory for tiles alive x models x places: logits of policy and teacher and one place more for each."""
     weight, models = policy.weight, 2 if isinstance(teacher, Projection) else 1
     alive = math.ceil(len(weight) / plan.width) if plan.keep else 1
-    return weight.new_empty(alive, models, plan.rows * plan.width + 1, dtype=exact_dtype(weight))
+    return weight.new_empty(alive * models * (plan.rows * plan.width + 1), dtype=exact_dtype(weight))
 
 
 def walk_chunks(

@@ -21,8 +21,9 @@ from kl_companion.checks import check_choice
 from kl_companion.kernels.blocks import exact_dtype, pieces
 
 MEMORY = {"fast": 320_000_000, "frugal": 8_000_000}  # bytes of logits alive at once
-_WIDTH = {"cpu": 1024}  # entries of the vocabulary in a tile
+_WIDTH = {"cpu": 2048}  # entries of the vocabulary in a tile
 _WIDTH_ELSEWHERE = 1 << 15
+_LEAST = 256  # of them where rows of the weight have to be converted and memory is short
 _FEW = 64  # tokens: of fewer, two more products cost less than reading the weight for so few
 _SCRATCH, _PART = 10, 1 << 16  # tensors that the eager kernels need beside a tile, and their largest size
 
@@ -107,16 +108,16 @@ class Chunk:
             tokens = slice(start, min(vocab, start + self.plan.width))
             count, places = len(self) * (tokens.stop - start), self.plan.rows * self.plan.width + 1
             room = self.room[places * self.models * (at if self.plan.keep else 0) :]
-            x, weight = room[:count].view(len(self), -1), factor(policy.weight[tokens])
-            y = None
-            if not self.filled:
-                policy.fill(x, self.hidden, weight, tokens)
+            x, y = room[:count].view(len(self), -1), None
             if isinstance(teacher, torch.Tensor):
                 y = teacher[self.here, tokens]
             elif teacher is not None and self.ref_hidden is not None:
                 y = room[places:][:count].view(len(self), -1)
                 if not self.filled:
                     teacher.fill(y, self.ref_hidden, factor(teacher.weight[tokens]), tokens)
+            weight = factor(policy.weight[tokens])
+            if not self.filled:
+                policy.fill(x, self.hidden, weight, tokens)
             yield Tile(tokens, room[: count + 1], x, y, weight)
         self.filled = self.plan.keep
 
@@ -184,13 +185,16 @@ def budget(memory: str | int) -> int:
 
 
 def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int) -> Plan:
-    """Tiles of ``buffers`` arrays of logits that fit the budget; a token and 1024 entries always do."""
+    """Tiles of ``buffers`` arrays of logits that fit the budget; a token and one tile always do."""
     vocab, size = len(policy), exact_dtype(policy).itemsize
     width = min(vocab, _WIDTH.get(policy.device.type, _WIDTH_ELSEWHERE))
     fitting = budget(memory) // (buffers * vocab * size)
     keep = fitting >= max(1, min(count, _FEW))
     if not keep:
-        entries = budget(memory) // size
+        entries, features = budget(memory) // size, policy.shape[1]
+        if factor(policy[:1]).dtype != policy.dtype:  # rows of the weight are converted
+            width = min(width, max(_LEAST, entries // (8 * features) // _LEAST * _LEAST))
+            entries -= width * features
         most = entries - _SCRATCH * _PART, entries * buffers // (buffers + _SCRATCH)
         fitting = max(1, max(most) // (buffers * width))
     return Plan(math.ceil(count / math.ceil(count / fitting)) if count else 1, width, keep)

@@ -50,7 +50,9 @@ def from_hidden(
     task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
     results = task.results(weight)
     kept = task.room(results)
-    walk_chunks(Projection(hidden, weight, bias), task, Plan(*plan), kept, results=results)
+    walk_chunks(
+        Projection(hidden, weight, bias), task, Plan(plan[0], plan[1], bool(plan[2])), kept, results=results
+    )
     return [*results, kept]
 
 
@@ -91,7 +93,14 @@ def from_hidden_gradient(
     """Gradients by hidden states, weight and bias; empty where one is not wanted."""
     task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
     policy = Projection(hidden, weight, bias)
-    made = walk_chunks(policy, task, Plan(*plan), kept, loss_weights=tuple(incoming), wanted=tuple(wanted))
+    made = walk_chunks(
+        policy,
+        task,
+        Plan(plan[0], plan[1], bool(plan[2])),
+        kept,
+        loss_weights=tuple(incoming),
+        wanted=tuple(wanted),
+    )
     return [hidden.new_empty(0) if g is None else g for g in narrow(made, policy)]
 
 

@@ -306,10 +306,9 @@ class _Linear(torch.autograd.Function):
         wanted = tuple(recording and needed for needed in ctx.needs_input_grad[:3])
         ctx.task, ctx.plan, ctx.made, ctx.per_row, ctx.dtype = task, plan, None, None, hidden.dtype
         ctx.loss_weights = None if loss_weights is None else loss_weights[0]
+        scales = loss_weights
         if loss_weights is None and wanted == (True, False, False) and task.by_row:
             ctx.per_row = scales = tuple(map(torch.ones_like, results))
-        else:
-            scales = loss_weights
         kept = task.room(results)
         with plain(hidden.device):
             made = walk_chunks(policy, task, plan, kept, results=results, loss_weights=scales, wanted=wanted)

@@ -174,7 +174,8 @@ class LogProbs(NamedTuple):
         """What writes the gradient over the logits of a tile."""
         here, dtype = chunk.here, kept.dtype
         ids, (cool, cap, _) = self.tokens[here], self.how.scalars(dtype)
-        numbers = tokens.LogProbNumbers(*kept[:2, here], kept[2, here] if self.with_entropy else None)
+        peak, rest, surprise, *_ = kept[:, here]
+        numbers = tokens.LogProbNumbers(peak, rest, surprise if self.with_entropy else None)
         loaded, compiled = load(kept[3:, here].T, dtype, cap), self.how.compiled and len(chunk) > 1
         of_logp, *bends = (weight[here].to(dtype) for weight in loss_weights)
         bend = bends[0] if bends else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -52,6 +53,13 @@ class Plan(NamedTuple):
     keep: bool  # whether the tiles of a row are kept until its gradient is made
 
 
+class Room(NamedTuple):
+    """Memory that all tiles use in turn: many short-lived tensors of their size would leave holes in it."""
+
+    logits: torch.Tensor  # tiles alive x models x places, one place more than a tile has
+    rows: torch.Tensor  # for rows of a weight, where they are converted
+
+
 class Tile(NamedTuple):
     """Some logits of the policy, and where they are."""
 
@@ -87,14 +95,15 @@ class Chunk:
         teacher: Projection | torch.Tensor | None,
         here: slice,
         plan: Plan,
-        room: torch.Tensor | None = None,
+        room: Room | None = None,
     ) -> None:
         """Rows ``here``; ``room`` as `room_for_tiles`."""
         self.policy, self.teacher, self.here, self.plan = policy, teacher, here, plan
-        self.hidden = factor(policy.hidden[here])
-        self.ref_hidden = factor(teacher.hidden[here]) if isinstance(teacher, Projection) else None
-        self.models = 2 if isinstance(teacher, Projection) else 1
+                self.models = 2 if isinstance(teacher, Projection) else 1
         self.room = room_for_tiles(policy, teacher, plan) if room is None else room
+        wide = self.room.logits.dtype
+        self.hidden = factor(policy.hidden[here], wide)
+        self.ref_hidden = factor(teacher.hidden[here], wide) if isinstance(teacher, Projection) else None
         self.filled = False
 
     def __len__(self) -> int:
@@ -107,19 +116,25 @@ class Chunk:
         for at, start in enumerate(range(0, vocab, self.plan.width)):
             tokens = slice(start, min(vocab, start + self.plan.width))
             count, places = len(self) * (tokens.stop - start), self.plan.rows * self.plan.width + 1
-            room = self.room[places * self.models * (at if self.plan.keep else 0) :]
+            room = self.room.logits[places * self.models * (at if self.plan.keep else 0) :]
             x, y = room[:count].view(len(self), -1), None
             if isinstance(teacher, torch.Tensor):
                 y = teacher[self.here, tokens]
             elif teacher is not None and self.ref_hidden is not None:
                 y = room[places:][:count].view(len(self), -1)
                 if not self.filled:
-                    teacher.fill(y, self.ref_hidden, factor(teacher.weight[tokens]), tokens)
-            weight = factor(policy.weight[tokens])
+                    teacher.fill(y, self.ref_hidden, self._rows(teacher.weight[tokens]), tokens)
+            weight = self._rows(policy.weight[tokens])
             if not self.filled:
                 policy.fill(x, self.hidden, weight, tokens)
             yield Tile(tokens, room[: count + 1], x, y, weight)
         self.filled = self.plan.keep
+
+    def _rows(self, weight: torch.Tensor) -> torch.Tensor:
+        """`factor` of some rows of a weight, until the next ones."""
+        if factor(weight[:1], self.room.rows.dtype).dtype == weight.dtype:
+            return weight
+        return self.room.rows[: weight.numel()].view(weight.shape).copy_(weight)
 
     def sums(self, of_tile: Callable[[Tile], tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
         """What a reading finds of pieces of rows, of all tiles side by side: [rows, pieces] each."""
@@ -159,16 +174,15 @@ class Gradients(NamedTuple):
     bias: torch.Tensor | None
 
 
-def factor(x: torch.Tensor) -> torch.Tensor:
-    """A factor of a product whose sum is wide: converted where the device has no such product."""
-    return x if x.device.type == "cuda" else x.to(exact_dtype(x))
+def factor(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
+    """A factor of a product that is summed in ``wide``: converted unless the device can do without."""
+    by_device = x.device.type == "cuda" and x.itemsize < wide.itemsize == torch.float32.itemsize
+    return x if by_device else x.to(wide)
 
 
 def _product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, add: bool) -> None:
-    """a @ b into ``out``, or added to it, summed in the wider dtype of the three."""
-    if exact_dtype(a) == a.dtype != out.dtype:
-        out.copy_(a @ b)
-    elif a.dtype == out.dtype:
+    """a @ b into ``out``, or added to it, summed in the dtype of ``out``."""
+    if a.dtype == out.dtype:
         torch.addmm(out, a, b, beta=int(add), out=out)
     else:
         torch.addmm(out, a, b, out_dtype=out.dtype, beta=int(add), out=out)
@@ -192,7 +206,7 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
     keep = fitting >= max(1, min(count, _FEW))
     if not keep:
         entries, features = budget(memory) // size, policy.shape[1]
-        if factor(policy[:1]).dtype != policy.dtype:  # rows of the weight are converted
+        if factor(policy[:1], exact_dtype(policy)).dtype != policy.dtype:  # rows of the weight are converted
             width = min(width, max(_LEAST, entries // (8 * features) // _LEAST * _LEAST))
             entries -= width * features
         most = entries - _SCRATCH * _PART, entries * buffers // (buffers + _SCRATCH)
@@ -200,11 +214,15 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
     return Plan(math.ceil(count / math.ceil(count / fitting)) if count else 1, width, keep)
 
 
-def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None, plan: Plan) -> torch.Tensor:
-    """Memory for tiles alive x models x places: logits of policy and teacher and one place more for each."""
-    weight, models = policy.weight, 2 if isinstance(teacher, Projection) else 1
-    alive = math.ceil(len(weight) / plan.width) if plan.keep else 1
-    return weight.new_empty(alive * models * (plan.rows * plan.width + 1), dtype=exact_dtype(weight))
+def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None, plan: Plan) -> Room:
+    """Room for the tiles of a plan."""
+    weights = [policy.weight, *([teacher.weight] if isinstance(teacher, Projection) else [])]
+    wide, alive = exact_dtype(policy.weight), math.ceil(len(policy.weight) / plan.width) if plan.keep else 1
+    converted = [w.shape[1] for w in weights if factor(w[:1], wide).dtype != w.dtype]
+    empty = partial(policy.weight.new_empty, dtype=wide)
+    return Room(
+        empty(alive * len(weights) * (plan.rows * plan.width + 1)), empty(plan.width * max(converted, default=0))
+    )
 
 
 def walk_chunks(
@@ -264,7 +282,11 @@ def _collect(made: Gradients, chunk: Chunk, tile: Tile) -> None:
     if made.hidden is not None:
         _product(made.hidden[chunk.here], by_logits, tile.weight, add=tokens.start > 0)
     if made.weight is not None:
-        _product(made.weight[tokens], by_logits.T, chunk.hidden, add=not first)
+        total = made.weight[tokens]
+        if exact_dtype(total) == total.dtype or by_logits.dtype == total.dtype:
+            _product(total, by_logits.T, chunk.hidden, add=not first)
+        else:  # of all tokens at once: over the rows of the weight, which were converted and are not needed
+            total.copy_(torch.mm(by_logits.T, chunk.hidden, out=tile.weight))
     if made.bias is not None:
         made.bias[tokens] += tile.logits.sum(0, dtype=made.bias.dtype)
 

@@ -211,6 +211,24 @@ def test_logits_of_bfloat16_states_are_not_rounded(known, memory):
     assert far(w.grad, by_logits.T @ h.detach().double()) <= 2.5e-3
 
 
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float64"), ("float64", "bfloat16")])
+def test_a_teacher_of_another_dtype_and_width(dtypes):
+    mine, taught = (getattr(torch, name) for name in dtypes)
+    states = {
+        **inputs(24, (9,), dtype=mine),
+        **{"ref_hidden": noise(25, 9, 20), "ref_weight": noise(26, 40, 20)},
+    }
+    states |= {name: x.to(taught) for name, x in states.items() if name.startswith("ref_")}
+    trained, exact = leaves(states, BOTH), {n: oracle.leaf(x) for n, x in states.items()}
+    value = linear_kl(**(states | trained))
+    want = oracle.divergence("reverse_kl", exact_logits(exact), exact_logits(exact, "ref_").detach())
+    assert far(value, want) <= 1e-5
+    slopes = oracle.gradients(want, [exact[n] for n in BOTH])
+    value.sum().backward()
+    for name, slope in zip(BOTH, slopes, strict=True):
+        assert far(trained[name].grad, slope) <= (4e-3 if mine == torch.bfloat16 else 1e-5)
+
+
 def test_the_named_ones_and_the_functions_of_logits():
     mine = inputs(11, (2, 6), vocab=90, dtype=torch.float32)
     rest = {n: mine[n] for n in ("ref_hidden", "ref_weight")}

@@ -1,9 +1,11 @@
 """Exact divergences, log-probs and entropies from hidden states: the logits are never materialized.
 
 logits = hidden @ weight.T + bias, then a soft cap if the model has one, then the temperature. The logits of
-a chunk of tokens live for a moment, are replaced by their gradient, and leave behind gradients of hidden
-states, weight and bias. ``memory`` says how large a chunk may be: ``"fast"`` (320 MB of logits), ``"frugal"``
-(70 MB) or a number of bytes; the weight gradient itself, and in bfloat16 its float32 sum, come on top.
+some tokens and some entries of the vocabulary live for a moment, in float32 at least, are replaced by their
+gradient, and leave behind gradients of hidden states, weight and bias. ``memory`` says how many bytes of them
+may live at once: with ``"fast"`` (320 MB) those of a token are kept until its gradient is made, ``"frugal"``
+(8 MB) makes them a second time. The weight gradient comes on top, and in bfloat16 its float32 sum where the
+tokens are more than a budget takes at once.
 
 The gradients are made in the forward pass where ``weights=`` tells the loss's weights up front, and where
 weight and bias are frozen (then a vector per token is kept); else the backward pass makes the logits again.

@@ -99,7 +99,7 @@ class Chunk:
     ) -> None:
         """Rows ``here``; ``room`` as `room_for_tiles`."""
         self.policy, self.teacher, self.here, self.plan = policy, teacher, here, plan
-                self.models = 2 if isinstance(teacher, Projection) else 1
+        self.models = 2 if isinstance(teacher, Projection) else 1
         self.room = room_for_tiles(policy, teacher, plan) if room is None else room
         wide = self.room.logits.dtype
         self.hidden = factor(policy.hidden[here], wide)
@@ -220,9 +220,8 @@ def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None
     wide, alive = exact_dtype(policy.weight), math.ceil(len(policy.weight) / plan.width) if plan.keep else 1
     converted = [w.shape[1] for w in weights if factor(w[:1], wide).dtype != w.dtype]
     empty = partial(policy.weight.new_empty, dtype=wide)
-    return Room(
-        empty(alive * len(weights) * (plan.rows * plan.width + 1)), empty(plan.width * max(converted, default=0))
-    )
+    places = alive * len(weights) * (plan.rows * plan.width + 1)
+    return Room(empty(places), empty(plan.width * max(converted, default=0)))
 
 
 def walk_chunks(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import get_divergence
-from kl_companion.kernels.linear_tasks import ChunkTask, Distances, LogProbs, Results
-from kl_companion.kernels.linear_walks import Projection, narrow, walk_chunks
+from kl_companion.kernels.linear_tasks import Distances, LogProbs
+from kl_companion.kernels.linear_walks import Plan, Projection, Results, narrow, walk_chunks
 from kl_companion.kernels.walks import How
 
 
@@ -22,16 +22,15 @@ def _task(
     temperature: float,
     caps: list[float],
     compiled: bool,
-    rows: int,
     count: int,
-) -> ChunkTask:
+) -> Distances | LogProbs:
     lead = torch.Size([count])
     cap, ref_cap = (given if given > 0 else None for given in caps)
     how = How(temperature, cap, ref_cap, compiled)
     if tokens is not None:
         return LogProbs(tokens, how, lead, name == "entropy")
     given = Projection(*teacher, *[None][len(teacher) - 2 :]) if len(teacher) > 1 else teacher[0]
-    return Distances(get_divergence(name), given, how, lead, rows)
+    return Distances(get_divergence(name), given, how, lead)
 
 
 @torch.library.custom_op("kl_companion::from_hidden", mutates_args=())
@@ -45,13 +44,16 @@ def from_hidden(
     temperature: float,
     caps: list[float],
     compiled: bool,
-    rows: int,
+    plan: list[int],
 ) -> list[torch.Tensor]:
-    """The results of a task: divergences [rows], or log-probs [rows, k] and entropies."""
-    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, rows, len(hidden))
+    """The results of a task: divergences [rows], or log-probs [rows, k] and entropies; and what is kept."""
+    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
     results = task.results(weight)
-    walk_chunks(Projection(hidden, weight, bias), rows, task.run(results, None), (False, False, False))
-    return list(results)
+    kept = task.room(results)
+    walk_chunks(
+        Projection(hidden, weight, bias), task, Plan(plan[0], plan[1], bool(plan[2])), kept, results=results
+    )
+    return [*results, kept]
 
 
 @from_hidden.register_fake
@@ -65,10 +67,11 @@ def _(
     temperature: float,
     caps: list[float],
     compiled: bool,
-    rows: int,
+    plan: list[int],
 ) -> list[torch.Tensor]:
-    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, rows, len(hidden))
-    return list(task.results(weight))
+    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
+    results = task.results(weight)
+    return [*results, task.room(results)]
 
 
 @torch.library.custom_op("kl_companion::from_hidden_gradient", mutates_args=())
@@ -82,16 +85,23 @@ def from_hidden_gradient(
     temperature: float,
     caps: list[float],
     compiled: bool,
-    rows: int,
+    plan: list[int],
+    kept: torch.Tensor,
     incoming: list[torch.Tensor],
     wanted: list[bool],
 ) -> list[torch.Tensor]:
     """Gradients by hidden states, weight and bias; empty where one is not wanted."""
-    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, rows, len(hidden))
+    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
     policy = Projection(hidden, weight, bias)
-    run = task.run(task.results(weight), tuple(incoming))
-    made = narrow(walk_chunks(policy, rows, run, (wanted[0], wanted[1], wanted[2])), policy)
-    return [hidden.new_empty(0) if g is None else g for g in made]
+    made = walk_chunks(
+        policy,
+        task,
+        Plan(plan[0], plan[1], bool(plan[2])),
+        kept,
+        loss_weights=tuple(incoming),
+        wanted=tuple(wanted),
+    )
+    return [hidden.new_empty(0) if g is None else g for g in narrow(made, policy)]
 
 
 @from_hidden_gradient.register_fake
@@ -105,7 +115,8 @@ def _(
     temperature: float,
     caps: list[float],
     compiled: bool,
-    rows: int,
+    plan: list[int],
+    kept: torch.Tensor,
     incoming: list[torch.Tensor],
     wanted: list[bool],
 ) -> list[torch.Tensor]:
@@ -116,14 +127,22 @@ def _(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
     hidden, weight, bias, teacher, tokens, *ctx.options = inputs
     ctx.teachers = len(teacher)
-    ctx.save_for_backward(hidden, weight, bias, tokens, *teacher)
+    ctx.save_for_backward(hidden, weight, bias, tokens, output[-1], *teacher)
 
 
 def _backward(ctx: Any, incoming: Any) -> tuple[Any, ...]:
-    hidden, weight, bias, tokens, *teacher = ctx.saved_tensors
+    hidden, weight, bias, tokens, kept, *teacher = ctx.saved_tensors
     wanted = [bool(needed) for needed in ctx.needs_input_grad[:3]]
     made = from_hidden_gradient(
-        hidden, weight, bias, teacher, tokens, *ctx.options, [g.contiguous() for g in incoming], wanted
+        hidden,
+        weight,
+        bias,
+        teacher,
+        tokens,
+        *ctx.options,
+        kept,
+        [g.contiguous() for g in incoming[:-1]],
+        wanted,
     )
     gradients = [g if wants else None for g, wants in zip(made, wanted, strict=True)]
     return (*gradients, [None] * ctx.teachers, None, *[None] * len(ctx.options))
@@ -132,13 +151,13 @@ def _backward(ctx: Any, incoming: Any) -> tuple[Any, ...]:
 from_hidden.register_autograd(_backward, setup_context=_keep)
 
 
-def in_parts(policy: Projection, task: ChunkTask, rows: int) -> Results:
+def in_parts(policy: Projection, task: Distances | LogProbs, plan: Plan) -> Results:
     """The results of a task by the operator."""
     how = task.how
-    rest = how.temperature, [how.cap or 0.0, how.ref_cap or 0.0], how.compiled, rows
+    rest = how.temperature, [how.cap or 0.0, how.ref_cap or 0.0], how.compiled, list(map(int, plan))
     if isinstance(task, LogProbs):
         name = "entropy" if task.with_entropy else "log-prob"
-        return tuple(from_hidden(*policy, [], task.tokens, name, *rest))
+        return tuple(from_hidden(*policy, [], task.tokens, name, *rest)[:-1])
     given = task.teacher
     teacher = [given] if isinstance(given, torch.Tensor) else [part for part in given if part is not None]
-    return tuple(from_hidden(*policy, teacher, None, task.d.name, *rest))
+    return tuple(from_hidden(*policy, teacher, None, task.d.name, *rest)[:-1])

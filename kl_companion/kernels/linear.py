@@ -1,9 +1,11 @@
 """Exact divergences, log-probs and entropies from hidden states: the logits are never materialized.
 
 logits = hidden @ weight.T + bias, then a soft cap if the model has one, then the temperature. The logits of
-a chunk of tokens live for a moment, are replaced by their gradient, and leave behind gradients of hidden
-states, weight and bias. ``memory`` says how large a chunk may be: ``"fast"`` (320 MB of logits), ``"frugal"``
-(70 MB) or a number of bytes; the weight gradient itself, and in bfloat16 its float32 sum, come on top.
+some tokens and some entries of the vocabulary live for a moment, in float32 at least, are replaced by their
+gradient, and leave behind gradients of hidden states, weight and bias. ``memory`` says how many bytes of them
+may live at once: with ``"fast"`` (320 MB) those of a token are kept until its gradient is made, ``"frugal"``
+(8 MB) makes them a second time. The weight gradient comes on top, and in bfloat16 its float32 sum where the
+tokens are more than a budget takes at once.
 
 The gradients are made in the forward pass where ``weights=`` tells the loss's weights up front, and where
 weight and bias are frozen (then a vector per token is kept); else the backward pass makes the logits again.
@@ -31,8 +33,8 @@ from kl_companion.kernels.fused import (
     head_and_token,
 )
 from kl_companion.kernels.in_graph_linear import in_parts
-from kl_companion.kernels.linear_tasks import ChunkTask, Distances, LogProbs
-from kl_companion.kernels.linear_walks import Projection, chunk_rows, narrow, walk_chunks
+from kl_companion.kernels.linear_tasks import Distances, LogProbs
+from kl_companion.kernels.linear_walks import Plan, Projection, narrow, plan_tiles, walk_chunks
 from kl_companion.kernels.walks import How
 
 Memory = Literal["fast", "frugal"] | int
@@ -90,9 +92,9 @@ def linear_f_divergence(
     how = _how(policy, temperature, soft_cap, backend)._replace(ref_cap=_cap(ref_soft_cap, "ref_soft_cap"))
     teacher = _teacher(policy, lead, ref_hidden, ref_weight, ref_bias, ref_logits)
     weights = check_weights(weights, lead, "hidden [..., features] without its last axis")
-    rows = chunk_rows(lead.numel(), memory, policy.weight, 2 if isinstance(teacher, Projection) else 1)
-    task = Distances(d, teacher, how, lead, rows)
-    (value,) = _apply(policy, task, None if weights is None else (weights.reshape(-1),), rows)
+    plan = plan_tiles(lead.numel(), memory, policy.weight, 2 if isinstance(teacher, Projection) else 1)
+    task = Distances(d, teacher, how, lead)
+    (value,) = _apply(policy, task, None if weights is None else (weights.reshape(-1),), plan)
     return value.view(lead)
 
 
@@ -202,9 +204,9 @@ def _log_probs(
     lead = hidden.shape[:-1]
     index = check_tokens("tokens", tokens, torch.Size([*lead, len(policy.weight)]))
     task = LogProbs(index, _how(policy, temperature, soft_cap, backend), lead, with_entropy)
-    rows = chunk_rows(lead.numel(), memory, policy.weight, 1)
+    plan = plan_tiles(lead.numel(), memory, policy.weight, 1)
     given = None if loss_weights is None else (loss_weights.reshape(index.shape),)
-    logp, *entropy = _apply(policy, task, given, rows)
+    logp, *entropy = _apply(policy, task, given, plan)
     return logp.view(tokens.shape), entropy[0] if entropy else logp
 
 
@@ -283,11 +285,11 @@ def _check_frozen(**tensors: torch.Tensor | None) -> None:
 
 
 def _apply(
-    policy: Projection, task: ChunkTask, loss_weights: tuple[torch.Tensor, ...] | None, rows: int
+    policy: Projection, task: Distances | LogProbs, loss_weights: tuple[torch.Tensor, ...] | None, plan: Plan
 ) -> Any:
     if torch.compiler.is_compiling():
-        return in_parts(policy, task, rows)
-    return _Linear.apply(*policy, task, loss_weights, rows, torch.is_grad_enabled())
+        return in_parts(policy, task, plan)
+    return _Linear.apply(*policy, task, loss_weights, plan, torch.is_grad_enabled())
 
 
 class _Linear(torch.autograd.Function):
@@ -297,30 +299,27 @@ class _Linear(torch.autograd.Function):
         hidden: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
-        task: ChunkTask,
+        task: Distances | LogProbs,
         loss_weights: tuple[torch.Tensor, ...] | None,
-        rows: int,
+        plan: Plan,
         recording: bool,
     ) -> tuple[torch.Tensor, ...]:
-        policy = Projection(hidden, weight, bias)
-        by_hidden, by_weight, by_bias = (recording and needed for needed in ctx.needs_input_grad[:3])
-        wanted = (by_hidden, by_weight, by_bias)
-        ctx.task, ctx.rows, ctx.made, ctx.per_row = task, rows, None, None
+        policy, results = Projection(hidden, weight, bias), task.results(weight)
+        wanted = tuple(recording and needed for needed in ctx.needs_input_grad[:3])
+        ctx.task, ctx.plan, ctx.made, ctx.per_row, ctx.dtype = task, plan, None, None, hidden.dtype
         ctx.loss_weights = None if loss_weights is None else loss_weights[0]
-        results = task.results(weight)
-        frozen = wanted[0] and not wanted[1] and not wanted[2] and task.by_row
-        ahead = wanted if loss_weights is not None or frozen else (False, False, False)
-        scales = (
-            loss_weights if loss_weights is not None or not frozen else tuple(map(torch.ones_like, results))
-        )
+        scales = loss_weights
+        if loss_weights is None and wanted == (True, False, False) and task.by_row:
+            ctx.per_row = scales = tuple(map(torch.ones_like, results))
+        kept = task.room(results)
         with plain(hidden.device):
-            made = walk_chunks(policy, rows, task.run(results, scales), ahead)
+            made = walk_chunks(policy, task, plan, kept, results=results, loss_weights=scales, wanted=wanted)
         if loss_weights is not None:
             ctx.made = narrow(made, policy)
-        elif frozen:
+        elif ctx.per_row is not None:
             ctx.per_row = made.hidden
         else:
-            ctx.save_for_backward(hidden, weight, bias)
+            ctx.save_for_backward(hidden, weight, bias, kept)
         return results
 
     @staticmethod
@@ -333,12 +332,12 @@ class _Linear(torch.autograd.Function):
             with torch.no_grad():
                 by = incoming[0].reshape(-1, 1)
                 # a token whose loss weight is zero has gradient zero, also where 0 times infinity is NaN
-                made = ((ctx.per_row * by).where(by != 0, 0.0).to(ctx.per_row.dtype), None, None)
+                made = ((ctx.per_row * by).where(by != 0, 0.0).to(ctx.dtype), None, None)
             return (*first_order_only(made), *nothing)
-        hidden, weight, bias = ctx.saved_tensors
-        policy = Projection(hidden, weight, bias)
-        with plain(hidden.device):
-            results = ctx.task.results(weight)
-            run = ctx.task.run(results, incoming)
-            made = narrow(walk_chunks(policy, ctx.rows, run, ctx.needs_input_grad[:3]), policy)
-        return (*first_order_only(made, *incoming, hidden, weight), *nothing)
+        *given, kept = ctx.saved_tensors
+        policy = Projection(*given)
+        with plain(kept.device):
+            wanted = ctx.needs_input_grad[:3]
+            made = walk_chunks(policy, ctx.task, ctx.plan, kept, loss_weights=incoming, wanted=wanted)
+        made = narrow(made, policy)
+        return (*first_order_only(made, *incoming, *given[:2]), *nothing)

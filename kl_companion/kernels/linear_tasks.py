@@ -1,6 +1,7 @@
-"""What is computed from a chunk of logits: divergences from a teacher, or log-probs and entropies.
+"""What is computed from the logits of a chunk: divergences from a teacher, or log-probs and entropies.
 
-A task knows its results per row and how a walk over a chunk fills them; `run` gives what `walk_chunks` calls.
+A task fills its results and a few numbers per row from readings of all tiles, and then writes the gradient
+over each tile.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.divergences import Divergence
+from kl_companion.divergences import Divergence, entries_of
+from kl_companion.kernels import tokens, walks
 from kl_companion.kernels.blocks import exact_dtype
-from kl_companion.kernels.careful import RowIndex
-from kl_companion.kernels.linear_walks import Projection
-from kl_companion.kernels.walks import How, room_for_kept, walk_divergence, walk_tokens
-
-Results = tuple[torch.Tensor, ...]
-OnLogits = Callable[[int, int, torch.Tensor, bool], None]
+from kl_companion.kernels.careful import Careful, RowIndex, careful_rows, check_finite
+from kl_companion.kernels.lanes import cooled, load, past_cap
+from kl_companion.kernels.linear_walks import Chunk, Projection, Results, Tile
+from kl_companion.kernels.row_numbers import MASS, ORDINARY, slope_of_likeliest
+from kl_companion.kernels.walks import How
 
 
 class Distances(NamedTuple):
@@ -27,7 +28,6 @@ class Distances(NamedTuple):
     teacher: Projection | torch.Tensor
     how: How
     lead: torch.Size
-    chunk: int  # rows
 
     @property
     def by_row(self) -> bool:
@@ -39,34 +39,77 @@ class Distances(NamedTuple):
         given = [self.teacher] if isinstance(self.teacher, torch.Tensor) else []
         return (torch.zeros(self.lead.numel(), dtype=exact_dtype(logits, *given), device=logits.device),)
 
-    def _logits_of_teacher(self, count: int) -> Callable[[int, int], torch.Tensor]:
-        teacher = self.teacher
-        if isinstance(teacher, torch.Tensor):
-            return lambda start, stop: teacher[start:stop]
-        room = teacher.weight.new_empty(min(self.chunk, max(1, count)), teacher.weight.shape[0])
-        return lambda start, stop: teacher.logits(start, stop, room)
+    def room(self, results: Results) -> torch.Tensor:
+        """[numbers, rows], of `walks.room_for_kept` and the mean slope."""
+        kept = walks.room_for_kept(self.d, results[0])
+        return torch.cat([kept, kept[:1]])
 
-    def run(self, results: Results, loss_weights: Results | None) -> OnLogits:
-        """What is called with the logits of a chunk; loss_weights [rows] multiply the gradient."""
-        (value,) = results
-        kept = room_for_kept(self.d, value)
-        reference = self._logits_of_teacher(len(value))
+    def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
+        """Divergences and numbers of the chunk's rows.
 
-        def on_logits(start: int, stop: int, logits: torch.Tensor, overwrite: bool) -> None:
-            here = slice(start, stop)
-            walk_divergence(
-                self.d,
-                logits,
-                reference(start, stop),
-                kept[:, here],
-                value=value[here],
-                loss_weight=None if loss_weights is None else loss_weights[0][here],
-                gradient=logits if overwrite else None,
-                how=self.how,
-                row_index=RowIndex(self.lead, start),
-            )
+        Raises:
+            ValueError: as `walks.walk_divergence`.
+        """
+        d, (value,), numbers, dtype = self.d, results, kept[:, chunk.here], kept.dtype
+        compiled, scalars, kl = self._compiled(chunk), self.how.scalars(dtype), d.name == walks._KL
+        sums = chunk.sums(lambda t: walks._FIRST(compiled, *_cut(t), *scalars, dtype=dtype, kl=kl))
+        if kl:
+            found, numbers[:-1] = walks._KL_NUMBERS(compiled, *sums, scalars[0])
+        else:
+            *ratio, likeliest, masked = walks._RATIO_NUMBERS(compiled, *sums, scalars[0])
+            numbers[:-1] = torch.stack([*ratio, slope_of_likeliest(d, likeliest, masked).to(dtype)])
+            parts = chunk.sums(lambda t: self._entries(t, chunk, numbers, False))
+            found, numbers[-1] = (part.sum(-1, dtype=torch.float64) / numbers[MASS] for part in parts)
+        limit = ORDINARY[dtype]
+        good = (found < limit) & (numbers[-1].abs() < limit)
+        value[chunk.here] = found.to(value.dtype)
+        if value.device.type == "cpu" and not bool(good.all()):
+            for row in (~good).nonzero().flatten().tolist():
+                value[chunk.here][row] = self._careful(chunk, row, value.dtype).value[0]
+                numbers[MASS, row] = torch.nan
 
-        return on_logits
+    def writer(self, chunk: Chunk, kept: torch.Tensor, loss_weights: Results) -> Callable[[Tile], None]:
+        """What writes the gradient over the logits of a tile."""
+        numbers, dtype = kept[:, chunk.here], kept.dtype
+        weight, cool = loss_weights[0][chunk.here].to(dtype), self.how.scalars(dtype)[0]
+        bad = numbers[MASS].isnan().nonzero().flatten().tolist() if weight.device.type == "cpu" else []
+        careful = {row: self._careful(chunk, row, dtype).gradient[0] * weight[row] for row in bad}
+        peak, base, mass, mean = numbers[:4]
+        scale = cooled(weight / mass, cool)
+        given = (peak, numbers[-1], scale) if self.d.name != walks._KL else (peak, base, mean, -scale)
+
+        def write(tile: Tile) -> None:
+            (x, y), compiled = _cut(tile), self._compiled(chunk)
+            cool, cap, ref_cap = self.how.scalars(dtype)
+            by_piece = [tile.by_piece(number) for number in given]
+            if self.d.name == walks._KL:
+                walks._GRADIENT(compiled, x, y, cool, cap, ref_cap, *by_piece, None, dtype=dtype)
+            else:
+                _, _, *field = self._entries(tile, chunk, numbers, True)
+                walks._OF_FIELD(compiled, x, cool, cap, *by_piece, None, *field, dtype=dtype)
+            for row, gradient in careful.items():
+                tile.logits[row] = gradient[tile.tokens].to(x.dtype)
+
+        return write
+
+    def _compiled(self, chunk: Chunk) -> bool:
+        return self.how.compiled and len(chunk) > 1  # one row would be a compilation of its own
+
+    def _entries(
+        self, tile: Tile, chunk: Chunk, numbers: torch.Tensor, field: bool
+    ) -> tuple[torch.Tensor, ...]:
+        (x, y), dtype = _cut(tile), numbers.dtype
+        peak, base, _, *others = tile.by_piece(numbers[:-1])
+        static = {"entries": entries_of(self.d), "dtype": dtype, "field": field}
+        given = (*self.how.scalars(dtype), peak, base, *others)
+        found: tuple[torch.Tensor, ...] = walks._ROWS(self._compiled(chunk), x, y, *given, **static)
+        return found
+
+    def _careful(self, chunk: Chunk, row: int, dtype: torch.dtype) -> Careful:
+        x, y = chunk.row(row)
+        assert y is not None
+        alone = torch.zeros(1, dtype=torch.int64)
+        return careful_rows(self.d, x, y, alone, self.how, RowIndex(self.lead), chunk.here.start + row, dtype)
 
 
 class LogProbs(NamedTuple):
@@ -78,6 +121,10 @@ class LogProbs(NamedTuple):
     with_entropy: bool
 
     @property
+    def teacher(self) -> None:
+        """None is needed."""
+
+    @property
     def by_row(self) -> bool:
         """Whether one number per row scales the whole gradient of the row."""
         return self.tokens.shape[1] == 1 and not self.with_entropy
@@ -87,27 +134,76 @@ class LogProbs(NamedTuple):
         logp = torch.zeros(self.tokens.shape, dtype=exact_dtype(logits), device=logits.device)
         return (logp, torch.zeros_like(logp[:, 0])) if self.with_entropy else (logp,)
 
-    def run(self, results: Results, loss_weights: Results | None) -> OnLogits:
-        """What is called with the logits of a chunk; loss_weights like the results multiply the gradients."""
-        logp, entropy = results[0], results[1] if self.with_entropy else None
-        of_logp = None if loss_weights is None else loss_weights[0]
-        of_entropy = loss_weights[1] if loss_weights is not None and self.with_entropy else None
+    def room(self, results: Results) -> torch.Tensor:
+        """[numbers, rows]: `tokens.LogProbNumbers`, and the logits of the tokens."""
+        rows, count = self.tokens.shape
+        return results[0].new_zeros(3 + count, rows)
 
-        def on_logits(start: int, stop: int, logits: torch.Tensor, overwrite: bool) -> None:
-            here = slice(start, stop)
-            walk_tokens(
-                logits,
-                self.tokens[here],
-                logp=logp[here],
-                entropy=None if entropy is None else entropy[here],
-                loss_weight=None if of_logp is None else of_logp[here],
-                of_entropy=None if of_entropy is None else of_entropy[here],
-                gradient=logits if overwrite else None,
-                how=self.how,
-                row_index=RowIndex(self.lead, start),
+    def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
+        """Log-probs, entropies and numbers of the chunk's rows.
+
+        Raises:
+            ValueError: as `walks.walk_tokens`.
+        """
+        ids, here, dtype = self.tokens[chunk.here], chunk.here, kept.dtype
+        cool, cap, _ = self.how.scalars(dtype)
+        compiled = self.how.compiled and len(chunk) > 1
+        of_tokens = kept[3:, here].T
+
+        def read(tile: Tile) -> tuple[torch.Tensor, ...]:
+            at = tile.places(ids)
+            of_tokens.copy_(torch.where(at < tile.logits.numel(), tile.room[at], of_tokens))
+            cut = tile.cut(tile.logits)
+            found: tuple[torch.Tensor, ...] = walks._SUMS(
+                compiled, cut, cool, cap, dtype=dtype, entropy=self.with_entropy
             )
+            return found
 
-        return on_logits
+        numbers = tokens.token_numbers(chunk.sums(read), cool)
+        found = tokens.log_probs(load(of_tokens, dtype, cap), numbers, cool)
+        if found.device.type == "cpu" and bool(found.isnan().any()):
+            row = int(found.isnan().any(-1).nonzero()[0])
+            whole = {"logits": load(chunk.row(row)[0], dtype, cap)}
+            check_finite("log-prob", found[row : row + 1], whole, RowIndex(self.lead), [here.start + row])
+        results[0][here], kept[0, here], kept[1, here] = found, numbers.peak, numbers.rest
+        if numbers.surprise is not None:
+            kept[2, here] = numbers.surprise
+            results[1][here] = numbers.rest.log1p() - numbers.surprise
+
+    def writer(self, chunk: Chunk, kept: torch.Tensor, loss_weights: Results) -> Callable[[Tile], None]:
+        """What writes the gradient over the logits of a tile."""
+        here, dtype = chunk.here, kept.dtype
+        ids, (cool, cap, _) = self.tokens[here], self.how.scalars(dtype)
+        peak, rest, surprise, *_ = kept[:, here]
+        numbers = tokens.LogProbNumbers(peak, rest, surprise if self.with_entropy else None)
+        loaded, compiled = load(kept[3:, here].T, dtype, cap), self.how.compiled and len(chunk) > 1
+        of_logp, *bends = (weight[here].to(dtype) for weight in loss_weights)
+        bend = bends[0] if bends else None
+        entries = tokens.token_entries(loaded, numbers, cool, of_logp, _of_same(ids, of_logp), bend)
+        entries = past_cap(entries, loaded, cap).flatten()
+        scale, total = cooled(-1 / (1 + numbers.rest), cool), of_logp.sum(-1)
+        if bend is not None and numbers.surprise is not None:
+            total = total - bend * numbers.surprise
+        by_row = (numbers.peak, scale * total, None if bend is None else scale * bend)
+
+        def write(tile: Tile) -> None:
+            cut, at = tile.cut(tile.logits), tile.places(ids).flatten()
+            by_piece = (None if n is None else tile.by_piece(n) for n in by_row)
+            walks._TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, None, dtype=dtype)
+            tile.room.scatter_(0, at, entries.to(tile.room.dtype))
+
+        return write
 
 
-ChunkTask = Distances | LogProbs
+def _cut(tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:
+    assert tile.ref_logits is not None
+    return tile.cut(tile.logits), tile.cut(tile.ref_logits)
+
+
+def _of_same(ids: torch.Tensor, of_logp: torch.Tensor) -> torch.Tensor:
+    """Weights [rows, k], those of a token that a row names several times added up."""
+    ranked, order = ids.sort(-1)
+    group = torch.zeros_like(ids)
+    group[:, 1:] = (ranked.diff(dim=-1) != 0).cumsum(-1)
+    total = torch.zeros_like(of_logp).scatter_add_(-1, group, of_logp.gather(-1, order))
+    return torch.empty_like(of_logp).scatter_(-1, order, total.gather(-1, group))

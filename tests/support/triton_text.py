@@ -1,10 +1,10 @@
 """The Triton code of the kernels, made where there is neither a GPU nor Triton; run as a program.
 
-`python -m tests.support.triton_text few` (or `all`) prints lines of JSON, [work, [[function, code], ...]], of
-the kernels that no work before has used. The public functions run on fake tensors: PyTorch knows shapes,
-dtypes and device, but there are no numbers. So whatever looks at a number, for which a real GPU would have to be
-waited for, is an error here. The compiler does all that it does for an H100 until its code is complete; it is
-not loaded, which needs Triton.
+`python -m tests.support.triton_text few` (or `all`) prints lines of JSON, [work, [[function, code], ...]],
+of the kernels that no work before has used. The public functions run on fake tensors: PyTorch knows shapes,
+dtypes and device, but there are no numbers. So whatever looks at a number, for which a real GPU would have
+to be waited for, is an error here. The compiler does all that it does for an H100 until its code is
+complete; it is not loaded, which needs Triton.
 """
 
 import ctypes

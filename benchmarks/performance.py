@@ -22,9 +22,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks import goals, measure, suites
+from benchmarks import goals, measure, suites, training_step
 from benchmarks.measure import KEY, Case, Row
 from benchmarks.peers import ROOT, VARIANTS
+from benchmarks.training_step import StepSizes
 from kl_companion.book.speed_goals import CPU, GPU
 
 WARM = {
@@ -59,11 +60,13 @@ def child(job: Job, environment: dict[str, str]) -> list[Row]:
 
 
 def do(job: Job) -> list[Row]:
-    """What a child does: {"machine": ...}, {"moments": ...} or {"cases": ...}."""
+    """What a child does: {"machine": ...}, {"moments": ...}, {"training_step": ...} or {"cases": ...}."""
     if "machine" in job:
         return measure.machine(*job["machine"])  # type: ignore[misc]
     if "moments" in job:
         return moments_rows(*job["moments"])  # type: ignore[misc]
+    if "training_step" in job:
+        return training_rows(StepSizes(**job["training_step"]))  # type: ignore[arg-type]
     rows: list[Row] = []
     for fields in job["cases"]:  # type: ignore[attr-defined]
         case, begin = Case(**fields), time.perf_counter()
@@ -85,6 +88,20 @@ def moments_rows(vocab: int, tokens: int, rounds: int) -> list[Row]:
     return rows
 
 
+def training_rows(sizes: StepSizes) -> list[Row]:
+    """Whole training steps (`benchmarks.training_step`) in the columns of the table."""
+    tokens = sizes.batch * sizes.length
+    rows = []
+    for found in training_step.rows(sizes):
+        base = Case(
+            "training_step", sizes.dtype, 2, "default", tokens, found["vocab"], found["hidden"]
+        ).base()
+        kept = {"milliseconds": found["milliseconds"], "times_faster": 1 / found["of_sampled"]}
+        kept["extra_megabytes"] = found["megabytes"]
+        rows.append({**base, "variant": found["loss"], "rounds": sizes.rounds, **kept})
+    return rows
+
+
 def jobs_of(suite: str, works: Iterable[str] = ()) -> dict[str, tuple[Job, int, str]]:
     """What a suite does, by name, with threads and allocator of each job's process."""
     machine = ["cuda", 2000, 8192, 9] if suite == "gpu" else ["cpu", 400, 2048, 5]
@@ -94,6 +111,8 @@ def jobs_of(suite: str, works: Iterable[str] = ()) -> dict[str, tuple[Job, int, 
         found[name] = (job, cases[0].threads, cases[0].allocator)
     if suite == "cpu" and (not works or "moments" in works):
         found["moments"] = ({"moments": [suites.VOCAB, 8, 5]}, 2, "default")
+    if suite == "cpu" and (not works or "training_step" in works):
+        found["training step"] = ({"training_step": StepSizes(rounds=3)._asdict()}, 2, "default")
     return found
 
 
@@ -121,7 +140,9 @@ def main() -> None:
     """Measure a suite, or do one job of it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance")
     parser.add_argument("--suite", choices=tuple(suites.SUITES), default="smoke")
-    parser.add_argument("--works", nargs="*", default=(), choices=(*VARIANTS, "moments"), help="only these")
+    parser.add_argument(
+        "--works", nargs="*", default=(), choices=(*VARIANTS, "moments", "training_step"), help="only these"
+    )
     parser.add_argument("--out", type=Path, help="a file for the rows, as JSON")
     parser.add_argument("--job", type=json.loads, help="for its own processes")
     arguments = parser.parse_args()

@@ -179,9 +179,12 @@ def times(sizes: StepSizes) -> list[Row]:
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             sweep()
             taken[name].append(milliseconds(partial(training.step, name)))
+    vocab, hidden = training.policy.get_output_embeddings().weight.shape
     return [
         {
             "loss": name,
+            "vocab": vocab,
+            "hidden": hidden,
             "milliseconds": statistics.median(taken[name]),
             "of_sampled": statistics.median(a / b for a, b in zip(taken[name], taken[SAMPLED], strict=True)),
         }

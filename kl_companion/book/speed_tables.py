@@ -93,6 +93,17 @@ def from_hidden(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
     return pd.DataFrame(columns, [words.get(v, v) for v in HIDDEN], dtype=float)
 
 
+def training_steps(rows: Rows) -> pd.DataFrame:
+    """A whole training step per KL term: milliseconds, time over that of the sampled KL, memory as MB."""
+    found = [row for row in rows if row["work"] == "training_step"]
+    lines = {
+        "ms": [row["milliseconds"] for row in found],
+        "time / sampled KL": [ratio(1.0, row["times_faster"]) for row in found],
+        "MB": [row["extra_megabytes"] for row in found],
+    }
+    return pd.DataFrame(lines, [row["variant"] for row in found], dtype=float)
+
+
 def goals(rows: Rows, gpu: Rows = ()) -> pd.DataFrame:
     """Every goal with what was measured in each dtype, on processors, and in bfloat16 on a GPU."""
     here = {(f.goal, f.dtype): f for f in findings(rows)}

@@ -96,6 +96,17 @@ def test_a_line_for_every_goal_and_a_column_for_a_gpu() -> None:
     assert speed_tables.goals(good(), there).iloc[0, -1] == "1.5, missed"
 
 
+def test_training_steps() -> None:
+    rows = [
+        {"work": "training_step", "variant": name, "milliseconds": 10.0 * k, "times_faster": 1 / k}
+        | {"extra_megabytes": 5.0}
+        for k, name in enumerate(("K2", "exact KL"), 1)
+    ]
+    found = speed_tables.training_steps([{"work": "logp"}, *rows])
+    assert found.loc["exact KL"].tolist() == [20.0, 2.0, 5.0]
+    assert list(found.index) == ["K2", "exact KL"]
+
+
 def test_in_digits_and_empty_where_nothing_was_measured() -> None:
     cells = {"extra_of_logits": 4.996, "gradient_error": 1.23e-5}
     shown = speed_tables.in_digits(speed_tables.costs([row("naive", **cells)]))

@@ -186,6 +186,17 @@ def test_a_suite_can_be_cut_down_to_some_works() -> None:
     assert found["top-k, 2 threads, default"][1:] == (2, "default")
     assert "moments" in performance.jobs_of("cpu")
     assert "moments" not in performance.jobs_of("gpu")
+    assert "training step" in performance.jobs_of("cpu", ["training_step"])
+    assert "training step" not in performance.jobs_of("cpu", ["logp"])
+
+
+def test_whole_training_steps_in_the_columns_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"milliseconds": 8.0, "of_sampled": 1.25, "vocab": 97, "hidden": 16, "megabytes": 3.0}
+    monkeypatch.setattr(performance.training_step, "rows", lambda sizes: [{"loss": "exact KL", **found}])
+    (row,) = performance.do({"training_step": {"batch": 2, "length": 3, "rounds": 1}})
+    assert set(row) <= set(performance.COLUMNS)
+    assert [row[name] for name in ("variant", "tokens", "vocab", "hidden")] == ["exact KL", 6, 97, 16]
+    assert (row["times_faster"], row["extra_megabytes"]) == (0.8, 3.0)
 
 
 def test_the_smallest_suite_fills_the_columns_of_the_table() -> None:

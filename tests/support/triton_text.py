@@ -104,7 +104,8 @@ def _backward(value: torch.Tensor, weights: torch.Tensor) -> None:
     step = value.grad_fn
     while not hasattr(step, "saved_tensors"):
         step = step.next_functions[0][0]
-    step.apply(weights)
+    with torch.no_grad():
+        step.apply(weights)
 
 
 def divergence(name: str) -> Callable[[torch.dtype], Any]:

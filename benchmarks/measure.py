@@ -26,6 +26,7 @@ from benchmarks.works import LINEAR, ROWS, Inputs, make_inputs, relative_error, 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 OTHER_LOSS = 0.3  # a larger relative error than this is no rounding: the variant computes something else
+SLOW = 20.0  # seconds
 WARM_UP = {"default": 1, "warm": 2}  # glibc's heap needs two calls until all its pages are there
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 KEY = ("work", "dtype", "threads", "allocator", "tokens", "vocab", "hidden", "variant")
@@ -115,14 +116,17 @@ def measured(case: Case) -> list[Row]:
                 raise
             leave_out(case, name, error)
             del chosen[name]
-    taken = _rounds(case, chosen, inputs)
+    slow = {name: rows[name].pop("slow") for name in chosen if "slow" in rows[name]}
+    taken = _rounds(case, {name: v for name, v in chosen.items() if name not in slow}, inputs)
+    for name, once in slow.items():
+        taken[name], rows[name]["rounds"] = [once] * case.rounds, 1
     floor = next((name for name in FLOORS if name in chosen), "")
     for name, row in rows.items():
         row["milliseconds"] = statistics.median(taken[name])
         row["best_milliseconds"] = min(taken[name])
         row["times_faster"] = _ratio(taken.get("naive"), taken[name])
         row["of_floor"] = _ratio(taken[name], taken.get(floor))
-        if case.memory and name not in FLOORS:
+        if case.memory and name not in FLOORS and name not in slow:
             row |= memory(case, chosen[name], inputs)
     found = list(rows.values())
     if case.dtype == "bfloat16" and case.work not in LINEAR:
@@ -136,7 +140,10 @@ def leave_out(case: Case, name: str, error: Exception) -> None:
 
 
 def _first(case: Case, variant: Variant, inputs: Inputs) -> Row:
-    """Warm up; the error of the gradient, and the seconds of the first call where it compiles."""
+    """Warm up; the error of the gradient, and the seconds of the first call where it compiles.
+
+    What takes over `SLOW` seconds is not called again: milliseconds of its only call are under "slow".
+    """
     inputs.refill()
     begin = time.perf_counter()
     gradients = variant.run(inputs)[1]
@@ -146,6 +153,8 @@ def _first(case: Case, variant: Variant, inputs: Inputs) -> Row:
     kept = tuple(gradient[:ROWS].clone() for gradient in gradients[:1])
     del gradients
     found["gradient_error"] = error_of(variant, inputs, kept)
+    if seconds > SLOW and not variant.compiled:
+        return found | {"slow": 1e3 * seconds}
     for _ in range(WARM_UP[case.allocator] - 1):
         inputs.refill()
         variant.run(inputs)

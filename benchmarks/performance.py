@@ -104,7 +104,7 @@ def training_rows(sizes: StepSizes) -> list[Row]:
 
 def jobs_of(suite: str, works: Iterable[str] = ()) -> dict[str, tuple[Job, int, str]]:
     """What a suite does, by name, with threads and allocator of each job's process."""
-    machine = ["cuda", 2000, 8192, 9] if suite == "gpu" else ["cpu", 400, 2048, 5]
+    machine = ["cuda", 2000, 8192, 9] if suite == "gpu" else ["cpu", 400, 1024, 5]
     found: dict[str, tuple[Job, int, str]] = {"machine": ({"machine": machine}, 2, "default")}
     for name, cases in suites.batches(suite, tuple(works)).items():
         job: Job = {"cases": [case._asdict() for case in cases]}

@@ -51,12 +51,12 @@ class Distances(NamedTuple):
             ValueError: as `walks.walk_divergence`.
         """
         d, (value,), numbers, dtype = self.d, results, kept[:, chunk.here], kept.dtype
-        compiled, scalars, kl = self._compiled(chunk), self.how.scalars(dtype), d.name == walks._KL
-        sums = chunk.sums(lambda t: walks._FIRST(compiled, *_cut(t), *scalars, dtype=dtype, kl=kl))
+        compiled, scalars, kl = self._compiled(chunk), self.how.scalars(dtype), d.name == walks.REVERSE_KL
+        sums = chunk.sums(lambda t: walks.FIRST_SUMS(compiled, *_cut(t), *scalars, dtype=dtype, kl=kl))
         if kl:
-            found, numbers[:-1] = walks._KL_NUMBERS(compiled, *sums, scalars[0])
+            found, numbers[:-1] = walks.KL_NUMBERS(compiled, *sums, scalars[0])
         else:
-            *ratio, likeliest, masked = walks._RATIO_NUMBERS(compiled, *sums, scalars[0])
+            *ratio, likeliest, masked = walks.RATIO_NUMBERS(compiled, *sums, scalars[0])
             numbers[:-1] = torch.stack([*ratio, slope_of_likeliest(d, likeliest, masked).to(dtype)])
             parts = chunk.sums(lambda t: self._entries(t, chunk, numbers, False))
             found, numbers[-1] = (part.sum(-1, dtype=torch.float64) / numbers[MASS] for part in parts)
@@ -76,17 +76,17 @@ class Distances(NamedTuple):
         careful = {row: self._careful(chunk, row, dtype).gradient[0] * weight[row] for row in bad}
         peak, base, mass, mean = numbers[:4]
         scale = cooled(weight / mass, cool)
-        given = (peak, numbers[-1], scale) if self.d.name != walks._KL else (peak, base, mean, -scale)
+        given = (peak, numbers[-1], scale) if self.d.name != walks.REVERSE_KL else (peak, base, mean, -scale)
 
         def write(tile: Tile) -> None:
             (x, y), compiled = _cut(tile), self._compiled(chunk)
             cool, cap, ref_cap = self.how.scalars(dtype)
             by_piece = [tile.by_piece(number) for number in given]
-            if self.d.name == walks._KL:
-                walks._GRADIENT(compiled, x, y, cool, cap, ref_cap, *by_piece, None, dtype=dtype)
+            if self.d.name == walks.REVERSE_KL:
+                walks.KL_GRADIENT(compiled, x, y, cool, cap, ref_cap, *by_piece, None, dtype=dtype)
             else:
                 _, _, *field = self._entries(tile, chunk, numbers, True)
-                walks._OF_FIELD(compiled, x, cool, cap, *by_piece, None, *field, dtype=dtype)
+                walks.GRADIENT_OF_FIELD(compiled, x, cool, cap, *by_piece, None, *field, dtype=dtype)
             for row, gradient in careful.items():
                 tile.logits[row] = gradient[tile.tokens].to(x.dtype)
 
@@ -102,7 +102,7 @@ class Distances(NamedTuple):
         peak, base, _, *others = tile.by_piece(numbers[:-1])
         static = {"entries": entries_of(self.d), "dtype": dtype, "field": field}
         given = (*self.how.scalars(dtype), peak, base, *others)
-        found: tuple[torch.Tensor, ...] = walks._ROWS(self._compiled(chunk), x, y, *given, **static)
+        found: tuple[torch.Tensor, ...] = walks.DIVERGENCE_ROWS(self._compiled(chunk), x, y, *given, **static)
         return found
 
     def _careful(self, chunk: Chunk, row: int, dtype: torch.dtype) -> Careful:
@@ -154,7 +154,7 @@ class LogProbs(NamedTuple):
             at = tile.places(ids)
             of_tokens.copy_(torch.where(at < tile.logits.numel(), tile.room[at], of_tokens))
             cut = tile.cut(tile.logits)
-            found: tuple[torch.Tensor, ...] = walks._SUMS(
+            found: tuple[torch.Tensor, ...] = walks.TOKEN_SUMS(
                 compiled, cut, cool, cap, dtype=dtype, entropy=self.with_entropy
             )
             return found
@@ -179,17 +179,14 @@ class LogProbs(NamedTuple):
         loaded, compiled = load(kept[3:, here].T, dtype, cap), self.how.compiled and len(chunk) > 1
         of_logp, *bends = (weight[here].to(dtype) for weight in loss_weights)
         bend = bends[0] if bends else None
-        entries = tokens.token_entries(loaded, numbers, cool, of_logp, _of_same(ids, of_logp), bend)
+        entries = tokens.token_entries(loaded, numbers, cool, of_logp, bend, ids)
         entries = past_cap(entries, loaded, cap).flatten()
-        scale, total = cooled(-1 / (1 + numbers.rest), cool), of_logp.sum(-1)
-        if bend is not None and numbers.surprise is not None:
-            total = total - bend * numbers.surprise
-        by_row = (numbers.peak, scale * total, None if bend is None else scale * bend)
+        by_row = tokens.gradient_numbers(numbers, cool, of_logp, bend)
 
         def write(tile: Tile) -> None:
             cut, at = tile.cut(tile.logits), tile.places(ids).flatten()
             by_piece = (None if n is None else tile.by_piece(n) for n in by_row)
-            walks._TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, None, dtype=dtype)
+            walks.TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, None, dtype=dtype)
             tile.room.scatter_(0, at, entries.to(tile.room.dtype))
 
         return write
@@ -198,12 +195,3 @@ class LogProbs(NamedTuple):
 def _cut(tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:
     assert tile.ref_logits is not None
     return tile.cut(tile.logits), tile.cut(tile.ref_logits)
-
-
-def _of_same(ids: torch.Tensor, of_logp: torch.Tensor) -> torch.Tensor:
-    """Weights [rows, k], those of a token that a row names several times added up."""
-    ranked, order = ids.sort(-1)
-    group = torch.zeros_like(ids)
-    group[:, 1:] = (ranked.diff(dim=-1) != 0).cumsum(-1)
-    total = torch.zeros_like(of_logp).scatter_add_(-1, group, of_logp.gather(-1, order))
-    return torch.empty_like(of_logp).scatter_(-1, order, total.gather(-1, group))

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 
 from kl_companion.checks import check_choice
-from kl_companion.kernels.blocks import exact_dtype, pieces
+from kl_companion.kernels.blocks import by_piece, exact_dtype, pieces
 
 MEMORY = {"fast": 320_000_000, "frugal": 8_000_000}  # bytes of logits alive at once
 _WIDTH = {"cpu": 2048}  # entries of the vocabulary in a tile
@@ -74,9 +74,8 @@ class Tile(NamedTuple):
         return logits.reshape(len(logits) * pieces(logits.shape[-1]), -1)
 
     def by_piece(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Numbers [..., rows] repeated for every piece; no view, whose sizes the compiler would look at."""
-        rows, each = len(self.logits), pieces(self.logits.shape[-1])
-        return numbers.index_select(-1, torch.arange(rows * each, device=numbers.device) // each)
+        """Numbers [..., rows] repeated for every piece."""
+        return by_piece(numbers, pieces(self.logits.shape[-1]))
 
     def places(self, ids: torch.Tensor) -> torch.Tensor:
         """Where the logits of token ids [rows, k] are in ``room``; of other tiles' ids the place more."""

@@ -94,8 +94,8 @@ def token_entries(
     numbers: LogProbNumbers,
     cool: torch.Tensor | None,
     of_logp: torch.Tensor,
-    gathered: torch.Tensor,
     of_entropy: torch.Tensor | None,
+    ids: torch.Tensor,
 ) -> torch.Tensor:
     """The gradient's entries of the tokens themselves, [rows, k].
 
@@ -104,9 +104,10 @@ def token_entries(
         numbers: Of the block.
         cool: One over the temperature.
         of_logp: Weights of the log-probs, [rows, k].
-        gathered: The same, with those of a token that is named several times added up.
         of_entropy: Weights of the entropies, [rows], or None.
+        ids: The tokens, [rows, k].
     """
+    gathered = of_same(ids, of_logp)
     scaled = cooled(loaded - numbers.peak.unsqueeze(-1), cool)
     mass = (1 + numbers.rest).unsqueeze(-1)
     p, total = scaled.exp() / mass, of_logp.sum(-1, keepdim=True)
@@ -115,3 +116,27 @@ def token_entries(
     if of_entropy is not None and numbers.surprise is not None:
         entries = entries - (of_entropy * (scaled.T - numbers.surprise)).T * p
     return cooled(entries, cool)
+
+
+def of_same(ids: torch.Tensor, of_logp: torch.Tensor) -> torch.Tensor:
+    """Weights [rows, k], those of a token that a row names several times added up."""
+    if ids.shape[1] == 1:
+        return of_logp
+    ranked, order = ids.sort(-1)
+    group = torch.zeros_like(ids)
+    group[:, 1:] = (ranked.diff(dim=-1) != 0).cumsum(-1)
+    total = torch.zeros_like(of_logp).scatter_add_(-1, group, of_logp.gather(-1, order))
+    return torch.empty_like(of_logp).scatter_(-1, order, total.gather(-1, group))
+
+
+def gradient_numbers(
+    numbers: LogProbNumbers,
+    cool: torch.Tensor | None,
+    of_logp: torch.Tensor,
+    of_entropy: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """What `token_gradient` needs of rows, [rows] each: peak, factor, by_surprise."""
+    scale, total = cooled(-1 / (1 + numbers.rest), cool), of_logp.sum(-1)
+    if of_entropy is None or numbers.surprise is None:
+        return numbers.peak, scale * total, None
+    return numbers.peak, scale * (total - of_entropy * numbers.surprise), scale * of_entropy

@@ -1,7 +1,7 @@
 """One pass over logits, block by block: values, numbers to keep for the backward pass, and gradients.
 
 Nothing here knows autograd: `kl_companion.kernels.autograd` calls it on logits that exist,
-`kl_companion.kernels.linear_walks` on one chunk of logits after another.
+`kl_companion.kernels.linear_tasks` its kernels on tiles of logits that nobody else sees.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import torch
 
 from kl_companion.divergences import Divergence, entries_of
 from kl_companion.kernels import row_numbers, rows, tokens
-from kl_companion.kernels.blocks import blocks, exact_dtype, pieces, rows_per_block
+from kl_companion.kernels.blocks import blocks, by_piece, exact_dtype, pieces, rows_per_block
 from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
 from kl_companion.kernels.compiling import Kernel
 from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, load, past_cap
 from kl_companion.kernels.memory import new_like
 from kl_companion.kernels.row_numbers import MASS, ORDINARY, KLNumbers, RatioNumbers, slope_of_likeliest
 
-_FIRST, _ROWS = Kernel(rows.first_sums), Kernel(rows.divergence_rows)
-_OF_FIELD, _GRADIENT = Kernel(rows.gradient_of_field), Kernel(rows.kl_gradient)
-_SUMS, _TOKEN_GRADIENT = Kernel(tokens.token_sums), Kernel(tokens.token_gradient)
-_KL_NUMBERS = Kernel(row_numbers.kl_numbers, whole=True)
-_RATIO_NUMBERS = Kernel(row_numbers.ratio_numbers, whole=True)
+FIRST_SUMS, DIVERGENCE_ROWS = Kernel(rows.first_sums), Kernel(rows.divergence_rows)
+GRADIENT_OF_FIELD, KL_GRADIENT = Kernel(rows.gradient_of_field), Kernel(rows.kl_gradient)
+TOKEN_SUMS, TOKEN_GRADIENT = Kernel(tokens.token_sums), Kernel(tokens.token_gradient)
+KL_NUMBERS = Kernel(row_numbers.kl_numbers, whole=True)
+RATIO_NUMBERS = Kernel(row_numbers.ratio_numbers, whole=True)
 
 Scalars = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
@@ -43,14 +43,13 @@ class How(NamedTuple):
         return cool, cap, ref_cap
 
 
-_PLAIN, _KL = How(), "reverse_kl"
-_FEW = 64  # tokens per row that are compared with each other
+_PLAIN, REVERSE_KL = How(), "reverse_kl"
 
 
 def room_for_kept(d: Divergence, value: torch.Tensor) -> torch.Tensor:
     """[numbers, rows] for what a backward pass needs, in the dtype that rows are worked on in."""
     dtype = value.dtype if entries_of(d).narrow else torch.float64
-    numbers = KLNumbers if d.name == _KL else RatioNumbers
+    numbers = KLNumbers if d.name == REVERSE_KL else RatioNumbers
     return value.new_zeros(len(numbers._fields), len(value), dtype=dtype)
 
 
@@ -94,7 +93,7 @@ def walk_divergence(
         compiled = how.compiled and count > 1  # one row would be a compilation of its own
         (cut_x, cut_y), to = _cut(compiled, count * of_row, (raw_x, raw_y), into)
         block = _Block(cut_x, cut_y, to, into is not None, count, scalars, compiled)
-        work = _kl if d.name == _KL else _general
+        work = _kl if d.name == REVERSE_KL else _general
         found, good, field = work(d, block, kept[:, here], value is not None)
         careful = bad = None
         if looks and not bool(good.all()):
@@ -148,7 +147,7 @@ class _Block(NamedTuple):
 
     def of_pieces(self, numbers: torch.Tensor) -> torch.Tensor:
         """Numbers per row [..., rows], repeated for every piece."""
-        return numbers.repeat_interleave(len(self.x) // self.rows, -1)
+        return by_piece(numbers, len(self.x) // self.rows)
 
 
 Found = tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]
@@ -158,8 +157,8 @@ def _kl(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> Found:
     """Values, which rows are done, what else `_write` needs; ``kept`` is filled with ``value``."""
     if not value:
         return kept[MASS], kept[MASS].isfinite(), []
-    sums = _FIRST(block.compiled, block.x, block.y, *block.scalars, dtype=kept.dtype, kl=True)
-    found, numbers = _KL_NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
+    sums = FIRST_SUMS(block.compiled, block.x, block.y, *block.scalars, dtype=kept.dtype, kl=True)
+    found, numbers = KL_NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
     kept.copy_(numbers)
     return found, found < ORDINARY[kept.dtype], []
 
@@ -168,14 +167,16 @@ def _general(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> F
     """The same for any divergence; `_write` needs the mean slope and the field."""
     dtype, x, y = kept.dtype, block.x, block.y
     if value:
-        sums = _FIRST(block.compiled, x, y, *block.scalars, dtype=dtype, kl=False)
-        *numbers, likeliest, masked = _RATIO_NUMBERS(
+        sums = FIRST_SUMS(block.compiled, x, y, *block.scalars, dtype=dtype, kl=False)
+        *numbers, likeliest, masked = RATIO_NUMBERS(
             block.compiled, *map(block.of_rows, sums), block.scalars[0]
         )
         kept.copy_(torch.stack([*numbers, slope_of_likeliest(d, likeliest, masked).to(dtype)]))
     peak, base, _, *others = block.of_pieces(kept)
     static = {"entries": entries_of(d), "dtype": dtype, "field": block.gradient}
-    values, slopes, *field = _ROWS(block.compiled, x, y, *block.scalars, peak, base, *others, **static)
+    values, slopes, *field = DIVERGENCE_ROWS(
+        block.compiled, x, y, *block.scalars, peak, base, *others, **static
+    )
     found, mean = (
         (block.of_rows(part).sum(-1, dtype=torch.float64) / kept[MASS]).to(dtype) for part in (values, slopes)
     )
@@ -190,11 +191,13 @@ def _write(block: _Block, kept: torch.Tensor, weight: torch.Tensor, field: list[
     if field:
         mean, *lanes = field
         peak, mean, factor = block.of_pieces(torch.stack([kept[0], mean, factor]))
-        _OF_FIELD(block.compiled, block.x, cool, cap, peak, mean, factor, block.out, *lanes, dtype=dtype)
+        GRADIENT_OF_FIELD(
+            block.compiled, block.x, cool, cap, peak, mean, factor, block.out, *lanes, dtype=dtype
+        )
         return
     peak, base, _, mean = block.of_pieces(kept)
     given = (*block.scalars, peak, base, mean, block.of_pieces(-factor), block.out)
-    _GRADIENT(block.compiled, block.x, block.y, *given, dtype=dtype)
+    KL_GRADIENT(block.compiled, block.x, block.y, *given, dtype=dtype)
 
 
 def walk_tokens(
@@ -237,7 +240,7 @@ def walk_tokens(
         raw, ids = raw.contiguous(), tokens_of_rows[here]
         into = _in_one_piece(out[0]) if out and loss_weight is not None else None
         (cut,), to = _cut(compiled, len(raw) * of_row, (raw,), into)
-        sums = _SUMS(compiled, cut, cool, cap, dtype=dtype, entropy=curved)
+        sums = TOKEN_SUMS(compiled, cut, cool, cap, dtype=dtype, entropy=curved)
         numbers = tokens.token_numbers(tuple(s.view(len(raw), of_row) for s in sums), cool)
         loaded = load(raw.gather(-1, ids), dtype, cap)
         if logp is not None:
@@ -251,28 +254,13 @@ def walk_tokens(
         if into is not None and loss_weight is not None:
             of_logp = loss_weight[here].to(dtype)
             bend = None if of_entropy is None else of_entropy[here].to(dtype)
-            entries = tokens.token_entries(loaded, numbers, cool, of_logp, _gathered(raw, ids, of_logp), bend)
-            scale = cooled(-1 / (1 + numbers.rest), cool)
-            total = of_logp.sum(-1)
-            if bend is not None and numbers.surprise is not None:
-                total = total - bend * numbers.surprise
-            by_surprise = None if bend is None else scale * bend
-            by_row = (numbers.peak, scale * total, by_surprise)
-            by_piece = (None if n is None else n.repeat_interleave(of_row) for n in by_row)
-            _TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, to, dtype=dtype)
+            entries = tokens.token_entries(loaded, numbers, cool, of_logp, bend, ids)
+            by_row = tokens.gradient_numbers(numbers, cool, of_logp, bend)
+            of_pieces = (None if n is None else by_piece(n, of_row) for n in by_row)
+            TOKEN_GRADIENT(compiled, cut, cool, cap, *of_pieces, to, dtype=dtype)
             into.scatter_(-1, ids, past_cap(entries, loaded, cap).to(into.dtype))
             if into is not out[0]:
                 out[0].copy_(into)
-
-
-def _gathered(raw: torch.Tensor, ids: torch.Tensor, of_logp: torch.Tensor) -> torch.Tensor:
-    """Weights [rows, k], those of a token that a row names several times added up."""
-    if ids.shape[1] == 1:
-        return of_logp
-    if ids.shape[1] <= _FEW:
-        same = ids.unsqueeze(-1) == ids.unsqueeze(-2)
-        return (same * of_logp.unsqueeze(-2)).sum(-1)
-    return of_logp.new_zeros(raw.shape).scatter_add_(-1, ids, of_logp).gather(-1, ids)
 
 
 def scale_rows(gradient: torch.Tensor, loss_weight: torch.Tensor) -> torch.Tensor:

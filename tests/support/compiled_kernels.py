@@ -12,7 +12,7 @@ import torch
 
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.kernels.fused import fused_f_divergence, fused_logp, fused_logp_and_entropy
-from kl_companion.kernels.linear import linear_kl
+from kl_companion.kernels.linear import linear_f_divergence, linear_logp_and_entropy
 from tests.oracles import fused as oracle
 from tests.support.fused_cases import INF, MODES, gradient_error, logits_pair, run, value_error
 
@@ -91,20 +91,28 @@ def refusals():
         assert torch.equal(given[0].nan_to_num(), before.nan_to_num())
 
 
-def hidden():
-    """From hidden states, of which the chunks' logits are overwritten."""
+def hidden(*names):
+    """From hidden states: divergences, and log-probs with entropies, whose tiles are overwritten."""
     draw = torch.Generator().manual_seed(4)
     h, w, rh, rw = (
         torch.randn(*shape, generator=draw) / 4 for shape in ((6, 32), (8192, 32), (6, 32), (8192, 32))
     )
     h, w = h.requires_grad_(), w.requires_grad_()
-    value = linear_kl(h, w, ref_hidden=rh, ref_weight=rw, memory=200_000, backend="compiled")
-    value.sum().backward()
     exact = [oracle.leaf(a) for a in (h, w)]
-    want = oracle.divergence("reverse_kl", oracle.linear(*exact), oracle.linear(rh, rw))
-    torch.testing.assert_close(value.detach().double(), want.detach(), rtol=1e-4, atol=1e-9)
-    for leaf, slope in zip((h, w), oracle.gradients(want, exact), strict=True):
-        assert (leaf.grad - slope).norm() <= 1e-4 * slope.norm()
+    logits, ref_logits = oracle.linear(*exact), oracle.linear(rh, rw)
+    ids = torch.arange(6) * 1000
+    options = {"memory": 200_000, "backend": "compiled"}
+    for name in names:
+        if name == "log-probs":
+            logp, entropy = linear_logp_and_entropy(h, w, ids, **options)
+            found, want = logp + entropy, oracle.logp(logits, ids) + oracle.entropy(logits)
+        else:
+            found = linear_f_divergence(name, h, w, ref_hidden=rh, ref_weight=rw, **options)
+            want = oracle.divergence(name, logits, ref_logits)
+        slopes = torch.autograd.grad(want.sum(), exact, retain_graph=True)
+        torch.testing.assert_close(found.detach().double(), want.detach(), rtol=1e-4, atol=1e-9)
+        for got, slope in zip(torch.autograd.grad(found.sum(), (h, w)), slopes, strict=True):
+            assert (got - slope).norm() <= 1e-4 * slope.norm(), name
 
 
 def main(which):
@@ -118,7 +126,7 @@ def main(which):
             print(name, dtype, flush=True)
         for dtype in (torch.float32, torch.bfloat16):
             tokens(dtype, SIZES[:-1])
-        hidden()
+        hidden(*DIVERGENCES, "log-probs")
     refusals()
     print("done", flush=True)
 

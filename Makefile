@@ -63,7 +63,7 @@ ifeq ($(DEVICE),cuda)
 	@$(BIN)/kl-companion table run performance --profile gpu --fresh
 else
 	@$(BIN)/python -m benchmarks
-	@echo && echo "==> Against the peers: about fifteen minutes on two processors; leave the machine alone meanwhile"
+	@echo && echo "==> Against the peers: up to an hour on two processors without units for bfloat16; leave the machine alone"
 	@$(BIN)/kl-companion table run performance --fresh
 endif
 	@echo && $(BIN)/python -m benchmarks.goals

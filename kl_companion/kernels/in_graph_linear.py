@@ -10,7 +10,7 @@ import torch
 
 from kl_companion.divergences import get_divergence
 from kl_companion.kernels.linear_tasks import Distances, LogProbs
-from kl_companion.kernels.linear_walks import Plan, Projection, Results, narrow, walk_chunks
+from kl_companion.kernels.linear_walks import Projection, Results, TilePlan, narrow, walk_chunks
 from kl_companion.kernels.walks import How
 
 
@@ -51,7 +51,11 @@ def from_hidden(
     results = task.results(weight)
     kept = task.room(results)
     walk_chunks(
-        Projection(hidden, weight, bias), task, Plan(plan[0], plan[1], bool(plan[2])), kept, results=results
+        Projection(hidden, weight, bias),
+        task,
+        TilePlan(plan[0], plan[1], bool(plan[2])),
+        kept,
+        results=results,
     )
     return [*results, kept]
 
@@ -96,7 +100,7 @@ def from_hidden_gradient(
     made = walk_chunks(
         policy,
         task,
-        Plan(plan[0], plan[1], bool(plan[2])),
+        TilePlan(plan[0], plan[1], bool(plan[2])),
         kept,
         loss_weights=tuple(incoming),
         wanted=tuple(wanted),
@@ -151,7 +155,7 @@ def _backward(ctx: Any, incoming: Any) -> tuple[Any, ...]:
 from_hidden.register_autograd(_backward, setup_context=_keep)
 
 
-def in_parts(policy: Projection, task: Distances | LogProbs, plan: Plan) -> Results:
+def in_parts(policy: Projection, task: Distances | LogProbs, plan: TilePlan) -> Results:
     """The results of a task by the operator."""
     how = task.how
     rest = how.temperature, [how.cap or 0.0, how.ref_cap or 0.0], how.compiled, list(map(int, plan))

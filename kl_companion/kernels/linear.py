@@ -34,7 +34,7 @@ from kl_companion.kernels.fused import (
 )
 from kl_companion.kernels.in_graph_linear import in_parts
 from kl_companion.kernels.linear_tasks import Distances, LogProbs
-from kl_companion.kernels.linear_walks import Plan, Projection, narrow, plan_tiles, walk_chunks
+from kl_companion.kernels.linear_walks import Projection, TilePlan, narrow, plan_tiles, walk_chunks
 from kl_companion.kernels.walks import How
 
 Memory = Literal["fast", "frugal"] | int
@@ -285,7 +285,10 @@ def _check_frozen(**tensors: torch.Tensor | None) -> None:
 
 
 def _apply(
-    policy: Projection, task: Distances | LogProbs, loss_weights: tuple[torch.Tensor, ...] | None, plan: Plan
+    policy: Projection,
+    task: Distances | LogProbs,
+    loss_weights: tuple[torch.Tensor, ...] | None,
+    plan: TilePlan,
 ) -> Any:
     if torch.compiler.is_compiling():
         return in_parts(policy, task, plan)
@@ -301,7 +304,7 @@ class _Linear(torch.autograd.Function):
         bias: torch.Tensor | None,
         task: Distances | LogProbs,
         loss_weights: tuple[torch.Tensor, ...] | None,
-        plan: Plan,
+        plan: TilePlan,
         recording: bool,
     ) -> tuple[torch.Tensor, ...]:
         policy, results = Projection(hidden, weight, bias), task.results(weight)

@@ -45,7 +45,7 @@ class Projection(NamedTuple):
             out.add_(self.bias[tokens])
 
 
-class Plan(NamedTuple):
+class TilePlan(NamedTuple):
     """How the logits are cut into tiles."""
 
     rows: int  # tokens
@@ -93,7 +93,7 @@ class Chunk:
         policy: Projection,
         teacher: Projection | torch.Tensor | None,
         here: slice,
-        plan: Plan,
+        plan: TilePlan,
         room: Room | None = None,
     ) -> None:
         """Rows ``here``; ``room`` as `room_for_tiles`."""
@@ -197,7 +197,7 @@ def budget(memory: str | int) -> int:
     return memory
 
 
-def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int) -> Plan:
+def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int) -> TilePlan:
     """Tiles of ``buffers`` arrays of logits that fit the budget; a token and one tile always do."""
     vocab, size = len(policy), exact_dtype(policy).itemsize
     width = min(vocab, _WIDTH.get(policy.device.type, _WIDTH_ELSEWHERE))
@@ -210,10 +210,10 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
             entries -= width * features
         most = entries - _SCRATCH * _PART, entries * buffers // (buffers + _SCRATCH)
         fitting = max(1, max(most) // (buffers * width))
-    return Plan(math.ceil(count / math.ceil(count / fitting)) if count else 1, width, keep)
+    return TilePlan(math.ceil(count / math.ceil(count / fitting)) if count else 1, width, keep)
 
 
-def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None, plan: Plan) -> Room:
+def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None, plan: TilePlan) -> Room:
     """Room for the tiles of a plan."""
     weights = [policy.weight, *([teacher.weight] if isinstance(teacher, Projection) else [])]
     wide, alive = exact_dtype(policy.weight), math.ceil(len(policy.weight) / plan.width) if plan.keep else 1
@@ -226,7 +226,7 @@ def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None
 def walk_chunks(
     policy: Projection,
     task: ChunkTask,
-    plan: Plan,
+    plan: TilePlan,
     kept: torch.Tensor,
     *,
     results: Results | None = None,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -20,6 +22,7 @@ from kl_companion.book.speed_goals import (
     findings,
     ratio,
 )
+from kl_companion.plotting import color
 
 NOT_MEASURED = "not measured"
 WORDS = {
@@ -68,6 +71,23 @@ def speedups(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
             where = at._replace(allocator=allocator)
             columns[dtype, allocator] = [cell(rows, "times_faster", v, dtype, where) for v in WORDS]
     return pd.DataFrame(columns, list(WORDS.values()), dtype=float)
+
+
+def draw_speedups(speed: pd.DataFrame, axes: Sequence[Any]) -> None:
+    """`speedups` on two axes, one per dtype, with a mark per allocator."""
+    for axis, dtype in zip(axes, DTYPES, strict=True):
+        part = speed[dtype].drop(WORDS["naive"]).dropna(how="all")
+        height = list(range(len(part)))[::-1]
+        axis.axvline(1, color=color("exact"), linewidth=1)
+        for allocator, mark in {"default": "o", "warm": "s"}.items():
+            shade = color(f"{allocator} allocator")
+            axis.plot(part[allocator], height, mark, color=shade, label=allocator)
+        axis.set(title=f"{dtype} logits", xscale="log", xlabel="times as fast as the usual formula")
+        axis.set_yticks(height, part.index)
+        ticks = [0.1, 0.3, 1, 3, 10, 30, 100]
+        axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axis.minorticks_off()
+    axes[0].legend(title="allocator", fontsize=10, loc="upper right")
 
 
 def costs(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -140,3 +141,15 @@ def test_the_rows_of_a_table_have_none_for_a_gap(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tables, "load", lambda name, profile: load("", profile), raising=False)
     with pytest.raises(FileNotFoundError):
         speed_tables.measured()
+
+
+def test_every_number_of_the_figure_is_drawn() -> None:
+    columns = pd.MultiIndex.from_product([("float32", "bfloat16"), ("default", "warm")])
+    words = [speed_tables.WORDS[name] for name in ("naive", "TRL", "ours")]
+    speed = pd.DataFrame([[1.0] * 4, [math.nan] * 4, [2.0, 3.0, 4.0, 5.0]], words, columns)
+    drawn, (left, right) = plt.subplots(1, 2)
+    speed_tables.draw_speedups(speed, (left, right))
+    assert [line.get_xdata().tolist() for line in left.lines[1:]] == [[2.0], [3.0]]
+    assert [line.get_xdata().tolist() for line in right.lines[1:]] == [[4.0], [5.0]]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["ours"]
+    plt.close(drawn)

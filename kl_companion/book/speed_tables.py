@@ -109,8 +109,7 @@ def from_hidden(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
         for dtype in DTYPES
         for word, column in names.items()
     }
-    words = {**WORDS, "naive": "usual formula"}
-    return pd.DataFrame(columns, [words.get(v, v) for v in HIDDEN], dtype=float)
+    return pd.DataFrame(columns, [WORDS.get(v, v) for v in HIDDEN], dtype=float)
 
 
 def training_steps(rows: Rows) -> pd.DataFrame:

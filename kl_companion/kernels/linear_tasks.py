@@ -51,14 +51,18 @@ class Distances(NamedTuple):
             ValueError: as `walks.walk_divergence`.
         """
         d, (value,), numbers, dtype = self.d, results, kept[:, chunk.here], kept.dtype
-        compiled, scalars, kl = self._compiled(chunk), self.how.scalars(dtype), d.name == walks.REVERSE_KL
+        compiled, scalars, kl = (
+            self.how.compiles(len(chunk)),
+            self.how.scalars(dtype),
+            d.name == walks.REVERSE_KL,
+        )
         sums = chunk.sums(lambda t: walks.FIRST_SUMS(compiled, *_cut(t), *scalars, dtype=dtype, kl=kl))
         if kl:
             found, numbers[:-1] = walks.KL_NUMBERS(compiled, *sums, scalars[0])
         else:
             *ratio, likeliest, masked = walks.RATIO_NUMBERS(compiled, *sums, scalars[0])
             numbers[:-1] = torch.stack([*ratio, slope_of_likeliest(d, likeliest, masked).to(dtype)])
-            parts = chunk.sums(lambda t: self._entries(t, chunk, numbers, False))
+            parts = chunk.sums(lambda t: self._entries(t, compiled, scalars, numbers, False))
             found, numbers[-1] = (part.sum(-1, dtype=torch.float64) / numbers[MASS] for part in parts)
         limit = ORDINARY[dtype]
         good = (found < limit) & (numbers[-1].abs() < limit)
@@ -71,7 +75,8 @@ class Distances(NamedTuple):
     def writer(self, chunk: Chunk, kept: torch.Tensor, loss_weights: Results) -> Callable[[Tile], None]:
         """What writes the gradient over the logits of a tile."""
         numbers, dtype = kept[:, chunk.here], kept.dtype
-        weight, cool = loss_weights[0][chunk.here].to(dtype), self.how.scalars(dtype)[0]
+        compiled, scalars = self.how.compiles(len(chunk)), self.how.scalars(dtype)
+        weight, (cool, cap, _) = loss_weights[0][chunk.here].to(dtype), scalars
         bad = numbers[MASS].isnan().nonzero().flatten().tolist() if weight.device.type == "cpu" else []
         careful = {row: self._careful(chunk, row, dtype).gradient[0] * weight[row] for row in bad}
         peak, base, mass, mean = numbers[:4]
@@ -79,30 +84,26 @@ class Distances(NamedTuple):
         given = (peak, numbers[-1], scale) if self.d.name != walks.REVERSE_KL else (peak, base, mean, -scale)
 
         def write(tile: Tile) -> None:
-            (x, y), compiled = _cut(tile), self._compiled(chunk)
-            cool, cap, ref_cap = self.how.scalars(dtype)
+            x, y = _cut(tile)
             by_piece = [tile.by_piece(number) for number in given]
             if self.d.name == walks.REVERSE_KL:
-                walks.KL_GRADIENT(compiled, x, y, cool, cap, ref_cap, *by_piece, None, dtype=dtype)
+                walks.KL_GRADIENT(compiled, x, y, *scalars, *by_piece, None, dtype=dtype)
             else:
-                _, _, *field = self._entries(tile, chunk, numbers, True)
+                _, _, *field = self._entries(tile, compiled, scalars, numbers, True)
                 walks.GRADIENT_OF_FIELD(compiled, x, cool, cap, *by_piece, None, *field, dtype=dtype)
             for row, gradient in careful.items():
                 tile.logits[row] = gradient[tile.tokens].to(x.dtype)
 
         return write
 
-    def _compiled(self, chunk: Chunk) -> bool:
-        return self.how.compiled and len(chunk) > 1  # one row would be a compilation of its own
-
     def _entries(
-        self, tile: Tile, chunk: Chunk, numbers: torch.Tensor, field: bool
+        self, tile: Tile, compiled: bool, scalars: walks.Scalars, numbers: torch.Tensor, field: bool
     ) -> tuple[torch.Tensor, ...]:
         (x, y), dtype = _cut(tile), numbers.dtype
         peak, base, _, *others = tile.by_piece(numbers[:-1])
         static = {"entries": entries_of(self.d), "dtype": dtype, "field": field}
-        given = (*self.how.scalars(dtype), peak, base, *others)
-        found: tuple[torch.Tensor, ...] = walks.DIVERGENCE_ROWS(self._compiled(chunk), x, y, *given, **static)
+        given = (*scalars, peak, base, *others)
+        found: tuple[torch.Tensor, ...] = walks.DIVERGENCE_ROWS(compiled, x, y, *given, **static)
         return found
 
     def _careful(self, chunk: Chunk, row: int, dtype: torch.dtype) -> Careful:
@@ -147,7 +148,7 @@ class LogProbs(NamedTuple):
         """
         ids, here, dtype = self.tokens[chunk.here], chunk.here, kept.dtype
         cool, cap, _ = self.how.scalars(dtype)
-        compiled = self.how.compiled and len(chunk) > 1
+        compiled = self.how.compiles(len(chunk))
         of_tokens = kept[3:, here].T
 
         def read(tile: Tile) -> tuple[torch.Tensor, ...]:
@@ -176,7 +177,7 @@ class LogProbs(NamedTuple):
         ids, (cool, cap, _) = self.tokens[here], self.how.scalars(dtype)
         peak, rest, surprise, *_ = kept[:, here]
         numbers = tokens.LogProbNumbers(peak, rest, surprise if self.with_entropy else None)
-        loaded, compiled = load(kept[3:, here].T, dtype, cap), self.how.compiled and len(chunk) > 1
+        loaded, compiled = load(kept[3:, here].T, dtype, cap), self.how.compiles(len(chunk))
         of_logp, *bends = (weight[here].to(dtype) for weight in loss_weights)
         bend = bends[0] if bends else None
         entries = tokens.token_entries(loaded, numbers, cool, of_logp, bend, ids)

@@ -36,6 +36,10 @@ class How(NamedTuple):
     ref_cap: float | None = None
     compiled: bool = False
 
+    def compiles(self, rows: int) -> bool:
+        """Whether the compiled form runs: a single row would be a compilation of its own."""
+        return self.compiled and rows > 1
+
     def scalars(self, dtype: torch.dtype) -> Scalars:
         """One over the temperature (None for 1) and the soft caps; tensors: kernels depend on no value."""
         cool = None if self.temperature == 1.0 else torch.tensor(1 / self.temperature, dtype=dtype)
@@ -90,7 +94,7 @@ def walk_divergence(
         here, count = slice(start, stop), stop - start
         weight = None if loss_weight is None or not out else loss_weight[here].to(dtype)
         into = None if weight is None else _in_one_piece(out[0])
-        compiled = how.compiled and count > 1  # one row would be a compilation of its own
+        compiled = how.compiles(count)
         (cut_x, cut_y), to = _cut(compiled, count * of_row, (raw_x, raw_y), into)
         block = _Block(cut_x, cut_y, to, into is not None, count, scalars, compiled)
         work = _kl if d.name == REVERSE_KL else _general
@@ -236,7 +240,7 @@ def walk_tokens(
     of_row = pieces(x.shape[-1])
     for start, stop, (raw, *out) in blocks(size, x, *([] if gradient is None else [gradient])):
         here = slice(start, stop)
-        compiled = how.compiled and stop - start > 1
+        compiled = how.compiles(stop - start)
         raw, ids = raw.contiguous(), tokens_of_rows[here]
         into = _in_one_piece(out[0]) if out and loss_weight is not None else None
         (cut,), to = _cut(compiled, len(raw) * of_row, (raw,), into)

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 from contextlib import suppress
@@ -25,6 +26,7 @@ from kl_companion.book.tables.project import book_extra
 from kl_companion.book.tables.temporary_folder import temporary_folder
 
 TRACEBACK_LINES = 12
+PATIENCE = 10.0  # seconds in which a killed kernel ends
 FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -32,15 +34,31 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 def _end_with_parent(folders: list[str], psutil: Any) -> None:
     """End with the kernel as soon as the runner is gone: the pipe that the runner holds open is then closed.
 
-    A kernel ends by itself only when the first process of the system adopts it, and not at once.
+    A kernel ends by itself only when the first process of the system adopts it, and not at once. The signal's
+    handler runs in the thread that runs the notebook, which then cannot start a kernel meanwhile.
     """
-    os.read(sys.stdin.fileno(), 1)
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            process.kill()
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
+
+    def end(*_: object) -> None:
+        kernels = psutil.Process().children(recursive=True)
+        for process in kernels:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(kernels, timeout=PATIENCE)  # a kernel in its last call may still write a file
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    def wait() -> None:
+        os.read(sys.stdin.fileno(), 1)
+        if sys.platform == "win32":
+            end()
+        else:
+            signal.pthread_kill(runs, signal.SIGUSR1)
+
+    runs = threading.get_ident()
+    if sys.platform != "win32":
+        signal.signal(signal.SIGUSR1, end)
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _transport(sockets: str) -> dict[str, Any]:
@@ -78,9 +96,7 @@ def execute(specification: dict[str, Any], sockets: str) -> str | None:
 def run(specification: dict[str, Any]) -> str | None:
     """Run the notebook with the folders that it needs, and end with the runner; the message if it fails."""
     with temporary_folder("kl-k-") as sockets:
-        folders = [specification["ipython"], str(sockets)]
-        watched = [folders, book_extra("psutil")]
-        threading.Thread(target=_end_with_parent, args=watched, daemon=True).start()
+        _end_with_parent([specification["ipython"], str(sockets)], book_extra("psutil"))
         try:
             return execute(specification, str(sockets))
         finally:

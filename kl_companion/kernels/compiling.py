@@ -86,19 +86,19 @@ class Kernel:
         kinds = tuple(None if t is None else _kind(t) for t in tensors)
         key = (kinds, *static.items())
         if key in self._made:
-            return self._made[key](*tensors)
+            return self._made[key](*map(_loadable, tensors))
         return self._first(key, tensors, static)
 
     def _first(
         self, key: tuple[Any, ...], tensors: tuple[torch.Tensor | None, ...], static: dict[str, Any]
     ) -> Any:
-        made = _compile(self.function, static)
+        made = _compile(self.function, static, [t is not None and t.dtype == torch.int32 for t in tensors])
         slow = threading.Timer(_PATIENCE, _log.warning, [_SLOW, self.function.__name__])
         slow.daemon = True
         slow.start()
         try:
             with _ONE_AT_A_TIME, _patched():
-                results = made(*tensors)
+                results = made(*map(_loadable, tensors))
         finally:
             slow.cancel()
         self._made[key] = made
@@ -164,9 +164,20 @@ def _traced_once() -> Iterator[None]:
         yield
 
 
-def _compile(function: Callable[..., Any], static: dict[str, Any]) -> Callable[..., Any]:
+def _loadable(t: torch.Tensor | None) -> torch.Tensor | None:
+    """Integers as the numbers that have their bits: the compiler copies integers before it loads them."""
+    return t.view(torch.float32) if t is not None and t.dtype == torch.int32 else t
+
+
+def _compile(
+    function: Callable[..., Any], static: dict[str, Any], integers: Sequence[bool]
+) -> Callable[..., Any]:
     def bound(*tensors: torch.Tensor | None) -> Any:
-        return function(*tensors, **static)
+        given = (
+            t.view(torch.int32) if t is not None and integer else t
+            for t, integer in zip(tensors, integers, strict=True)
+        )
+        return function(*given, **static)
 
     # the compiler counts recompilations by code object: every form gets its own
     code = bound.__code__.replace()

@@ -15,7 +15,7 @@ from kl_companion.divergences import Divergence, entries_of
 from kl_companion.kernels import tokens, walks
 from kl_companion.kernels.blocks import exact_dtype
 from kl_companion.kernels.careful import Careful, RowIndex, careful_rows, check_finite
-from kl_companion.kernels.lanes import cooled, load, past_cap
+from kl_companion.kernels.lanes import cooled, lanes_of, load, past_cap
 from kl_companion.kernels.linear_walks import Chunk, Projection, Results, Tile
 from kl_companion.kernels.row_numbers import MASS, ORDINARY, slope_of_likeliest
 from kl_companion.kernels.walks import How
@@ -62,7 +62,7 @@ class Distances(NamedTuple):
         else:
             *ratio, likeliest, masked = walks.RATIO_NUMBERS(compiled, *sums, scalars[0])
             numbers[:-1] = torch.stack([*ratio, slope_of_likeliest(d, likeliest, masked).to(dtype)])
-            parts = chunk.sums(lambda t: self._entries(t, compiled, scalars, numbers, False))
+            parts = chunk.sums(lambda t: self._entries(t, compiled, scalars, numbers))
             found, numbers[-1] = (part.sum(-1, dtype=torch.float64) / numbers[MASS] for part in parts)
         limit = ORDINARY[dtype]
         good = (found < limit) & (numbers[-1].abs() < limit)
@@ -81,15 +81,18 @@ class Distances(NamedTuple):
         careful = {row: self._careful(chunk, row, dtype).gradient[0] * weight[row] for row in bad}
         peak, base, mass, mean = numbers[:4]
         scale = cooled(weight / mass, cool)
-        given = (peak, numbers[-1], scale) if self.d.name != walks.REVERSE_KL else (peak, base, mean, -scale)
+        kl = self.d.name == walks.REVERSE_KL
+        given = (peak, base, mean, -scale) if kl else (peak, numbers[-1], scale)
+        room = kept.new_empty(0 if kl else len(chunk) * chunk.plan.width)
 
         def write(tile: Tile) -> None:
             x, y = _cut(tile)
             by_piece = [tile.by_piece(number) for number in given]
-            if self.d.name == walks.REVERSE_KL:
+            if kl:
                 walks.KL_GRADIENT(compiled, x, y, *scalars, *by_piece, None, dtype=dtype)
             else:
-                _, _, *field = self._entries(tile, compiled, scalars, numbers, True)
+                field = lanes_of(room, x)
+                self._entries(tile, compiled, scalars, numbers, *field)
                 walks.GRADIENT_OF_FIELD(compiled, x, cool, cap, *by_piece, None, *field, dtype=dtype)
             for row, gradient in careful.items():
                 tile.logits[row] = gradient[tile.tokens].to(x.dtype)
@@ -97,12 +100,12 @@ class Distances(NamedTuple):
         return write
 
     def _entries(
-        self, tile: Tile, compiled: bool, scalars: walks.Scalars, numbers: torch.Tensor, field: bool
+        self, tile: Tile, compiled: bool, scalars: walks.Scalars, numbers: torch.Tensor, *field: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         (x, y), dtype = _cut(tile), numbers.dtype
         peak, base, _, *others = tile.by_piece(numbers[:-1])
-        static = {"entries": entries_of(self.d), "dtype": dtype, "field": field}
-        given = (*scalars, peak, base, *others)
+        static = {"entries": entries_of(self.d), "dtype": dtype}
+        given = (*scalars, peak, base, *others, *field)
         found: tuple[torch.Tensor, ...] = walks.DIVERGENCE_ROWS(compiled, x, y, *given, **static)
         return found
 

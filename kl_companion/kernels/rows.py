@@ -147,14 +147,11 @@ def divergence_rows(
     ref: torch.Tensor,
     ref_rest: torch.Tensor,
     slope: torch.Tensor,
-    *,
+    *field: torch.Tensor,
     entries: Entries,
     dtype: torch.dtype,
-    field: bool,
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Any D_f(P || Q): sums [rows] of the values and of P (f'(t) - slope), both multiplied by mass.
-
-    With ``field`` P (f'(t) - slope) too, [rows, vocab] in lanes.
 
     Args:
         x_raw: Raw logits of the policy, [rows, vocab].
@@ -169,9 +166,9 @@ def divergence_rows(
         ref: [rows].
         ref_rest: [rows].
         slope: [rows].
+        field: A tensor per lane to fill with P (f'(t) - slope) mass, [rows, vocab]; none where not wanted.
         entries: Of the divergence.
         dtype: That is worked in.
-        field: Whether it is wanted.
     """
     exact, edges = _exact(x_raw, cap, ref_cap), {"no_p": entries.at_zero, "no_q": entries.at_infinity}
     may_mask = {name: edge < _INF for name, edge in edges.items()}
@@ -194,8 +191,9 @@ def divergence_rows(
         found = larger * torch.where(below, of.slope_below, of.slope_above) - e * slope.unsqueeze(-1)
         of_likeliest = torch.where(y == base.unsqueeze(-1), 0.0, found)
         slopes.append(torch.where(x == peak.unsqueeze(-1), of_likeliest, found))
-    sums = added(values), added([part.sum(-1) for part in slopes])
-    return (*sums, *slopes) if field else sums
+    for out, part in zip(field, slopes, strict=False):
+        out.copy_(part)
+    return added(values), added([part.sum(-1) for part in slopes])
 
 
 def _enough(series: tuple[float, ...], near: float, eps: float) -> tuple[float, ...]:

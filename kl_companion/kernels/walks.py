@@ -15,7 +15,7 @@ from kl_companion.kernels import row_numbers, rows, tokens
 from kl_companion.kernels.blocks import blocks, by_piece, exact_dtype, pieces, rows_per_block
 from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
 from kl_companion.kernels.compiling import Kernel
-from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, load, past_cap
+from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, lanes_of, load, past_cap
 from kl_companion.kernels.memory import new_like
 from kl_companion.kernels.row_numbers import MASS, ORDINARY, KLNumbers, RatioNumbers, slope_of_likeliest
 
@@ -90,15 +90,19 @@ def walk_divergence(
     dtype, looks = kept.dtype, x.device.type == "cpu"
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1])
     size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
+    # what gradients but the KL's are made of; the last block may have a row more
+    most = 0 if gradient is None or d.name == REVERSE_KL else min(x.shape[:-1].numel(), size + 1)
+    room = new_like(x.new_empty((), dtype=dtype).expand(most * x.shape[-1]))
     for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
         here, count = slice(start, stop), stop - start
         weight = None if loss_weight is None or not out else loss_weight[here].to(dtype)
         into = None if weight is None else _in_one_piece(out[0])
         compiled = how.compiles(count)
         (cut_x, cut_y), to = _cut(compiled, count * of_row, (raw_x, raw_y), into)
-        block = _Block(cut_x, cut_y, to, into is not None, count, scalars, compiled)
+        field = [] if into is None or not most else lanes_of(room, cut_x)
+        block = _Block(cut_x, cut_y, to, field, count, scalars, compiled)
         work = _kl if d.name == REVERSE_KL else _general
-        found, good, field = work(d, block, kept[:, here], value is not None)
+        found, good, mean = work(d, block, kept[:, here], value is not None)
         careful = bad = None
         if looks and not bool(good.all()):
             bad = (~good).nonzero().squeeze(-1)
@@ -111,7 +115,7 @@ def walk_divergence(
         if value is not None:
             value[here] = found
         if weight is not None and into is not None:
-            _write(block, kept[:, here], weight, field)
+            _write(block, kept[:, here], weight, mean)
             if careful is not None:
                 into[bad] = (careful.gradient * weight[bad].unsqueeze(-1)).to(into.dtype)
             if into is not out[0]:
@@ -140,7 +144,7 @@ class _Block(NamedTuple):
     x: torch.Tensor  # [rows x pieces, length]
     y: torch.Tensor
     out: torch.Tensor | None  # for the gradient; None: it goes over x
-    gradient: bool  # whether it is wanted
+    field: list[torch.Tensor]  # what a gradient is made of, per lane; none for a KL
     rows: int
     scalars: Scalars
     compiled: bool
@@ -154,21 +158,21 @@ class _Block(NamedTuple):
         return by_piece(numbers, len(self.x) // self.rows)
 
 
-Found = tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]
+Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
 def _kl(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> Found:
     """Values, which rows are done, what else `_write` needs; ``kept`` is filled with ``value``."""
     if not value:
-        return kept[MASS], kept[MASS].isfinite(), []
+        return kept[MASS], kept[MASS].isfinite(), None
     sums = FIRST_SUMS(block.compiled, block.x, block.y, *block.scalars, dtype=kept.dtype, kl=True)
     found, numbers = KL_NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
     kept.copy_(numbers)
-    return found, found < ORDINARY[kept.dtype], []
+    return found, found < ORDINARY[kept.dtype], None
 
 
 def _general(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> Found:
-    """The same for any divergence; `_write` needs the mean slope and the field."""
+    """The same for any divergence; `_write` needs the mean slope, and the block's field is filled."""
     dtype, x, y = kept.dtype, block.x, block.y
     if value:
         sums = FIRST_SUMS(block.compiled, x, y, *block.scalars, dtype=dtype, kl=False)
@@ -177,27 +181,22 @@ def _general(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> F
         )
         kept.copy_(torch.stack([*numbers, slope_of_likeliest(d, likeliest, masked).to(dtype)]))
     peak, base, _, *others = block.of_pieces(kept)
-    static = {"entries": entries_of(d), "dtype": dtype, "field": block.gradient}
-    values, slopes, *field = DIVERGENCE_ROWS(
-        block.compiled, x, y, *block.scalars, peak, base, *others, **static
-    )
+    given = (*block.scalars, peak, base, *others, *block.field)
+    parts = DIVERGENCE_ROWS(block.compiled, x, y, *given, entries=entries_of(d), dtype=dtype)
     found, mean = (
-        (block.of_rows(part).sum(-1, dtype=torch.float64) / kept[MASS]).to(dtype) for part in (values, slopes)
+        (block.of_rows(part).sum(-1, dtype=torch.float64) / kept[MASS]).to(dtype) for part in parts
     )
     limit = ORDINARY[dtype]
-    return found, (found < limit) & (mean.abs() < limit), [mean, *field]
+    return found, (found < limit) & (mean.abs() < limit), mean
 
 
-def _write(block: _Block, kept: torch.Tensor, weight: torch.Tensor, field: list[torch.Tensor]) -> None:
+def _write(block: _Block, kept: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor | None) -> None:
     """The gradient, into memory that may be the logits' own."""
     factor, dtype = cooled(weight / kept[MASS], block.scalars[0]), kept.dtype
     cool, cap, _ = block.scalars
-    if field:
-        mean, *lanes = field
-        peak, mean, factor = block.of_pieces(torch.stack([kept[0], mean, factor]))
-        GRADIENT_OF_FIELD(
-            block.compiled, block.x, cool, cap, peak, mean, factor, block.out, *lanes, dtype=dtype
-        )
+    if mean is not None:
+        given = (cool, cap, *block.of_pieces(torch.stack([kept[0], mean, factor])), block.out, *block.field)
+        GRADIENT_OF_FIELD(block.compiled, block.x, *given, dtype=dtype)
         return
     peak, base, _, mean = block.of_pieces(kept)
     given = (*block.scalars, peak, base, mean, block.of_pieces(-factor), block.out)
@@ -262,7 +261,10 @@ def walk_tokens(
             by_row = tokens.gradient_numbers(numbers, cool, of_logp, bend)
             of_pieces = (None if n is None else by_piece(n, of_row) for n in by_row)
             TOKEN_GRADIENT(compiled, cut, cool, cap, *of_pieces, to, dtype=dtype)
-            into.scatter_(-1, ids, past_cap(entries, loaded, cap).to(into.dtype))
+            # scatter_ would copy narrow memory as a whole
+            into[torch.arange(len(ids), device=ids.device).unsqueeze(-1), ids] = past_cap(
+                entries, loaded, cap
+            ).to(into.dtype)
             if into is not out[0]:
                 out[0].copy_(into)
 

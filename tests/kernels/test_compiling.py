@@ -99,7 +99,7 @@ def test_nothing_small_is_compiled(monkeypatch):
 def test_a_slow_compilation_is_announced_once(monkeypatch, caplog):
     monkeypatch.setattr(compiling, "_PATIENCE", 0.01)
 
-    def slow(function, static):
+    def slow(function, static, integers):
         def made(*tensors):
             time.sleep(0.2)
             return function(*tensors, **static)

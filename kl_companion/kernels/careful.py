@@ -14,7 +14,7 @@ from kl_companion.divergences import SUPPORT, Divergence, entries_of
 from kl_companion.divergences.inline import series_at
 from kl_companion.estimators.vocabulary import far_entries
 from kl_companion.kernels.lanes import cooled, load, past_cap
-from kl_companion.kernels.rows import NEAR
+from kl_companion.kernels.ratios import NEAR
 
 if TYPE_CHECKING:
     from kl_companion.kernels.walks import How

@@ -39,12 +39,6 @@ def load_lanes(raw: torch.Tensor, dtype: torch.dtype, cap: torch.Tensor | None) 
     return [load(half, dtype, cap) for half in halves]
 
 
-def lanes_of(room: torch.Tensor, raw: torch.Tensor) -> list[torch.Tensor]:
-    """The first part of flat memory as a tensor of the shape of ``raw`` per lane."""
-    count = 2 if raw.dtype == PAIRS else 1
-    return [*room[: count * raw.numel()].view(count, *raw.shape)]
-
-
 def store(out: torch.Tensor, lanes: list[torch.Tensor]) -> None:
     """Write numbers to memory of the caller's dtype."""
     if out.dtype == PAIRS:

@@ -7,7 +7,7 @@ over each tile.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,9 +15,9 @@ from kl_companion.divergences import Divergence, entries_of
 from kl_companion.kernels import tokens, walks
 from kl_companion.kernels.blocks import exact_dtype
 from kl_companion.kernels.careful import Careful, RowIndex, careful_rows, check_finite
-from kl_companion.kernels.lanes import cooled, lanes_of, load, past_cap
+from kl_companion.kernels.lanes import cooled, load, past_cap
 from kl_companion.kernels.linear_walks import Chunk, Projection, Results, Tile
-from kl_companion.kernels.row_numbers import MASS, ORDINARY, slope_of_likeliest
+from kl_companion.kernels.row_numbers import MASS, ORDINARY, fill_ratio_numbers, value_and_mean
 from kl_companion.kernels.walks import How
 
 
@@ -40,9 +40,8 @@ class Distances(NamedTuple):
         return (torch.zeros(self.lead.numel(), dtype=exact_dtype(logits, *given), device=logits.device),)
 
     def room(self, results: Results) -> torch.Tensor:
-        """[numbers, rows], of `walks.room_for_kept` and the mean slope."""
-        kept = walks.room_for_kept(self.d, results[0])
-        return torch.cat([kept, kept[:1]])
+        """[numbers, rows], see `walks.room_for_kept`."""
+        return walks.room_for_kept(self.d, results[0])
 
     def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
         """Divergences and numbers of the chunk's rows.
@@ -50,22 +49,22 @@ class Distances(NamedTuple):
         Raises:
             ValueError: as `walks.walk_divergence`.
         """
-        d, (value,), numbers, dtype = self.d, results, kept[:, chunk.here], kept.dtype
-        compiled, scalars, kl = (
-            self.how.compiles(len(chunk)),
-            self.how.scalars(dtype),
-            d.name == walks.REVERSE_KL,
-        )
+        (value,), numbers, dtype = results, kept[:, chunk.here], kept.dtype
+        compiled, scalars = self.how.compiles(len(chunk)), self.how.scalars(dtype)
+        kl, entries = self.d.name == walks.REVERSE_KL, entries_of(self.d)
         sums = chunk.sums(lambda t: walks.FIRST_SUMS(compiled, *_cut(t), *scalars, dtype=dtype, kl=kl))
         if kl:
-            found, numbers[:-1] = walks.KL_NUMBERS(compiled, *sums, scalars[0])
+            found, numbers[:] = walks.KL_NUMBERS(compiled, *sums, scalars[0])
+            good = found < ORDINARY[dtype]
         else:
-            *ratio, likeliest, masked = walks.RATIO_NUMBERS(compiled, *sums, scalars[0])
-            numbers[:-1] = torch.stack([*ratio, slope_of_likeliest(d, likeliest, masked).to(dtype)])
-            parts = chunk.sums(lambda t: self._entries(t, compiled, scalars, numbers))
-            found, numbers[-1] = (part.sum(-1, dtype=torch.float64) / numbers[MASS] for part in parts)
-        limit = ORDINARY[dtype]
-        good = (found < limit) & (numbers[-1].abs() < limit)
+            fill_ratio_numbers(self.d, numbers, walks.RATIO_NUMBERS(compiled, *sums, scalars[0]))
+
+            def values_and_slopes(tile: Tile) -> tuple[torch.Tensor, ...]:
+                given = (compiled, *_cut(tile), *scalars, *tile.by_piece(numbers))
+                sums: tuple[torch.Tensor, ...] = walks.DIVERGENCE_SUMS(*given, entries=entries, dtype=dtype)
+                return sums
+
+            found, good = value_and_mean(numbers, *chunk.sums(values_and_slopes))
         value[chunk.here] = found.to(value.dtype)
         if value.device.type == "cpu" and not bool(good.all()):
             for row in (~good).nonzero().flatten().tolist():
@@ -76,38 +75,25 @@ class Distances(NamedTuple):
         """What writes the gradient over the logits of a tile."""
         numbers, dtype = kept[:, chunk.here], kept.dtype
         compiled, scalars = self.how.compiles(len(chunk)), self.how.scalars(dtype)
-        weight, (cool, cap, _) = loss_weights[0][chunk.here].to(dtype), scalars
+        weight = loss_weights[0][chunk.here].to(dtype)
         bad = numbers[MASS].isnan().nonzero().flatten().tolist() if weight.device.type == "cpu" else []
         careful = {row: self._careful(chunk, row, dtype).gradient[0] * weight[row] for row in bad}
-        peak, base, mass, mean = numbers[:4]
-        scale = cooled(weight / mass, cool)
-        kl = self.d.name == walks.REVERSE_KL
-        given = (peak, base, mean, -scale) if kl else (peak, numbers[-1], scale)
-        room = kept.new_empty(0 if kl else len(chunk) * chunk.plan.width)
+        factor = cooled(weight / numbers[MASS], scalars[0])
 
         def write(tile: Tile) -> None:
             x, y = _cut(tile)
-            by_piece = [tile.by_piece(number) for number in given]
-            if kl:
-                walks.KL_GRADIENT(compiled, x, y, *scalars, *by_piece, None, dtype=dtype)
+            of_row = tile.by_piece(numbers)
+            given: tuple[Any, ...] = (compiled, x, y, *scalars)
+            if self.d.name == walks.REVERSE_KL:
+                peak, base, _, mean = of_row
+                walks.KL_GRADIENT(*given, peak, base, mean, tile.by_piece(-factor), None, dtype=dtype)
             else:
-                field = lanes_of(room, x)
-                self._entries(tile, compiled, scalars, numbers, *field)
-                walks.GRADIENT_OF_FIELD(compiled, x, cool, cap, *by_piece, None, *field, dtype=dtype)
+                given += (tile.by_piece(factor), None, *of_row)
+                walks.DIVERGENCE_GRADIENT(*given, entries=entries_of(self.d), dtype=dtype)
             for row, gradient in careful.items():
                 tile.logits[row] = gradient[tile.tokens].to(x.dtype)
 
         return write
-
-    def _entries(
-        self, tile: Tile, compiled: bool, scalars: walks.Scalars, numbers: torch.Tensor, *field: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        (x, y), dtype = _cut(tile), numbers.dtype
-        peak, base, _, *others = tile.by_piece(numbers[:-1])
-        static = {"entries": entries_of(self.d), "dtype": dtype}
-        given = (*scalars, peak, base, *others, *field)
-        found: tuple[torch.Tensor, ...] = walks.DIVERGENCE_ROWS(compiled, x, y, *given, **static)
-        return found
 
     def _careful(self, chunk: Chunk, row: int, dtype: torch.dtype) -> Careful:
         x, y = chunk.row(row)

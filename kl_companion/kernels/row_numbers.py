@@ -23,7 +23,7 @@ class KLNumbers(NamedTuple):
 
 
 class RatioNumbers(NamedTuple):
-    """The same for any other divergence, which has a second reading."""
+    """The same for any other divergence; the mean comes from a second reading."""
 
     peak: torch.Tensor
     base: torch.Tensor
@@ -33,6 +33,7 @@ class RatioNumbers(NamedTuple):
     ref: torch.Tensor  # y where Q is 1/mass, rounded
     ref_rest: torch.Tensor
     slope: torch.Tensor  # f'(t) of the policy's likeliest token
+    mean: torch.Tensor  # E_P f'(t), less this
 
 
 _VANISHES = 40.0
@@ -115,7 +116,7 @@ def ratio_numbers(
     ref_mass: torch.Tensor,
     cool: torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...]:
-    """`RatioNumbers` but the slope; for it log t of the likeliest token, float64, and if it is masked."""
+    """`RatioNumbers` up to the slope; for it log t of the likeliest token, float64, and if it is masked."""
     dtype = peak.dtype
     masked = (torch.where(peak == peak.amax(-1, keepdim=True), base, -float("inf")) <= LOWEST).all(-1)
     row = _moved(peak, reference_base(finite(peak), base), mass, cool)
@@ -136,6 +137,17 @@ def ratio_numbers(
     return row.top, base, total.to(dtype), *split, likeliest, masked
 
 
-def slope_of_likeliest(d: Divergence, likeliest: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
-    """f'(t) of the policy's likeliest token, float64 [rows]."""
-    return torch.where(masked, entries_of(d).at_infinity, stable_slope(d, likeliest))
+def fill_ratio_numbers(d: Divergence, kept: torch.Tensor, found: tuple[torch.Tensor, ...]) -> None:
+    """Fill [numbers, rows], `RatioNumbers` up to the mean, from `ratio_numbers`."""
+    *numbers, likeliest, masked = found
+    slope = torch.where(masked, entries_of(d).at_infinity, stable_slope(d, likeliest))
+    kept[:-1] = torch.stack([*numbers, slope.to(kept.dtype)])
+
+
+def value_and_mean(
+    kept: torch.Tensor, values: torch.Tensor, slopes: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """D_f of rows from the sums of their pieces, and which rows are done; the mean in ``kept`` is filled."""
+    value, kept[-1] = (part.sum(-1, dtype=torch.float64) / kept[MASS] for part in (values, slopes))
+    limit = ORDINARY[kept.dtype]
+    return value.to(kept.dtype), (value < limit) & (kept[-1].abs() < limit)

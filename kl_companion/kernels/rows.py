@@ -1,32 +1,27 @@
-"""Divergences of rows of raw logits and their gradients: the one definition, run eagerly or compiled.
+"""The first reading of rows of raw logits and the gradient of the KL: the one definition, eager or compiled.
 
 For logits x of policy P and y of reference Q, z = (y - x) - E_P[y - x] is log(Q/P) up to a constant, and
-log t = log(P/Q) = log E_P[e^z] - z. The gradient of D_f(P || Q) by x is P (f'(t) - E_P f'(t)).
+log t = log(P/Q) = log E_P[e^z] - z.
 
 `first_sums` reads a row, and `kl_companion.kernels.row_numbers` works a few numbers per row out of its sums
-in float64. That gives the KL, and `kl_gradient` writes its gradient; for any other `divergence_rows`
-reads the row once more and keeps P (f'(t) - c), from which `gradient_of_field` makes the gradient.
-Nothing here decides by what it finds, so that PyTorch's compiler makes one loop of each reading;
-`kl_companion.kernels.walks` calls them block by block.
+in float64. That gives the KL, and `kl_gradient` writes its gradient; any other divergence needs the readings
+of `kl_companion.kernels.ratios`. Nothing here decides by what it finds, so that PyTorch's compiler makes one
+loop of each reading; `kl_companion.kernels.walks` calls them block by block.
 
-What would cancel is written so that it does not. Differences y - x keep the digits that their rounding loses
-and are measured from where they matter: from the policy's likeliest token for the KL, from t = 1 for the
-others. Next to P = Q a power series without constant and linear term takes over where values need it.
-Elsewhere every entry is computed from the larger of its two probabilities, so that no power of t overflows
-where the entry does not. A result that is no ordinary number marks a row for `kl_companion.kernels.careful`.
+What would cancel is written so that it does not: differences y - x keep the digits that their rounding loses
+and are measured from where they matter, from the policy's likeliest token for the KL, from t = 1 for the
+others. A result that is no ordinary number marks a row for `kl_companion.kernels.careful`.
 """
 
 from __future__ import annotations
 
 import torch
 
-from kl_companion.divergences import Entries
-from kl_companion.divergences.inline import exp, exp_and_excess, largest, series_at
+from kl_companion.divergences.inline import exp_and_excess, largest
 from kl_companion.kernels.lanes import (
     LOWEST,
     PAIRS,
     added,
-    both_finite,
     cooled,
     finite,
     load_lanes,
@@ -35,8 +30,7 @@ from kl_companion.kernels.lanes import (
     store,
 )
 
-# |log t| below which a power series is more accurate: that of f, and that of e^D - 1 - D
-NEAR = {torch.float64: 0.05, torch.float32: 0.5}
+# |D| below which the power series of e^D - 1 - D is more accurate
 _NEAR_EXCESS = {torch.float64: 0.05, torch.float32: 0.75}
 _INF = float("inf")
 
@@ -47,14 +41,14 @@ def lost(x: torch.Tensor, y: torch.Tensor, difference: torch.Tensor) -> torch.Te
     return (y - (difference + back)) + (back - x)
 
 
-def _differences(x: torch.Tensor, y: torch.Tensor, offset: torch.Tensor, exact: bool) -> torch.Tensor:
+def differences(x: torch.Tensor, y: torch.Tensor, offset: torch.Tensor, exact: bool) -> torch.Tensor:
     """(y - x) - offset, rounded once; offset is [rows]. ``exact``: y - x needs no rounding."""
     difference = y - x
     rest = difference - offset.unsqueeze(-1)
     return rest if exact else rest + lost(x, y, difference)
 
 
-def _exact(x_raw: torch.Tensor, *caps: torch.Tensor | None) -> bool:
+def is_exact(x_raw: torch.Tensor, *caps: torch.Tensor | None) -> bool:
     """Whether differences are exact: numbers of eight digits in a dtype of 24."""
     return x_raw.dtype == PAIRS and all(cap is None for cap in caps)
 
@@ -81,7 +75,7 @@ def first_sums(
     e (e^D - 1 - D), for others of r - e and r. r is e e^D.
     """
     pairs = [*zip(load_lanes(x_raw, dtype, cap), load_lanes(y_raw, dtype, ref_cap), strict=True)]
-    exact = _exact(x_raw, cap, ref_cap)
+    exact = is_exact(x_raw, cap, ref_cap)
     peak = largest([x for x, _ in pairs])
     base = largest([torch.where(x == peak.unsqueeze(-1), y, -_INF) for x, y in pairs])
     top = finite(peak)
@@ -91,7 +85,7 @@ def first_sums(
     sums = []
     for x, y in pairs:
         e = of_peak(x, top, cool)
-        d = cooled(_differences(x, y, offset, exact) - (0.0 if exact else of_base), cool)
+        d = cooled(differences(x, y, offset, exact) - (0.0 if exact else of_base), cool)
         near = d.abs() < _NEAR_EXCESS[dtype]
         if kl:
             d = torch.where(x == -_INF, 0.0, d)
@@ -125,97 +119,10 @@ def kl_gradient(
     dtype: torch.dtype,
 ) -> None:
     """Write factor exp(x - peak) z, the gradient of the KL, to ``out``, or over ``x_raw``."""
-    exact = _exact(x_raw, cap, ref_cap)
+    exact = is_exact(x_raw, cap, ref_cap)
     found = []
     for x, y in zip(load_lanes(x_raw, dtype, cap), load_lanes(y_raw, dtype, ref_cap), strict=True):
-        z = cooled(_differences(x, y, base - peak, exact), cool) - mean.unsqueeze(-1)
+        z = cooled(differences(x, y, base - peak, exact), cool) - mean.unsqueeze(-1)
         z = torch.where(x == -_INF, 0.0, z)
         found.append(past_cap(of_peak(x, peak, cool) * (z * factor.unsqueeze(-1)), x, cap))
-    store(x_raw if out is None else out, found)
-
-
-def divergence_rows(
-    x_raw: torch.Tensor,
-    y_raw: torch.Tensor,
-    cool: torch.Tensor | None,
-    cap: torch.Tensor | None,
-    ref_cap: torch.Tensor | None,
-    peak: torch.Tensor,
-    base: torch.Tensor,
-    shift: torch.Tensor,
-    shift_rest: torch.Tensor,
-    ref: torch.Tensor,
-    ref_rest: torch.Tensor,
-    slope: torch.Tensor,
-    *field: torch.Tensor,
-    entries: Entries,
-    dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Any D_f(P || Q): sums [rows] of the values and of P (f'(t) - slope), both multiplied by mass.
-
-    Args:
-        x_raw: Raw logits of the policy, [rows, vocab].
-        y_raw: Of the reference.
-        cool: One over the temperature, or None.
-        cap: Soft cap of the policy.
-        ref_cap: Of the reference.
-        peak: [rows], see `RatioNumbers`; so all that follow.
-        base: [rows].
-        shift: [rows].
-        shift_rest: [rows].
-        ref: [rows].
-        ref_rest: [rows].
-        slope: [rows].
-        field: A tensor per lane to fill with P (f'(t) - slope) mass, [rows, vocab]; none where not wanted.
-        entries: Of the divergence.
-        dtype: That is worked in.
-    """
-    exact, edges = _exact(x_raw, cap, ref_cap), {"no_p": entries.at_zero, "no_q": entries.at_infinity}
-    may_mask = {name: edge < _INF for name, edge in edges.items()}
-    values, slopes = [], []
-    for raw_x, raw_y in zip(load_lanes(x_raw, dtype, cap), load_lanes(y_raw, dtype, ref_cap), strict=True):
-        x, y = both_finite(raw_x, raw_y, **may_mask)
-        u = shift_rest.unsqueeze(-1) - cooled(_differences(x, y, shift, exact), cool)  # log t
-        below = u < 0  # the policy has less than the reference
-        scaled = cooled(x - peak.unsqueeze(-1), cool)
-        ref_scaled = cooled(y - ref.unsqueeze(-1), cool) - ref_rest.unsqueeze(-1)
-        larger = exp(torch.where(below, ref_scaled, scaled))
-        down = -u.abs()
-        of = entries.of_larger(down)
-        e = torch.where(below, larger * of.ratio, larger)
-        value = larger * torch.where(below, of.value_below, of.value_above)
-        if entries.series is not None:
-            series = _enough(entries.series, NEAR[dtype], torch.finfo(dtype).eps)
-            value = torch.where(down > -NEAR[dtype], e * (u * u * series_at(series, u)), value)
-        values.append(value.sum(-1))
-        found = larger * torch.where(below, of.slope_below, of.slope_above) - e * slope.unsqueeze(-1)
-        of_likeliest = torch.where(y == base.unsqueeze(-1), 0.0, found)
-        slopes.append(torch.where(x == peak.unsqueeze(-1), of_likeliest, found))
-    for out, part in zip(field, slopes, strict=False):
-        out.copy_(part)
-    return added(values), added([part.sum(-1) for part in slopes])
-
-
-def _enough(series: tuple[float, ...], near: float, eps: float) -> tuple[float, ...]:
-    """The first terms of a power series, those whose size up to ``near`` is not lost in rounding."""
-    count = max(n for n, c in enumerate(series) if abs(c) * near**n > eps / 8 * abs(series[0]))
-    return series[: count + 1]
-
-
-def gradient_of_field(
-    x_raw: torch.Tensor,
-    cool: torch.Tensor | None,
-    cap: torch.Tensor | None,
-    peak: torch.Tensor,
-    mean: torch.Tensor,
-    factor: torch.Tensor,
-    out: torch.Tensor | None,
-    *lanes: torch.Tensor,
-    dtype: torch.dtype,
-) -> None:
-    """Write factor (field - mean exp(x - peak)), the gradient, to ``out``, or over ``x_raw``."""
-    found = []
-    for x, part in zip(load_lanes(x_raw, dtype, cap), lanes, strict=True):
-        from_mean = of_peak(x, peak, cool) * mean.unsqueeze(-1)
-        found.append(past_cap((part - from_mean) * factor.unsqueeze(-1), x, cap))
     store(x_raw if out is None else out, found)

@@ -11,16 +11,23 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.divergences import Divergence, entries_of
-from kl_companion.kernels import row_numbers, rows, tokens
+from kl_companion.kernels import ratios, row_numbers, rows, tokens
 from kl_companion.kernels.blocks import blocks, by_piece, exact_dtype, pieces, rows_per_block
 from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
 from kl_companion.kernels.compiling import Kernel
-from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, lanes_of, load, past_cap
+from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, load, past_cap
 from kl_companion.kernels.memory import new_like
-from kl_companion.kernels.row_numbers import MASS, ORDINARY, KLNumbers, RatioNumbers, slope_of_likeliest
+from kl_companion.kernels.row_numbers import (
+    MASS,
+    ORDINARY,
+    KLNumbers,
+    RatioNumbers,
+    fill_ratio_numbers,
+    value_and_mean,
+)
 
-FIRST_SUMS, DIVERGENCE_ROWS = Kernel(rows.first_sums), Kernel(rows.divergence_rows)
-GRADIENT_OF_FIELD, KL_GRADIENT = Kernel(rows.gradient_of_field), Kernel(rows.kl_gradient)
+FIRST_SUMS, KL_GRADIENT = Kernel(rows.first_sums), Kernel(rows.kl_gradient)
+DIVERGENCE_SUMS, DIVERGENCE_GRADIENT = Kernel(ratios.divergence_sums), Kernel(ratios.divergence_gradient)
 TOKEN_SUMS, TOKEN_GRADIENT = Kernel(tokens.token_sums), Kernel(tokens.token_gradient)
 KL_NUMBERS = Kernel(row_numbers.kl_numbers, whole=True)
 RATIO_NUMBERS = Kernel(row_numbers.ratio_numbers, whole=True)
@@ -90,19 +97,17 @@ def walk_divergence(
     dtype, looks = kept.dtype, x.device.type == "cpu"
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1])
     size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
-    # what gradients but the KL's are made of; the last block may have a row more
-    most = 0 if gradient is None or d.name == REVERSE_KL else min(x.shape[:-1].numel(), size + 1)
-    room = new_like(x.new_empty((), dtype=dtype).expand(most * x.shape[-1]))
     for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
         here, count = slice(start, stop), stop - start
         weight = None if loss_weight is None or not out else loss_weight[here].to(dtype)
         into = None if weight is None else _in_one_piece(out[0])
         compiled = how.compiles(count)
         (cut_x, cut_y), to = _cut(compiled, count * of_row, (raw_x, raw_y), into)
-        field = [] if into is None or not most else lanes_of(room, cut_x)
-        block = _Block(cut_x, cut_y, to, field, count, scalars, compiled)
-        work = _kl if d.name == REVERSE_KL else _general
-        found, good, mean = work(d, block, kept[:, here], value is not None)
+        block = _Block(cut_x, cut_y, to, count, scalars, compiled)
+        if value is None:
+            found, good = kept[MASS, here], kept[MASS, here].isfinite()
+        else:
+            found, good = (_kl if d.name == REVERSE_KL else _general)(d, block, kept[:, here])
         careful = bad = None
         if looks and not bool(good.all()):
             bad = (~good).nonzero().squeeze(-1)
@@ -115,7 +120,7 @@ def walk_divergence(
         if value is not None:
             value[here] = found
         if weight is not None and into is not None:
-            _write(block, kept[:, here], weight, mean)
+            _write(d, block, kept[:, here], weight)
             if careful is not None:
                 into[bad] = (careful.gradient * weight[bad].unsqueeze(-1)).to(into.dtype)
             if into is not out[0]:
@@ -144,7 +149,6 @@ class _Block(NamedTuple):
     x: torch.Tensor  # [rows x pieces, length]
     y: torch.Tensor
     out: torch.Tensor | None  # for the gradient; None: it goes over x
-    field: list[torch.Tensor]  # what a gradient is made of, per lane; none for a KL
     rows: int
     scalars: Scalars
     compiled: bool
@@ -158,49 +162,36 @@ class _Block(NamedTuple):
         return by_piece(numbers, len(self.x) // self.rows)
 
 
-Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+Found = tuple[torch.Tensor, torch.Tensor]
 
 
-def _kl(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> Found:
-    """Values, which rows are done, what else `_write` needs; ``kept`` is filled with ``value``."""
-    if not value:
-        return kept[MASS], kept[MASS].isfinite(), None
+def _kl(d: Divergence, block: _Block, kept: torch.Tensor) -> Found:
+    """Values, and which rows are done; ``kept`` is filled."""
     sums = FIRST_SUMS(block.compiled, block.x, block.y, *block.scalars, dtype=kept.dtype, kl=True)
     found, numbers = KL_NUMBERS(block.compiled, *map(block.of_rows, sums), block.scalars[0])
     kept.copy_(numbers)
-    return found, found < ORDINARY[kept.dtype], None
+    return found, found < ORDINARY[kept.dtype]
 
 
-def _general(d: Divergence, block: _Block, kept: torch.Tensor, value: bool) -> Found:
-    """The same for any divergence; `_write` needs the mean slope, and the block's field is filled."""
-    dtype, x, y = kept.dtype, block.x, block.y
-    if value:
-        sums = FIRST_SUMS(block.compiled, x, y, *block.scalars, dtype=dtype, kl=False)
-        *numbers, likeliest, masked = RATIO_NUMBERS(
-            block.compiled, *map(block.of_rows, sums), block.scalars[0]
-        )
-        kept.copy_(torch.stack([*numbers, slope_of_likeliest(d, likeliest, masked).to(dtype)]))
-    peak, base, _, *others = block.of_pieces(kept)
-    given = (*block.scalars, peak, base, *others, *block.field)
-    parts = DIVERGENCE_ROWS(block.compiled, x, y, *given, entries=entries_of(d), dtype=dtype)
-    found, mean = (
-        (block.of_rows(part).sum(-1, dtype=torch.float64) / kept[MASS]).to(dtype) for part in parts
-    )
-    limit = ORDINARY[dtype]
-    return found, (found < limit) & (mean.abs() < limit), mean
+def _general(d: Divergence, block: _Block, kept: torch.Tensor) -> Found:
+    """The same for any divergence."""
+    dtype, given = kept.dtype, (block.compiled, block.x, block.y, *block.scalars)
+    sums = map(block.of_rows, FIRST_SUMS(*given, dtype=dtype, kl=False))
+    fill_ratio_numbers(d, kept, RATIO_NUMBERS(block.compiled, *sums, block.scalars[0]))
+    parts = DIVERGENCE_SUMS(*given, *block.of_pieces(kept), entries=entries_of(d), dtype=dtype)
+    return value_and_mean(kept, *map(block.of_rows, parts))
 
 
-def _write(block: _Block, kept: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor | None) -> None:
+def _write(d: Divergence, block: _Block, kept: torch.Tensor, weight: torch.Tensor) -> None:
     """The gradient, into memory that may be the logits' own."""
     factor, dtype = cooled(weight / kept[MASS], block.scalars[0]), kept.dtype
-    cool, cap, _ = block.scalars
-    if mean is not None:
-        given = (cool, cap, *block.of_pieces(torch.stack([kept[0], mean, factor])), block.out, *block.field)
-        GRADIENT_OF_FIELD(block.compiled, block.x, *given, dtype=dtype)
-        return
-    peak, base, _, mean = block.of_pieces(kept)
-    given = (*block.scalars, peak, base, mean, block.of_pieces(-factor), block.out)
-    KL_GRADIENT(block.compiled, block.x, block.y, *given, dtype=dtype)
+    given = (block.compiled, block.x, block.y, *block.scalars)
+    if d.name == REVERSE_KL:
+        peak, base, _, mean = block.of_pieces(kept)
+        KL_GRADIENT(*given, peak, base, mean, block.of_pieces(-factor), block.out, dtype=dtype)
+    else:
+        numbers = (block.of_pieces(factor), block.out, *block.of_pieces(kept))
+        DIVERGENCE_GRADIENT(*given, *numbers, entries=entries_of(d), dtype=dtype)
 
 
 def walk_tokens(

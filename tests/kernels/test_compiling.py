@@ -118,6 +118,18 @@ def test_a_slow_compilation_is_announced_once(monkeypatch, caplog):
     assert len(kernel._made) == 3
 
 
+def test_integers_reach_the_compiler_as_floats_and_the_kernel_as_integers(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch, "compile", lambda made, **_: lambda *ts: given.extend(ts) or made(*ts))
+    kernel = Kernel(lambda x, none, out, scale: out.copy_((x << 1) * scale.int()))
+    out = torch.zeros(2, 2, dtype=torch.int32)
+    for _ in range(2):
+        kernel(True, torch.full((2, 2), -3, dtype=torch.int32), None, out, torch.tensor(5.0))
+        assert out.tolist() == [[-30, -30]] * 2
+        out.zero_()
+    assert [None if t is None else t.dtype for t in given] == [torch.float32, None, *[torch.float32] * 2] * 2
+
+
 def test_the_eager_form_works_on_parts(monkeypatch):
     monkeypatch.setattr(compiling, "_PART", 6)
     seen = []
@@ -154,7 +166,7 @@ def test_the_compiler_remembers_what_a_value_is_made_of():
 
 
 def test_one_compiled_form_for_sizes_of_a_kind(monkeypatch):
-    monkeypatch.setattr(compiling, "_compile", lambda function, static: function)
+    monkeypatch.setattr(compiling, "_compile", lambda function, static, integers: function)
     kernel = Kernel(lambda x: x)
     kinds = ((2, 4), (3, 8)), ((2, 5), (5, 7)), ((1, 4),), ((2, 1),), ((2,), (3,))
     for made, shapes in enumerate(kinds, 1):

@@ -343,7 +343,7 @@ def test_peak_of_memory(name, dtype, monkeypatch):
         peak, beside = measured(FUNCTIONS[name], dtype, mode, rows, vocab)
         assert new <= peak <= new + 12 * row, (mode, peak / row)
         # per token: values, what the gradient needs, tokens, weights; no copy of the logits
-        assert beside <= 32 * rows, (mode, beside)
+        assert beside <= 36 * rows, (mode, beside)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_where_both_models_agree(dtype, apart, temperature):
     y[4, x[4].argmax()] = -INF
     cool = None if temperature == 1.0 else torch.tensor(1 / temperature, dtype=dtype)
     *kept, likeliest, masked = row_numbers.ratio_numbers(*sums(x, y, cool, kl=False), cool)
-    numbers = row_numbers.RatioNumbers(*kept, likeliest)
+    numbers = row_numbers.RatioNumbers(*kept, likeliest, likeliest)
     p, q = exact(x, y, temperature)
     top = x.argmax(-1, keepdim=True)
     assert masked.tolist() == [False] * 4 + [True]
@@ -86,11 +86,26 @@ def test_where_both_models_agree(dtype, apart, temperature):
 def test_the_slope_of_the_likeliest_token():
     log_t = torch.tensor([0.0, -1.0, 2.0], dtype=torch.float64)
     masked = torch.tensor([False, False, True])
-    found = row_numbers.slope_of_likeliest(get_divergence("jensen_shannon"), log_t, masked)
+    kept = torch.full((9, 3), torch.nan, dtype=torch.float64)
+    numbers = [torch.full((3,), float(n)) for n in range(7)]
+    row_numbers.fill_ratio_numbers(get_divergence("jensen_shannon"), kept, (*numbers, log_t, masked))
+    assert kept[:7].tolist() == [[n] * 3 for n in range(7)]
+    *_, found, mean = kept
     t = log_t.exp()
     want = (t / ((1 + t) / 2)).log() / 2
     torch.testing.assert_close(found[:2], want[:2])
     assert found[2] == math.log(2) / 2
+    assert mean.isnan().all()
+
+
+def test_values_and_means_of_rows_and_which_are_done():
+    kept = torch.ones(9, 4)
+    kept[row_numbers.MASS] = 2.0
+    values = torch.tensor([[1.0, 2.0], [1e31, 0.0], [1.0, 1.0], [torch.nan, 0.0]])
+    slopes = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-2e31, -1e31], [0.0, 0.0]])
+    found, good = row_numbers.value_and_mean(kept, values, slopes)
+    assert good.tolist() == [True, False, False, False]
+    assert (found[0], kept[-1, 0], kept[0, 0]) == (1.5, 3.5, 1.0)
 
 
 def test_mass_less_one():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kl_companion.book import speed_goals
-from kl_companion.book.speed_goals import CPU, DTYPES, FROM_HIDDEN, GOALS, GPU, OTHERS, Goal, MeasuredAt
+from kl_companion.book.speed_goals import CPU, DTYPES, FROM_HIDDEN, GOALS, GPU, OTHERS, OURS, Goal, MeasuredAt
 
 COLUMNS = ("milliseconds", "of_floor", "extra_of_logits", "gradient_error", "figure")
 
@@ -23,13 +23,12 @@ def just_reached(dtype: str) -> list[dict[str, Any]]:
     warm, small = CPU._replace(allocator="warm"), CPU._replace(tokens=128, vocab=8192)
 
     def of(work: str, at: MeasuredAt = CPU, **milliseconds: float) -> list[dict[str, Any]]:
-        return [
-            row(name.replace("_", "."), dtype, work, at, milliseconds=x) for name, x in milliseconds.items()
-        ]
+        names = {"torch_compile": "torch.compile", "ours": OURS}
+        return [row(names.get(v, v), dtype, work, at, milliseconds=x) for v, x in milliseconds.items()]
 
     reverse = [*of("reverse_kl", torch_compile=20.0, naive=50.0), *of("reverse_kl", warm, torch_compile=13.0)]
     reverse += [*of("reverse_kl", small, torch_compile=10.0, ours=10.0), *of("reverse_kl", warm, ours=10.0)]
-    reverse.append(row("ours", dtype, milliseconds=10.0, extra_of_logits=1.02))
+    reverse.append(row(OURS, dtype, milliseconds=10.0, extra_of_logits=1.02))
     reverse.append(row("ours, in place", dtype, of_floor=8.0, extra_of_logits=0.02))
     others = [x for work in OTHERS for x in of(work, ours=15.0)]
     others += [row("ours, reverse KL", dtype, work, milliseconds=10.0) for work in OTHERS]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from kl_companion.book import speed_tables, tables
-from kl_companion.book.speed_goals import CPU, GOALS, GPU, MeasuredAt
+from kl_companion.book.speed_goals import CPU, GOALS, GPU, OURS, MeasuredAt
 
 COLUMNS = ("milliseconds", "times_faster", "of_floor", "extra_megabytes", "extra_of_logits", "gradient_error")
 
@@ -25,7 +25,7 @@ def row(
 def good() -> list[dict[str, Any]]:
     found = []
     for dtype, times in (("float32", (60.0, 25.0, 10.0)), ("bfloat16", (90.0, 32.0, 8.0))):
-        names = ("naive", "torch.compile", "ours")
+        names = ("naive", "torch.compile", OURS)
         found += [row(v, dtype, milliseconds=t) for v, t in zip(names, times, strict=True)]
     for x, memory in zip(found, (5.0, 3.0, 1.04), strict=False):
         x["extra_of_logits"] = memory
@@ -93,7 +93,7 @@ def test_a_line_for_every_goal_and_a_column_for_a_gpu() -> None:
     assert shown.iloc[0].tolist() == first
     assert set(shown["on a GPU"]) == {"not measured"}
     assert shown.iloc[-1]["float32"] == "not asked"
-    there = [row(v, "bfloat16", at=GPU, milliseconds=t) for v, t in (("torch.compile", 3.0), ("ours", 2.0))]
+    there = [row(v, "bfloat16", at=GPU, milliseconds=t) for v, t in (("torch.compile", 3.0), (OURS, 2.0))]
     assert speed_tables.goals(good(), there).iloc[0, -1] == "1.5, missed"
 
 

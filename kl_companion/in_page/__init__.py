@@ -1,0 +1,1 @@
+"""The audit where PyTorch is not: in a page of this book."""

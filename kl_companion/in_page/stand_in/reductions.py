@@ -1,0 +1,394 @@
+"""Operations along axes: sums, largest entries, log-softmax, order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kl_companion.in_page.stand_in import elementwise as each
+from kl_companion.in_page.stand_in.arrays import Shape, axes_of, axis_of, lines
+from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
+from kl_companion.in_page.stand_in.tensor import Tensor, made
+
+Axes = int | Iterable[int] | None
+Entries = list[Any]
+Rule = Callable[[Entries], Entries]  # of a line and the gradient of its result: the gradient of the line
+
+
+class Found(NamedTuple):
+    """Entries and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _left(shape: Shape, axes: tuple[int, ...], keepdim: bool) -> Shape:
+    if keepdim:
+        return tuple(1 if a in axes else n for a, n in enumerate(shape))
+    return tuple(n for a, n in enumerate(shape) if a not in axes)
+
+
+def _taken(of: Sequence[tuple[int, ...]], entries: Entries) -> list[Entries]:
+    return [[entries[i] for i in line] for line in of]
+
+
+def _put(of: Sequence[tuple[int, ...]], parts: Iterable[Entries], count: int) -> Entries:
+    """Lines back in their places."""
+    found: Entries = [0.0] * count
+    for line, part in zip(of, parts, strict=True):
+        for i, x in zip(line, part, strict=True):
+            found[i] = x
+    return found
+
+
+def reduced(
+    x: Tensor,
+    dim: Axes,
+    keepdim: bool,
+    function: Callable[[Entries], Any],
+    slopes: Callable[[Entries, Any], Entries] | None,
+    name: str,
+    kind: Kind | None = None,
+) -> Tensor:
+    """One number for every line along some axes.
+
+    Args:
+        x: The tensor.
+        dim: The axes, None for all.
+        keepdim: Whether they stay, of size 1.
+        function: Of the entries of a line.
+        slopes: Its derivatives by them, given them and its result; None for 0.
+        name: Of the operation.
+        kind: Of the result, by default that of ``x``.
+    """
+    axes = axes_of(dim, x.ndim)
+    of = lines(x.size_, axes)
+    parts = _taken(of, x.entries)
+    out = list(map(function, parts))
+
+    def back(g: Entries) -> tuple[Entries]:
+        if slopes is None:
+            return ([0.0] * len(x.entries),)
+        scaled = ([a * s for s in slopes(part, y)] for a, part, y in zip(g, parts, out, strict=True))
+        return (_put(of, scaled, len(x.entries)),)
+
+    return made(out, _left(x.size_, axes, keepdim), x.kind if kind is None else kind, (x,), back, name)
+
+
+def _floating(x: Tensor, name: str) -> Tensor:
+    if x.kind is not FLOAT64:
+        raise RuntimeError(
+            f"{name}(): could not infer output dtype. Input dtype must be floating, got {x.kind}"
+        )
+    return x
+
+
+def _summed(x: Tensor) -> Tensor:
+    return x.as_kind(INT64) if x.kind is BOOL else x
+
+
+def sum_(x: Tensor, dim: Axes = None, keepdim: bool = False, *, dtype: Kind | None = None) -> Tensor:
+    """Sums; of booleans their number."""
+    x = _summed(x) if dtype is None else x.as_kind(dtype)
+    return reduced(x, dim, keepdim, _sum, lambda line, _: [1.0] * len(line), "sum")
+
+
+def _sum(line: Entries) -> Any:
+    total = 0 if line and isinstance(line[0], int) else 0.0
+    for v in line:
+        total += v
+    return total
+
+
+def mean(x: Tensor, dim: Axes = None, keepdim: bool = False, *, dtype: Kind | None = None) -> Tensor:
+    """Means of floating numbers; NaN of none."""
+    x = _floating(x if dtype is None else x.as_kind(dtype), "mean")
+    slopes = lambda line, _: [1 / max(len(line), 1)] * len(line)  # noqa: E731
+    return reduced(x, dim, keepdim, lambda line: each.divide(_sum(line), len(line)), slopes, "mean")
+
+
+def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Products."""
+
+    def slopes(line: Entries, _: Any) -> Entries:
+        return [math.prod(line[:i] + line[i + 1 :]) for i in range(len(line))]
+
+    return reduced(_summed(x), dim, keepdim, math.prod, slopes, "prod")
+
+
+def _nans_first(choose: Callable[[Entries], Any]) -> Callable[[Entries], Any]:
+    def chosen(line: Entries) -> Any:
+        if not line:
+            raise IndexError("Expected reduction dim to have non-zero size.")
+        return next((v for v in line if v != v), None) if any(v != v for v in line) else choose(line)
+
+    return chosen
+
+
+def _shared(line: Entries, top: Any) -> Entries:
+    """Among equals the gradient is shared."""
+    at = [v == top or (v != v and top != top) for v in line]
+    return [a / at.count(True) for a in at]
+
+
+_LARGEST, _SMALLEST = _nans_first(max), _nans_first(min)
+
+
+def amax(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Largest entries."""
+    return reduced(x, dim, keepdim, _LARGEST, _shared, "amax")
+
+
+def amin(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Smallest entries."""
+    return reduced(x, dim, keepdim, _SMALLEST, _shared, "amin")
+
+
+def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Both."""
+    return amin(x, dim, keepdim), amax(x, dim, keepdim)
+
+
+def _extreme(choose: Callable[[Entries], Any], pair: Callable[..., Tensor], name: str) -> Callable[..., Any]:
+    def apply(x: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+        other = given.get("other", dim if isinstance(dim, Tensor) else None)
+        if other is not None:
+            return pair(x, other)
+        if dim is None:
+            return reduced(x, None, False, choose, _shared, name)
+        at = reduced(x, dim, keepdim, lambda line: _first(line, choose(line)), None, name, INT64)
+        return Found(_at(x, axis_of(dim, x.ndim), at, keepdim), at)
+
+    return apply
+
+
+def _first(line: Entries, wanted: Any) -> int:
+    return next(i for i, v in enumerate(line) if v == wanted or (v != v and wanted != wanted))
+
+
+def _at(x: Tensor, axis: int, at: Tensor, keepdim: bool) -> Tensor:
+    """The entries of every line at one place, which take the whole gradient."""
+    of = lines(x.size_, (axis,) if x.ndim else ())
+    from_ = [line[i] for line, i in zip(of, at.entries, strict=True)]
+
+    def back(g: Entries) -> tuple[Entries]:
+        found = [0.0] * len(x.entries)
+        for i, a in zip(from_, g, strict=True):
+            found[i] += a
+        return (found,)
+
+    return made([x.entries[i] for i in from_], at.size_, x.kind, (x,), back, "at")
+
+
+max_ = _extreme(_LARGEST, each.maximum, "max")
+min_ = _extreme(_SMALLEST, each.minimum, "min")
+
+
+def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the largest entries are."""
+    return reduced(x, dim, keepdim, lambda line: _first(line, _LARGEST(line)), None, "argmax", INT64)
+
+
+def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Where the smallest entries are."""
+    return reduced(x, dim, keepdim, lambda line: _first(line, _SMALLEST(line)), None, "argmin", INT64)
+
+
+def any_(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Whether an entry is not 0."""
+    return reduced(x, dim, keepdim, lambda line: any(map(bool, line)), None, "any", BOOL)
+
+
+def all_(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Whether all entries are not 0."""
+    return reduced(x, dim, keepdim, lambda line: all(map(bool, line)), None, "all", BOOL)
+
+
+def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
+    """How many entries are not 0."""
+    return reduced(x, dim, False, lambda line: [bool(v) for v in line].count(True), None, "count", INT64)
+
+
+def var(x: Tensor, dim: Axes = None, unbiased: bool = True, keepdim: bool = False, **given: Any) -> Tensor:
+    """Variances, over one less than the number of entries unless ``correction`` or ``unbiased`` say else."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    correction = given.get("correction", int(unbiased))
+
+    def slopes(line: Entries, _: Any) -> Entries:
+        middle = _sum(line) / len(line)
+        return [each.divide(2 * (v - middle), len(line) - correction) for v in line]
+
+    def function(line: Entries) -> float:
+        middle = each.divide(_sum(line), len(line))
+        return each.divide(_sum([(v - middle) ** 2 for v in line]), float(max(len(line) - correction, 0)))
+
+    return reduced(_floating(x, "var"), dim, keepdim, function, slopes, "var")
+
+
+def std(x: Tensor, dim: Axes = None, unbiased: bool = True, keepdim: bool = False, **given: Any) -> Tensor:
+    """Standard deviations; where one is 0 its gradient is NaN, as torch's."""
+    return each.sqrt(var(x, dim, unbiased, keepdim, **given))
+
+
+def norm(x: Tensor, p: Any = 2, dim: Axes = None, keepdim: bool = False, **_: Any) -> Tensor:
+    """p-norms."""
+    if p in (2, 2.0, None, "fro"):
+
+        def slopes(line: Entries, size: float) -> Entries:
+            return [v / size if size else 0.0 for v in line]
+
+        return reduced(
+            _floating(x, "norm"),
+            dim,
+            keepdim,
+            lambda line: math.sqrt(_sum([v * v for v in line])),
+            slopes,
+            "norm",
+        )
+    if p == 1:
+        return sum_(each.absolute(x), dim, keepdim)
+    if p == math.inf:
+        return amax(each.absolute(x), dim, keepdim)
+    return each.power(sum_(each.power(each.absolute(x), p), dim, keepdim), 1 / p)
+
+
+# -- log-sum-exp and softmax ---------------------------------------------------------------------------------
+
+
+def _logsumexp(line: Entries) -> float:
+    top = _LARGEST(line)
+    if abs(top) == math.inf or top != top:
+        return float(top)
+    return float(top + math.log(_sum([each._exp(v - top) for v in line])))
+
+
+def _shares(line: Entries, total: float) -> Entries:
+    return [each._exp(v - total) if total != -math.inf else math.nan for v in line]
+
+
+def logsumexp(x: Tensor, dim: Axes, keepdim: bool = False) -> Tensor:
+    """log sum exp."""
+
+    def slopes(line: Entries, total: float) -> Entries:
+        return [0.0] * len(line) if total == -math.inf else _shares(line, total)
+
+    return reduced(x.as_kind(FLOAT64), dim, keepdim, _logsumexp, slopes, "logsumexp")
+
+
+def _by_line(
+    x: Tensor,
+    dim: int,
+    function: Callable[[Entries], Entries],
+    back: Callable[[Entries, Entries], Entries],
+    name: str,
+) -> Tensor:
+    """As many numbers for every line along an axis; ``back`` takes a line's gradient and result."""
+    of = lines(x.size_, (axis_of(dim, x.ndim),) if x.ndim else ())
+    parts = [function([x.entries[i] for i in line]) for line in of]
+
+    def backward(g: Entries) -> tuple[Entries]:
+        given = zip(_taken(of, g), parts, strict=True)
+        return (_put(of, (back(a, part) for a, part in given), len(x.entries)),)
+
+    return made(_put(of, parts, len(x.entries)), x.size_, x.kind, (x,), backward, name)
+
+
+def log_softmax(x: Tensor, dim: int = -1, *_: Any, dtype: Kind | None = None, **__: Any) -> Tensor:
+    """Normalized log-probabilities."""
+
+    def function(line: Entries) -> Entries:
+        total = _logsumexp(line)
+        return [v - total if total != -math.inf else math.nan for v in line]
+
+    def back(g: Entries, out: Entries) -> Entries:
+        total = _sum(g)
+        return [a - each._exp(y) * total for a, y in zip(g, out, strict=True)]
+
+    return _by_line(
+        _floating(x if dtype is None else x.as_kind(dtype), "log_softmax"), dim, function, back, "log_softmax"
+    )
+
+
+def softmax(x: Tensor, dim: int = -1, *_: Any, dtype: Kind | None = None, **__: Any) -> Tensor:
+    """Probabilities."""
+
+    def function(line: Entries) -> Entries:
+        return _shares(line, _logsumexp(line))
+
+    def back(g: Entries, out: Entries) -> Entries:
+        inner = _sum([a * y for a, y in zip(g, out, strict=True)])
+        return [y * (a - inner) for a, y in zip(g, out, strict=True)]
+
+    return _by_line(
+        _floating(x if dtype is None else x.as_kind(dtype), "softmax"), dim, function, back, "softmax"
+    )
+
+
+def cumsum(x: Tensor, dim: int, *, dtype: Kind | None = None) -> Tensor:
+    """Sums up to every entry."""
+
+    def function(line: Entries) -> Entries:
+        found, total = [], 0
+        for v in line:
+            total += v
+            found.append(total)
+        return found
+
+    x = _summed(x) if dtype is None else x.as_kind(dtype)
+    return _by_line(x, dim, function, lambda g, _: function(g[::-1])[::-1], "cumsum")
+
+
+# -- order ---------------------------------------------------------------------------------------------------
+
+
+def _ranked(x: Tensor, dim: int, descending: bool, count: int | None) -> Found:
+    axis = axis_of(dim, x.ndim)
+    of = lines(x.size_, (axis,) if x.ndim else ())
+    order = []
+    for line in of:
+        keys = [(_down if descending else _up)(x.entries[i]) for i in line]
+        order.append(sorted(range(len(line)), key=keys.__getitem__)[:count])
+    size = x.size_[axis] if count is None else count
+    shape = tuple(size if a == axis else n for a, n in enumerate(x.size_))
+    into = lines(shape, (axis,) if x.ndim else ())
+    places: Entries = [0] * len([i for line in into for i in line])
+    indices: Entries = list(places)
+    for line, target, ranked in zip(of, into, order, strict=True):
+        for to, i in zip(target, ranked, strict=True):
+            places[to], indices[to] = line[i], i
+
+    def back(g: Entries) -> tuple[Entries]:
+        found = [0.0] * len(x.entries)
+        for i, a in zip(places, g, strict=True):
+            found[i] += a
+        return (found,)
+
+    values = made([x.entries[i] for i in places], shape, x.kind, (x,), back, "sort")
+    return Found(values, Tensor(indices, shape, INT64))
+
+
+def _up(v: Any) -> tuple[bool, Any]:
+    return (v != v, 0 if v != v else v)
+
+
+def _down(v: Any) -> tuple[bool, Any]:
+    return (v == v, 0 if v != v else -v)
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Found:
+    """Entries in order, equal ones as they were."""
+    return _ranked(x, dim, descending, None)
+
+
+def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """Where they were."""
+    return sort(x, dim, descending).indices
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, **_: Any) -> Found:
+    """The k largest entries; among equal ones the first."""
+    if not 0 <= k <= (x.size_[dim] if x.ndim else 1):
+        raise RuntimeError("selected index k out of range")
+    return _ranked(x, dim, largest, k)

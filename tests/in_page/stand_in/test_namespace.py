@@ -1,0 +1,117 @@
+"""`torch` as a whole: gradients asked for, contexts, and names that PyTorch has too."""
+
+import pytest
+import torch
+
+from kl_companion.in_page.stand_in.namespace import names
+from tests.support.stand_in import OURS, agree
+
+ours = OURS["torch"]
+
+
+def test_every_name_is_one_of_pytorch():
+    found = names(list(OURS.values()))
+    assert len(found) > 150
+    for dotted in found:
+        at = torch
+        for part in dotted.split(".")[1:]:
+            assert hasattr(at, part), dotted
+            at = getattr(at, part)
+
+
+def test_every_method_is_one_of_pytorch():
+    own = {n for n in vars(ours.Tensor) if not n.startswith("_")}
+    inner = {
+        "entries",
+        "size_",
+        "kind",
+        "step",
+        "base",
+        "views",
+        "as_kind",
+        "fill",
+        "zero",
+        "copy",
+        "scatter",
+    }
+    assert [n for n in sorted(own - inner) if not hasattr(torch.Tensor, n)] == []
+
+
+def test_gradients_that_are_asked_for():
+    x, y = (ours.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    z = x * y
+    assert [g.tolist() for g in ours.autograd.grad(z.sum(), [x, z])] == [[1.0, 2.0], [1.0, 1.0]]
+    assert ours.autograd.grad(z, x, ours.tensor([1.0, 0.0]))[0].tolist() == [1.0, 0.0]
+    assert ours.autograd.grad([z.sum(), x.sum()], [x])[0].tolist() == [2.0, 3.0]
+    assert ours.autograd.grad(x.sum(), [x, y], allow_unused=True)[1] is None
+    with pytest.raises(RuntimeError, match="allow_unused"):
+        ours.autograd.grad(x.sum(), y)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        ours.autograd.grad(x.sum(), ours.tensor([1.0]))
+    with pytest.raises(AttributeError, match="create_graph=True"):
+        ours.autograd.grad(x.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="implicitly created"):
+        ours.autograd.grad(z, x)
+
+
+def test_contexts():
+    x = ours.tensor([1.0], requires_grad=True)
+
+    @ours.no_grad()
+    def fixed():
+        return x * 2
+
+    @ours.inference_mode
+    def fixed_too():
+        with ours.enable_grad():
+            assert (x * 2).requires_grad
+        return x * 2
+
+    assert not fixed().requires_grad
+    assert not fixed_too().requires_grad
+    with ours.no_grad():
+        assert not ours.is_grad_enabled()
+        with ours.set_grad_enabled(True):
+            assert (x * 2).requires_grad
+        assert not (x * 2).requires_grad
+    ours.set_grad_enabled(False)
+    assert not ours.is_grad_enabled()
+    ours.set_grad_enabled(True)
+    assert (x * 2).requires_grad
+    with ours.autocast("cuda"), ours.amp.autocast("cpu"):
+        assert (x * 2).requires_grad
+
+
+def test_what_is_compiled_is_the_function_itself():
+    def f(x):
+        return x
+
+    assert ours.compile(f) is ours.jit.script(f) is ours.compile(dynamic=True)(f) is f
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(
+            "torch.allclose(x, x)",
+            "torch.allclose(x, y)",
+            "torch.allclose(edges, edges)",
+            "torch.equal(x, x)",
+        ),
+        *(
+            "torch.allclose(edges, edges, equal_nan=True)",
+            "torch.equal(x, y)",
+            "torch.is_tensor(x)",
+            "torch.numel(x)",
+        ),
+        *("torch.is_tensor(1)", "torch.inf", "x.dtype == torch.float64", "isinstance(x, torch.Tensor)"),
+        *(
+            "torch.equal(x, row)",
+            "torch.cuda.is_available()",
+            "isinstance(x.dtype, torch.dtype)",
+            "x.device.type",
+        ),
+    ],
+)
+def test_questions(code):
+    agree(code)

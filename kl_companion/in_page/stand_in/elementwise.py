@@ -9,7 +9,7 @@ from typing import Any
 
 from kl_companion.in_page.stand_in.arrays import Shape, corners, spread, together
 from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
-from kl_companion.in_page.stand_in.tensor import Tensor, close, made, tensor_of
+from kl_companion.in_page.stand_in.tensor import NotInPage, Tensor, close, made, tensor_of
 
 Entries = list[Any]
 INF, NAN = math.inf, math.nan
@@ -132,6 +132,13 @@ tanh = unary(math.tanh, lambda _, y: 1 - y * y, "tanh")
 sin = unary(math.sin, lambda x, _: math.cos(x), "sin")
 cos = unary(math.cos, lambda x, _: -math.sin(x), "cos")
 erf = unary(math.erf, lambda x, _: 2 / math.sqrt(math.pi) * _exp(-x * x), "erf")
+
+
+def _no_slope(*_: float) -> float:
+    raise NotInPage("The gradient of torch.lgamma")
+
+
+lgamma = unary(lambda x: INF if x <= 0 and x == int(x) else math.lgamma(x), _no_slope, "lgamma")
 
 
 def _kept(

@@ -22,7 +22,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
             *("logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not", "bitwise_and"),
             *("bitwise_or", "bitwise_xor", "add", "sub", "mul", "div", "maximum", "minimum", "remainder"),
             *("floor_divide", "xlogy", "logaddexp", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "isclose"),
-            *("clamp", "masked_fill", "nonzero", "lerp"),
+            *("clamp", "masked_fill", "nonzero", "lerp", "lgamma"),
         )
     },
     "abs": each.absolute,
@@ -55,7 +55,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
             *("reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "permute", "transpose", "movedim"),
             *("flip", "roll", "repeat_interleave", "split", "chunk", "unbind", "narrow", "select", "diff"),
             *("gather", "take_along_dim", "index_select", "scatter", "scatter_add", "index_add"),
-            *("masked_select", "triu", "tril"),
+            *("masked_select", "triu", "tril", "unique"),
         )
     },
     "concat": shaping.cat,
@@ -92,6 +92,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "new_zeros": factories.new_zeros,
     "new_ones": factories.new_ones,
     "new_tensor": factories.new_tensor,
+    "where": lambda x, condition, other: each.where(condition, x, other),
     "fill": lambda x, value: _filled(x, value),
     "zero": lambda x: _filled(x, 0),
     "copy": lambda x, source, *_: _copied(x, source),

@@ -43,6 +43,7 @@ def grad(
     retain_graph: bool | None = None,
     create_graph: bool = False,
     allow_unused: bool | None = False,
+    materialize_grads: bool = False,
     **_: Any,
 ) -> tuple[Tensor | None, ...]:
     """`torch.autograd.grad`, of first order.
@@ -59,6 +60,8 @@ def grad(
     if not all(x.requires_grad for x in wanted):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     found = graph.gradients(pairs, {id(x) for x in wanted})
+    if materialize_grads:
+        found |= {id(x): [0.0] * len(x.entries) for x in wanted if id(x) not in found}
     if not allow_unused and any(id(x) not in found for x in wanted):
         raise RuntimeError(
             "One of the differentiated Tensors appears to not have been used in the graph. Set "

@@ -380,6 +380,16 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     return moved(x, at, (len(at),), "masked_select")
 
 
+def unique(x: Tensor, *, dim: int | None = None, **_: Any) -> Tensor:
+    """The different entries in order, or the different parts along the first axis."""
+    if dim not in (None, 0):
+        raise NotInPage(f"torch.unique with dim={dim}")
+    step = 1 if dim is None else size_of(x.size_[1:])
+    parts = sorted({tuple(x.entries[i : i + step]) for i in range(0, len(x.entries), step)})
+    shape = (len(parts),) if dim is None else (len(parts), *x.size_[1:])
+    return Tensor([v for part in parts for v in part], shape, x.kind)
+
+
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """0 below a diagonal."""
     rows, columns = x.size_[-2:]

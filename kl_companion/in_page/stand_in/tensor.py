@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kl_companion.in_page.stand_in import graph
@@ -41,13 +41,13 @@ class Size(tuple[int, ...]):
 class Tensor:
     """An array of numbers that knows how it was made."""
 
-    __slots__ = ("__weakref__", "base", "entries", "grad", "kind", "requires_grad", "size_", "step", "views")
+    __slots__ = ("__weakref__", "_version", "base", "entries", "grad", "kind", "requires_grad", "size_", "step", "views")
 
     def __init__(
         self, entries: list[Any], shape: Shape, kind: Kind, step: Step | None = None, needs: bool = False
     ) -> None:
         self.entries, self.size_, self.kind, self.step = entries, shape, kind, step
-        self.requires_grad = needs
+        self.requires_grad, self._version = needs, 0
         self.grad: Tensor | None = None
         self.base: Tensor | None = None
         self.views: weakref.WeakSet[Tensor] | None = None
@@ -111,6 +111,10 @@ class Tensor:
     def is_floating_point(self) -> bool:
         """Whether its numbers are floating."""
         return self.kind is FLOAT64
+
+    def is_inference(self) -> bool:
+        """Never."""
+        return False
 
     def is_contiguous(self) -> bool:
         """Always."""
@@ -325,6 +329,7 @@ def overwrite(
         raise RuntimeError(f"result type {new.kind.name} can't be cast to {tensor.kind.name}")
     tensor.entries, tensor.step = as_kind(new.entries, new.kind, tensor.kind), new.step
     tensor.requires_grad = new.requires_grad
+    tensor._version += 1
     return tensor
 
 
@@ -348,10 +353,13 @@ def tensor(data: Any, *, dtype: Kind | None = None, requires_grad: bool = False,
 def _flat(data: Any) -> tuple[list[Any], Shape]:
     if isinstance(data, Tensor):
         return list(data.entries), data.size_
-    if isinstance(data, (list, tuple)) and any(isinstance(x, Tensor) for x in data):
-        parts: Sequence[Any] = [x.tolist() if isinstance(x, Tensor) else x for x in data]
-        return flat(list(parts))
-    return flat(data)
+    return flat(_plain(data))
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.tolist()
+    return [_plain(part) for part in data] if isinstance(data, (list, tuple)) else data
 
 
 def close(x: float, y: float, rtol: float, atol: float, equal_nan: bool) -> bool:

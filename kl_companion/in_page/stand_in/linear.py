@@ -36,7 +36,11 @@ def _stacked(function: Callable[[Rows, Rows], Rows], a: Tensor, b: Tensor) -> Te
     found: list[float] = []
     for i in range(size_of(a.size_[:-2])):
         matrix = _rows(a.entries[i * n * k : (i + 1) * n * k], k)
-        found += [x for row in function(matrix, _rows(b.entries[i * n * right : (i + 1) * n * right], right)) for x in row]
+        found += [
+            x
+            for row in function(matrix, _rows(b.entries[i * n * right : (i + 1) * n * right], right))
+            for x in row
+        ]
     return Tensor(found, (*a.size_[:-2], k, right), FLOAT64)
 
 
@@ -64,7 +68,9 @@ def _solved(a: Rows, b: Rows) -> Rows:
     for i in reversed(range(n)):
         row = whole[i]
         for r in range(i + 1, n):
-            row = [x - row[r] * y if c >= n else x for c, (x, y) in enumerate(zip(row, whole[r], strict=True))]
+            row = [
+                x - row[r] * y if c >= n else x for c, (x, y) in enumerate(zip(row, whole[r], strict=True))
+            ]
         whole[i] = [x / row[i] if c >= n else x for c, x in enumerate(row)]
     return [row[n:] for row in whole]
 

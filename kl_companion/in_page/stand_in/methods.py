@@ -9,6 +9,7 @@ from kl_companion.in_page.stand_in import elementwise as each
 from kl_companion.in_page.stand_in import factories, products, shaping
 from kl_companion.in_page.stand_in import reductions as along
 from kl_companion.in_page.stand_in.kinds import BOOL
+from kl_companion.in_page.stand_in.modes import seen
 from kl_companion.in_page.stand_in.tensor import NotInPage, Tensor, overwrite, tensor_of
 
 # functions that torch has under the same name, of a tensor first
@@ -80,6 +81,7 @@ def clamp_max(x: Tensor, max: Any) -> Tensor:
 
 
 FUNCTIONS |= {"clamp_min": clamp_min, "clamp_max": clamp_max}
+FUNCTIONS = {name: seen(function, name) for name, function in FUNCTIONS.items()}
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: function for name, function in FUNCTIONS.items() if name != "concat"},
     "view": shaping.reshape,
@@ -120,7 +122,10 @@ def _copied(x: Tensor, source: Tensor, *_: Any) -> Tensor:
 
 
 def _reversed(operation: Callable[..., Tensor]) -> Callable[[Tensor, Any], Tensor]:
-    return lambda x, other: operation(other, x)
+    def apply(x: Tensor, other: Any) -> Tensor:
+        return operation(other, x)
+
+    return apply
 
 
 _OPERATORS = {
@@ -139,12 +144,26 @@ def _attribute(x: Tensor, name: str) -> Any:
 def hang() -> None:
     """Give the class its methods."""
     for name, function in METHODS.items():
-        setattr(Tensor, name, function)
+        setattr(Tensor, name, seen(function, name))
+    for name in (
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "long",
+        "int",
+        "bool",
+        "to",
+        "type",
+        "detach",
+        "clone",
+    ):
+        setattr(Tensor, name, seen(getattr(Tensor, name), name))
     for name in _IN_PLACE:
         setattr(Tensor, f"{name}_", _in_place(name))
     for name, operation in _OPERATORS.items():
-        setattr(Tensor, f"__{name}__", operation)
-        setattr(Tensor, f"__r{name}__", _reversed(operation))
+        setattr(Tensor, f"__{name}__", seen(operation, f"__{name}__"))
+        setattr(Tensor, f"__r{name}__", seen(_reversed(operation), f"__r{name}__"))
         setattr(Tensor, f"__i{name}__", _augmented(operation, name))
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(Tensor, f"__{name}__", getattr(each, name))

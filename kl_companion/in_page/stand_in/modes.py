@@ -36,6 +36,18 @@ class TorchDispatchMode:
         pass
 
 
+class Operators:
+    """`torch.ops`: names of operators, which nothing here is."""
+
+    def __getattr__(self, name: str) -> Any:
+        """A name like no other."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = Operators()
+        setattr(self, name, found)
+        return found
+
+
 def seen(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function that modes see under a name."""
 

@@ -12,7 +12,18 @@ from types import ModuleType
 from typing import Any
 
 from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in import factories, functional, graph, kinds, methods, products, shaping
+from kl_companion.in_page.stand_in import (
+    drawing,
+    factories,
+    functional,
+    graph,
+    kinds,
+    linear,
+    methods,
+    modes,
+    products,
+    shaping,
+)
 from kl_companion.in_page.stand_in.modules import Function, Module, Parameter
 from kl_companion.in_page.stand_in.tensor import (
     Device,
@@ -24,6 +35,9 @@ from kl_companion.in_page.stand_in.tensor import (
     tensor,
     tensor_of,
 )
+
+
+VERSION = "2.13.0"  # of the PyTorch that it agrees with
 
 
 class StandIn(ModuleType):
@@ -122,7 +136,11 @@ def make() -> dict[str, ModuleType]:
     f = _module("torch.nn.functional", {n: getattr(functional, n) for n in functional.NAMES})
     nn = _module("torch.nn", {"functional": f, "Module": Module, "Parameter": Parameter})
     autograd = _module("torch.autograd", {"grad": grad, "Function": Function})
-    linalg = _module("torch.linalg", {"vector_norm": _vector_norm, "norm": _vector_norm})
+    norms = {"vector_norm": _vector_norm, "norm": _vector_norm}
+    linalg = _module("torch.linalg", norms | {"solve_ex": linear.solve_ex, "lstsq": linear.lstsq})
+    overrides = _module("torch.overrides", {"TorchFunctionMode": modes.TorchFunctionMode})
+    dispatch = _module("torch.utils._python_dispatch", {"TorchDispatchMode": modes.TorchDispatchMode})
+    utils = _module("torch.utils", {"_python_dispatch": dispatch})
     special = _module("torch.special", {"xlogy": each.xlogy, "expm1": each.expm1, "log1p": each.log1p})
     cuda = _module("torch.cuda", {"is_available": lambda: False})
     amp = _module("torch.amp", {"autocast": _context})
@@ -150,10 +168,14 @@ def make() -> dict[str, ModuleType]:
             **{"enable_grad": graph.switched(True), "set_grad_enabled": graph.Set},
             **{"is_grad_enabled": graph.is_grad_enabled, "compile": _compiled, "autocast": _context},
             **{"nn": nn, "autograd": autograd, "linalg": linalg, "special": special, "cuda": cuda},
+            **{name: getattr(drawing, name) for name in ("Generator", "rand", "randn")},
+            **{"get_default_dtype": lambda: kinds.FLOAT64, "set_default_dtype": lambda _: None},
+            **{"overrides": overrides, "utils": utils, "ops": modes.Operators(), "__version__": VERSION},
             **{"amp": amp, "compiler": compiler, "distributed": distributed, "jit": jit, "tensor": tensor},
         },
     )
     all_ = [torch, nn, f, autograd, linalg, special, cuda, amp, compiler, distributed, jit]
+    all_ += [overrides, utils, dispatch]
     for module in all_:
         module.__path__ = []  # so that what they lack is asked of them
     return {module.__name__: module for module in all_}

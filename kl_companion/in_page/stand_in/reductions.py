@@ -286,7 +286,14 @@ def _by_line(
 ) -> Tensor:
     """As many numbers for every line along an axis; ``back`` takes a line's gradient and result."""
     of = lines(x.size_, (axis_of(dim, x.ndim),) if x.ndim else ())
-    parts = [function([x.entries[i] for i in line]) for line in of]
+    known: dict[tuple[Any, ...], Entries] = {}  # batches repeat the same rows many times
+    parts = []
+    for line in of:
+        key = tuple([x.entries[i] for i in line])
+        part = known.get(key)
+        if part is None:
+            part = known[key] = function(list(key))
+        parts.append(part)
 
     def backward(g: Entries) -> tuple[Entries]:
         given = zip(_taken(of, g), parts, strict=True)

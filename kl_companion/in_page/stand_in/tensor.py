@@ -41,7 +41,18 @@ class Size(tuple[int, ...]):
 class Tensor:
     """An array of numbers that knows how it was made."""
 
-    __slots__ = ("__weakref__", "_version", "base", "entries", "grad", "kind", "requires_grad", "size_", "step", "views")
+    __slots__ = (
+        "__weakref__",
+        "_version",
+        "base",
+        "entries",
+        "grad",
+        "kind",
+        "requires_grad",
+        "size_",
+        "step",
+        "views",
+    )
 
     def __init__(
         self, entries: list[Any], shape: Shape, kind: Kind, step: Step | None = None, needs: bool = False

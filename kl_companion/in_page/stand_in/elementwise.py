@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from kl_companion.in_page.stand_in.arrays import Shape, corners, spread, together
+from kl_companion.in_page.stand_in.arrays import Shape, spread, together
 from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
 from kl_companion.in_page.stand_in.tensor import NotInPage, Tensor, close, made, tensor_of
 
@@ -197,19 +197,6 @@ def bitwise_not(x: Any) -> Tensor:
     return logical_not(x) if x.kind is BOOL else Tensor([~v for v in x.entries], x.size_, INT64)
 
 
-def nan_to_num(
-    x: Any, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None
-) -> Tensor:
-    """Numbers in place of NaN and the infinities, where the gradient is 0."""
-    limit = 1.7976931348623157e308
-    high, low = (limit if posinf is None else posinf), (-limit if neginf is None else neginf)
-
-    def plain(v: float) -> float:
-        return (nan or 0.0) if v != v else high if v == INF else low if v == -INF else v
-
-    return unary(plain, lambda v, _: float(v == v and abs(v) != INF), "nan_to_num")(x)
-
-
 # -- two tensors ---------------------------------------------------------------------------------------------
 
 
@@ -287,11 +274,13 @@ def _power_by_exponent(x: float, y: float) -> float:
     return 0.0 if x == 0 and y >= 0 else _power(x, y) * _log(x)
 
 
-def _larger(x: Any, y: Any) -> Any:
+def larger(x: Any, y: Any) -> Any:
+    """The larger of two entries; NaN where one is."""
     return x if x != x or x >= y else y
 
 
-def _smaller(x: Any, y: Any) -> Any:
+def smaller(x: Any, y: Any) -> Any:
+    """The smaller of two entries; NaN where one is."""
     return x if x != x or x <= y else y
 
 
@@ -308,7 +297,7 @@ def _xlogy(x: float, y: float) -> float:
 
 
 def _logaddexp(x: float, y: float) -> float:
-    top = _larger(x, y)
+    top = larger(x, y)
     return top if abs(top) == INF or top != top else top + math.log1p(_exp(-abs(x - y)))
 
 
@@ -319,13 +308,13 @@ _div = binary(divide, lambda _, y: divide(1.0, y), lambda x, y: divide(-x, y * y
 power = binary(_power, _power_by_base, _power_by_exponent, "pow")
 # at a tie each gets half
 maximum = binary(
-    _larger,
+    larger,
     lambda x, y: 0.5 if x == y else 0.0 if x < y else 1.0,
     lambda x, y: 0.5 if x == y else 0.0 if y < x else 1.0,
     "maximum",
 )
 minimum = binary(
-    _smaller,
+    smaller,
     lambda x, y: 0.5 if x == y else 0.0 if x > y else 1.0,
     lambda x, y: 0.5 if x == y else 0.0 if y > x else 1.0,
     "minimum",
@@ -397,60 +386,3 @@ bitwise_xor = _bits(operator.xor, "bitwise_xor")
 def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """Whether entries are close."""
     return _compared(lambda a, b: close(a, b, rtol, atol, equal_nan))(x, y)
-
-
-# -- bounds and choices --------------------------------------------------------------------------------------
-
-
-def clamp(x: Any, min: Any = None, max: Any = None) -> Tensor:
-    """Between bounds, numbers or tensors; the gradient passes where x is within, at the bounds too."""
-    if min is None and max is None:
-        raise ValueError("torch.clamp: At least one of 'min' or 'max' must not be None")
-    found = tensor_of(x)
-    if min is not None:
-        found = _at_least(found, min)
-    return found if max is None else _at_most(found, max)
-
-
-_at_least = binary(_larger, lambda x, y: float(x >= y), lambda x, y: float(x < y), "clamp")
-_at_most = binary(_smaller, lambda x, y: float(x <= y), lambda x, y: float(x > y), "clamp")
-
-
-def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """x where the condition holds, else y; of a condition alone the indices where it holds."""
-    if x is None:
-        return nonzero(condition, as_tuple=True)
-    condition, x, y = tensor_of(condition), tensor_of(x), tensor_of(y)
-    kind = max(x.kind, y.kind)
-    x, y = x.as_kind(kind), y.as_kind(kind)
-    shape = together(condition.size_, together(x.size_, y.size_))
-    chosen = wide(condition, shape)
-    out = [a if c else b for c, a, b in zip(chosen, wide(x, shape), wide(y, shape), strict=True)]
-
-    def back(g: Entries) -> tuple[Entries, Entries]:
-        first = [a if c else 0.0 for c, a in zip(chosen, g, strict=True)]
-        second = [0.0 if c else a for c, a in zip(chosen, g, strict=True)]
-        return narrow(first, x.size_, shape), narrow(second, y.size_, shape)
-
-    return made(out, shape, kind, (x, y), back, "where")
-
-
-def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """A number where a mask holds."""
-    if mask.kind is not BOOL:
-        raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.kind}")
-    return where(mask, tensor_of(value).as_kind(x.kind), x)
-
-
-def nonzero(x: Any, *, as_tuple: bool = False) -> Any:
-    """Indices of the entries that are not 0."""
-    x = tensor_of(x)
-    found = [at for at, v in zip(corners(x.size_), x.entries, strict=True) if v]
-    if as_tuple:
-        return tuple(Tensor([at[i] for at in found], (len(found),), INT64) for i in range(max(x.ndim, 1)))
-    return Tensor([i for at in found for i in at], (len(found), x.ndim), INT64)
-
-
-def lerp(x: Any, end: Any, weight: Any) -> Tensor:
-    """x + weight (end - x)."""
-    return add(x, mul(weight, sub(end, x)))

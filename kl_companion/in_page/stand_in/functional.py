@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kl_companion.in_page.stand_in import choices, indexing, shaping
 from kl_companion.in_page.stand_in import elementwise as each
 from kl_companion.in_page.stand_in import reductions as along
-from kl_companion.in_page.stand_in import shaping
 from kl_companion.in_page.stand_in.arrays import lines
 from kl_companion.in_page.stand_in.factories import one_hot as one_hot
 from kl_companion.in_page.stand_in.kinds import FLOAT64
@@ -73,9 +73,9 @@ def nll_loss(
     """Minus the entry of every target, classes on the second axis."""
     axis = 1 if input.ndim > 1 else 0
     kept = each.ne(target, ignore_index)
-    safe = each.where(kept, target, 0)
-    picked = shaping.squeeze(shaping.gather(input, axis, shaping.unsqueeze(safe, axis)), axis)
-    found = each.where(kept, each.neg(picked), 0.0)
+    safe = choices.where(kept, target, 0)
+    picked = shaping.squeeze(indexing.gather(input, axis, shaping.unsqueeze(safe, axis)), axis)
+    found = choices.where(kept, each.neg(picked), 0.0)
     if reduction != "mean":
         return _reduced(found, reduction)
     return each.div(along.sum_(found), along.sum_(kept))
@@ -111,7 +111,7 @@ def huber_loss(
     """Half the squares of small differences, linear in large ones."""
     size = each.absolute(each.sub(input, target))
     small, large = each.mul(0.5, each.square(size)), each.mul(delta, each.sub(size, 0.5 * delta))
-    return _reduced(each.where(each.lt(size, delta), small, large), reduction)
+    return _reduced(choices.where(each.lt(size, delta), small, large), reduction)
 
 
 def smooth_l1_loss(
@@ -130,7 +130,7 @@ def binary_cross_entropy_with_logits(
 
 def normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Over the norm along an axis."""
-    return each.div(x, each.clamp(along.norm(x, p, dim, keepdim=True), min=eps))
+    return each.div(x, choices.clamp(along.norm(x, p, dim, keepdim=True), min=eps))
 
 
 def pad(x: Tensor, pad: Any, mode: str = "constant", value: float = 0.0) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kl_companion.in_page.stand_in import choices, factories, indexing, ordering, products, shaping
 from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in import factories, products, shaping
 from kl_companion.in_page.stand_in import reductions as along
 from kl_companion.in_page.stand_in.kinds import BOOL
 from kl_companion.in_page.stand_in.modes import seen
@@ -19,13 +19,22 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         for name in (
             *("exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal"),
             *("sigmoid", "tanh", "sin", "cos", "erf", "neg", "sign", "square", "relu", "floor", "ceil"),
-            *("trunc", "positive", "isnan", "isinf", "isfinite", "isneginf", "isposinf", "nan_to_num"),
+            *("trunc", "positive", "isnan", "isinf", "isfinite", "isneginf", "isposinf"),
             *("logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not", "bitwise_and"),
             *("bitwise_or", "bitwise_xor", "add", "sub", "mul", "div", "maximum", "minimum", "remainder"),
             *("floor_divide", "xlogy", "logaddexp", "atan2", "eq", "ne", "lt", "le", "gt", "ge", "isclose"),
-            *("clamp", "masked_fill", "nonzero", "lerp", "lgamma"),
+            "lgamma",
         )
     },
+    **{name: getattr(choices, name) for name in ("clamp", "masked_fill", "nonzero", "lerp", "nan_to_num")},
+    **{
+        name: getattr(indexing, name)
+        for name in (
+            *("gather", "take_along_dim", "scatter", "scatter_add", "index_add", "masked_select", "triu"),
+            *("tril", "unique"),
+        )
+    },
+    **{name: getattr(ordering, name) for name in ("sort", "argsort", "topk")},
     "abs": each.absolute,
     "absolute": each.absolute,
     "negative": each.neg,
@@ -35,19 +44,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "multiply": each.mul,
     "divide": each.div,
     "true_divide": each.div,
-    "clip": each.clamp,
+    "clip": choices.clamp,
     "greater": each.gt,
     "less": each.lt,
     **{
         name: getattr(along, name)
         for name in (
             *("mean", "prod", "amax", "amin", "aminmax", "argmax", "argmin", "count_nonzero", "var", "std"),
-            *("norm", "logsumexp", "log_softmax", "softmax", "cumsum", "sort", "argsort", "topk"),
+            *("norm", "logsumexp", "log_softmax", "softmax", "cumsum"),
         )
     },
     "sum": along.sum_,
-    "max": along.max_,
-    "min": along.min_,
+    "max": ordering.max_,
+    "min": ordering.min_,
     "any": along.any_,
     "all": along.all_,
     **{
@@ -55,8 +64,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         for name in (
             *("reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "permute", "transpose", "movedim"),
             *("flip", "roll", "repeat_interleave", "split", "chunk", "unbind", "narrow", "select", "diff"),
-            *("gather", "take_along_dim", "index_select", "scatter", "scatter_add", "index_add"),
-            *("masked_select", "triu", "tril", "unique"),
+            "index_select",
         )
     },
     "concat": shaping.cat,
@@ -72,12 +80,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def clamp_min(x: Tensor, min: Any) -> Tensor:
     """At least so much."""
-    return each.clamp(x, min=min)
+    return choices.clamp(x, min=min)
 
 
 def clamp_max(x: Tensor, max: Any) -> Tensor:
     """At most so much."""
-    return each.clamp(x, max=max)
+    return choices.clamp(x, max=max)
 
 
 FUNCTIONS |= {"clamp_min": clamp_min, "clamp_max": clamp_max}
@@ -94,7 +102,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "new_zeros": factories.new_zeros,
     "new_ones": factories.new_ones,
     "new_tensor": factories.new_tensor,
-    "where": lambda x, condition, other: each.where(condition, x, other),
+    "where": lambda x, condition, other: choices.where(condition, x, other),
     "fill": lambda x, value: _filled(x, value),
     "zero": lambda x: _filled(x, 0),
     "copy": lambda x, source, *_: _copied(x, source),
@@ -114,7 +122,7 @@ def _in_place(name: str) -> Callable[..., Tensor]:
 
 
 def _filled(x: Tensor, value: Any) -> Tensor:
-    return each.where(factories.zeros_like(x, dtype=BOOL), x, tensor_of(value).as_kind(x.kind))
+    return choices.where(factories.zeros_like(x, dtype=BOOL), x, tensor_of(value).as_kind(x.kind))
 
 
 def _copied(x: Tensor, source: Tensor, *_: Any) -> Tensor:
@@ -141,23 +149,29 @@ def _attribute(x: Tensor, name: str) -> Any:
     raise NotInPage(f"Tensor.{name}")
 
 
+_ATTRIBUTES: dict[str, Any] = {
+    **{f"__{name}__": getattr(each, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{
+        "__neg__": each.neg,
+        "__pos__": each.positive,
+        "__abs__": each.absolute,
+        "__invert__": each.bitwise_not,
+    },
+    **{"__getitem__": indexing.get, "__setitem__": indexing.set_, "__getattr__": _attribute},
+    "T": property(lambda x: shaping.permute(x, *reversed(range(x.ndim)))),
+    "mT": property(lambda x: shaping.transpose(x, -2, -1)),
+    "t": lambda x: x.T,
+}
+_CONVERSIONS = (
+    *("float", "double", "half", "bfloat16", "long", "int", "bool", "to", "type", "detach", "clone"),
+)
+
+
 def hang() -> None:
     """Give the class its methods."""
     for name, function in METHODS.items():
         setattr(Tensor, name, seen(function, name))
-    for name in (
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "long",
-        "int",
-        "bool",
-        "to",
-        "type",
-        "detach",
-        "clone",
-    ):
+    for name in _CONVERSIONS:
         setattr(Tensor, name, seen(getattr(Tensor, name), name))
     for name in _IN_PLACE:
         setattr(Tensor, f"{name}_", _in_place(name))
@@ -165,17 +179,8 @@ def hang() -> None:
         setattr(Tensor, f"__{name}__", seen(operation, f"__{name}__"))
         setattr(Tensor, f"__r{name}__", seen(_reversed(operation), f"__r{name}__"))
         setattr(Tensor, f"__i{name}__", _augmented(operation, name))
-    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        setattr(Tensor, f"__{name}__", getattr(each, name))
-    more = {"neg": each.neg, "pos": each.positive, "abs": each.absolute, "invert": each.bitwise_not}
-    for name, single in more.items():
-        setattr(Tensor, f"__{name}__", single)
-    Tensor.__getitem__ = shaping.get  # type: ignore[attr-defined]
-    Tensor.__setitem__ = shaping.set_  # type: ignore[attr-defined]
-    Tensor.__getattr__ = _attribute  # type: ignore[attr-defined]
-    Tensor.T = property(lambda x: shaping.permute(x, *reversed(range(x.ndim))))  # type: ignore[attr-defined]
-    Tensor.mT = property(lambda x: shaping.transpose(x, -2, -1))  # type: ignore[attr-defined]
-    Tensor.t = lambda x: x.T  # type: ignore[attr-defined]
+    for name, value in _ATTRIBUTES.items():
+        setattr(Tensor, name, value)
 
 
 def _augmented(operation: Callable[..., Tensor], name: str) -> Callable[[Tensor, Any], Tensor]:

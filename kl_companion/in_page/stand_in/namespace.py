@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
-from kl_companion.in_page.stand_in import elementwise as each
 from kl_companion.in_page.stand_in import (
+    choices,
     drawing,
     factories,
     functional,
@@ -24,6 +24,7 @@ from kl_companion.in_page.stand_in import (
     products,
     shaping,
 )
+from kl_companion.in_page.stand_in import elementwise as each
 from kl_companion.in_page.stand_in.modules import Function, Module, Parameter
 from kl_companion.in_page.stand_in.tensor import (
     Device,
@@ -35,7 +36,6 @@ from kl_companion.in_page.stand_in.tensor import (
     tensor,
     tensor_of,
 )
-
 
 VERSION = "2.13.0"  # of the PyTorch that it agrees with
 
@@ -157,7 +157,7 @@ def make() -> dict[str, ModuleType]:
             **{n: getattr(factories, n) for n in _FACTORIES},
             "cat": shaping.cat,
             "stack": shaping.stack,
-            "where": each.where,
+            "where": choices.where,
             "einsum": products.einsum,
             "broadcast_tensors": shaping.broadcast_tensors,
             **{name: value for name, value in globals().items() if name in _PUBLIC},

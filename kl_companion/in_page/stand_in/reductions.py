@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kl_companion.in_page.stand_in import elementwise as each
 from kl_companion.in_page.stand_in.arrays import Shape, axes_of, axis_of, lines
@@ -14,13 +14,6 @@ from kl_companion.in_page.stand_in.tensor import Tensor, made
 Axes = int | Iterable[int] | None
 Entries = list[Any]
 Rule = Callable[[Entries], Entries]  # of a line and the gradient of its result: the gradient of the line
-
-
-class Found(NamedTuple):
-    """Entries and where they were."""
-
-    values: Tensor
-    indices: Tensor
 
 
 def _left(shape: Shape, axes: tuple[int, ...], keepdim: bool) -> Shape:
@@ -117,7 +110,7 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return reduced(_summed(x), dim, keepdim, math.prod, slopes, "prod")
 
 
-def _nans_first(choose: Callable[[Entries], Any]) -> Callable[[Entries], Any]:
+def _nansfirst(choose: Callable[[Entries], Any]) -> Callable[[Entries], Any]:
     def chosen(line: Entries) -> Any:
         if not line:
             raise IndexError("Expected reduction dim to have non-zero size.")
@@ -126,23 +119,23 @@ def _nans_first(choose: Callable[[Entries], Any]) -> Callable[[Entries], Any]:
     return chosen
 
 
-def _shared(line: Entries, top: Any) -> Entries:
+def shared(line: Entries, top: Any) -> Entries:
     """Among equals the gradient is shared."""
     at = [v == top or (v != v and top != top) for v in line]
     return [a / at.count(True) for a in at]
 
 
-_LARGEST, _SMALLEST = _nans_first(max), _nans_first(min)
+LARGEST, SMALLEST = _nansfirst(max), _nansfirst(min)
 
 
 def amax(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Largest entries."""
-    return reduced(x, dim, keepdim, _LARGEST, _shared, "amax")
+    return reduced(x, dim, keepdim, LARGEST, shared, "amax")
 
 
 def amin(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Smallest entries."""
-    return reduced(x, dim, keepdim, _SMALLEST, _shared, "amin")
+    return reduced(x, dim, keepdim, SMALLEST, shared, "amin")
 
 
 def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -150,49 +143,19 @@ def aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tupl
     return amin(x, dim, keepdim), amax(x, dim, keepdim)
 
 
-def _extreme(choose: Callable[[Entries], Any], pair: Callable[..., Tensor], name: str) -> Callable[..., Any]:
-    def apply(x: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
-        other = given.get("other", dim if isinstance(dim, Tensor) else None)
-        if other is not None:
-            return pair(x, other)
-        if dim is None:
-            return reduced(x, None, False, choose, _shared, name)
-        at = reduced(x, dim, keepdim, lambda line: _first(line, choose(line)), None, name, INT64)
-        return Found(_at(x, axis_of(dim, x.ndim), at, keepdim), at)
-
-    return apply
-
-
-def _first(line: Entries, wanted: Any) -> int:
+def first(line: Entries, wanted: Any) -> int:
+    """The place of the first of equal entries."""
     return next(i for i, v in enumerate(line) if v == wanted or (v != v and wanted != wanted))
-
-
-def _at(x: Tensor, axis: int, at: Tensor, keepdim: bool) -> Tensor:
-    """The entries of every line at one place, which take the whole gradient."""
-    of = lines(x.size_, (axis,) if x.ndim else ())
-    from_ = [line[i] for line, i in zip(of, at.entries, strict=True)]
-
-    def back(g: Entries) -> tuple[Entries]:
-        found = [0.0] * len(x.entries)
-        for i, a in zip(from_, g, strict=True):
-            found[i] += a
-        return (found,)
-
-    return made([x.entries[i] for i in from_], at.size_, x.kind, (x,), back, "at")
-
-
-max_ = _extreme(_LARGEST, each.maximum, "max")
-min_ = _extreme(_SMALLEST, each.minimum, "min")
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the largest entries are."""
-    return reduced(x, dim, keepdim, lambda line: _first(line, _LARGEST(line)), None, "argmax", INT64)
+    return reduced(x, dim, keepdim, lambda line: first(line, LARGEST(line)), None, "argmax", INT64)
 
 
 def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Where the smallest entries are."""
-    return reduced(x, dim, keepdim, lambda line: _first(line, _SMALLEST(line)), None, "argmin", INT64)
+    return reduced(x, dim, keepdim, lambda line: first(line, SMALLEST(line)), None, "argmin", INT64)
 
 
 def any_(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
@@ -213,7 +176,7 @@ def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
 def var(x: Tensor, dim: Axes = None, unbiased: bool = True, keepdim: bool = False, **given: Any) -> Tensor:
     """Variances, over one less than the number of entries unless ``correction`` or ``unbiased`` say else."""
     if isinstance(dim, bool):
-        dim, unbiased = None, dim
+        return var(x, None, dim, keepdim, **given)
     correction = given.get("correction", int(unbiased))
 
     def slopes(line: Entries, _: Any) -> Entries:
@@ -258,7 +221,7 @@ def norm(x: Tensor, p: Any = 2, dim: Axes = None, keepdim: bool = False, **_: An
 
 
 def _logsumexp(line: Entries) -> float:
-    top = _LARGEST(line)
+    top = LARGEST(line)
     if abs(top) == math.inf or top != top:
         return float(top)
     return float(top + math.log(_sum([each._exp(v - top) for v in line])))
@@ -345,57 +308,3 @@ def cumsum(x: Tensor, dim: int, *, dtype: Kind | None = None) -> Tensor:
 
     x = _summed(x) if dtype is None else x.as_kind(dtype)
     return _by_line(x, dim, function, lambda g, _: function(g[::-1])[::-1], "cumsum")
-
-
-# -- order ---------------------------------------------------------------------------------------------------
-
-
-def _ranked(x: Tensor, dim: int, descending: bool, count: int | None) -> Found:
-    axis = axis_of(dim, x.ndim)
-    of = lines(x.size_, (axis,) if x.ndim else ())
-    order = []
-    for line in of:
-        keys = [(_down if descending else _up)(x.entries[i]) for i in line]
-        order.append(sorted(range(len(line)), key=keys.__getitem__)[:count])
-    size = x.size_[axis] if count is None else count
-    shape = tuple(size if a == axis else n for a, n in enumerate(x.size_))
-    into = lines(shape, (axis,) if x.ndim else ())
-    places: Entries = [0] * len([i for line in into for i in line])
-    indices: Entries = list(places)
-    for line, target, ranked in zip(of, into, order, strict=True):
-        for to, i in zip(target, ranked, strict=True):
-            places[to], indices[to] = line[i], i
-
-    def back(g: Entries) -> tuple[Entries]:
-        found = [0.0] * len(x.entries)
-        for i, a in zip(places, g, strict=True):
-            found[i] += a
-        return (found,)
-
-    values = made([x.entries[i] for i in places], shape, x.kind, (x,), back, "sort")
-    return Found(values, Tensor(indices, shape, INT64))
-
-
-def _up(v: Any) -> tuple[bool, Any]:
-    return (v != v, 0 if v != v else v)
-
-
-def _down(v: Any) -> tuple[bool, Any]:
-    return (v == v, 0 if v != v else -v)
-
-
-def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Found:
-    """Entries in order, equal ones as they were."""
-    return _ranked(x, dim, descending, None)
-
-
-def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """Where they were."""
-    return sort(x, dim, descending).indices
-
-
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, **_: Any) -> Found:
-    """The k largest entries; among equal ones the first."""
-    if not 0 <= k <= (x.size_[dim] if x.ndim else 1):
-        raise RuntimeError("selected index k out of range")
-    return _ranked(x, dim, largest, k)

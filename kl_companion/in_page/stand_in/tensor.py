@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kl_companion.in_page.stand_in import graph
 from kl_companion.in_page.stand_in.arrays import Shape, flat, nested, size_of
@@ -62,6 +62,11 @@ class Tensor:
         self.grad: Tensor | None = None
         self.base: Tensor | None = None
         self.views: weakref.WeakSet[Tensor] | None = None
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What `methods` hangs on it."""
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -175,7 +180,7 @@ class Tensor:
     def __iter__(self) -> Iterator[Tensor]:
         if not self.size_:
             raise TypeError("iteration over a 0-d tensor")
-        return (self[i] for i in range(self.size_[0]))
+        return iter(self.unbind())
 
     def __contains__(self, item: Any) -> bool:
         wanted = item.item() if isinstance(item, Tensor) else item

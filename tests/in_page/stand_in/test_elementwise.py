@@ -7,7 +7,7 @@ from tests.support.stand_in import agree, both_refuse
 UNARY = (
     *("exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sigmoid"),
     *("tanh", "sin", "cos", "erf", "abs", "neg", "sign", "square", "relu", "floor", "ceil", "trunc", "round"),
-    *("isnan", "isinf", "isfinite", "isneginf", "isposinf", "logical_not", "nan_to_num", "positive"),
+    *("isnan", "isinf", "isfinite", "isneginf", "isposinf", "logical_not", "positive"),
 )
 ON_EDGES = set(UNARY) - {"sin", "cos"}
 BINARY = (
@@ -91,42 +91,14 @@ def test_operators(code):
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        *(
-            "x.clamp(-1, 1)",
-            "x.clamp(min=0.5)",
-            "torch.clamp(x, max=0.5)",
-            "x.clamp(min=row)",
-            "ties.clamp(0, 1)",
-        ),
-        *("x.clamp(min=row, max=column)", "torch.clip(x, 0.0, 2.0)", "x.clamp_min(0.5)", "x.clamp_max(0.5)"),
-        *(
-            "index.clamp(1, 1)",
-            "torch.where(mask, x, y)",
-            "torch.where(mask, x, 0.0)",
-            "torch.where(x > 0, 1, 0)",
-        ),
-        *("torch.where(flags, column, row)", "torch.where(mask, 0.0, x.log())", "x.masked_fill(mask, -inf)"),
-        *(
-            "x.masked_fill(flags, 0)",
-            "torch.nonzero(mask)",
-            "torch.where(mask)",
-            "x.nan_to_num(1.0, 2.0, 3.0)",
-        ),
-        "edges.nan_to_num(posinf=5.0)",
-    ],
-)
-def test_bounds_and_choices(code):
-    agree(code)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        *("x + cube[0, :2]", "x.clamp()", "x & mask", "~x", "x.masked_fill(index, 0.0)", "x + 'a'"),
-        "x.div(y, rounding_mode='up')",
-    ],
+    "code", ["x + cube[0, :2]", "x & mask", "~x", "x + 'a'", "x.div(y, rounding_mode='up')", "x % 'a'"]
 )
 def test_what_both_refuse(code):
     both_refuse(code)
+
+
+def test_a_slope_that_is_not_here_is_said():
+    with pytest.raises(AttributeError, match=r"gradient of torch\.lgamma"):
+        agree("torch.lgamma(p)")
+    agree("torch.lgamma(p.detach())")
+    agree("torch.lgamma(index)")

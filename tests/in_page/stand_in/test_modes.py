@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.overrides
 
-from tests.support.stand_in import OURS
+from tests.support.stand_in import OURS, near
 
 
 def seen(torch_, mode, code):
@@ -37,7 +37,7 @@ def seen(torch_, mode, code):
 def test_names(code):
     want = seen(torch, torch.overrides.TorchFunctionMode, code)
     found = seen(OURS["torch"], OURS["torch.overrides"].TorchFunctionMode, code)
-    assert found[1] == want[1]
+    assert near(found[1], want[1])
     assert set(found[0]) <= set(want[0])
     told = ("topk", "float", "half", "double")
     assert [n for n in want[0] if n in told] == [n for n in found[0] if n in told]

@@ -26,7 +26,7 @@ def test_along_several_axes(name):
     agree(f"cube.{name}(dim=[-1, 1], keepdim=True)")
 
 
-@pytest.mark.parametrize("name", ["log_softmax", "softmax", "cumsum", "logsumexp", "sort", "argsort"])
+@pytest.mark.parametrize("name", ["log_softmax", "softmax", "cumsum", "logsumexp"])
 def test_as_many_numbers(name):
     for axis in (0, -1):
         agree(f"x.{name}({axis})")
@@ -36,23 +36,8 @@ def test_as_many_numbers(name):
 @pytest.mark.parametrize(
     "code",
     [
-        *(
-            "x.max()",
-            "x.min()",
-            "x.max(1)",
-            "x.min(dim=0)",
-            "x.max(1, keepdim=True)",
-            "torch.max(x, y)",
-            "x.max(y)",
-        ),
-        *(
-            "ties.max(0)",
-            "ties.amax(1)",
-            "ties.max()",
-            "x.max(dim=-1).values",
-            "x.max(-1)[1]",
-            "torch.min(x, row)",
-        ),
+        *(),
+        *("ties.amax(1)",),
         *(
             "x.std()",
             "x.std(unbiased=False)",
@@ -74,12 +59,9 @@ def test_as_many_numbers(name):
             "mask.cumsum(1)",
             "index.cumsum(-1)",
             "x.flip(1).cumsum(1).flip(1)",
-            "x.topk(2)",
-            "ties.topk(2, dim=0)",
         ),
-        *("x.topk(2, largest=False)", "x.sort(descending=True)", "x.sort(0)", "x.argsort(descending=True)"),
         *("torch.aminmax(x)", "torch.aminmax(x, dim=1)", "(x * mask).sum(-1) / mask.sum(-1)", "number.sum()"),
-        *("number.max()", "number.log_softmax(0)", "edges.sum()", "edges[3:].logsumexp(0)", "edges.max()"),
+        *("number.log_softmax(0)", "edges.sum()", "edges[3:].logsumexp(0)"),
         *("torch.tensor([-inf, -inf]).logsumexp(0)", "x.masked_fill(mask, -inf).log_softmax(-1)[:, 1:2]"),
         *("x.masked_fill(mask, -inf).logsumexp(-1)", "x.masked_fill(mask, -inf).softmax(-1)"),
         *(
@@ -96,7 +78,7 @@ def test_special_cases(code):
 
 @pytest.mark.parametrize(
     "code",
-    ["x.sum(2)", "index.mean()", "x[:, :0].max()", "x.topk(4)", "x.sum((0, 0))", "index.log_softmax(1)"],
+    ["x.sum(2)", "index.mean()", "x.sum((0, 0))", "index.log_softmax(1)"],
 )
 def test_what_both_refuse(code):
     both_refuse(code)

@@ -37,6 +37,7 @@ FLOORS = {
     "testing": 6,
     "llm": 6,
     "frameworks": 6,
+    "in_page": 6,
     "monitor": 7,
     "book": 8,
     "cli": 9,

@@ -83,6 +83,26 @@ def lines(shape: Shape, axes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(start + step for step in along) for start in starts)
 
 
+def taken(entries: Sequence[Any], shape: Shape, axes: tuple[int, ...]) -> list[list[Any]]:
+    """The entries of every line along some axes, see `lines`."""
+    if axes == tuple(range(len(shape) - len(axes), len(shape))):
+        size = size_of(shape[len(shape) - len(axes) :])
+        count = size_of(shape[: len(shape) - len(axes)])
+        return [list(entries[i * size : (i + 1) * size]) for i in range(count)]
+    return [[entries[i] for i in line] for line in lines(shape, axes)]
+
+
+def put(parts: Iterable[Sequence[Any]], shape: Shape, axes: tuple[int, ...]) -> list[Any]:
+    """The contrary: lines back in their places."""
+    if axes == tuple(range(len(shape) - len(axes), len(shape))):
+        return [x for part in parts for x in part]
+    found: list[Any] = [0.0] * size_of(shape)
+    for line, part in zip(lines(shape, axes), parts, strict=True):
+        for i, x in zip(line, part, strict=True):
+            found[i] = x
+    return found
+
+
 def axis_of(axis: int, count: int) -> int:
     """An axis counted from the front.
 

@@ -1,38 +1,24 @@
-"""Operations along axes: sums, largest entries, log-softmax, order."""
+"""Operations along axes: sums, largest entries, log-softmax."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in.arrays import Shape, axes_of, axis_of, lines
+from kl_companion.in_page.stand_in.arrays import Shape, axes_of, axis_of, put, taken
 from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
 from kl_companion.in_page.stand_in.tensor import Tensor, made
 
 Axes = int | Iterable[int] | None
 Entries = list[Any]
-Rule = Callable[[Entries], Entries]  # of a line and the gradient of its result: the gradient of the line
 
 
 def _left(shape: Shape, axes: tuple[int, ...], keepdim: bool) -> Shape:
     if keepdim:
         return tuple(1 if a in axes else n for a, n in enumerate(shape))
     return tuple(n for a, n in enumerate(shape) if a not in axes)
-
-
-def _taken(of: Sequence[tuple[int, ...]], entries: Entries) -> list[Entries]:
-    return [[entries[i] for i in line] for line in of]
-
-
-def _put(of: Sequence[tuple[int, ...]], parts: Iterable[Entries], count: int) -> Entries:
-    """Lines back in their places."""
-    found: Entries = [0.0] * count
-    for line, part in zip(of, parts, strict=True):
-        for i, x in zip(line, part, strict=True):
-            found[i] = x
-    return found
 
 
 def reduced(
@@ -56,15 +42,14 @@ def reduced(
         kind: Of the result, by default that of ``x``.
     """
     axes = axes_of(dim, x.ndim)
-    of = lines(x.size_, axes)
-    parts = _taken(of, x.entries)
+    parts = taken(x.entries, x.size_, axes)
     out = list(map(function, parts))
 
     def back(g: Entries) -> tuple[Entries]:
         if slopes is None:
             return ([0.0] * len(x.entries),)
         scaled = ([a * s for s in slopes(part, y)] for a, part, y in zip(g, parts, out, strict=True))
-        return (_put(of, scaled, len(x.entries)),)
+        return (put(scaled, x.size_, axes),)
 
     return made(out, _left(x.size_, axes, keepdim), x.kind if kind is None else kind, (x,), back, name)
 
@@ -248,21 +233,21 @@ def _by_line(
     name: str,
 ) -> Tensor:
     """As many numbers for every line along an axis; ``back`` takes a line's gradient and result."""
-    of = lines(x.size_, (axis_of(dim, x.ndim),) if x.ndim else ())
+    axes = (axis_of(dim, x.ndim),) if x.ndim else ()
     known: dict[tuple[Any, ...], Entries] = {}  # batches repeat the same rows many times
     parts = []
-    for line in of:
-        key = tuple([x.entries[i] for i in line])
+    for line in taken(x.entries, x.size_, axes):
+        key = tuple(line)
         part = known.get(key)
         if part is None:
-            part = known[key] = function(list(key))
+            part = known[key] = function(line)
         parts.append(part)
 
     def backward(g: Entries) -> tuple[Entries]:
-        given = zip(_taken(of, g), parts, strict=True)
-        return (_put(of, (back(a, part) for a, part in given), len(x.entries)),)
+        given = zip(taken(g, x.size_, axes), parts, strict=True)
+        return (put((back(a, part) for a, part in given), x.size_, axes),)
 
-    return made(_put(of, parts, len(x.entries)), x.size_, x.kind, (x,), backward, name)
+    return made(put(parts, x.size_, axes), x.size_, x.kind, (x,), backward, name)
 
 
 def log_softmax(x: Tensor, dim: int = -1, *_: Any, dtype: Kind | None = None, **__: Any) -> Tensor:

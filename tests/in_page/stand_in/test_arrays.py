@@ -45,3 +45,11 @@ def test_nested_lists():
         assert arrays.nested(*arrays.flat(entries)) == entries
     with pytest.raises(ValueError, match="different shapes"):
         arrays.flat([[1], [2, 3]])
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2), ()])
+def test_lines_taken_are_put_back(axes):
+    shape, entries = (2, 3, 2), list(range(12))
+    parts = arrays.taken(entries, shape, axes)
+    assert parts == [[entries[i] for i in line] for line in arrays.lines(shape, axes)]
+    assert arrays.put(parts, shape, axes) == entries

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kl_companion.in_page.stand_in import graph
-from kl_companion.in_page.stand_in.graph import Step, Switched
-from kl_companion.in_page.stand_in.kinds import FLOAT64
-from kl_companion.in_page.stand_in.tensor import NotInPage, Tensor
+from kl_companion.stand_in import graph
+from kl_companion.stand_in.graph import GraphStep, Switched
+from kl_companion.stand_in.kinds import FLOAT64
+from kl_companion.stand_in.tensor import NotInPage, Tensor
 
 
 class Parameter(Tensor):
@@ -20,7 +20,7 @@ class Parameter(Tensor):
         super().__init__(data.entries, data.size_, data.kind, needs=requires_grad)
 
 
-class Module:
+class NeuralModule:
     """A class with `forward`; calling it calls that."""
 
     training = True
@@ -47,19 +47,19 @@ class Module:
         for value in vars(self).values():
             if isinstance(value, Parameter):
                 yield value
-            elif isinstance(value, Module) and recurse:
+            elif isinstance(value, NeuralModule) and recurse:
                 yield from value.parameters()
 
-    def train(self, mode: bool = True) -> Module:
+    def train(self, mode: bool = True) -> NeuralModule:
         """Switch training."""
         self.training = mode
         return self
 
-    def eval(self) -> Module:
+    def eval(self) -> NeuralModule:
         """The contrary of `train`."""
         return self.train(False)
 
-    def to(self, *_: Any, **__: Any) -> Module:
+    def to(self, *_: Any, **__: Any) -> NeuralModule:
         """Itself: there is one device and one floating kind."""
         return self
 
@@ -106,7 +106,9 @@ class Function:
                 made.append(out)
                 continue
             back = cls._back(context, args, outputs, at)
-            made.append(Tensor(out.entries, out.size_, out.kind, Step(tensors, back, cls.__name__), True))
+            made.append(
+                Tensor(out.entries, out.size_, out.kind, GraphStep(tensors, back, cls.__name__), True)
+            )
         return made[0] if single else tuple(made)
 
     @classmethod

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in.arrays import corners, together
-from kl_companion.in_page.stand_in.kinds import BOOL, INT64
-from kl_companion.in_page.stand_in.tensor import Tensor, made, tensor_of
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in.arrays import corners, together
+from kl_companion.stand_in.kinds import BOOL, INT64
+from kl_companion.stand_in.tensor import Tensor, made, tensor_of
 
 Entries = list[Any]
 

@@ -10,10 +10,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kl_companion.in_page.stand_in import graph
-from kl_companion.in_page.stand_in.arrays import Shape, flat, nested, size_of
-from kl_companion.in_page.stand_in.graph import Back, Step
-from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind, as_kind, kind_of
+from kl_companion.stand_in import graph
+from kl_companion.stand_in.arrays import Shape, flat, nested, size_of
+from kl_companion.stand_in.graph import Back, GraphStep
+from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind, as_kind, kind_of
 
 
 class NotInPage(AttributeError):
@@ -55,7 +55,7 @@ class Tensor:
     )
 
     def __init__(
-        self, entries: list[Any], shape: Shape, kind: Kind, step: Step | None = None, needs: bool = False
+        self, entries: list[Any], shape: Shape, kind: Kind, step: GraphStep | None = None, needs: bool = False
     ) -> None:
         self.entries, self.size_, self.kind, self.step = entries, shape, kind, step
         self.requires_grad, self._version = needs, 0
@@ -96,7 +96,7 @@ class Tensor:
         return self.step is None
 
     @property
-    def grad_fn(self) -> Step | None:
+    def grad_fn(self) -> GraphStep | None:
         """The step that made it."""
         return self.step
 
@@ -307,7 +307,7 @@ def made(
     if kind is FLOAT64 and graph.is_grad_enabled():
         for parent in parents:
             if parent.requires_grad:
-                return Tensor(entries, shape, kind, Step(parents, back, name), True)
+                return Tensor(entries, shape, kind, GraphStep(parents, back, name), True)
     return Tensor(entries, shape, kind)
 
 

@@ -7,9 +7,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from kl_companion.in_page.stand_in.arrays import Shape, spread, together
-from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
-from kl_companion.in_page.stand_in.tensor import NotInPage, Tensor, close, made, tensor_of
+from kl_companion.stand_in.arrays import Shape, spread, together
+from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
+from kl_companion.stand_in.tensor import NotInPage, Tensor, close, made, tensor_of
 
 Entries = list[Any]
 INF, NAN = math.inf, math.nan

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kl_companion.in_page.stand_in.arrays import size_of
-from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind, as_kind, kind_of
-from kl_companion.in_page.stand_in.tensor import Tensor, tensor
+from kl_companion.stand_in.arrays import size_of
+from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind, as_kind, kind_of
+from kl_companion.stand_in.tensor import Tensor, tensor
 
 
 def _shape(sizes: tuple[Any, ...]) -> tuple[int, ...]:

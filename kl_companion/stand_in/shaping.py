@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in.arrays import (
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in.arrays import (
     Shape,
     axis_of,
     lines,
@@ -18,8 +18,8 @@ from kl_companion.in_page.stand_in.arrays import (
     steps,
     together,
 )
-from kl_companion.in_page.stand_in.kinds import INT64
-from kl_companion.in_page.stand_in.tensor import Tensor, made, sharing, tensor_of
+from kl_companion.stand_in.kinds import INT64
+from kl_companion.stand_in.tensor import Tensor, made, sharing, tensor_of
 
 Entries = list[Any]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in.arrays import Shape, axes_of, axis_of, put, taken
-from kl_companion.in_page.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
-from kl_companion.in_page.stand_in.tensor import Tensor, made
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in.arrays import Shape, axes_of, axis_of, put, taken
+from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
+from kl_companion.stand_in.tensor import Tensor, made
 
 Axes = int | Iterable[int] | None
 Entries = list[Any]

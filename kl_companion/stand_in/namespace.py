@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
-from kl_companion.in_page.stand_in import (
+from kl_companion.stand_in import (
     choices,
     drawing,
     factories,
@@ -24,9 +24,9 @@ from kl_companion.in_page.stand_in import (
     products,
     shaping,
 )
-from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in.modules import Function, Module, Parameter
-from kl_companion.in_page.stand_in.tensor import (
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in.modules import Function, NeuralModule, Parameter
+from kl_companion.stand_in.tensor import (
     Device,
     NotInPage,
     Size,
@@ -134,7 +134,7 @@ def _module(name: str, contents: dict[str, Any]) -> StandIn:
 def make() -> dict[str, ModuleType]:
     """All modules by their names in ``sys.modules``."""
     f = _module("torch.nn.functional", {n: getattr(functional, n) for n in functional.NAMES})
-    nn = _module("torch.nn", {"functional": f, "Module": Module, "Parameter": Parameter})
+    nn = _module("torch.nn", {"functional": f, "Module": NeuralModule, "Parameter": Parameter})
     autograd = _module("torch.autograd", {"grad": grad, "Function": Function})
     norms = {"vector_norm": _vector_norm, "norm": _vector_norm}
     linalg = _module("torch.linalg", norms | {"solve_ex": linear.solve_ex, "lstsq": linear.lstsq})
@@ -189,7 +189,7 @@ _PUBLIC = ("allclose", "equal", "is_tensor", "numel", "promote_types")
 
 
 def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
-    from kl_companion.in_page.stand_in.reductions import norm
+    from kl_companion.stand_in.reductions import norm
 
     return norm(tensor_of(x), ord, dim, keepdim)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kl_companion.in_page.stand_in import choices, indexing, shaping
-from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in import reductions as along
-from kl_companion.in_page.stand_in.arrays import lines
-from kl_companion.in_page.stand_in.factories import one_hot as one_hot
-from kl_companion.in_page.stand_in.kinds import FLOAT64
-from kl_companion.in_page.stand_in.tensor import Tensor
+from kl_companion.stand_in import choices, indexing, shaping
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in import reductions as along
+from kl_companion.stand_in.arrays import lines
+from kl_companion.stand_in.factories import one_hot as one_hot
+from kl_companion.stand_in.kinds import FLOAT64
+from kl_companion.stand_in.tensor import Tensor
 
 NAMES = (
     *(

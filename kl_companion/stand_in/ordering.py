@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in.arrays import axis_of, lines
-from kl_companion.in_page.stand_in.kinds import INT64
-from kl_companion.in_page.stand_in.reductions import LARGEST, SMALLEST, first, reduced, shared
-from kl_companion.in_page.stand_in.tensor import Tensor, made
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in.arrays import axis_of, lines
+from kl_companion.stand_in.kinds import INT64
+from kl_companion.stand_in.reductions import LARGEST, SMALLEST, first, reduced, shared
+from kl_companion.stand_in.tensor import Tensor, made
 
 Entries = list[Any]
 

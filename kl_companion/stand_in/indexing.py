@@ -6,12 +6,12 @@ import builtins
 from collections.abc import Sequence
 from typing import Any
 
-from kl_companion.in_page.stand_in import choices
-from kl_companion.in_page.stand_in import elementwise as each
-from kl_companion.in_page.stand_in.arrays import Shape, axis_of, places, size_of, steps, together
-from kl_companion.in_page.stand_in.kinds import BOOL, INT64
-from kl_companion.in_page.stand_in.shaping import broadcast_tensors, expand, moved, reshape, squeeze, within
-from kl_companion.in_page.stand_in.tensor import NotInPage, Tensor, made, overwrite, tensor, tensor_of
+from kl_companion.stand_in import choices
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in.arrays import Shape, axis_of, places, size_of, steps, together
+from kl_companion.stand_in.kinds import BOOL, INT64
+from kl_companion.stand_in.shaping import broadcast_tensors, expand, moved, reshape, squeeze, within
+from kl_companion.stand_in.tensor import NotInPage, Tensor, made, overwrite, tensor, tensor_of
 
 Entries = list[Any]
 

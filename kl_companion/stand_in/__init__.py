@@ -11,6 +11,6 @@ from types import ModuleType
 
 def modules() -> dict[str, ModuleType]:
     """`torch`, `torch.nn`, `torch.nn.functional` and the others, by name."""
-    from kl_companion.in_page.stand_in.namespace import make
+    from kl_companion.stand_in.namespace import make
 
     return make()

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kl_companion.in_page.stand_in.arrays import size_of
-from kl_companion.in_page.stand_in.kinds import FLOAT64, INT64
-from kl_companion.in_page.stand_in.tensor import Tensor
+from kl_companion.stand_in.arrays import size_of
+from kl_companion.stand_in.kinds import FLOAT64, INT64
+from kl_companion.stand_in.tensor import Tensor
 
 Rows = list[list[float]]
 _SWEEPS = 60

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kl_companion.in_page.stand_in import arrays
+from kl_companion.stand_in import arrays
 
 
 def test_shapes_together():

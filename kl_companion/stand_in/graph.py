@@ -12,14 +12,14 @@ from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from kl_companion.in_page.stand_in.tensor import Tensor
+    from kl_companion.stand_in.tensor import Tensor
 
 Entries = list[float]
 Back = Callable[[Entries], Sequence[Entries | None]]
 _SWITCH = [True]
 
 
-class Step(NamedTuple):
+class GraphStep(NamedTuple):
     """What a tensor was made by."""
 
     parents: tuple[Tensor, ...]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kl_companion.in_page.stand_in.namespace import names
+from kl_companion.stand_in.namespace import names
 from tests.support.stand_in import OURS, agree
 
 ours = OURS["torch"]

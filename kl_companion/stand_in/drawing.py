@@ -9,9 +9,9 @@ import math
 import random
 from typing import Any
 
-from kl_companion.in_page.stand_in.arrays import size_of
-from kl_companion.in_page.stand_in.kinds import FLOAT64
-from kl_companion.in_page.stand_in.tensor import NotInPage, Tensor
+from kl_companion.stand_in.arrays import size_of
+from kl_companion.stand_in.kinds import FLOAT64
+from kl_companion.stand_in.tensor import NotInPage, Tensor
 
 _STATE = 624
 _BLOCK = 16  # normal numbers that PyTorch makes at a time where there are so many

@@ -1,1 +1,0 @@
-"""The audit where PyTorch is not: in a page of this book."""

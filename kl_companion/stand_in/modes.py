@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -48,11 +49,19 @@ class Operators:
         return found
 
 
+_ALSO = {"axis": "dim", "keepdims": "keepdim"}  # as NumPy says it, which PyTorch takes too
+_TENSORS = ("input", "other")
+
+
 def seen(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function that modes see under a name."""
+    """A function that modes see under a name, and that takes the names of arguments that PyTorch's does."""
+    own = set(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            kwargs = {_ALSO.get(k, k) if k not in own else k: v for k, v in kwargs.items()}
+            args += tuple(kwargs.pop(k) for k in _TENSORS if k in kwargs and k not in own)
         if not _MODES:
             return function(*args, **kwargs)
         mode = _MODES.pop()  # inside it calls reach the next one

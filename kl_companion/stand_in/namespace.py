@@ -133,7 +133,7 @@ def _module(name: str, contents: dict[str, Any]) -> StandIn:
 
 def make() -> dict[str, ModuleType]:
     """All modules by their names in ``sys.modules``."""
-    f = _module("torch.nn.functional", {n: getattr(functional, n) for n in functional.NAMES})
+    f = _module("torch.nn.functional", {n: modes.seen(getattr(functional, n), n) for n in functional.NAMES})
     nn = _module("torch.nn", {"functional": f, "Module": NeuralModule, "Parameter": Parameter})
     autograd = _module("torch.autograd", {"grad": grad, "Function": Function})
     norms = {"vector_norm": _vector_norm, "norm": _vector_norm}
@@ -155,10 +155,10 @@ def make() -> dict[str, ModuleType]:
             **kinds.NAMES,
             **methods.FUNCTIONS,
             **{n: getattr(factories, n) for n in _FACTORIES},
-            "cat": shaping.cat,
-            "stack": shaping.stack,
-            "where": choices.where,
-            "einsum": products.einsum,
+            "cat": modes.seen(shaping.cat, "cat"),
+            "stack": modes.seen(shaping.stack, "stack"),
+            "where": modes.seen(choices.where, "where"),
+            "einsum": modes.seen(products.einsum, "einsum"),
             "broadcast_tensors": shaping.broadcast_tensors,
             **{name: value for name, value in globals().items() if name in _PUBLIC},
             **{"Tensor": Tensor, "Size": Size, "device": Device, "dtype": kinds.Kind, "finfo": kinds.finfo},

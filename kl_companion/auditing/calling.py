@@ -148,7 +148,9 @@ class Given:
         if not self.layout.shifted:
             return found.clone()
         last = torch.linspace(-1, 1, found.shape[-1], dtype=found.dtype).expand(len(found), 1, -1)
-        if not whose:
+        if whose:
+            last = -last / 2  # another's: of two models that agree, a KL has no gradient that would show
+        else:
             last = self.beyond = last.clone().requires_grad_() if self.beyond is None else self.beyond
         return torch.cat([found, last], 1)
 

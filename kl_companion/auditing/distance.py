@@ -87,6 +87,6 @@ def _pair(loss_fn: Loss, wanted: str, kl: float) -> tuple[torch.Tensor, torch.Te
 
 
 def degrees(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The angle between two gradients, neither of which vanishes."""
-    cosine = (a @ b / (a.norm() * b.norm())).item()
-    return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
+    """The angle between two gradients, neither of which vanishes; small ones keep their digits."""
+    u, v = a / a.norm(), b / b.norm()
+    return math.degrees(2 * math.atan2((u - v).norm().item(), (u + v).norm().item()))

@@ -306,3 +306,11 @@ def test_a_rollout_without_logits_or_rewards_says_what_is_missing():
         Given(bare, Layout()).of("logits")
     with pytest.raises(Unusable, match="the loss reads advantages, and this rollout holds none"):
         Given(bare, Layout()).of("rewards", "advantages")
+
+
+def test_behind_the_last_token_the_models_differ():
+    """Else the gradient of a KL would be 0 there, and a layout that scores these logits would look right."""
+    given = Given(ROLLOUT, Layout(shifted=True))
+    mine, theirs = (given.of(name)[:, -1].log_softmax(-1) for name in ("logits", "ref_logits"))
+    (g,) = torch.autograd.grad((mine.exp() * (mine - theirs)).sum(), given.beyond)
+    assert (g.abs() > 0.01).any(-1).all()

@@ -21,6 +21,7 @@ FLOORS = {
     "files": 0,
     "lazy": 0,
     "ops": 0,
+    "stand_in": 0,
     "divergences": 1,
     "plotting": 1,
     "recommendations": 1,

@@ -1,0 +1,103 @@
+"""Largest and smallest entries with their places, and order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kl_companion.stand_in import elementwise as each
+from kl_companion.stand_in.arrays import axis_of, lines
+from kl_companion.stand_in.kinds import INT64
+from kl_companion.stand_in.reductions import LARGEST, SMALLEST, first, reduced, shared
+from kl_companion.stand_in.tensor import Tensor, made
+
+Entries = list[Any]
+
+
+class Found(NamedTuple):
+    """Entries and where they were."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _extreme(choose: Callable[[Entries], Any], pair: Callable[..., Tensor], name: str) -> Callable[..., Any]:
+    def apply(x: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> Any:
+        other = given.get("other", dim if isinstance(dim, Tensor) else None)
+        if other is not None:
+            return pair(x, other)
+        if dim is None:
+            return reduced(x, None, False, choose, shared, name)
+        at = reduced(x, dim, keepdim, lambda line: first(line, choose(line)), None, name, INT64)
+        return Found(_at(x, axis_of(dim, x.ndim), at, keepdim), at)
+
+    return apply
+
+
+def _at(x: Tensor, axis: int, at: Tensor, keepdim: bool) -> Tensor:
+    """The entries of every line at one place, which take the whole gradient."""
+    of = lines(x.size_, (axis,) if x.ndim else ())
+    from_ = [line[i] for line, i in zip(of, at.entries, strict=True)]
+
+    def back(g: Entries) -> tuple[Entries]:
+        found = [0.0] * len(x.entries)
+        for i, a in zip(from_, g, strict=True):
+            found[i] += a
+        return (found,)
+
+    return made([x.entries[i] for i in from_], at.size_, x.kind, (x,), back, "at")
+
+
+max_ = _extreme(LARGEST, each.maximum, "max")
+min_ = _extreme(SMALLEST, each.minimum, "min")
+
+
+def _ranked(x: Tensor, dim: int, descending: bool, count: int | None) -> Found:
+    axis = axis_of(dim, x.ndim)
+    of = lines(x.size_, (axis,) if x.ndim else ())
+    order = []
+    for line in of:
+        keys = [(_down if descending else _up)(x.entries[i]) for i in line]
+        order.append(sorted(range(len(line)), key=keys.__getitem__)[:count])
+    size = x.size_[axis] if count is None else count
+    shape = tuple(size if a == axis else n for a, n in enumerate(x.size_))
+    into = lines(shape, (axis,) if x.ndim else ())
+    places: Entries = [0] * len([i for line in into for i in line])
+    indices: Entries = list(places)
+    for line, target, ranked in zip(of, into, order, strict=True):
+        for to, i in zip(target, ranked, strict=True):
+            places[to], indices[to] = line[i], i
+
+    def back(g: Entries) -> tuple[Entries]:
+        found = [0.0] * len(x.entries)
+        for i, a in zip(places, g, strict=True):
+            found[i] += a
+        return (found,)
+
+    values = made([x.entries[i] for i in places], shape, x.kind, (x,), back, "sort")
+    return Found(values, Tensor(indices, shape, INT64))
+
+
+def _up(v: Any) -> tuple[bool, Any]:
+    return (v != v, 0 if v != v else v)
+
+
+def _down(v: Any) -> tuple[bool, Any]:
+    return (v == v, 0 if v != v else -v)
+
+
+def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Found:
+    """Entries in order, equal ones as they were."""
+    return _ranked(x, dim, descending, None)
+
+
+def argsort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """Where they were."""
+    return sort(x, dim, descending).indices
+
+
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, **_: Any) -> Found:
+    """The k largest entries; among equal ones the first."""
+    if not 0 <= k <= (x.size_[dim] if x.ndim else 1):
+        raise RuntimeError("selected index k out of range")
+    return _ranked(x, dim, largest, k)

@@ -1,0 +1,71 @@
+"""Small linear systems agree with PyTorch's, also where a matrix is singular or its columns repeat."""
+
+import pytest
+import torch
+
+from tests.support.stand_in import OURS
+
+ours = OURS["torch"]
+
+
+def matrices(count, rows, columns, seed=0):
+    found = torch.randn(
+        count, rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    return found, ours.tensor(found.tolist())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_square_systems(n):
+    (a, our_a), (b, our_b) = matrices(5, n, n), matrices(5, n, 2, seed=1)
+    want = torch.linalg.solve_ex(a, b).result
+    found = ours.linalg.solve_ex(our_a, our_b)
+    torch.testing.assert_close(
+        torch.tensor(found.result.tolist(), dtype=torch.float64), want, rtol=1e-9, atol=1e-11
+    )
+    assert found.info.tolist() == [0] * 5
+    assert isinstance(found, tuple)
+
+
+def test_a_pivot_of_zero_is_passed_over_and_a_singular_matrix_has_no_finite_solution():
+    a, b = ours.tensor([[[0.0, 1.0], [2.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]), ours.ones(2, 2, 1)
+    first, second = ours.linalg.solve_ex(a, b).result.tolist()
+    assert first == [[0.5], [1.0]]
+    assert all(not abs(x) < 1e300 for (x,) in second)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_least_squares(columns):
+    (a, our_a), (b, our_b) = matrices(4, 9, columns), matrices(4, 9, 1, seed=1)
+    want = torch.linalg.lstsq(a, b, driver="gelsd").solution
+    found = ours.linalg.lstsq(our_a, our_b, driver="gelsd").solution
+    torch.testing.assert_close(
+        torch.tensor(found.tolist(), dtype=torch.float64), want, rtol=1e-11, atol=1e-13
+    )
+
+
+def test_of_columns_that_repeat_the_shortest_solution_counts():
+    column = [[1.0], [2.0], [-1.0]]
+    a = [[x, 3 * x, 0.0] for (x,) in column]
+    want = torch.linalg.lstsq(
+        torch.tensor(a, dtype=torch.float64), torch.tensor(column, dtype=torch.float64), driver="gelsd"
+    ).solution
+    found = ours.linalg.lstsq(ours.tensor(a), ours.tensor(column)).solution
+    torch.testing.assert_close(
+        torch.tensor(found.tolist(), dtype=torch.float64), want, rtol=1e-12, atol=1e-14
+    )
+    assert found.tolist() == [[pytest.approx(0.1)], [pytest.approx(0.3)], [0.0]]
+
+
+def test_columns_that_nearly_repeat_keep_their_digits():
+    a = torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-7], [1.0, 1.0 - 1e-7], [1.0, 1.0]]).double()
+    a[1, 1], a[2, 1] = 1 + 1e-7, 1 - 1e-7
+    b = a @ torch.tensor([[2.0], [-1.0]]).double()
+    found = ours.linalg.lstsq(ours.tensor(a.tolist()), ours.tensor(b.tolist())).solution.tolist()
+    assert found == [[pytest.approx(2, abs=1e-7)], [pytest.approx(-1, abs=1e-7)]]
+
+
+def test_what_counts_as_zero_can_be_said():
+    a = [[1.0, 0.0], [0.0, 1e-5]]
+    (x,), (y,) = ours.linalg.lstsq(ours.tensor(a), ours.tensor([[1.0], [1.0]]), rcond=1e-4).solution.tolist()
+    assert (x, y) == (1.0, 0.0)

@@ -1,0 +1,71 @@
+"""`torch` as a whole: gradients asked for, contexts, and names that PyTorch has too."""
+
+import pytest
+import torch
+
+from kl_companion.stand_in.namespace import names
+from tests.support.stand_in import OURS, agree
+
+ours = OURS["torch"]
+
+
+def test_every_name_is_one_of_pytorch():
+    found = names(list(OURS.values()))
+    assert len(found) > 150
+    for dotted in found:
+        at = torch
+        for part in dotted.split(".")[1:]:
+            assert hasattr(at, part), dotted
+            at = getattr(at, part)
+
+
+def test_gradients_that_are_asked_for():
+    x, y = (ours.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    z = x * y
+    assert [g.tolist() for g in ours.autograd.grad(z.sum(), [x, z])] == [[1.0, 2.0], [1.0, 1.0]]
+    assert ours.autograd.grad(z, x, ours.tensor([1.0, 0.0]))[0].tolist() == [1.0, 0.0]
+    assert ours.autograd.grad([z.sum(), x.sum()], [x])[0].tolist() == [2.0, 3.0]
+    assert ours.autograd.grad(x.sum(), [x, y], allow_unused=True)[1] is None
+    with pytest.raises(RuntimeError, match="allow_unused"):
+        ours.autograd.grad(x.sum(), y)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        ours.autograd.grad(x.sum(), ours.tensor([1.0]))
+    with pytest.raises(AttributeError, match="create_graph=True"):
+        ours.autograd.grad(x.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="implicitly created"):
+        ours.autograd.grad(z, x)
+
+
+def test_what_is_compiled_is_the_function_itself():
+    def f(x):
+        return x
+
+    assert ours.compile(f) is ours.jit.script(f) is ours.compile(dynamic=True)(f) is f
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(
+            "torch.allclose(x, x)",
+            "torch.allclose(x, y)",
+            "torch.allclose(edges, edges)",
+            "torch.equal(x, x)",
+        ),
+        *(
+            "torch.allclose(edges, edges, equal_nan=True)",
+            "torch.equal(x, y)",
+            "torch.is_tensor(x)",
+            "torch.numel(x)",
+        ),
+        *("torch.is_tensor(1)", "torch.inf", "x.dtype == torch.float64", "isinstance(x, torch.Tensor)"),
+        *(
+            "torch.equal(x, row)",
+            "torch.cuda.is_available()",
+            "isinstance(x.dtype, torch.dtype)",
+            "x.device.type",
+        ),
+    ],
+)
+def test_questions(code):
+    agree(code)

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import Divergence, swapped
-from kl_companion.kernels.blocks import exact_dtype, plain
-from kl_companion.kernels.memory import new_like
+from kl_companion.kernels.blocks import exact_dtype, new_like, plain
 from kl_companion.kernels.walks import How, room_for_kept, scale_rows, walk_divergence, walk_tokens
 
 _REFUSAL = (

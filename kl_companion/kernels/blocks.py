@@ -1,11 +1,19 @@
-"""Cache-sized blocks of rows: how the exact kernels walk over logits of any size, shape and dtype."""
+"""Cache-sized blocks of rows: how the exact kernels walk over logits of any size, shape and dtype.
+
+And new memory for gradients as large as logits, in few and large pages. Whoever writes to new memory first
+waits for its pages, 4 KiB at a time: on some machines longer than the gradient takes to compute. Linux gives
+pages of 2 MiB to whoever asks for them.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +24,8 @@ _BLOCK_BYTES_ELSEWHERE = 1 << 25  # large enough to be worth a kernel launch
 _COMPILED_BYTES_ELSEWHERE = 1 << 28
 _SHORTEST, _LONGEST = 256, 4096  # entries of a piece
 _MOST_BYTES = 1 << 24  # limit for rows so long that one per thread would take more
+_PAGE = 1 << 21
+_WORTH = 4 * _PAGE  # bytes of a tensor for which large pages are worth asking
 
 
 def exact_dtype(*tensors: torch.Tensor) -> torch.dtype:
@@ -100,3 +110,21 @@ def blocks(rows: int, *tensors: torch.Tensor) -> Iterator[Block]:
             yield Block(done + start, done + stop, tuple(p[start:stop] for p in parts))
             start = stop
         done += count
+
+
+@cache
+def _madvise() -> Any:
+    """The system's own function, Linux's or None: Python's covers only what Python has mapped."""
+    return ctypes.CDLL(None).madvise if sys.platform == "linux" else None
+
+
+def new_like(x: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory of the shape of a tensor, not filled."""
+    made = torch.empty_like(x, memory_format=torch.contiguous_format)
+    advise = _madvise()
+    if advise is not None and made.device.type == "cpu" and made.nbytes >= _WORTH:
+        start = -(-made.data_ptr() // _PAGE) * _PAGE
+        stop = (made.data_ptr() + made.nbytes) // _PAGE * _PAGE
+        # a system without such pages refuses, and nothing else is different
+        advise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_HUGEPAGE)
+    return made

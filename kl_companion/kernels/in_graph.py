@@ -12,8 +12,7 @@ import torch
 
 from kl_companion.divergences import get_divergence
 from kl_companion.kernels.autograd import gradient_by_reference
-from kl_companion.kernels.blocks import exact_dtype
-from kl_companion.kernels.memory import new_like
+from kl_companion.kernels.blocks import exact_dtype, new_like
 from kl_companion.kernels.walks import How, room_for_kept, walk_divergence, walk_tokens
 
 

@@ -12,11 +12,10 @@ import torch
 
 from kl_companion.divergences import Divergence, entries_of
 from kl_companion.kernels import ratios, row_numbers, rows, tokens
-from kl_companion.kernels.blocks import blocks, by_piece, exact_dtype, pieces, rows_per_block
+from kl_companion.kernels.blocks import blocks, by_piece, exact_dtype, new_like, pieces, rows_per_block
 from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
 from kl_companion.kernels.compiling import Kernel
 from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, load, past_cap
-from kl_companion.kernels.memory import new_like
 from kl_companion.kernels.row_numbers import (
     MASS,
     ORDINARY,

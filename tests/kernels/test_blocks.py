@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kl_companion.kernels import memory
-from kl_companion.kernels.memory import new_like
+from kl_companion.kernels import blocks
+from kl_companion.kernels.blocks import new_like
 
 MAPS = Path("/proc/self/smaps")
 
@@ -41,6 +41,6 @@ def test_shapes_dtypes_and_other_systems(monkeypatch):
     assert made.is_contiguous()
     assert new_like(torch.empty(1 << 30, device="meta")).device.type == "meta"
     monkeypatch.setattr(sys, "platform", "another")
-    memory._madvise.cache_clear()
+    blocks._madvise.cache_clear()
     assert new_like(torch.zeros(1 << 22)).shape == (1 << 22,)
-    memory._madvise.cache_clear()
+    blocks._madvise.cache_clear()

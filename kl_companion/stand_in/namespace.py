@@ -25,7 +25,7 @@ from kl_companion.stand_in import (
     shaping,
 )
 from kl_companion.stand_in import elementwise as each
-from kl_companion.stand_in.modules import Function, NeuralModule, Parameter
+from kl_companion.stand_in.classes import Function, NeuralModule, Parameter
 from kl_companion.stand_in.tensor import (
     Device,
     NotInPage,

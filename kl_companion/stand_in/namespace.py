@@ -6,7 +6,6 @@ What is missing is said when it is asked for, with the command that audits the l
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
@@ -192,10 +191,3 @@ def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *
     from kl_companion.stand_in.reductions import norm
 
     return norm(tensor_of(x), ord, dim, keepdim)
-
-
-def names(modules: Sequence[ModuleType]) -> list[str]:
-    """All public names of modules, dotted."""
-    return sorted(
-        f"{m.__name__}.{n}" for m in modules for n, v in vars(m).items() if n[0] != "_" and callable(v)
-    )

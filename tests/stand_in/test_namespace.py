@@ -19,6 +19,10 @@ def test_every_name_is_one_of_pytorch():
             at = getattr(at, part)
 
 
+def test_it_has_the_version_that_it_was_compared_with():
+    assert torch.__version__.split("+")[0] == ours.__version__
+
+
 def test_gradients_that_are_asked_for():
     x, y = (ours.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
     z = x * y

@@ -1,16 +1,6 @@
 """A small PyTorch in plain Python: the operations that losses use, with their gradients.
 
-It runs where PyTorch does not, such as in a page of this book. Every operation agrees with PyTorch's in value
-and gradient, or says that it is not here.
+It runs where PyTorch does not, such as in a page of this book. Every operation agrees with PyTorch in value
+and gradient, or says that it is not here. `kl_companion.stand_in.namespace.modules` makes `torch` and the
+others.
 """
-
-from __future__ import annotations
-
-from types import ModuleType
-
-
-def modules() -> dict[str, ModuleType]:
-    """`torch`, `torch.nn`, `torch.nn.functional` and the others, by name."""
-    from kl_companion.stand_in.namespace import make
-
-    return make()

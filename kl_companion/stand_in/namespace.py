@@ -130,8 +130,8 @@ def _module(name: str, contents: dict[str, Any]) -> StandIn:
     return found
 
 
-def make() -> dict[str, ModuleType]:
-    """All modules by their names in ``sys.modules``."""
+def modules() -> dict[str, ModuleType]:
+    """`torch`, `torch.nn`, `torch.nn.functional` and the others, by their names in ``sys.modules``."""
     f = _module("torch.nn.functional", {n: modes.seen(getattr(functional, n), n) for n in functional.NAMES})
     nn = _module("torch.nn", {"functional": f, "Module": NeuralModule, "Parameter": Parameter})
     autograd = _module("torch.autograd", {"grad": grad, "Function": Function})

@@ -6,7 +6,7 @@ Prints a line of JSON per loss, [name, verdict as data, card].
 import json
 import sys
 
-from kl_companion.stand_in import modules
+from kl_companion.stand_in.namespace import modules
 
 SETTINGS = {"scale": 1.0, "off_policy": False}
 

@@ -7,7 +7,7 @@ from typing import Any
 from kl_companion.stand_in import choices, indexing, shaping
 from kl_companion.stand_in import elementwise as each
 from kl_companion.stand_in import reductions as along
-from kl_companion.stand_in.arrays import lines
+from kl_companion.stand_in.factories import full
 from kl_companion.stand_in.factories import one_hot as one_hot
 from kl_companion.stand_in.kinds import FLOAT64
 from kl_companion.stand_in.tensor import Tensor
@@ -145,13 +145,9 @@ def pad(x: Tensor, pad: Any, mode: str = "constant", value: float = 0.0) -> Tens
                 x = shaping.narrow(x, axis, start, x.size_[axis] + count)
             elif count:
                 shape = tuple(count if a == axis else n for a, n in enumerate(x.size_))
-                filled = Tensor([value] * len(list(_places(shape))), shape, FLOAT64).as_kind(x.kind)
+                filled = full(shape, value, dtype=x.kind)
                 x = shaping.cat([filled, x] if before else [x, filled], axis)
     return x
-
-
-def _places(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return lines(shape, tuple(range(len(shape))))[0]
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

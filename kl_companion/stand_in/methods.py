@@ -90,8 +90,7 @@ def clamp_max(x: Tensor, max: Any) -> Tensor:
 
 FUNCTIONS |= {"clamp_min": clamp_min, "clamp_max": clamp_max}
 FUNCTIONS = {name: seen(function, name) for name, function in FUNCTIONS.items()}
-METHODS: dict[str, Callable[..., Any]] = {
-    **{name: function for name, function in FUNCTIONS.items() if name != "concat"},
+_OF_TENSORS: dict[str, Callable[..., Any]] = {  # and not functions of torch
     "view": shaping.reshape,
     "view_as": shaping.view_as,
     "reshape_as": shaping.view_as,
@@ -106,6 +105,10 @@ METHODS: dict[str, Callable[..., Any]] = {
     "fill": lambda x, value: _filled(x, value),
     "zero": lambda x: _filled(x, 0),
     "copy": lambda x, source, *_: _copied(x, source),
+}
+METHODS = {
+    **{name: function for name, function in FUNCTIONS.items() if name != "concat"},
+    **{name: seen(function, name) for name, function in _OF_TENSORS.items()},
 }
 _IN_PLACE = (
     *("exp", "log", "sqrt", "neg", "sigmoid", "tanh", "relu", "add", "sub", "mul", "div", "pow", "clamp"),
@@ -170,7 +173,7 @@ _CONVERSIONS = (
 def hang() -> None:
     """Give the class its methods."""
     for name, function in METHODS.items():
-        setattr(Tensor, name, seen(function, name))
+        setattr(Tensor, name, function)
     for name in _CONVERSIONS:
         setattr(Tensor, name, seen(getattr(Tensor, name), name))
     for name in _IN_PLACE:

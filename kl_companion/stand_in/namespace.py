@@ -21,6 +21,7 @@ from kl_companion.stand_in import (
     methods,
     modes,
     products,
+    reductions,
     shaping,
 )
 from kl_companion.stand_in import elementwise as each
@@ -159,7 +160,8 @@ def modules() -> dict[str, ModuleType]:
             "where": modes.seen(choices.where, "where"),
             "einsum": modes.seen(products.einsum, "einsum"),
             "broadcast_tensors": shaping.broadcast_tensors,
-            **{name: value for name, value in globals().items() if name in _PUBLIC},
+            **{"allclose": allclose, "equal": equal, "is_tensor": is_tensor, "numel": numel},
+            "promote_types": promote_types,
             **{"Tensor": Tensor, "Size": Size, "device": Device, "dtype": kinds.Kind, "finfo": kinds.finfo},
             **{"iinfo": kinds.iinfo, "inf": math.inf, "nan": math.nan, "pi": math.pi, "e": math.e},
             **dict.fromkeys(("FloatTensor", "DoubleTensor", "LongTensor", "BoolTensor", "IntTensor"), Tensor),
@@ -184,10 +186,7 @@ _FACTORIES = (
     *("full", "zeros", "ones", "full_like", "zeros_like", "ones_like", "arange", "linspace"),
     *("eye", "as_tensor"),
 )
-_PUBLIC = ("allclose", "equal", "is_tensor", "numel", "promote_types")
 
 
 def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
-    from kl_companion.stand_in.reductions import norm
-
-    return norm(tensor_of(x), ord, dim, keepdim)
+    return reductions.norm(tensor_of(x), ord, dim, keepdim)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kl_companion.stand_in import elementwise as each
-from kl_companion.stand_in.arrays import axis_of, lines
+from kl_companion.stand_in.arrays import axis_of, lines, size_of
 from kl_companion.stand_in.kinds import INT64
 from kl_companion.stand_in.reductions import LARGEST, SMALLEST, first, reduced, shared
-from kl_companion.stand_in.tensor import Tensor, made
+from kl_companion.stand_in.shaping import moved
+from kl_companion.stand_in.tensor import Tensor
 
 Entries = list[Any]
 
@@ -29,23 +30,16 @@ def _extreme(choose: Callable[[Entries], Any], pair: Callable[..., Tensor], name
         if dim is None:
             return reduced(x, None, False, choose, shared, name)
         at = reduced(x, dim, keepdim, lambda line: first(line, choose(line)), None, name, INT64)
-        return Found(_at(x, axis_of(dim, x.ndim), at, keepdim), at)
+        return Found(_at(x, axis_of(dim, x.ndim), at), at)
 
     return apply
 
 
-def _at(x: Tensor, axis: int, at: Tensor, keepdim: bool) -> Tensor:
+def _at(x: Tensor, axis: int, at: Tensor) -> Tensor:
     """The entries of every line at one place, which take the whole gradient."""
     of = lines(x.size_, (axis,) if x.ndim else ())
     from_ = [line[i] for line, i in zip(of, at.entries, strict=True)]
-
-    def back(g: Entries) -> tuple[Entries]:
-        found = [0.0] * len(x.entries)
-        for i, a in zip(from_, g, strict=True):
-            found[i] += a
-        return (found,)
-
-    return made([x.entries[i] for i in from_], at.size_, x.kind, (x,), back, "at")
+    return moved(x, from_, at.size_, "at")
 
 
 max_ = _extreme(LARGEST, each.maximum, "max")
@@ -62,20 +56,12 @@ def _ranked(x: Tensor, dim: int, descending: bool, count: int | None) -> Found:
     size = x.size_[axis] if count is None else count
     shape = tuple(size if a == axis else n for a, n in enumerate(x.size_))
     into = lines(shape, (axis,) if x.ndim else ())
-    places: Entries = [0] * len([i for line in into for i in line])
+    places: Entries = [0] * size_of(shape)
     indices: Entries = list(places)
     for line, target, ranked in zip(of, into, order, strict=True):
         for to, i in zip(target, ranked, strict=True):
             places[to], indices[to] = line[i], i
-
-    def back(g: Entries) -> tuple[Entries]:
-        found = [0.0] * len(x.entries)
-        for i, a in zip(places, g, strict=True):
-            found[i] += a
-        return (found,)
-
-    values = made([x.entries[i] for i in places], shape, x.kind, (x,), back, "sort")
-    return Found(values, Tensor(indices, shape, INT64))
+    return Found(moved(x, places, shape, "sort"), Tensor(indices, shape, INT64))
 
 
 def _up(v: Any) -> tuple[bool, Any]:

@@ -10,7 +10,8 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from kl_companion.stand_in.arrays import Shape, places, size_of, steps
+from kl_companion.stand_in.arrays import Shape, places, size_of, steps, together
+from kl_companion.stand_in.shaping import expand
 from kl_companion.stand_in.tensor import Tensor, made
 
 Entries = list[Any]
@@ -98,9 +99,6 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
         raise RuntimeError("both arguments to matmul need to be at least 1D")
     if x.size_[-1] != y.size_[-2 if y.ndim > 1 else -1]:
         raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({list(x.size_)} and {list(y.size_)})")
-    from kl_companion.stand_in.arrays import together
-    from kl_companion.stand_in.shaping import expand
-
     stacked = together(x.size_[:-2], y.size_[:-2])
     if x.ndim > 2 or y.ndim > 2:
         x = expand(x, (*stacked, *x.size_[-2:])) if x.ndim > 1 else x

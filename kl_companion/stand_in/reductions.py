@@ -95,7 +95,7 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return reduced(_summed(x), dim, keepdim, math.prod, slopes, "prod")
 
 
-def _nansfirst(choose: Callable[[Entries], Any]) -> Callable[[Entries], Any]:
+def _nans_first(choose: Callable[[Entries], Any]) -> Callable[[Entries], Any]:
     def chosen(line: Entries) -> Any:
         if not line:
             raise IndexError("Expected reduction dim to have non-zero size.")
@@ -110,7 +110,7 @@ def shared(line: Entries, top: Any) -> Entries:
     return [a / at.count(True) for a in at]
 
 
-LARGEST, SMALLEST = _nansfirst(max), _nansfirst(min)
+LARGEST, SMALLEST = _nans_first(max), _nans_first(min)
 
 
 def amax(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:

@@ -20,8 +20,9 @@ import torch
 # bytes of a block in the dtype that is worked in
 _BLOCK_BYTES = {"cpu": 1 << 22}
 _COMPILED_BYTES = {"cpu": 1 << 24}
-_BLOCK_BYTES_ELSEWHERE = 1 << 25  # large enough to be worth a kernel launch
-_COMPILED_BYTES_ELSEWHERE = 1 << 28
+# a GPU waits for whoever starts its work: few blocks, of fewer entries than int32 can count
+_BLOCK_BYTES_ELSEWHERE = 1 << 27
+_COMPILED_BYTES_ELSEWHERE = 1 << 32
 _SHORTEST, _LONGEST = 256, 4096  # entries of a piece
 _MOST_BYTES = 1 << 24  # limit for rows so long that one per thread would take more
 _PAGE = 1 << 21

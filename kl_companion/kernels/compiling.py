@@ -93,6 +93,9 @@ class Kernel:
         self, key: tuple[Any, ...], tensors: tuple[torch.Tensor | None, ...], static: dict[str, Any]
     ) -> Any:
         made = _compile(self.function, static, [t is not None and t.dtype == torch.int32 for t in tensors])
+        for t in tensors:
+            if t is not None and t.is_cuda and t.ndim > 1:
+                torch._dynamo.mark_static(t, t.ndim - 1)  # a GPU divides by constants only in no time
         slow = threading.Timer(_PATIENCE, _log.warning, [_SLOW, self.function.__name__])
         slow.daemon = True
         slow.start()
@@ -118,8 +121,9 @@ class Kernel:
 
 
 def _kind(t: torch.Tensor) -> tuple[object, ...]:
-    """What the compiler makes another form for: sizes matter where they are 1, and pieces of odd length."""
-    return t.dtype, t.device.type, *(size == 1 for size in t.shape), t.ndim > 1 and t.shape[-1] % 2
+    """What the compiler makes another form for: sizes of 1, pieces of odd length, on a GPU of any length."""
+    length = t.shape[-1] if t.ndim > 1 else 0
+    return t.dtype, t.device.type, *(size == 1 for size in t.shape), length if t.is_cuda else length % 2
 
 
 @contextmanager

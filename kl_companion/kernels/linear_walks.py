@@ -22,8 +22,9 @@ from kl_companion.checks import check_choice
 from kl_companion.kernels.blocks import by_piece, exact_dtype, pieces
 
 MEMORY = {"fast": 320_000_000, "frugal": 8_000_000}  # bytes of logits alive at once
+_TIMES_ELSEWHERE = 4  # as many on a GPU: every chunk of tokens adds to the gradient of the whole weight
 _WIDTH = {"cpu": 2048}  # entries of the vocabulary in a tile
-_WIDTH_ELSEWHERE = 1 << 15
+_WIDTH_ELSEWHERE = 1 << 20
 _LEAST = 256  # of them where rows of the weight have to be converted and memory is short
 _FEW = 64  # tokens: of fewer, two more products cost less than reading the weight for so few
 _SCRATCH, _PART = 10, 1 << 16  # tensors that the eager kernels need beside a tile, and their largest size
@@ -187,11 +188,11 @@ def _product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, add: bool) 
         torch.addmm(out, a, b, out_dtype=out.dtype, beta=int(add), out=out)
 
 
-def budget(memory: str | int) -> int:
-    """Bytes of a setting, or the bytes themselves; ValueError otherwise."""
+def budget(memory: str | int, device: str = "cpu") -> int:
+    """Bytes of a setting on a type of device, or the bytes themselves; ValueError otherwise."""
     if isinstance(memory, str):
         check_choice("memory", memory, MEMORY)
-        return MEMORY[memory]
+        return MEMORY[memory] * (1 if device == "cpu" else _TIMES_ELSEWHERE)
     if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
         raise ValueError(f"memory is {memory!r}, expected 'fast', 'frugal' or a number of bytes")
     return memory
@@ -201,10 +202,11 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
     """Tiles of ``buffers`` arrays of logits that fit the budget; a token and one tile always do."""
     vocab, size = len(policy), exact_dtype(policy).itemsize
     width = min(vocab, _WIDTH.get(policy.device.type, _WIDTH_ELSEWHERE))
-    fitting = budget(memory) // (buffers * vocab * size)
+    room = budget(memory, policy.device.type)
+    fitting = room // (buffers * vocab * size)
     keep = fitting >= max(1, min(count, _FEW))
     if not keep:
-        entries, features = budget(memory) // size, policy.shape[1]
+        entries, features = room // size, policy.shape[1]
         if factor(policy[:1], exact_dtype(policy)).dtype != policy.dtype:  # rows of the weight are converted
             width = min(width, max(_LEAST, entries // (8 * features) // _LEAST * _LEAST))
             entries -= width * features

@@ -1,11 +1,13 @@
 """Compiled kernels against float64 references; run as a program, by test_compiling.
 
 In a process of its own, because a compiler that traces a function would trace pytest's checker of types.
-`python -m tests.support.compiled_kernels few` takes half a minute where nothing is cached, `all` many.
+`python -m tests.support.compiled_kernels few` takes half a minute where nothing is cached, `all` many. Names
+of divergences after it are the only ones then, and a last word `cuda` has all of it done by a GPU.
 """
 
 import re
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -19,7 +21,18 @@ from tests.support.fused_cases import INF, MODES, gradient_error, logits_pair, r
 ALL = tuple((name, dtype) for name in DIVERGENCES for dtype in (torch.float64, torch.float32, torch.bfloat16))
 # rows and vocabulary: pieces of even and odd length, a prime vocabulary, fewer entries than a register holds
 SIZES = ((4, 8192), (3, 5 * 1733), (2, 701), (5, 7), (2, 1), (1, 600), (0, 40))
+DEVICE = "cpu"
 FEW = "reverse_kl", torch.float32, ((4, 8192), (3, 9600))  # sizes that share a compilation
+
+
+def there(*tensors):
+    """Tensors as the device under test has them."""
+    return tuple(t.to(DEVICE) for t in tensors)
+
+
+def back(*tensors):
+    """What it made, where it is compared."""
+    return tuple(t.detach().cpu() for t in tensors)
 
 
 def divergences(name, dtype, sizes, temperature=0.7):
@@ -33,14 +46,9 @@ def divergences(name, dtype, sizes, temperature=0.7):
             want = oracle.divergence(name, exact, y, temperature=cooled)
             (slope,) = oracle.gradients(want, [exact], weights)
             for mode in MODES if vocab == 8192 else ("safe", "fused"):
-                value, gradient = run(
-                    lambda a, b, **o: fused_f_divergence(name, a, b, **o),
-                    x,
-                    y,
-                    mode=mode,
-                    weights=weights,
-                    **options,
-                )
+                on, ref, scale = there(x, y, weights)
+                kernel = partial(fused_f_divergence, name)
+                value, gradient = back(*run(kernel, on, ref, mode=mode, weights=scale, **options))
                 terms = (weights * want.detach().clamp(max=1.0)).abs()
                 got = value_error(value, want, dtype), gradient_error(gradient, slope, dtype, want, terms)
                 assert max(got) <= 2, (name, dtype, rows, vocab, gap, mode, got)
@@ -62,21 +70,22 @@ def tokens(dtype, sizes, entropies=True):
             (slope,) = oracle.gradients(want, [exact], weights)
             terms = weights.abs().sum(-1) if count else 0.0
             for mode in ("safe", "fused"):
-                value, gradient = run(fused_logp, x, ids, mode=mode, weights=weights, backend="compiled")
+                on, at, scale = there(x, ids, weights)
+                value, gradient = back(*run(fused_logp, on, at, mode=mode, weights=scale, backend="compiled"))
                 assert value_error(value, want, dtype) <= 2, (rows, vocab)
                 assert gradient_error(gradient, slope, dtype, terms=terms) <= 2, (rows, vocab)
         if not entropies:
             continue
-        leaf, exact = x.clone().requires_grad_(), oracle.leaf(x)
-        _, entropy = fused_logp_and_entropy(leaf, x.argmax(-1), backend="compiled")
+        (on,), exact = there(x.clone()), oracle.leaf(x)
+        _, entropy = fused_logp_and_entropy(on.requires_grad_(), on.argmax(-1), backend="compiled")
         want = oracle.entropy(exact)
-        assert value_error(entropy.detach(), want, dtype) <= 2
-        entropy.sum().backward()
-        assert gradient_error(leaf.grad, oracle.gradients(want, [exact])[0], dtype) <= 2
+        value, gradient = back(entropy, *torch.autograd.grad(entropy.sum(), on))
+        assert value_error(value, want, dtype) <= 2
+        assert gradient_error(gradient, oracle.gradients(want, [exact])[0], dtype) <= 2
 
 
 def refusals():
-    """Bad input is refused by name, and in place nothing of it is overwritten."""
+    """Bad input is refused by name, and in place not overwritten; a GPU shows it in the value."""
     x, y = logits_pair(3, 4, 8192, gap=0.5)
     for where, value, says in (
         (x, float("nan"), "logits is NaN at [2]"),
@@ -85,10 +94,32 @@ def refusals():
         spoiled = where.clone()
         spoiled[2, 7] = value
         given = (spoiled, y) if where is x else (x.clone(), spoiled)
+        if DEVICE != "cpu":
+            value = fused_f_divergence("reverse_kl", *there(*given), backend="compiled").cpu()
+            assert value.isfinite().tolist() == [True, True, False, True], says
+            continue
         before = given[0].clone()
         with pytest.raises(ValueError, match=re.escape(says)):
             fused_f_divergence("reverse_kl", *given, weights=torch.ones(4), inplace=True, backend="compiled")
         assert torch.equal(given[0].nan_to_num(), before.nan_to_num())
+
+
+def unwaited():
+    """The second call of a kernel, and its backward pass, never wait for the GPU."""
+    (x, y, ids) = there(*logits_pair(5, 4, 8192, gap=0.5), torch.arange(4))
+    (h, w) = there(torch.randn(4, 32), torch.randn(8192, 32))
+    leaves = [t.requires_grad_() for t in (x, h)]
+    works = (
+        lambda: fused_f_divergence("reverse_kl", x, y, backend="compiled"),
+        lambda: fused_f_divergence("forward_kl", x, y, backend="compiled", weights=y[:, 0]),
+        lambda: fused_logp(x, ids, backend="compiled"),
+        lambda: linear_f_divergence("reverse_kl", h, w, ref_logits=y, backend="compiled"),
+    )
+    for work in works:
+        for mode in ("default", "error"):
+            torch.cuda.set_sync_debug_mode(mode)
+            torch.autograd.grad(work().sum(), leaves, allow_unused=True)
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def hidden(*names):
@@ -97,39 +128,46 @@ def hidden(*names):
     h, w, rh, rw = (
         torch.randn(*shape, generator=draw) / 4 for shape in ((6, 32), (8192, 32), (6, 32), (8192, 32))
     )
-    h, w = h.requires_grad_(), w.requires_grad_()
     exact = [oracle.leaf(a) for a in (h, w)]
     logits, ref_logits = oracle.linear(*exact), oracle.linear(rh, rw)
-    ids = torch.arange(6) * 1000
+    h, w, rh, rw, ids = there(h, w, rh, rw, torch.arange(6) * 1000)
+    h, w = h.requires_grad_(), w.requires_grad_()
     options = {"memory": 200_000, "backend": "compiled"}
     for name in names:
         if name == "log-probs":
             logp, entropy = linear_logp_and_entropy(h, w, ids, **options)
-            found, want = logp + entropy, oracle.logp(logits, ids) + oracle.entropy(logits)
+            found, want = logp + entropy, oracle.logp(logits, ids.cpu()) + oracle.entropy(logits)
         else:
             found = linear_f_divergence(name, h, w, ref_hidden=rh, ref_weight=rw, **options)
             want = oracle.divergence(name, logits, ref_logits)
+        value, *gradients = back(found, *torch.autograd.grad(found.sum(), (h, w)))
         slopes = torch.autograd.grad(want.sum(), exact, retain_graph=True)
-        torch.testing.assert_close(found.detach().double(), want.detach(), rtol=1e-4, atol=1e-9)
-        for got, slope in zip(torch.autograd.grad(found.sum(), (h, w)), slopes, strict=True):
+        torch.testing.assert_close(value.double(), want.detach(), rtol=1e-4, atol=1e-9)
+        for got, slope in zip(gradients, slopes, strict=True):
             assert (got - slope).norm() <= 1e-4 * slope.norm(), name
 
 
-def main(which):
+def main(which, *names):
     """Compare; raises where something differs."""
     if which == "few":
         divergences(*FEW, temperature=1.0)
         tokens(*FEW[1:], entropies=False)
     else:
         for name, dtype in ALL:
-            divergences(name, dtype, SIZES)
-            print(name, dtype, flush=True)
-        for dtype in (torch.float32, torch.bfloat16):
-            tokens(dtype, SIZES[:-1])
-        hidden(*DIVERGENCES, "log-probs")
+            if not names or name in names:
+                divergences(name, dtype, SIZES)
+                print(name, dtype, flush=True)
+        if not names:
+            for dtype in (torch.float32, torch.bfloat16):
+                tokens(dtype, SIZES[:-1])
+        hidden(*(names or (*DIVERGENCES, "log-probs")))
+    if DEVICE == "cuda":
+        unwaited()
     refusals()
     print("done", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    arguments = sys.argv[1:]
+    DEVICE = "cuda" if arguments[-1] == "cuda" else "cpu"
+    main(*arguments[: -1 if DEVICE == "cuda" else None])

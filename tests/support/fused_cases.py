@@ -102,7 +102,7 @@ def run(function, logits, *args, mode="safe", weights=None, scale=1.0, **options
     The logits are no leaf, as those of a model are not; where ``logits`` is strided they stay strided.
     """
     leaf = logits.detach().requires_grad_()
-    made = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype).copy_(leaf)
+    made = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
     options["inplace"] = mode in ("inplace", "fused")
     if mode in ("weights", "fused"):
         options["weights"] = weights

@@ -13,7 +13,14 @@ import torch
 
 from kl_companion.divergences import Divergence, swapped
 from kl_companion.kernels.blocks import exact_dtype, new_like, plain
-from kl_companion.kernels.walks import How, room_for_kept, scale_rows, walk_divergence, walk_tokens
+from kl_companion.kernels.walks import (
+    How,
+    room_for_kept,
+    room_for_tokens,
+    scale_rows,
+    walk_divergence,
+    walk_tokens,
+)
 
 _REFUSAL = (
     "the fused functions have no second derivatives, their gradients are written by hand: take f_divergence, "
@@ -194,7 +201,7 @@ class TokensOfLogits(torch.autograd.Function):
         """[rows, k] and [rows] or None; with loss_weights the gradient too, kept in ctx."""
         ctx.how, ctx.inplace, ctx.loss_weights, ctx.made = how, inplace, loss_weights, None
         logp = torch.zeros(tokens.shape, dtype=exact_dtype(x), device=x.device)
-        entropy = torch.zeros_like(logp[:, 0]) if with_entropy else None
+        entropy, kept = torch.zeros_like(logp[:, 0]) if with_entropy else None, room_for_tokens(logp)
         by_x = recording and ctx.needs_input_grad[0]
         by_row = not with_entropy and tokens.shape[1] == 1
         if not may_look(x):
@@ -209,6 +216,7 @@ class TokensOfLogits(torch.autograd.Function):
             walk_tokens(
                 x,
                 tokens,
+                kept,
                 logp=logp,
                 entropy=entropy,
                 loss_weight=scale,
@@ -216,7 +224,7 @@ class TokensOfLogits(torch.autograd.Function):
                 how=how,
             )
         if not ctx.ahead:
-            ctx.save_for_backward(x, tokens)
+            ctx.save_for_backward(x, tokens, kept)
         return logp, entropy
 
     @staticmethod
@@ -225,12 +233,13 @@ class TokensOfLogits(torch.autograd.Function):
         nothing = (None,) * 6
         if ctx.ahead:
             return (*first_order_only(take_made(ctx, incoming)), *nothing)
-        x, tokens = ctx.saved_tensors
+        x, tokens, kept = ctx.saved_tensors
         with plain(x.device):
             made = x.detach() if ctx.inplace else new_like(x)
             walk_tokens(
                 x,
                 tokens,
+                kept,
                 loss_weight=incoming,
                 of_entropy=of_entropy,
                 gradient=made,

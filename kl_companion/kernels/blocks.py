@@ -48,19 +48,25 @@ def rows_per_block(vocab: int, dtype: torch.dtype, device: torch.device, compile
     return max(1, block_bytes(device, compiled) // row, min(threads, _MOST_BYTES // row))
 
 
-@cache
-def pieces(vocab: int) -> int:
-    """Into how many equal pieces a row is cut for its sums.
+def pieces(vocab: int, device: torch.device) -> int:
+    """Into how many equal pieces a row is cut for its sums; on a GPU `lanes.in_pieces` cuts it.
 
     A piece stays in the smallest cache while it is read several times, and so few float32 numbers are added
     up one after the other that their sum keeps its digits; sums of pieces are added in float64.
     """
+    return _equal_pieces(vocab) if device.type == "cpu" else 1
+
+
+@cache
+def _equal_pieces(vocab: int) -> int:
     good = [n for n in range(2, vocab // _SHORTEST + 1) if vocab % n == 0 and vocab // n <= _LONGEST]
     return next((n for n in good if vocab // n % 2 == 0), next(iter(good), 1))
 
 
 def by_piece(numbers: torch.Tensor, each: int) -> torch.Tensor:
     """Numbers [..., rows] repeated for ``each`` pieces; no view, at whose base a compiler would look."""
+    if each == 1:
+        return numbers.clone()
     rows = numbers.shape[-1]
     return numbers.index_select(-1, torch.arange(rows * each, device=numbers.device) // each)
 

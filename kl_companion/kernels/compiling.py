@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 
 from kl_companion.checks import check_choice
+from kl_companion.kernels.lanes import HELD
 
 Backend = Literal["auto", "compiled", "eager"]
 _WORTH = 1 << 20  # entries of the logits from which "auto" compiles: fewer hardly repay it
@@ -133,7 +134,26 @@ def _patched() -> Iterator[None]:
 
     # constants are constants, and two sizes that are equal now need not be equal later
     shapes = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
-    with torch._dynamo.config.patch(specialize_float=True), shapes, _traced_once():
+    with torch._dynamo.config.patch(specialize_float=True), shapes, _traced_once(), _read_once():
+        yield
+
+
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """Let a GPU hold what `lanes.in_pieces` made for as many sums as are wanted of it.
+
+    The compiler would see that a piece ends before its row does, and read it again for every sum.
+    """
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.virtualized import V
+
+    class Held(InductorChoices):
+        @staticmethod
+        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
+            usual = InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
+            return bool(usual or (features.reduction_numel == HELD and not cooperative_reduction))
+
+    with V.set_choices_handler(Held()):
         yield
 
 

@@ -247,7 +247,7 @@ def _log_probs(
     inplace: bool,
 ) -> tuple[torch.Tensor, Any]:
     if torch.compiler.is_compiling():
-        return in_graph.log_probs(logits, index, how.temperature, with_entropy, how.compiled)
+        return in_graph.log_probs(logits, index, how.temperature, with_entropy, how.compiled)[:2]
     recording = torch.is_grad_enabled()
     return TokensOfLogits.apply(logits, index, weights, with_entropy, how, inplace, recording)
 

@@ -13,7 +13,7 @@ import torch
 from kl_companion.divergences import get_divergence
 from kl_companion.kernels.autograd import gradient_by_reference
 from kl_companion.kernels.blocks import exact_dtype, new_like
-from kl_companion.kernels.walks import How, room_for_kept, walk_divergence, walk_tokens
+from kl_companion.kernels.walks import How, room_for_kept, room_for_tokens, walk_divergence, walk_tokens
 
 
 def _room(*tensors: torch.Tensor) -> torch.Tensor:
@@ -91,27 +91,29 @@ divergence.register_autograd(_divergence_backward, setup_context=_keep_divergenc
 @torch.library.custom_op("kl_companion::log_probs", mutates_args=())
 def log_probs(
     x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool, compiled: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of tokens [rows, k], and entropies [rows] (zeros where they are not wanted)."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probs of tokens [rows, k], entropies [rows] (zeros where not wanted), what backward needs."""
     entropy = _room(x)
     logp = entropy.new_zeros(tokens.shape)
-    how = How(temperature, compiled=compiled)
-    walk_tokens(x, tokens, logp=logp, entropy=entropy if with_entropy else None, how=how)
-    return logp, entropy
+    kept, how = room_for_tokens(logp), How(temperature, compiled=compiled)
+    walk_tokens(x, tokens, kept, logp=logp, entropy=entropy if with_entropy else None, how=how)
+    return logp, entropy, kept
 
 
 @log_probs.register_fake
 def _(
     x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool, compiled: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     entropy = _room(x)
-    return entropy.new_zeros(tokens.shape), entropy
+    logp = entropy.new_zeros(tokens.shape)
+    return logp, entropy, room_for_tokens(logp)
 
 
 @torch.library.custom_op("kl_companion::log_probs_gradient", mutates_args=())
 def log_probs_gradient(
     x: torch.Tensor,
     tokens: torch.Tensor,
+    kept: torch.Tensor,
     of_logp: torch.Tensor,
     of_entropy: torch.Tensor,
     temperature: float,
@@ -122,7 +124,7 @@ def log_probs_gradient(
     gradient = new_like(x)
     bend = of_entropy if with_entropy else None
     how = How(temperature, compiled=compiled)
-    walk_tokens(x, tokens, loss_weight=of_logp, of_entropy=bend, gradient=gradient, how=how)
+    walk_tokens(x, tokens, kept, loss_weight=of_logp, of_entropy=bend, gradient=gradient, how=how)
     return gradient
 
 
@@ -130,6 +132,7 @@ def log_probs_gradient(
 def _(
     x: torch.Tensor,
     tokens: torch.Tensor,
+    kept: torch.Tensor,
     of_logp: torch.Tensor,
     of_entropy: torch.Tensor,
     temperature: float,
@@ -141,10 +144,12 @@ def _(
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, tokens, *ctx.options = inputs
-    ctx.save_for_backward(x, tokens)
+    ctx.save_for_backward(x, tokens, output[2])
 
 
-def _tokens_backward(ctx: Any, of_logp: torch.Tensor, of_entropy: torch.Tensor) -> tuple[Any, ...]:
+def _tokens_backward(
+    ctx: Any, of_logp: torch.Tensor, of_entropy: torch.Tensor, of_kept: torch.Tensor
+) -> tuple[Any, ...]:
     made = log_probs_gradient(*ctx.saved_tensors, of_logp, of_entropy, *ctx.options)
     return made, None, *[None] * len(ctx.options)
 

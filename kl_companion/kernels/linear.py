@@ -3,9 +3,9 @@
 logits = hidden @ weight.T + bias, then a soft cap if the model has one, then the temperature. The logits of
 some tokens and some entries of the vocabulary live for a moment, in float32 at least, are replaced by their
 gradient, and leave behind gradients of hidden states, weight and bias. ``memory`` says how many bytes of them
-may live at once: with ``"fast"`` (320 MB) those of a token are kept until its gradient is made, ``"frugal"``
-(8 MB) makes them a second time. The weight gradient comes on top, and in bfloat16 its float32 sum where the
-tokens are more than a budget takes at once.
+may live at once: with ``"fast"`` (320 MB, on a GPU 1.3 GB) those of a token are kept until its gradient is
+made, ``"frugal"`` (8 MB, on a GPU 128) makes them a second time where it must. The weight gradient comes on
+top, and in bfloat16 its float32 sum where the tokens are more than a budget takes at once.
 
 The gradients are made in the forward pass where ``weights=`` tells the loss's weights up front, and where
 weight and bias are frozen (then a vector per token is kept); else the backward pass makes the logits again.

@@ -21,10 +21,12 @@ import torch
 from kl_companion.checks import check_choice
 from kl_companion.kernels.blocks import by_piece, exact_dtype, pieces
 
-MEMORY = {"fast": 320_000_000, "frugal": 8_000_000}  # bytes of logits alive at once
-_TIMES_ELSEWHERE = 4  # as many on a GPU: every chunk of tokens adds to the gradient of the whole weight
+# bytes of logits alive at once; more on a GPU, where each chunk of tokens reads the gradient of the weight
+MEMORY = {"fast": 320_000_000, "frugal": 8_000_000}
+_MEMORY_ELSEWHERE = {"fast": 1_280_000_000, "frugal": 128_000_000}
 _WIDTH = {"cpu": 2048}  # entries of the vocabulary in a tile
 _WIDTH_ELSEWHERE = 1 << 20
+_ALIGNED = 16  # entries: what begins elsewhere is multiplied at half the speed
 _LEAST = 256  # of them where rows of the weight have to be converted and memory is short
 _FEW = 64  # tokens: of fewer, two more products cost less than reading the weight for so few
 _SCRATCH, _PART = 10, 1 << 16  # tensors that the eager kernels need beside a tile, and their largest size
@@ -53,11 +55,16 @@ class TilePlan(NamedTuple):
     width: int  # entries of the vocabulary
     keep: bool  # whether the tiles of a row are kept until its gradient is made
 
+    @property
+    def places(self) -> int:
+        """Entries of the memory of a tile: one more than it has, at least."""
+        return (self.rows * self.width // _ALIGNED + 1) * _ALIGNED
+
 
 class Room(NamedTuple):
     """Memory that all tiles use in turn: many short-lived tensors of their size would leave holes in it."""
 
-    logits: torch.Tensor  # tiles alive x models x places, one place more than a tile has
+    logits: torch.Tensor  # tiles alive x models x `TilePlan.places`
     rows: torch.Tensor  # for rows of a weight, where they are converted
 
 
@@ -72,11 +79,11 @@ class Tile(NamedTuple):
 
     def cut(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits of the tile as pieces of rows, [rows x pieces, length]."""
-        return logits.reshape(len(logits) * pieces(logits.shape[-1]), -1)
+        return logits.reshape(len(logits) * pieces(logits.shape[-1], logits.device), -1)
 
     def by_piece(self, numbers: torch.Tensor) -> torch.Tensor:
         """Numbers [..., rows] repeated for every piece."""
-        return by_piece(numbers, pieces(self.logits.shape[-1]))
+        return by_piece(numbers, pieces(self.logits.shape[-1], numbers.device))
 
     def places(self, ids: torch.Tensor) -> torch.Tensor:
         """Where the logits of token ids [rows, k] are in ``room``; of other tiles' ids the place more."""
@@ -115,7 +122,7 @@ class Chunk:
         policy, teacher, vocab = self.policy, self.teacher, len(self.policy.weight)
         for at, start in enumerate(range(0, vocab, self.plan.width)):
             tokens = slice(start, min(vocab, start + self.plan.width))
-            count, places = len(self) * (tokens.stop - start), self.plan.rows * self.plan.width + 1
+            count, places = len(self) * (tokens.stop - start), self.plan.places
             room = self.room.logits[places * self.models * (at if self.plan.keep else 0) :]
             x, y = room[:count].view(len(self), -1), None
             if isinstance(teacher, torch.Tensor):
@@ -192,7 +199,7 @@ def budget(memory: str | int, device: str = "cpu") -> int:
     """Bytes of a setting on a type of device, or the bytes themselves; ValueError otherwise."""
     if isinstance(memory, str):
         check_choice("memory", memory, MEMORY)
-        return MEMORY[memory] * (1 if device == "cpu" else _TIMES_ELSEWHERE)
+        return (MEMORY if device == "cpu" else _MEMORY_ELSEWHERE)[memory]
     if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
         raise ValueError(f"memory is {memory!r}, expected 'fast', 'frugal' or a number of bytes")
     return memory
@@ -221,8 +228,7 @@ def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None
     wide, alive = exact_dtype(policy.weight), math.ceil(len(policy.weight) / plan.width) if plan.keep else 1
     converted = [w.shape[1] for w in weights if factor(w[:1], wide).dtype != w.dtype]
     empty = partial(policy.weight.new_empty, dtype=wide)
-    places = alive * len(weights) * (plan.rows * plan.width + 1)
-    return Room(empty(places), empty(plan.width * max(converted, default=0)))
+    return Room(empty(alive * len(weights) * plan.places), empty(plan.width * max(converted, default=0)))
 
 
 def walk_chunks(

@@ -16,7 +16,7 @@ import torch
 from kl_companion.divergences import Entries
 from kl_companion.divergences.compiled import OfLarger
 from kl_companion.divergences.inline import exp, series_at
-from kl_companion.kernels.lanes import added, both_finite, cooled, load_lanes, past_cap, store
+from kl_companion.kernels.lanes import added, both_finite, cooled, in_pieces, load_lanes, past_cap, store
 from kl_companion.kernels.row_numbers import RatioNumbers
 from kl_companion.kernels.rows import differences, is_exact
 
@@ -87,7 +87,9 @@ def divergence_sums(
         entries: Of the divergence.
         dtype: That is worked in.
     """
-    given, sums = (cool, cap, ref_cap, RatioNumbers(*numbers), entries, dtype), []
+    x_raw, *numbers_of_pieces = in_pieces(x_raw, *numbers)
+    (y_raw,) = in_pieces(y_raw)
+    given, sums = (cool, cap, ref_cap, RatioNumbers(*numbers_of_pieces), entries, dtype), []
     for _, seen in _ratios(x_raw, y_raw, *given):
         value = seen.larger * torch.where(seen.below, seen.of.value_below, seen.of.value_above)
         if entries.series is not None:

@@ -24,6 +24,7 @@ from kl_companion.kernels.lanes import (
     added,
     cooled,
     finite,
+    in_pieces,
     load_lanes,
     of_peak,
     past_cap,
@@ -50,7 +51,7 @@ def differences(x: torch.Tensor, y: torch.Tensor, offset: torch.Tensor, exact: b
 
 def is_exact(x_raw: torch.Tensor, *caps: torch.Tensor | None) -> bool:
     """Whether differences are exact: numbers of eight digits in a dtype of 24."""
-    return x_raw.dtype == PAIRS and all(cap is None for cap in caps)
+    return x_raw.dtype in (PAIRS, torch.bfloat16) and all(cap is None for cap in caps)
 
 
 def reference_base(peak: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
@@ -74,6 +75,7 @@ def first_sums(
     of the likeliest token, and r = exp(y - base): the sums of e, and for the ``kl`` of e D and
     e (e^D - 1 - D), for others of r - e and r. r is e e^D.
     """
+    (x_raw,), (y_raw,) = in_pieces(x_raw), in_pieces(y_raw)
     pairs = [*zip(load_lanes(x_raw, dtype, cap), load_lanes(y_raw, dtype, ref_cap), strict=True)]
     exact = is_exact(x_raw, cap, ref_cap)
     peak = largest([x for x, _ in pairs])

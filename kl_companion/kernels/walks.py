@@ -56,6 +56,11 @@ class How(NamedTuple):
 _PLAIN, REVERSE_KL = How(), "reverse_kl"
 
 
+def room_for_tokens(logp: torch.Tensor) -> torch.Tensor:
+    """[numbers, rows] for what the backward pass of log-probs [rows, k] needs."""
+    return logp.new_zeros(len(tokens.LogProbNumbers._fields), len(logp))
+
+
 def room_for_kept(d: Divergence, value: torch.Tensor) -> torch.Tensor:
     """[numbers, rows] for what a backward pass needs, in the dtype that rows are worked on in."""
     dtype = value.dtype if entries_of(d).narrow else torch.float64
@@ -94,7 +99,7 @@ def walk_divergence(
     """
     row_index = RowIndex(x.shape[:-1]) if row_index is None else row_index
     dtype, looks = kept.dtype, x.device.type == "cpu"
-    scalars, of_row = how.scalars(dtype), pieces(x.shape[-1])
+    scalars, of_row = how.scalars(dtype), pieces(x.shape[-1], x.device)
     size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
     for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
         here, count = slice(start, stop), stop - start
@@ -196,6 +201,7 @@ def _write(d: Divergence, block: _Block, kept: torch.Tensor, weight: torch.Tenso
 def walk_tokens(
     x: torch.Tensor,
     tokens_of_rows: torch.Tensor,
+    kept: torch.Tensor,
     *,
     logp: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
@@ -210,7 +216,8 @@ def walk_tokens(
     Args:
         x: Raw logits, [..., vocab].
         tokens_of_rows: [rows, k] int64.
-        logp: [rows, k], filled with the log-probs of the tokens.
+        kept: `room_for_tokens`: filled with ``logp``, read without.
+        logp: [rows, k], filled with the log-probs of the tokens; None in a backward pass.
         entropy: [rows], filled.
         loss_weight: [rows, k], the weights of the log-probs in the gradient.
         of_entropy: [rows], the weights of the entropies in the gradient.
@@ -225,16 +232,21 @@ def walk_tokens(
     dtype, looks = exact_dtype(x), x.device.type == "cpu"
     cool, cap, _ = how.scalars(dtype)
     size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
-    curved = entropy is not None or of_entropy is not None
-    of_row = pieces(x.shape[-1])
+    of_row = pieces(x.shape[-1], x.device)
     for start, stop, (raw, *out) in blocks(size, x, *([] if gradient is None else [gradient])):
         here = slice(start, stop)
         compiled = how.compiles(stop - start)
         raw, ids = raw.contiguous(), tokens_of_rows[here]
         into = _in_one_piece(out[0]) if out and loss_weight is not None else None
         (cut,), to = _cut(compiled, len(raw) * of_row, (raw,), into)
-        sums = TOKEN_SUMS(compiled, cut, cool, cap, dtype=dtype, entropy=curved)
-        numbers = tokens.token_numbers(tuple(s.view(len(raw), of_row) for s in sums), cool)
+        if logp is None:
+            numbers = tokens.LogProbNumbers(*kept[:, here])
+        else:
+            sums = TOKEN_SUMS(compiled, cut, cool, cap, dtype=dtype, entropy=entropy is not None)
+            numbers = tokens.token_numbers(tuple(s.view(len(raw), -1) for s in sums), cool)
+            for number, room in zip(numbers, kept[:, here], strict=True):
+                if number is not None:
+                    room.copy_(number)
         loaded = load(raw.gather(-1, ids), dtype, cap)
         if logp is not None:
             found = tokens.log_probs(loaded, numbers, cool)

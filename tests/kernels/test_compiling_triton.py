@@ -13,10 +13,15 @@ from tests.support.warm import command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a file of PyTorch has this name on Linux")
 NUMBERS = {"kl_numbers", "ratio_numbers"}  # of rows, in float64
-LOOPS = {
-    **{"first_sums": 3, "token_sums": 2, "divergence_sums": 1, "kl_numbers": 4, "ratio_numbers": 3},
-    **dict.fromkeys(("kl_gradient", "divergence_gradient", "token_gradient"), 0),
+READINGS = {
+    "first_sums",
+    "token_sums",
+    "divergence_sums",
+    "kl_gradient",
+    "divergence_gradient",
+    "token_gradient",
 }
+PIECES = 149  # of 1,024 entries in a row of 151,936
 KERNEL = re.compile(r"@triton\.jit\ndef .*?(?=\n''', device_str)", re.DOTALL)
 BUFFER = re.compile(r"empty_strided_cuda\(\((.*?)\), ")
 WAITS = ("device_assert", ".cpu()", "synchronize", "empty_strided_cpu(", "extern_kernels.")
@@ -33,22 +38,22 @@ def texts(which, root):
 
 
 def check(function, code, *, narrow, wide=False):
-    """One kernel a function, one loop a reading, nothing large in between, sums in float32."""
+    """One kernel a function, which reads each logit once, nothing large in between, sums in float32."""
     (kernel,) = KERNEL.findall(code)
     call = code[code.index("def call(self") :]
     assert not [wait for wait in WAITS if wait in kernel + call]
     # what is read as a number here lies in the memory of the processor: nothing waits for it
     for given in re.findall(r"(\w+)\.item\(\)", call):
         assert f"assert_size_stride({given}, (), ()" in call
-    large = [shape for shape in BUFFER.findall(call) if not shape.endswith(", ")]
-    assert not large
-    assert kernel.count("in tl.range(") == LOOPS[function]
+    sizes = [int(size) for shape in BUFFER.findall(call) for size in re.findall(r"\b\d+", shape)]
+    assert max(sizes, default=1) <= PIECES
+    assert "in tl.range(" not in kernel
     assert ("float64" in kernel) == (wide or function in NUMBERS)
     halves = re.findall(r"'(in_ptr\d+)': '\*bf16'", code)
     assert bool(halves) == (narrow and function not in NUMBERS)
     for pointer in halves:
         loads = re.findall(rf"tl\.load\({pointer} .*", kernel)
-        assert loads
+        assert len(loads) == 1
         assert all(load.endswith(".to(tl.float32)") for load in loads)
     assert "tl.bfloat16" not in kernel
 
@@ -65,7 +70,7 @@ def test_triton_code_of_the_kl(root):
 @pytest.mark.reliability
 def test_triton_code_of_every_kernel(root):
     found = texts("all", root)
-    assert {function for of in found.values() for function, _ in of} == set(LOOPS)
+    assert {function for of in found.values() for function, _ in of} == READINGS | NUMBERS
     for work, of in found.items():
         name, dtype = work.rsplit(" ", 1)
         others = name in DIVERGENCES and name != "reverse_kl"

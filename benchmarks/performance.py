@@ -3,6 +3,7 @@
     python -m benchmarks.performance --suite smoke            # seconds: tiny sizes, one process
     python -m benchmarks.performance --suite cpu              # minutes: what `make bench` runs
     python -m benchmarks.performance --suite gpu              # needs CUDA; the same variants, in its memory
+    python -m benchmarks.performance --suite cpu --groups log-probs top-k
 
 Every group of works (`benchmarks.suites`) gets a fresh process per number of threads and allocator. `warm` is
 glibc told, in the environment of the process, to keep the memory that it was given, as a training loop with
@@ -24,7 +25,7 @@ import pandas as pd
 
 from benchmarks import goals, measure, suites, training_step
 from benchmarks.measure import KEY, Case, Row
-from benchmarks.peers import ROOT, VARIANTS
+from benchmarks.peers import ROOT
 from benchmarks.training_step import StepSizes
 from kl_companion.book.speed_goals import CPU, GPU
 
@@ -102,21 +103,25 @@ def training_rows(sizes: StepSizes) -> list[Row]:
     return rows
 
 
-def jobs_of(suite: str, works: Iterable[str] = ()) -> dict[str, tuple[Job, int, str]]:
-    """What a suite does, by name, with threads and allocator of each job's process."""
+def groups_of(suite: str) -> tuple[str, ...]:
+    """The names of what can be measured by itself."""
+    return ("machine", *suites.SUITES[suite], *(("moments", "training step") if suite == "cpu" else ()))
+
+
+def jobs_of(suite: str, groups: Iterable[str] = ()) -> dict[str, tuple[Job, int, str]]:
+    """What some groups of a suite do (none: all), by name, with threads and allocator of their processes."""
+    wanted = tuple(groups) or groups_of(suite)
     machine = ["cuda", 2000, 8192, 9] if suite == "gpu" else ["cpu", 400, 1024, 5]
     found: dict[str, tuple[Job, int, str]] = {"machine": ({"machine": machine}, 2, "default")}
-    for name, cases in suites.batches(suite, tuple(works)).items():
+    for name, cases in suites.batches(suite, wanted).items():
         job: Job = {"cases": [case._asdict() for case in cases]}
         found[name] = (job, cases[0].threads, cases[0].allocator)
-    if suite == "cpu" and (not works or "moments" in works):
-        found["moments"] = ({"moments": [suites.VOCAB, 8, 5]}, 2, "default")
-    if suite == "cpu" and (not works or "training_step" in works):
-        found["training step"] = ({"training_step": StepSizes(rounds=3)._asdict()}, 2, "default")
-    return found
+    found["moments"] = ({"moments": [suites.VOCAB, 8, 5]}, 2, "default")
+    found["training step"] = ({"training_step": StepSizes(rounds=3)._asdict()}, 2, "default")
+    return {name: job for name, job in found.items() if name.partition(",")[0] in wanted}
 
 
-def suite_rows(suite: str, works: Iterable[str] = ()) -> list[Row]:
+def suite_rows(suite: str, groups: Iterable[str] = ()) -> list[Row]:
     """The rows of a suite, all columns; progress goes to standard error."""
     device = "cuda" if suite == "gpu" else "cpu"
     rows: list[Row] = []
@@ -128,7 +133,7 @@ def suite_rows(suite: str, works: Iterable[str] = ()) -> list[Row]:
             for row in measure.measured(case)
         ]
     else:
-        jobs = jobs_of(suite, works)
+        jobs = jobs_of(suite, groups)
         for number, (name, (job, threads, allocator)) in enumerate(jobs.items(), 1):
             print(f"[{number}/{len(jobs)}] {name}", file=sys.stderr, flush=True)
             rows += child(job, variables(threads, allocator))
@@ -140,16 +145,16 @@ def main() -> None:
     """Measure a suite, or do one job of it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance")
     parser.add_argument("--suite", choices=tuple(suites.SUITES), default="smoke")
-    parser.add_argument(
-        "--works", nargs="*", default=(), choices=(*VARIANTS, "moments", "training_step"), help="only these"
-    )
+    parser.add_argument("--groups", nargs="*", default=(), help=f"only these: {', '.join(groups_of('cpu'))}")
     parser.add_argument("--out", type=Path, help="a file for the rows, as JSON")
     parser.add_argument("--job", type=json.loads, help="for its own processes")
     arguments = parser.parse_args()
     if arguments.job:
         print(json.dumps(do(arguments.job)))
         return
-    rows = suite_rows(arguments.suite, arguments.works)
+    if unknown := set(arguments.groups) - set(groups_of(arguments.suite)):
+        parser.error(f"no groups {sorted(unknown)}, expected some of {', '.join(groups_of(arguments.suite))}")
+    rows = suite_rows(arguments.suite, arguments.groups)
     if arguments.out:
         arguments.out.write_text(json.dumps(rows), encoding="utf-8")
     print(pd.DataFrame(rows)[list(SHOWN)].to_string(index=False, na_rep="", float_format="{:.4g}".format))

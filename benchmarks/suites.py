@@ -109,11 +109,10 @@ SUITES: dict[str, dict[str, Group]] = {
 }
 
 
-def batches(suite: str, works: Iterable[str] = ()) -> dict[str, list[Case]]:
-    """What one process measures at a time, by name; with `works`, only these."""
+def batches(suite: str, groups: Iterable[str] = ()) -> dict[str, list[Case]]:
+    """What one process measures at a time, by name; with `groups`, only these."""
     found: dict[str, list[Case]] = {}
     for name, group in SUITES[suite].items():
-        for case in group():
-            if not works or case.work in works:
-                found.setdefault(f"{name}, {case.threads} threads, {case.allocator}", []).append(case)
+        for case in group() if not groups or name in groups else ():
+            found.setdefault(f"{name}, {case.threads} threads, {case.allocator}", []).append(case)
     return found

@@ -13,6 +13,7 @@ from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
 from kl_companion import audit
 from kl_companion.book.speed_goals import OURS
+from kl_companion.book.tables.manifest import read_manifest, settings
 from kl_companion.cli.audit import load_function
 from kl_companion.kernels import blocks, compiling, fused, linear
 
@@ -181,14 +182,18 @@ def test_the_suite_of_processors_has_the_sizes_threads_and_allocators_of_the_tab
     )
 
 
-def test_a_suite_can_be_cut_down_to_some_works() -> None:
-    found = performance.jobs_of("cpu", ["top_k"])
+def test_a_suite_can_be_cut_down_to_some_groups() -> None:
+    found = performance.jobs_of("cpu", ["top-k", "machine"])
     assert list(found) == ["machine", "top-k, 2 threads, default"]
     assert found["top-k, 2 threads, default"][1:] == (2, "default")
-    assert "moments" in performance.jobs_of("cpu")
-    assert "moments" not in performance.jobs_of("gpu")
-    assert "training step" in performance.jobs_of("cpu", ["training_step"])
-    assert "training step" not in performance.jobs_of("cpu", ["logp"])
+    for suite in ("cpu", "gpu"):
+        groups = performance.groups_of(suite)
+        parts = [performance.jobs_of(suite, [group]) for group in groups]
+        assert all(parts)
+        assert [name for part in parts for name in part] == [*performance.jobs_of(suite)]
+        manifest = read_manifest("performance")
+        assert settings(manifest, suite).grid == {"group": list(groups)}
+        assert manifest.alone
 
 
 def test_whole_training_steps_in_the_columns_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

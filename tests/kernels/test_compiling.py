@@ -24,8 +24,8 @@ def searched():
     compiler_found.cache_clear()
 
 
-def compiled_kernels(which, root, **environment):
-    program = [*command(), "-m", "tests.support.compiled_kernels", which]
+def compiled_kernels(which, root, *on, **environment):
+    program = [*command(), "-m", "tests.support.compiled_kernels", which, *on]
     environment = {**os.environ, **environment}
     return subprocess.run(
         program, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=3000
@@ -37,6 +37,12 @@ def test_compiled_kernels_against_float64(root):
     done = compiled_kernels("few", root)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert done.stdout.endswith("done\n")
+
+
+@pytest.mark.gpu
+def test_compiled_kernels_of_a_gpu(root):
+    done = compiled_kernels("few", root, "cuda")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
 @pytest.mark.reliability

@@ -11,11 +11,13 @@ key: [anchor, seed]
 cost: seconds                                     # seconds, minutes or hours
 deterministic: true                               # false for timings
 minutes: 6                                        # may be absent: a guess, per point, with two at a time
+alone: true                                       # may be absent: one point at a time, for timings
 needs: smollm2                                    # may be absent: a model of kl_companion.llm.packaged
 like: llm_rl                                      # may be absent: the rest is as in that table
 ```
 
-Title, grid, parameters, profiles, `minutes` and `needs` are never taken from the table that one is `like`.
+Title, grid, parameters, profiles, `minutes`, `alone` and `needs` are never taken from the table that one is
+`like`.
 
 Whatever is wrong is said before anything runs. In particular every name of the grid and of the parameters
 must be assigned in the notebook's cell tagged `parameters`: papermill itself would only warn.
@@ -38,8 +40,16 @@ PROFILES = ("smoke", "cpu", "gpu")
 COSTS = ("seconds", "minutes", "hours")
 TYPES = ("str", "int", "float", "bool")
 REQUIRED = ("title", "notebook", "columns", "key", "cost", "deterministic")
-OWN = ("title", "grid", "parameters", "profiles", "needs", "minutes")  # what `like` does not take over
-OPTIONAL = ("grid", "parameters", "profiles", "needs", "minutes")
+OWN = (
+    "title",
+    "grid",
+    "parameters",
+    "profiles",
+    "needs",
+    "minutes",
+    "alone",
+)  # what `like` does not take over
+OPTIONAL = ("grid", "parameters", "profiles", "needs", "minutes", "alone")
 LIKE = "like"
 OUT = "out"
 
@@ -59,6 +69,7 @@ class Manifest(NamedTuple):
     cost: str
     deterministic: bool
     minutes: float | None = None
+    alone: bool = False
     needs: str | None = None
     like: str | None = None
 
@@ -159,8 +170,9 @@ def _manifest(name: str, root: Path, data: Any, like: str | None) -> Manifest:
         raise ValueError(f"{', '.join(absent)} missing, expected {', '.join(REQUIRED)}")
     if data["cost"] not in COSTS:
         raise unknown("cost", data["cost"], COSTS)
-    if not isinstance(data["deterministic"], bool):
-        raise ValueError(f"deterministic is {data['deterministic']!r}, expected true or false")
+    for name_of_bool in ("deterministic", "alone"):
+        if not isinstance(said := data.get(name_of_bool, False), bool):
+            raise ValueError(f"{name_of_bool} is {said!r}, expected true or false")
     if not isinstance(data["title"], str) or not data["title"].strip():
         raise ValueError(f"title is {data['title']!r}, expected text")
     notebook = _notebook(root, data["notebook"])
@@ -193,6 +205,7 @@ def _manifest(name: str, root: Path, data: Any, like: str | None) -> Manifest:
         cost=data["cost"],
         deterministic=data["deterministic"],
         minutes=_minutes(data.get("minutes")),
+        alone=data.get("alone", False),
         needs=_needs(data.get("needs")),
         like=like,
     )

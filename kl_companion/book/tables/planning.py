@@ -24,6 +24,7 @@ class Plan(NamedTuple):
         total: Points of the grid.
         seconds: Of computing that they will take, one after the other; None where nothing is known.
         guessed: By the manifest, because no run was ever timed.
+        alone: One point at a time.
     """
 
     name: str
@@ -31,10 +32,12 @@ class Plan(NamedTuple):
     total: int
     seconds: float | None
     guessed: bool = False
+    alone: bool = False
 
     def wall(self, jobs: int) -> float:
         """Seconds until it is made, with so many points at a time; 0 where nothing is known."""
-        return 0.0 if self.seconds is None else self.seconds / max(1, min(jobs, self.todo))
+        at_a_time = 1 if self.alone else max(1, min(jobs, self.todo))
+        return 0.0 if self.seconds is None else self.seconds / at_a_time
 
 
 def plan(name: str, *, profile: str = "cpu", fresh: bool = False) -> Plan:
@@ -55,7 +58,8 @@ def plan(name: str, *, profile: str = "cpu", fresh: bool = False) -> Plan:
     guessed = each is None and guess is not None
     if each is None and guess is not None:
         each = 60 * guess
-    return Plan(name, len(todo), len(every), None if each is None else each * len(todo), guessed)
+    seconds = None if each is None else each * len(todo)
+    return Plan(name, len(todo), len(every), seconds, guessed, manifest.alone)
 
 
 def _seconds_each(manifest: Manifest, profile: str) -> float | None:

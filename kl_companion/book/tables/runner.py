@@ -59,7 +59,7 @@ def run(
         name: a folder of `tables/`.
         profile: "cpu" writes `table.csv`, "gpu" `table.gpu.csv`; "smoke" never touches `tables/`.
         jobs: number of points that run at the same time; by default one, or as many as the workers of the
-            cluster have threads.
+            cluster have threads. A table of timings, `alone` in its manifest, runs one in any case.
         progress: receives a line per finished point; by default they go to the standard error stream as soon
             as the run has taken two seconds.
         fresh: run all points, also those that an earlier run has finished.
@@ -101,7 +101,8 @@ def run(
         every = points_of(manifest, record, work)
         todo = unfinished(every, fresh=fresh)
         with connected(manifest, record) if todo else nullcontext(HERE) as chosen:
-            _run_points(manifest, todo, len(every), jobs or chosen.jobs, chosen, report)
+            at_a_time = 1 if manifest.alone else jobs or chosen.jobs
+            _run_points(manifest, todo, len(every), at_a_time, chosen, report)
             record["device"] = chosen.devices() or record["device"]
         rows = [row for point in every for row in _read(manifest, point, point.rows)]
         try:

@@ -220,6 +220,7 @@ def test_what_a_table_needs_and_takes_is_never_that_of_another(project: Path, ed
         (TINY + "minutes: true\n", "minutes is True, expected a number"),
         (TINY + "minutes: .inf\n", "minutes is inf, expected a number"),
         (TINY + "minutes: six\n", "minutes is 'six', expected a number"),
+        (TINY + "alone: 1\n", "alone is 1, expected true or false"),
         (TINY + "needs: [smollm2]\n", r"needs is \['smollm2'\], expected the name of a model"),
     ],
 )

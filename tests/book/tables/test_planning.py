@@ -45,6 +45,9 @@ def test_a_manifest_may_guess_until_a_run_was_timed(project: Path, quick: Runs, 
         guess,
         "1 of 1 tables to make: about 12 minutes with 2 jobs, by their manifests",
     ]
+    edit("tables/toy/manifest.yml", "minutes: 6", "minutes: 6\nalone: true")
+    assert announcement([plan("toy")], 2)[0] == guess.replace("12", "24")
+    edit("tables/toy/manifest.yml", "alone: true", "alone: false")
     assert announcement([plan("toy"), Plan("a", 1, 1, 60.0)], 2)[-1] == (
         "2 of 2 tables to make: about 13 minutes with 2 jobs, by their last runs and manifests"
     )

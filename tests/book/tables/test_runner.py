@@ -194,6 +194,28 @@ def test_after_a_failure_no_point_is_begun(project: Path, edit: Edit, quick: Run
     assert len(quick) == 1
 
 
+@pytest.mark.parametrize("alone", ["true", "false"])
+def test_timings_are_taken_one_at_a_time(
+    project: Path, quick: Runs, edit: Edit, monkeypatch: pytest.MonkeyPatch, alone: str
+) -> None:
+    edit(FILE, "cost: seconds", f"cost: seconds\nalone: {alone}")
+    run_point, under_way, most = runner._run_point, set[int](), list[int]()
+    together = threading.Barrier(2) if alone == "false" else None
+
+    def counted(*given: Any) -> str | None:
+        under_way.add(threading.get_ident())
+        most.append(len(under_way))
+        if together:
+            together.wait(20)
+        error = run_point(*given)
+        under_way.discard(threading.get_ident())
+        return error
+
+    monkeypatch.setattr(runner, "_run_point", counted)
+    tables.run("toy", jobs=2, progress=quiet)
+    assert max(most) == (1 if alone == "true" else 2)
+
+
 @pytest.mark.parametrize("jobs", [0, -1, True])
 def test_jobs_is_a_number_from_one_on(project: Path, quick: Runs, jobs: Any) -> None:
     with pytest.raises(ValueError, match=r"jobs is .*, expected a whole number from 1 on"):

@@ -8,6 +8,7 @@ from typing import Any
 from kl_companion.stand_in import elementwise as each
 from kl_companion.stand_in.arrays import corners, together
 from kl_companion.stand_in.kinds import BOOL, INT64
+from kl_companion.stand_in.row_by_row import entrywise
 from kl_companion.stand_in.tensor import Tensor, made, tensor_of
 
 Entries = list[Any]
@@ -31,6 +32,11 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """x where the condition holds, else y; of a condition alone the indices where it holds."""
     if x is None:
         return nonzero(condition, as_tuple=True)
+    return _chosen(condition, x, y)
+
+
+@entrywise
+def _chosen(condition: Any, x: Any, y: Any) -> Tensor:
     condition, x, y = tensor_of(condition), tensor_of(x), tensor_of(y)
     kind = max(x.kind, y.kind)
     x, y = x.as_kind(kind), y.as_kind(kind)

@@ -9,6 +9,7 @@ from typing import Any
 
 from kl_companion.stand_in.arrays import Shape, spread, together
 from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
+from kl_companion.stand_in.row_by_row import entrywise
 from kl_companion.stand_in.tensor import NotInPage, Tensor, close, made, tensor_of
 
 Entries = list[Any]
@@ -41,6 +42,7 @@ def unary(
 ) -> Callable[..., Tensor]:
     """An operation of one tensor, floating; ``slope`` takes an entry and the result there."""
 
+    @entrywise
     def apply(x: Any) -> Tensor:
         x = tensor_of(x).as_kind(FLOAT64)
         out = list(map(function, x.entries))
@@ -147,6 +149,7 @@ def _kept(
     """An operation of one tensor that leaves whole numbers whole."""
     floating = unary(function, slope, name)
 
+    @entrywise
     def apply(x: Any) -> Tensor:
         x = tensor_of(x)
         if x.kind is FLOAT64:
@@ -174,6 +177,7 @@ def positive(x: Tensor) -> Tensor:
 
 
 def _asked(function: Callable[[Any], bool]) -> Callable[[Any], Tensor]:
+    @entrywise
     def apply(x: Any) -> Tensor:
         x = tensor_of(x)
         return Tensor(list(map(function, x.entries)), x.size_, BOOL)
@@ -189,6 +193,7 @@ isposinf = _asked(lambda x: x == INF)
 logical_not = _asked(lambda x: not x)
 
 
+@entrywise
 def bitwise_not(x: Any) -> Tensor:
     """~x."""
     x = tensor_of(x)
@@ -220,6 +225,7 @@ def binary(
         least: The narrowest kind that is worked in.
     """
 
+    @entrywise
     def apply(x: Any, y: Any, **_: Any) -> Tensor:
         x, y = tensor_of(x), tensor_of(y)
         worked = max(x.kind, y.kind, least)

@@ -5,15 +5,37 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kl_companion.stand_in.arrays import size_of
+from kl_companion.stand_in.arrays import Shape, flat, size_of
 from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind, as_kind, kind_of
-from kl_companion.stand_in.tensor import Tensor, tensor
+from kl_companion.stand_in.tensor import Tensor, batch
 
 
 def _shape(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
     return tuple(int(n) for n in sizes)
+
+
+def tensor(data: Any, *, dtype: Kind | None = None, requires_grad: bool = False, **_: Any) -> Tensor:
+    """A new leaf from numbers, nested lists, or a tensor."""
+    entries, shape = _flat(data)
+    kinds = [kind_of(x) for x in entries]
+    own = max(kinds) if kinds else FLOAT64
+    kind = own if dtype is None else dtype
+    found = [as_kind([x], k, kind)[0] for x, k in zip(entries, kinds, strict=True)]
+    return Tensor(found, shape, kind).requires_grad_(requires_grad)
+
+
+def _flat(data: Any) -> tuple[list[Any], Shape]:
+    if isinstance(data, Tensor):
+        return list(data.entries), data.size_
+    return flat(_plain(data))
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return data.tolist()
+    return [_plain(part) for part in data] if isinstance(data, (list, tuple)) else data
 
 
 def full(
@@ -39,6 +61,8 @@ def ones(*sizes: Any, size: Any = None, dtype: Kind = FLOAT64, **given: Any) -> 
 
 def full_like(x: Tensor, fill_value: Any, *, dtype: Kind | None = None, **_: Any) -> Tensor:
     """One number everywhere, in the shape of another tensor."""
+    if x.copies is not None:
+        return batch(full_like(x.small, fill_value, dtype=dtype), x.copies)
     return full(x.size_, fill_value, dtype=x.kind if dtype is None else dtype)
 
 
@@ -98,7 +122,10 @@ def eye(n: int, m: int | None = None, *, dtype: Kind = FLOAT64, **_: Any) -> Ten
 
 def one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
     """A row per index, 1 at its place."""
-    count = max(index.entries) + 1 if num_classes == -1 else num_classes
+    rows = index if index.small is None else index.small
+    count = max(rows.entries) + 1 if num_classes == -1 else num_classes
+    if index.copies is not None:
+        return batch(one_hot(rows, count), index.copies)
     if any(not 0 <= i < count for i in index.entries):
         raise RuntimeError("Class values must be smaller than num_classes.")
     return Tensor([int(i == c) for i in index.entries for c in range(count)], (*index.size_, count), INT64)

@@ -9,9 +9,20 @@ from typing import Any
 from kl_companion.stand_in import choices
 from kl_companion.stand_in import elementwise as each
 from kl_companion.stand_in.arrays import Shape, axis_of, places, size_of, steps, together
+from kl_companion.stand_in.factories import tensor
+from kl_companion.stand_in.in_place import overwrite
 from kl_companion.stand_in.kinds import BOOL, INT64
-from kl_companion.stand_in.shaping import broadcast_tensors, expand, moved, reshape, squeeze, within
-from kl_companion.stand_in.tensor import NotInPage, Tensor, made, overwrite, tensor, tensor_of
+from kl_companion.stand_in.row_by_row import along_axis, picked, weighted
+from kl_companion.stand_in.shaping import (
+    broadcast_tensors,
+    expand,
+    index_select,
+    moved,
+    reshape,
+    squeeze,
+    within,
+)
+from kl_companion.stand_in.tensor import NotInPage, Tensor, batch, made, sharing, tensor_of
 
 Entries = list[Any]
 
@@ -38,6 +49,7 @@ def _along(x: Tensor, dim: int, index: Tensor, name: str) -> list[int]:
     return [s + i * by[axis] for s, i in zip(start, index.entries, strict=True)]
 
 
+@along_axis
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Entries by their index along an axis."""
     return moved(x, _along(x, dim, index, "gather"), index.size_, "gather")
@@ -74,12 +86,14 @@ def _sources(src: Any, index: Tensor) -> Any:
     return moved(src, places(index.size_, steps(src.size_)), index.size_, "source")
 
 
+@along_axis
 def scatter(x: Tensor, dim: int, index: Tensor, src: Any = None, **given: Any) -> Tensor:
     """A copy with entries put by their index along an axis."""
     src = given.get("value", src)
     return _put(x, _along(x, dim, index, "scatter"), _sources(src, index), "scatter")
 
 
+@along_axis
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """The same, added."""
     return _put(x, _along(x, dim, index, "scatter_add"), _sources(src, index), "scatter_add", added=True)
@@ -87,6 +101,8 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """A copy with parts added at some places of an axis."""
+    if index.copies is not None and index.copies is source.copies and not axis_of(dim, x.ndim):
+        source, index = each.mul(*weighted(source)), index.small
     wide = reshape(index, tuple(-1 if a == axis_of(dim, x.ndim) else 1 for a in range(x.ndim)))
     source = source if alpha == 1 else each.mul(source, alpha)
     return scatter_add(x, dim, expand(wide, source.size_), source)
@@ -95,6 +111,8 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """The entries where a mask holds, in a row."""
     x, mask = broadcast_tensors(x, mask)
+    if x.copies is not None and x.copies is mask.copies:
+        return get(x, mask)
     at = [i for i, m in enumerate(mask.entries) if m]
     return moved(x, at, (len(at),), "masked_select")
 
@@ -187,16 +205,40 @@ def _places(x: Tensor, key: Any) -> tuple[Sequence[int], Shape, bool]:
     return at, (*shape[:front], *chosen, *shape[front:]), False
 
 
+def _keeps_rows(key: Any, x: Tensor) -> bool:
+    """Whether a key takes the same of every row of a batch."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    if any(isinstance(k, list) or (isinstance(k, Tensor) and k.size_ != ()) for k in keys):
+        return False
+    first = keys[0] if keys else None
+    used = builtins.sum(k is not None and k is not Ellipsis for k in keys)
+    return first == slice(None) or (first is Ellipsis and used < x.ndim)
+
+
 def get(x: Tensor, key: Any) -> Tensor:
     """x[key]."""
+    if x.copies is not None:
+        if _keeps_rows(key, x):
+            return sharing(x, batch(get(x.small, key), x.copies))
+        if isinstance(key, Tensor) and key.kind is BOOL and key.copies is x.copies:
+            found = picked(x, key, get)
+            if found is not None:
+                return found
+    if isinstance(key, Tensor) and key.kind is INT64 and key.ndim == 1:
+        return index_select(x, 0, key)
     at, shape, view = _places(x, key)
     return moved(x, at, shape, "index", view=view)
 
 
 def set_(x: Tensor, key: Any, value: Any) -> None:
     """x[key] = value."""
-    at, shape, _ = _places(x, key)
     value = tensor_of(value)
+    if x.copies is not None and _keeps_rows(key, x) and value.size_ == ():
+        at, copies = _places(x.small, key)[0], x.copies
+        put = lambda before: batch(_put(before.small, at, value, "index_put"), copies)  # noqa: E731
+        overwrite(x, put, name="x[...] = value")
+        return
+    at, shape, _ = _places(x, key)
     if value.size_ != ():
         while value.ndim > len(shape) and value.size_[0] == 1:
             value = squeeze(value, 0)

@@ -8,9 +8,10 @@ from typing import Any
 from kl_companion.stand_in import choices, factories, indexing, ordering, products, shaping
 from kl_companion.stand_in import elementwise as each
 from kl_companion.stand_in import reductions as along
+from kl_companion.stand_in.in_place import overwrite
 from kl_companion.stand_in.kinds import BOOL
 from kl_companion.stand_in.modes import seen
-from kl_companion.stand_in.tensor import NotInPage, Tensor, overwrite, tensor_of
+from kl_companion.stand_in.tensor import NotInPage, Tensor, tensor_of
 
 # functions that torch has under the same name, of a tensor first
 FUNCTIONS: dict[str, Callable[..., Any]] = {

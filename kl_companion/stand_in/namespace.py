@@ -32,8 +32,8 @@ from kl_companion.stand_in.tensor import (
     Size,
     Tensor,
     close,
+    of_each_copy,
     started,
-    tensor,
     tensor_of,
 )
 
@@ -73,16 +73,22 @@ def grad(
     pairs = [(t, started(t, s)) for t, s in zip(given, starts, strict=True)]
     if not all(x.requires_grad for x in wanted):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
-    found = graph.gradients(pairs, {id(x) for x in wanted})
+    asked = [x if x.small is None else x.small for x in wanted]
+    found = graph.gradients(pairs, {id(x) for x in asked})
     if materialize_grads:
-        found |= {id(x): [0.0] * len(x.entries) for x in wanted if id(x) not in found}
-    if not allow_unused and any(id(x) not in found for x in wanted):
+        found |= {id(x): [0.0] * x.numel() for x in asked if id(x) not in found}
+    if not allow_unused and any(id(x) not in found for x in asked):
         raise RuntimeError(
             "One of the differentiated Tensors appears to not have been used in the graph. Set "
             "allow_unused=True if this is the desired behavior."
         )
     return tuple(
-        Tensor(list(found[id(x)]), x.size_, kinds.FLOAT64) if id(x) in found else None for x in wanted
+        None
+        if id(of) not in found
+        else Tensor(list(found[id(of)]), x.size_, kinds.FLOAT64)
+        if of is x
+        else of_each_copy(x, found[id(of)])
+        for x, of in zip(wanted, asked, strict=True)
     )
 
 
@@ -172,7 +178,13 @@ def modules() -> dict[str, ModuleType]:
             **{name: getattr(drawing, name) for name in ("Generator", "rand", "randn")},
             **{"get_default_dtype": lambda: kinds.FLOAT64, "set_default_dtype": lambda _: None},
             **{"overrides": overrides, "utils": utils, "ops": modes.Operators(), "__version__": VERSION},
-            **{"amp": amp, "compiler": compiler, "distributed": distributed, "jit": jit, "tensor": tensor},
+            **{
+                "amp": amp,
+                "compiler": compiler,
+                "distributed": distributed,
+                "jit": jit,
+                "tensor": factories.tensor,
+            },
         },
     )
     all_ = [torch, nn, f, autograd, linalg, special, cuda, amp, compiler, distributed, jit]

@@ -9,6 +9,7 @@ from kl_companion.stand_in import elementwise as each
 from kl_companion.stand_in.arrays import axis_of, lines, size_of
 from kl_companion.stand_in.kinds import INT64
 from kl_companion.stand_in.reductions import LARGEST, SMALLEST, first, reduced, shared
+from kl_companion.stand_in.row_by_row import along_axis
 from kl_companion.stand_in.shaping import moved
 from kl_companion.stand_in.tensor import Tensor
 
@@ -35,6 +36,7 @@ def _extreme(choose: Callable[[Entries], Any], pair: Callable[..., Tensor], name
     return apply
 
 
+@along_axis
 def _at(x: Tensor, axis: int, at: Tensor) -> Tensor:
     """The entries of every line at one place, which take the whole gradient."""
     of = lines(x.size_, (axis,) if x.ndim else ())
@@ -46,6 +48,7 @@ max_ = _extreme(LARGEST, each.maximum, "max")
 min_ = _extreme(SMALLEST, each.minimum, "min")
 
 
+@along_axis
 def _ranked(x: Tensor, dim: int, descending: bool, count: int | None) -> Found:
     axis = axis_of(dim, x.ndim)
     of = lines(x.size_, (axis,) if x.ndim else ())

@@ -9,10 +9,12 @@ from typing import Any
 from kl_companion.stand_in import elementwise as each
 from kl_companion.stand_in.arrays import Shape, axes_of, axis_of, put, taken
 from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind
-from kl_companion.stand_in.tensor import Tensor, made
+from kl_companion.stand_in.row_by_row import weighted
+from kl_companion.stand_in.tensor import Tensor, batch, made
 
 Axes = int | Iterable[int] | None
 Entries = list[Any]
+_EXTREMES = ("amax", "amin", "max", "min")
 
 
 def _left(shape: Shape, axes: tuple[int, ...], keepdim: bool) -> Shape:
@@ -42,6 +44,13 @@ def reduced(
         kind: Of the result, by default that of ``x``.
     """
     axes = axes_of(dim, x.ndim)
+    if x.copies is not None:
+        if 0 not in axes:
+            return batch(reduced(x.small, axes, keepdim, function, slopes, name, kind), x.copies)
+        if name == "sum":
+            return sum_(each.mul(*weighted(x)), axes, keepdim)
+        if name in ("any", "all") or (name in _EXTREMES and kind is None and not x.requires_grad):
+            return reduced(x.small, axes, keepdim, function, slopes, name, kind)
     parts = taken(x.entries, x.size_, axes)
     out = list(map(function, parts))
 
@@ -82,8 +91,16 @@ def _sum(line: Entries) -> Any:
 def mean(x: Tensor, dim: Axes = None, keepdim: bool = False, *, dtype: Kind | None = None) -> Tensor:
     """Means of floating numbers; NaN of none."""
     x = _floating(x if dtype is None else x.as_kind(dtype), "mean")
+    if over := _over_copies(x, dim):
+        return each.div(sum_(x, dim, keepdim), float(over))
     slopes = lambda line, _: [1 / max(len(line), 1)] * len(line)  # noqa: E731
     return reduced(x, dim, keepdim, lambda line: each.divide(_sum(line), len(line)), slopes, "mean")
+
+
+def _over_copies(x: Tensor, dim: Axes) -> int:
+    """How many entries a line has that goes over a batch of copies; 0 where none does."""
+    axes = axes_of(dim, x.ndim)
+    return math.prod(x.size_[a] for a in axes) if x.copies is not None and 0 in axes else 0
 
 
 def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -163,6 +180,9 @@ def var(x: Tensor, dim: Axes = None, unbiased: bool = True, keepdim: bool = Fals
     if isinstance(dim, bool):
         return var(x, None, dim, keepdim, **given)
     correction = given.get("correction", int(unbiased))
+    if over := _over_copies(_floating(x, "var"), dim):
+        squares = each.square(each.sub(x, mean(x, dim, True)))
+        return each.div(sum_(squares, dim, keepdim), float(max(over - correction, 0)))
 
     def slopes(line: Entries, _: Any) -> Entries:
         middle = _sum(line) / len(line)
@@ -234,6 +254,8 @@ def _by_line(
 ) -> Tensor:
     """As many numbers for every line along an axis; ``back`` takes a line's gradient and result."""
     axes = (axis_of(dim, x.ndim),) if x.ndim else ()
+    if x.copies is not None and axes != (0,):
+        return batch(_by_line(x.small, dim, function, back, name), x.copies)
     known: dict[tuple[Any, ...], Entries] = {}  # batches repeat the same rows many times
     parts = []
     for line in taken(x.entries, x.size_, axes):

@@ -19,7 +19,8 @@ from kl_companion.stand_in.arrays import (
     together,
 )
 from kl_companion.stand_in.kinds import INT64
-from kl_companion.stand_in.tensor import Tensor, made, sharing, tensor_of
+from kl_companion.stand_in.row_by_row import repacked, reshaped, rows_at
+from kl_companion.stand_in.tensor import Tensor, batch, made, sharing, tensor_of
 
 Entries = list[Any]
 
@@ -40,6 +41,8 @@ def moved(x: Tensor, at: Sequence[int], shape: Shape, name: str, *, view: bool =
 
 def _as(x: Tensor, shape: Shape, name: str) -> Tensor:
     """The same entries in the same order under another shape."""
+    if (found := reshaped(x, shape, lambda rows, size: _as(rows, size, name))) is not None:
+        return sharing(x, found)
     return sharing(x, made(x.entries, shape, x.kind, (x,), lambda g: (g,), name))
 
 
@@ -58,10 +61,10 @@ def reshape(x: Tensor, *sizes: Any) -> Tensor:
     """
     shape = [int(n) for n in _given(sizes)]
     known = math.prod(n for n in shape if n != -1)
-    if shape.count(-1) == 1 and known and len(x.entries) % known == 0:
-        shape[shape.index(-1)] = len(x.entries) // known
-    if -1 in shape or size_of(shape) != len(x.entries):
-        raise RuntimeError(f"shape '{list(_given(sizes))}' is invalid for input of size {len(x.entries)}")
+    if shape.count(-1) == 1 and known and x.numel() % known == 0:
+        shape[shape.index(-1)] = x.numel() // known
+    if -1 in shape or size_of(shape) != x.numel():
+        raise RuntimeError(f"shape '{list(_given(sizes))}' is invalid for input of size {x.numel()}")
     return _as(x, tuple(shape), "view")
 
 
@@ -105,6 +108,8 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
     wanted = _given(sizes)
     own = (1,) * (len(wanted) - x.ndim) + x.size_
     shape = tuple(m if n == -1 else int(n) for m, n in zip(own, wanted, strict=True))
+    if x.copies is not None and (len(wanted), *shape[:1]) == (x.ndim, len(x)):
+        return sharing(x, batch(expand(x.small, (-1, *shape[1:])), x.copies))
     at = spread(x.size_, shape)
     return _as(x, shape, "expand") if at is None else moved(x, at, shape, "expand", view=True)
 
@@ -127,6 +132,8 @@ def permute(x: Tensor, *dims: Any) -> Tensor:
     order = tuple(axis_of(a, x.ndim) for a in _given(dims))
     if sorted(order) != list(range(x.ndim)):
         raise RuntimeError(f"permute(dims): {list(_given(dims))} is no order of the {x.ndim} axes")
+    if x.copies is not None and order[0] == 0:
+        return sharing(x, batch(permute(x.small, order), x.copies))
     by = steps(x.size_)
     shape = tuple(x.size_[a] for a in order)
     return moved(x, places(shape, tuple(by[a] for a in order)), shape, "permute", view=True)
@@ -151,6 +158,8 @@ def movedim(x: Tensor, source: int, destination: int) -> Tensor:
 def flip(x: Tensor, *dims: Any) -> Tensor:
     """Axes from their end."""
     chosen = {axis_of(a, x.ndim) for a in _given(dims)}
+    if x.copies is not None and 0 not in chosen:
+        return batch(flip(x.small, *chosen), x.copies)
     by = [-s if a in chosen else s for a, s in enumerate(steps(x.size_))]
     start = builtins.sum(
         s * (n - 1) for a, (s, n) in enumerate(zip(steps(x.size_), x.size_, strict=True)) if a in chosen
@@ -205,6 +214,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         raise RuntimeError(
             f"Sizes of tensors must match except in dimension {axis}: {[t.shape for t in parts]}"
         )
+    if axis and (found := _row_by_row(parts, axis)) is not None:
+        return found
     sizes = [t.size_[axis] for t in parts]
     shape = (*parts[0].size_[:axis], builtins.sum(sizes), *parts[0].size_[axis + 1 :])
     out: Entries = [0.0] * size_of(shape)
@@ -220,6 +231,16 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         return [[g[i] for i in at] for at in chosen]
 
     return made(out, shape, kind, tuple(parts), back, "cat")
+
+
+def _row_by_row(parts: Sequence[Tensor], axis: int) -> Tensor | None:
+    """Batches of the same rows one beside the other, or None."""
+    copies = next((t.copies for t in parts if t.copies is not None), None)
+    if copies is None or any(t.copies is not None and t.copies is not copies for t in parts):
+        return None
+    rows = [repacked(t, copies) if t.copies is None else t.small for t in parts]
+    known = [row for row in rows if row is not None]
+    return batch(cat(known, axis), copies) if len(known) == len(rows) else None
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -258,6 +279,8 @@ def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """A range of an axis."""
     axis, by = axis_of(dim, x.ndim), steps(x.size_)
+    if x.copies is not None and axis:
+        return sharing(x, batch(narrow(x.small, axis, start, length), x.copies))
     shape = tuple(length if a == axis else n for a, n in enumerate(x.size_))
     return moved(x, places(shape, by, start * by[axis]), shape, "narrow", view=True)
 
@@ -285,7 +308,18 @@ def within(i: int, n: int, name: str) -> int:
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Some places of an axis."""
     axis, by = axis_of(dim, x.ndim), steps(x.size_)
-    own = [within(i, x.size_[axis], "index_select") for i in index.entries]
+    if x.copies is not None and axis:
+        return batch(index_select(x.small, axis, index), x.copies)
+
+    def places_of() -> list[int]:
+        given, n = index.entries, x.size_[axis]
+        if given and builtins.min(given) >= 0 and builtins.max(given) < n:
+            return given
+        return [within(i, n, "index_select") for i in given]
+
+    if x.ndim and not axis and (found := rows_at(x, index, places_of)) is not None:
+        return batch(found[0].clone(), found[1])
+    own = places_of()
     shape = tuple(len(own) if a == axis else n for a, n in enumerate(x.size_))
     start = lines(shape, (axis,))
     at: Entries = [0] * size_of(shape)

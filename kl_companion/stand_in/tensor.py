@@ -1,5 +1,7 @@
 """The tensor: a flat list of entries, a shape, a kind, and the step that made it.
 
+A batch of few rows that stand many times holds those instead, see `kl_companion.stand_in.copies`.
+
 Its operations are in the modules beside this one; `methods` hangs them on it.
 """
 
@@ -7,11 +9,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.stand_in import graph
-from kl_companion.stand_in.arrays import Shape, flat, nested, size_of
+from kl_companion.stand_in.arrays import Shape, nested, size_of
+from kl_companion.stand_in.copies import Copies
 from kl_companion.stand_in.graph import Back, GraphStep
 from kl_companion.stand_in.kinds import BOOL, FLOAT64, INT64, Kind, as_kind, kind_of
 
@@ -43,22 +46,35 @@ class Tensor:
 
     __slots__ = (
         "__weakref__",
+        "_entries",
         "_version",
         "base",
-        "entries",
+        "copies",
         "grad",
         "kind",
         "requires_grad",
         "size_",
+        "small",
         "step",
+        "taken",
         "views",
+        "whose",
     )
 
     def __init__(
-        self, entries: list[Any], shape: Shape, kind: Kind, step: GraphStep | None = None, needs: bool = False
+        self,
+        entries: list[Any] | None,
+        shape: Shape,
+        kind: Kind,
+        step: GraphStep | None = None,
+        needs: bool = False,
     ) -> None:
-        self.entries, self.size_, self.kind, self.step = entries, shape, kind, step
+        self._entries, self.size_, self.kind, self.step = entries, shape, kind, step
         self.requires_grad, self._version = needs, 0
+        self.small: Any = None  # of a batch: the tensor of its rows
+        self.copies: Copies | None = None
+        self.whose: Tensor | None = None  # of the rows of a leaf: the leaf
+        self.taken: Any = None  # of an index: what is known of it, see `row_by_row.rows_at`
         self.grad: Tensor | None = None
         self.base: Tensor | None = None
         self.views: weakref.WeakSet[Tensor] | None = None
@@ -69,6 +85,14 @@ class Tensor:
             """What `methods` hangs on it."""
 
     # -- what it is ------------------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> list[Any]:
+        """Its numbers in a row; nobody changes the list."""
+        if self._entries is None:
+            assert self.copies is not None
+            self._entries = self.copies.spread(self.small.entries)
+        return self._entries
 
     @property
     def shape(self) -> Size:
@@ -93,7 +117,7 @@ class Tensor:
     @property
     def is_leaf(self) -> bool:
         """Whether no step made it."""
-        return self.step is None
+        return self.step is None or (self.small is not None and self.small.whose is self)
 
     @property
     def grad_fn(self) -> GraphStep | None:
@@ -120,7 +144,7 @@ class Tensor:
 
     def numel(self) -> int:
         """How many entries it has."""
-        return len(self.entries)
+        return size_of(self.size_)
 
     nelement = numel
 
@@ -156,8 +180,8 @@ class Tensor:
         Raises:
             RuntimeError: it has none or several.
         """
-        if len(self.entries) != 1:
-            raise RuntimeError(f"a Tensor with {len(self.entries)} elements cannot be converted to Scalar")
+        if self.numel() != 1:
+            raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
         return self.entries[0]
 
     def tolist(self) -> Any:
@@ -165,7 +189,7 @@ class Tensor:
         return nested(self.entries, self.size_)
 
     def __bool__(self) -> bool:
-        if len(self.entries) != 1:
+        if self.numel() != 1:
             raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
         return bool(self.entries[0])
 
@@ -195,6 +219,8 @@ class Tensor:
         """The same numbers of another kind; itself where it has this kind already."""
         if kind is self.kind:
             return self
+        if self.copies is not None:
+            return batch(self.small.as_kind(kind), self.copies)
         return Tensor(as_kind(self.entries, self.kind, kind), self.size_, kind)
 
     def to(self, *where: Any, dtype: Kind | None = None, **_: Any) -> Tensor:
@@ -236,10 +262,14 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same numbers, held fixed."""
+        if self.copies is not None:
+            return sharing(self, batch(self.small.detach(), self.copies))
         return sharing(self, Tensor(self.entries, self.size_, self.kind))
 
     def clone(self) -> Tensor:
         """A copy, which gradients pass."""
+        if self.copies is not None:
+            return batch(self.small.clone(), self.copies)
         return made(self.entries, self.size_, self.kind, (self,), lambda g: (g,), "CloneBackward0")
 
     # -- gradients -------------------------------------------------------------------------------------------
@@ -252,8 +282,11 @@ class Tensor:
         """
         if mode and self.kind is not FLOAT64:
             raise RuntimeError("only Tensors of floating point dtype can require gradients")
-        if not mode and self.step is not None:
+        if not mode and not self.is_leaf:
             raise RuntimeError("you can only change requires_grad flags of leaf variables.")
+        if self.copies is not None and bool(mode) != self.requires_grad:
+            rows = Tensor(self.small.entries, self.small.size_, self.kind, needs=bool(mode))
+            self.small, self.step, rows.whose = rows, batch(rows, self.copies).step, self
         self.requires_grad = bool(mode)
         return self
 
@@ -270,6 +303,8 @@ class Tensor:
             if leaf.step is None and part is not None:
                 old = [0.0] * len(part) if leaf.grad is None else leaf.grad.entries
                 leaf.grad = Tensor([a + b for a, b in zip(old, part, strict=True)], leaf.size_, FLOAT64)
+                if leaf.whose is not None:
+                    leaf.whose.grad = of_each_copy(leaf.whose, leaf.grad.entries)
 
 
 class Device(str):
@@ -281,6 +316,22 @@ class Device(str):
     def type(self) -> str:
         """Always cpu."""
         return "cpu"
+
+
+def batch(small: Tensor, copies: Copies) -> Tensor:
+    """The batch of some rows, [rows, ...]."""
+    step = None
+    if small.requires_grad:
+        step = GraphStep((small,), lambda g: (copies.added(g),), "copies")
+    found = Tensor(None, (len(copies), *small.size_[1:]), small.kind, step, small.requires_grad)
+    found.small, found.copies = small, copies
+    return found
+
+
+def of_each_copy(leaf: Tensor, entries: list[float]) -> Tensor:
+    """The gradient of a batch from that of its rows, which all copies of a row share."""
+    assert leaf.copies is not None
+    return batch(Tensor(leaf.copies.of_each(entries), leaf.small.size_, FLOAT64), leaf.copies)
 
 
 def started(tensor: Tensor, gradient: Tensor | None) -> list[float]:
@@ -295,7 +346,7 @@ def started(tensor: Tensor, gradient: Tensor | None) -> list[float]:
         if gradient.size_ != tensor.size_:
             raise RuntimeError(f"Mismatch in shape: grad has {gradient.shape}, the output {tensor.shape}")
         return gradient.entries
-    if len(tensor.entries) != 1:
+    if tensor.numel() != 1:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
     return [1.0]
 
@@ -321,61 +372,11 @@ def sharing(of: Tensor, view: Tensor) -> Tensor:
     return view
 
 
-def overwrite(
-    tensor: Tensor, operation: Callable[..., Tensor], *args: Any, name: str, **given: Any
-) -> Tensor:
-    """Let a tensor be what an operation makes of it and other arguments.
-
-    Raises:
-        RuntimeError: it is a leaf whose gradient is wanted, or the result has another shape or a wider kind.
-        NotInPage: other tensors have its memory in common.
-    """
-    if graph.is_grad_enabled() and tensor.requires_grad and tensor.step is None:
-        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-    if tensor.base is not None or tensor.views:
-        raise NotInPage(f"{name}, which writes into memory that another tensor shows too,")
-    # what the step is made of is what this tensor was
-    before = Tensor(tensor.entries, tensor.size_, tensor.kind, tensor.step, tensor.requires_grad)
-    new = operation(before, *(before if a is tensor else a for a in args), **given)
-    if new.size_ != tensor.size_:
-        raise RuntimeError(
-            f"output with shape {list(tensor.size_)} doesn't match the broadcast shape {list(new.size_)}"
-        )
-    if new.kind.rank > tensor.kind.rank:
-        raise RuntimeError(f"result type {new.kind.name} can't be cast to {tensor.kind.name}")
-    tensor.entries, tensor.step = as_kind(new.entries, new.kind, tensor.kind), new.step
-    tensor.requires_grad = new.requires_grad
-    tensor._version += 1
-    return tensor
-
-
 def tensor_of(given: Any) -> Tensor:
     """A tensor, or a number as one."""
     if isinstance(given, Tensor):
         return given
     return Tensor([given], (), kind_of(given))
-
-
-def tensor(data: Any, *, dtype: Kind | None = None, requires_grad: bool = False, **_: Any) -> Tensor:
-    """A new leaf from numbers, nested lists, or a tensor."""
-    entries, shape = _flat(data)
-    kinds = [kind_of(x) for x in entries]
-    own = max(kinds) if kinds else FLOAT64
-    kind = own if dtype is None else dtype
-    found = [as_kind([x], k, kind)[0] for x, k in zip(entries, kinds, strict=True)]
-    return Tensor(found, shape, kind).requires_grad_(requires_grad)
-
-
-def _flat(data: Any) -> tuple[list[Any], Shape]:
-    if isinstance(data, Tensor):
-        return list(data.entries), data.size_
-    return flat(_plain(data))
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, Tensor):
-        return data.tolist()
-    return [_plain(part) for part in data] if isinstance(data, (list, tuple)) else data
 
 
 def close(x: float, y: float, rtol: float, atol: float, equal_nan: bool) -> bool:

@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that it does, as python path/file.py would: audit only files that you trust."
     )
     parser.add_argument(
-        "loss", help="an estimator, path/file.py:function (executed), or a framework's setting"
+        "loss",
+        help="an estimator, path/file.py:function (executed), a framework's setting, or - for text that is "
+        "pasted: a function, or lines of a training loop that end in loss = ... (executed)",
     )
     parser.add_argument(
         "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not minimize it"
@@ -65,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     from kl_companion.auditing import audit
     from kl_companion.auditing.card import card
+    from kl_companion.auditing.pasted import pasted_loss
     from kl_companion.frameworks.printing import is_framework, print_audits
 
     gc.freeze()
@@ -85,10 +88,12 @@ def run(args: argparse.Namespace) -> int:
             scale=args.scale,
             progress=progress(quiet=args.quiet),
         )
-    if args.loss.endswith(".py"):
-        raise ValueError(f"{args.loss!r} names no function, expected {args.loss}:function")
-    loss = args.loss
-    if ".py:" in loss:
+    loss: Any = args.loss
+    if loss.endswith(".py"):
+        loss = f"{loss}:{_only_function(loss)}"
+    if loss == "-":
+        loss = pasted_loss(_pasted(args.quiet))
+    elif ".py:" in loss:
         if not args.quiet:
             file = loss.rpartition(":")[0]
             print(f"  executing {file}, as python does with a file of yours", file=sys.stderr, flush=True)
@@ -111,6 +116,32 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(card(found, details=args.details, color=colored(sys.stdout)))
     return 1 if found.met is False else 0
+
+
+def _only_function(file: str) -> str:
+    """The loss of a file that has one.
+
+    Raises:
+        ValueError: there is no such file, it is no Python, or it has several functions, or none.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"{file!r} is not a file, expected path/file.py:function")
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{file} is no Python: {error}") from None
+    from kl_companion.auditing.pasted import loss_in
+
+    return loss_in(tree, file)
+
+
+def _pasted(quiet: bool) -> str:
+    """What stands in the standard input; somebody who types it is told how it ends."""
+    if sys.stdin.isatty() and not quiet:
+        end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
+        print(f"  paste your loss, then {end}", file=sys.stderr, flush=True)
+    return sys.stdin.read()
 
 
 def _release(args: argparse.Namespace) -> int:

@@ -37,7 +37,8 @@ def token_sums(
 
     raw is [pieces, length].
     """
-    lanes = load_lanes(*in_pieces(raw), dtype, cap)
+    (raw,) = in_pieces(raw)
+    lanes = load_lanes(raw, dtype, cap)
     peak = largest(lanes)
     top = finite(peak).unsqueeze(-1)
     sums = []

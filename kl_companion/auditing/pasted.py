@@ -1,0 +1,211 @@
+"""A loss out of text as somebody pastes it: a file with functions, or a few lines of a training loop.
+
+What such lines read without having made it becomes the parameters of a function, ``self.args.beta`` one named
+beta; what they make last is what it returns. Names that every trainer imports are there, whether the text
+imports them or not.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+import sys
+import textwrap
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from kl_companion.checks import unknown_name
+
+PASTED = "pasted"  # the name of the function that lines become
+_IMPORTS = (
+    "import math",
+    "import torch",
+    "import torch.nn as nn",
+    "import torch.nn.functional as F",
+    "from dataclasses import dataclass, field",
+    "from typing import *",
+)
+_MADE_BY = (ast.FunctionDef, ast.ClassDef)
+# fields of syntax trees that come after the others: what is bound, then what reads it
+_LATER = {"target": 1, "targets": 1, "body": 2, "orelse": 2, "ifs": 2, "elt": 2, "key": 2}
+
+
+def pasted_loss(text: str, name: str | None = None) -> Any:
+    """The loss in a text, executed as Python.
+
+    Args:
+        text: Python code; an indentation that all of it has is taken off.
+        name: Which function, method or class; by default the only one that no other uses, or, where there is
+            none, the lines themselves as a function.
+
+    Raises:
+        ValueError: text that is no Python or does not run, several functions to choose from, or no loss.
+    """
+    code = textwrap.dedent(text).strip("\n") + "\n"
+    tree = _parsed(code)
+    if not any(isinstance(node, _MADE_BY) for node in tree.body):
+        if name not in (None, PASTED):
+            raise ValueError(f"the text has no function {name!r}: expected one, or no name for lines alone")
+        code = _without_self(code, tree)
+        code = _as_function(code, _parsed(code))
+        tree, name = _parsed(code), PASTED
+    chosen = loss_in(tree, "the text") if name is None else name
+    found: Any = _executed(code)
+    for part in chosen.split("."):
+        if not callable(getattr(found, part, None)):
+            raise unknown_name("function of the text:", chosen, _defined(tree) or ["(none)"])
+        found = getattr(found, part)
+    return found
+
+
+def loss_in(tree: ast.Module, where: str) -> str:
+    """The only function or class of a file that no other one uses.
+
+    Raises:
+        ValueError: there is none, or several.
+    """
+    made = [node for node in tree.body if isinstance(node, _MADE_BY)]
+    used = {
+        other.id
+        for node in made
+        for other in ast.walk(node)
+        if isinstance(other, ast.Name) and other.id != node.name
+    }
+    left = [node.name for node in made if node.name not in used and not node.name.startswith("_")]
+    losses = [name for name in left if "loss" in name.lower()]
+    for names in (left, losses):
+        if len(names) == 1:
+            return names[0]
+    if not made:
+        raise ValueError(f"{where} has no function, expected a loss")
+    raise ValueError(
+        f"{where} has several functions, expected the name of one: {', '.join(left or _defined(tree))}"
+    )
+
+
+def _defined(tree: ast.Module) -> list[str]:
+    return [node.name for node in tree.body if isinstance(node, _MADE_BY)]
+
+
+def _parsed(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise ValueError(f"line {error.lineno} is no Python: {error.msg}: {line}") from None
+
+
+def _without_self(code: str, tree: ast.Module) -> str:
+    """``self.args.beta`` and its like as ``beta``: what a trainer holds becomes a parameter."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    lines = [line.encode() for line in code.splitlines()]
+    held = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and not {id(node)} & (called | inner) and _is_selfs(node)
+    ]
+    for node in sorted(held, key=lambda node: -node.col_offset):
+        if node.lineno == node.end_lineno:
+            line = lines[node.lineno - 1]
+            lines[node.lineno - 1] = (
+                line[: node.col_offset] + node.attr.encode() + line[node.end_col_offset :]
+            )
+    return b"\n".join(lines).decode() + "\n"
+
+
+def _is_selfs(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _as_function(code: str, tree: ast.Module) -> str:
+    """Lines as a function of what they read, which returns what they make last."""
+    returned = _last(tree)
+    lines = code.splitlines()
+    if isinstance(tree.body[-1], ast.Expr):
+        first = tree.body[-1].lineno - 1
+        lines[first] = f"return {lines[first]}"
+    else:
+        lines.append(f"return {returned}")
+    body = "\n".join(f"    {line}" if line.strip() else "" for line in lines)
+    return f"def {PASTED}({', '.join(_free(tree))}):\n{body}\n"
+
+
+def _last(tree: ast.Module) -> str:
+    """The name of what lines make last; of an expression nothing.
+
+    Raises:
+        ValueError: they end in neither.
+    """
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr) and not isinstance(last.value, ast.Constant):
+        return ""
+    targets = last.targets if isinstance(last, ast.Assign) else [getattr(last, "target", None)]
+    if isinstance(last, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and isinstance(targets[-1], ast.Name):
+        return targets[-1].id
+    raise ValueError(
+        "the text has no function, and its last line makes no loss: expected a function, or lines that end "
+        "in loss = ..."
+    )
+
+
+def _free(tree: ast.Module) -> list[str]:
+    """The names that lines read before they make them, in order."""
+    known = {*dir(builtins), *_given()}
+    found: dict[str, None] = {}
+    augmented = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
+    for node in _in_order(tree):
+        if isinstance(node, ast.Name):
+            if (isinstance(node.ctx, ast.Load) or id(node) in augmented) and node.id not in known:
+                found[node.id] = None
+            elif isinstance(node.ctx, ast.Store):
+                known.add(node.id)
+        elif isinstance(node, ast.alias):
+            known.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.arg):
+            known.add(node.arg)
+    return list(found)
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it, as they are computed: what is read before what is made of it."""
+    for name, value in sorted(ast.iter_fields(node), key=lambda field: _LATER.get(field[0], 0)):
+        comprehended = name == "value" and isinstance(node, ast.DictComp)
+        for part in () if comprehended else value if isinstance(value, list) else [value]:
+            if isinstance(part, ast.AST):
+                yield from _in_order(part)
+    if isinstance(node, ast.DictComp):
+        yield from _in_order(node.value)
+    yield node
+
+
+def _given() -> dict[str, Any]:
+    """What is there without an import."""
+    found: dict[str, Any] = {}
+    for line in _IMPORTS:
+        exec(line, found)
+    del found["__builtins__"]
+    return found
+
+
+def _executed(code: str) -> ModuleType:
+    """The text as a module, whose lines tracebacks and `inspect` find.
+
+    Raises:
+        ValueError: it raised something.
+    """
+    module = ModuleType("_pasted")
+    file = module.__file__ = "<pasted>"
+    vars(module).update(_given())
+    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    try:
+        exec(compile(code, file, "exec"), vars(module))
+    except Exception as error:  # the reader's own code: whatever it raises is the answer
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the text failed with {said}, expected code that runs") from error
+    return module

@@ -44,3 +44,19 @@ def test_shapes_dtypes_and_other_systems(monkeypatch):
     blocks._madvise.cache_clear()
     assert new_like(torch.zeros(1 << 22)).shape == (1 << 22,)
     blocks._madvise.cache_clear()
+
+
+def test_a_processor_cuts_rows_and_a_gpu_cuts_its_own():
+    assert blocks.pieces(151_936, torch.device("cpu")) == 64
+    assert blocks.pieces(151_936, torch.device("cuda")) == 1
+    numbers = torch.arange(6.0).view(2, 3)
+    assert blocks.by_piece(numbers, 2).tolist() == [[0, 0, 1, 1, 2, 2], [3, 3, 4, 4, 5, 5]]
+    alone = blocks.by_piece(numbers, 1)
+    assert torch.equal(alone, numbers)
+    assert alone.data_ptr() != numbers.data_ptr()
+
+
+def test_blocks_of_a_gpu_are_few_and_their_places_fit_int32():
+    entries = blocks.block_bytes(torch.device("cuda"), compiled=True) // 4
+    assert 8192 * 151_936 / entries < 2
+    assert entries < 2**31

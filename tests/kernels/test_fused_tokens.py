@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kl_companion.estimators.sampled import FORMS
 from kl_companion.estimators.top_k import top_k_f_divergence
+from kl_companion.kernels import walks
 from kl_companion.kernels.fused import fused_logp, fused_logp_and_entropy, fused_top_k_f_divergence
 from tests.oracles import fused as oracle
 from tests.support.fused_cases import (
@@ -202,3 +203,15 @@ def test_slopes_by_differences():
         lambda a: fused_top_k_f_divergence("forward_kl", a, torch.tensor([0, 4]), indices, *shipped),
     ):
         torch.autograd.gradcheck(fn, (leaf,))
+
+
+def test_log_probs_read_their_rows_once_for_the_value_and_once_for_the_gradient(monkeypatch):
+    read = []
+    of = {name: getattr(walks, name) for name in ("TOKEN_SUMS", "TOKEN_GRADIENT")}
+    for name, kernel in of.items():
+        monkeypatch.setattr(walks, name, lambda *a, n=name, k=kernel, **o: read.append(n) or k(*a, **o))
+    logits = noise(3, 4, 50).float().requires_grad_()
+    logp, entropy = fused_logp_and_entropy(logits, torch.arange(4))
+    (logp + entropy).sum().backward()
+    fused_logp(logits, torch.arange(4)).sum().backward()
+    assert read == ["TOKEN_SUMS", "TOKEN_GRADIENT"] * 2

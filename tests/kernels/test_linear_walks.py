@@ -5,6 +5,7 @@ import torch
 
 from kl_companion.kernels import blocks
 from kl_companion.kernels.linear import linear_kl
+from kl_companion.kernels.linear_walks import TilePlan, budget
 from tests.oracles import fused as oracle
 from tests.support.allocations import Allocations
 from tests.support.fused_cases import noise
@@ -140,3 +141,16 @@ def test_the_same_bytes_twice():
         value.sum().backward()
         results.append((value.detach(), trained["hidden"].grad, trained["weight"].grad))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(3, 701), (4, 2048), (1, 1)])
+def test_every_tile_begins_where_its_product_is_fast(rows, width):
+    places = TilePlan(rows, width, keep=True).places
+    assert rows * width < places <= rows * width + 16
+    assert places % 16 == 0
+
+
+def test_a_gpu_has_memory_for_more_tokens_at_once():
+    assert budget("fast", "cuda") == 4 * budget("fast")
+    assert budget("frugal", "cuda") > budget("frugal")
+    assert budget(7, "cuda") == 7

@@ -176,6 +176,17 @@ def test_without_gradients_a_batch_asks_for_none():
     assert rows[T.tensor(WHICH)].requires_grad
 
 
+def test_some_rows_of_a_leaf_are_no_leaf():
+    rows = T.tensor(ROWS["x"]).requires_grad_()
+    picked = rows[T.tensor(WHICH)]
+    assert not picked.is_leaf
+    picked.add_(1.0)
+    (slope,) = T.autograd.grad(rows.sum() + picked.sum(), picked)
+    assert slope.tolist() == [[1.0, 1.0]] * 7
+    (whole,) = T.autograd.grad(picked.sum(), rows)
+    assert whole.tolist() == [[2.0, 2.0], [2.0, 2.0], [3.0, 3.0]]
+
+
 @pytest.mark.parametrize("code", split(OF_ENTRIES))
 def test_whatever_else_is_asked_reads_the_entries(code):
     agree(code)

@@ -117,7 +117,7 @@ class Tensor:
     @property
     def is_leaf(self) -> bool:
         """Whether no step made it."""
-        return self.step is None or (self.small is not None and self.small.whose is self)
+        return self.step is None or (self.small is not None and self.small.step is None)
 
     @property
     def grad_fn(self) -> GraphStep | None:

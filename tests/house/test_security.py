@@ -30,6 +30,8 @@ ALLOWED = {
     ): 1,  # `audit file.py:function`: the user's own file, as --help says
     # a function of that file, whose code has run already, with one line or its body replaced by ours
     ("kl_companion/auditing/rewriting.py", "exec"): 2,
+    # `audit -`: the user's own text, as --help says; and the imports that are there without its asking
+    ("kl_companion/auditing/pasted.py", "exec"): 2,
     ("kl_companion/frameworks/history/blocks.py", "exec"): 1,  # a part of a function of a release
     ("kl_companion/frameworks/history/reproduction.py", "exec"): 1,  # one of a few formulas of its own
     ("kl_companion/frameworks/linking.py", "exec"): 1,  # functions of a release that was fetched

@@ -60,7 +60,7 @@ x[0] | x[2:5] | x.T | x.unsqueeze(0) | x.sort(0).values | x.cumsum(0) | x.roll(1
 x @ T.ones(2, 3) | x.prod() | x.norm() | x.max() | x.amax(0) | x.argmax() | x[T.tensor([0, 6])]
 z.logsumexp(0) | x.flip(0) | x.reshape(2, 7) | z * T.arange(7.0) | x[1, 0] | z.view(7, 1) - z.view(1, 7)
 T.stack([x, y]) | mask.count_nonzero() | x[:, T.tensor([1, 1])] | z.view(1, 7).expand(2, 7)
-x[T.arange(7), ids[:, 0] // 2] | x.repeat(2, 1) | x.unbind(0)[3]
+x[T.arange(7), ids[:, 0] // 2] | x.repeat(2, 1) | x[..., 1, 0] | x.unbind(0)[3]
 """
 
 
@@ -143,6 +143,7 @@ def test_a_leaf_gets_the_gradient_of_each_copy():
         lambda x: x.__setitem__((slice(None), 0), 0.0),
         lambda x: x.__setitem__((Ellipsis, -1), 2.5),
         lambda x: x.__setitem__(0, 3.0),
+        lambda x: x.tolist() and x.add_(1.0),
         lambda x: x.mul_(T.arange(7.0).view(7, 1)),
         lambda x: x.__setitem__(x > 0, 9.0),
     ],
@@ -165,6 +166,8 @@ def test_copies_that_differ_are_told_apart():
     assert (x + alike).copies is x.copies
     assert (x + other).copies is None
     assert (x + other).tolist() == (T.tensor(x.tolist()) + other).tolist()
+    (slope,) = T.autograd.grad((x.detach() * alike.requires_grad_()).sum(), alike)
+    assert slope.tolist() == x.tolist()
 
 
 def test_without_gradients_a_batch_asks_for_none():

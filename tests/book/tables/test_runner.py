@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,8 @@ def test_timings_are_taken_one_at_a_time(
         most.append(len(under_way))
         if together:
             together.wait(20)
+        else:
+            time.sleep(0.1)  # for another one to begin beside it
         error = run_point(*given)
         under_way.discard(threading.get_ident())
         return error

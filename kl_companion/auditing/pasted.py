@@ -48,7 +48,8 @@ def pasted_loss(text: str, name: str | None = None) -> Any:
     if not any(isinstance(node, _MADE_BY) for node in tree.body):
         if name not in (None, PASTED):
             raise ValueError(f"the text has no function {name!r}: expected one, or no name for lines alone")
-        code = _without_self(code, tree)
+        code = _without_logging(code, tree)
+        code = _without_self(code, _parsed(code))
         code = _as_function(code, _parsed(code))
         tree, name = _parsed(code), PASTED
     chosen = loss_in(tree, "the text") if name is None else name
@@ -97,6 +98,17 @@ def _parsed(code: str) -> ast.Module:
         raise ValueError(f"line {error.lineno} is no Python: {error.msg}: {line}") from None
 
 
+def _without_logging(code: str, tree: ast.Module) -> str:
+    """Calls of what a trainer holds, whose results nobody takes, left out: they are of no loss."""
+    lines = code.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _is_selfs(node.value):
+            more = (node.end_lineno or node.lineno) - node.lineno
+            left = [" " * node.col_offset + "pass", *[""] * more]
+            lines[node.lineno - 1 : node.lineno + more] = left
+    return "\n".join(lines) + "\n"
+
+
 def _without_self(code: str, tree: ast.Module) -> str:
     """``self.args.beta`` and its like as ``beta``: what a trainer holds becomes a parameter."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -105,7 +117,7 @@ def _without_self(code: str, tree: ast.Module) -> str:
     held = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and not {id(node)} & (called | inner) and _is_selfs(node)
+        if isinstance(node, ast.Attribute) and id(node) not in called | inner and _is_selfs(node.value)
     ]
     for node in sorted(held, key=lambda node: -node.col_offset):
         if node.lineno == node.end_lineno:
@@ -117,8 +129,8 @@ def _without_self(code: str, tree: ast.Module) -> str:
 
 
 def _is_selfs(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
     return isinstance(node, ast.Name) and node.id == "self"
 
 
@@ -155,7 +167,7 @@ def _last(tree: ast.Module) -> str:
 
 def _free(tree: ast.Module) -> list[str]:
     """The names that lines read before they make them, in order."""
-    known = {*dir(builtins), *_given()}
+    known = {*dir(builtins), *_given()} - {"input"}
     found: dict[str, None] = {}
     augmented = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
     for node in _in_order(tree):

@@ -96,7 +96,7 @@ class Kernel:
         made = _compile(self.function, static, [t is not None and t.dtype == torch.int32 for t in tensors])
         for t in tensors:
             if t is not None and t.is_cuda and t.ndim > 1:
-                torch._dynamo.mark_static(t, t.ndim - 1)  # a GPU divides by constants only in no time
+                torch._dynamo.mark_static(t, t.ndim - 1)  # a GPU is slow to divide by what it does not know
         slow = threading.Timer(_PATIENCE, _log.warning, [_SLOW, self.function.__name__])
         slow.daemon = True
         slow.start()

@@ -30,9 +30,8 @@ def in_pairs(*tensors: torch.Tensor) -> bool:
 def in_pieces(raw: torch.Tensor, *numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Rows as [rows, pieces, entries that a GPU's threads hold at once], the last filled up with -inf.
 
-    Numbers [rows] become numbers [rows, 1].
-
-    So a compiled kernel reads its rows once. On a processor they come back as they are.
+    So a compiled kernel reads its rows once. Numbers [rows] become numbers [rows, 1]. On a processor all
+    come back as they are.
     """
     count = -(-raw.shape[-1] // HELD)
     if count == 1 or raw.device.type != "cuda":

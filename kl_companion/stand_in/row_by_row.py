@@ -122,10 +122,10 @@ def rows_at(x: Tensor, index: Tensor, places: Callable[[], list[int]]) -> tuple[
     ``places`` gives the index counted from the front; it is asked once for an index and all that it is of.
     """
     small = x if x.small is None else x.small
-    known = index.taken
-    if known is None or known[:2] != (index._version, x.copies if x.small is not None else len(small)):
+    of = len(x) if x.copies is None else x.copies
+    if index.taken is None or index.taken[:2] != (index._version, of):
         own = places()
         which = tuple(own if x.copies is None else [x.copies.which[i] for i in own])
-        of = x.copies if x.small is not None else len(small)
-        known = index.taken = index._version, of, copies_of(which, small.size_[0])
-    return None if known[2] is None else (small, known[2])
+        index.taken = index._version, of, copies_of(which, len(small))
+    copies = index.taken[2]
+    return None if copies is None else (small, copies)

@@ -74,6 +74,21 @@ def test_what_lines_read_are_the_parameters(text, wanted):
     assert parameters(text) == wanted.split()
 
 
+def test_what_a_trainer_logs_is_left_out():
+    text = """
+        kl = (logp - ref_logp) ** 2 / 2
+        if self.log:
+            self._metrics[mode]["kl"].append(
+                self.accelerator.gather(kl).mean().item()
+            )
+        loss = self.beta * kl.mean()
+        self.log({"kl": kl})
+        loss = loss + 0
+    """
+    assert parameters(text) == ["logp", "ref_logp", "log", "beta"]
+    assert parameters("loss = (input - target).mean()") == ["input", "target"]
+
+
 def test_what_a_trainer_calls_stays_a_call():
     assert parameters("loss = self.model(ids) * self.beta") == ["self", "ids", "beta"]
 

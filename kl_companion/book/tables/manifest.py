@@ -40,16 +40,8 @@ PROFILES = ("smoke", "cpu", "gpu")
 COSTS = ("seconds", "minutes", "hours")
 TYPES = ("str", "int", "float", "bool")
 REQUIRED = ("title", "notebook", "columns", "key", "cost", "deterministic")
-OWN = (
-    "title",
-    "grid",
-    "parameters",
-    "profiles",
-    "needs",
-    "minutes",
-    "alone",
-)  # what `like` does not take over
 OPTIONAL = ("grid", "parameters", "profiles", "needs", "minutes", "alone")
+OWN = ("title", *OPTIONAL)  # what `like` does not take over
 LIKE = "like"
 OUT = "out"
 

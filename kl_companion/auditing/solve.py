@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import combinations
+from typing import NamedTuple
 
 import torch
 
@@ -13,6 +13,7 @@ from kl_companion.tabular import Loss, Problem, expected_gradient
 TOLERANCE = 1e-9
 ZERO = 1e-10
 _STEP = 1e-4
+_NOTHING_LEFT = 1e-12  # of the square of a column of length 1, once others are taken out: rounding
 _SCREEN = 1e-6  # squared residual by the normal equations, above which a sum is not looked at again
 
 
@@ -66,17 +67,14 @@ def sums(
     names = [n for n, f in fields.items() if f.norm() > ZERO]
     columns = torch.stack([fields[n] / fields[n].norm() for n in names], 1)
     target = gradient / gradient.norm()
-    gram, right = columns.T @ columns, columns.T @ target
+    normal = _Normal((columns.T @ columns).tolist(), (columns.T @ target).tolist(), 1.0)
     counted = [i for i, n in enumerate(names) if n not in beside]
     free = [i for i, n in enumerate(names) if n in beside]
     for terms in range(1, max_terms + 1 + bool(free)):
-        index = _chosen(tuple(counted), tuple(free), terms, max_terms)
-        if not len(index):
-            continue
-        near, best = _near(gram, right, index)
+        near, best = _near(normal, counted, free, terms, max_terms)
         found: list[dict[str, float]] = []
-        if len(near):
-            chosen = [[names[j] for j in sum_] for sum_ in near.tolist()]
+        if near:
+            chosen = [[names[j] for j in sum_] for sum_ in near]
             weights, residual = fits(gradient, fields, chosen)
             best = min(best, residual.min().item())
             found = [
@@ -87,22 +85,65 @@ def sums(
         yield found, best
 
 
-@lru_cache(maxsize=64)  # of all losses and worlds alike
-def _chosen(counted: tuple[int, ...], free: tuple[int, ...], terms: int, max_terms: int) -> torch.Tensor:
-    """The sums of so many terms, [sums, terms]: none longer than ``max_terms`` but by one that is free."""
-    chosen = list(combinations(counted, terms)) if terms <= max_terms else []
-    chosen += [(r, *c) for r in free for c in combinations(counted, terms - 1)]
-    return torch.tensor(chosen)
+class _Normal(NamedTuple):
+    """Normal equations: what columns have in common with each other and with a target of length 1.
+
+    They are fast and lose half of the digits.
+    """
+
+    gram: list[list[float]]
+    right: list[float]
+    square: float  # what is left of the target
 
 
-def _near(gram: torch.Tensor, right: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Those sums that come near by the normal equations, which are fast and lose half of the digits."""
-    matrices = gram[index.unsqueeze(-1), index.unsqueeze(-2)]
-    solution, _ = torch.linalg.solve_ex(matrices, right[index].unsqueeze(-1))
-    square = 1 - (right[index] * solution.squeeze(-1)).sum(-1)
-    square = square.nan_to_num(nan=1.0, posinf=1.0, neginf=1.0)  # columns that are multiples of each other
-    best = square.clamp(min=0).min().sqrt().item()
-    return index[square < _SCREEN], best
+def _near(
+    normal: _Normal, counted: Sequence[int], free: Sequence[int], terms: int, most: int
+) -> tuple[list[tuple[int, ...]], float]:
+    """Sums of so many terms that come near, and the smallest residual; beyond ``most`` one has to be free.
+
+    Columns are taken out one after the other, so that a sum of three costs as much as its last term.
+    """
+    near, best = list[tuple[int, ...]](), normal.square
+    begun: list[tuple[tuple[int, ...], _Normal | None]] = [((), normal)] if terms <= most else []
+    for first, left in (*begun, *(((r,), _without(normal, r)) for r in free)):
+        if left is None:
+            continue
+        for chosen, square in _squares(left, counted, terms - len(first)):
+            best = min(best, square)
+            if square < _SCREEN:
+                near.append((*first, *chosen))
+    return near, math.sqrt(max(best, 0.0))
+
+
+def _without(normal: _Normal, i: int) -> _Normal | None:
+    """What is left without a column; None where it is a sum of those that went before."""
+    gram, right, square = normal
+    if (pivot := gram[i][i]) < _NOTHING_LEFT:
+        return None
+    share = right[i] / pivot
+    rows = [[x - row[i] / pivot * y for x, y in zip(row, gram[i], strict=True)] for row in gram]
+    rest = [x - share * y for x, y in zip(right, gram[i], strict=True)]
+    return _Normal(rows, rest, square - share * right[i])
+
+
+def _squares(normal: _Normal, names: Sequence[int], terms: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All sums of so many columns, and what each leaves of the target."""
+    gram, right, square = normal
+    if terms == 0:
+        yield (), square
+    for at, i in enumerate(names if terms else ()):
+        pivot = gram[i][i]
+        if terms == 1:
+            yield (i,), square - right[i] * right[i] / pivot if pivot > _NOTHING_LEFT else square
+        elif terms == 2 and pivot > _NOTHING_LEFT:  # without tables of what is left, which would cost more
+            row, share = gram[i], right[i] / pivot
+            for j in names[at + 1 :]:
+                rest = gram[j][j] - row[j] * row[j] / pivot
+                if rest > _NOTHING_LEFT:
+                    yield (i, j), square - share * right[i] - (right[j] - share * row[j]) ** 2 / rest
+        elif terms > 2 and (left := _without(normal, i)) is not None:
+            for chosen, found in _squares(left, names[at + 1 :], terms - 1):
+                yield (i, *chosen), found
 
 
 def fits(

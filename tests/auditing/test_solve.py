@@ -1,9 +1,11 @@
 """Least squares over known fields, and the curl of a field, by hand."""
 
+from itertools import combinations
+
 import pytest
 import torch
 
-from kl_companion.auditing.solve import explain
+from kl_companion.auditing.solve import explain, sums
 
 FIELDS = dict(zip("abcd", torch.eye(4, 6, dtype=torch.float64), strict=True))
 
@@ -32,3 +34,30 @@ def test_longer_sums_are_not_tried_unasked(most, found):
 def test_a_field_that_is_zero_explains_nothing():
     found, _ = explain(FIELDS["a"], {"zero": torch.zeros(6, dtype=torch.float64), **FIELDS})
     assert found == ({"a": 1.0},)
+
+
+@pytest.mark.parametrize("beside", [(), ("f0", "f1")])
+@pytest.mark.parametrize("planted", [("f7",), ("f2", "f9"), ("f3", "f5", "f8"), ("f0", "f2", "f4", "f6"), ()])
+def test_every_sum_is_looked_at(planted, beside):
+    draw = torch.Generator().manual_seed(len(planted))
+    fields = {f"f{i}": torch.randn(40, generator=draw, dtype=torch.float64) for i in range(10)}
+    fields["f9 again"] = -3 * fields["f9"]
+    gradient = torch.randn(40, generator=draw, dtype=torch.float64)
+    if planted:
+        gradient = sum(fields[n] * (k + 1.5) for k, n in enumerate(planted))
+
+    def left(names):
+        matrix = torch.stack([fields[n] for n in names], 1)
+        solution = torch.linalg.lstsq(matrix, gradient.unsqueeze(-1), driver="gelsd").solution
+        return ((matrix @ solution).squeeze(-1) - gradient).norm() / gradient.norm()
+
+    for terms, (found, best) in enumerate(sums(gradient, fields, beside=beside), 1):
+        asked = [c for c in combinations(fields, terms) if terms <= 3 and not set(c) & set(beside)]
+        asked += [
+            (r, *c) for r in beside for c in combinations([n for n in fields if n not in beside], terms - 1)
+        ]
+        residuals = {frozenset(c): float(left(c)) for c in asked}
+        independent = {c for c, x in residuals.items() if x < 1e-9 and not {"f9", "f9 again"} <= c}
+        assert independent <= {frozenset(x) for x in found}
+        assert best == pytest.approx(min(residuals.values()), abs=2e-8)
+        assert all(residuals[frozenset(x)] < 1e-9 for x in found)

@@ -8,7 +8,7 @@ import sys
 
 from kl_companion.stand_in.namespace import modules
 
-SETTINGS = {"scale": 1.0, "off_policy": False}
+SETTINGS = {"want": "reverse_kl"}
 
 
 def verdict(name):

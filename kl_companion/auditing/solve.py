@@ -132,16 +132,17 @@ def _squares(normal: _Normal, names: Sequence[int], terms: int) -> Iterator[tupl
     if terms == 0:
         yield (), square
     for at, i in enumerate(names if terms else ()):
-        pivot = gram[i][i]
+        if (pivot := gram[i][i]) < _NOTHING_LEFT:
+            continue
         if terms == 1:
-            yield (i,), square - right[i] * right[i] / pivot if pivot > _NOTHING_LEFT else square
-        elif terms == 2 and pivot > _NOTHING_LEFT:  # without tables of what is left, which would cost more
+            yield (i,), square - right[i] * right[i] / pivot
+        elif terms == 2:  # without tables of what is left, which would cost more
             row, share = gram[i], right[i] / pivot
             for j in names[at + 1 :]:
                 rest = gram[j][j] - row[j] * row[j] / pivot
                 if rest > _NOTHING_LEFT:
                     yield (i, j), square - share * right[i] - (right[j] - share * row[j]) ** 2 / rest
-        elif terms > 2 and (left := _without(normal, i)) is not None:
+        elif (left := _without(normal, i)) is not None:
             for chosen, found in _squares(left, names[at + 1 :], terms - 1):
                 yield (i, *chosen), found
 

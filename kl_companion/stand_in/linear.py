@@ -1,4 +1,4 @@
-"""Small linear systems, one matrix at a time: exact solutions, and least squares by singular values."""
+"""Least squares of small matrices, one at a time, by singular values."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kl_companion.stand_in.arrays import size_of
-from kl_companion.stand_in.kinds import FLOAT64, INT64
+from kl_companion.stand_in.kinds import FLOAT64
 from kl_companion.stand_in.tensor import Tensor
 
 Rows = list[list[float]]
 _SWEEPS = 60
 _TINY = sys.float_info.epsilon
-
-
-class Solved(NamedTuple):
-    """`torch.linalg.solve_ex`."""
-
-    result: Tensor
-    info: Tensor
 
 
 class Fitted(NamedTuple):
@@ -46,33 +39,6 @@ def _stacked(function: Callable[[Rows, Rows], Rows], a: Tensor, b: Tensor) -> Te
 
 def _rows(entries: list[float], width: int) -> Rows:
     return [entries[i : i + width] for i in range(0, len(entries), width)]
-
-
-def solve_ex(a: Tensor, b: Tensor, **_: Any) -> Solved:
-    """Solutions of square systems; where a matrix has no inverse they are not finite."""
-    return Solved(_stacked(_solved, a, b), Tensor([0] * size_of(a.size_[:-2]), a.size_[:-2], INT64))
-
-
-def _solved(a: Rows, b: Rows) -> Rows:
-    n = len(a)
-    whole = [[*row, *right] for row, right in zip(a, b, strict=True)]
-    for i in range(n):
-        pivot = max(range(i, n), key=lambda r: abs(whole[r][i]))
-        whole[i], whole[pivot] = whole[pivot], whole[i]
-        if whole[i][i] == 0:
-            return [[math.nan] * len(b[0]) for _ in range(n)]
-        for r in range(i + 1, n):
-            factor = whole[r][i] / whole[i][i]
-            if factor:
-                whole[r] = [x - factor * y for x, y in zip(whole[r], whole[i], strict=True)]
-    for i in reversed(range(n)):
-        row = whole[i]
-        for r in range(i + 1, n):
-            row = [
-                x - row[r] * y if c >= n else x for c, (x, y) in enumerate(zip(row, whole[r], strict=True))
-            ]
-        whole[i] = [x / row[i] if c >= n else x for c, x in enumerate(row)]
-    return [row[n:] for row in whole]
 
 
 def lstsq(a: Tensor, b: Tensor, *, rcond: float | None = None, driver: str | None = None) -> Fitted:

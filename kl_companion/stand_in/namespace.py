@@ -143,7 +143,7 @@ def modules() -> dict[str, ModuleType]:
     nn = _module("torch.nn", {"functional": f, "Module": NeuralModule, "Parameter": Parameter})
     autograd = _module("torch.autograd", {"grad": grad, "Function": Function})
     norms = {"vector_norm": _vector_norm, "norm": _vector_norm}
-    linalg = _module("torch.linalg", norms | {"solve_ex": linear.solve_ex, "lstsq": linear.lstsq})
+    linalg = _module("torch.linalg", norms | {"lstsq": linear.lstsq})
     overrides = _module("torch.overrides", {"TorchFunctionMode": modes.TorchFunctionMode})
     dispatch = _module("torch.utils._python_dispatch", {"TorchDispatchMode": modes.TorchDispatchMode})
     utils = _module("torch.utils", {"_python_dispatch": dispatch})

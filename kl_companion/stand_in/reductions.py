@@ -256,14 +256,7 @@ def _by_line(
     axes = (axis_of(dim, x.ndim),) if x.ndim else ()
     if x.copies is not None and axes != (0,):
         return batch(_by_line(x.small, dim, function, back, name), x.copies)
-    known: dict[tuple[Any, ...], Entries] = {}  # batches repeat the same rows many times
-    parts = []
-    for line in taken(x.entries, x.size_, axes):
-        key = tuple(line)
-        part = known.get(key)
-        if part is None:
-            part = known[key] = function(line)
-        parts.append(part)
+    parts = list(map(function, taken(x.entries, x.size_, axes)))
 
     def backward(g: Entries) -> tuple[Entries]:
         given = zip(taken(g, x.size_, axes), parts, strict=True)

@@ -22,13 +22,11 @@ def entrywise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def apply(*args: Any, **given: Any) -> Tensor:
-        copies = _common(args)
-        if copies is not None:
-            ndim = max(a.ndim for a in args if isinstance(a, Tensor))
-            taken = [_rows_of(a, copies, ndim, aligned=True) for a in args]
-            if all(well for well, _ in taken):
-                return batch(function(*(a for _, a in taken), **given), copies)
-        return function(*args, **given)
+        taken = by_row(args)
+        if taken is None:
+            return function(*args, **given)
+        rows, copies = taken
+        return batch(function(*rows, **given), copies)
 
     return apply
 
@@ -38,35 +36,44 @@ def along_axis(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def apply(x: Tensor, dim: int, *args: Any, **given: Any) -> Any:
-        copies = _common((x, *args, *given.values()))
-        if copies is not None and x.ndim and axis_of(dim, x.ndim):
-            taken = [_rows_of(a, copies, x.ndim, aligned=False) for a in (x, *args, *given.values())]
-            if all(well for well, _ in taken):
-                small, *others = [a for _, a in taken]
-                named = dict(zip(given, others[len(args) :], strict=True))
-                found = function(small, dim, *others[: len(args)], **named)
-                if isinstance(found, tuple):
-                    return type(found)(*(batch(part, copies) for part in found))
-                return batch(found, copies)
-        return function(x, dim, *args, **given)
+        inside = x.ndim and axis_of(dim, x.ndim)
+        taken = by_row((x, *args, *given.values()), ndim=x.ndim) if inside else None
+        if taken is None:
+            return function(x, dim, *args, **given)
+        (small, *others), copies = taken
+        named = dict(zip(given, others[len(args) :], strict=True))
+        found = function(small, dim, *others[: len(args)], **named)
+        if isinstance(found, tuple):
+            return type(found)(*(batch(part, copies) for part in found))
+        return batch(found, copies)
 
     return apply
 
 
-def _common(given: Sequence[Any]) -> Copies | None:
-    return next((a.copies for a in given if isinstance(a, Tensor) and a.copies is not None), None)
+def by_row(given: Sequence[Any], ndim: int | None = None) -> tuple[list[Any], Copies] | None:
+    """Arguments as what they are for the rows of a batch; None where one differs between copies of a row.
 
-
-def _rows_of(a: Any, copies: Copies, ndim: int, *, aligned: bool) -> tuple[bool, Any]:
-    """Whether an argument is the same for all copies of a row, and what it is for the rows."""
-    if not isinstance(a, Tensor):
-        return True, a
-    if a.copies is not None:
-        return a.copies is copies and (a.ndim == ndim or not aligned), a.small
-    if aligned and (a.ndim < ndim or a.size_[0] == 1):
-        return True, a
-    found = repacked(a, copies) if a.ndim == ndim else None
-    return found is not None, found
+    Args:
+        given: Tensors and others.
+        ndim: Axes of a batch that was made in another way; None: all are broadcast to the most of them.
+    """
+    copies = next((a.copies for a in given if isinstance(a, Tensor) and a.copies is not None), None)
+    if copies is None:
+        return None
+    most = max(a.ndim for a in given if isinstance(a, Tensor)) if ndim is None else ndim
+    found: list[Any] = []
+    for a in given:
+        if not isinstance(a, Tensor):
+            found.append(a)
+        elif a.copies is not None:
+            found.append(a.small if a.copies is copies and (ndim is not None or a.ndim == most) else None)
+        elif ndim is None and (a.ndim < most or a.size_[0] == 1):  # the same for every row
+            found.append(a)
+        else:
+            found.append(repacked(a, copies) if a.ndim == most else None)
+        if isinstance(a, Tensor) and found[-1] is None:
+            return None
+    return found, copies
 
 
 def repacked(x: Tensor, copies: Copies) -> Tensor | None:

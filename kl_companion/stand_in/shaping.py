@@ -19,7 +19,7 @@ from kl_companion.stand_in.arrays import (
     together,
 )
 from kl_companion.stand_in.kinds import INT64
-from kl_companion.stand_in.row_by_row import repacked, reshaped, rows_at
+from kl_companion.stand_in.row_by_row import by_row, reshaped, rows_at
 from kl_companion.stand_in.tensor import Tensor, batch, made, sharing, tensor_of
 
 Entries = list[Any]
@@ -214,8 +214,9 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         raise RuntimeError(
             f"Sizes of tensors must match except in dimension {axis}: {[t.shape for t in parts]}"
         )
-    if axis and (found := _row_by_row(parts, axis)) is not None:
-        return found
+    if axis and (taken := by_row(parts, ndim=parts[0].ndim)) is not None:
+        rows, copies = taken
+        return batch(cat(rows, axis), copies)
     sizes = [t.size_[axis] for t in parts]
     shape = (*parts[0].size_[:axis], builtins.sum(sizes), *parts[0].size_[axis + 1 :])
     out: Entries = [0.0] * size_of(shape)
@@ -231,16 +232,6 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         return [[g[i] for i in at] for at in chosen]
 
     return made(out, shape, kind, tuple(parts), back, "cat")
-
-
-def _row_by_row(parts: Sequence[Tensor], axis: int) -> Tensor | None:
-    """Batches of the same rows one beside the other, or None."""
-    copies = next((t.copies for t in parts if t.copies is not None), None)
-    if copies is None or any(t.copies is not None and t.copies is not copies for t in parts):
-        return None
-    rows = [repacked(t, copies) if t.copies is None else t.small for t in parts]
-    known = [row for row in rows if row is not None]
-    return batch(cat(known, axis), copies) if len(known) == len(rows) else None
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Small linear systems agree with PyTorch's, also where a matrix is singular or its columns repeat."""
+"""Least squares agree with PyTorch's, also where columns of a matrix repeat."""
 
 import pytest
 import torch
@@ -13,25 +13,6 @@ def matrices(count, rows, columns, seed=0):
         count, rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
     return found, ours.tensor(found.tolist())
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_square_systems(n):
-    (a, our_a), (b, our_b) = matrices(5, n, n), matrices(5, n, 2, seed=1)
-    want = torch.linalg.solve_ex(a, b).result
-    found = ours.linalg.solve_ex(our_a, our_b)
-    torch.testing.assert_close(
-        torch.tensor(found.result.tolist(), dtype=torch.float64), want, rtol=1e-9, atol=1e-11
-    )
-    assert found.info.tolist() == [0] * 5
-    assert isinstance(found, tuple)
-
-
-def test_a_pivot_of_zero_is_passed_over_and_a_singular_matrix_has_no_finite_solution():
-    a, b = ours.tensor([[[0.0, 1.0], [2.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]), ours.ones(2, 2, 1)
-    first, second = ours.linalg.solve_ex(a, b).result.tolist()
-    assert first == [[0.5], [1.0]]
-    assert all(not abs(x) < 1e300 for (x,) in second)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])

@@ -200,19 +200,14 @@ def test_timings_are_taken_one_at_a_time(
     project: Path, quick: Runs, edit: Edit, monkeypatch: pytest.MonkeyPatch, alone: str
 ) -> None:
     edit(FILE, "cost: seconds", f"cost: seconds\nalone: {alone}")
-    run_point, under_way, most = runner._run_point, set[int](), list[int]()
-    together = threading.Barrier(2) if alone == "false" else None
+    run_point, at_once = runner._run_point, threading.Semaphore(2)
+    most: list[int] = []
 
     def counted(*given: Any) -> str | None:
-        under_way.add(threading.get_ident())
-        most.append(len(under_way))
-        if together:
-            together.wait(20)
-        else:
+        with at_once:
+            most.append(2 - at_once._value)
             time.sleep(0.1)  # for another one to begin beside it
-        error = run_point(*given)
-        under_way.discard(threading.get_ident())
-        return error
+            return run_point(*given)
 
     monkeypatch.setattr(runner, "_run_point", counted)
     tables.run("toy", jobs=2, progress=quiet)

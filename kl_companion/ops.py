@@ -30,6 +30,16 @@ class StopGradient(sympy.Function):
         return body if exp is None else f"{{{body}}}^{{{exp}}}"
 
 
+def is_symbolic(*xs: object) -> bool:
+    """Whether all are symbolic expressions."""
+    return all(isinstance(x, sympy.Expr) for x in xs)
+
+
+def constant(number: float, like: Array) -> Any:
+    """A number as it goes with an array: of symbols the nearest simple fraction or root."""
+    return sympy.nsimplify(number) if is_symbolic(like) else float(number)
+
+
 def _refuse(name: str, x: object) -> TypeError:
     return TypeError(f"{name} got {type(x).__name__}, expected a torch.Tensor or a sympy.Expr")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from kl_companion.auditing import sentences
 from kl_companion.auditing.matching import UNITS, VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
-from kl_companion.auditing.summary import NOTHING, UNNAMED, effects, headline, number, row, rows, terms
+from kl_companion.auditing.summary import number, rows, terms
 
 if TYPE_CHECKING:
     from kl_companion.auditing.adapt import Reading
@@ -34,12 +35,13 @@ def card(audit: Audit, *, details: bool = False, color: bool = False, height: in
         [ink(x, "dim") for x in read_lines(audit.reading)],
         _headline(audit, ink),
         _table(audit),
-        _summed(audit),
+        _wrapped(sentences.summed(audit), "  "),
         _practice(audit),
+        _distances(audit),
+        _groups(audit),
+        _remedy(audit, ink, cut=not details),
     ]
-    blocks = [
-        b for b in (*blocks, _distances(audit), _groups(audit), _remedy(audit, ink, cut=not details)) if b
-    ]
+    blocks = [b for b in blocks if b]
     if details:
         blocks.append(_details(audit))
     elif height is not None:  # what is least needed goes first
@@ -82,51 +84,26 @@ def _wrapped(text: str, indent: str = "", first: str | None = None, most: int = 
 
 def read_lines(reading: Reading | None) -> list[str]:
     """How each parameter was read; what was assumed is marked."""
-    if reading is None or not (reading.reads or reading.constants):
-        return []
-    said: dict[str, list[str]] = {}
-    for r in reading.reads:
-        what = r.said.removeprefix("whole-vocabulary ").partition(":")[0]
-        said.setdefault(what, []).append(r.name + ("*" if "no word for whose" in r.note else ""))
-    parts = [f"{', '.join(names)} = {what}" for what, names in said.items()]
-    parts += [f"{name} = {value!r}" for name, value, _ in reading.constants]
-    if any("no word for whose" in r.note for r in reading.reads):
-        parts.append("(* by default: nothing says whose)")
-    return _wrapped("; ".join(parts), "      ", "Read: ", 5)
+    return _wrapped(sentences.read_as(reading), "      ", "", 5)
 
 
 def _headline(audit: Audit, ink: _Ink) -> list[str]:
-    finding = audit.main
-    kind = headline(finding)
-    if kind == NOTHING and finding.zero:
-        said = f"{audit.name} minimizes nothing: its expected gradient is zero."
-    elif kind == NOTHING:
-        said = f"{audit.name} has no KL term that acts: it minimizes {row(finding)}."
-    elif kind == UNNAMED and not finding.matches:
-        said = f"{audit.name} minimizes no objective that is known here."
-    else:
-        said = f"{audit.name} minimizes {row(finding)}."
-    lines = [ink(x, "bold") for x in _wrapped(said, "", most=3)]
-    meant = audit.meant
-    if meant:
-        good = audit.as_meant
-        verdict = f"That is what {meant[0]}." if good else f"That is not what {meant[0]}."
-        lines += [ink(x, "good" if good else "bad") for x in _wrapped(verdict, "", most=2)]
-    return [*lines, *_wrapped(_certainty(audit), "", most=2)]
+    lines = [ink(x, "bold") for x in _wrapped(sentences.minimizes(audit), "", most=3)]
+    good = "good" if audit.as_meant else "bad"
+    lines += [ink(x, good) for x in _wrapped(sentences.as_meant(audit), "", most=2)]
+    return [*lines, *_wrapped(sentences.certainty(audit), "", most=2)]
 
 
-def _certainty(audit: Audit) -> str:
-    """How sure the headline is."""
-    finding = audit.main
-    worlds = f"four small worlds of {audit.head + 2} tokens" if audit.head else "four small worlds"
-    where = f"{worlds}, every answer counted" if finding.condition else "the given worlds"
-    if finding.zero:
-        return f"Exact on {where}."
-    if not finding.matches:
-        return f"The nearest sum of known objectives misses by {100 * finding.residual:.2g} % on {where}."
-    if finding.residual < 1e-9:
-        return f"Exact on {where}: what is left is rounding."
-    return f"All but {finding.residual:.0e} of it, on {where}: a small constant, such as log(p + 1e-8)."
+def _practice(audit: Audit) -> list[str]:
+    return _wrapped(sentences.practice(audit), "  ", "", 3)
+
+
+def _distances(audit: Audit) -> list[str]:
+    return _wrapped(sentences.beside(audit), "  ", most=3)
+
+
+def _groups(audit: Audit) -> list[str]:
+    return _wrapped(sentences.groups(audit), "  ", most=3)
 
 
 def _table(audit: Audit) -> list[str]:
@@ -136,46 +113,6 @@ def _table(audit: Audit) -> list[str]:
     for where, what in found:
         lines += _wrapped(what, " " * (wide + 2), f"  {where:<{wide}}", 2)
     return lines
-
-
-def _summed(audit: Audit) -> list[str]:
-    if not audit.main.sums or audit.main.zero:
-        return []
-    said = "It is a sum over the batch, and the above is the part of one answer:"
-    return _wrapped(f"{said} a batch of twice the size makes twice the step.", "  ")
-
-
-def _practice(audit: Audit) -> list[str]:
-    said = effects(audit.main)
-    return _wrapped(" ".join(said), "  ", "In practice: ", 3) if said else []
-
-
-def _distances(audit: Audit) -> list[str]:
-    if audit.head and audit.main.matches:
-        return _wrapped(f"How far that is from the KL of all tokens depends on {_rest(audit.head)}.", "  ")
-    if not audit.distances:
-        return []
-    what = OBJECTIVES[audit.compared].short
-    long = ["" if d.percent != d.percent else f", {d.percent:.0f} % long" for d in audit.distances]
-    parts = [f"{d.kl:g}: {d.degrees:.0f}° turned{x}" for d, x in zip(audit.distances, long, strict=True)]
-    return _wrapped(f"Beside the gradient of {what}, at a KL per token of {'; '.join(parts)}.", "  ", most=3)
-
-
-def _rest(k: int) -> str:
-    return f"how much probability is outside the {'likeliest token' if k == 1 else f'{k} likeliest'}"
-
-
-def _groups(audit: Audit) -> list[str]:
-    gaps = audit.main.gaps
-    if not gaps:
-        return []
-    said = "It couples the answers of a batch: the above is for large ones."
-    parts = [f"{g.size}: {g.degrees:.0f}° turned, {100 * g.ratio:.0f} % long" for g in gaps if not g.fails]
-    if parts:
-        said += f" In groups of {'; '.join(parts)}."
-    if fails := [str(g.size) for g in gaps if g.fails]:
-        said += f" Some groups of {', '.join(fails)} have no gradient (NaN), as those of equal rewards."
-    return _wrapped(said, "  ", most=3)
 
 
 def _remedy(audit: Audit, ink: _Ink, *, cut: bool) -> list[str]:

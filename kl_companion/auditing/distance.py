@@ -13,7 +13,8 @@ from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import Population, large_batches, population_tree
 
 KLS = (0.01, 0.1, 1.0)  # nats per token
-_CLOSE = 1e-4  # where every smooth divergence is the reverse KL times a number
+SIZES: dict[float, float] = {}  # what `size_for` gave before, filled where a search for it is slow
+CLOSE = (1e-4, 1e-4 / 16)  # where every smooth divergence is the reverse KL times a number
 
 
 class Distance(NamedTuple):
@@ -34,22 +35,27 @@ class Distance(NamedTuple):
 @cache
 def world(kl: float) -> Population:
     """A tree on which the policy is that far from the reference: its reference is moved, its policy stays."""
+    return _at(SIZES[kl] if kl in SIZES else size_for(kl))
+
+
+def _at(size: float) -> Population:
     tree = population_tree(3, 2, parts=12, seed=7, eos=True)
     away = tree.problem.logits - tree.problem.ref_logits
+    problem = tree.problem._replace(
+        ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
+    )
+    return Population(problem, tree.which)
 
-    def at(size: float) -> Population:
-        problem = tree.problem._replace(
-            ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
-        )
-        return Population(problem, tree.which)
 
+def size_for(kl: float) -> float:
+    """How far the reference is moved away so that the policy has that KL per token."""
     low, high = 0.0, 8.0  # at 1 nat it is 3.3
     for _ in range(47):
         middle = (low + high) / 2
-        there = at(middle)
+        there = _at(middle)
         reached = value(OBJECTIVES["token_reverse_kl"], there.problem) / there.tokens_per_answer
         low, high = (middle, high) if reached < kl else (low, middle)
-    return at(high)
+    return high
 
 
 def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
@@ -63,7 +69,7 @@ def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
         One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
     """
     try:
-        close, nearer = (_pair(loss_fn, wanted, kl) for kl in (_CLOSE, _CLOSE / 16))
+        close, nearer = (_pair(loss_fn, wanted, kl) for kl in (CLOSE))
         found = [(kl, *_pair(loss_fn, wanted, kl)) for kl in KLS]
     except ValueError:
         return ()

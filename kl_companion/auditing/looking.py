@@ -33,6 +33,11 @@ _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 _COUPLED = 1e-9
 
 
+# of worlds and their objectives, what was computed before, by condition, vocabulary and whether it is headed:
+# filled where objectives are slow to differentiate
+RECORDED: dict[tuple[Condition, int, bool], tuple[dict[str, tuple[float, torch.Tensor]], ...]] = {}
+
+
 class Looked(NamedTuple):
     """A loss on the worlds of one condition: the longest world first."""
 
@@ -69,8 +74,13 @@ def _known(
     condition: Condition, vocab: int, names: tuple[str, ...], longer: bool, headed: bool
 ) -> tuple[dict[str, tuple[float, torch.Tensor]], ...]:
     """Of every world, {objective: (value, field)}; for every loss."""
-    known = {n: OBJECTIVES[n] for n in names}
-    return tuple(fields_and_values(known, w.problem) for w in worlds(condition, vocab, longer, headed))
+    places = worlds(condition, vocab, longer, headed)
+    before = RECORDED.get((condition, vocab, headed), ({},) * len(places))[-len(places) :]
+    found = []
+    for there, place in zip(before, places, strict=True):
+        new = fields_and_values({n: OBJECTIVES[n] for n in names if n not in there}, place.problem)
+        found.append({n: there[n] if n in there else new[n] for n in names})
+    return tuple(found)
 
 
 def factors(problem: Problem) -> dict[str, float]:

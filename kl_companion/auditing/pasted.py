@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import linecache
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -27,9 +28,18 @@ _IMPORTS = (
     "from dataclasses import dataclass, field",
     "from typing import *",
 )
+_NEXT = re.compile(r",\s*(?=[\w.]+\s*=)")  # a comma before another name, not one inside a list
 _MADE_BY = (ast.FunctionDef, ast.ClassDef)
 # fields of syntax trees that come after the others: what is bound, then what reads it
 _LATER = {"target": 1, "targets": 1, "body": 2, "orelse": 2, "ifs": 2, "elt": 2, "key": 2}
+
+
+class SeveralLosses(ValueError):
+    """A text with several functions that could be the loss; ``names`` are theirs."""
+
+    def __init__(self, where: str, names: list[str]) -> None:
+        super().__init__(f"{where} has several functions, expected the name of one: {', '.join(names)}")
+        self.names = names
 
 
 def pasted_loss(text: str, name: str | None = None) -> Any:
@@ -81,9 +91,28 @@ def loss_in(tree: ast.Module, where: str) -> str:
             return names[0]
     if not made:
         raise ValueError(f"{where} has no function, expected a loss")
-    raise ValueError(
-        f"{where} has several functions, expected the name of one: {', '.join(left or _defined(tree))}"
-    )
+    raise SeveralLosses(where, left or _defined(tree))
+
+
+def pair(text: str, option: str) -> tuple[str, str]:
+    """``("a", "b")`` of ``a=b``; ValueError without an equals sign."""
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise ValueError(f"{option} got {text!r}, expected {option} NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def pairs(text: str, option: str) -> dict[str, str]:
+    """Several of them, ``a=b, c=d``; none of an empty text."""
+    return dict(pair(part, option) for part in _NEXT.split(text) if text.strip())
+
+
+def value_of(text: str) -> Any:
+    """A number, a truth value, None or a list where the text is one in Python, else the text."""
+    try:
+        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _defined(tree: ast.Module) -> list[str]:

@@ -56,8 +56,7 @@ def figure(audit: Audit) -> ThemedFigure:
     def draw(axes: Any) -> None:
         corners = torch.cat([_CORNERS, _CORNERS[:1]])
         axes.plot(*corners.T.tolist(), color="0.6", linewidth=1)
-        reference = (torch.tensor(REFERENCE).double() @ _CORNERS).tolist()
-        axes.plot(*reference, "o", color=color("reference"), label="reference")
+        axes.plot(*reference_point().tolist(), "o", color=color("reference"), label="reference")
         for steps, name, said in (
             (theirs, meant.partition("_")[2], what),
             (mine, "policy", f"{audit.name} ({headline})"),
@@ -83,6 +82,11 @@ def figure(audit: Audit) -> ThemedFigure:
 
     alt = f"Triangle of policies over three tokens: arrows of {audit.name} beside those of {what}."
     return drawn(draw, alt=alt, size=(5.6, 4.6))
+
+
+def reference_point() -> torch.Tensor:
+    """Where the reference lies in the plane, [2]."""
+    return torch.tensor(REFERENCE, dtype=torch.float64) @ _CORNERS
 
 
 def arrows(loss_fn: Any, meant: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -111,7 +115,7 @@ def arrows(loss_fn: Any, meant: str) -> tuple[torch.Tensor, torch.Tensor, torch.
 def bandit_of(counts: torch.Tensor) -> Population:
     """Answers of one token, drawn as often as ``counts`` says, without rewards."""
     problem = Problem(
-        (counts / counts.sum()).double().log().unsqueeze(0),
+        (counts.double() / counts.sum()).log().unsqueeze(0),
         torch.tensor([REFERENCE], dtype=torch.float64).log(),
         None,
         torch.arange(len(counts)).unsqueeze(-1),

@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-import sympy
-from sympy.printing.pytorch import TorchPrinter
-
-from kl_companion.divergences import Divergence, T, W
+from kl_companion.divergences import Divergence, printed
 from kl_companion.recommendations import ANY_DIVERGENCE, recommended_for
-
-
-class _Printer(TorchPrinter):
-    """Prints constants as numbers: torch functions refuse Python floats."""
-
-    def _print_log(self, expr: sympy.Expr) -> str:
-        return f"{float(expr)!r}" if expr.is_number else f"torch.log({self._print(expr.args[0])})"
-
-    def _print_Pow(self, expr: sympy.Expr, rational: bool = False) -> str:
-        return f"{self.parenthesize(expr.base, 1000)} ** {float(expr.exp):g}"
-
-
-def _printed(expr: sympy.Expr) -> str:
-    return str(_Printer().doprint(sympy.expand_log(expr)))
 
 
 def lines_for(divergence: Divergence, level: str) -> list[str]:
@@ -28,8 +11,7 @@ def lines_for(divergence: Divergence, level: str) -> list[str]:
     known = recommended_for(divergence.name, level)
     if known is not None:
         return known.lines.splitlines()
-    value, weight = divergence.dual.subs(T, W), divergence.derivative.subs(T, 1 / W)
-    lines = ANY_DIVERGENCE.format(value=_printed(value), weight=_printed(weight)).splitlines()
+    lines = ANY_DIVERGENCE.format(**printed(divergence)._asdict()).splitlines()
     if level == "token":
         return lines
     names = "logp, ref_logp, behavior_logp"

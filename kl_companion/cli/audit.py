@@ -163,6 +163,8 @@ def _release(args: argparse.Namespace) -> int:
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
     """What ``--map`` and ``--set`` say."""
+    from kl_companion.auditing.pasted import pair, value_of
+
     return {
         "map": dict(pair(x, "--map") for x in args.map),
         "set": {name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
@@ -240,19 +242,3 @@ def load_function(target: str, *, trainers: bool = False) -> Any:
 
 def _is_theirs(x: Any, label: str) -> bool:
     return getattr(x, "__module__", "") == label and not getattr(x, "__name__", "_").startswith("__")
-
-
-def pair(text: str, option: str) -> tuple[str, str]:
-    """``("a", "b")`` of ``a=b``; ValueError without an equals sign."""
-    name, equals, value = text.partition("=")
-    if not (name.strip() and equals and value.strip()):
-        raise ValueError(f"{option} got {text!r}, expected {option} NAME=VALUE")
-    return name.strip(), value.strip()
-
-
-def value_of(text: str) -> Any:
-    """A number, a truth value, None or a list where the text is one in Python, else the text."""
-    try:
-        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
-    except (ValueError, SyntaxError):
-        return text

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from kl_companion.divergences.compiled import generator_of_log as generator_of_log
     from kl_companion.divergences.compiled import stable_generator as stable_generator
     from kl_companion.divergences.compiled import stable_slope as stable_slope
+    from kl_companion.divergences.compiled import terms_of_log as terms_of_log
     from kl_companion.divergences.compiled import torch_function as torch_function
+    from kl_companion.divergences.in_torch import Printed as Printed
+    from kl_companion.divergences.in_torch import printed as printed
     from kl_companion.divergences.registry import DIVERGENCES as DIVERGENCES
     from kl_companion.divergences.registry import FAMILIES as FAMILIES
     from kl_companion.divergences.registry import SUPPORT as SUPPORT
@@ -34,7 +37,10 @@ _NAMES: dict[str, str] = {
     "generator_of_log": "kl_companion.divergences.compiled",
     "stable_generator": "kl_companion.divergences.compiled",
     "stable_slope": "kl_companion.divergences.compiled",
+    "terms_of_log": "kl_companion.divergences.compiled",
     "torch_function": "kl_companion.divergences.compiled",
+    "Printed": "kl_companion.divergences.in_torch",
+    "printed": "kl_companion.divergences.in_torch",
     "DIVERGENCES": "kl_companion.divergences.registry",
     "FAMILIES": "kl_companion.divergences.registry",
     "SUPPORT": "kl_companion.divergences.registry",

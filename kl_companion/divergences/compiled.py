@@ -11,20 +11,13 @@ import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
-from kl_companion.divergences import inline
+from kl_companion.divergences import evaluated, inline
 from kl_companion.divergences.registry import Divergence, T, tidy
 
 _U = sympy.Symbol("u", real=True)
 
-_TORCH = {
-    **{name: getattr(torch, name) for name in ("exp", "log", "sqrt", "expm1", "log1p")},
-    **dict.fromkeys(("abs", "Abs"), torch.abs),
-    "where": torch.where,
-    "sgn": torch.sign,
-    "softplus": lambda x: torch.nn.functional.softplus(x, threshold=40.0),
-}
 # without derivatives, for compiled loops
-_INLINE = {**_TORCH, "exp": inline.exp, "expm1": inline.expm1, "log1p": inline.log1p}
+_INLINE = {**evaluated.NAMES, "exp": inline.exp, "expm1": inline.expm1, "log1p": inline.log1p}
 
 
 def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
@@ -37,13 +30,15 @@ def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
 
 
 def torch_function(
-    expr: sympy.Basic, *symbols: sympy.Symbol, names: dict[str, Any] = _TORCH
+    expr: sympy.Basic, *symbols: sympy.Symbol, names: dict[str, Any] = evaluated.NAMES
 ) -> Callable[..., Any]:
     """A tensor function of ``symbols`` that computes ``expr`` elementwise, differentiable by autograd.
 
     A tuple of expressions makes a function that returns a tuple, and computes once what they share.
 
     Constants are folded first, because torch functions refuse Python numbers (``torch.log(2)``).
+
+    ``printed`` of the result is the function without what makes tensors of constants.
     """
 
     def is_constant(e: sympy.Basic) -> bool:
@@ -53,12 +48,11 @@ def torch_function(
     folded = folded.replace(sympy.Piecewise, _nested).replace(sympy.sign, sympy.Function("sgn"))
     compiled = sympy.lambdify(symbols, folded, modules=[names], cse=True)
 
-    def filled(out: Any, like: torch.Tensor) -> Any:
-        if isinstance(out, tuple):
-            return tuple(filled(part, like) for part in out)
-        return out if isinstance(out, torch.Tensor) else torch.full_like(like, float(out))
+    def function(*tensors: torch.Tensor) -> Any:
+        return evaluated.filled(compiled(*tensors), tensors[0])
 
-    return lambda *tensors: filled(compiled(*tensors), tensors[0])
+    function.printed = compiled  # type: ignore[attr-defined]
+    return function
 
 
 @cache
@@ -72,7 +66,7 @@ def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Callable[
 
 
 @cache
-def _slopes_of_log(
+def slopes_of_log(
     divergence: Divergence,
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
     """f'(e^u) as a function of u, for u <= 0; and of -u, through the dual, for u >= 0."""
@@ -84,25 +78,12 @@ def _slope_by_inverse(divergence: Divergence) -> sympy.Expr:
     return tidy(divergence.dual - T * sympy.diff(divergence.dual, T))
 
 
-def _moderate(log_t: torch.Tensor) -> bool:
-    """Whether f and f' may be taken as they stand: float64, and no power of t near its largest number."""
-    if log_t.dtype != torch.float64 or not log_t.numel():
-        return False
-    if log_t.device.type != "cpu":  # to look would wait for a GPU
-        return False
-    return bool(max(abs(x) for x in torch.aminmax(log_t.detach())) < 20.0)
-
-
 def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
     """f'(t), a weight in front of the score, from log t; without overflow where f' is bounded.
 
     As accurate near t = 1, where f' vanishes, as log t itself.
     """
-    below, above = _slopes_of_log(divergence)
-    if _moderate(log_t):
-        return below(log_t)
-    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
-    return torch.where(log_t > 0, above(-high), below(low))
+    return evaluated.slope(*slopes_of_log(divergence), log_t)
 
 
 def function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -124,14 +105,22 @@ def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool 
     The same number in either form, but no infinity is subtracted from another; and where infinity would
     meet zero (t log t times 1/t), f(t) is taken after all.
     """
-    direct = generator_of_log(divergence, dual=dual)
-    if _moderate(log_t):
-        return direct(log_t)
-    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
-    above = high.exp() * generator_of_log(divergence, dual=not dual)(-high)
-    if above.isnan().any():
-        above = torch.where(above.isnan(), direct(log_t), above)
-    return torch.where(log_t > 0, above, direct(low))
+    direct, other = (generator_of_log(divergence, dual=d) for d in (dual, not dual))
+    return evaluated.generator(direct, other, log_t)
+
+
+@cache
+def terms_of_log(divergence: Divergence, slope: bool) -> list[tuple[float, Callable[..., torch.Tensor]]]:
+    """f(t), or t f'(t), as a sum of t^k times what grows slower, functions of log t: the k and these."""
+    found = []
+    whole = sympy.expand(sympy.powsimp(sympy.expand(divergence.f.subs(T, sympy.exp(_U)))))
+    for term in sympy.Add.make_args(whole):
+        power, rest = sympy.S.Zero, sympy.S.One
+        for factor in sympy.Mul.make_args(term):
+            k = factor.exp.coeff(_U) if isinstance(factor, sympy.exp) else sympy.S.Zero
+            power, rest = power + k, rest * (factor if k == 0 else sympy.exp(factor.exp - k * _U))
+        found.append((float(power), torch_function(rest.diff(_U) + power * rest if slope else rest, _U)))
+    return found
 
 
 def _log_of_small(argument: sympy.Expr) -> sympy.Expr:
@@ -265,11 +254,8 @@ class Entries(NamedTuple):
 @cache
 def entries_of(d: Divergence) -> Entries:
     """The functions, the series and the edges of a divergence."""
-    at_zero, at_infinity = (
-        float(edge) if edge.is_finite else float("inf") for edge in (d.at_zero, d.at_infinity)
-    )
     of_larger = _of_larger(d)
     values, slopes = _keeps_digits(d, of_larger)
     series = None if values else near_one(d)
     narrow = slopes and (values or series is not None)
-    return Entries(of_larger, series, at_zero, at_infinity, narrow)
+    return Entries(of_larger, series, *d.edges, narrow)

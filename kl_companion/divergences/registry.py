@@ -9,6 +9,7 @@ divergence, hence the normalization is free; the *scale* of f is never touched.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -123,6 +124,12 @@ class Divergence:
     def at_infinity(self) -> sympy.Expr:
         """lim f(t)/t: the cost per unit of policy mass where the reference has none."""
         return sympy.limit(self.f / T, T, sympy.oo)
+
+    @cached_property
+    def edges(self) -> tuple[float, float]:
+        """`at_zero` and `at_infinity` as numbers."""
+        zero, infinity = (float(x) if x.is_finite else math.inf for x in (self.at_zero, self.at_infinity))
+        return zero, infinity
 
 
 DIVERGENCES: dict[str, Divergence] = {}

@@ -17,13 +17,12 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, Literal, cast
 
-import sympy
 import torch
 
 from kl_companion.checks import check_choice, check_floating, check_number, check_shape, number
 from kl_companion.divergences import Divergence, T, get_divergence, stable_generator, stable_slope
 from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator, register_estimator
-from kl_companion.ops import Array, exp, expm1, score_ratio, stop_gradient
+from kl_companion.ops import Array, constant, exp, expm1, is_symbolic, score_ratio, stop_gradient
 
 Form = Literal["bregman", "generic", "published"]
 FORMS: tuple[Form, ...] = ("bregman", "generic", "published")
@@ -40,7 +39,7 @@ def _check_samples(logp: Any, ref_logp: Any) -> None:
 
     Correct input costs a single sum: small losses are computed thousands of times.
     """
-    if isinstance(logp, sympy.Expr) and isinstance(ref_logp, sympy.Expr):
+    if is_symbolic(logp, ref_logp):
         return
     check_floating("logp", logp)
     check_floating("ref_logp", ref_logp)
@@ -142,13 +141,11 @@ def k_lambda(lam: float) -> Callable[[Any, Any], Any]:
     Source: tang2025pitfalls, section 3 (after schulman2020).
     """
     check_number("lam", lam)
-    factor = sympy.nsimplify(lam)
 
     @of_samples
     def estimator(logp: Array, ref_logp: Array) -> Array:
         log_w = ref_logp - logp
-        scale = factor if isinstance(log_w, sympy.Expr) else float(factor)
-        return scale * expm1(log_w) - log_w
+        return constant(lam, log_w) * expm1(log_w) - log_w
 
     return estimator
 
@@ -188,7 +185,7 @@ def _kf_of_finite(of_value: Divergence, of_weight: Divergence, logp: Array, ref_
 
 def _kf_plus_plus_of(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
     log_w = ref_logp - logp
-    if isinstance(log_w, sympy.Expr):
+    if is_symbolic(log_w):
         value = of_value.dual.subs(T, exp(log_w))
         return with_weight(value, of_weight.derivative.subs(T, exp(-log_w)), logp)
     log_w = log_w.detach()

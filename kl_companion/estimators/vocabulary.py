@@ -7,10 +7,10 @@ in gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
-import sympy
 import torch
 
 from kl_companion.checks import check_distribution, check_shape, refuse_nan
@@ -18,19 +18,18 @@ from kl_companion.divergences import (
     DIVERGENCES,
     SUPPORT,
     Divergence,
-    T,
     generator_of_log,
     get_divergence,
-    torch_function,
+    terms_of_log,
 )
 from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator, register_estimator
 
 _MODERATE = 20.0  # log-ratios below which no power of t that stands in a generator overflows float32
 
 
-def _check_support(d: Divergence, dead: torch.Tensor, cost: sympy.Expr, text: str) -> None:
+def _check_support(d: Divergence, dead: torch.Tensor, cost: float, text: str) -> None:
     """Refuse an infinite divergence, by name and place, instead of returning inf and NaN gradients."""
-    if cost in (sympy.oo, sympy.zoo) and dead.any():
+    if math.isinf(cost) and dead.any():
         raise ValueError(f"{d.name} is infinite at {dead.nonzero()[0].tolist()}: {text}, {SUPPORT}")
 
 
@@ -46,20 +45,6 @@ def _inside(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Te
     return torch.where(u > 0, above, below)
 
 
-@cache
-def _terms(d: Divergence, slope: bool) -> list[tuple[float, Callable[[torch.Tensor], torch.Tensor]]]:
-    """f(t), or t f'(t), as a sum of t^k times what grows slower, functions of log t: the k and these."""
-    u = sympy.Symbol("u", real=True)
-    found = []
-    for term in sympy.Add.make_args(sympy.expand(sympy.powsimp(sympy.expand(d.f.subs(T, sympy.exp(u)))))):
-        power, rest = sympy.S.Zero, sympy.S.One
-        for factor in sympy.Mul.make_args(term):
-            k = factor.exp.coeff(u) if isinstance(factor, sympy.exp) else sympy.S.Zero
-            power, rest = power + k, rest * (factor if k == 0 else sympy.exp(factor.exp - k * u))
-        found.append((float(power), torch_function(rest.diff(u) + power * rest if slope else rest, u)))
-    return found
-
-
 def far_entries(
     d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor, *, slope: bool = False
 ) -> torch.Tensor:
@@ -71,7 +56,7 @@ def far_entries(
     """
     u = log_p - log_q
     # (1 - k) log Q + k log P and not log Q + k u: an infinite slope must not be taken from another
-    each = [((1 - k) * log_q + k * log_p).exp() * rest(u) for k, rest in _terms(d, slope)]
+    each = [((1 - k) * log_q + k * log_p).exp() * rest(u) for k, rest in terms_of_log(d, slope)]
     return torch.stack(each).sum(0)
 
 
@@ -123,17 +108,18 @@ def sum_of_entries(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> t
     no_p, no_q = log_p.isneginf(), log_q.isneginf()
     if not (no_p.any() or no_q.any()):
         return refuse_nan(d.name, held_entries(_inside, d, log_p, log_q).sum(-1))
-    _check_support(d, no_p & ~no_q, d.at_zero, "the reference has probability where the policy has none")
-    _check_support(d, no_q & ~no_p, d.at_infinity, "the policy has probability where the reference has none")
+    at_zero, at_infinity = d.edges
+    _check_support(d, no_p & ~no_q, at_zero, "the reference has probability where the policy has none")
+    _check_support(d, no_q & ~no_p, at_infinity, "the policy has probability where the reference has none")
     both = ~no_p & ~no_q
     inside = held_entries(_inside, d, log_p.where(both, 0.0), log_q.where(both, 0.0)).where(both, 0.0).sum(-1)
     only_q = log_q.exp().where(no_p & ~no_q, 0.0).sum(-1)
     only_p = log_p.exp().where(no_q & ~no_p, 0.0).sum(-1)
-    return refuse_nan(d.name, inside + _edge(d.at_zero, only_q) + _edge(d.at_infinity, only_p))
+    return refuse_nan(d.name, inside + _edge(at_zero, only_q) + _edge(at_infinity, only_p))
 
 
-def _edge(cost: sympy.Expr, mass: torch.Tensor) -> torch.Tensor:
-    return mass * float(cost) if cost.is_finite else torch.zeros_like(mass)
+def _edge(cost: float, mass: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(mass) if math.isinf(cost) else mass * cost
 
 
 @register_estimator("exact_kl", target="reverse_kl", source="tang2025pitfalls, eq (5)", inputs="vocab")

@@ -1,0 +1,170 @@
+"""Paste your loss: the editor in its pages, Python beside them, and links from code in chapters.
+
+The directive ``{paste-your-loss}`` writes the form; its scripts and style sheets are on those pages alone.
+A code cell with the tag ``try``, and a code block of the class ``try``, gets a link that opens the editor
+with that code. Pyodide (`kl_pyodide`) and the package's own sources (`kl_companion.in_page.bundle`) are
+copied to ``_python`` in the built pages.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+from docutils import nodes
+from kl_companion.divergences import DIVERGENCES
+from kl_companion.in_page.bundle import sources, write_bundle
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+import kl_pyodide
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE / "kl_paste.yml"
+PAGE = "book/paste"
+FOLDER = "_python"
+STYLES = ("simplex.css", "paste/paste.css")
+SCRIPTS = ("simplex.js", "paste/editor.js", "paste/verdict.js", "paste/paste.js")
+logger = logging.getLogger(__name__)
+
+
+def examples() -> list[dict[str, str]]:
+    """The losses of the menu: ``title``, ``code``, and other fields of the form."""
+    found: list[dict[str, str]] = yaml.safe_load(EXAMPLES.read_text(encoding="utf-8"))
+    return found
+
+
+def bundle(cache: Path) -> Path:
+    """The archive of the package, made again only when a source changed."""
+    digest = hashlib.sha256()
+    for path in [*sources(), *sorted(HERE.parents[1].glob("kl_companion/divergences/*.py"))]:
+        digest.update(path.read_bytes())
+    target = cache / f"package-{digest.hexdigest()[:16]}.zip"
+    if not target.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        for old in cache.glob("package-*"):
+            old.unlink()
+        write_bundle(target)
+    return target
+
+
+def copy_python(app: Any) -> None:
+    """Copy Pyodide and the package into the built pages; without Pyodide say so, and build the rest."""
+    app.env.kl_python = (0, "")  # bytes to load, the archive's name
+    if app.builder.format != "html":
+        return
+    folder = Path(app.outdir) / FOLDER
+    if not kl_pyodide.present():
+        logger.info("Python for the browser was not fetched: the page that audits a pasted loss says so")
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    archive = bundle(Path(app.outdir).parent / "package")
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("package-*"):
+        old.unlink()
+    wanted = [*(kl_pyodide.FOLDER / name for name in kl_pyodide.FILES), archive]
+    for path in wanted:
+        shutil.copy2(path, folder / path.name)
+    app.env.kl_python = (sum(path.stat().st_size for path in wanted), archive.name)
+
+
+class PasteYourLoss(SphinxDirective):
+    """``{paste-your-loss}``: the editor, its menu of examples, and the place of the verdict."""
+
+    def run(self) -> list[nodes.Node]:
+        """The form as raw HTML, which says without scripts what it would need."""
+        self.env.note_dependency(str(EXAMPLES))
+        self.env.metadata.setdefault(self.env.docname, {})["kl_paste"] = True
+        return [nodes.raw("", form(self.env.docname), format="html")]
+
+
+def form(page: str) -> str:
+    """The form of one page; what is only known when pages are written stands in it as ``@...@``."""
+    root = "../" * page.count("/")
+    menu = "".join(
+        f'<option value="{i}">{html.escape(entry["title"])}</option>' for i, entry in enumerate(examples())
+    )
+    wants = "".join(f'<option value="{name}">{name}</option>' for name in DIVERGENCES)
+    data = json.dumps(examples()).replace("<", "\\u003c")
+    there = "" if page == PAGE else f"{root}{PAGE}.html"
+    return f"""<div class="kl-paste" data-bytes="@bytes@" data-archive="@archive@"
+ data-python="{root}{FOLDER}/" data-worker="{root}_static/paste/worker.js" data-page="{there}">
+<form hidden autocomplete="off">
+<div class="kl-asked">
+<label>Example <select name="example">{menu}</select></label>
+<label>It should minimize <select name="want"><option value="">(nothing said)</option>{wants}</select></label>
+</div>
+<label class="kl-code" for="kl-code">Your loss: a function, or lines that end in <code>loss = ...</code>
+</label>
+<div class="kl-editor"><div class="highlight" aria-hidden="true"><pre><code></code></pre></div>
+<textarea id="kl-code" name="code" spellcheck="false" autocapitalize="off" autocorrect="off"
+ wrap="off"></textarea>
+</div>
+<details><summary>Names, options, and which function</summary><div class="kl-asked">
+<label>Names that it does not know
+<input name="map" placeholder="x_logps=ref_logp" spellcheck="false"></label>
+<label>Options <input name="set" placeholder="beta=0.1, kl_type=k2" spellcheck="false"></label>
+<label>Function, of several <input name="name" placeholder="Trainer.kl_penalty" spellcheck="false"></label>
+</div></details>
+<button type="submit">What does it minimize?</button>
+<button type="button" data-stop hidden>Stop</button>
+<button type="button" data-link>Copy a link</button> <output></output>
+</form>
+<noscript><p>The editor needs JavaScript. On your machine: <code>kl-companion audit -</code>.</p></noscript>
+<p class="kl-state" role="status"></p>
+<progress max="1" hidden aria-label="Loading and enumerating"></progress>
+<div id="verdict" class="kl-verdict-of-loss" aria-live="polite" hidden></div>
+<script type="application/json">{data}</script>
+</div>"""
+
+
+def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Scripts and style sheets on the pages that have the form, and the sizes in it."""
+    if not app.env.metadata.get(pagename, {}).get("kl_paste"):
+        return
+    for name in STYLES:
+        app.add_css_file(name)
+    for name in SCRIPTS:
+        app.add_js_file(name, priority=620, loading_method="defer")
+    size, archive = app.env.kl_python
+    body = context.get("body", "")
+    context["body"] = body.replace("@bytes@", str(size)).replace("@archive@", archive)
+
+
+def link_to(code: str, page: str) -> str:
+    """The address of the editor with some code in it, from another page."""
+    text = base64.urlsafe_b64encode(code.strip("\n").encode() + b"\n").decode().rstrip("=")
+    return f"{'../' * page.count('/')}{PAGE}.html#code={text}&run=1"
+
+
+def add_links(app: Any, doctree: nodes.document) -> None:
+    """A link under each piece of code that is marked with ``try``."""
+    page = app.env.docname
+    for block in list(doctree.findall(nodes.literal_block)):
+        cell = block.parent.parent if isinstance(block.parent, nodes.container) else None
+        marked = "try" in block["classes"] or (cell is not None and "tag_try" in cell.get("classes", []))
+        is_source = cell is None or "cell_input" in block.parent.get("classes", [])
+        if not (marked and is_source):
+            continue
+        address = html.escape(link_to(block.astext(), page))
+        link = nodes.raw(
+            "", f'<p class="kl-try"><a href="{address}">Try it: what does this minimize?</a></p>'
+        )
+        link["format"] = "html"
+        around = block if cell is None or "tag_try" not in cell.get("classes", []) else cell
+        around.parent.insert(around.parent.index(around) + 1, link)
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Register the directive, and connect the rest to Sphinx's events."""
+    app.add_directive("paste-your-loss", PasteYourLoss)
+    app.connect("builder-inited", copy_python)
+    app.connect("doctree-read", add_links)
+    app.connect("html-page-context", add_files, priority=450)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

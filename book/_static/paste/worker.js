@@ -1,0 +1,56 @@
+// Python in a thread of its own: it loads when the first loss arrives, and answers one loss after the other.
+let ready = null;
+const post = (message) => self.postMessage(message);
+
+// Every file that is fetched counts towards the progress that the page shows.
+const counted = () => {
+  const plain = self.fetch.bind(self);
+  let loaded = 0;
+  self.fetch = async (...given) => {
+    const response = await plain(...given);
+    if (!response.body) return response;
+    const counter = new TransformStream({
+      transform(chunk, out) {
+        loaded += chunk.byteLength;
+        post({ loaded });
+        out.enqueue(chunk);
+      },
+    });
+    return new Response(response.body.pipeThrough(counter), response);
+  };
+};
+
+const load = async (home, archive) => {
+  counted();
+  const [{ loadPyodide }, packed] = await Promise.all([
+    import(`${home}pyodide.mjs`),
+    fetch(archive).then((response) => {
+      if (!response.ok) throw new Error(`${archive}: ${response.status}`);
+      return response.arrayBuffer();
+    }),
+  ]);
+  const python = await loadPyodide({ indexURL: home, stdout: () => {}, stderr: () => {} });
+  python.unpackArchive(packed, "zip", { extractDir: "/kl" });
+  python.runPython(`
+import sys
+sys.path.insert(0, "/kl")
+from kl_companion.in_page.start import start
+start()
+from kl_companion.in_page.answer import answer, picture
+`);
+  return python;
+};
+
+self.onmessage = async ({ data: { home, archive, request } }) => {
+  try {
+    ready ??= load(home, archive);
+    const python = await ready;
+    post({ step: "reading it" });
+    const answered = python.globals.get("answer")(JSON.stringify(request), (step) => post({ step }));
+    post({ answer: JSON.parse(answered) });
+    if (!JSON.parse(answered).error) post({ picture: JSON.parse(python.globals.get("picture")()) });
+  } catch (error) {
+    ready = null;
+    post({ failure: String(error.message || error).trim().split("\n").pop() });
+  }
+};

@@ -1,0 +1,105 @@
+"""What a verdict says, sentence by sentence: for the card of the command line, and for a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.summary import NOTHING, UNNAMED, effects, headline, row
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.adapt import Reading
+    from kl_companion.auditing.verdict import Audit
+
+
+def read_as(reading: Reading | None) -> str:
+    """How each parameter was read; what was assumed is marked."""
+    if reading is None or not (reading.reads or reading.constants):
+        return ""
+    said: dict[str, list[str]] = {}
+    for r in reading.reads:
+        what = r.said.removeprefix("whole-vocabulary ").partition(":")[0]
+        said.setdefault(what, []).append(r.name + ("*" if "no word for whose" in r.note else ""))
+    parts = [f"{', '.join(names)} = {what}" for what, names in said.items()]
+    parts += [f"{name} = {value!r}" for name, value, _ in reading.constants]
+    if any("no word for whose" in r.note for r in reading.reads):
+        parts.append("(* by default: nothing says whose)")
+    return f"Read: {'; '.join(parts)}"
+
+
+def minimizes(audit: Audit) -> str:
+    """What it minimizes: the headline."""
+    finding = audit.main
+    kind = headline(finding)
+    if kind == NOTHING and finding.zero:
+        return f"{audit.name} minimizes nothing: its expected gradient is zero."
+    if kind == NOTHING:
+        return f"{audit.name} has no KL term that acts: it minimizes {row(finding)}."
+    if kind == UNNAMED and not finding.matches:
+        return f"{audit.name} minimizes no objective that is known here."
+    return f"{audit.name} minimizes {row(finding)}."
+
+
+def as_meant(audit: Audit) -> str:
+    """Whether that is what was wanted, or what the name of the loss says; "" where nobody says."""
+    if not audit.meant:
+        return ""
+    return f"That is{'' if audit.as_meant else ' not'} what {audit.meant[0]}."
+
+
+def certainty(audit: Audit) -> str:
+    """How sure the headline is."""
+    finding = audit.main
+    worlds = f"four small worlds of {audit.head + 2} tokens" if audit.head else "four small worlds"
+    where = f"{worlds}, every answer counted" if finding.condition else "the given worlds"
+    if finding.zero:
+        return f"Exact on {where}."
+    if not finding.matches:
+        return f"The nearest sum of known objectives misses by {100 * finding.residual:.2g} % on {where}."
+    if finding.residual < 1e-9:
+        return f"Exact on {where}: what is left is rounding."
+    return f"All but {finding.residual:.0e} of it, on {where}: a small constant, such as log(p + 1e-8)."
+
+
+def summed(audit: Audit) -> str:
+    """That the batch is summed over, where it is."""
+    if not audit.main.sums or audit.main.zero:
+        return ""
+    said = "It is a sum over the batch, and the above is the part of one answer:"
+    return f"{said} a batch of twice the size makes twice the step."
+
+
+def practice(audit: Audit) -> str:
+    """What follows for the policy."""
+    said = effects(audit.main)
+    return f"In practice: {' '.join(said)}" if said else ""
+
+
+def beside(audit: Audit) -> str:
+    """How far the gradient is from the one that was meant."""
+    if audit.head and audit.main.matches:
+        return f"How far that is from the KL of all tokens depends on {_rest(audit.head)}."
+    if not audit.distances:
+        return ""
+    what = OBJECTIVES[audit.compared].short
+    long = ["" if d.percent != d.percent else f", {d.percent:.0f} % long" for d in audit.distances]
+    parts = [f"{d.kl:g}: {d.degrees:.0f}° turned{x}" for d, x in zip(audit.distances, long, strict=True)]
+    return f"Beside the gradient of {what}, at a KL per token of {'; '.join(parts)}."
+
+
+def _rest(k: int) -> str:
+    return f"how much probability is outside the {'likeliest token' if k == 1 else f'{k} likeliest'}"
+
+
+def groups(audit: Audit) -> str:
+    """What small groups do, where a loss couples the answers of a batch."""
+    gaps = audit.main.gaps
+    if not gaps:
+        return ""
+    said = "It couples the answers of a batch: the above is for large ones."
+    parts = [f"{g.size}: {g.degrees:.0f}° turned, {100 * g.ratio:.0f} % long" for g in gaps if not g.fails]
+    if parts:
+        said += f" In groups of {'; '.join(parts)}."
+    if fails := [str(g.size) for g in gaps if g.fails]:
+        said += f" Some groups of {', '.join(fails)} have no gradient (NaN), as those of equal rewards."
+    return said

@@ -1,0 +1,107 @@
+"""The registry of divergences as the page has it: the same names, read from what was recorded.
+
+It takes the places of the three modules of `kl_companion.divergences` that need SymPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kl_companion.checks import look_up
+from kl_companion.divergences import evaluated
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+T = W = None  # symbols, of which a page has none
+SUPPORT = ""
+DIVERGENCES: dict[str, Divergence] = {}
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A divergence whose functions were recorded; see `kl_companion.divergences.registry.Divergence`."""
+
+    name: str
+    source: str
+    smooth: bool
+    curvature: float
+    edges: tuple[float, float]
+    printed: Printed
+    functions: dict[str, Function] = field(hash=False)
+    terms: dict[bool, list[tuple[float, Function]]] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """See `kl_companion.divergences.in_torch.Printed`."""
+
+    value: str
+    weight: str
+
+    def _asdict(self) -> dict[str, str]:
+        return {"value": self.value, "weight": self.weight}
+
+
+def read(records: dict[str, Any]) -> None:
+    """Fill the registry."""
+    globals()["SUPPORT"] = records["support"]
+    for d in records["divergences"]:
+        functions = {name: _function(source) for name, source in d["functions"].items()}
+        terms = {
+            slope: [(k, _function(source)) for k, source in d["terms"][str(slope)]] for slope in (False, True)
+        }
+        zero, infinity = map(float, d["edges"])
+        DIVERGENCES[d["name"]] = Divergence(
+            d["name"],
+            d["source"],
+            d["smooth"],
+            float("nan") if d["curvature"] is None else d["curvature"],
+            (zero, infinity),
+            Printed(**d["printed"]),
+            functions,
+            terms,
+        )
+
+
+def _function(source: str) -> Function:
+    made: dict[str, Any] = {}
+    exec(source, dict(evaluated.NAMES), made)  # what was printed when the book was built
+    (compiled,) = made.values()
+    return lambda x: evaluated.filled(compiled(x), x)
+
+
+def get_divergence(name: str | Divergence) -> Divergence:
+    """The divergence of that name; ValueError for one that was not recorded."""
+    if isinstance(name, Divergence):
+        return name
+    found: Divergence = look_up("divergence", name, DIVERGENCES, {})
+    return found
+
+
+def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Function:
+    """f(e^u), or its dual, as a function of u."""
+    return divergence.functions["dual" if dual else "f"]
+
+
+def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
+    """f(t), or its dual, where t may overflow."""
+    direct, other = (generator_of_log(divergence, dual=d) for d in (dual, not dual))
+    return evaluated.generator(direct, other, log_t)
+
+
+def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
+    """f'(t) from log t."""
+    return evaluated.slope(divergence.functions["below"], divergence.functions["above"], log_t)
+
+
+def terms_of_log(divergence: Divergence, slope: bool) -> list[tuple[float, Function]]:
+    """f(t), or t f'(t), as a sum of t^k times functions of log t."""
+    return divergence.terms[slope]
+
+
+def printed(divergence: Divergence) -> Printed:
+    """Value and weight of Kf++, as PyTorch."""
+    return divergence.printed

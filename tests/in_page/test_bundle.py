@@ -1,0 +1,169 @@
+"""The page's Python, with nothing but its archive, says of a loss what the command line says."""
+
+import io
+import json
+import math
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from kl_companion.auditing.pasted import pasted_loss
+from kl_companion.cli import main
+from kl_companion.in_page.bundle import PACKAGE, sources, write_bundle
+
+PROGRAM = Path(__file__).resolve().parents[1] / "support" / "in_page.py"
+K3 = """
+def kl_loss(logps, ref_logps, mask):
+    kl = (ref_logps - logps).exp() - (ref_logps - logps) - 1
+    return (kl * mask).sum() / mask.sum()
+"""
+LINES = """
+    log_ratio = ref_logprobs - logprobs
+    kl = self.args.beta * (log_ratio.exp() - log_ratio - 1)
+    loss = -(advantages * (logprobs - old_logprobs).exp() - kl).mean()
+"""
+HELLINGER = """
+def loss(logprobs, ref_logprobs, mask):
+    return (torch.expm1((ref_logprobs - logprobs) / 2).square() * mask).sum(-1).mean()
+"""
+LOGITS = """
+def distill(student_logits, teacher_logits, mask):
+    p, q = F.log_softmax(student_logits, -1), F.log_softmax(teacher_logits, -1)
+    return ((p.exp() * (p - q)).sum(-1) * mask).sum(-1).mean()
+"""
+TOP = """
+def top(student_logits, teacher_logits, mask):
+    p, q = F.log_softmax(student_logits, -1), F.log_softmax(teacher_logits, -1)
+    values, where = q.topk(2, -1)
+    return ((values.exp() * (values - p.gather(-1, where))).sum(-1) * mask).sum(-1).mean()
+"""
+UNKNOWN = "def f(x_logps, y_logps, beta):\n    return beta * (x_logps - y_logps) ** 2 / 2\n"
+SAME = {
+    "K3": {"code": K3, "want": "reverse_kl"},
+    "lines": {"code": LINES, "want": "forward_kl", "set": "beta=0.1"},
+    "another f": {"code": HELLINGER, "want": "squared_hellinger"},
+    "remedy of another f": {"code": K3, "want": "sequence_jensen_shannon"},
+    "whole distributions": {"code": LOGITS},
+    "two likeliest": {"code": TOP, "want": "forward_kl"},
+    "mapped": {"code": UNKNOWN, "map": "x_logps=logp, y_logps=ref_logp", "set": "beta=0.5"},
+}
+REFUSED = {
+    "nothing": ({"code": " \n"}, "nothing here yet"),
+    "no Python": ({"code": "loss = = 1"}, "line 1 is no Python"),
+    "names": ({"code": UNKNOWN}, "x_logps"),
+    "not in the page": (
+        {"code": K3.replace("kl * mask", "torch.linalg.pinv(kl) * mask")},
+        "kl-companion audit loss.py:NAME",
+    ),
+    "a family": ({"code": K3, "want": "amari_alpha(0.3)"}, "Did you mean 'amari_alpha(0.5)'?"),
+    "its own error": ({"code": "def loss(logps):\n    raise KeyError('beta')\n"}, "beta"),
+    "options": ({"code": K3, "set": "beta"}, "expected Options NAME=VALUE"),
+}
+TWO = K3 + K3.replace("kl_loss", "other_loss")
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "package.zip"
+    write_bundle(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def answers(archive):
+    """Of every request, by its name: what the page's Python makes of it."""
+    asked = {**SAME, **{n: request for n, (request, _) in REFUSED.items()}, "two": {"code": TWO}}
+    asked["one of two"] = {"code": TWO, "name": "other_loss"}
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", PROGRAM, archive],
+        input="".join(f"{json.dumps(request)}\n" for request in asked.values()),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return dict(zip(asked, map(json.loads, found.stdout.splitlines()), strict=True))
+
+
+def same(a, b, path=""):
+    """Whether two answers are the same but for rounding."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        return all(same(a[k], b[k], f"{path}.{k}") for k in a)
+    if isinstance(a, list):
+        assert len(a) == len(b), path
+        return all(same(x, y, f"{path}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True)))
+    if isinstance(a, float) and isinstance(b, float):
+        # a residual is rounding itself
+        assert math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9), (path, a, b)
+    else:
+        assert a == b, (path, a, b)
+    return True
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_page_says_what_the_command_line_says(answers, monkeypatch, name):
+    request = SAME[name]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(request["code"]))
+    options = [
+        x for o in ("map", "set") for pair in request.get(o, "").split(", ") if pair for x in (f"--{o}", pair)
+    ]
+    want = ["--want", request["want"]] if "want" in request else []
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        main(["audit", "-", "--json", "--quiet", *want, *options])
+    theirs, ours = json.loads(shown.getvalue()), answers[name]["answer"]["card"]
+    theirs["versions"], ours["versions"] = None, None
+    assert same(theirs, ours)
+    assert answers[name]["steps"] == 8
+
+
+def test_a_sentence_for_every_part_of_the_card(answers):
+    said = answers["K3"]["answer"]["said"]
+    assert said["minimizes"] == "kl_loss minimizes [forward KL, next token] / mean answer length."
+    assert said["as_meant"] == "That is not what was wanted (reverse_kl)."
+    assert said["good"] is False
+    assert [where for where, _ in said["rows"]] == ["fresh samples", "stale samples"]
+    assert said["notes"][0].startswith("In practice: Tokens that the policy has nearly dropped")
+    assert said["read"].startswith("Read: logps* = log-probs of the current policy")
+    assert "kl = 0.5 * (logps - ref_logps) ** 2" in answers["K3"]["answer"]["card"]["remedy"]
+
+
+def test_the_picture_is_that_of_the_notebook(answers):
+    from kl_companion.auditing import audit
+    from kl_companion.auditing.pictures import arrows
+
+    loss = audit(pasted_loss(K3), scale=1.0, off_policy=False)
+    points, mine, theirs = arrows(loss.loss_fn, "token_reverse_kl")
+    drawn = answers["K3"]["picture"]
+    assert same(drawn["points"], points.tolist())
+    assert same(drawn["mine"], mine.tolist())
+    assert same(drawn["theirs"], theirs.tolist())
+    assert drawn["meant"] == "reverse KL, next token"
+    assert answers["two likeliest"]["picture"]["why_not"].startswith("A loss of the likeliest tokens")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(answers, name):
+    assert REFUSED[name][1] in answers[name]["answer"]["error"]
+
+
+def test_of_several_functions_one_is_chosen(answers):
+    assert answers["two"]["answer"]["names"] == ["kl_loss", "other_loss"]
+    assert answers["one of two"]["answer"]["card"]["name"] == "other_loss"
+
+
+def test_the_same_sources_are_the_same_bytes(archive, tmp_path):
+    again = tmp_path / "again.zip"
+    write_bundle(again)
+    assert again.read_bytes() == archive.read_bytes()
+    assert archive.stat().st_size < 1_000_000
+    assert list(tmp_path.iterdir()) == [again]
+
+
+def test_no_source_that_needs_what_a_page_has_not():
+    names = {path.relative_to(PACKAGE).as_posix() for path in sources()}
+    assert "in_page/start.py" in names
+    assert not names & {"divergences/registry.py", "divergences/compiled.py", "in_page/recorded.py"}

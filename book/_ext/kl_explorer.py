@@ -18,6 +18,7 @@ SCRIPTS = (
     "gauss",
     "explore",
     "plots",
+    "field",
     "view",
 )  # in the order they build on another
 logger = logging.getLogger(__name__)
@@ -48,8 +49,10 @@ def copy_bokeh(app: Any) -> None:
 def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Scripts and style sheet on the explorer's page alone."""
     if pagename == PAGE:
+        app.add_css_file("simplex.css")
         app.add_css_file("explorer/explorer.css")
         app.add_js_file("bokeh/bokeh.min.js", priority=600, loading_method="defer")
+        app.add_js_file("simplex.js", priority=605, loading_method="defer")
         for name in SCRIPTS:
             app.add_js_file(f"explorer/{name}.js", priority=610, loading_method="defer")
 

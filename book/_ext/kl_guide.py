@@ -67,6 +67,19 @@ class Recommended(Written):
         return self.parsed(TABLES[name](), nodes.container()).children
 
 
+class RecommendedCode(Written):
+    """``{recommended-code} KEY``: the lines of one answer of the guide."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """The block."""
+        entries = {entry.key: entry for entry in table.GUIDE}
+        if self.arguments[0] not in entries:
+            raise self.error(f"no answer {self.arguments[0]!r}, expected one of {', '.join(entries)}")
+        return self.parsed("\n".join(code(entries[self.arguments[0]])), nodes.container()).children
+
+
 def form() -> str:
     """The three questions as a form, hidden where no script could read it."""
     fields = []
@@ -88,9 +101,7 @@ def markdown(entry: Recommendation) -> str:
         "",
         f"**{table.VERBS[entry.place]}** {entry.name}: that {gradient_words(entry.objective)}.",
         "",
-        "```python",
-        *entry.code.splitlines(),
-        "```",
+        *code(entry),
         "",
         f"**Log** {log.name}: {log.inline}{elsewhere(log)}.",
         "",
@@ -102,6 +113,12 @@ def markdown(entry: Recommendation) -> str:
         found = "; ".join(f"{p.name} {gradient_words(p.objective)}" for p in pitfalls)
         lines += [f"**Beware**: {found}.", ""]
     return "\n".join([*lines, f"**Why** {{ref}}`{entry.chapter}`."])
+
+
+def code(entry: Recommendation) -> list[str]:
+    """Its lines as a block; with a link to the editor where they make a loss (`kl_paste`)."""
+    marked = [":class: try"] * ("loss =" in entry.code)
+    return ["```{code-block} python", *marked, *entry.code.splitlines(), "```"]
 
 
 def elsewhere(log: Recommendation) -> str:
@@ -194,4 +211,5 @@ def setup(app: Any) -> dict[str, Any]:
     """Register the directives."""
     app.add_directive("decision-guide", DecisionGuide)
     app.add_directive("recommended", Recommended)
+    app.add_directive("recommended-code", RecommendedCode)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,6 +8,7 @@ copied to ``_python`` in the built pages.
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import html
@@ -29,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE / "kl_paste.yml"
 PAGE = "book/paste"
 FOLDER = "_python"
+PATIENCE = 20  # seconds without a sign of progress, after which a loss is stopped
 STYLES = ("simplex.css", "paste/paste.css")
 SCRIPTS = ("simplex.js", "paste/editor.js", "paste/verdict.js", "paste/paste.js")
 logger = logging.getLogger(__name__)
@@ -94,27 +96,30 @@ def form(page: str) -> str:
     data = json.dumps(examples()).replace("<", "\\u003c")
     there = "" if page == PAGE else f"{root}{PAGE}.html"
     return f"""<div class="kl-paste" data-bytes="@bytes@" data-archive="@archive@"
- data-python="{root}{FOLDER}/" data-worker="{root}_static/paste/worker.js" data-page="{there}">
+ data-python="{root}{FOLDER}/" data-worker="{root}_static/paste/worker.js" data-page="{there}"
+ data-patience="{PATIENCE}">
 <form hidden autocomplete="off">
 <div class="kl-asked">
-<label>Example <select name="example">{menu}</select></label>
+<label>Example <select name="example"><option value="">(your own)</option>{menu}</select></label>
 <label>It should minimize <select name="want"><option value="">(nothing said)</option>{wants}</select></label>
 </div>
 <label class="kl-code" for="kl-code">Your loss: a function, or lines that end in <code>loss = ...</code>
 </label>
-<div class="kl-editor"><div class="highlight" aria-hidden="true"><pre><code></code></pre></div>
+<div class="kl-editor"><pre class="highlight" aria-hidden="true"><code></code></pre>
 <textarea id="kl-code" name="code" spellcheck="false" autocapitalize="off" autocorrect="off"
  wrap="off"></textarea>
 </div>
-<details><summary>Names, options, and which function</summary><div class="kl-asked">
+<div class="kl-run">
+<button type="submit">What does it minimize?</button>
+<button type="button" data-stop hidden>Stop</button>
+<button type="button" data-link>Copy a link</button> <output></output>
+<details><summary>Names and options</summary><div class="kl-asked">
 <label>Names that it does not know
 <input name="map" placeholder="x_logps=ref_logp" spellcheck="false"></label>
 <label>Options <input name="set" placeholder="beta=0.1, kl_type=k2" spellcheck="false"></label>
 <label>Function, of several <input name="name" placeholder="Trainer.kl_penalty" spellcheck="false"></label>
 </div></details>
-<button type="submit">What does it minimize?</button>
-<button type="button" data-stop hidden>Stop</button>
-<button type="button" data-link>Copy a link</button> <output></output>
+</div>
 </form>
 <noscript><p>The editor needs JavaScript. On your machine: <code>kl-companion audit -</code>.</p></noscript>
 <p class="kl-state" role="status"></p>
@@ -143,6 +148,16 @@ def link_to(code: str, page: str) -> str:
     return f"{'../' * page.count('/')}{PAGE}.html#code={text}&run=1"
 
 
+def pastable(code: str) -> str:
+    """The code itself; of a cell that begins with a text which is a program, that text."""
+    first = ast.parse(code).body[0] if code.strip() else None
+    if isinstance(first, ast.Assign) and isinstance(first.value, ast.Constant):
+        text = first.value.value
+        if isinstance(text, str) and "def " in text:
+            return text
+    return code
+
+
 def add_links(app: Any, doctree: nodes.document) -> None:
     """A link under each piece of code that is marked with ``try``."""
     page = app.env.docname
@@ -152,7 +167,7 @@ def add_links(app: Any, doctree: nodes.document) -> None:
         is_source = cell is None or "cell_input" in block.parent.get("classes", [])
         if not (marked and is_source):
             continue
-        address = html.escape(link_to(block.astext(), page))
+        address = html.escape(link_to(pastable(block.astext()), page))
         link = nodes.raw(
             "", f'<p class="kl-try"><a href="{address}">Try it: what does this minimize?</a></p>'
         )

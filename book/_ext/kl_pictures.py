@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,18 @@ SHOTS: dict[str, tuple[str, str, int]] = {
     "ledger": ("book/ledger.html", ".kl-ledger form", WIDTH),
     "telephone": ("book/part1_values_and_gradients/02_two_parts_of_a_gradient.html", "h1", 390),
 }
+PASTED = {"paste": ("light", WIDTH, "form"), "paste_telephone": ("dark", 390, "#verdict")}
+PASTE = """
+const [theme, where, done] = arguments;
+document.documentElement.dataset.theme = theme;
+document.querySelector(".kl-paste [type=submit]").click();
+const drawn = () => {
+  if (!document.querySelector(".kl-field svg")) return setTimeout(drawn, 100);
+  document.querySelector(`.kl-paste ${where}`).scrollIntoView({ block: "start", behavior: "instant" });
+  return setTimeout(done, 400);
+};
+drawn();
+"""
 REPORTS = {"report": "light", "report_dark": "dark"}  # of the run of chapter 9.3
 REPORT_HEIGHT = 890  # to the end of the first finding
 BARE = 'document.head.insertAdjacentHTML("beforeend", "<style>* { scrollbar-width: none }</style>");'
@@ -46,6 +63,36 @@ def take(session: Any, site: Path, page: str, where: str, width: int) -> Image.I
     session.execute_script("document.documentElement.dataset.theme = 'light'")
     session.execute_script(BARE)
     session.execute_async_script(SHOW, where)
+    return Image.open(io.BytesIO(session.get_screenshot_as_png())).convert("RGB")
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    """Files, and no line for each."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def served(site: Path) -> Iterator[str]:
+    """The address of a folder while the with block lasts: a page opened as a file starts no Python."""
+    handler = partial(Silent, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+def take_pasted(session: Any, base: str, theme: str, width: int, where: str) -> Image.Image:
+    """The verdict on the first example."""
+    size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 600}
+    session.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    session.set_script_timeout(60)
+    session.get(f"{base}/book/paste.html")
+    session.execute_script(BARE)
+    session.execute_async_script(PASTE, theme, where)
     return Image.open(io.BytesIO(session.get_screenshot_as_png())).convert("RGB")
 
 
@@ -90,6 +137,9 @@ def main() -> int:
     with kl_print.chromium(browser) as session:
         for name, (page, where, width) in SHOTS.items():
             keep(take(session, kl_print.ROOT / "_build" / "html", page, where, width), name)
+        with served(kl_print.ROOT / "_build" / "html") as base:
+            for name, (theme, width, where) in PASTED.items():
+                keep(take_pasted(session, base, theme, width, where), name, Image.Quantize.MEDIANCUT)
         with tempfile.TemporaryDirectory() as folder:
             page_of_run = report(Path(folder))
             for name, theme in REPORTS.items():

@@ -1,7 +1,6 @@
 // Arrows on the triangle of policies over three tokens: drawn by the explorer and for a pasted loss.
 // points [n][2] in the plane of corners (0,0), (1,0), (1/2, sqrt(3)/2); every series has steps [n][2].
 window.klSimplex = (element, { points, series, marks, corners, alt }) => {
-  "use strict";
   const SPACE = "http://www.w3.org/2000/svg";
   const [SIZE, EDGE, LONGEST] = [300, 24, 1 / 9];
   const high = Math.sqrt(3) / 2;

@@ -317,6 +317,14 @@ def read_names(
     return sorted(kept, key=lambda r: order[r.name]), sorted(unread, key=lambda u: order[u.name])
 
 
+class UnclearNames(ValueError):
+    """Parameters that were not read; ``unread`` says of each why, and which roles fit."""
+
+    def __init__(self, message: str, unread: Sequence[Unread]) -> None:
+        super().__init__(message)
+        self.unread = tuple(unread)
+
+
 def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
     """The error for parameters that were not read: which, why, and what to write instead.
 
@@ -345,7 +353,7 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
         lines += textwrap.wrap(
             f"All roles: {owned}; {', '.join(rest)}; {heads}.", 100, subsequent_indent="  "
         )
-    return ValueError("\n".join(lines))
+    return UnclearNames("\n".join(lines), unread)
 
 
 def _of_pairs(function: str, names: Sequence[str]) -> str:

@@ -173,7 +173,9 @@ def _as_function(code: str, tree: ast.Module) -> str:
     else:
         lines.append(f"return {returned}")
     body = "\n".join(f"    {line}" if line.strip() else "" for line in lines)
-    return f"def {PASTED}({', '.join(_free(tree))}):\n{body}\n"
+    free = _free(tree)
+    so_far = [f"{returned}=0.0"] * (returned in free)  # loss = loss + ...: what was added before is not here
+    return f"def {PASTED}({', '.join([name for name in free if name != returned] + so_far)}):\n{body}\n"
 
 
 def _last(tree: ast.Module) -> str:

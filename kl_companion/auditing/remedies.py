@@ -11,7 +11,7 @@ def lines_for(divergence: Divergence, level: str) -> list[str]:
     known = recommended_for(divergence.name, level)
     if known is not None:
         return known.lines.splitlines()
-    lines = ANY_DIVERGENCE.format(**printed(divergence)._asdict()).splitlines()
+    lines = ANY_DIVERGENCE.format(**printed(divergence)).splitlines()
     if level == "token":
         return lines
     names = "logp, ref_logp, behavior_logp"

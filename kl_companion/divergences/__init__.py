@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from kl_companion.divergences.compiled import stable_slope as stable_slope
     from kl_companion.divergences.compiled import terms_of_log as terms_of_log
     from kl_companion.divergences.compiled import torch_function as torch_function
-    from kl_companion.divergences.in_torch import Printed as Printed
     from kl_companion.divergences.in_torch import printed as printed
     from kl_companion.divergences.registry import DIVERGENCES as DIVERGENCES
     from kl_companion.divergences.registry import FAMILIES as FAMILIES
@@ -39,7 +38,6 @@ _NAMES: dict[str, str] = {
     "stable_slope": "kl_companion.divergences.compiled",
     "terms_of_log": "kl_companion.divergences.compiled",
     "torch_function": "kl_companion.divergences.compiled",
-    "Printed": "kl_companion.divergences.in_torch",
     "printed": "kl_companion.divergences.in_torch",
     "DIVERGENCES": "kl_companion.divergences.registry",
     "FAMILIES": "kl_companion.divergences.registry",

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import sympy
 from sympy.printing.pytorch import TorchPrinter
 
 from kl_companion.divergences.registry import Divergence, T, W
-
-
-class Printed(NamedTuple):
-    """In w = reference / policy: the value w f(1/w), and f'(1/w), the weight of the score."""
-
-    value: str
-    weight: str
 
 
 class _Printer(TorchPrinter):
@@ -27,7 +18,7 @@ class _Printer(TorchPrinter):
         return f"{self.parenthesize(expr.base, 1000)} ** {float(expr.exp):g}"
 
 
-def printed(divergence: Divergence) -> Printed:
-    """Value and weight of Kf++ for a divergence, as PyTorch."""
-    value, weight = divergence.dual.subs(T, W), divergence.derivative.subs(T, 1 / W)
-    return Printed(*(str(_Printer().doprint(sympy.expand_log(x))) for x in (value, weight)))
+def printed(divergence: Divergence) -> dict[str, str]:
+    """In w = reference / policy: the ``value`` w f(1/w), and f'(1/w), the ``weight`` of the score."""
+    found = {"value": divergence.dual.subs(T, W), "weight": divergence.derivative.subs(T, 1 / W)}
+    return {name: str(_Printer().doprint(sympy.expand_log(x))) for name, x in found.items()}

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kl_companion.auditing import audit, sentences
+from kl_companion.auditing.naming import ROLES, UnclearNames
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.pasted import SeveralLosses, pairs, pasted_loss, value_of
 from kl_companion.auditing.pictures import arrows, reference_point
+from kl_companion.auditing.reads import Unread
 from kl_companion.auditing.summary import rows
 from kl_companion.auditing.verdict import Audit
 
@@ -27,7 +29,8 @@ def answer(request: str, progress: Callable[[str], None] | None = None) -> str:
 
     Returns:
         ``card`` (the verdict as data, as ``kl-companion audit --json`` prints it) and ``said``, its
-        sentences; or ``error``, and ``names`` where one of several functions has to be chosen.
+        sentences; or ``error``, with ``names`` where one of several functions has to be chosen, and
+        ``unclear`` where parameters do not say what they are.
     """
     asked = json.loads(request)
     _last.clear()
@@ -36,6 +39,8 @@ def answer(request: str, progress: Callable[[str], None] | None = None) -> str:
         data = {"card": found.to_dict(), "said": said(found)}
     except SeveralLosses as error:
         return json.dumps({"error": str(error), "names": error.names})
+    except UnclearNames as error:
+        return json.dumps({"error": str(error), "unclear": [_choices(u) for u in error.unread]})
     except (ValueError, AttributeError) as error:  # a refusal: of the audit, or of what the page has not
         return json.dumps({"error": str(error)})
     except Exception as error:  # whatever the reader's code raises is the answer
@@ -54,6 +59,18 @@ def _audited(asked: dict[str, Any], progress: Callable[[str], None] | None) -> A
         set={n: value_of(v) for n, v in pairs(asked.get("set", ""), "Options").items()},
         progress=progress,
     )
+
+
+def _choices(unread: Unread) -> dict[str, Any]:
+    """A name that was not read, why, and what it may mean: what fits comes first."""
+    fitting = [role for role in ROLES if role in unread.suggestions]
+    others = [role for role in ROLES if role not in unread.suggestions]
+    return {
+        "name": unread.name,
+        "why": unread.why,
+        "fitting": len(fitting),
+        "roles": [[role, ROLES[role]] for role in (*fitting, *others)],
+    }
 
 
 def said(found: Audit) -> dict[str, Any]:

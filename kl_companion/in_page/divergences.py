@@ -17,11 +17,11 @@ from kl_companion.divergences import evaluated
 Function = Callable[[torch.Tensor], torch.Tensor]
 T = W = None  # symbols, of which a page has none
 SUPPORT = ""
-DIVERGENCES: dict[str, Divergence] = {}
+DIVERGENCES: dict[str, Recorded] = {}
 
 
 @dataclass(frozen=True)
-class Divergence:
+class Recorded:
     """A divergence whose functions were recorded; see `kl_companion.divergences.registry.Divergence`."""
 
     name: str
@@ -29,20 +29,12 @@ class Divergence:
     smooth: bool
     curvature: float
     edges: tuple[float, float]
-    printed: Printed
+    printed: dict[str, str] = field(hash=False)
     functions: dict[str, Function] = field(hash=False)
     terms: dict[bool, list[tuple[float, Function]]] = field(hash=False)
 
 
-@dataclass(frozen=True)
-class Printed:
-    """See `kl_companion.divergences.in_torch.Printed`."""
-
-    value: str
-    weight: str
-
-    def _asdict(self) -> dict[str, str]:
-        return {"value": self.value, "weight": self.weight}
+Divergence = Recorded
 
 
 def read(records: dict[str, Any]) -> None:
@@ -54,13 +46,13 @@ def read(records: dict[str, Any]) -> None:
             slope: [(k, _function(source)) for k, source in d["terms"][str(slope)]] for slope in (False, True)
         }
         zero, infinity = map(float, d["edges"])
-        DIVERGENCES[d["name"]] = Divergence(
+        DIVERGENCES[d["name"]] = Recorded(
             d["name"],
             d["source"],
             d["smooth"],
             float("nan") if d["curvature"] is None else d["curvature"],
             (zero, infinity),
-            Printed(**d["printed"]),
+            d["printed"],
             functions,
             terms,
         )
@@ -73,35 +65,35 @@ def _function(source: str) -> Function:
     return lambda x: evaluated.filled(compiled(x), x)
 
 
-def get_divergence(name: str | Divergence) -> Divergence:
+def get_divergence(name: str | Recorded) -> Recorded:
     """The divergence of that name; ValueError for one that was not recorded."""
-    if isinstance(name, Divergence):
+    if isinstance(name, Recorded):
         return name
-    found: Divergence = look_up("divergence", name, DIVERGENCES, {})
+    found: Recorded = look_up("divergence", name, DIVERGENCES, {})
     return found
 
 
-def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Function:
+def generator_of_log(divergence: Recorded, *, dual: bool = False) -> Function:
     """f(e^u), or its dual, as a function of u."""
     return divergence.functions["dual" if dual else "f"]
 
 
-def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
+def stable_generator(divergence: Recorded, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
     """f(t), or its dual, where t may overflow."""
     direct, other = (generator_of_log(divergence, dual=d) for d in (dual, not dual))
     return evaluated.generator(direct, other, log_t)
 
 
-def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
+def stable_slope(divergence: Recorded, log_t: torch.Tensor) -> torch.Tensor:
     """f'(t) from log t."""
     return evaluated.slope(divergence.functions["below"], divergence.functions["above"], log_t)
 
 
-def terms_of_log(divergence: Divergence, slope: bool) -> list[tuple[float, Function]]:
+def terms_of_log(divergence: Recorded, slope: bool) -> list[tuple[float, Function]]:
     """f(t), or t f'(t), as a sum of t^k times functions of log t."""
     return divergence.terms[slope]
 
 
-def printed(divergence: Divergence) -> Printed:
+def printed(divergence: Recorded) -> dict[str, str]:
     """Value and weight of Kf++, as PyTorch."""
     return divergence.printed

@@ -51,7 +51,7 @@ def _of_divergence(d: Divergence) -> dict[str, Any]:
         "smooth": d.smooth,
         "curvature": float(d.curvature) if d.smooth else None,
         "edges": [repr(x) for x in d.edges],
-        "printed": printed(d)._asdict(),
+        "printed": printed(d),
         "functions": {name: _source(fn) for name, fn in functions.items()},
         "terms": {
             str(slope): [[k, _source(fn)] for k, fn in compiled.terms_of_log(d, slope)]

@@ -9,8 +9,9 @@ import textwrap
 
 import pytest
 
+from kl_companion.auditing.pasted import value_of
 from kl_companion.cli import main
-from kl_companion.cli.audit import colored, value_of
+from kl_companion.cli.audit import colored
 from tests.support.warm import command
 
 K3_AS_REVERSE_KL = """

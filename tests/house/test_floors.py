@@ -35,6 +35,7 @@ FLOORS = {
     "tabular": 4,
     "token_terms": 4,
     "auditing": 5,
+    "in_page": 6,
     "testing": 6,
     "llm": 6,
     "frameworks": 6,

@@ -32,6 +32,8 @@ ALLOWED = {
     ("kl_companion/auditing/rewriting.py", "exec"): 2,
     # `audit -`: the user's own text, as --help says; and the imports that are there without its asking
     ("kl_companion/auditing/pasted.py", "exec"): 2,
+    # functions of the divergences, printed by this package when the book was built
+    ("kl_companion/in_page/divergences.py", "exec"): 1,
     ("kl_companion/frameworks/history/blocks.py", "exec"): 1,  # a part of a function of a release
     ("kl_companion/frameworks/history/reproduction.py", "exec"): 1,  # one of a few formulas of its own
     ("kl_companion/frameworks/linking.py", "exec"): 1,  # functions of a release that was fetched

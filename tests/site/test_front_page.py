@@ -93,11 +93,12 @@ def test_either_event_alone_updates_the_answer(page: Any, kind: str) -> None:
         assert shown.find_element("tag name", "pre").text.strip() == entry.code
 
 
-def test_the_first_screen_holds_guide_findings_and_commands(page: Any) -> None:
+def test_the_first_screen_holds_editor_guide_findings_and_commands(page: Any) -> None:
     browsers.resize(page, browsers.SIZES["desktop"])
     page.execute_script("window.scrollTo(0, 0)")
     bottoms = page.execute_script(
-        "return ['.kl-guide', '#five-findings-that-change-practice ol', '#on-your-machine pre']"
+        "return ['.kl-paste', '.kl-answer:not([hidden]) pre', '#five-findings-that-change-practice ol', "
+        "'#on-your-machine pre']"
         ".map((s) => document.querySelector(s).getBoundingClientRect().bottom)"
     )
     assert max(bottoms) <= 900, bottoms

@@ -205,6 +205,7 @@
       limits();
       note();
       if (plots) plots.draw(state, last, entry());
+      window.klField(root, state, last, entry());
       root.dataset.ready = "yes";
       root.dataset.ms = Math.round(performance.now() - started);
     };

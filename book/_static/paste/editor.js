@@ -45,7 +45,7 @@ window.klEditor = (() => {
   };
 
   const start = (area) => {
-    const under = area.previousElementSibling.querySelector("code");
+    const under = area.previousElementSibling.firstElementChild;
     const show = () => under.replaceChildren(colored(`${area.value}\n`));
     area.addEventListener("input", show);
     area.addEventListener("keydown", (event) => indent(area, event));

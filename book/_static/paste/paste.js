@@ -2,7 +2,6 @@
 (() => {
   "use strict";
   const FIELDS = ["code", "name", "want", "map", "set"];
-  const PATIENCE = 20;  // seconds without a sign of progress
   const MB = 1e6;
 
   // base64url of UTF-8, as in ...#code=...
@@ -38,18 +37,28 @@
       rest();
       say(text);
     };
-    const refuse = (text, names) => {
-      window.klVerdict.refusal(verdict, text, names, (name) => {
-        form.elements.name.value = name;
+    const refuse = (text) => window.klVerdict.refused(verdict, text);
+    // What is chosen goes into the field of the form, so that a link holds it too.
+    const doubt = (answer) => {
+      const field = answer.names ? form.elements.name : form.elements.map;
+      const ask = answer.names ? window.klVerdict.several : answer.unclear ? window.klVerdict.unclear : null;
+      if (!ask) {
+        refuse(answer.error);
+        return;
+      }
+      ask(verdict, answer, (chosen) => {
+        field.value = answer.names || !field.value ? chosen : `${field.value}, ${chosen}`;
+        field.closest("details").open = true;
         run();
       });
     };
-    const patience = () => {
+    const patience = () => {  // from one sign of progress to the next
+      const seconds = root.dataset.patience;
       clearTimeout(waiting);
       waiting = setTimeout(() => {
         end("");
-        refuse(`Stopped: nothing came for ${PATIENCE} seconds. A loop in it may never end; if it is only slow, kl-companion audit on your machine waits for it.`);
-      }, 1000 * PATIENCE);
+        refuse(`Stopped: nothing came for ${seconds} seconds. A loop in it may never end; if it is only slow, kl-companion audit on your machine waits for it.`);
+      }, 1000 * seconds);
     };
 
     const heard = ({ data }) => {
@@ -66,7 +75,7 @@
       if (data.answer?.error) {
         rest();
         say("");
-        refuse(data.answer.error, data.answer.names);
+        doubt(data.answer);
       } else if (data.answer) {
         say("Drawing");
         patience();
@@ -115,6 +124,7 @@
 
     const fill = (values) => {
       for (const name of FIELDS) form.elements[name].value = values[name] || "";
+      form.elements.example.value = examples.findIndex((entry) => entry.code === values.code).toString().replace("-1", "");
       root.querySelector("details").open = Boolean(values.name || values.map || values.set);
       editor.show();
       window.klVerdict.clear(verdict);
@@ -139,6 +149,7 @@
       event.preventDefault();
       if (!submit.disabled) run();
     });
+    area.addEventListener("input", () => { form.elements.example.value = ""; });
     area.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
     });

@@ -14,21 +14,48 @@ window.klVerdict = (() => {
     for (const name of ["headline", "level", "card", "error"]) delete box.dataset[name];
   };
 
-  const refusal = (box, text, names, choose) => {
+  const button = (text, act) => {
+    const node = made("button", "", text);
+    node.type = "button";
+    node.addEventListener("click", act);
+    return node;
+  };
+
+  const refused = (box, text, shown = text) => {
     clear(box);
     box.dataset.error = text;
-    box.append(made("p", "kl-refused", text));
-    if (names) {
-      const list = made("p", "kl-choices");
-      for (const name of names) {
-        const button = made("button", "", name);
-        button.type = "button";
-        button.addEventListener("click", () => choose(name));
-        list.append(button);
-      }
-      box.append(list);
-    }
+    box.append(made("p", "kl-refused", shown));
     box.hidden = false;
+  };
+
+  // Of several functions one is chosen, by a button each.
+  const several = (box, { error, names }, choose) => {
+    refused(box, error);
+    const list = made("p", "kl-choices");
+    list.append(...names.map((name) => button(name, () => choose(name))));
+    box.append(list);
+  };
+
+  // Of names that do not say what they are, the reader says what they mean.
+  const unclear = (box, { error, unclear: unread }, choose) => {
+    refused(box, error, unread.length > 1 ? "These names do not say what they are. What do they mean?" : "This name does not say what it is. What does it mean?");
+    const list = made("div", "kl-asked");
+    for (const { name, why, fitting, roles } of unread) {
+      const select = made("select");
+      select.name = name;
+      if (fitting !== 1) select.append(made("option", "", "(choose)"));
+      select.firstChild?.setAttribute("value", "");
+      for (const [role, said] of roles) {
+        const option = made("option", "", `${role}: ${said}`);
+        option.value = role;
+        select.append(option);
+      }
+      const label = made("label", "", `${name}: ${why}`);
+      label.append(select);
+      list.append(label);
+    }
+    const go = button("Go on", () => choose([...list.querySelectorAll("select")].filter((s) => s.value).map((s) => `${s.name}=${s.value}`).join(", ")));
+    box.append(list, go);
   };
 
   const table = (rows) => {
@@ -98,5 +125,5 @@ window.klVerdict = (() => {
     });
   };
 
-  return { clear, refusal, show, picture };
+  return { clear, refused, several, unclear, show, picture };
 })();

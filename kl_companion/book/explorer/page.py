@@ -24,6 +24,10 @@ SERIES = {
     "reverse": (color("reverse_kl"), "reverse KL"),
     "forward": (color("forward_kl"), "forward KL"),
 }
+_FIELD = (
+    '<figure class="kl-plot" data-plot="field"><figcaption>One step from every policy of three arms: minus '
+    "the gradient, in probabilities</figcaption><div></div></figure>"
+)
 _HATCHES = {"reference": "/", "sampler": ".", "reverse": "\\", "forward": "x"}  # the color is not alone
 PLOTS = {
     "arms": ("Probability of each arm", ("policy", "reference", "sampler")),
@@ -145,6 +149,7 @@ def form() -> str:
     result = (
         '<p class="kl-summary" role="status" aria-live="polite"></p>'
         + "".join(map(_plot, PLOTS))
+        + _FIELD
         + '<table class="table kl-numbers"><caption>The numbers</caption><tbody></tbody></table>'
         + '<p class="kl-copy"><button type="button" data-copy>Copy a link to this setting</button> '
         + "<output></output></p>"

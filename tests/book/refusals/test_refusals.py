@@ -16,7 +16,15 @@ from kl_companion.checks import check_choice, unknown_name
 from kl_companion.cli import main
 from tests.support.typecheck import WrongType
 
-ALLOWED = {"ValueError", "Unusable", "ImportError", "FileNotFoundError", "exit status 2"}
+ALLOWED = {
+    "ValueError",
+    "Unusable",
+    "UnclearNames",
+    "SeveralLosses",
+    "ImportError",
+    "FileNotFoundError",
+    "exit status 2",
+}
 # what is missing is a device, and the input is right
 OTHERS = {("tables.run", "no graphics card"): "RuntimeError"}
 LEAST = 2

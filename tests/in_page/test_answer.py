@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -13,6 +12,7 @@ import pytest
 from kl_companion.auditing.pasted import pasted_loss
 from kl_companion.cli import main
 from kl_companion.in_page.bundle import PACKAGE, sources, write_bundle
+from tests.support.verdicts import difference
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "in_page.py"
 K3 = """
@@ -87,22 +87,6 @@ def answers(archive):
     return dict(zip(asked, map(json.loads, found.stdout.splitlines()), strict=True))
 
 
-def same(a, b, path=""):
-    """Whether two answers are the same but for rounding."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), path
-        return all(same(a[k], b[k], f"{path}.{k}") for k in a)
-    if isinstance(a, list):
-        assert len(a) == len(b), path
-        return all(same(x, y, f"{path}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True)))
-    if isinstance(a, float) and isinstance(b, float):
-        # a residual is rounding itself
-        assert math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9), (path, a, b)
-    else:
-        assert a == b, (path, a, b)
-    return True
-
-
 @pytest.mark.parametrize("name", SAME)
 def test_the_page_says_what_the_command_line_says(answers, monkeypatch, name):
     request = SAME[name]
@@ -116,7 +100,7 @@ def test_the_page_says_what_the_command_line_says(answers, monkeypatch, name):
         main(["audit", "-", "--json", "--quiet", *want, *options])
     theirs, ours = json.loads(shown.getvalue()), answers[name]["answer"]["card"]
     theirs["versions"], ours["versions"] = None, None
-    assert same(theirs, ours)
+    assert difference(theirs, ours) == ""
     assert answers[name]["steps"] == 8
 
 
@@ -138,9 +122,9 @@ def test_the_picture_is_that_of_the_notebook(answers):
     loss = audit(pasted_loss(K3), scale=1.0, off_policy=False)
     points, mine, theirs = arrows(loss.loss_fn, "token_reverse_kl")
     drawn = answers["K3"]["picture"]
-    assert same(drawn["points"], points.tolist())
-    assert same(drawn["mine"], mine.tolist())
-    assert same(drawn["theirs"], theirs.tolist())
+    assert difference(drawn["points"], points.tolist()) == ""
+    assert difference(drawn["mine"], mine.tolist()) == ""
+    assert difference(drawn["theirs"], theirs.tolist()) == ""
     assert drawn["meant"] == "reverse KL, next token"
     assert answers["two likeliest"]["picture"]["why_not"].startswith("A loss of the likeliest tokens")
 
@@ -148,6 +132,14 @@ def test_the_picture_is_that_of_the_notebook(answers):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_says_why(answers, name):
     assert REFUSED[name][1] in answers[name]["answer"]["error"]
+
+
+def test_unclear_names_come_with_the_roles_that_fit(answers):
+    x, y, *rest = answers["names"]["answer"]["unclear"]
+    assert (x["name"], y["name"], rest) == ("x_logps", "y_logps", [])
+    assert x["why"] == "x is not a word that is read here beside logp"
+    assert [role for role, _ in x["roles"][: x["fitting"]]] == ["logp", "ref_logp", "behavior_logp"]
+    assert len(x["roles"]) > 40
 
 
 def test_of_several_functions_one_is_chosen(answers):

@@ -22,16 +22,28 @@ SIDEBAR = re.compile(r'<(?:div|dialog) (?![^>]*role=)(?=[^>]*\bclass="bd-sidebar
 REFERENCES = re.compile(r' role="doc-biblioentry"| role="list"(?= class="citation-list")')
 EMPTY = re.compile(r"<th(?P<rest>\s[^>]*)?>(?:\s|&nbsp;)*</th>")
 # One id for every proof of a page, which nothing links to.
+SPY = ' data-bs-spy="scroll" data-bs-target=".bd-toc-nav"'
 REPEATED = re.compile(r' id="(?:proof|(?:proof|exercise|solution)-content)"')
 
 
 def mended(text: str) -> str:
     """The text of a page with everything below; of a page that is mended already, the same text."""
     text = ICONS.sub("", text)
+    text = watched(text)
     text = SIDEBAR.sub(lambda found: f'{found[0]}role="region" aria-label="Contents of the book" ', text)
     text = REPEATED.sub("", REFERENCES.sub("", text))
     # an empty cell above the names of rows is no header
     return EMPTY.sub(lambda found: f"<td{found['rest'] or ''}></td>", text)
+
+
+def watched(text: str) -> str:
+    """The script that marks the section in view gets the page's contents to look at, where there are any.
+
+    The theme names a list that no page has; the script then reads every link of the page as a section's, and
+    fails at the first whose fragment is none.
+    """
+    there = ' data-bs-spy="scroll" data-bs-target="#pst-page-toc-nav"'
+    return text.replace(SPY, there if 'id="pst-page-toc-nav"' in text else "")
 
 
 def nested(text: str) -> str:

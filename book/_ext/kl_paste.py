@@ -58,14 +58,20 @@ def bundle(cache: Path) -> Path:
 
 def copy_python(app: Any) -> None:
     """Copy Pyodide and the package into the built pages; without Pyodide say so, and build the rest."""
-    app.env.kl_python = (0, "")  # bytes to load, the archive's name
+    before = getattr(app.env, "kl_python", None)
+    app.env.kl_python = python_files(app)
+    app.env.kl_python_changed = before != app.env.kl_python
+
+
+def python_files(app: Any) -> tuple[int, str]:
+    """Put the files into the built pages: how many bytes a reader loads, and the archive's name."""
     if app.builder.format != "html":
-        return
+        return 0, ""
     folder = Path(app.outdir) / FOLDER
     if not kl_pyodide.present():
         logger.info("Python for the browser was not fetched: the page that audits a pasted loss says so")
         shutil.rmtree(folder, ignore_errors=True)
-        return
+        return 0, ""
     archive = bundle(Path(app.outdir).parent / "package")
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("package-*"):
@@ -73,7 +79,12 @@ def copy_python(app: Any) -> None:
     wanted = [*(kl_pyodide.FOLDER / name for name in kl_pyodide.FILES), archive]
     for path in wanted:
         shutil.copy2(path, folder / path.name)
-    app.env.kl_python = (sum(path.stat().st_size for path in wanted), archive.name)
+    return sum(path.stat().st_size for path in wanted), archive.name
+
+
+def outdated(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    """Pages with the form are written again when the archive that they name is another one."""
+    return [page for page, data in env.metadata.items() if "kl_paste" in data] * env.kl_python_changed
 
 
 class PasteYourLoss(SphinxDirective):
@@ -180,6 +191,7 @@ def setup(app: Any) -> dict[str, Any]:
     """Register the directive, and connect the rest to Sphinx's events."""
     app.add_directive("paste-your-loss", PasteYourLoss)
     app.connect("builder-inited", copy_python)
+    app.connect("env-get-outdated", outdated)
     app.connect("doctree-read", add_links)
     app.connect("html-page-context", add_files, priority=450)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

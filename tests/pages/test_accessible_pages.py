@@ -35,3 +35,12 @@ def test_the_sidebar_is_a_region_with_a_name_once() -> None:
 def test_a_list_within_a_list_moves_into_its_entry() -> None:
     text = "<ul><li>a</li><ul><li>a.b</li></ul><li>c</li></ul>"
     assert accessible.nested(text) == "<ul><li>a<ul><li>a.b</li></ul></li><li>c</li></ul>"
+
+
+def test_the_section_in_view_is_looked_for_in_the_contents_of_the_page() -> None:
+    spy = '<body data-bs-spy="scroll" data-bs-target=".bd-toc-nav" data-offset="180">'
+    contents = '<nav id="pst-page-toc-nav"></nav>'
+    better = accessible.mended(spy + contents)
+    assert better == spy.replace(".bd-toc-nav", "#pst-page-toc-nav") + contents
+    assert accessible.mended(better) == better
+    assert accessible.mended(spy) == '<body data-offset="180">'

@@ -115,6 +115,15 @@ def test_the_package_is_packed_again_only_when_a_source_changed(
     assert list((tmp_path / "cache").iterdir()) == [second]
 
 
+def test_pages_are_written_again_when_they_name_another_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = SimpleNamespace(metadata={"book/paste": {"kl_paste": True}, "book/intro": {}})
+    app = SimpleNamespace(env=env)
+    for found, pages in (((9, "a.zip"), ["book/paste"]), ((9, "a.zip"), []), ((9, "b.zip"), ["book/paste"])):
+        monkeypatch.setattr(page, "python_files", lambda app, found=found: found)
+        page.copy_python(app)
+        assert page.outdated(app, env, set(), set(), set()) == pages
+
+
 def decoded(address: str) -> Any:
     text = address.partition("#code=")[2].removesuffix("&run=1")
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()

@@ -14,6 +14,7 @@ from tests.support.site import browser as browsers
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
+HERE = "const e = document.activeElement; return e.closest('.kl-questions') ? e.name : ''"
 SHOWN = "return [...document.querySelectorAll('.kl-answer')].filter((e) => e.checkVisibility())"
 
 
@@ -37,8 +38,8 @@ def tab_to(session: Any, name: str) -> None:
     from selenium.webdriver.common.keys import Keys
 
     order = ["", *QUESTIONS]
-    for _ in range(30):
-        here = session.execute_script("return document.activeElement.name || ''")
+    for _ in range(40):
+        here = session.execute_script(HERE)
         if here == name:
             return
         if session.execute_script("return document.activeElement === document.body"):
@@ -65,7 +66,12 @@ def test_every_answer_is_reached_by_keyboard(page: Any, width: str) -> None:
     code = {tuple(getattr(entry, name) for name in QUESTIONS): entry.code for entry in GUIDE}
     for wanted in itertools.product(*(answers for _, answers in QUESTIONS.values())):
         for (name, (_, answers)), value in zip(QUESTIONS.items(), wanted, strict=True):
-            if page.execute_script("return document.forms[0].elements[arguments[0]]?.value", name) != value:
+            if (
+                page.execute_script(
+                    "return document.querySelector('.kl-questions').elements[arguments[0]].value", name
+                )
+                != value
+            ):
                 choose(page, name, list(answers).index(value))
         shown = page.execute_script(SHOWN)
         assert len(shown) == 1

@@ -150,7 +150,9 @@ def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any
         app.add_js_file(name, priority=620, loading_method="defer")
     size, archive = app.env.kl_python
     body = context.get("body", "")
-    context["body"] = body.replace("@bytes@", str(size)).replace("@archive@", archive)
+    for name, value in (("bytes", size), ("archive", archive), ("megabytes", round(size / 1e6))):
+        body = body.replace(f"@{name}@", str(value))
+    context["body"] = body
 
 
 def link_to(code: str, page: str) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Entries = list[float]
 Back = Callable[[Entries], Sequence[Entries | None]]
 _SWITCH = [True]
+# What the last gradient went through. Were its result to let go of a long chain, each link would let go of
+# the next inside itself, and in a browser the stack for that is short.
+_HELD: list[Tensor] = []
 
 
 class GraphStep(NamedTuple):
@@ -98,10 +101,13 @@ def gradients(outputs: Sequence[tuple[Tensor, Entries]], wanted: set[int]) -> di
         outputs: The tensors; all of them require gradients.
         wanted: Ids of tensors whose gradients are kept beside those of leaves.
     """
+    while _HELD:  # results before what they were made of, each alone
+        _HELD.pop()
     found: dict[int, Entries] = {}
     for tensor, start in outputs:
         _grow(found, tensor, start)
-    for at in reversed(ordered([tensor for tensor, _ in outputs])):
+    _HELD.extend(ordered([tensor for tensor, _ in outputs]))
+    for at in reversed(_HELD):
         g = found.get(id(at))
         if at.step is None or g is None:
             continue

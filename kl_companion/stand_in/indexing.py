@@ -18,6 +18,7 @@ from kl_companion.stand_in.shaping import (
     expand,
     index_select,
     moved,
+    narrow,
     reshape,
     squeeze,
     within,
@@ -224,6 +225,11 @@ def get(x: Tensor, key: Any) -> Tensor:
             found = picked(x, key, get)
             if found is not None:
                 return found
+        if isinstance(key, int) and not isinstance(key, bool):
+            return squeeze(narrow(x, 0, within(key, len(x), "index"), 1), 0)
+        if isinstance(key, slice) and key.step in (None, 1):
+            start, stop, _ = key.indices(len(x))
+            return narrow(x, 0, start, max(0, stop - start))
     if isinstance(key, Tensor) and key.kind is INT64 and key.ndim == 1:
         return index_select(x, 0, key)
     at, shape, view = _places(x, key)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from kl_companion.auditing import audit
+from kl_companion.auditing.pasted import pairs, value_of
 from kl_companion.cli import load_function
 from tests.support.corpus import corpus
 
@@ -30,20 +33,23 @@ def difference(a: Any, b: Any, path: str = "") -> str:
 
 def requests() -> dict[str, dict[str, str]]:
     """Every loss of the corpus as it is pasted, by its name: its file up to the verdicts, and the fields."""
-
-    def text(values: dict[str, Any]) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in values.items())
-
     return {
         f"{path.stem}.{name}": {
             "code": losses(path),
             "name": name,
             "want": WANT,
             "map": ", ".join(f"{theirs}={ours}" for theirs, ours in hand.map.items()),
-            "set": text(hand.options),
+            "set": ", ".join(option for n, value in hand.options.items() for option in _options(n, value)),
         }
         for path, name, hand in corpus()
     }
+
+
+def _options(name: str, value: Any) -> list[str]:
+    """An option as it is typed; of a configuration all its fields."""
+    if is_dataclass(value) or isinstance(value, Namespace):
+        return [f"{name}.{field}={x!r}" for field, x in vars(value).items()]
+    return [f"{name}={value!r}"]
 
 
 def losses(path: Path) -> str:
@@ -56,5 +62,6 @@ def losses(path: Path) -> str:
 def by_command_line(loss: str) -> Any:
     """What `kl-companion audit FILE:FUNCTION --want reverse_kl --json` prints of a loss of the corpus."""
     path, name, hand = next(x for x in corpus() if f"{x[0].stem}.{x[1]}" == loss)
-    found = audit(load_function(f"{path}:{name}"), want=WANT, map=hand.map, set=hand.options)
+    options = {n: value_of(text) for n, text in pairs(requests()[loss]["set"], "--set").items()}
+    found = audit(load_function(f"{path}:{name}"), want=WANT, map=hand.map, set=options)
     return json.loads(json.dumps({**found.to_dict(), "versions": None}, allow_nan=False))

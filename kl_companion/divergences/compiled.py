@@ -11,13 +11,13 @@ import sympy
 import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
-from kl_companion.divergences import evaluated, inline
+from kl_companion.divergences import inline
 from kl_companion.divergences.registry import Divergence, T, tidy
 
 _U = sympy.Symbol("u", real=True)
 
 # without derivatives, for compiled loops
-_INLINE = {**evaluated.NAMES, "exp": inline.exp, "expm1": inline.expm1, "log1p": inline.log1p}
+_INLINE = {**inline.NAMES, "exp": inline.exp, "expm1": inline.expm1, "log1p": inline.log1p}
 
 
 def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
@@ -30,7 +30,7 @@ def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
 
 
 def torch_function(
-    expr: sympy.Basic, *symbols: sympy.Symbol, names: dict[str, Any] = evaluated.NAMES
+    expr: sympy.Basic, *symbols: sympy.Symbol, names: dict[str, Any] = inline.NAMES
 ) -> Callable[..., Any]:
     """A tensor function of ``symbols`` that computes ``expr`` elementwise, differentiable by autograd.
 
@@ -49,7 +49,7 @@ def torch_function(
     compiled = sympy.lambdify(symbols, folded, modules=[names], cse=True)
 
     def function(*tensors: torch.Tensor) -> Any:
-        return evaluated.filled(compiled(*tensors), tensors[0])
+        return inline.filled(compiled(*tensors), tensors[0])
 
     function.printed = compiled  # type: ignore[attr-defined]
     return function
@@ -83,7 +83,7 @@ def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
 
     As accurate near t = 1, where f' vanishes, as log t itself.
     """
-    return evaluated.slope(*slopes_of_log(divergence), log_t)
+    return inline.slope(*slopes_of_log(divergence), log_t)
 
 
 def function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -106,7 +106,7 @@ def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool 
     meet zero (t log t times 1/t), f(t) is taken after all.
     """
     direct, other = (generator_of_log(divergence, dual=d) for d in (dual, not dual))
-    return evaluated.generator(direct, other, log_t)
+    return inline.generator(direct, other, log_t)
 
 
 @cache

@@ -1,5 +1,7 @@
-"""exp, expm1, log1p and the largest of a row, written so that a compiled loop on a CPU does not wait.
+"""Functions of tensors that printed expressions of f call, and what puts them together without overflow.
 
+No SymPy here: what is printed now, and what was printed before and is read from a file, come through the same
+lines. exp, expm1, log1p and the largest of a row are written so that a compiled loop on a CPU does not wait.
 There PyTorch's compiler calls a library for each function, and keeps the largest number so far in one
 register whose comparison with care for NaN each step waits for. Everywhere else these are torch's own. Inline
 they have no derivative, and are accurate to the last digits of float32.
@@ -8,7 +10,9 @@ they have no derivative, and are accurate to the last digits of float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 import torch
 
@@ -101,3 +105,49 @@ def largest(lanes: list[torch.Tensor]) -> torch.Tensor:
     if len(lanes) > 1 or not _inline(whole) or whole.shape[-1] % 2:
         return whole.amax(-1)
     return torch.maximum(whole[..., :half], whole[..., half:]).amax(-1)
+
+
+Elementwise = Callable[[torch.Tensor], torch.Tensor]
+
+NAMES = {
+    **{name: getattr(torch, name) for name in ("exp", "log", "sqrt", "expm1", "log1p")},
+    **dict.fromkeys(("abs", "Abs"), torch.abs),
+    "where": torch.where,
+    "sgn": torch.sign,
+    "softplus": lambda x: torch.nn.functional.softplus(x, threshold=40.0),
+}
+
+
+def filled(out: Any, like: torch.Tensor) -> Any:
+    """What a printed expression gave, constants as tensors; of a tuple each."""
+    if isinstance(out, tuple):
+        return tuple(filled(part, like) for part in out)
+    return out if isinstance(out, torch.Tensor) else torch.full_like(like, float(out))
+
+
+def _moderate(log_t: torch.Tensor) -> bool:
+    """Whether f and f' may be taken as they stand: float64, and no power of t near its largest number."""
+    if log_t.dtype != torch.float64 or not log_t.numel():
+        return False
+    if log_t.device.type != "cpu":  # to look would wait for a GPU
+        return False
+    return bool(max(abs(x) for x in torch.aminmax(log_t.detach())) < 20.0)
+
+
+def slope(below: Elementwise, above: Elementwise, log_t: torch.Tensor) -> torch.Tensor:
+    """f'(t) from log t, by a function of log t for t <= 1 and one of -log t for t >= 1."""
+    if _moderate(log_t):
+        return below(log_t)
+    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
+    return torch.where(log_t > 0, above(-high), below(low))
+
+
+def generator(direct: Elementwise, other: Elementwise, log_t: torch.Tensor) -> torch.Tensor:
+    """f(t) where t may overflow, from f and its dual: f(t) below t = 1, t times the dual of 1/t above."""
+    if _moderate(log_t):
+        return direct(log_t)
+    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
+    above = high.exp() * other(-high)
+    if above.isnan().any():
+        above = torch.where(above.isnan(), direct(log_t), above)
+    return torch.where(log_t > 0, above, direct(low))

@@ -16,7 +16,7 @@ ROOMS = (
     "auditing/*.py",
     "checks.py",
     "divergences/__init__.py",
-    "divergences/evaluated.py",
+    "divergences/inline.py",
     "estimators/*.py",
     "in_page/__init__.py",
     "in_page/answer.py",

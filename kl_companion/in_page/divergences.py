@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.checks import look_up
-from kl_companion.divergences import evaluated
+from kl_companion.divergences import inline
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 T = W = None  # symbols, of which a page has none
@@ -60,9 +60,9 @@ def read(records: dict[str, Any]) -> None:
 
 def _function(source: str) -> Function:
     made: dict[str, Any] = {}
-    exec(source, dict(evaluated.NAMES), made)  # what was printed when the book was built
+    exec(source, dict(inline.NAMES), made)  # what was printed when the book was built
     (compiled,) = made.values()
-    return lambda x: evaluated.filled(compiled(x), x)
+    return lambda x: inline.filled(compiled(x), x)
 
 
 def get_divergence(name: str | Recorded) -> Recorded:
@@ -81,12 +81,12 @@ def generator_of_log(divergence: Recorded, *, dual: bool = False) -> Function:
 def stable_generator(divergence: Recorded, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
     """f(t), or its dual, where t may overflow."""
     direct, other = (generator_of_log(divergence, dual=d) for d in (dual, not dual))
-    return evaluated.generator(direct, other, log_t)
+    return inline.generator(direct, other, log_t)
 
 
 def stable_slope(divergence: Recorded, log_t: torch.Tensor) -> torch.Tensor:
     """f'(t) from log t."""
-    return evaluated.slope(divergence.functions["below"], divergence.functions["above"], log_t)
+    return inline.slope(divergence.functions["below"], divergence.functions["above"], log_t)
 
 
 def terms_of_log(divergence: Recorded, slope: bool) -> list[tuple[float, Function]]:

@@ -84,7 +84,7 @@ GROUPS = {
         warm=True,
     ),
     "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], ["-m", EVERYDAY, *PARALLEL]),
-    "site": Group("site", 2.75, ["tests/site"], ["-rs", "-n", "2", "--maxschedchunk=1"]),
+    "site": Group("site", 2.75, ["tests/site"], ["-m", EVERYDAY, "-rs", "-n", "2", "--maxschedchunk=1"]),
     "frameworks": Group(
         "models and frameworks",
         1.25,

@@ -70,7 +70,7 @@ endif
 	@echo && $(BIN)/python -m benchmarks.goals
 
 reliability: book $(AUDIT)/.installed
-	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/kernels tests/house/test_how_to_add.py tests/book/claims tests/notebooks
+	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/kernels tests/house/test_how_to_add.py tests/book/claims tests/notebooks tests/site
 	@$(BIN)/kl-companion table run reliability --fresh
 	@$(BIN)/kl-companion table show reliability
 

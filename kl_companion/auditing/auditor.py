@@ -180,12 +180,7 @@ def audit(
         findings = [_finding(None, looked, max_terms, measure, None, further)]
     else:
         findings = []
-        todo = [
-            Condition(off, eos, s)
-            for off in ((False, True) if off_policy is None else (off_policy,))
-            for s in (SCALES if scale is None else (scale,))
-            for eos in (False, True)
-        ]
+        todo = conditions(off_policy, scale)
         coupled = entry is None and group_size is None and couples(loss_fn, todo[-1], head)
         for i, condition in enumerate(todo):
             if progress is not None:
@@ -227,6 +222,16 @@ def audit(
         stale = bool(off_policy)
         text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
+
+
+def conditions(off_policy: bool | None = None, scale: float | None = None) -> list[Condition]:
+    """What a loss is looked at under: all eight, or those with the samples and the scale asked for."""
+    return [
+        Condition(off, eos, s)
+        for off in ((False, True) if off_policy is None else (off_policy,))
+        for s in (SCALES if scale is None else (scale,))
+        for eos in (False, True)
+    ]
 
 
 def finding_of(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int, head: int = 0) -> Finding:

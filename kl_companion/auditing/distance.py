@@ -69,7 +69,7 @@ def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
         One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
     """
     try:
-        close, nearer = (_pair(loss_fn, wanted, kl) for kl in (CLOSE))
+        close, nearer = (_pair(loss_fn, wanted, kl) for kl in CLOSE)
         found = [(kl, *_pair(loss_fn, wanted, kl)) for kl in KLS]
     except ValueError:
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from kl_companion.auditing.auditor import conditions
 from kl_companion.auditing.distance import CLOSE, KLS, size_for
 from kl_companion.auditing.findings import Condition
 from kl_companion.auditing.looking import worlds
@@ -19,12 +20,6 @@ from kl_companion.divergences import (
 )
 
 VOCAB = 3
-CONDITIONS = tuple(
-    Condition(off_policy, eos, scale)
-    for off_policy in (False, True)
-    for scale in (1.0, 4.0)
-    for eos in (False, True)
-)
 
 
 def recorded() -> dict[str, Any]:
@@ -32,7 +27,7 @@ def recorded() -> dict[str, Any]:
     return {
         "support": SUPPORT,
         "divergences": [_of_divergence(d) for d in DIVERGENCES.values()],
-        "fields": [[list(c), VOCAB, _fields(c)] for c in CONDITIONS],
+        "fields": [[list(c), VOCAB, _fields(c)] for c in conditions()],
         "sizes": [[kl, size_for(kl)] for kl in (*CLOSE, *KLS)],
     }
 

@@ -6,22 +6,15 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from kl_companion.stand_in.namespace import modules
 
 RECORDS = "records.json"  # beside the package
 
 
-def start(records: dict[str, Any] | None = None) -> None:
-    """Make `kl_companion.auditing` importable without PyTorch and SymPy.
-
-    Args:
-        records: What `recorded` gave; None is the file beside the package.
-    """
-    if records is None:
-        path = Path(__file__).parents[2] / RECORDS
-        records = json.loads(path.read_text(encoding="utf-8"))
+def start() -> None:
+    """Make `kl_companion.auditing` importable without PyTorch and SymPy, with what `recorded` gave."""
+    records = json.loads((Path(__file__).parents[2] / RECORDS).read_text(encoding="utf-8"))
     sys.modules.update(modules())
     sys.modules["sympy"] = _symbols()
     from kl_companion.in_page import divergences

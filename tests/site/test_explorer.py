@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,10 @@ from kl_companion.book.explorer.presets import PLAIN, PRESETS
 from kl_companion.book.explorer.sentences import neighborhood
 from kl_companion.tabular import learn
 from tests.support import explorer_states as states
-from tests.support.site import browser as browsers
 from tests.support.site.explorer import SENTENCES, as_exact, open_page
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 TOLERANCE = 1e-6
-
-
-@pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    with browsers.served(SITE) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def session(base: str) -> Iterator[Any]:
-    with browsers.opened() as opened:
-        browsers.resize(opened, browsers.SIZES["desktop"])
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,19 +19,6 @@ from tests.support.site.explorer import PAGE, as_exact, choose, open_page, settl
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 MEGABYTE = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    with browsers.served(SITE) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def session(base: str) -> Iterator[Any]:
-    with browsers.opened() as opened:
-        browsers.resize(opened, browsers.SIZES["desktop"])
-        yield opened
 
 
 def cosine(a: torch.Tensor, b: torch.Tensor) -> float:

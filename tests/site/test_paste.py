@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,17 +44,9 @@ TEN = [
 
 
 @pytest.fixture(scope="module")
-def base() -> Iterator[str]:
+def base(base: str) -> str:
     paste.needs_python()
-    with browsers.served(SITE) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def session(base: str) -> Iterator[Any]:
-    with browsers.opened() as opened:
-        browsers.resize(opened, browsers.SIZES["desktop"])
-        yield opened
+    return base
 
 
 def compared(session: Any, base: str, losses: list[str]) -> list[str]:

@@ -5,7 +5,6 @@ Without a browser the second half is skipped, in one line that says how to get o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +62,6 @@ def test_a_question_is_answered_one_click_from_the_first_page(question: str) -> 
     assert target.stem == wanted
     assert anchor in pages.parse(target).anchors
     assert words in target.read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    with browsers.opened() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    with browsers.served(SITE) as address:
-        yield address
 
 
 @pytest.mark.parametrize("page", PAGES)

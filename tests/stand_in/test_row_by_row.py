@@ -45,7 +45,8 @@ x.movedim(-1, 1) | x.narrow(1, 0, 1) | x.logsumexp(-1, keepdim=True) | z.double(
 """
 # numbers of the whole batch, for which no entries have to be made
 NUMBERS = """
-x[3] | x[-2].exp() * y[0] | T.stack([x[0], x[6], x[1]]) | x.unbind(0)[3] | x[2:5] | x.narrow(0, 1, 4).sum(0)
+x[0] | x[3] | x[-2].exp() * y[0] | T.stack([x[0], x[6], x[1]]) | x.unbind(0)[3] | x[2:5]
+x.narrow(0, 1, 4).sum(0)
 x.sum() | x.mean() | x.sum(0) | x.mean(0) | x.mean((0, 1)) | x.var() | z.var(correction=0) | x.std()
 z.std(0) | x.std(unbiased=False) | mask.sum() | ids.sum() | mask.any() | mask.all()
 (x * mask).sum() / mask.sum() | z.mean() | (x * mask).sum(1).mean() | x.detach().max() | x.detach().min()
@@ -57,7 +58,7 @@ T.zeros(14).index_add(0, T.arange(3)[T.tensor(WHICH)], z)
 """
 # what needs all entries
 OF_ENTRIES = """
-x[0] | x[2:5] | x.T | x.unsqueeze(0) | x.sort(0).values | x.cumsum(0) | x.roll(1, 0) | T.cat([x, y], 0)
+x.T | x.unsqueeze(0) | x.sort(0).values | x.cumsum(0) | x.roll(1, 0) | T.cat([x, y], 0)
 x @ T.ones(2, 3) | x.prod() | x.norm() | x.max() | x.amax(0) | x.argmax() | x[T.tensor([0, 6])]
 z.logsumexp(0) | x.flip(0) | x.reshape(2, 7) | z * T.arange(7.0) | x[1, 0] | z.view(7, 1) - z.view(1, 7)
 T.stack([x, y]) | mask.count_nonzero() | x[:, T.tensor([1, 1])] | z.view(1, 7).expand(2, 7)

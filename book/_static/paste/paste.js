@@ -6,7 +6,7 @@
 
   // base64url of UTF-8, as in ...#code=...
   const encode = (text) => {
-    const bytes = String.fromCharCode(...new TextEncoder().encode(text));
+    const bytes = Array.from(new TextEncoder().encode(text), (b) => String.fromCharCode(b)).join("");
     return btoa(bytes).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
   };
   const decode = (text) => {

@@ -39,5 +39,6 @@ def overwrite(
         tensor._entries = as_kind(new.entries, new.kind, tensor.kind)
         tensor.small = tensor.copies = None
     tensor.step, tensor.requires_grad = new.step, new.requires_grad
+    tensor.same = tensor.kept = None
     tensor._version += 1
     return tensor

@@ -20,6 +20,7 @@ from kl_companion.stand_in.shaping import (
     moved,
     narrow,
     reshape,
+    select,
     squeeze,
     within,
 )
@@ -226,7 +227,7 @@ def get(x: Tensor, key: Any) -> Tensor:
             if found is not None:
                 return found
         if isinstance(key, int) and not isinstance(key, bool):
-            return squeeze(narrow(x, 0, within(key, len(x), "index"), 1), 0)
+            return select(x, 0, key)
         if isinstance(key, slice) and key.step in (None, 1):
             start, stop, _ = key.indices(len(x))
             return narrow(x, 0, start, max(0, stop - start))

@@ -11,6 +11,7 @@ from kl_companion.stand_in import reductions as along
 from kl_companion.stand_in.in_place import overwrite
 from kl_companion.stand_in.kinds import BOOL
 from kl_companion.stand_in.modes import seen
+from kl_companion.stand_in.repeated import once
 from kl_companion.stand_in.tensor import NotInPage, Tensor, tensor_of
 
 # functions that torch has under the same name, of a tensor first
@@ -154,14 +155,14 @@ def _attribute(x: Tensor, name: str) -> Any:
 
 
 _ATTRIBUTES: dict[str, Any] = {
-    **{f"__{name}__": getattr(each, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"__{name}__": once(getattr(each, name)) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{
-        "__neg__": each.neg,
-        "__pos__": each.positive,
-        "__abs__": each.absolute,
-        "__invert__": each.bitwise_not,
+        "__neg__": once(each.neg),
+        "__pos__": once(each.positive),
+        "__abs__": once(each.absolute),
+        "__invert__": once(each.bitwise_not),
     },
-    **{"__getitem__": indexing.get, "__setitem__": indexing.set_, "__getattr__": _attribute},
+    **{"__getitem__": once(indexing.get), "__setitem__": indexing.set_, "__getattr__": _attribute},
     "T": property(lambda x: shaping.permute(x, *reversed(range(x.ndim)))),
     "mT": property(lambda x: shaping.transpose(x, -2, -1)),
     "t": lambda x: x.T,

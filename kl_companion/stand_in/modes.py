@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from kl_companion.stand_in.repeated import once
+
 _MODES: list[Any] = []
 
 
@@ -57,7 +59,6 @@ def seen(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function that modes see under a name, and that takes the names of arguments that PyTorch's does."""
     own = set(inspect.signature(function).parameters)
 
-    @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         if kwargs:
             kwargs = {_ALSO.get(k, k) if k not in own else k: v for k, v in kwargs.items()}
@@ -70,5 +71,6 @@ def seen(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         finally:
             _MODES.append(mode)
 
+    called = functools.wraps(function)(once(called, _MODES))
     called.__name__ = name
     return called

@@ -19,6 +19,7 @@ from kl_companion.stand_in.arrays import (
     together,
 )
 from kl_companion.stand_in.kinds import INT64
+from kl_companion.stand_in.repeated import rows, stacked
 from kl_companion.stand_in.row_by_row import by_row, reshaped, rows_at
 from kl_companion.stand_in.tensor import Tensor, batch, made, sharing, tensor_of
 
@@ -239,6 +240,10 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     shapes = {t.size_ for t in tensors}
     if len(shapes) != 1:
         raise RuntimeError(f"stack expects each tensor to be equal size, but got {sorted(shapes)}")
+    if not axis_of(dim, len(shapes.pop()) + 1):
+        found = stacked(tensors, stack)
+        if found is not None:
+            return found
     return cat([unsqueeze(t, dim) for t in tensors], dim)
 
 
@@ -261,6 +266,8 @@ def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """The parts along an axis, without it."""
+    if x.copies is not None and not axis_of(dim, x.ndim):
+        return tuple(rows(x, range(len(x))))
     return tuple(squeeze(part, dim) for part in split(x, 1, dim))
 
 
@@ -273,16 +280,21 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     if x.copies is not None and axis:
         return sharing(x, batch(narrow(x.small, axis, start, length), x.copies))
     shape = tuple(length if a == axis else n for a, n in enumerate(x.size_))
+    if x.copies is not None and length == 1:
+        return rows(x, [start], keep=True)[0]
     if x.copies is not None:  # rows of a batch are rows of the few: a loop over answers reads no other
-        rows = x.copies.which[start : start + length]
-        at = [i for row in rows for i in range(row * by[0], (row + 1) * by[0])]
+        few = x.copies.which[start : start + length]
+        at = [i for r in few for i in range(r * by[0], (r + 1) * by[0])]
         return sharing(x, moved(x.small, at, shape, "narrow"))
     return moved(x, places(shape, by, start * by[axis]), shape, "narrow", view=True)
 
 
 def select(x: Tensor, dim: int, index: int) -> Tensor:
     """One place of an axis."""
-    return squeeze(narrow(x, dim, index % x.size_[dim], 1), dim)
+    at = within(index, x.size_[dim], "select")
+    if x.copies is not None and not axis_of(dim, x.ndim):
+        return rows(x, [at])[0]
+    return squeeze(narrow(x, dim, at, 1), dim)
 
 
 def diff(x: Tensor, n: int = 1, dim: int = -1) -> Tensor:

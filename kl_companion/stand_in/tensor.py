@@ -51,8 +51,10 @@ class Tensor:
         "base",
         "copies",
         "grad",
+        "kept",
         "kind",
         "requires_grad",
+        "same",
         "size_",
         "small",
         "step",
@@ -75,6 +77,8 @@ class Tensor:
         self.copies: Copies | None = None
         self.whose: Tensor | None = None  # of the rows of a leaf: the leaf
         self.taken: Any = None  # of an index: what is known of it, see `row_by_row.rows_at`
+        self.same: Tensor | None = None  # of a copy of a row, and what is made of one: the original, and
+        self.kept: Any = None  # of that: what was computed of it, see `repeated`
         self.grad: Tensor | None = None
         self.base: Tensor | None = None
         self.views: weakref.WeakSet[Tensor] | None = None
@@ -287,7 +291,7 @@ class Tensor:
         if self.copies is not None and bool(mode) != self.requires_grad:
             rows = Tensor(self.small.entries, self.small.size_, self.kind, needs=bool(mode))
             self.small, self.step, rows.whose = rows, batch(rows, self.copies).step, self
-        self.requires_grad = bool(mode)
+        self.requires_grad, self.same, self.kept = bool(mode), None, None
         return self
 
     def retain_grad(self) -> None:

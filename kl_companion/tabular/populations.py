@@ -29,7 +29,7 @@ class Population:
     """A world and a batch of it.
 
     Attributes:
-        problem: The world; the probabilities of its sampler are multiples of 1/parts in every row.
+        problem: The world; the probabilities of its sampler are multiples of 1/parts.
         which: Which sequence every row of the batch is, [N] int64.
     """
 
@@ -75,21 +75,24 @@ def population_tree(
     vocab: int = 3,
     length: int = 2,
     *,
-    parts: int = 6,
+    parts: int | tuple[int, ...] = 6,
     seed: int = 0,
     eos: bool = False,
     off_policy: bool = False,
     scale: float = 1.0,
     ranked: bool = False,
 ) -> Population:
-    """A `prefix_tree` whose sampler has probabilities in multiples of 1/parts, and its batch of parts^length.
+    """A `prefix_tree` whose sampler has probabilities in multiples of 1/parts, and its batch.
+
+    The batch has parts^length rows; of different parts for every place in an answer, as many as their product.
 
     All policies of a row are moved alike, so that their log-ratios are as `prefix_tree` says.
 
     Args:
         vocab: Tokens.
         length: Longest sequence.
-        parts: Denominator of every next-token probability of the sampler, at least ``vocab``.
+        parts: Denominator of the sampler's probabilities, at least ``vocab``; a tuple has those of the first
+            token, of the second, and so on.
         seed: Of the tree.
         eos: See `prefix_tree`.
         off_policy: See `prefix_tree`.
@@ -97,30 +100,35 @@ def population_tree(
         ranked: Whether no two tokens of a row are equally likely, so that it is certain which are likeliest.
 
     Raises:
-        ValueError: fewer parts than tokens, or than 1 + 2 + ... + vocab of a ranked tree; as `prefix_tree`.
+        ValueError: fewer parts than tokens, or than 1 + 2 + ... + vocab of a ranked tree; other than one for
+            every place; as `prefix_tree`.
     """
     least = vocab * (vocab + 1) // 2 if ranked else vocab
-    if parts < least:
-        raise ValueError(f"parts is {parts}, expected at least {least} for {vocab} tokens")
+    places = (parts,) * length if isinstance(parts, int) else parts
+    if len(places) != length or any(n < least for n in places):
+        raise ValueError(f"parts is {parts}, expected {length} of at least {least} for {vocab} tokens")
     tree = prefix_tree(vocab, length, seed=seed, eos=eos, off_policy=off_policy, scale=scale)
-    counts = _rounded(tree.sampled_from.softmax(-1), parts, ranked)
-    moved = (counts / parts).log() - tree.sampled_from
+    of_row = torch.zeros(len(tree.logits), 1, dtype=torch.float64)
+    for place, n in enumerate(places):
+        of_row[tree.rows[:, place][tree.completion_mask[:, place] > 0]] = n
+    counts = _rounded(tree.sampled_from.softmax(-1), of_row, ranked)
+    moved = (counts / of_row).log() - tree.sampled_from
     problem = tree._replace(
         logits=tree.logits + moved,
         ref_logits=tree.ref_logits + moved,
         behavior_logits=None if tree.behavior_logits is None else tree.behavior_logits + moved,
     )
     inside = problem.completion_mask.bool()
-    often = counts[problem.rows, problem.sequences].where(inside, float(parts)).prod(-1)
+    often = counts[problem.rows, problem.sequences].where(inside, torch.tensor(places, dtype=torch.float64)).prod(-1)
     return Population(problem, torch.arange(len(often)).repeat_interleave(often.round().long()))
 
 
-def _rounded(probability: torch.Tensor, parts: int, ranked: bool) -> torch.Tensor:
-    """Whole numbers near parts * probability, at least 1 each, that sum to parts in every row."""
+def _rounded(probability: torch.Tensor, parts: torch.Tensor, ranked: bool) -> torch.Tensor:
+    """Whole numbers near parts * probability, at least 1 each, that sum to the parts [rows, 1] of every row."""
     least = torch.ones_like(probability)
     if ranked:  # 1 of the least likely, 2 of the next: what is added to them keeps their order
         least += probability.argsort(dim=-1, stable=True).argsort(dim=-1)
-    spare = parts - int(least[0].sum())
+    spare = parts - least.sum(-1, keepdim=True)
     share = probability * spare
     floor = share.floor()
     missing = (spare - floor.sum(-1, keepdim=True)).round()

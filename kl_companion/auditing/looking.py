@@ -22,9 +22,9 @@ SHORT = 3  # trees of two tokens
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
 # (seed, denominator of the probabilities) of three trees of two tokens and of one of three. A denominator
-# bounds log(ref/pi): the second token of the third far tree reaches clamps of 10 on log(ref/pi)**2 / 2, at 4.47,
-# and its first one has few parts, so that the batch is small for a loss that loops over it. On the first tree, a
-# plain sum over the reference's two likeliest tokens is negative, and so another than the one clamped at 0
+# bounds log(ref/pi): second tokens of the third far tree reach clamps of 10 on log(ref/pi)**2 / 2, at 4.47.
+# First ones have few parts, so that a loss that loops over the batch loops over few. On the first,
+# a plain sum over the reference's two likeliest tokens is negative, so that it is not the one clamped at 0
 NEAR, FAR = ((0, 6), (1, 6), (2, 6), (3, 5)), ((88, 24), (1, 30), (2, (6, 160)), (3, 12))
 # seeds for a loss of the k likeliest tokens, on trees of k + 2: a bucket for the rest holds two of them. Some
 # plain sum over the likeliest is negative on some tree, and so another than the one clamped at 0

@@ -64,6 +64,7 @@ def grad(
 
     Raises:
         RuntimeError: an output has no gradient, or an input plays no part.
+        NotInPage: a gradient of a gradient, or by one answer of a batch: its copies are one tensor here.
     """
     if create_graph:
         raise NotInPage("create_graph=True, a gradient of a gradient,")
@@ -71,6 +72,8 @@ def grad(
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     starts = [grad_outputs] if isinstance(grad_outputs, Tensor) else grad_outputs or [None] * len(given)
     pairs = [(t, started(t, s)) for t, s in zip(given, starts, strict=True)]
+    if any(x.same is not None for x in wanted):
+        raise NotInPage("torch.autograd.grad by one answer of a batch")
     if not all(x.requires_grad for x in wanted):
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     asked = [x if x.small is None else x.small for x in wanted]

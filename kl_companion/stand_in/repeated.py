@@ -25,7 +25,7 @@ _PLAIN = (bool, int, str, Kind, type(None), type(Ellipsis))
 
 
 class Kept:
-    """What was computed of a tensor, by function and arguments, and how many steps it is from a row itself."""
+    """What was computed of a tensor, by function and arguments, and how many steps it is from a row."""
 
     __slots__ = ("depth", "results", "step")
 
@@ -75,7 +75,7 @@ def _one_of(small: Tensor, which: int, axis: Shape) -> Tensor:
 
 
 def once(function: Callable[..., Any], inside: Sequence[Any] = ()) -> Callable[..., Any]:
-    """A function that writes into nothing and draws no numbers, computed once for all copies of its arguments.
+    """A function that writes into nothing and draws nothing, computed once for all copies of its arguments.
 
     Args:
         function: The function.

@@ -84,7 +84,7 @@ def population_tree(
 ) -> Population:
     """A `prefix_tree` whose sampler has probabilities in multiples of 1/parts, and its batch.
 
-    The batch has parts^length rows; of different parts for every place in an answer, as many as their product.
+    The batch has parts^length rows; where every place in an answer has its own parts, their product.
 
     All policies of a row are moved alike, so that their log-ratios are as `prefix_tree` says.
 
@@ -119,12 +119,16 @@ def population_tree(
         behavior_logits=None if tree.behavior_logits is None else tree.behavior_logits + moved,
     )
     inside = problem.completion_mask.bool()
-    often = counts[problem.rows, problem.sequences].where(inside, torch.tensor(places, dtype=torch.float64)).prod(-1)
+    often = (
+        counts[problem.rows, problem.sequences]
+        .where(inside, torch.tensor(places, dtype=torch.float64))
+        .prod(-1)
+    )
     return Population(problem, torch.arange(len(often)).repeat_interleave(often.round().long()))
 
 
 def _rounded(probability: torch.Tensor, parts: torch.Tensor, ranked: bool) -> torch.Tensor:
-    """Whole numbers near parts * probability, at least 1 each, that sum to the parts [rows, 1] of every row."""
+    """Whole numbers near parts * probability, at least 1 each, that sum to parts [rows, 1] in every row."""
     least = torch.ones_like(probability)
     if ranked:  # 1 of the least likely, 2 of the next: what is added to them keeps their order
         least += probability.argsort(dim=-1, stable=True).argsort(dim=-1)

@@ -20,6 +20,8 @@ def test_every_method_is_one_of_pytorch():
         "copies",
         "small",
         "taken",
+        "same",
+        "kept",
         "whose",
         "as_kind",
         "fill",

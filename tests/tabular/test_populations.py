@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ TREES = [
     {"parts": 7, "eos": True, "off_policy": True, "scale": 4.0},
     {"vocab": 2, "length": 3, "parts": 5, "eos": True, "off_policy": True},
     {"vocab": 3, "length": 2, "parts": 3, "off_policy": True},
+    {"vocab": 3, "length": 2, "parts": (4, 9), "eos": True},
+    {"vocab": 2, "length": 3, "parts": (3, 2, 5), "off_policy": True},
 ]
 
 
@@ -31,12 +34,16 @@ def test_a_batch_holds_every_sequence_in_exact_proportion(options):
     made = population_tree(**options, seed=3)
     world, p = world_of(made.problem), made.problem
     chances = [worlds.log_prob(world, p.sampled_from, leaf).exp().item() for leaf in world["leaves"]]
-    rows = options["parts"] ** options.get("length", 2)
+    length, parts = options.get("length", 2), options["parts"]
+    places = (parts,) * length if isinstance(parts, int) else parts
+    rows = math.prod(places)
     assert len(made.which) == rows
     assert made.which.bincount() / rows == pytest.approx(chances, abs=1e-13)
-    counts = p.sampled_from.softmax(-1) * options["parts"]
-    torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-12)
-    assert counts.min() > 0.99
+    for place, n in enumerate(places):
+        inside = p.completion_mask[:, place] > 0
+        counts = p.sampled_from.softmax(-1)[p.rows[inside, place]] * n
+        torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-12)
+        assert counts.min() > 0.99
     lengths = [len(leaf) for leaf in world["leaves"]]
     assert made.tokens_per_answer == pytest.approx(sum(c * n for c, n in zip(chances, lengths, strict=True)))
     mean = sum(c * r for c, r in zip(chances, world["reward"], strict=True))
@@ -56,10 +63,13 @@ def test_policies_keep_the_distances_of_the_tree(options):
 
 
 def test_a_denominator_below_the_vocabulary_is_refused():
-    with pytest.raises(ValueError, match="parts is 2, expected at least 3 for 3 tokens"):
+    with pytest.raises(ValueError, match="parts is 2, expected 2 of at least 3 for 3 tokens"):
         population_tree(3, parts=2)
-    with pytest.raises(ValueError, match="parts is 5, expected at least 6 for 3 tokens"):
+    with pytest.raises(ValueError, match="parts is 5, expected 2 of at least 6 for 3 tokens"):
         population_tree(3, parts=5, ranked=True)
+    for parts in ((6, 2), (6,), (6, 6, 6)):
+        with pytest.raises(ValueError, match=re.escape(f"parts is {parts}, expected 2 of at least 3")):
+            population_tree(3, parts=parts)
 
 
 @pytest.mark.parametrize("parts", [10, 11, 17])

@@ -24,6 +24,8 @@ LOOPS = {
     "gathered": "torch.stack([p.gather(0, q) for p, q in zip(b, i)])",
     "several results": "sum(p.max(dim=0).values + p.sort().values[1] + p.unbind(0)[2] for p in b)",
     "numbers of both signs": "torch.stack([p / k for p in b.detach() for k in (0.0, -0.0, 1, 1.0, True)])",
+    "numbers of all kinds": "[q * k for q in m for k in (True, 1, 1.0)]",
+    "with and without its axis": "[t for k in range(7) for t in (b[k], b[k : k + 1])]",
     "one after another": "sum(p * k for k, p in enumerate(b))",
     "compared": "torch.stack([torch.where(p > q, p, -q) for p, q in zip(b, c)])",
     "with the whole batch": "torch.stack([p - b.mean(0) for p in b])",
@@ -66,6 +68,19 @@ without a gradient:
         with torch.no_grad():
             w = (p - q).exp()
         out.append(w * (p - q))
+    return torch.stack(out)
+
+rows without a gradient, and with one:
+    with torch.no_grad():
+        w = [p.exp() for p in b]
+    return torch.stack([p * q for p, q in zip(b, w)])
+
+the same tensor under another name:
+    for p in b:
+        r = p * 2
+        s = r.double()
+        s += 1
+        out.append(r)
     return torch.stack(out)
 
 the batch changed after the loop:
@@ -120,6 +135,18 @@ def test_a_function_is_computed_once_for_all_copies():
 
 def test_a_sum_over_the_batch_is_computed_for_every_answer():
     assert calls(lambda b: sum(r.sum() for r in b))["__add__"] == 6
+
+
+def test_a_long_sum_is_not_kept():
+    x = T.tensor([[1.0, 2.0], [3.0, 1.0]])[T.tensor(WHICH)]
+    assert sum(x).same is not None
+    assert sum(r for _ in range(DEEPEST) for r in x).same is None
+
+
+def test_a_row_that_asks_for_no_gradient_is_a_leaf():
+    x = T.tensor([[1.0, 2.0], [3.0, 1.0]]).requires_grad_()[T.tensor(WHICH)]
+    assert x.detach()[0].is_leaf
+    assert not x[0].is_leaf
 
 
 def test_another_mode_sees_a_function_again():

@@ -151,12 +151,10 @@ def _own(found: Any, args: Sequence[Any], originals: Sequence[Any]) -> Any:
 
 def stacked(given: Sequence[Tensor], stack: Callable[[list[Tensor]], Tensor]) -> Tensor | None:
     """Rows along a new first axis as a batch of the few different ones; None where they are not copies."""
-    if any(x.same is None for x in given):
+    originals = [x.same for x in given if x.same is not None]
+    if len(originals) < len(given):
         return None
-    places: dict[int, int] = {}
-    which = tuple([places.setdefault(id(x.same), len(places)) for x in given])
-    copies = copies_of(which, len(places))
-    if copies is None:
-        return None
-    few = {id(x.same): x.same for x in given}
-    return batch(stack([few[i] for i in places]), copies)
+    few = list({id(x): x for x in originals}.values())
+    places = {id(x): place for place, x in enumerate(few)}
+    copies = copies_of(tuple([places[id(x)] for x in originals]), len(few))
+    return None if copies is None else batch(stack(few), copies)

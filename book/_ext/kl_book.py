@@ -5,6 +5,7 @@
 3. A quiet console: sphinx-thebe, which Jupyter Book always loads, is taken out.
 4. Buttons to a repository when one is named, an API page without filler.
 5. Less to load (kl_figures.py, kl_light.py), nothing in the way of a screen reader (kl_accessible.py).
+6. Numbered figures, and tables with one row of headings: kl_numbers.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import kl_citation
 import kl_explorer
 import kl_figures
 import kl_light
+import kl_numbers
 
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 logger = logging.getLogger(__name__)
@@ -137,6 +139,7 @@ def setup(app: Any) -> dict[str, Any]:
     """Connect everything to Sphinx's events."""
     kl_cache.connect(app)
     kl_explorer.connect(app)
+    kl_numbers.connect(app)
     app.connect("config-inited", use_local_mathjax)
     app.connect("config-inited", add_repository)
     app.connect("builder-inited", copy_mathjax)

@@ -1,4 +1,4 @@
-"""The one example that runs through the book: a prompt, the words that an answer may begin with, a log line."""
+"""The one example that runs through the book: a prompt, and the words that an answer may begin with."""
 
 from __future__ import annotations
 

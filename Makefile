@@ -46,7 +46,7 @@ help:
 
 book: $(STAMP)
 	@echo "==> Building the book (only chapters whose code or tables changed are executed)"
-	@$(BIN)/python book/_ext/kl_pyodide.py
+	@$(BIN)/python book/_ext/kl_npm.py
 	@$(BIN)/jupyter-book build . -n -W --keep-going
 	@echo "==> The book is at $(PAGE)"
 

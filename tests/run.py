@@ -101,7 +101,7 @@ def build_site() -> None:
     if (ROOT / "_build" / "html" / "index.html").is_file():
         return
     print("==> No built book yet: building it first", flush=True)
-    subprocess.run([sys.executable, "book/_ext/kl_pyodide.py"], cwd=ROOT, check=False)
+    subprocess.run([sys.executable, "book/_ext/kl_npm.py"], cwd=ROOT, check=False)
     program = Path(sys.executable).with_name("jupyter-book")
     subprocess.run([program, "build", ".", "-n", "-W", "--keep-going"], cwd=ROOT, check=False)
 

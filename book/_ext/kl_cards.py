@@ -59,18 +59,6 @@ def glossary(env: Any) -> Cards:
     return found
 
 
-def chapters_of_terms(env: Any) -> dict[str, list[tuple[str, str]]]:
-    """Which pages (docname, anchor) the glossary names for each term, in its order."""
-    labels = env.get_domain("std").labels
-    found = {}
-    for item in env.get_doctree(GLOSSARY).findall(nodes.definition_list_item):
-        targets = [x["reftarget"] for x in item.findall(addnodes.pending_xref) if x.get("reftype") == "ref"]
-        places = [labels[t][:2] for t in targets if t in labels]
-        for term in (c for c in item.children if isinstance(c, nodes.term)):
-            found[term.astext()] = places
-    return found
-
-
 def code_of_terms(env: Any) -> dict[str, list[str]]:
     """The code that the glossary names for a term."""
     found = {}

@@ -2,7 +2,7 @@
 
 The directive ``{paste-your-loss}`` writes the form; its scripts and style sheets are on those pages alone.
 A code cell with the tag ``try``, and a code block of the class ``try``, gets a link that opens the editor
-with that code. Pyodide (`kl_pyodide`) and the package's own sources (`kl_companion.in_page.bundle`) are
+with that code. Pyodide (`kl_npm`) and the package's own sources (`kl_companion.in_page.bundle`) are
 copied to ``_python`` in the built pages.
 """
 
@@ -24,7 +24,7 @@ from kl_companion.in_page.bundle import sources, write_bundle
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-import kl_pyodide
+import kl_npm
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE / "kl_paste.yml"
@@ -68,7 +68,7 @@ def python_files(app: Any) -> tuple[int, str]:
     if app.builder.format != "html":
         return 0, ""
     folder = Path(app.outdir) / FOLDER
-    if not kl_pyodide.present():
+    if not kl_npm.PYODIDE.present():
         logger.info("Python for the browser was not fetched: the page that audits a pasted loss says so")
         shutil.rmtree(folder, ignore_errors=True)
         return 0, ""
@@ -76,7 +76,7 @@ def python_files(app: Any) -> tuple[int, str]:
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("package-*"):
         old.unlink()
-    wanted = [*(kl_pyodide.FOLDER / name for name in kl_pyodide.FILES), archive]
+    wanted = [*kl_npm.PYODIDE.kept(), archive]
     for path in wanted:
         shutil.copy2(path, folder / path.name)
     return sum(path.stat().st_size for path in wanted), archive.name

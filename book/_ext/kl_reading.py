@@ -3,29 +3,23 @@
 1. Whatever has the class `dropdown` becomes <details>, which a keyboard, a printer and a screen reader know.
 2. Exercises of the classes `grade-1`, `grade-2`, `grade-3` say what they ask for.
 3. "Show the code of this figure" stands where the figure is the point.
-4. The question of a chapter, the bold paragraph below its title, stands in links: previous, next, search.
-5. The glossary's words lead a search to the chapters that the glossary names, and options of frameworks to
-   the page with their table.
+4. The question of a chapter, the bold paragraph below its title, is shown in links to the previous and next.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
-from sphinx import addnodes
 
 import kl_cards
-import kl_index
 import kl_links
+import kl_search
 from kl_tex import inline_html
 
 GRADES = {"grade-1": "warm-up", "grade-2": "pen and paper", "grade-3": "project"}
-HERE = Path(__file__).resolve().parent
 FOLD = re.compile(r'<div\b[^>]*\bclass="[^"]*\badmonition\b[^"]*"[^>]*>')
 TITLE = re.compile(r'\s*<p class="admonition-title"([^>]*)>(.*?)</p>', re.DOTALL)
 PROOF = re.compile(r"\s*<p>Proof\. ")
@@ -33,9 +27,6 @@ PROOF = re.compile(r"\s*<p>Proof\. ")
 SAME_IDS = re.compile(
     r'(<div class="proof[\w -]*\badmonition\b)" id="proof">|(<section(?: class="[\w-]+")?) id="\w+-content">'
 )
-
-TABLE_OF_OPTIONS = 'class="kl-frameworks"'
-OPTION = re.compile(r"(?<![\w-])(?:--[a-z][\w.-]+|[a-z]+(?:_[a-z\d]+)+)(?![\w-])")
 
 
 def unique_ids(body: str) -> str:
@@ -120,35 +111,6 @@ def keep_question(app: Any, doctree: nodes.document) -> None:
         app.env.metadata[app.env.docname]["kl_question"] = inline_html(parts[0])
 
 
-def add_index_entries(app: Any, doctree: nodes.document, docname: str) -> None:
-    """Let a search for a word of the glossary find the pages that the glossary names for it."""
-    places = getattr(app, "kl_places", None)
-    if places is None:
-        env = app.env
-        places = app.kl_places = kl_cards.chapters_of_terms(env) if kl_cards.GLOSSARY in env.all_docs else {}
-    top = next(doctree.findall(nodes.section), None)
-    for term, pages in places.items():
-        for name, anchor in pages:
-            if name == docname and top is not None:
-                own = anchor if anchor not in top["ids"] else ""
-                top.insert(0, addnodes.index(entries=[("single", term, own, "main", None)]))
-
-
-def options_of(html: str) -> list[str]:
-    """The names of options in the code of a table of frameworks: ``kl_loss_coef``, ``--use-kl-loss``."""
-    own = re.sub(r"<small>.*?</small>", "", html, flags=re.DOTALL)  # without our names of settings
-    code = " ".join(re.findall(r"<code>(.*?)</code>", own, re.DOTALL))
-    return sorted({m[0] for m in OPTION.finditer(code)} - {"forward_kl", "reverse_kl"})  # ours, too
-
-
-def add_option_entries(doctree: nodes.document) -> None:
-    """Let a search for an option of a framework find the page whose table has it."""
-    tables = [raw.astext() for raw in doctree.findall(nodes.raw) if TABLE_OF_OPTIONS in raw.astext()]
-    top = next(doctree.findall(nodes.section), None)
-    for option in options_of(" ".join(tables)) if top is not None else ():
-        top.insert(0, addnodes.index(entries=[("single", option, "", "main", None)]))
-
-
 def prepare(app: Any, doctree: nodes.document, docname: str) -> None:
     """Everything that is done to a page's tree before it is written."""
     name_grades(doctree)
@@ -156,8 +118,6 @@ def prepare(app: Any, doctree: nodes.document, docname: str) -> None:
         name_folded_code(doctree)
     if app.builder.name == "html":
         kl_links.add_to_api(app, doctree, docname)
-        add_index_entries(app, doctree, docname)
-        add_option_entries(doctree)
         kl_cards.add_cards(app, doctree, docname)
 
 
@@ -175,10 +135,6 @@ def finish(app: Any, pagename: str, templatename: str, context: dict[str, Any], 
         if docname in questions:
             title = f'{page["title"]}<span class="kl-question">{questions[docname]}</span>'
             context[side] = {**page, "title": title}
-    if pagename == "search":
-        said = json.dumps(questions, ensure_ascii=False, sort_keys=True).replace("</", "<\\/")
-        app.add_js_file(None, body=f"window.klQuestions = {said};")
-        app.add_js_file("kl_search.js")
 
 
 def _docname(pagename: str, link: str) -> str:
@@ -202,7 +158,6 @@ def pages_to_write(app: Any, env: Any) -> list[str]:
 def setup(app: Any) -> dict[str, Any]:
     """Connect everything to Sphinx's events."""
     app.add_node(HideCodeCellNode, override=True, html=(visit_folded_code, depart_folded_code))
-    app.config.html_search_scorer = str(HERE.parent / "_static" / "kl_scorer.js")
     app.connect("doctree-read", keep_question)
     app.connect("env-before-read-docs", write_all_again)
     app.connect("env-updated", pages_to_write)
@@ -212,5 +167,5 @@ def setup(app: Any) -> dict[str, Any]:
     for name in ("kl_cards.js", "kl_tables.js", "kl_reading.js"):
         app.add_js_file(name)
     app.add_css_file("kl_reading.css")
-    kl_index.connect(app)
+    kl_search.connect(app)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

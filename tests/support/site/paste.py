@@ -12,7 +12,7 @@ import pytest
 
 PAGE = "book/paste.html"
 SITE = Path(__file__).resolve().parents[3] / "_build" / "html"
-HOW = "Python for the browser was not fetched: .venv/bin/python book/_ext/kl_pyodide.py, then make book"
+HOW = "Python for the browser was not fetched: .venv/bin/python book/_ext/kl_npm.py, then make book"
 DATA = "return {...document.querySelector('#verdict').dataset}"
 BUSY = "return document.querySelector('.kl-paste').hasAttribute('aria-busy')"
 

@@ -22,6 +22,7 @@ from sphinx.util import logging
 import kl_accessible
 import kl_cache
 import kl_citation
+import kl_experiments
 import kl_explorer
 import kl_figures
 import kl_light
@@ -138,6 +139,7 @@ def docstring_to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lin
 def setup(app: Any) -> dict[str, Any]:
     """Connect everything to Sphinx's events."""
     kl_cache.connect(app)
+    kl_experiments.connect(app)
     kl_explorer.connect(app)
     kl_numbers.connect(app)
     app.connect("config-inited", use_local_mathjax)
@@ -147,6 +149,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-docstring", docstring_to_rst, priority=400)
     app.connect("html-page-context", drop_thebe, priority=900)
+    app.add_directive("from-package", kl_figures.FromPackage)
     app.connect("html-page-context", kl_figures.in_page)
     app.connect("build-finished", kl_light.trim)
     app.connect("build-finished", kl_accessible.finish)

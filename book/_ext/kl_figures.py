@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
+import inspect
 import re
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
 
 FIGURE = re.compile(r'<figure class="kl-figure.*?</figure>', re.S)
 IMAGE = re.compile(
@@ -97,6 +103,25 @@ def to_files(body: str, folder: Path, address: str) -> str:
         return IMAGE.sub(lambda image: f'{image[1]}{sources[image[2], image[3]]}"', found[0])
 
     return FIGURE.sub(figure, body)
+
+
+class FromPackage(SphinxDirective):
+    """``{from-package} module:function``: a figure or a table, on a page that executes nothing."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """HTML as it is, and text as Markdown; the page is written again when the module changes."""
+        module, _, name = self.arguments[0].partition(":")
+        function = getattr(importlib.import_module(module), name)
+        self.env.note_dependency(inspect.getsourcefile(function) or "")
+        made = function()
+        if isinstance(made, str):
+            into = nodes.container()
+            self.state.nested_parse(StringList(made.splitlines(), self.arguments[0]), 0, into)
+            return into.children
+        html = made._repr_html_() if hasattr(made, "_repr_html_") else made._repr_mimebundle_()["text/html"]
+        return [nodes.raw("", html, format="html")]
 
 
 def in_page(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:

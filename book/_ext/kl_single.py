@@ -42,7 +42,10 @@ def parts(toc: Path) -> list[Part]:
     content = yaml.safe_load(toc.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or not content.get("parts") or "root" not in content:
         raise ValueError(f"{toc} has no root with parts: wanted the table of contents of a book in parts")
-    listed = [Part(p["caption"], [c["file"] for c in p["chapters"]]) for p in content["parts"]]
+    listed = [
+        Part(p["caption"], [c["file"] for top in p["chapters"] for c in (top, *top.get("sections", []))])
+        for p in content["parts"]
+    ]
     listed[0] = Part(listed[0].caption, [content["root"], *listed[0].pages])
     return listed
 

@@ -65,6 +65,38 @@ def framework_table() -> FrameworkTable:
     Raises:
         FileNotFoundError: a result table is missing; the message says how to make it.
     """
+    first = _settings()
+    return _table((_body(name, first[first.framework == name]) for name in FRAMEWORKS), first.index)
+
+
+def defaults_of(names: Sequence[str]) -> FrameworkTable:
+    """The defaults for RL of some frameworks, in the same rows.
+
+    Raises:
+        FileNotFoundError: as `framework_table`.
+    """
+    first = _settings()
+    rows = first[first.framework.isin(names) & (first.default != "no") & (first.purpose == "RL")]
+    every = {name: first[first.framework == name] for name in names}
+    bodies = (
+        f"<tbody>{_title(name, every[name])}"
+        + "".join(
+            _setting(s, every[name], _instead(s, every[name])) for s in _records(rows[rows.framework == name])
+        )
+        + "</tbody>"
+        for name in names
+    )
+    return _table(bodies, rows.index)
+
+
+def _table(bodies: Iterable[str], settings: Iterable[str]) -> FrameworkTable:
+    head = "".join(f'<th scope="col">{words}</th>' for words in _HEADERS)
+    text = f'<table class="kl-frameworks"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
+    return FrameworkTable(f'<div class="kl-frameworks">{text}</div>', tuple(settings))
+
+
+def _settings() -> pd.DataFrame:
+    """What is known of every setting, by its name."""
     audited, recipes = tables.load("framework_audit"), tables.load("framework_recipes")
     cases = audited.pivot(index="setting", columns=["sampling", "scale"], values="minimizes")
     first = audited.drop_duplicates("setting").set_index("setting")
@@ -74,24 +106,24 @@ def framework_table() -> FrameworkTable:
     near = audited.set_index(at).xs(WHERE["near"], level=[1, 2])
     first["objective"], first["practice"] = near.objective, near.practice
     first["beta"] = recipes.drop_duplicates("setting").set_index("setting").meaning
-    bodies = [_body(name, first[first.framework == name]) for name in FRAMEWORKS]
-    head = "".join(f'<th scope="col">{words}</th>' for words in _HEADERS)
-    text = f'<table class="kl-frameworks"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
-    return FrameworkTable(f'<div class="kl-frameworks">{text}</div>', tuple(first.index))
+    return first
+
+
+def _title(name: str, rows: pd.DataFrame) -> str:
+    kind = "its installed functions" if rows.kind.iloc[0] == "installed" else "formulas"
+    title = f'<tr class="kl-framework"><th colspan="3" scope="rowgroup">{escape(framework(name).title)} '
+    return title + f"<small>{escape(rows.version.iloc[0])}, {kind}</small></th></tr>"
 
 
 def _body(name: str, rows: pd.DataFrame) -> str:
     known = framework(name)
-    kind = "its installed functions" if rows.kind.iloc[0] == "installed" else "formulas"
-    title = f'<tr class="kl-framework"><th colspan="3" scope="rowgroup">{escape(known.title)} '
-    title += f"<small>{escape(rows.version.iloc[0])}, {kind}</small></th></tr>"
     order = [s.name for s in known.settings]
     rows = rows.loc[sorted(rows.index, key=lambda name: (rows.purpose[name] != "RL", order.index(name)))]
     shown = rows[rows.default != "no"]
     if shown.empty:
         shown = rows[rows.index.isin([known.remedy.sequence, known.remedy.token])]
     others = rows.drop(shown.index)
-    parts = [title, *(_setting(s, rows, _instead(s, rows)) for s in _records(shown))]
+    parts = [_title(name, rows), *(_setting(s, rows, _instead(s, rows)) for s in _records(shown))]
     if len(others):
         parts.append(_fold(f"{len(others)} other settings", (_setting(s, rows) for s in _records(others))))
     if past := found(name):

@@ -32,7 +32,8 @@ every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 def toc_files() -> list[str]:
     """Files of the table of contents, in order, without suffixes."""
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
+    chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"], *(c["file"] for top in chapters for c in (top, *top.get("sections", [])))]
 
 
 def notebook(path: Path) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""The page "Experiments": ``{experiments}`` lists every result table, what it measures and who uses it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
+import kl_cache
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def code_of(notebook: Path) -> str:
+    """The code cells of a notebook."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def title_of(notebook: Path) -> str:
+    """The heading of a notebook, without the word that all experiments begin with."""
+    text = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+    heading = re.search(r"^# (?:Experiment: )?(.+)$", text, re.M)
+    assert heading is not None
+    return heading[1][0].upper() + heading[1][1:]
+
+
+def listed(root: Path, pages: list[str]) -> str:
+    """The table in Markdown.
+
+    Args:
+        root: Of the project.
+        pages: All pages of the book, in the order in which they are read.
+    """
+    manifests = {path.parent.name: path for path in sorted((root / "tables").glob("*/manifest.yml"))}
+    others = ("book/experiments/", "book/how_to_add")  # the latter asks for any table, by its name
+    notebooks = [root / f"{page}.ipynb" for page in pages if not page.startswith(others)]
+    used = {p: kl_cache.tables_used(code_of(p), manifests) for p in notebooks if p.is_file()}
+    lines = ["| experiment | what it measures | where it is used |", "| :--- | :--- | :--- |"]
+    for name, path in manifests.items():
+        manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "like" in manifest:  # the same experiment with another model
+            manifest = yaml.safe_load(manifests[manifest["like"]].read_text(encoding="utf-8")) | manifest
+        notebook = root / manifest["notebook"]
+        chapters = [f"[](/{p.relative_to(root).as_posix()})" for p, tables in used.items() if name in tables]
+        link = f"[{title_of(notebook)}](/{notebook.relative_to(root).as_posix()})"
+        lines.append(f"| {link} | {manifest['title'].replace('|', '&#124;')} | {', '.join(chapters)} |")
+    return "\n".join(lines)
+
+
+class Experiments(SphinxDirective):
+    """``{experiments}``: the table, written again when a manifest or a chapter changed."""
+
+    def run(self) -> list[nodes.Node]:
+        """The table as part of the page."""
+        pages = sorted(self.env.found_docs)
+        for path in [*(ROOT / "tables").glob("*/manifest.yml"), *(ROOT / "book").glob("*/*.ipynb")]:
+            self.env.note_dependency(str(path))
+        into = nodes.container(classes=["kl-experiments"])
+        self.state.nested_parse(StringList(listed(ROOT, pages).splitlines(), self.env.docname), 0, into)
+        return [into]
+
+
+def connect(app: Any) -> None:
+    """Add the directive."""
+    app.add_directive("experiments", Experiments)

@@ -1,4 +1,4 @@
-"""The table `performance` as chapter 4.3, the README and `make bench` show it."""
+"""The table `performance` as the chapter on exact KL, the README and `make bench` show it."""
 
 from __future__ import annotations
 

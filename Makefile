@@ -32,7 +32,7 @@ help:
 	@echo "make bench     measure speed and memory against the peers, and make the table performance (DEVICE=cuda: on a GPU)"
 	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (2 hours)"
 	@echo "make real      fetch and convert a real model, test it, and try the tables that need it (93 MB, then 540 on disk)"
-	@echo "make print     the whole book as _build/kl-book.pdf, the cheat sheet as one page (needs chromium)"
+	@echo "make print     the book as _build/kl-book.pdf, its chapters to read as kl-reading.pdf, the cheat sheet as one page (needs chromium)"
 	@echo "make zip       the pages as _build/kl-book.zip, to unpack and read anywhere"
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
 	@echo "make lint      ruff and mypy"

@@ -1,4 +1,4 @@
-"""The whole book as one PDF, and its cheat sheet as one page: built pages, printed by a headless Chromium.
+"""The book as two PDFs, whole and to read, and its cheat sheet as one page, printed by a headless Chromium.
 
 Run by `make print`; a file is checked before it takes the place of an older one. Also the one place that
 knows how to find a browser, for the tests of the built pages.
@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +159,14 @@ def write_pdf(session: Any, target: Path) -> None:
     session.execute_cdp_cmd("IO.close", {"handle": stream})
 
 
-def print_book(session: Any, site: Path, target: Path) -> list[str]:
-    """Print the built pages into one PDF; what is wrong with it, one line each.
+def print_book(session: Any, site: Path, target: Path, *, reading: bool = False) -> list[str]:
+    """Print the built pages, or (``reading``) those that one reads; what is wrong, one line each.
 
     It is printed until the page numbers of the contents, read off the print before, are its own.
     """
     title = title_page(kl_citation.cited(), ROOT / "book" / "_static" / "logo.svg")
-    text, titles = kl_single.single_page(site, ROOT / "_toc.yml", title)
+    listed = kl_single.parts(ROOT / "_toc.yml")
+    text, titles = kl_single.single_page(site, kl_single.reading(listed) if reading else listed, title)
     page = site.with_name("print.html")
     numbers: dict[str, int] = {}
     for _ in range(PASSES):  # each from a fresh page: a second print of one page may break it elsewhere
@@ -194,6 +196,13 @@ def print_sheet(session: Any, site: Path, target: Path) -> list[str]:
     return [*found, f"the cheat sheet takes {kl_pdf.pages(target)} pages at {SIZES_PT[-1]} points: cut it"]
 
 
+PRINTED: tuple[tuple[str, Callable[[Any, Path, Path], list[str]]], ...] = (
+    ("kl-cheat-sheet", print_sheet),
+    ("kl-reading", partial(print_book, reading=True)),
+    ("kl-book", print_book),
+)
+
+
 def main() -> int:
     """Print book and cheat sheet, say where they are and what is wrong with them."""
     site = ROOT / "_build" / "html"
@@ -206,7 +215,7 @@ def main() -> int:
         return 1
     status = 0
     with chromium(browser) as session:
-        for name, printed in (("kl-cheat-sheet", print_sheet), ("kl-book", print_book)):
+        for name, printed in PRINTED:
             target = site.with_name(f"{name}.pdf")
             unfinished = site.with_name(f"{name}.part.pdf")
             print(f"==> Printing {target.name}", flush=True)

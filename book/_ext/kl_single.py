@@ -50,6 +50,13 @@ def parts(toc: Path) -> list[Part]:
     return listed
 
 
+def reading(listed: list[Part]) -> list[Part]:
+    """Of the parts of the book those that one reads from first to last page: chapters and glossary."""
+    chapters = [part for part in listed if part.caption.startswith(("Core", "Advanced"))]
+    words = [page for part in listed for page in part.pages if page.endswith("/glossary")]
+    return [*chapters, Part("Words", words)] if words else chapters
+
+
 def anchor(number: int, fragment: str = "") -> str:
     """The id on the single page of an id of page `number`, or of the page itself."""
     return f"c{number:02d}" + (f"-{fragment}" if fragment else "")
@@ -151,19 +158,18 @@ def head(site: Path, first: str) -> str:
     return "\n".join(kept)
 
 
-def single_page(site: Path, toc: Path, title_page: str) -> tuple[str, dict[str, str]]:
-    """The whole book as one page, to be written beside the folder of the site.
+def single_page(site: Path, listed: list[Part], title_page: str) -> tuple[str, dict[str, str]]:
+    """The book, or some parts of it, as one page, to be written beside the folder of the site.
 
     Args:
         site: folder of the built pages.
-        toc: the table of contents of the book, a YAML file.
+        listed: the parts that are printed.
         title_page: HTML of what comes before the contents.
 
     Returns:
         The page, and for each chapter its anchor and its title in plain text. Where the contents name a page,
         the text is 000 in an element with the attribute data-page.
     """
-    listed = parts(toc)
     pages = [page for part in listed for page in part.pages]
     numbers = {page: number for number, page in enumerate(pages)}
     contents, bodies, titles = [], [], {}

@@ -121,7 +121,7 @@ def test_the_single_page_has_everything_once(tmp_path: Path) -> None:
     )
     toc = tmp_path / "_toc.yml"
     toc.write_text("root: book/intro\nparts:\n  - caption: Start\n    chapters: [{file: book/b}]\n")
-    text, titles = single.single_page(site, toc, "<p>title</p>")
+    text, titles = single.single_page(site, single.parts(toc), "<p>title</p>")
     assert titles == {"c00": "Intro", "c01": "Second"}
     assert 'href="#c01-s">over' in text
     assert "<a>code</a>" in text
@@ -146,6 +146,23 @@ def test_the_single_page_has_everything_once(tmp_path: Path) -> None:
     }
     assert 'data-page="c01-s">5<' in single.numbered(text, {"c01-s": 5})
     assert 'data-page="c01">000<' in single.numbered(text, {"c01-s": 5})
+
+
+def test_what_one_reads_from_first_to_last_page() -> None:
+    listed = [
+        single.Part("Start", ["book/intro"]),
+        single.Part("Core", ["book/a"]),
+        single.Part("Advanced: training", ["book/b", "book/c"]),
+        single.Part("Reference", ["book/api", "book/glossary"]),
+    ]
+    assert single.reading(listed) == [*listed[1:3], ("Words", ["book/glossary"])]
+
+
+def test_pages_below_others_are_parts_of_the_book(tmp_path: Path) -> None:
+    toc = tmp_path / "_toc.yml"
+    below = "{file: b, sections: [{file: c}, {file: d}]}"
+    toc.write_text(f"root: a\nparts:\n  - caption: P\n    chapters: [{below}, {{file: e}}]\n")
+    assert single.parts(toc) == [("P", ["a", "b", "c", "d", "e"])]
 
 
 def test_a_page_that_is_none_and_a_table_of_contents_that_is_none(tmp_path: Path) -> None:

@@ -28,6 +28,19 @@ TITLES = {
     "sequence": "reverse KL of whole answers",
     "forward": "forward KL of every token",
 }
+# what a cheat sheet has, by the keys of the table
+PLAIN = {
+    "log-near": "log the reverse KL",
+    "log-far": "log it far from the reference",
+    "loss-token-policy": "loss: reverse KL of tokens",
+    "loss-sequence-policy": "loss: reverse KL of answers",
+    "loss-forward-policy": "loss: forward KL of tokens",
+    "reward-token-policy": "reward: subtract from each token's own reward",
+    "reward-sequence-policy": "reward: subtract from the answer's reward",
+    "loss-token-older": "loss, older samples: reverse KL of tokens",
+    "loss-sequence-older": "loss, older samples: reverse KL of answers",
+    "loss-forward-older": "loss, older samples: forward KL of tokens",
+}
 
 
 class Written(SphinxDirective):
@@ -190,6 +203,16 @@ def lengths() -> str:
     )
 
 
+def plain() -> str:
+    """What to write for the usual purposes, in plain PyTorch."""
+    cells = []
+    for key, purpose in PLAIN.items():
+        entry = table.RECOMMENDATIONS[key]
+        lines = "<br>".join(f"`{line}`" for line in entry.lines.splitlines())
+        cells.append((purpose, entry.name, lines))
+    return rows(("Purpose", "Term", "In PyTorch"), cells)
+
+
 def log_list() -> str:
     """What to log in which situation, as a list for a page with little room."""
     return "\n".join(f"* {entry.when}: **{entry.name}**" for entry in table.LOGGED)
@@ -199,6 +222,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "log-reverse": lambda: to_log(False),
     "log-forward": lambda: to_log(True),
     "log-list": log_list,
+    "plain": plain,
     "policy": lambda: to_write("policy"),
     "older": lambda: to_write("older"),
     "not-policy": lambda: not_to_write("policy"),

@@ -1,4 +1,4 @@
-"""The table at the head of the chapter on frameworks: what you have, what it minimizes, what to write."""
+"""The table at the head of the chapter on frameworks: what you have, what it minimizes, what to write.
 
 A row is a setting of a framework as its users write it. The defaults stand open; the other settings and what
 past releases did are folded below them. Every verdict is read from the tables `framework_audit` and

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
-
 import pandas as pd
 
 from kl_companion.book import tables
 from kl_companion.book.speed_goals import (
     CPU,
     DTYPES,
-    GOALS,
     GPU,
     OURS,
-    GoalFound,
     MeasuredAt,
     Rows,
     bandwidth_share,
     cell,
-    findings,
     ratio,
 )
-from kl_companion.plotting import color
 
 NOT_MEASURED = "not measured"
 WORDS = {
@@ -37,7 +29,6 @@ WORDS = {
     "ours, in place": "ours, in place",
     "roof": "memory roof",
 }
-HIDDEN = ("naive", "TRL", "Liger", "Liger, compiled", "ours", "ours, frugal", "bare products")
 
 
 def measured(profile: str = "cpu") -> Rows:
@@ -74,23 +65,6 @@ def speedups(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
     return pd.DataFrame(columns, list(WORDS.values()), dtype=float)
 
 
-def draw_speedups(speed: pd.DataFrame, axes: Sequence[Any]) -> None:
-    """`speedups` on two axes, one per dtype, with a mark per allocator."""
-    for axis, dtype in zip(axes, DTYPES, strict=True):
-        part = speed[dtype].drop(WORDS["naive"]).dropna(how="all")
-        height = list(range(len(part)))[::-1]
-        axis.axvline(1, color=color("exact"), linewidth=1)
-        for allocator, mark in {"default": "o", "warm": "s"}.items():
-            shade = color(f"{allocator} allocator")
-            axis.plot(part[allocator], height, mark, color=shade, label=allocator)
-        axis.set(title=f"{dtype} logits", xscale="log", xlabel="times as fast as the usual formula")
-        axis.set_yticks(height, part.index)
-        ticks = [0.1, 0.3, 1, 3, 10, 30, 100]
-        axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        axis.minorticks_off()
-    axes[0].legend(title="allocator", fontsize=10, loc="upper right")
-
-
 def costs(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
     """Memory beyond the inputs in arrays of the size of the logits, and the gradient's relative error."""
     names = {"memory": "extra_of_logits", "error": "gradient_error"}
@@ -102,17 +76,6 @@ def costs(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
     return pd.DataFrame(columns, list(WORDS.values()), dtype=float).drop("memory roof")
 
 
-def from_hidden(rows: Rows, at: MeasuredAt = CPU) -> pd.DataFrame:
-    """The KL from hidden states: milliseconds, memory beyond the gradients, error; per dtype."""
-    names = {"ms": "milliseconds", "MB": "extra_megabytes", "error": "gradient_error"}
-    columns = {
-        (dtype, word): [cell(rows, column, v, dtype, at, "linear_kl") for v in HIDDEN]
-        for dtype in DTYPES
-        for word, column in names.items()
-    }
-    return pd.DataFrame(columns, [WORDS.get(v, v) for v in HIDDEN], dtype=float)
-
-
 def training_steps(rows: Rows) -> pd.DataFrame:
     """A whole training step per KL term: milliseconds, time over that of the sampled KL, memory as MB."""
     found = [row for row in rows if row["work"] == "training_step"]
@@ -122,37 +85,6 @@ def training_steps(rows: Rows) -> pd.DataFrame:
         "MB": [row["extra_megabytes"] for row in found],
     }
     return pd.DataFrame(lines, [row["variant"] for row in found], dtype=float)
-
-
-def goals(rows: Rows, gpu: Rows = ()) -> pd.DataFrame:
-    """Every goal with what was measured in each dtype, on processors, and in bfloat16 on a GPU."""
-    here = {(f.goal, f.dtype): f for f in findings(rows)}
-    there = {f.goal: f for f in findings(gpu, GPU) if f.dtype == "bfloat16"}
-    lines = {
-        "work": [goal.work for goal in GOALS],
-        "number": [goal.text for goal in GOALS],
-        "goal": [goal.asked for goal in GOALS],
-        **{dtype: [_verdict(here.get((goal, dtype))) for goal in GOALS] for dtype in DTYPES},
-        "on a GPU": [_verdict(there.get(goal)) for goal in GOALS],
-    }
-    return pd.DataFrame(lines).set_index("work")
-
-
-def _verdict(found: GoalFound | None) -> str:
-    if found is None:
-        return "not asked"
-    return found.verdict if found.measured is None else f"{found.measured:.3g}, {found.verdict}"
-
-
-def in_digits(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table of `costs` or `from_hidden` as text, empty where nothing was measured."""
-    looks = {"memory": "{:.2f}", "error": "{:.0e}", "ms": "{:.0f}", "MB": "{:.0f}"}
-
-    def texts(column: pd.Series) -> list[str]:
-        look = looks[column.name[1]]
-        return ["" if math.isnan(x) else look.format(x) for x in column]
-
-    return pd.DataFrame({name: texts(frame[name]) for name in frame}, frame.index)
 
 
 def _digits(x: float | None) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
 from kl_companion.book import speed_tables, tables
-from kl_companion.book.speed_goals import CPU, GOALS, GPU, OURS, MeasuredAt
+from kl_companion.book.speed_goals import CPU, GPU, OURS, MeasuredAt
 
 COLUMNS = ("milliseconds", "times_faster", "of_floor", "extra_megabytes", "extra_of_logits", "gradient_error")
 
@@ -72,31 +71,6 @@ def test_speedups_and_costs() -> None:
     assert "memory roof" not in cost.index
 
 
-def test_from_hidden_states() -> None:
-    cells = {"milliseconds": 2.0, "extra_megabytes": 3.0, "gradient_error": 0.1}
-    shown = speed_tables.from_hidden([row("naive", "bfloat16", "linear_kl", **cells), row("ours", **cells)])
-    assert shown.loc["usual formula", "bfloat16"].tolist() == [2.0, 3.0, 0.1]
-    assert shown.notna().sum().sum() == 3
-
-
-def test_a_line_for_every_goal_and_a_column_for_a_gpu() -> None:
-    shown = speed_tables.goals(good())
-    assert len(shown) == len(GOALS)
-    first = [
-        "times as fast as the compiled formula",
-        "at least 2",
-        "2.5, reached",
-        "4, reached",
-        "not measured",
-    ]
-    assert shown.index[0] == "reverse KL"
-    assert shown.iloc[0].tolist() == first
-    assert set(shown["on a GPU"]) == {"not measured"}
-    assert shown.iloc[-1]["float32"] == "not asked"
-    there = [row(v, "bfloat16", at=GPU, milliseconds=t) for v, t in (("torch.compile", 3.0), (OURS, 2.0))]
-    assert speed_tables.goals(good(), there).iloc[0, -1] == "1.5, missed"
-
-
 def test_training_steps() -> None:
     rows = [
         {"work": "training_step", "variant": name, "milliseconds": 10.0 * k, "times_faster": 1 / k}
@@ -106,15 +80,6 @@ def test_training_steps() -> None:
     found = speed_tables.training_steps([{"work": "logp"}, *rows])
     assert found.loc["exact KL"].tolist() == [20.0, 2.0, 5.0]
     assert list(found.index) == ["K2", "exact KL"]
-
-
-def test_in_digits_and_empty_where_nothing_was_measured() -> None:
-    cells = {"extra_of_logits": 4.996, "gradient_error": 1.23e-5}
-    shown = speed_tables.in_digits(speed_tables.costs([row("naive", **cells)]))
-    assert shown.loc["usual formula"].tolist() == ["5.00", "1e-05", "", ""]
-    cells = {"milliseconds": 2.4, "extra_megabytes": 3.6, "gradient_error": 0.1}
-    shown = speed_tables.in_digits(speed_tables.from_hidden([row("naive", work="linear_kl", **cells)]))
-    assert shown.loc["usual formula", "float32"].tolist() == ["2", "4", "1e-01"]
 
 
 def test_milliseconds_on_a_gpu_and_their_share_of_a_copy() -> None:
@@ -141,15 +106,3 @@ def test_the_rows_of_a_table_have_none_for_a_gap(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tables, "load", lambda name, profile: load("", profile), raising=False)
     with pytest.raises(FileNotFoundError):
         speed_tables.measured()
-
-
-def test_every_number_of_the_figure_is_drawn() -> None:
-    columns = pd.MultiIndex.from_product([("float32", "bfloat16"), ("default", "warm")])
-    words = [speed_tables.WORDS[name] for name in ("naive", "TRL", "ours")]
-    speed = pd.DataFrame([[1.0] * 4, [math.nan] * 4, [2.0, 3.0, 4.0, 5.0]], words, columns)
-    drawn, (left, right) = plt.subplots(1, 2)
-    speed_tables.draw_speedups(speed, (left, right))
-    assert [line.get_xdata().tolist() for line in left.lines[1:]] == [[2.0], [3.0]]
-    assert [line.get_xdata().tolist() for line in right.lines[1:]] == [[4.0], [5.0]]
-    assert [label.get_text() for label in left.get_yticklabels()] == ["ours"]
-    plt.close(drawn)

@@ -130,7 +130,8 @@ def test_rows_and_chapters_name_each_other():
 
 def test_titles_are_the_first_headings():
     titles = chapter_titles(BOOK)
-    assert titles["part8_language_models/02_rl_with_a_kl_term"] == "RL with a KL term"
+    wanted = "RL with a KL term, on a small language model"
+    assert titles["part8_language_models/02_rl_with_a_kl_term"] == wanted
     assert len(titles) == len(list(BOOK.glob("part*/*.ipynb")))
 
 

@@ -31,7 +31,6 @@ TITLES = {
 # what a cheat sheet has, by the keys of the table
 PLAIN = {
     "log-near": "log the reverse KL",
-    "log-far": "log it far from the reference",
     "loss-token-policy": "loss: reverse KL of tokens",
     "loss-sequence-policy": "loss: reverse KL of answers",
     "loss-forward-policy": "loss: forward KL of tokens",
@@ -39,7 +38,6 @@ PLAIN = {
     "reward-sequence-policy": "reward: subtract from the answer's reward",
     "loss-token-older": "loss, older samples: reverse KL of tokens",
     "loss-sequence-older": "loss, older samples: reverse KL of answers",
-    "loss-forward-older": "loss, older samples: forward KL of tokens",
 }
 
 

@@ -79,15 +79,12 @@ def name_grades(doctree: nodes.document) -> None:
 def name_folded_code(doctree: nodes.document) -> None:
     """Say what the folded code of a cell makes: a figure, a table, or no more than code."""
     for node in doctree.findall(HideCodeCellNode):
-        shown = "".join(
-            raw.astext()
-            for output in node.parent.children
-            if output is not node
-            for raw in output.findall(nodes.raw)
-        )
+        whole = node.parent is None  # the fold of a whole cell, which MyST-NB puts around it, has no parent
+        beside = node.children if whole else [x for x in node.parent.children if x is not node]
+        shown = "".join(raw.astext() for output in beside for raw in output.findall(nodes.raw))
         what = "figure" if "<figure" in shown else "table" if "<table" in shown else ""
-        of = f" of this {what}" if what else ""
-        node["prompt_show"], node["prompt_hide"] = f"Show the code{of}", f"Hide the code{of}"
+        name = f"the {what or 'cell'}" if whole else f"the code of this {what}" if what else "the code"
+        node["prompt_show"], node["prompt_hide"] = f"Show {name}", f"Hide {name}"
 
 
 def visit_folded_code(self: Any, node: HideCodeCellNode) -> None:

@@ -1,4 +1,4 @@
-"""The page "How to add" is followed in a copy of the project, and what it adds passes its tests there.
+"""The page "Extending the package" is followed in a copy of the project, what it adds passes the tests there.
 
 The code is the page's own: cells and captioned blocks go where the page says they belong. A new divergence
 meets every test of its floors, and every other divergence, in `make reliability`. The rows of a framework in

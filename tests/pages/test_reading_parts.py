@@ -117,3 +117,26 @@ def test_a_relative_link_leads_to_a_page(part: ModuleType) -> None:
     assert part._docname("book/part1/01_a", "../quickstart.html") == "book/quickstart"
     assert part._docname("book/part1/01_a", "02_b.html") == "book/part1/02_b"
     assert part._docname("book/intro", "part1/01_a.html") == "book/part1/01_a"
+
+
+@using("kl_reading")
+def test_a_fold_says_what_it_holds(part: ModuleType) -> None:
+    from docutils import nodes, utils
+    from myst_nb.sphinx_ import HideCodeCellNode
+
+    def labels(html: str, *, whole: bool) -> tuple[str, str]:
+        fold = HideCodeCellNode("")
+        output = nodes.container("", nodes.raw("", html, format="html"))
+        doctree = utils.new_document("page")
+        cell = nodes.container("", fold)
+        (fold if whole else cell).append(output)
+        doctree += cell
+        if whole:
+            fold.parent = None  # as MyST-NB leaves it
+        part.name_folded_code(doctree)
+        return fold["prompt_show"], fold["prompt_hide"]
+
+    assert labels("<figure>", whole=False) == ("Show the code of this figure", "Hide the code of this figure")
+    assert labels("<p>", whole=False) == ("Show the code", "Hide the code")
+    assert labels("<table>", whole=True) == ("Show the table", "Hide the table")
+    assert labels("<p>", whole=True) == ("Show the cell", "Hide the cell")

@@ -23,6 +23,7 @@ REFERENCES = re.compile(r' role="doc-biblioentry"| role="list"(?= class="citatio
 EMPTY = re.compile(r"<th(?P<rest>\s[^>]*)?>(?:\s|&nbsp;)*</th>")
 # One id for every proof of a page, which nothing links to.
 SPY = ' data-bs-spy="scroll" data-bs-target=".bd-toc-nav"'
+UNNAMED = '<summary><span class="toctree-toggle"'
 REPEATED = re.compile(r' id="(?:proof|(?:proof|exercise|solution)-content)"')
 
 
@@ -32,6 +33,7 @@ def mended(text: str) -> str:
     text = watched(text)
     text = SIDEBAR.sub(lambda found: f'{found[0]}role="region" aria-label="Contents of the book" ', text)
     text = REPEATED.sub("", REFERENCES.sub("", text))
+    text = text.replace(UNNAMED, UNNAMED.replace("<summary>", '<summary aria-label="Pages below this one">'))
     # an empty cell above the names of rows is no header
     return EMPTY.sub(lambda found: f"<td{found['rest'] or ''}></td>", text)
 

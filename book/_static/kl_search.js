@@ -33,9 +33,9 @@
   const WEIGHTS = [
     [/^book\/(glossary|questions|which_one)/, 1.6],
     [/^book\/part/, 1.3],
-    [/^book\/(intro|quickstart|paste|cheat_sheet|explorer)/, 1.3],
+    [/^book\/(quickstart|paste|cheat_sheet|explorer)/, 1.3],
     [/^book\/api/, 0.15],
-    [/^book\/(experiments|errata|ledger|refusals|reliability|how_|notation|what_changed)/, 0.35],
+    [/^book\/(intro|experiments|errata|ledger|refusals|reliability|how_|notation|what_changed)/, 0.35],
   ];
   const weight = (page) => (WEIGHTS.find(([pattern]) => pattern.test(page)) || [null, 1])[1];
   const same = (text) => whole(text).map(plural).join(" ");

@@ -92,7 +92,9 @@ def defaults_of(names: Sequence[str]) -> FrameworkTable:
 def _table(bodies: Iterable[str], settings: Iterable[str]) -> FrameworkTable:
     head = "".join(f'<th scope="col">{words}</th>' for words in _HEADERS)
     text = f'<table class="kl-frameworks"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
-    return FrameworkTable(f'<div class="kl-frameworks">{text}</div>', tuple(settings))
+    # on a narrow screen it scrolls, which a keyboard has to reach
+    box = '<div class="kl-frameworks" tabindex="0" role="region" aria-label="Frameworks">'
+    return FrameworkTable(f"{box}{text}</div>", tuple(settings))
 
 
 def _settings() -> pd.DataFrame:

@@ -30,10 +30,10 @@ return [...document.querySelectorAll('article figure.kl-figure, article figure.a
 TABLES = r"""
 const tables = [...document.querySelectorAll('article table')];
 const empty = tables.flatMap((table) => [...table.querySelectorAll('thead tr')])
-  .filter((row) => ![...row.cells].some((cell) => cell.innerText.trim() || cell.querySelector('*')));
+  .filter((row) => ![...row.cells].some((cell) => cell.textContent.trim() || cell.querySelector('*')));
 const heads = tables.filter((table) => table.matches('.dataframe') && table.tHead)
   .flatMap((table) => [...table.querySelectorAll('th')]);
-const words = heads.filter((cell) => !cell.querySelector('code')).map((cell) => cell.innerText.trim());
+const words = heads.filter((cell) => !cell.querySelector('code')).map((cell) => cell.textContent.trim());
 return [empty.map((row) => row.closest('table').innerText.slice(0, 80)),
   words.filter((word) => /^[a-z0-9]+(_[a-z0-9]+)+$/.test(word))];
 """

@@ -114,7 +114,9 @@
       const item = document.createElement("li");
       const title = numbers[page] ? `${numbers[page]} ${best.title}` : best.title;
       item.append(link(best, best.heading && best.heading !== best.title ? `${title}: ${best.heading}` : title));
-      item.append(marked(excerpt(best.text || best.code, best.terms), best.terms));
+      // a page that was found by what people type for it shows the section that has their words
+      const says = [best, ...others].find((entry) => entry.terms.some((term) => entry.text.toLowerCase().includes(term))) || best;
+      item.append(marked(excerpt(says.text || says.code, says.terms), says.terms));
       const more = others.filter((entry) => entry.anchor && entry.heading).slice(0, 2);
       if (more.length) {
         const also = document.createElement("p");

@@ -24,7 +24,7 @@ import kl_npm
 
 ENTRIES, LIBRARY, SCRIPT = "kl_entries.js", "minisearch.js", "kl_search.js"
 SPHINX = re.compile(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')
-MOST = 4000  # characters of an entry that are kept: lists of everything would outweigh the rest
+MOST, CODE = 4000, 500  # characters of text and of code that are kept: lists would outweigh the rest
 WORDS = Path(__file__).with_suffix(".yml")
 _NAMED = (addnodes.desc, addnodes.glossary)
 _SILENT = (nodes.math, nodes.math_block, nodes.comment, nodes.system_message, nodes.title, *_NAMED)
@@ -70,8 +70,9 @@ def entries(doctree: nodes.document, page: str) -> Iterator[Entry]:
             heading = "" if top else next((c.astext() for c in section if isinstance(c, nodes.title)), "")
             anchor = "" if top else section["ids"][0]
             words = typed().get(page, "") if top else ""
-            said = _plain(" ".join(text)), _plain(" ".join(code)), words
-            yield Entry(page, anchor, title, _plain(heading), *said)
+            said = _plain(" ".join(text)), _plain(" ".join(code))[:CODE], words
+            if heading != "Checks":  # asserts, which nobody looks for
+                yield Entry(page, anchor, title, _plain(heading), *said)
     for item in doctree.findall(nodes.definition_list_item):
         if isinstance(item.parent.parent, addnodes.glossary):
             said = _plain(" ".join(part for kind, part in _parts(item[-1]) if kind == "text"))
@@ -90,6 +91,8 @@ def _parts(node: nodes.Node) -> Iterator[tuple[str, str]]:
             continue
         if isinstance(child, _SILENT):
             continue
+        if isinstance(child, addnodes.pending_xref) and not child.get("refexplicit"):
+            continue  # it has no words yet, but the name of a label
         if isinstance(child, nodes.literal_block):
             yield "code", child.astext()
         elif isinstance(child, nodes.raw):
@@ -130,25 +133,26 @@ def write(app: Any, exception: Exception | None) -> None:
     """Write what a search looks through, and the library beside it."""
     if exception is not None or app.builder.format != "html" or not kl_npm.MINISEARCH.present():
         return
-    static = Path(app.outdir) / "_static"
+    out = Path(app.outdir)
     numbers = {
         name: ".".join(map(str, own[""])) for name, own in app.env.toc_secnumbers.items() if own.get("")
     }
     found = [e for page in sorted(app.env.kl_entries) for e in app.env.kl_entries[page]]
     said = json.dumps({"entries": found, "numbers": numbers}, ensure_ascii=False)
-    (static / ENTRIES).write_text(f"window.klSearch = {said};\n", encoding="utf-8")
-    shutil.copy2(kl_npm.MINISEARCH.kept()[0], static / LIBRARY)
-    page = (
-        static.parent / "search.html"
-    )  # whose template loads Sphinx's search, which would write results too
+    (out / ENTRIES).write_text(f"window.klSearch = {said};\n", encoding="utf-8")
+    shutil.copy2(kl_npm.MINISEARCH.kept()[0], out / "_static" / LIBRARY)
+    page = out / "search.html"  # its template loads Sphinx's search, which would write results too
     if page.is_file():
-        page.write_text(SPHINX.sub("", page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = SPHINX.sub("", page.read_text(encoding="utf-8"))
+        if ENTRIES not in text:
+            text = text.replace("</head>", f'<script defer src="{ENTRIES}"></script></head>', 1)
+        page.write_text(text, encoding="utf-8")
 
 
 def in_page(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Load what searches on the page of the search."""
     if pagename == "search" and kl_npm.MINISEARCH.present():
-        for name in (LIBRARY, ENTRIES, SCRIPT):
+        for name in (LIBRARY, SCRIPT):
             app.add_js_file(name, loading_method="defer")
 
 

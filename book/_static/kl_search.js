@@ -1,5 +1,5 @@
 /* The search: an index of all sections (kl_entries.js) by MiniSearch, ordered by what a reader looks for first. */
-(() => {
+document.addEventListener("DOMContentLoaded", () => {
   const { entries, numbers } = window.klSearch;
   const KEYS = ["page", "anchor", "title", "heading", "text", "code", "words"];
   const documents = entries.map((values, id) => Object.fromEntries([["id", id], ...KEYS.map((key, i) => [key, values[i]])]));
@@ -143,4 +143,4 @@
     });
   }
   show(asked);
-})();
+});

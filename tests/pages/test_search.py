@@ -42,6 +42,15 @@ def test_a_section_without_an_address_belongs_to_what_it_is_in() -> None:
     assert [e.text for e in found(section("One", exercise))] == ["How many?"]
 
 
+def test_names_of_labels_and_asserts_are_no_text() -> None:
+    bare = addnodes.pending_xref("", nodes.inline("", "chapter-top-k"), refexplicit=False)
+    named = addnodes.pending_xref("", nodes.inline("", "the next chapter"), refexplicit=True)
+    text = nodes.paragraph("", "", nodes.Text("See "), bare, named)
+    assert [e.text for e in found(section("One", text, section("Checks", nodes.paragraph("", "x"))))] == [
+        "See the next chapter"
+    ]
+
+
 def test_an_output_counts_in_the_form_that_a_page_shows() -> None:
     table = nodes.raw("", "<style>b{}</style><table><td>low_var_kl &amp; k3</td></table>", format="html")
     forms = [("text/plain", nodes.Text("plain")), ("text/html", table)]
@@ -87,14 +96,16 @@ def test_the_page_of_the_search_loads_no_other_search(
     monkeypatch.setattr(search.kl_npm, "MINISEARCH", package)
     (tmp_path / "_static").mkdir()
     tag = '<script src="{}"></script>\n'.format
-    page = tag("_static/kl.js") + tag("_static/searchtools.js") + "  " + tag("searchindex.js") + "<p>"
+    page = tag("_static/kl.js") + tag("_static/searchtools.js") + "  " + tag("searchindex.js") + "</head><p>"
     (tmp_path / "search.html").write_text(page)
     env = SimpleNamespace(
         toc_secnumbers={"book/b": {"": (2,)}, "book/a": {}}, kl_entries={"book/b": [["b"]], "book/a": [["a"]]}
     )
     app = SimpleNamespace(outdir=str(tmp_path), builder=SimpleNamespace(format="html"), env=env)
     search.write(app, None)
-    assert (tmp_path / "search.html").read_text() == tag("_static/kl.js") + "<p>"
+    assert (tmp_path / "search.html").read_text() == (
+        tag("_static/kl.js") + '<script defer src="kl_entries.js"></script></head><p>'
+    )
     assert (tmp_path / "_static" / "minisearch.js").read_text() == "MiniSearch"
-    said = (tmp_path / "_static" / "kl_entries.js").read_text()
+    said = (tmp_path / "kl_entries.js").read_text()
     assert said == 'window.klSearch = {"entries": [["a"], ["b"]], "numbers": {"book/b": "2"}};\n'

@@ -137,7 +137,7 @@ def write(app: Any, exception: Exception | None) -> None:
     numbers = {
         name: ".".join(map(str, own[""])) for name, own in app.env.toc_secnumbers.items() if own.get("")
     }
-    found = [e for page in sorted(app.env.kl_entries) for e in app.env.kl_entries[page]]
+    found = [e for _, kept in sorted(getattr(app.env, "kl_entries", {}).items()) for e in kept]
     said = json.dumps({"entries": found, "numbers": numbers}, ensure_ascii=False)
     (out / ENTRIES).write_text(f"window.klSearch = {said};\n", encoding="utf-8")
     shutil.copy2(kl_npm.MINISEARCH.kept()[0], out / "_static" / LIBRARY)

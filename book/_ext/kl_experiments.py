@@ -17,12 +17,6 @@ import kl_cache
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def code_of(notebook: Path) -> str:
-    """The code cells of a notebook."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-
-
 def title_of(notebook: Path) -> str:
     """The heading of a notebook, without the word that all experiments begin with."""
     text = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
@@ -36,12 +30,17 @@ def listed(root: Path, pages: list[str]) -> str:
 
     Args:
         root: Of the project.
-        pages: All pages of the book, in the order in which they are read.
+        pages: All pages of the book.
     """
     manifests = {path.parent.name: path for path in sorted((root / "tables").glob("*/manifest.yml"))}
     others = ("book/experiments/", "book/how_to_add")  # the latter asks for any table, by its name
     notebooks = [root / f"{page}.ipynb" for page in pages if not page.startswith(others)]
-    used = {p: kl_cache.tables_used(code_of(p), manifests) for p in notebooks if p.is_file()}
+    code = kl_cache.closure().notebook_code
+    used = {
+        p: kl_cache.tables_used(code(p.read_text(encoding="utf-8")), manifests)
+        for p in notebooks
+        if p.is_file()
+    }
     lines = ["| experiment | what it measures | where it is used |", "| :--- | :--- | :--- |"]
     for name, path in manifests.items():
         manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -60,7 +59,7 @@ class Experiments(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """The table as part of the page."""
         pages = sorted(self.env.found_docs)
-        for path in [*(ROOT / "tables").glob("*/manifest.yml"), *(ROOT / "book").glob("*/*.ipynb")]:
+        for path in [*(ROOT / "tables").glob("*/manifest.yml"), *(ROOT / "book").rglob("*.ipynb")]:
             self.env.note_dependency(str(path))
         into = nodes.container(classes=["kl-experiments"])
         self.state.nested_parse(StringList(listed(ROOT, pages).splitlines(), self.env.docname), 0, into)

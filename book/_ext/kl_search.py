@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +53,7 @@ class Entry(NamedTuple):
     words: str = ""
 
 
+@cache
 def typed() -> dict[str, str]:
     """Of pages, what people type who look for them."""
     found: dict[str, str] = yaml.safe_load(WORDS.read_text(encoding="utf-8"))

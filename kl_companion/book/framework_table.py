@@ -76,17 +76,12 @@ def defaults_of(names: Sequence[str]) -> FrameworkTable:
         FileNotFoundError: as `framework_table`.
     """
     first = _settings()
-    rows = first[first.framework.isin(names) & (first.default != "no") & (first.purpose == "RL")]
-    every = {name: first[first.framework == name] for name in names}
-    bodies = (
-        f"<tbody>{_title(name, every[name])}"
-        + "".join(
-            _setting(s, every[name], _instead(s, every[name])) for s in _records(rows[rows.framework == name])
-        )
-        + "</tbody>"
-        for name in names
-    )
-    return _table(bodies, rows.index)
+    defaults = first[first.framework.isin(names) & (first.default != "no") & (first.purpose == "RL")]
+    bodies = []
+    for name in names:
+        rows, shown = (frame[frame.framework == name] for frame in (first, defaults))
+        bodies.append(f"<tbody>{''.join([_title(name, rows), *_with_remedy(shown, rows)])}</tbody>")
+    return _table(bodies, defaults.index)
 
 
 def _table(bodies: Iterable[str], settings: Iterable[str]) -> FrameworkTable:
@@ -125,12 +120,17 @@ def _body(name: str, rows: pd.DataFrame) -> str:
     if shown.empty:
         shown = rows[rows.index.isin([known.remedy.sequence, known.remedy.token])]
     others = rows.drop(shown.index)
-    parts = [_title(name, rows), *(_setting(s, rows, _instead(s, rows)) for s in _records(shown))]
+    parts = [_title(name, rows), *_with_remedy(shown, rows)]
     if len(others):
         parts.append(_fold(f"{len(others)} other settings", (_setting(s, rows) for s in _records(others))))
     if past := found(name):
         parts.append(_fold("Past releases", _past(past)))
     return f"<tbody>{''.join(parts)}</tbody>"
+
+
+def _with_remedy(shown: pd.DataFrame, rows: pd.DataFrame) -> list[str]:
+    """Settings of a framework as rows that say what to write instead."""
+    return [_setting(s, rows, _instead(s, rows)) for s in _records(shown)]
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

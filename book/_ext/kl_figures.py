@@ -111,10 +111,12 @@ class FromPackage(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """HTML as it is, and text as Markdown; the page is written again when the module changes."""
+        """HTML as it is, and text as Markdown; the page is read again when the module or a table changes."""
         module, _, name = self.arguments[0].partition(":")
         function = getattr(importlib.import_module(module), name)
-        self.env.note_dependency(inspect.getsourcefile(function) or "")
+        tables = Path(self.env.srcdir).glob("tables/*/table.csv")
+        for path in (inspect.getsourcefile(function) or "", *map(str, tables)):
+            self.env.note_dependency(path)
         made = function()
         if isinstance(made, str):
             into = nodes.container()

@@ -15,7 +15,10 @@ import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
+
+from kl_companion.checks import unknown_name
 
 # Each color reaches a contrast of 3:1 against a white and against a nearly black page.
 PALETTE: dict[str, str] = {
@@ -45,6 +48,7 @@ PALETTE: dict[str, str] = {
     "published": "#d43d5c",
 }
 _FALLBACK = ("#3f7f9f", "#b3541e", "#3c8d5a", "#a0568f", "#8a7433", "#6b74c9")
+_FAMILY = "Source Sans Pro"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 _LINES = ("-", "--", "-.", ":")
 _LABELS = {
@@ -218,19 +222,42 @@ def figure(
     return ThemedFigure(alt=alt.strip(), svg=svg, png=png, caption=(caption or "").strip())
 
 
+def typeface(weight: str) -> str:
+    """File of one weight ("Regular", "It", "Semibold", "Bold") of the typeface that pages and figures share.
+
+    Raises:
+        ImportError: font-source-sans-pro is missing (extra `book`).
+        ValueError: the typeface has no such weight.
+    """
+    try:
+        folder = files("font_source_sans_pro") / "files"
+    except ImportError as error:
+        raise ImportError(f"figures need {error.name}: pip install 'kl-companion[book]'") from error
+    found = {path.name.removeprefix("SourceSansPro-"): str(path) for path in folder.iterdir()}
+    if f"{weight}.ttf" not in found:
+        raise unknown_name("weight", weight, sorted(n[:-4] for n in found if n.endswith(".ttf")))
+    return found[f"{weight}.ttf"]
+
+
 def _themed() -> AbstractContextManager[None]:
     """Seaborn's style in the colors of the light theme, for the length of a with block."""
     try:
-        import matplotlib
+        import matplotlib.font_manager
         import seaborn
     except ImportError as error:
         raise ImportError(f"figures need {error.name}: pip install 'kl-companion[book]'") from error
+    fonts = matplotlib.font_manager.fontManager
+    for file in (typeface("Regular"), typeface("Bold")):
+        if file not in {font.fname for font in fonts.ttflist}:
+            fonts.addfont(file)
     ink, grid = _INK["light"]
     settings = {
-        **seaborn.plotting_context("notebook", font_scale=1.1),
+        **seaborn.plotting_context("notebook", font_scale=1.2),
         **seaborn.axes_style("ticks"),
-        "font.family": "DejaVu Sans",  # shipped with matplotlib, so that bytes do not depend on the machine
-        "mathtext.fontset": "dejavusans",
+        # The typeface of the pages, for what it lacks matplotlib's, and formulas as on the pages; all
+        # come with packages, so that bytes do not depend on the machine
+        "font.family": [_FAMILY, "DejaVu Sans"],
+        "mathtext.fontset": "cm",
         **dict.fromkeys(
             ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor"), ink
         ),

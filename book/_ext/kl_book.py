@@ -27,6 +27,7 @@ import kl_explorer
 import kl_figures
 import kl_light
 import kl_numbers
+import kl_typeface
 
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 logger = logging.getLogger(__name__)
@@ -150,8 +151,10 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", docstring_to_rst, priority=400)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.add_directive("from-package", kl_figures.FromPackage)
+    app.connect("html-page-context", kl_figures.add_files, priority=450)
     app.connect("html-page-context", kl_figures.in_page)
     app.connect("build-finished", kl_light.trim)
+    app.connect("build-finished", kl_typeface.on_finished)
     app.connect("build-finished", kl_accessible.finish)
     kl_citation.connect(app)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

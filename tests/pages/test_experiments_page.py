@@ -1,0 +1,83 @@
+"""The page "Experiments" lists every result table; what the package draws stands in pages without code."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from docutils import nodes
+
+from tests.support.extensions import ROOT, extension
+
+experiments, figures = extension("kl_experiments"), extension("kl_figures")
+
+
+def notebook(path: Path, heading: str, code: str = "") -> None:
+    """A notebook of one heading and one cell of code."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cells = [
+        {"cell_type": "markdown", "source": [f"(label)=\n# {heading}\n", "text"]},
+        {"cell_type": "code", "source": [code], "metadata": {}},
+    ]
+    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Two tables, the second like the first, one chapter that loads the second and one that loads none."""
+    for name, text in (
+        ("noise", "title: Noise of |K1|\nnotebook: book/experiments/noise.ipynb\n"),
+        ("noise_real", "like: noise\ntitle: Noise of a real model\n"),
+    ):
+        (tmp_path / "tables" / name).mkdir(parents=True)
+        (tmp_path / "tables" / name / "manifest.yml").write_text(text, encoding="utf-8")
+    notebook(tmp_path / "book" / "experiments" / "noise.ipynb", "Experiment: noise of one sample")
+    loads = 'from kl_companion.book import tables\n\ntables.load("noise_real")\n'
+    notebook(tmp_path / "book" / "part1" / "01_noise.ipynb", "Noise", loads)
+    notebook(tmp_path / "book" / "part1" / "02_none.ipynb", "None", "x = 1\n")
+    return tmp_path
+
+
+def test_every_table_has_a_row_with_its_notebook_and_the_chapters_that_load_it(project: Path) -> None:
+    pages = ["book/experiments/noise", "book/intro", "book/part1/01_noise", "book/part1/02_none"]
+    head, rule, first, second = experiments.listed(project, pages).splitlines()
+    assert head.count("|") == rule.count("|") == first.count("|") == 4
+    link = "[Noise of one sample](/book/experiments/noise.ipynb)"
+    assert first == f"| {link} | Noise of &#124;K1&#124; |  |"
+    assert second == f"| {link} | Noise of a real model | [](/book/part1/01_noise.ipynb) |"
+
+
+def test_the_book_lists_all_of_its_tables() -> None:
+    rows = experiments.listed(ROOT, []).splitlines()[2:]
+    assert len(rows) == len(list((ROOT / "tables").glob("*/manifest.yml")))
+
+
+def run_directive(target: str) -> tuple[list[nodes.Node], list[str]]:
+    """What ``{from-package}`` gives for a function, and the files that it was told to watch."""
+    watched: list[str] = []
+    parsed: list[list[str]] = []
+
+    def parse(lines: list[str], offset: int, into: nodes.Element) -> None:
+        parsed.append(list(lines))
+        into += nodes.paragraph(text="\n".join(lines))
+
+    settings = SimpleNamespace(env=SimpleNamespace(srcdir=str(ROOT), note_dependency=watched.append))
+    state = SimpleNamespace(document=SimpleNamespace(settings=settings), nested_parse=parse)
+    machine = SimpleNamespace(reporter=None)
+    directive = figures.FromPackage("from-package", [target], {}, None, 1, 0, "", state, machine)
+    return directive.run(), watched
+
+
+def test_text_of_the_package_is_read_as_markdown_and_a_drawing_stays_html(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import kl_companion.book.front as front
+
+    monkeypatch.setattr(front, "words", lambda: "| a |\n| :--- |", raising=False)
+    monkeypatch.setattr(front, "drawn", lambda: SimpleNamespace(_repr_html_=lambda: "<svg/>"), raising=False)
+    (text,), watched = run_directive("kl_companion.book.front:words")
+    assert text.astext() == "| a |\n| :--- |"
+    assert str(ROOT / "tables" / "real_rl" / "table.csv") in watched
+    assert __file__ in watched
+    (html,), _ = run_directive("kl_companion.book.front:drawn")
+    assert (html.astext(), html["format"]) == ("<svg/>", "html")

@@ -33,8 +33,8 @@ _SHORT = {
     "truncated": "plain sum",
     "clamped": "plain sum where positive",
 }
-_PULLS = "Even at the reference it pulls probability into those tokens."
-_PUSHES = "Even at the reference it pushes probability out of those tokens."
+_PULLS = "Even at the reference it moves probability to those tokens."
+_PUSHES = "Even at the reference it moves probability away from those tokens."
 _EFFECTS = {
     "bucketed": "How probability is spread among the other tokens is left alone; how much they have is not.",
     "conditional": "How much probability those tokens have together is left alone: it may drift.",

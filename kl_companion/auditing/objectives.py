@@ -36,10 +36,10 @@ _SAID = {
     "power_divergence": "power divergence",
 }
 _EFFECTS = {
-    "reverse_kl": "Tokens that the policy likes more than the reference are pushed down; those it has nearly "
-    "dropped are hardly brought back.",
-    "forward_kl": "Tokens that the policy has nearly dropped are brought back; those it likes too much are "
-    "pushed down only gently.",
+    "reverse_kl": "Tokens that the policy over-weights lose probability; those to which it gives almost "
+    "none hardly regain any.",
+    "forward_kl": "Tokens to which the policy gives almost no probability regain it; those that it "
+    "over-weights lose it only slowly.",
 }
 
 
@@ -333,7 +333,7 @@ def _expected_inverse_length(rollout: Rollout) -> torch.Tensor:
     "sequence_mean_reverse_kl",
     words="the log-ratio of whole sequences divided by their length, expected under the policy",
     short="mean log-ratio of an answer",
-    effect="The penalty of an answer is divided by its length: a long answer pays less a token.",
+    effect="The penalty of an answer is divided by its length: tokens of long answers are penalized less.",
     source="this book",
     lengths_only=True,
 )

@@ -73,6 +73,6 @@ FRAMEWORK = Framework(
     remedy=Remedy(
         sequence=None,
         token=None,
-        words="The one option is k3 in the loss, which descends the forward KL.",
+        words="The one option is k3 in the loss, which has the gradient of the forward KL.",
     ),
 )

@@ -186,6 +186,6 @@ FRAMEWORK = Framework(
         sequence="tinker.distillation_kl_discount_1",
         token="tinker.kl_discount_0",
         words="The trainer of RL has no option for the first where lengths vary: with kl_discount_factor=1.0 "
-        "the mean that it subtracts pays for every token that is still to come.",
+        "the mean that it subtracts is counted once for every token that is still to come.",
     ),
 )

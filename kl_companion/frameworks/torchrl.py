@@ -157,7 +157,7 @@ def _distilled(direction: str, normalized: bool) -> Setting:
         level="token",
         aggregation=SEQUENCES if normalized else "sum over tokens, mean over sequences",
         default="of DistillationLoss" if normalized and direction == "reverse" else "",
-        note="Its own documentation says that a reverse KL is not what it descends."
+        note="Its own documentation says that it does not have the gradient of a reverse KL."
         if direction == "reverse"
         else "It is meant for the teacher's samples; the audit has the student's.",
     )

@@ -110,7 +110,7 @@ def test_a_sentence_for_every_part_of_the_card(answers):
     assert said["as_meant"] == "That is not what was wanted (reverse_kl)."
     assert said["good"] is False
     assert [where for where, _ in said["rows"]] == ["fresh samples", "stale samples"]
-    assert said["notes"][0].startswith("In practice: Tokens that the policy has nearly dropped")
+    assert said["notes"][0].startswith("In practice: Tokens to which the policy gives almost no")
     assert said["read"].startswith("Read: logps* = log-probs of the current policy")
     assert "kl = 0.5 * (logps - ref_logps) ** 2" in answers["K3"]["answer"]["card"]["remedy"]
 

@@ -99,7 +99,7 @@ def test_what_pulls_at_the_reference_says_so():
         probability = same.logits.softmax(-1)
         inside = torch.zeros_like(probability).scatter(-1, same.ref_logits.topk(2).indices, 1.0)
         raised = (-pull * inside).sum(-1)[0].item()  # of the logits of the head, by a step
-        said = "pulls" in o.effect, "pushes" in o.effect
+        said = "moves probability to" in o.effect, "moves probability away" in o.effect
         if "truncated" in name or "cropped_forward" in name:
             assert said == (raised > 1e-6, raised < -1e-6), name
         else:

@@ -19,6 +19,7 @@ SCRIPTS = (
     "explore",
     "plots",
     "field",
+    "walk",
     "view",
 )  # in the order they build on another
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any
     """Scripts and style sheet on the explorer's page alone."""
     if pagename == PAGE:
         app.add_css_file("simplex.css")
+        app.add_css_file("moving.css")
         app.add_css_file("explorer/explorer.css")
         app.add_js_file("bokeh/bokeh.min.js", priority=600, loading_method="defer")
         app.add_js_file("simplex.js", priority=605, loading_method="defer")

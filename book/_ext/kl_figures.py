@@ -132,3 +132,10 @@ def in_page(app: Any, pagename: str, templatename: str, context: dict[str, Any],
         return
     address = "../" * pagename.count("/") + "_images"
     context["body"] = to_files(context["body"], Path(app.outdir) / "_images", address)
+
+
+def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """What plays moving figures, on pages that have one."""
+    if 'class="kl-figure kl-moving"' in context.get("body", ""):
+        app.add_css_file("moving.css")
+        app.add_js_file("moving.js", loading_method="defer")

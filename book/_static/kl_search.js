@@ -35,7 +35,7 @@ document.addEventListener("DOMContentLoaded", () => {
     [/^book\/part/, 1.3],
     [/^book\/(quickstart|paste|cheat_sheet|explorer)/, 1.3],
     [/^book\/api/, 0.15],
-    [/^book\/(intro|experiments|errata|ledger|refusals|reliability|how_|notation|what_changed)/, 0.35],
+    [/^book\/(intro|experiments|errata|ledger|refusals|reliability|how_|notation|what_changed|frameworks_by_name|monitor)/, 0.35],
   ];
   const weight = (page) => (WEIGHTS.find(([pattern]) => pattern.test(page)) || [null, 1])[1];
   const same = (text) => whole(text).map(plural).join(" ");

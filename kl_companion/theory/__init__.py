@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kl_companion.theory.calculus import value as value
     from kl_companion.theory.calculus import value_is_unbiased as value_is_unbiased
     from kl_companion.theory.calculus import vanishes as vanishes
+    from kl_companion.theory.group_optima import success_at_rest as success_at_rest
     from kl_companion.theory.optima import multiplier_range as multiplier_range
     from kl_companion.theory.optima import optimal_policy as optimal_policy
     from kl_companion.theory.optima import policy_at as policy_at
@@ -33,6 +34,7 @@ _NAMES: dict[str, str] = {
     "value": "kl_companion.theory.calculus",
     "value_is_unbiased": "kl_companion.theory.calculus",
     "vanishes": "kl_companion.theory.calculus",
+    "success_at_rest": "kl_companion.theory.group_optima",
     "mass_penalty_optimum": "kl_companion.theory.top_k_optima",
     "split": "kl_companion.theory.top_k_split",
     "split_of": "kl_companion.theory.top_k_split",

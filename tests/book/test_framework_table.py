@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from pathlib import Path
 
 import pytest
 
 from kl_companion.book import framework_table as module
 from kl_companion.book.framework_table import framework_table, option_lines
-from kl_companion.frameworks import settings
+from kl_companion.frameworks import FRAMEWORKS, framework, settings
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.printing import print_list
 
@@ -97,3 +98,10 @@ def test_it_shows_itself_in_a_notebook() -> None:
     assert repr(table) == f"FrameworkTable: {len(settings())} settings"
     assert "<script" not in table.html
     assert module.WHERE["near"] == ("on-policy", 1.0)
+
+
+def test_every_framework_has_its_section_on_the_page_of_frameworks() -> None:
+    page = Path(__file__).resolve().parents[2] / "book" / "frameworks_by_name.ipynb"
+    sections = re.findall(r'"### (.+?)\\n"', page.read_text(encoding="utf-8"))
+    assert set(sections) == {framework(name).title for name in FRAMEWORKS}
+    assert len(sections) == len(FRAMEWORKS)

@@ -38,6 +38,27 @@ return [empty.map((row) => row.closest('table').innerText.slice(0, 80)),
   words.filter((word) => /^[a-z0-9]+(_[a-z0-9]+)+$/.test(word))];
 """
 
+# words that show before the exercises (a formula in a line is one), and what is looked at instead of read
+READING = r"""
+const article = document.querySelector('article');
+const end = [...article.querySelectorAll('section')]
+  .find((section) => section.querySelector('h2')?.textContent.startsWith('Exercises'));
+const read = (element) => element.checkVisibility()
+  && !(end && (end.contains(element) || end.compareDocumentPosition(element) & 4));
+const inside = (element, boxes) => element.parentElement.closest(boxes);
+const texts = [...article.querySelectorAll('h1, h2, h3, p, li, dt, figcaption')].filter((element) =>
+  read(element) && !inside(element, 'table, .cell_input') && !element.querySelector('p, li'));
+const words = (element) => {
+  const copy = element.cloneNode(true);
+  copy.querySelectorAll('.math').forEach((formula) => formula.replaceWith('x'));
+  return copy.textContent.split(/\s+/).filter(Boolean).length;
+};
+const looked = [...article.querySelectorAll('figure.kl-figure, table, div.math, div.highlight')]
+  .filter((element) => read(element) && !inside(element, 'table, div.highlight'));
+return [texts.reduce((sum, text) => sum + words(text), 0), looked.length];
+"""
+WORDS_PER_MINUTE, MINUTES_PER_LOOK, LONGEST = 150, 0.5, 30
+
 
 @pytest.fixture(scope="module")
 def at(base: str, session: Any) -> Any:
@@ -57,6 +78,13 @@ def test_a_chapter_shows_little_code_and_no_asserts(at: Any, page: str) -> None:
     share, shown = at(page).execute_script(CODE)
     assert share <= MOST
     assert [text for text in shown if re.search(r"^\s*assert\b", text, re.M)] == []
+
+
+@every_chapter
+def test_a_chapter_is_read_in_half_an_hour(at: Any, page: str) -> None:
+    words, looked = at(page).execute_script(READING)
+    assert words > 1000
+    assert words / WORDS_PER_MINUTE + looked * MINUTES_PER_LOOK <= LONGEST
 
 
 @every_chapter

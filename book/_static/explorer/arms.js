@@ -70,6 +70,12 @@ window.klArms = (() => {
     return byLogits(c.map((t, j) => t * w.m[j] + a[j]), w.p);
   };
 
+  // Gradient of one draw: what is summed exactly, and of what is sampled the part of the arm that was drawn.
+  const drawn = (state, w, arm) => {
+    const { a, c } = coefficients(state, w);
+    return byLogits(a.map((t, j) => t + (j === arm ? c[j] : 0)), w.p);
+  };
+
   // Value and gradient of a divergence from its formula per unit of policy mass.
   const divergence = (name, w) => {
     const d = window.klFormulas.divergences[name];
@@ -96,5 +102,5 @@ window.klArms = (() => {
     };
   };
 
-  return { sum, dot, norm, logSoftmax, world, byLogits, likeliest, parts, gradient, divergence, moments };
+  return { sum, dot, norm, logSoftmax, world, byLogits, likeliest, parts, gradient, drawn, divergence, moments };
 })();

@@ -1,4 +1,5 @@
 // The term's gradient from every policy of three arms: the figure that the page of pasted losses shows, too.
+// Returns what draws a policy in training into it (simplex.js), or null where there is no triangle.
 (() => {
   "use strict";
   const PARTS = 12;  // policies of the grid have probabilities in multiples of a twelfth
@@ -17,18 +18,22 @@
   window.klField = (root, state, x, entry) => {
     const figure = root.querySelector('[data-plot="field"]');
     figure.hidden = state.world !== "arms" || state.p.length !== 3;
-    if (figure.hidden) return;
+    if (figure.hidden) return null;
     const { world, gradient, divergence } = window.klArms;
     const worlds = grid.map((p) => world(p.map(Math.log), state.q, state.off ? state.m : null));
     const steps = (of) => grid.map((p, i) => step(p, of(worlds[i])));
     const said = `${entry.label} in the ${state.place}`;
-    window.klSimplex(figure.querySelector("div"), {
+    return window.klSimplex(figure.querySelector("div"), {
       points: grid.map(inPlane),
       series: [
         { role: "theirs", said: "reverse KL", steps: steps((w) => divergence("reverse_kl", w).gradient) },
         { role: "mine", said, steps: steps((w) => gradient(state, w)) },
       ],
-      marks: [{ role: "reference", said: "the reference", point: inPlane(x.reference) }],
+      marks: [
+        { role: "reference", said: "the reference", point: inPlane(x.reference) },
+        ...(x.fixed.rests ? [{ role: "end", said: "where training ends", point: inPlane(x.fixed.policy) }] : []),
+      ],
+      moving: [{ role: "expected", said: "policy, expected updates" }, { role: "sampled", said: "policy, sampled steps" }],
       corners: ["arm 1", "arm 2", "arm 3"],
       alt: `Triangle of policies over three arms: arrows of ${said} beside those of the reverse KL.`,
     });

@@ -110,5 +110,5 @@ window.klFlow = (() => {
     return policy.map((p) => p / total);
   };
 
-  return { flow, reverseOptimum, forwardOptimum };
+  return { direction, flow, reverseOptimum, forwardOptimum };
 })();

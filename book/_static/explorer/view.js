@@ -172,6 +172,7 @@
     };
 
     // -- drawing
+    const train = window.klWalk.attach(root, show);
     const plots = window.klPlots ? await window.klPlots(root, data) : null;
     let last = null;
     const tell = () => {
@@ -205,7 +206,7 @@
       limits();
       note();
       if (plots) plots.draw(state, last, entry());
-      window.klField(root, state, last, entry());
+      train(state, last, window.klField(root, state, last, entry()));
       root.dataset.ready = "yes";
       root.dataset.ms = Math.round(performance.now() - started);
     };

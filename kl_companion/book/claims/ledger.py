@@ -147,6 +147,9 @@ _SOURCES: dict[str, Callable[[], object]] = {
     "emapg2026": lambda: import_module("kl_companion.book.claims.emapg2026"),
     "yao2026future": lambda: import_module("kl_companion.book.claims.yao2026future"),
     "ding2026misfires": lambda: import_module("kl_companion.book.claims.ding2026misfires"),
+    "vojnovic2025alignment": lambda: import_module("kl_companion.book.claims.vojnovic2025alignment"),
+    "zhang2025design": lambda: import_module("kl_companion.book.claims.zhang2025design"),
+    "zheng2025stabilizing": lambda: import_module("kl_companion.book.claims.zheng2025stabilizing"),
 }
 
 

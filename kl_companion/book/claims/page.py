@@ -50,12 +50,14 @@ class Statements(NamedTuple):
             f"{_needs(row)}</small></li>"
             for row in kept
         )
+        failing = f"<details><summary>Those that do not hold as printed</summary>{entries}</details>"
         more = f"<details><summary>The other {len(kept)} statements</summary><ul>{rest}</ul></details>"
         count = (
-            f"<p>{len(self.rows)} statements of the sources, in our words; "
+            f"<p>{len(self.rows)} statements of the papers, in our words; "
             f"{len(self.failing)} do not hold as printed.</p>"
         )
-        return f'<div class="kl-claims mathjax_process">{count}{entries}{more if kept else ""}</div>'
+        folds = (failing if entries else "") + (more if kept else "")
+        return f'<div class="kl-claims mathjax_process">{count}{folds}</div>'
 
 
 def anchor(id: str) -> str:

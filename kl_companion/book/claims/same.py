@@ -21,7 +21,7 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("EMA-F4", "EMA-H-note1"),
     ("WZ-forward-IS", "EMA-eq99-100"),
     # one decision, in the reward
-    ("WZ-7.1-k1", "SH-K1-reward"),
+    ("WZ-7.1-k1", "SH-K1-reward", "RPG-2.1-shaping"),
     ("WZ-7.2-k2", "WZ-9.3-k2"),
     # baselines
     ("TM-4.2-LOO-var", "WZ-8.1-LOO"),
@@ -31,8 +31,8 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("TM-4.1-biased", "AI-abstract-partial"),
     ("EMA-eq16", "EMA-eq73-74"),
     # optima
-    ("TM-3.1-objective", "EMA-eq127-129"),
-    ("TM-pi-rev", "EMA-eq130-132", "FRPO-T5.1"),
+    ("TM-3.1-objective", "EMA-eq127-129", "FRPO-T5.1", "VY-eq4"),
+    ("TM-pi-rev", "EMA-eq130-132"),
     ("EMA-eq133-134", "EMA-propI.1", "EMA-tabI-F2R"),
     ("EMA-eq135", "EMA-propI.2", "EMA-tabI-R2F"),
     # the moving anchor
@@ -59,6 +59,33 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("FRPO-4.1-rescaled", "FRPO-D1-misweight"),
     ("FRPO-4.3-localgrad", "ZCPO-F6-k3grad"),
     ("ZCPO-F7", "ZCPO-F7-var", "ZCPO-5-gvpo"),
+    ("VY-1.2-reverse", "VY-2.2-reverse"),
+    ("VY-3-D", "RPG-2.2-weight", "RPG-2.2-corrected"),
+    ("QW-tab1-R2-first", "QW-4.3-R2"),
+    ("QW-4.3-lennorm", "QW-A-lennorm"),
+    # unnormalized divergences
+    ("RPG-2.2-k3", "RPG-eq3.2"),
+    ("RPG-rem3.3-value", "RPG-D-forward"),
+    ("RPG-rem3.5", "RPG-D-reverse"),
+    ("RPG-abs-weight", "RPG-1-corrected-loss"),
+    ("RPG-abs-equivalence", "RPG-prop4.1"),
+    ("RPG-prop3.2-loss", "RPG-tab1-UFKL"),
+    ("RPG-prop3.6-loss", "RPG-tab1-URKL"),
+    ("RPG-prop3.6-Z", "RPG-L-Z"),
+    ("RPG-tab2-UFKL", "RPG-propF.3"),
+    ("RPG-tab2-URKL", "RPG-propF.5"),
+    ("RPG-propE.1-loss", "RPG-tab4-FKL"),
+    ("RPG-propE.3-loss", "RPG-tab4-RKL"),
+    ("RPG-eqE.2", "RPG-K3-kl"),
+    # clipped losses of RPG
+    ("RPG-3.3-A-URKL", "RPG-4.1-decomposition", "RPG-G2-weight-URKL"),
+    ("RPG-3.3-A-RKL", "RPG-G2-weight-RKL"),
+    ("RPG-3.3-loss", "RPG-G1-objective", "RPG-G1-negation"),
+    ("RPG-eqC.3", "RPG-G1-ppo"),
+    ("RPG-3.3-matches", "RPG-alg1"),
+    ("RPG-3.3-range", "RPG-4.1-C"),
+    ("RPG-fig3", "RPG-alg2"),
+    ("RPG-alg2-branches", "RPG-G2-loss"),
     # about texts
     ("TM-1-code", "AI-abstract-seen"),
 )

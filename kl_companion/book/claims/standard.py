@@ -135,6 +135,24 @@ READINGS: dict[str, Source] = {
         "the figures as pictures, and the display that defines the coefficients: it was rebuilt from the "
         "sentences around it and appendix H",
     ),
+    "vojnovic2025alignment": Source(
+        "Vojnovic & Yun",
+        "arXiv:2502.18548, February 2025, with appendices",
+        "the figures as pictures, and the layout of displayed formulas, which were put together from their "
+        "parts",
+    ),
+    "zhang2025design": Source(
+        "RPG",
+        "arXiv:2505.17508, with appendices",
+        "the figures as pictures, and the layout of displayed formulas, which were put together from their "
+        "parts",
+    ),
+    "zheng2025stabilizing": Source(
+        "Zheng et al.",
+        "arXiv:2512.01374, December 2025",
+        "the figures as pictures, and the layout of displayed formulas, which were put together from their "
+        "parts",
+    ),
 }
 SOURCES = tuple(READINGS)
 NAMES = {key: source.name for key, source in READINGS.items()}

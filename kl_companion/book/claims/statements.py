@@ -1,4 +1,4 @@
-"""The statements of the sources, one row each: our words, its place and the chapter that treats it."""
+"""The statements of the papers, one row each: our words, its place and the chapter that treats it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ alpha=α beta=β gamma=γ delta=δ epsilon=ε varepsilon=ε eta=η theta=θ lamb
 tau=τ phi=φ chi=χ psi=ψ omega=ω ell=ℓ Delta=Δ Lambda=Λ Phi=Φ Psi=Ψ Sigma=Σ Omega=Ω nabla=∇ partial=∂ sum=∑
 prod=∏ int=∫ sqrt=√ propto=∝ cdot=· times=× infty=∞ pm=± le=≤ leq=≤ ge=≥ geq=≥ ne=≠ neq=≠ approx=≈ to=→
 dots=… ldots=… top=⊤ sim=∼ in=∈ notin=∉ mid=| lvert=| rvert=| Vert=‖ lVert=‖ E=E Var=Var sg=sg log=log
-exp=exp arcsin=arcsin kappa=κ max=max min=min
+exp=exp arcsin=arcsin kappa=κ max=max min=min succ=≻
 """
 LETTERS = dict(pair.split("=") for pair in _SIGNS.split())
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"

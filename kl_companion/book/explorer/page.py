@@ -28,6 +28,20 @@ _FIELD = (
     '<figure class="kl-plot" data-plot="field"><figcaption>One step from every policy of three arms: minus '
     "the gradient, in probabilities</figcaption><div></div></figure>"
 )
+_WALK = (
+    '<fieldset class="kl-walk"><legend>Train this policy</legend>'
+    "<p>A step moves the logits along the gradient of the reward minus β times this term. Play takes the "
+    "expected gradient; a sampled step draws one arm and takes the gradient of that draw.</p>"
+    '<div class="kl-play"><button type="button" data-walk="play">Play</button>'
+    '<button type="button" data-walk="restart">Restart</button><label><span>step</span>'
+    '<input type="range" name="step" min="0" max="0" step="1" value="0"></label></div>'
+    '<div class="kl-play"><button type="button" data-walk="sample">Sampled step</button>'
+    "<label><span>seed</span>"
+    '<input type="number" name="seed" min="0" max="999999" step="1" value="1"></label>'
+    '<label><span>learning rate <span class="kl-value" aria-hidden="true"></span></span>'
+    '<input type="range" name="rate" min="0.05" max="2" step="0.05" value="0.5"></label>'
+    '<p class="kl-trained" role="status" aria-live="polite"></p></div></fieldset>'
+)
 _HATCHES = {"reference": "/", "sampler": ".", "reverse": "\\", "forward": "x"}  # the color is not alone
 PLOTS = {
     "arms": ("Probability of each arm", ("policy", "reference", "sampler")),
@@ -150,6 +164,7 @@ def form() -> str:
         '<p class="kl-summary" role="status" aria-live="polite"></p>'
         + "".join(map(_plot, PLOTS))
         + _FIELD
+        + _WALK
         + '<table class="table kl-numbers"><caption>The numbers</caption><tbody></tbody></table>'
         + '<p class="kl-copy"><button type="button" data-copy>Copy a link to this setting</button> '
         + "<output></output></p>"

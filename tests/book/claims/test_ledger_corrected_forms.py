@@ -77,6 +77,12 @@ BY_HAND = {
         ("form_errors", "not_best(found.policy, objective)", f"not_best({x}, objective)")
         for x in ("2 * found.policy", "1 - found.policy")
     ],
+    # printed numbers that are compared with one another
+    "RPG-5-across": [("the_strongest_results_across_settings", "startswith('RPG')", "startswith('RPG-U')")],
+    "RPG-tab3": [("last_and_best_at_8k", "if s != wrong", "if s == wrong")],
+    "RPG-H-grpo-clip": [
+        ("the_clip_range_of_grpo_in_the_appendix", "!= GRPO_CLIP['section 5']", "!= GRPO_CLIP['appendix H']")
+    ],
     # a list of names
     "EMA-exp-math-sets": [("the_sets_that_the_text_lists", "'AMC 2024'", "'AMC 2023'")],
 }

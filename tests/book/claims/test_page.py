@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_what_fails_is_told_apart(said):
 
 @pytest.mark.parametrize("how", [str, lambda x: x._repr_html_()], ids=["text", "html"])
 def test_a_failing_row_is_shown_with_its_counterexample(said, how):
-    text = how(said)
+    text = unescape(how(said))
     assert 0 < text.count("Counterexample") <= len(said.failing)
     for row in said.rows:
         assert plain(row["statement"])[:30] in text
@@ -46,9 +47,10 @@ def test_a_failing_row_is_shown_with_its_counterexample(said, how):
 
 def test_the_page_counts(said):
     html = said._repr_html_()
-    assert f"{len(ROWS)} statements" in html
+    assert f"{len(ROWS)} statements of the papers" in html
     assert f"{len(said.failing)} do not hold" in html
-    assert f"The other {len(ROWS) - len(said.failing)} statements" in html
+    assert f"<summary>The other {len(ROWS) - len(said.failing)} statements" in html
+    assert html.count("<details>") == html.count("</details>") == 2  # the failing ones are folded too
     assert html.count("<p><b>") == len(said.failing)
     assert html.count("<li>") == len(ROWS) - len(said.failing)
 

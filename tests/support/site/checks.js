@@ -176,7 +176,7 @@
   window.klLook = (theme) => {
     const problems = [];
     for (const e of article().querySelectorAll(".kl-figure")) {
-      const visible = [...e.querySelectorAll("img")].filter(shown);
+      const visible = [...e.querySelectorAll("img, .kl-stage > svg")].filter(shown);
       if (shown(e) && visible.length !== 1) problems.push(`a figure shows ${visible.length} drawings`);
     }
     // AA: 4.5 to 1, and 3 to 1 for large text. The first text of each look is marked: axe is to see it too.

@@ -114,6 +114,13 @@ def with_kl(direction: str, problem: Problem, beta: float) -> Objective:
     return lambda p: (p * r).sum() - beta * forward_kl(p.log(), log_q)
 
 
+def simplex_slopes(f: Objective, at: torch.Tensor) -> torch.Tensor:
+    """Derivatives of a function of a vector of probabilities, each by itself, [count]."""
+    leaf = at.detach().clone().requires_grad_()
+    (found,) = torch.autograd.grad(f(leaf), leaf)
+    return found
+
+
 def not_best(policy: torch.Tensor, objective: Objective, unit: float = 1.0) -> float:
     """Error of "this is a distribution, and none has a larger value of the (concave) objective".
 
@@ -122,8 +129,7 @@ def not_best(policy: torch.Tensor, objective: Objective, unit: float = 1.0) -> f
     error = max(apart(policy.sum(), 1.0), violation(-float(policy.min())))
     if error > 1e-6:
         return error
-    leaf = policy.clone().requires_grad_()
-    (slopes,) = torch.autograd.grad(objective(leaf), leaf)
+    slopes = simplex_slopes(objective, policy)
     return worst((error, violation(float(slopes.max() - (policy * slopes).sum()) / unit)))
 
 

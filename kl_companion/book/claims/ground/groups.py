@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from typing import Literal
 
 import torch
@@ -12,10 +13,16 @@ from kl_companion.book.claims.ground.worlds import bandits, trees, two_policies
 from kl_companion.tabular import Problem
 
 
+@cache
+def ordered(kinds: int, n: int) -> torch.Tensor:
+    """All ordered groups of n out of several kinds, as indices, [groups, n]."""
+    return torch.tensor(list(itertools.product(range(kinds), repeat=n)))
+
+
 def groups(problem: Problem, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """All ordered groups of n sequences: their probabilities, [groups], and their indices, [groups, n]."""
     p = terms(problem).p
-    index = torch.tensor(list(itertools.product(range(len(p)), repeat=n)))
+    index = ordered(len(p), n)
     return p[index].prod(-1), index
 
 

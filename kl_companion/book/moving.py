@@ -1,0 +1,234 @@
+"""Figures that move: all frames are computed here, and book/_static/moving.js shows one at a time.
+
+The drawing on the page is the last frame, which print and readers without JavaScript see, too. Above are
+bars, one of each series for every token; below is one number of each series against the updates.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from kl_companion.plotting import color
+
+WIDE, LEFT, RIGHT = 360, 62, 344  # of the drawing, and where bars and curves begin and end
+_ROW, _BAR, _GAP, _AXIS, _PLOT = 18, 8, 9, 34, 132  # heights
+_DASHES = ("none", "7 4", "2 3")
+_TEXT = 'fill="currentColor" stroke="none" font-size="13"'
+
+
+class Moving:
+    """A figure of several series over updates; ``html`` is its markup.
+
+    Attributes:
+        html: The figure, with its last frame as a drawing and all frames as data.
+        frames: What the page's script reads: values as they are drawn and told, to five digits.
+        alt: What the figure shows, in a sentence.
+    """
+
+    def __init__(
+        self,
+        bars: Mapping[str, torch.Tensor],
+        lines: Mapping[str, torch.Tensor],
+        *,
+        tokens: Sequence[str],
+        updates: Sequence[int],
+        of_bars: str,
+        of_lines: str,
+        alt: str,
+        caption: str,
+        colors: Mapping[str, str],
+        guides: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Draw the last frame and note all of them.
+
+        Args:
+            bars: Series to probabilities, [frames, tokens].
+            lines: The same series to one number a frame, [frames].
+            tokens: Names of the tokens.
+            updates: How many updates precede each frame, increasing.
+            of_bars: What the bars show, in words.
+            of_lines: What the lines show, in words.
+            alt: What the figure shows, for readers who do not see it.
+            caption: Text below the figure.
+            colors: Series to the name whose color it has (`kl_companion.plotting.color`).
+            guides: Labels of straight dotted lines to their heights at the first and at the last frame.
+
+        Raises:
+            ValueError: fewer than two frames, frames of unequal length, numbers that are not finite, bars
+                outside 0 to 1, updates that do not increase, other names in one of the mappings, or no text.
+        """
+        guides = dict(guides or {})
+        _check(bars, lines, tokens, updates, colors)
+        for name, text in {"alt": alt, "caption": caption, "of_bars": of_bars, "of_lines": of_lines}.items():
+            if not text.strip():
+                raise ValueError(f"{name} is {text!r}, wanted text that says what the figure shows")
+        for name, pair in guides.items():
+            if len(pair) != 2 or not all(map(math.isfinite, pair)):
+                raise ValueError(f"guide {name!r} is {tuple(pair)}, wanted two finite heights")
+        heights = torch.cat(
+            [*lines.values(), *(torch.tensor(pair, dtype=torch.float64) for pair in guides.values())]
+        )
+        ticks = _ticks(heights.min().item(), heights.max().item())
+        top = _ROW * (len(bars) + 2) + 4
+        foot = top + len(tokens) * (len(bars) * _BAR + _GAP) + _AXIS + _ROW
+        self.alt = alt.strip()
+        self.frames: dict[str, Any] = {
+            "updates": list(updates),
+            "names": list(bars),
+            "told": of_lines,
+            "bars": _rounded(torch.stack(list(bars.values()), 1)),
+            "lines": _rounded(torch.stack(list(lines.values()), 1)),
+            "x": [LEFT, RIGHT],
+            "y": [foot + _PLOT, foot, ticks[0], ticks[-1]],
+        }
+        shades = [color(colors[name]) for name in bars]
+        drawing = (
+            f'<svg viewBox="0 0 {WIDE} {foot + _PLOT + 22}" role="img" aria-label="{html.escape(self.alt)}" '
+            f'style="width:100%;max-width:32rem;height:auto" font-family="inherit">'
+            f"{self._legend(shades)}{self._bars(list(tokens), shades, of_bars, top)}"
+            f"{self._plot(shades, of_lines, ticks, guides)}</svg>"
+        )
+        data = html.escape(json.dumps(self.frames, ensure_ascii=False, separators=(",", ":")))
+        self.html = (
+            f'<figure class="kl-figure kl-moving"><div class="kl-stage" data-frames="{data}">{drawing}</div>'
+            f"<figcaption>{html.escape(caption.strip())}</figcaption></figure>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"Figure: {self.alt}"
+
+    def _legend(self, shades: list[str]) -> str:
+        rows = []
+        for i, (name, shade) in enumerate(zip(self.frames["names"], shades, strict=True)):
+            y = _ROW * i + 12
+            line = f'stroke="{shade}" stroke-width="3" stroke-dasharray="{_DASHES[i % 3]}"'
+            rows.append(
+                f'<rect x="0" y="{y - 7}" width="14" height="8" fill="{shade}"/>'
+                f'<line x1="20" x2="52" y1="{y - 3}" y2="{y - 3}" {line}/>'
+                f'<text x="{LEFT}" y="{y + 2}" {_TEXT}>{html.escape(name)}</text>'
+            )
+        return "".join(rows)
+
+    def _bars(self, tokens: list[str], shades: list[str], title: str, top: int) -> str:
+        low = top + len(tokens) * (len(shades) * _BAR + _GAP)
+        found = [f'<text x="0" y="{top - 10}" {_TEXT}>{html.escape(title)}</text>']
+        for tick in (0, 0.5, 1):
+            x = LEFT + tick * (RIGHT - LEFT)
+            found.append(_thin(x, x, top, low) + _said(f"{tick:g}", x, low + 14, "middle"))
+        for j, token in enumerate(tokens):
+            y = top + j * (len(shades) * _BAR + _GAP) + _GAP / 2
+            found.append(_said(token, LEFT - 8, y + len(shades) * _BAR / 2 + 5, "end"))
+            for i, shade in enumerate(shades):
+                first, last = (self.frames["bars"][at][i][j] * (RIGHT - LEFT) for at in (0, -1))
+                at = f'y="{y + i * _BAR:g}" height="{_BAR - 1}"'
+                found.append(f'<rect class="kl-bar" x="{LEFT}" width="{last:.2f}" {at} fill="{shade}"/>')
+                found.append(f'<rect x="{LEFT + first - 0.75:.2f}" width="1.5" {at} fill="currentColor"/>')
+        return "".join(found)
+
+    def _plot(
+        self, shades: list[str], title: str, ticks: list[float], guides: Mapping[str, Sequence[float]]
+    ) -> str:
+        bottom, top, low, high = self.frames["y"]
+        updates, lines = self.frames["updates"], self.frames["lines"]
+
+        def at(update: float, value: float) -> tuple[float, float]:
+            x = LEFT + (update - updates[0]) / (updates[-1] - updates[0]) * (RIGHT - LEFT)
+            return round(x, 2), round(bottom - (value - low) / (high - low) * (bottom - top), 2)
+
+        found = [f'<text x="0" y="{top - 12}" {_TEXT}>{html.escape(title)}</text>']
+        for tick in ticks:
+            _, y = at(updates[0], tick)
+            found.append(
+                _thin(LEFT, RIGHT, y, y) + _said(f"{tick:g}".replace("-", "−"), LEFT - 8, y + 4, "end")
+            )
+        for update in (updates[0], updates[-1]):
+            found.append(_said(f"{update}", at(update, low)[0], bottom + 16, "middle"))
+        found.append(_said("update", (LEFT + RIGHT) / 2, bottom + 16, "middle"))
+        for name, (start, end) in guides.items():
+            (x1, y1), (x2, y2) = at(updates[0], start), at(updates[-1], end)
+            found.append(
+                f'<line x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}" stroke="currentColor" '
+                'stroke-dasharray="1 4"/>'
+            )
+            beside = 0.8 if end >= start else 0.2  # where the words stay above the line
+            x, y = (a + beside * (b - a) for a, b in ((x1, x2), (y1, y2)))
+            found.append(_said(name, x, y - 6, "end" if end >= start else "start"))
+        for i, shade in enumerate(shades):
+            points = [at(update, values[i]) for update, values in zip(updates, lines, strict=True)]
+            look = f'stroke="{shade}" stroke-width="2.6" stroke-dasharray="{_DASHES[i % 3]}"'
+            path = " ".join(f"{x:g},{y:g}" for x, y in points)
+            found.append(f'<polyline class="kl-line" points="{path}" fill="none" {look}/>')
+            cx, cy = points[-1]
+            found.append(f'<circle class="kl-dot" cx="{cx:g}" cy="{cy:g}" r="4.5" fill="{shade}"/>')
+        return "".join(found)
+
+
+def _thin(x1: float, x2: float, y1: float, y2: float) -> str:
+    ends = f'x1="{x1:g}" x2="{x2:g}" y1="{y1:g}" y2="{y2:g}"'
+    return f'<line {ends} stroke="currentColor" stroke-opacity="0.25"/>'
+
+
+def _said(text: str, x: float, y: float, anchor: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" {_TEXT}>{html.escape(text)}</text>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Three to six round numbers from at most the lowest to at least the highest."""
+    size = (high - low) or max(abs(high), 1.0)
+    unit = 10.0 ** math.floor(math.log10(size))
+    step = next(unit * m for m in (0.2, 0.25, 0.5, 1, 2, 2.5) if size / (unit * m) <= 4)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, max(last, first + 1) + 1)]
+
+
+def _rounded(values: torch.Tensor) -> list[object]:
+    def short(x: object) -> object:
+        return [short(v) for v in x] if isinstance(x, list) else float(f"{x:.5g}")
+
+    return [short(frame) for frame in values.tolist()]
+
+
+def _check(
+    bars: Mapping[str, torch.Tensor],
+    lines: Mapping[str, torch.Tensor],
+    tokens: Sequence[str],
+    updates: Sequence[int],
+    colors: Mapping[str, str],
+) -> None:
+    if not bars:
+        raise ValueError("bars is empty, wanted at least one series")
+    for role, named in {"lines": lines, "colors": colors}.items():
+        if list(named) != list(bars):
+            raise ValueError(f"{role} is of {list(named)}, wanted the series of bars, {list(bars)}")
+    count = len(updates)
+    if count < 2:
+        raise ValueError(f"updates has {count} frames, wanted at least 2")
+    if any(b <= a for a, b in pairwise(updates)):
+        raise ValueError(f"updates is {list(updates)}, wanted numbers that increase")
+    for role, series, shape in (("bars", bars, (count, len(tokens))), ("lines", lines, (count,))):
+        for name, values in series.items():
+            if tuple(values.shape) != shape:
+                raise ValueError(
+                    f"{role} of {name!r} has the shape {tuple(values.shape)}, wanted {shape}: "
+                    f"{count} frames" + f" of {len(tokens)} tokens" * (role == "bars")
+                )
+            if not values.isfinite().all():
+                at = int((~values.isfinite()).reshape(count, -1).any(-1).nonzero()[0])
+                raise ValueError(
+                    f"{role} of {name!r} is {values[at].tolist()} in frame {at}, wanted finite numbers"
+                )
+            outside = values[(values < 0) | (values > 1 + 1e-9)]
+            if role == "bars" and len(outside):
+                raise ValueError(
+                    f"bars of {name!r} has {outside[0].item()}, wanted probabilities, from 0 to 1"
+                )

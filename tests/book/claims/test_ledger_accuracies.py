@@ -1,0 +1,51 @@
+"""The printed accuracies of zhang2025design: every check that compares them notices one altered number."""
+
+import pytest
+
+from kl_companion.book.claims import CLAIMS, run
+from kl_companion.book.claims.ground import printed_accuracies as printed
+from tests.support.expected_claims.zhang2025design import ALTERED
+from tests.support.sabotage import passes
+
+CELLS = {  # row of the register: (table, method, column, another number)
+    "RPG-tab3": (3, "RPG-URKL", 2, "0.4261"),
+    "RPG-tab5": (5, "DAPO", 4, "0.9397"),
+    "RPG-tab6": (6, "RPG-UFKL", 3, "0.2733"),
+    "RPG-tab7": (7, "DAPO", 0, "0.1693"),
+    "RPG-tab8": (8, "RPG-FKL", 5, "0.0083"),
+    "RPG-I1-4k": (5, "RPG-REINFORCE-URKL", 1, "0.4513"),
+    "RPG-I1-2k": (6, "DAPO", 2, "0.2892"),
+    "RPG-abs-6": (5, "DAPO", 2, "0.3410"),
+    "RPG-5-across": (6, "DAPO", 0, "0.3529"),
+}
+LETTERS = {  # row of the register: (name, key, another value)
+    "RPG-5-subfigures": ("PANELS", "reward", "c"),
+    "RPG-H-grpo-clip": ("GRPO_CLIP", "scripts", (0.1, 0.1)),
+    "RPG-5-grpo-clip": ("GRPO_CLIP", "scripts", (0.1, 0.1)),
+    "RPG-fig2-caption": ("FIGURE_2_TITLES", "case A < 0", 1),
+}
+
+
+def test_each_of_them_has_an_alteration():
+    assert {*CELLS, *LETTERS} == set(ALTERED)
+
+
+@pytest.mark.parametrize("id", ALTERED)
+def test_an_altered_number_is_noticed(id, monkeypatch):
+    right = passes(run(id))
+    if id in CELLS:
+        table, method, column, number = CELLS[id]
+        numbers = printed.TABLES[table][method].split()
+        assert numbers[column] != number
+        numbers[column] = number
+        monkeypatch.setitem(printed.TABLES[table], method, " ".join(numbers))
+    else:
+        name, key, value = LETTERS[id]
+        monkeypatch.setitem(getattr(printed, name), key, value)
+    assert passes(CLAIMS[id].check()) != right
+
+
+def test_every_row_has_two_numbers_per_benchmark():
+    for table, rows in printed.TABLES.items():
+        assert {len(numbers.split()) for numbers in rows.values()} == {2 * len(printed.BENCHMARKS[table])}
+    assert len(printed.scores()) == 18 + 24 + 12 + 16 + 36

@@ -40,10 +40,10 @@ STANDARD: tuple[Rule, ...] = (
         "rewards or products of log-ratio and score are the same for every outcome are left out.",
     ),
     Rule(
-        "Which restriction spares a statement",
+        "Which restriction counts",
         "Only one that its own text states or that its own setting implies. The row says which, and where "
         "it is printed; the verdict is then 'holds only if'. A restriction that only this book supplies "
-        "spares nothing: the row is a misprint or false as printed, and the restriction is shown beside "
+        "does not count: the row is a misprint or false as printed, and the restriction is shown beside "
         "the correction.",
     ),
     Rule(

@@ -22,13 +22,12 @@ WORDS: dict[str, ColumnWords] = {
     ),
     "forward_kl": ColumnWords(
         "Exact forward KL",
-        "The same with policy and reference exchanged. Much larger than the reverse KL: the policy has "
-        "dropped tokens that the reference still "
-        "says.",
+        "The same with policy and reference exchanged. Where it is much larger than the reverse KL, "
+        "the policy gives almost no probability to tokens that the reference uses.",
     ),
     "kl_of_answers": ColumnWords(
         "KL of an answer",
-        "Nats, summed over the tokens of an answer. It is what a KL in the reward takes off, times β.",
+        "Nats, summed over the tokens of an answer. Times β, it is what a KL in the reward subtracts.",
     ),
     "entropy": ColumnWords("Entropy", "Nats per token: how much the policy still chooses."),
     "logged": ColumnWords("Logged by the trainer", "Its own number, of the same tokens."),
@@ -62,9 +61,10 @@ WORDS: dict[str, ColumnWords] = {
         share=True,
     ),
     "length_pull_kl": ColumnWords(
-        "Pull of the KL term on length", "By the log-odds of ending, per answer: above 0 for shorter answers."
+        "Effect of the KL term on length",
+        "Its gradient by the log-odds of ending an answer: above 0 it makes answers shorter.",
     ),
-    "length_pull_reward": ColumnWords("Pull of the reward on length", "The same of the reward term."),
+    "length_pull_reward": ColumnWords("Effect of the reward on length", "The same for the reward term."),
     "mismatch": ColumnWords(
         "Mismatch of the engine", "Mean distance of its log-probs from the trainer's, in nats per token."
     ),

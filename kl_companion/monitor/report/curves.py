@@ -38,7 +38,7 @@ def drawn_curves(run: MonitoredRun) -> list[str]:
         _beta(run),
         _mismatch(run),
         single("equal_groups", "Groups of equal rewards", alone),
-        _figure(run, "Pull on length", pulls, "Above 0: toward shorter answers."),
+        _figure(run, "Effect on length", pulls, "Above 0: toward shorter answers."),
     )
     return [figure for figure in figures if figure]
 

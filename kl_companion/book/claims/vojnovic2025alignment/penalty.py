@@ -129,6 +129,8 @@ def where_the_reference_gives_nothing() -> Evidence:
             "policy (0.5, 0.4, 0.1), reference (0.7, 0.3, 0), sampled from (0.6, 0.4, 0): the penalty is "
             f"{finite[0]:.3f}, since the third answer is never sampled"
         ),
+        practice="A softmax gives every token a probability above zero, so that this case needs a truncated "
+        "reference. There, an answer that the sampler leaves out is not penalized at all.",
     )
 
 

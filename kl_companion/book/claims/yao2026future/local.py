@@ -152,6 +152,8 @@ def where_a_local_loss_is_the_gradient() -> Evidence:
             "read as the penalties after the token: a bandit has none, and the differentiated $k_3$ is "
             f"up to {max(printed):.0%} away from the gradient on {len(printed)} bandits"
         ),
+        practice="The exception needs penalties that are the same whichever token is chosen, a coincidence "
+        "in a model. In training, a differentiated $k_3$ is not the gradient of the sequence KL.",
     )
 
 

@@ -70,6 +70,8 @@ def group_normalization_gives_a_utility() -> Evidence:
             "derivatives of the update differs from its transpose by "
             f"{asymmetry:.0%} of its size, so that the update is the gradient of no function"
         ),
+        practice="Right-or-wrong rewards have this utility in large groups. With graded rewards the update "
+        "has no objective that one could look up, and can turn away from the gradient of the reward.",
     )
 
 

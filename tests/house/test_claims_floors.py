@@ -5,6 +5,7 @@ What checks share is in `ground`; a module that registers checks is imported by 
 
 import ast
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ FOLDER = Path(ledger.__file__).parent
 BELOW = {f"{ROOM}.{name}" for name in ("ledger", "sources", "standard", "statements", "ground")}
 
 
+@cache
 def modules():
     """{dotted name: (source, whether it is a package)} of the room."""
     found = {}

@@ -151,7 +151,8 @@ def add_files(app: Any, pagename: str, templatename: str, context: dict[str, Any
     size, archive = app.env.kl_python
     body = context.get("body", "")
     for name, value in (("bytes", size), ("archive", archive), ("megabytes", round(size / 1e6))):
-        body = body.replace(f"@{name}@", str(value))
+        for sign in ("@", "&#64;"):  # the second is what Sphinx makes of the first in text
+            body = body.replace(f"{sign}{name}{sign}", str(value))
     context["body"] = body
 
 

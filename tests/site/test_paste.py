@@ -99,6 +99,11 @@ def test_nothing_is_loaded_before_it_is_asked_for_and_then_not_too_much(session:
     assert sum(path.stat().st_size for path in files) < 25 * MB
 
 
+def test_the_page_says_how_much_is_loaded() -> None:
+    text = unescape((SITE / paste.PAGE).read_text(encoding="utf-8"))
+    assert re.search(r"package from this site, 1[3-5] MB", re.sub(r"\s+", " ", text))
+
+
 def test_ten_losses_of_the_corpus(session: Any, base: str) -> None:
     assert compared(session, base, TEN) == []
 

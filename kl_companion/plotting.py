@@ -68,6 +68,7 @@ _LABELS = {
 }
 _INK = {"light": ("#1f2933", "#d5dbe1"), "dark": ("#e6e9ec", "#3d4752")}
 _NARROW_INCHES = 4.6  # at this width, text of 12 points is 12 pixels high on a telephone
+_TALL_INCHES = 5.5
 _LEGEND_POINTS = 11
 
 
@@ -207,7 +208,9 @@ def figure(
     if min(size) <= 0:
         raise ValueError(f"size is {size}, wanted positive inches (width, height)")
     panels, height = rows * columns, size[1]
-    narrow = (_NARROW_INCHES, height / rows * panels if panels > 1 else min(height, 4.2))
+    # a single panel that is tall has many rows: squeezed, their labels would lie on each other
+    single = height if height > _TALL_INCHES else min(height, 4.2)
+    narrow = (_NARROW_INCHES, height / rows * panels if panels > 1 else single)
     svg: dict[str, bytes] = {}
     png = b""
     for layout, inches, shape in (("wide", size, (rows, columns)), ("narrow", narrow, (panels, 1))):

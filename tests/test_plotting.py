@@ -109,6 +109,12 @@ def test_panels_stand_side_by_side_or_one_below_the_other() -> None:
     assert size["light-narrow"] == (pytest.approx(4.6 * 72), 6 * 72)
 
 
+@pytest.mark.parametrize(("height", "narrow"), [(3.8, 3.8), (5.0, 4.2), (7.0, 7.0)])
+def test_a_tall_panel_keeps_its_rows_on_a_telephone(height: float, narrow: float) -> None:
+    drawn = plotting.figure(lambda axes: axes.plot([0, 1]), alt="A panel", size=(7.4, height))
+    assert shape(drawn.svg["light-narrow"]) == (pytest.approx(4.6 * 72), pytest.approx(narrow * 72))
+
+
 def shape(svg: bytes) -> tuple[float, float]:
     found = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg.decode())
     assert found

@@ -26,7 +26,7 @@ FIGURES = """
 return [...document.querySelectorAll('article figure.kl-figure, article figure.align-default')].map(
   (figure) => figure.querySelector('figcaption')?.innerText || '');
 """
-# rows of headings without a word, and cells that are names of a program
+# rows of headings without a word, headings that are names of a program, and cells that pandas cut
 TABLES = r"""
 const tables = [...document.querySelectorAll('article table')];
 const empty = tables.flatMap((table) => [...table.querySelectorAll('thead tr')])
@@ -34,8 +34,10 @@ const empty = tables.flatMap((table) => [...table.querySelectorAll('thead tr')])
 const heads = tables.filter((table) => table.matches('.dataframe') && table.tHead)
   .flatMap((table) => [...table.querySelectorAll('th')]);
 const words = heads.filter((cell) => !cell.querySelector('code')).map((cell) => cell.textContent.trim());
+const cut = tables.flatMap((table) => [...table.querySelectorAll('td')])
+  .map((cell) => cell.textContent.trim()).filter((text) => text.endsWith('...'));
 return [empty.map((row) => row.closest('table').innerText.slice(0, 80)),
-  words.filter((word) => /^[a-z0-9]+(_[a-z0-9]+)+$/.test(word))];
+  words.filter((word) => /^[a-z0-9]+(_[a-z0-9]+)+$/.test(word)), cut];
 """
 
 # words that show before the exercises (a formula in a line is one), and what is looked at instead of read
@@ -95,7 +97,8 @@ def test_figures_have_numbers_and_captions(at: Any, page: str) -> None:
 
 
 @every_chapter
-def test_tables_have_headings_in_words(at: Any, page: str) -> None:
-    empty, keys = at(page).execute_script(TABLES)
+def test_tables_have_headings_in_words_and_whole_cells(at: Any, page: str) -> None:
+    empty, keys, cut = at(page).execute_script(TABLES)
     assert empty == []
     assert keys == []
+    assert cut == []

@@ -1,14 +1,16 @@
 """The errata: every failing row in one entry, texts that a reader can use, and the page that shows them."""
 
 import re
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
-from kl_companion.book.claims import CORRECTED, register, run
+from kl_companion.book import tables
+from kl_companion.book.claims import CORRECTED, register
 from kl_companion.book.claims.page import anchor
 from kl_companion.book.claims.standard import NAMES
-from kl_companion.book.claims.texts import letters, typeset
+from kl_companion.book.claims.texts import letters, rows_as_texts, typeset
 from kl_companion.book.errata import ERRATA, Erratum
 from kl_companion.book.errata.erratum import CONSEQUENCES, checked
 from kl_companion.book.errata.page import COLUMNS, conditions_page, errata_page
@@ -24,19 +26,15 @@ every_entry = pytest.mark.parametrize("entry", ERRATA, ids=lambda e: e.rows[0])
 
 
 @pytest.fixture(scope="module")
-def evidence():
-    return {id: run(id) for id in LISTED}
+def claims():
+    """The rows of the table; that it says what the checks find is tested beside the ledger."""
+    table = tables.load("claims").set_index("id", drop=False)
+    return table.loc[LISTED, list(COLUMNS)].reset_index(drop=True)
 
 
 @pytest.fixture(scope="module")
-def claims(evidence):
-    rows = []
-    for id, e in evidence.items():
-        silent = bool(e.record)
-        own = {name: getattr(e, name, None) or None for name in COLUMNS if name != "id"}
-        own |= {"location": register()[id].location, "printed_error": None if silent else f"{e.printed:.3g}"}
-        rows.append({"id": id, **own})
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+def evidence(claims):
+    return {row["id"]: SimpleNamespace(**row) for row in rows_as_texts(claims, COLUMNS)}
 
 
 def test_every_failing_row_is_in_one_entry_and_beside_them_only_bibliography():

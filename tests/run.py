@@ -83,7 +83,12 @@ GROUPS = {
         ],  # a long one is never queued behind
         warm=True,
     ),
-    "ledger": Group("ledger", 1, ["tests/book/claims", "tests/book/errata"], ["-m", EVERYDAY, *PARALLEL]),
+    "ledger": Group(
+        "ledger",
+        1,
+        ["tests/book/claims", "tests/book/errata"],
+        ["-m", EVERYDAY, "-n", "2", "--dist", "worksteal"],  # two of its files take nearly all its time
+    ),
     "site": Group("site", 2.75, ["tests/site"], ["-m", EVERYDAY, "-rs", "-n", "2", "--maxschedchunk=1"]),
     "frameworks": Group(
         "models and frameworks",

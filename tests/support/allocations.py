@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 from torch.utils.weak import WeakIdKeyDictionary
 
 
@@ -33,11 +32,12 @@ class Allocations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = (args, kwargs or {})
         # torch.tensor(...) makes its storage out of sight and hands it to this operator
+        old = _storages(given)
         if func is not torch.ops.aten.lift_fresh.default:
-            for storage in _storages(given):
+            for storage in old:
                 self._enter(storage, before=storage.nbytes())
         out = func(*args, **given[1])
-        for storage in _storages((given, out)):
+        for storage in {id(x): x for x in (*old, *_storages(out))}.values():
             self._enter(storage, before=0)
             self._measure(storage)
         return out
@@ -60,4 +60,11 @@ class Allocations(TorchDispatchMode):
 
 
 def _storages(tree: Any) -> list[torch.UntypedStorage]:
-    return [x.untyped_storage() for x in tree_iter(tree) if isinstance(x, torch.Tensor)]
+    """Storages of the tensors in tuples, lists and dictionaries: all that an operator takes or gives."""
+    if isinstance(tree, torch.Tensor):
+        return [tree.untyped_storage()]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, tuple | list):
+        return []
+    return [storage for x in tree for storage in _storages(x)]

@@ -139,9 +139,9 @@ def _symbols(source):
             yield f"{change.was}: {change.operator}", changed(source, change)
 
 
-def mutants_behind(id):
-    """Mutants of the statements behind a check, the nearest first: sides of comparisons, then symbols."""
-    for module, name in behind(id):
+def mutants_behind(id, first=None):
+    """Mutants of the statements behind a check, ``first`` and then the nearest: comparisons, then symbols."""
+    for module, name in sorted(behind(id), key=lambda place: place[1] != first):
         if (module, name) == nearest(id) and "." in CLAIMS[id].check.__qualname__:
             continue  # a function that made the check: it would have to run again
         source = statement(module, name)

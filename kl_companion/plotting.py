@@ -2,8 +2,8 @@
 
 Needs the extra `book` (matplotlib, seaborn); importing this module does not. A drawing function is called
 once per width and must therefore only draw; the dark variant is the light one with the ink and the grid lines
-exchanged. Colors and markers belong to names, not to positions: `k1`
-looks the same in every figure, and a marker and a line style say again what the color says.
+exchanged, and each color lightened until words can be read in it. Colors and markers belong to names, not to
+positions: `k1` looks the same in every figure, and a marker and a line style say again what the color says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import base64
 import html
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -20,7 +20,7 @@ from typing import Any
 
 from kl_companion.checks import unknown_name
 
-# Each color reaches a contrast of 3:1 against a white and against a nearly black page.
+# Each color reaches a contrast of 3:1 against a white page; `on_dark` has those for a nearly black one.
 PALETTE: dict[str, str] = {
     "k1": "#0072b2",
     "k2": "#d55e00",
@@ -67,6 +67,7 @@ _LABELS = {
     "amari_alpha": "α-divergence",
 }
 _INK = {"light": ("#1f2933", "#d5dbe1"), "dark": ("#e6e9ec", "#3d4752")}
+_DARK_PAGE = (0x14 / 255, 0x18 / 255, 0x1D / 255)
 _NARROW_INCHES = 4.6  # at this width, text of 12 points is 12 pixels high on a telephone
 _TALL_INCHES = 5.5
 _LEGEND_POINTS = 11
@@ -310,8 +311,30 @@ def _as_png(drawn: Any) -> bytes:
     return target.getvalue()
 
 
+def on_dark(light: str) -> str:
+    """The same hue for a nearly black page: with white mixed in until words in it have a contrast of 4.5:1.
+
+    Args:
+        light: `#rrggbb`.
+    """
+    channels = [int(light[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    for share in range(0, 100, 5):
+        mixed = [round(255 * (x + (1 - x) * share / 100)) / 255 for x in channels]
+        if _luminance(mixed) + 0.05 >= 4.5 * (_luminance(_DARK_PAGE) + 0.05):
+            break
+    return "#" + "".join(f"{round(255 * x):02x}" for x in mixed)
+
+
+def _luminance(channels: Sequence[float]) -> float:
+    """Relative luminance of red, green and blue between 0 and 1, by the guidelines for readable pages."""
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in channels]
+    return sum(share * x for share, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
 def _darkened(drawing: bytes) -> bytes:
-    """A drawing for the dark page: all that is not ink or grid reads on both pages."""
+    """A drawing for the dark page: other ink and grid, lighter colors; all else reads on both pages."""
     for light, dark in zip(*_INK.values(), strict=True):
         drawing = drawing.replace(light.encode(), dark.encode())
+    for light in {*PALETTE.values(), *_FALLBACK}:
+        drawing = drawing.replace(light.encode(), on_dark(light).encode())
     return drawing

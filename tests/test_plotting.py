@@ -67,6 +67,7 @@ def test_the_dark_variant_is_what_would_be_drawn_in_dark_ink(monkeypatch: pytest
 
     recolored = plotting.figure(everything, alt="Much", columns=2).svg
     monkeypatch.setitem(plotting._INK, "light", plotting._INK["dark"])
+    monkeypatch.setitem(plotting.PALETTE, "k1", plotting.on_dark(plotting.PALETTE["k1"]))
     drawn = plotting.figure(everything, alt="Much", columns=2).svg
     for layout in ("wide", "narrow"):
         assert anonymous(recolored[f"dark-{layout}"]) == anonymous(drawn[f"light-{layout}"])
@@ -140,10 +141,21 @@ def test_bad_input_is_refused_before_anything_is_drawn(options: dict[str, Any], 
 
 def test_every_color_can_be_read_on_both_pages() -> None:
     for name, color in [*plotting.PALETTE.items(), *((c, c) for c in plotting._FALLBACK)]:
-        for theme, page in PAGES.items():
-            low, high = sorted([luminance(rgb(color)), luminance(page)])
+        for theme, least, shown in (("light", 3, color), ("dark", 4.5, plotting.on_dark(color))):
+            low, high = sorted([luminance(rgb(shown)), luminance(PAGES[theme])])
             contrast = (high + 0.05) / (low + 0.05)
-            assert contrast >= 3, f"{name} on {theme}: {contrast:.2f}"
+            assert contrast >= least, f"{name} on {theme}: {contrast:.2f}"
+
+
+def test_a_color_of_the_dark_page_is_no_lighter_than_it_must_be() -> None:
+    assert plotting.on_dark("#f0c040") == "#f0c040"
+    assert plotting.on_dark("#000000") == "#8c8c8c"  # 5.3:1 against the page; the step before has 4.48:1
+
+
+def test_no_color_of_a_dark_page_is_one_of_a_light_page() -> None:
+    """They are exchanged one after the other: a color that is one of the others would be exchanged twice."""
+    light = {*plotting.PALETTE.values(), *plotting._FALLBACK}
+    assert not light & {plotting.on_dark(color) for color in light if plotting.on_dark(color) != color}
 
 
 def test_no_two_names_look_alike() -> None:

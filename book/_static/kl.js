@@ -65,3 +65,10 @@
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();
 })();
+
+/* Printed columns and differences keep their lines on a narrow page, and scroll; sentences wrap. */
+document.addEventListener("DOMContentLoaded", () => {
+  for (const printed of document.querySelectorAll(".bd-article div.cell_output pre")) {
+    printed.classList.toggle("kl-columns", /\S {2,}\S|^[+-]/m.test(printed.textContent));
+  }
+});

@@ -30,6 +30,7 @@ GROUPS = (
 )
 RELATIONS = ("states", "corrects", "anticipates", "special case", "contradicts")
 STATING = RELATIONS[:2]
+HEADS = ("Result", "First stated by", "Other works", "In this book")
 
 
 class Mention(NamedTuple):
@@ -177,10 +178,10 @@ class Concordance(NamedTuple):
     def _repr_html_(self) -> str:
         if not self.results:
             return "<p>No result of this group.</p>"
-        heads = ("Result", "First stated by", "Other works", "In this book")
-        head = "".join(f'<th scope="col">{h}</th>' for h in heads)
+        head = "".join(f'<th scope="col">{h}</th>' for h in HEADS)
         body = "".join(self._row(r) for r in self.results)
-        return f'<table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        start = '<table class="table kl-stacked">'  # on a narrow page its cells stand below each other
+        return f"{start}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _row(self, result: Result) -> str:
         first = result.first
@@ -190,7 +191,8 @@ class Concordance(NamedTuple):
             "<br>".join(self._mention(m, True) for m in others) or "none",
             "<br>".join(self._place(label) for label in result.here) or "not treated",
         )
-        return f"<tr><td>{escape(result.name)}</td>" + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
+        rest = "".join(f'<td data-head="{h}">{c}</td>' for h, c in zip(HEADS[1:], cells, strict=True))
+        return f"<tr><td>{escape(result.name)}</td>{rest}</tr>"
 
     def _mention(self, mention: Mention, related: bool) -> str:
         relation = f"{mention.relation}: " if related else ""

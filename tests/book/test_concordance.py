@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -60,7 +61,7 @@ def test_what_nobody_states_is_the_books_own() -> None:
     made = result("values", "Ours.", "prop-a", anticipates=WZ, contradicts=TM)
     assert made.own
     assert made.first == []
-    assert "<td>this book</td>" in shown(made)
+    assert '<td data-head="First stated by">this book</td>' in shown(made)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,8 @@ def test_verdicts_are_those_of_the_table_and_a_row_that_it_lacks_is_not_examined
 
 
 def test_the_first_column_names_the_first_and_the_second_the_others_with_their_relation() -> None:
-    cells = shown(result("gradients", "K3.", states=f"{WZ} {TM}", contradicts=EMA)).split("<td>")[2:]
+    made = result("gradients", "K3.", states=f"{WZ} {TM}", contradicts=EMA)
+    cells = re.split(r"<td data-head=[^>]*>", shown(made))[1:]
     assert cells[0].startswith("<b>Tang &amp; Munos</b> 2025-06, 3, eq (3), ")
     assert cells[1].startswith("states: <b>Wang &amp; Zhang</b> 2025-12")
     assert "contradicts: <b>EMA-PG</b> 2026-02" in cells[1]

@@ -51,7 +51,8 @@ class Statements(NamedTuple):
             for row in kept
         )
         failing = f"<details><summary>Those that do not hold as printed</summary>{entries}</details>"
-        more = f"<details><summary>The other {len(kept)} statements</summary><ul>{rest}</ul></details>"
+        others = f"The other {len(kept)} statements" if len(kept) > 1 else "The other statement"
+        more = f"<details><summary>{others}</summary><ul>{rest}</ul></details>"
         count = (
             f"<p>{len(self.rows)} statements of the papers, in our words; "
             f"{len(self.failing)} do not hold as printed.</p>"

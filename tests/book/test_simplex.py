@@ -5,7 +5,7 @@ import torch
 
 from kl_companion.book import simplex
 from kl_companion.book.example import ANSWERS, TOKENS, policy, reference
-from kl_companion.plotting import PALETTE
+from kl_companion.plotting import PALETTE, on_dark
 
 
 def k3(logp, ref_logp):
@@ -54,8 +54,9 @@ def test_arrows_are_changes_of_probabilities():
 def test_the_figure_has_the_colors_of_the_book():
     drawn = simplex.simplex_figure()
     assert set(drawn.svg) == {"light-wide", "dark-wide", "light-narrow", "dark-narrow"}
-    shades = [color.encode() for color in (PALETTE["k1"], PALETTE["k2"], PALETTE["k3"])]
-    assert all(shade in drawn.svg["dark-narrow"] for shade in shades)
+    shades = [PALETTE["k1"], PALETTE["k2"], PALETTE["k3"]]
+    assert all(shade.encode() in drawn.svg["light-narrow"] for shade in shades)
+    assert all(on_dark(shade).encode() in drawn.svg["dark-narrow"] for shade in shades)
 
 
 def test_the_example():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pypdf import PdfReader
-from pypdf.generic import ArrayObject, Destination, IndirectObject
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import ArrayObject, Destination, IndirectObject, NameObject, TextStringObject
 
 FEWEST_LETTERS = 200  # on an average page; a book of pictures has none
 
@@ -25,6 +26,39 @@ def entries(outline: list[Any], level: int = 0) -> Iterator[tuple[int, Destinati
 def plain(text: str) -> str:
     """A title as letters and digits only: spaces and soft hyphens differ between page and bookmark."""
     return re.sub(r"\W+", "", text).lower()
+
+
+def mend_bookmarks(path: Path, headings: Iterable[list[str]]) -> int:
+    """Write once what the browser wrote twice, and count it.
+
+    Chromium 156 repeats each piece of a heading that it moved to the next page: "2. 2. A titleA title".
+
+    Args:
+        path: The printed file; it is changed in place.
+        headings: Of each heading of the page, its pieces of text.
+    """
+    once = {plain("".join(2 * piece for piece in pieces)): "".join(pieces) for pieces in headings}
+    writer, mended = PdfWriter(path, incremental=True), 0
+    for mark in _marks(writer.root_object.get("/Outlines", {})):
+        title = once.get(plain(str(mark["/Title"])))
+        if title:
+            mark[NameObject("/Title")] = TextStringObject(" ".join(title.split()))
+            mended += 1
+    if mended:
+        new = path.with_suffix(".mended")
+        writer.write(new)
+        os.replace(new, path)
+    return mended
+
+
+def _marks(parent: Any) -> Iterator[Any]:
+    """The bookmarks below an outline or a bookmark, as they stand in the file."""
+    mark = parent.get("/First")
+    while mark is not None:
+        found = mark.get_object()
+        yield found
+        yield from _marks(found)
+        mark = found.get("/Next")
 
 
 def pages_of_anchors(path: Path) -> dict[str, int]:

@@ -159,6 +159,15 @@ def write_pdf(session: Any, target: Path) -> None:
     session.execute_cdp_cmd("IO.close", {"handle": stream})
 
 
+PIECES = """
+return [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].map((heading) => {
+  const walker = document.createTreeWalker(heading, NodeFilter.SHOW_TEXT), pieces = [];
+  while (walker.nextNode()) pieces.push(walker.currentNode.data);
+  return pieces;
+});
+"""
+
+
 def print_book(session: Any, site: Path, target: Path, *, reading: bool = False) -> list[str]:
     """Print the built pages, or (``reading``) those that one reads; what is wrong, one line each.
 
@@ -179,6 +188,7 @@ def print_book(session: Any, site: Path, target: Path, *, reading: bool = False)
             break
     else:
         found.append("the contents name other pages than those on which the chapters start")
+    kl_pdf.mend_bookmarks(target, session.execute_script(PIECES))
     return found + kl_pdf.problems(target, titles)
 
 

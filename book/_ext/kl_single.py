@@ -67,6 +67,8 @@ def where(address: str, page: str, numbers: dict[str, int]) -> str | None:
     parts = urlsplit(address)
     if parts.scheme or parts.netloc:
         return address
+    if parts.fragment.startswith("code="):  # for the editor of the pages, which paper has not
+        return None
     target = page
     if parts.path:
         path = os.path.normpath(os.path.join(os.path.dirname(page), unquote(parts.path)))

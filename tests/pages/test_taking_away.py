@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from pypdf import PdfWriter
+from pypdf import PdfReader, PdfWriter
 from pypdf.annotations import Link
 
 from tests.support.extensions import extension
@@ -86,6 +86,7 @@ NUMBERS = {"book/intro": 0, "book/part1/01_a": 1, "book/ledger": 2}
         ("../intro.html", "#c00"),
         ("../../_modules/kl_companion/ops.html#exp", None),
         ("../../_sources/book/ledger.ipynb", None),
+        ("../ledger.html#code=ZGVm&run=1", None),  # code for the editor
     ],
 )
 def test_where_a_link_leads_on_the_single_page(address: str, led: str | None) -> None:
@@ -188,6 +189,28 @@ def written_pdf(path: Path, *, marks: int = 1, target: int | None = 1) -> None:
         writer.add_annotation(0, Link(rect=(0, 0, 9, 9), target_page_index=target))
     with path.open("wb") as file:
         writer.write(file)
+
+
+def test_bookmarks_that_the_browser_wrote_twice_are_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "book.pdf"
+    writer = PdfWriter()
+    writer.add_blank_page(200, 200)
+    chapter = writer.add_outline_item("2. 2. One & otherOne & other", page_number=0)
+    for title in ("2.1. As it is", "2.2. 2.2. A formulaA formula x x"):
+        writer.add_outline_item(title, page_number=0, parent=chapter)
+    writer.add_outline_item("Core", page_number=0)
+    with path.open("wb") as file:
+        writer.write(file)
+    headings = [["2. ", "One & other"], ["2.1. ", "As it is"], ["2.2. ", "A formula ", "\nx "], ["Core"]]
+    assert pdf.mend_bookmarks(path, headings) == 2
+    marks = [(level, mark.title) for level, mark in pdf.entries(PdfReader(path).outline)]
+    assert marks == [
+        *((0, "2. One & other"), (1, "2.1. As it is"), (1, "2.2. A formula x"), (0, "Core")),
+    ]
+    before = path.read_bytes()
+    assert pdf.mend_bookmarks(path, headings) == 0
+    assert path.read_bytes() == before
+    assert [x.name for x in tmp_path.iterdir()] == ["book.pdf"]
 
 
 def test_a_poor_pdf_is_told_what_it_lacks(tmp_path: Path) -> None:

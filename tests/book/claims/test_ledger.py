@@ -6,7 +6,6 @@ Each check is also run on sabotaged ground: `tests/support/sabotage.py`.
 import csv
 import math
 import re
-from functools import cache
 from importlib.resources import files
 
 import pytest
@@ -167,20 +166,14 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@cache
-def evidence_of(id):
-    """What the check of a row finds: run once for all tests of this file."""
-    return run(id)
+@pytest.fixture(scope="module")
+def table():
+    return {row["id"]: row for row in rows_as_texts(tables.load("claims"), [*TEXTS, *ERRORS, "id", "how"])}
 
 
-@pytest.fixture(scope="module", params=list(register()))
-def id(request):
-    """Every row; the tests of one follow each other, in the process that runs its check."""
-    return request.param
-
-
-def test_verdict(id, capsys):
-    evidence = evidence_of(id)
+@pytest.mark.parametrize("id", list(register()))
+def test_verdict(id, table, capsys):
+    evidence = run(id)
     assert evidence.verdict == EXPECTED[id]
     assert (evidence.corrected is not None) == (id in CORRECTED)
     assert id not in CORRECTED or evidence.corrected <= TOLERANCE < evidence.printed
@@ -193,11 +186,7 @@ def test_verdict(id, capsys):
     if evidence.agrees_with not in (None, "proof"):
         assert register()[evidence.agrees_with].source == register()[id].source
         assert EXPECTED[evidence.agrees_with] in ("holds", "holds only if")
-
-
-@pytest.fixture(scope="module")
-def table():
-    return {row["id"]: row for row in rows_as_texts(tables.load("claims"), [*TEXTS, *ERRORS, "id", "how"])}
+    as_the_table_says(evidence, CLAIMS[id].how, table[id])
 
 
 def words_and_numbers(text):
@@ -206,10 +195,9 @@ def words_and_numbers(text):
     return NUMBER.sub("#", text), [x if abs(x) > 1e-6 else 0.0 for x in numbers]
 
 
-def test_the_table_says_what_the_check_finds(id, table):
+def as_the_table_says(found, how, row):
     """The pages show the table: every text and error in it is that of the check, up to rounding."""
-    found, row = evidence_of(id), table[id]
-    assert row["how"] == CLAIMS[id].how
+    assert row["how"] == how
     for name in TEXTS:
         said, numbers = words_and_numbers(getattr(found, name) or "")
         shown, printed = words_and_numbers(row[name])

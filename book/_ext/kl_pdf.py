@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +29,39 @@ def plain(text: str) -> str:
     return re.sub(r"\W+", "", text).lower()
 
 
-def mend_bookmarks(path: Path, headings: Iterable[list[str]]) -> int:
+def said_twice(once: str, said: str) -> bool:
+    """Whether a text is another one of which pieces were repeated right after they were said."""
+
+    @cache
+    def ends(i: int, j: int) -> bool:
+        if j == len(said):
+            return i == len(once)
+        if i < len(once) and once[i] == said[j] and ends(i + 1, j + 1):
+            return True
+        pieces = range(1, min(i, len(said) - j) + 1)
+        return any(once[i - n : i] == said[j : j + n] and ends(i, j + n) for n in pieces)
+
+    return len(once) < len(said) <= 2 * len(once) and ends(0, 0)
+
+
+def mend_bookmarks(path: Path, headings: Iterable[str]) -> int:
     """Write once what the browser wrote twice, and count it.
 
-    Chromium 156 repeats each piece of a heading that it moved to the next page: "2. 2. A titleA title".
+    Chromium 156 repeats lines of a heading that it moved to the next page: "2. 2. A titleA title".
 
     Args:
         path: The printed file; it is changed in place.
-        headings: Of each heading of the page, its pieces of text.
+        headings: The headings of the page.
     """
-    once = {plain("".join(2 * piece for piece in pieces)): "".join(pieces) for pieces in headings}
+    titles = {plain(title): " ".join(title.split()) for title in headings}
     writer, mended = PdfWriter(path, incremental=True), 0
     for mark in _marks(writer.root_object.get("/Outlines", {})):
-        title = once.get(plain(str(mark["/Title"])))
-        if title:
-            mark[NameObject("/Title")] = TextStringObject(" ".join(title.split()))
-            mended += 1
+        said = plain(str(mark["/Title"]))
+        for once in titles if said not in titles else ():
+            if said[:1] == once[:1] and said_twice(once, said):
+                mark[NameObject("/Title")] = TextStringObject(titles[once])
+                mended += 1
+                break
     if mended:
         new = path.with_suffix(".mended")
         writer.write(new)

@@ -159,13 +159,7 @@ def write_pdf(session: Any, target: Path) -> None:
     session.execute_cdp_cmd("IO.close", {"handle": stream})
 
 
-PIECES = """
-return [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].map((heading) => {
-  const walker = document.createTreeWalker(heading, NodeFilter.SHOW_TEXT), pieces = [];
-  while (walker.nextNode()) pieces.push(walker.currentNode.data);
-  return pieces;
-});
-"""
+HEADINGS = "return [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map((h) => h.textContent)"
 
 
 def print_book(session: Any, site: Path, target: Path, *, reading: bool = False) -> list[str]:
@@ -188,7 +182,7 @@ def print_book(session: Any, site: Path, target: Path, *, reading: bool = False)
             break
     else:
         found.append("the contents name other pages than those on which the chapters start")
-    kl_pdf.mend_bookmarks(target, session.execute_script(PIECES))
+    kl_pdf.mend_bookmarks(target, session.execute_script(HEADINGS))
     return found + kl_pdf.problems(target, titles)
 
 

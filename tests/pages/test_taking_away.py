@@ -191,17 +191,34 @@ def written_pdf(path: Path, *, marks: int = 1, target: int | None = 1) -> None:
         writer.write(file)
 
 
+@pytest.mark.parametrize(
+    ("once", "said", "is_so"),
+    [
+        ("erroragainstthenumber", "erroragainstthe" * 2 + "number", True),
+        ("2one", "22oneone", True),
+        ("one", "one", False),
+        ("one", "oneoneone", False),
+        ("onetwo", "onetwothree", False),
+        ("onetwo", "onetwoo", True),
+        ("onetwo", "oneone", False),
+        ("a" * 40, "a" * 79 + "b", False),
+    ],
+)
+def test_what_is_said_twice(once: str, said: str, is_so: bool) -> None:
+    assert pdf.said_twice(once, said) is is_so
+
+
 def test_bookmarks_that_the_browser_wrote_twice_are_written_once(tmp_path: Path) -> None:
     path = tmp_path / "book.pdf"
     writer = PdfWriter()
     writer.add_blank_page(200, 200)
-    chapter = writer.add_outline_item("2. 2. One & otherOne & other", page_number=0)
+    chapter = writer.add_outline_item(title="2. 2. One & otherOne & other", page_number=0)
     for title in ("2.1. As it is", "2.2. 2.2. A formulaA formula x x"):
-        writer.add_outline_item(title, page_number=0, parent=chapter)
-    writer.add_outline_item("Core", page_number=0)
+        writer.add_outline_item(title=title, page_number=0, parent=chapter)
+    writer.add_outline_item(title="Core", page_number=0)
     with path.open("wb") as file:
         writer.write(file)
-    headings = [["2. ", "One & other"], ["2.1. ", "As it is"], ["2.2. ", "A formula ", "\nx "], ["Core"]]
+    headings = ["2. One & other", "2.1. As it is", "2.2. A formula \nx ", "Core"]
     assert pdf.mend_bookmarks(path, headings) == 2
     marks = [(level, mark.title) for level, mark in pdf.entries(PdfReader(path).outline)]
     assert marks == [

@@ -201,6 +201,7 @@ def written_pdf(path: Path, *, marks: int = 1, target: int | None = 1) -> None:
         ("onetwo", "onetwothree", False),
         ("onetwo", "onetwoo", True),
         ("onetwo", "oneone", False),
+        ("onetwo", "ononetw", False),
         ("a" * 40, "a" * 79 + "b", False),
     ],
 )
@@ -215,14 +216,16 @@ def test_bookmarks_that_the_browser_wrote_twice_are_written_once(tmp_path: Path)
     chapter = writer.add_outline_item(title="2. 2. One & otherOne & other", page_number=0)
     for title in ("2.1. As it is", "2.2. 2.2. A formulaA formula x x"):
         writer.add_outline_item(title=title, page_number=0, parent=chapter)
-    writer.add_outline_item(title="Core", page_number=0)
+    for title in ("Core", "Core, core"):
+        writer.add_outline_item(title=title, page_number=0)
     with path.open("wb") as file:
         writer.write(file)
-    headings = ["2. One & other", "2.1. As it is", "2.2. A formula \nx ", "Core"]
+    headings = ["2. One & other", "2.1. As it is", "2.2. A formula \nx ", "Core", "Core, core"]
     assert pdf.mend_bookmarks(path, headings) == 2
     marks = [(level, mark.title) for level, mark in pdf.entries(PdfReader(path).outline)]
     assert marks == [
-        *((0, "2. One & other"), (1, "2.1. As it is"), (1, "2.2. A formula x"), (0, "Core")),
+        *((0, "2. One & other"), (1, "2.1. As it is"), (1, "2.2. A formula x")),
+        *((0, "Core"), (0, "Core, core")),
     ]
     before = path.read_bytes()
     assert pdf.mend_bookmarks(path, headings) == 0

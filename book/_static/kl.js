@@ -66,9 +66,18 @@
   else start();
 })();
 
-/* Printed columns and differences keep their lines on a narrow page, and scroll; sentences wrap. */
+/* Printed columns and differences keep their lines on a narrow page, and scroll; sentences beside them wrap. */
 document.addEventListener("DOMContentLoaded", () => {
+  const columns = /\S {2,}\S|^\s*[+-]\s/;
   for (const printed of document.querySelectorAll(".bd-article div.cell_output pre")) {
-    printed.classList.toggle("kl-columns", /\S {2,}\S|^[+-]/m.test(printed.textContent));
+    const lines = printed.textContent.split(/(?<=\n)/);
+    const colored = [...printed.children].some((part) => part.textContent);
+    if (colored || !lines.some((line) => columns.test(line))) continue;
+    printed.replaceChildren(...lines.map((line) => {
+      const span = document.createElement("span");
+      span.className = columns.test(line) ? "kl-line kl-columns" : "kl-line";
+      span.textContent = line;
+      return span;
+    }));
   }
 });

@@ -342,3 +342,19 @@ def test_arrows_turn_pages_unless_something_has_the_focus(reader: Reader) -> Non
     reader.ask("document.activeElement.blur()")
     reader.press(RIGHT)
     reader.wait("location.href === arguments[0]", after)
+
+
+def test_a_printed_card_on_a_telephone(reader: Reader) -> None:
+    """Rows of columns and changed lines of code keep their line, and scroll; sentences beside them wrap."""
+    reader.open("book/quickstart.html", 390)
+    lines = reader.ask(
+        """[...document.querySelectorAll(".cell_output pre .kl-line")].map((line) => [line.textContent,
+        line.classList.contains("kl-columns"), line.getBoundingClientRect().height,
+        parseFloat(getComputedStyle(line).lineHeight), line.closest("pre").tabIndex])"""
+    )
+    rows = [line for line in lines if line[1]]
+    assert any(line[0].startswith("  groups of 2 ") for line in rows)
+    assert any(re.match(r" *\+ .*0\.5 \*", line[0]) for line in rows)
+    assert all(height < 1.5 * one for _, _, height, one, _ in rows)
+    assert all(place == 0 for *_, place in rows)
+    assert any(height > 1.5 * one for _, column, height, one, _ in lines if not column)

@@ -26,6 +26,7 @@ import kl_experiments
 import kl_explorer
 import kl_figures
 import kl_light
+import kl_lines
 import kl_numbers
 import kl_typeface
 
@@ -156,5 +157,6 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("build-finished", kl_light.trim)
     app.connect("build-finished", kl_typeface.on_finished)
     app.connect("build-finished", kl_accessible.finish)
+    app.connect("build-finished", kl_lines.finish)
     kl_citation.connect(app)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

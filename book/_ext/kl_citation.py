@@ -1,12 +1,21 @@
-"""How to cite the book, from CITATION.cff: `{kl-citation}` writes a line of text and a BibTeX entry."""
+"""How to cite the book, from CITATION.cff: `{kl-citation}` writes a line of text and a BibTeX entry.
+
+The list of references has labels like the citations in the text: the style `author_year`.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from docutils import nodes
+from pybtex.plugin import register_plugin
+from pybtex.richtext import Text
+from pybtex.style.formatting.plain import Style as Plain
+from pybtex.style.labels import BaseLabelStyle
 from sphinx.util.docutils import SphinxDirective
 
 CFF = Path(__file__).resolve().parents[2] / "CITATION.cff"
@@ -71,6 +80,35 @@ class Citation(SphinxDirective):
         return [nodes.paragraph(text="As text:"), line, nodes.paragraph(text="As BibTeX:"), entry]
 
 
+class AuthorYearLabels(BaseLabelStyle):
+    """Labels such as "Tang and Munos, 2025"; letters tell apart what would be alike."""
+
+    def format_labels(self, sorted_entries: Iterable[Any]) -> Iterator[str]:
+        """The label of each entry."""
+        labels = [label(entry) for entry in sorted_entries]
+        of_all, so_far = Counter(labels), Counter[str]()
+        for text in labels:
+            so_far[text] += 1
+            yield text + (chr(ord("a") - 1 + so_far[text]) if of_all[text] > 1 else "")
+
+
+class AuthorYear(Plain):
+    """The style of the list of references."""
+
+    default_label_style = "author_year"
+
+
+def label(entry: Any) -> str:
+    """Family names and year of an entry of the bibliography."""
+    names = [
+        str(Text.from_latex(" ".join([*p.prelast_names, *p.last_names]))) for p in entry.persons["author"]
+    ]
+    who = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
+    return f"{who}, {entry.fields['year']}"
+
+
 def connect(app: Any) -> None:
-    """Make the directive known."""
+    """Make the directive known, and the style of the list of references."""
+    register_plugin("pybtex.style.labels", "author_year", AuthorYearLabels)
+    register_plugin("pybtex.style.formatting", "author_year", AuthorYear)
     app.add_directive("kl-citation", Citation)

@@ -41,15 +41,18 @@ def listed(root: Path, pages: list[str]) -> str:
         for p in notebooks
         if p.is_file()
     }
-    lines = ["| experiment | what it measures | where it is used |", "| :--- | :--- | :--- |"]
+    lines = ["| experiment | table | what it measures | where it is used |", "| :--- | :--- | :--- | :--- |"]
     for name, path in manifests.items():
         manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+        note = " (with a real model)" if "like" in manifest else ""
         if "like" in manifest:  # the same experiment with another model
             manifest = yaml.safe_load(manifests[manifest["like"]].read_text(encoding="utf-8")) | manifest
         notebook = root / manifest["notebook"]
         chapters = [f"[](/{p.relative_to(root).as_posix()})" for p, tables in used.items() if name in tables]
-        link = f"[{title_of(notebook)}](/{notebook.relative_to(root).as_posix()})"
-        lines.append(f"| {link} | {manifest['title'].replace('|', '&#124;')} | {', '.join(chapters)} |")
+        link = f"[{title_of(notebook)}{note}](/{notebook.relative_to(root).as_posix()})"
+        table = f"{{download}}`{name} </../tables/{name}/table.csv>`"
+        what = manifest["title"].replace("|", "&#124;")
+        lines.append(f"| {link} | {table} | {what} | {', '.join(chapters) or 'only on its own page'} |")
     return "\n".join(lines)
 
 

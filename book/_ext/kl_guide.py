@@ -18,7 +18,8 @@ from typing import Any
 from docutils import nodes
 from docutils.statemachine import StringList
 from kl_companion import recommendations as table
-from kl_companion.auditing.words import gradient_words
+from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.words import gradient_words, typeset
 from kl_companion.recommendations import Recommendation
 from sphinx.util.docutils import SphinxDirective
 
@@ -28,9 +29,14 @@ TITLES = {
     "sequence": "reverse KL of whole answers",
     "forward": "forward KL of every token",
 }
+OBJECTIVE_TITLES = {
+    "token_reverse_kl": TITLES["token"],
+    "sequence_reverse_kl": TITLES["sequence"],
+    "token_forward_kl": TITLES["forward"],
+}
 # what a cheat sheet has, by the keys of the table
 PLAIN = {
-    "log-near": "log the reverse KL",
+    "log-near": "log the reverse KL, close to the reference",
     "loss-token-policy": "loss: reverse KL of tokens",
     "loss-sequence-policy": "loss: reverse KL of answers",
     "loss-forward-policy": "loss: forward KL of tokens",
@@ -110,7 +116,7 @@ def markdown(entry: Recommendation) -> str:
     lines = [
         f"*Samples from {samples}; the KL in the {place}; wanted: {want}.*",
         "",
-        f"**{table.VERBS[entry.place]}** {entry.name}: that {gradient_words(entry.objective)}.",
+        f"**{table.VERBS[entry.place]}** {entry.name}: it {gradient(entry.objective)}.",
         "",
         *code(entry),
         "",
@@ -121,9 +127,23 @@ def markdown(entry: Recommendation) -> str:
         lines += [f"**From whole distributions** take `{entry.with_logits}`: the same, less noise.", ""]
     pitfalls = [p for p in entry.pitfalls if p.lines]
     if pitfalls:
-        found = "; ".join(f"{p.name} {gradient_words(p.objective)}" for p in pitfalls)
+        found = "; ".join(f"{p.name} {gradient(p.objective)}" for p in pitfalls)
         lines += [f"**Beware**: {found}.", ""]
-    return "\n".join([*lines, f"**Why** {{ref}}`{entry.chapter}`."])
+    return "\n".join([*lines, f"**Explained in** {{ref}}`{entry.chapter}`."])
+
+
+def gradient(objective: str) -> str:
+    """What the gradient of a term is, as the end of a sentence: the three KLs as the questions name them."""
+    text = gradient_words(objective)
+    for name, words in OBJECTIVE_TITLES.items():
+        text = text.replace(OBJECTIVES[name].short, f"the {words}")
+    return text.replace(" - ", " − ")
+
+
+def gradient_cell(objective: str) -> str:
+    """The same as a cell of a table."""
+    plain = {"zero": "nothing: it is zero in expectation", "other": "no known objective"}
+    return plain.get(objective, typeset(objective))
 
 
 def code(entry: Recommendation) -> list[str]:
@@ -134,7 +154,9 @@ def code(entry: Recommendation) -> list[str]:
 
 def elsewhere(log: Recommendation) -> str:
     """Where to look for the situations that the guide does not ask for."""
-    return "; far from the reference {ref}`another one <which-to-log>`" if log.key == "log-near" else ""
+    return (
+        "; far from the reference {ref}`log another estimate <which-to-log>`" if log.key == "log-near" else ""
+    )
 
 
 def rows(header: tuple[str, ...], cells: list[tuple[str, ...]]) -> str:
@@ -164,7 +186,7 @@ def to_log(forward: bool) -> str:
     return rows(
         ("Your situation", "Log", "Why"),
         [
-            (r.when, f"{r.name}: `{r.arguments}`", r.why)
+            (r.when.removeprefix("forward KL, "), f"{r.name}: `{r.arguments}`", r.why)
             for r in table.LOGGED
             if (r.want == "forward") == forward
         ],
@@ -184,7 +206,7 @@ def to_write(samples: str) -> str:
 def not_to_write(samples: str) -> str:
     """What the usual alternatives have the gradient of."""
     cells = [
-        (title(r), written(r.place, p.arguments), f"`{p.objective}`")
+        (title(r), written(r.place, p.arguments), gradient_cell(p.objective))
         for r in table.TRAINED
         if r.samples == samples
         for p in r.pitfalls
@@ -197,7 +219,7 @@ def lengths() -> str:
     """Terms that are divided by the length of each answer."""
     return rows(
         ("If you divide by the length", "the gradient is that of"),
-        [(written("loss", t.arguments), f"`{t.objective}`") for t in table.LENGTHS],
+        [(written("loss", t.arguments), gradient_cell(t.objective)) for t in table.LENGTHS],
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 from docutils import nodes
+from kl_companion.auditing.words import divergence_words
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.in_page.bundle import sources, write_bundle
 from sphinx.util import logging
@@ -103,7 +104,7 @@ def form(page: str) -> str:
     menu = "".join(
         f'<option value="{i}">{html.escape(entry["title"])}</option>' for i, entry in enumerate(examples())
     )
-    wants = "".join(f'<option value="{name}">{name}</option>' for name in DIVERGENCES)
+    wants = "".join(f'<option value="{n}">{html.escape(divergence_words(n))}</option>' for n in DIVERGENCES)
     data = json.dumps(examples()).replace("<", "\\u003c")
     there = "" if page == PAGE else f"{root}{PAGE}.html"
     return f"""<div class="kl-paste" data-bytes="@bytes@" data-archive="@archive@"

@@ -16,6 +16,8 @@ from sphinx.util.docutils import SphinxRole
 
 TABLE = Path(__file__).resolve().parents[2] / "tables" / "claims" / "table.csv"
 LEDGER = "book/ledger"
+# behind a statement, where no condition follows
+IN_TEXT = {"holds only if": "holds with a condition"}
 
 
 @cache
@@ -42,7 +44,7 @@ class Verdict(SphinxRole):
         link = nodes.reference(
             "", "", internal=True, refuri=f"{page}#{anchor(id)}", classes=["kl-verdict-link"]
         )
-        link += nodes.emphasis("", verdicts()[id])
+        link += nodes.emphasis("", IN_TEXT.get(verdicts()[id], verdicts()[id]))
         return [link], []
 
 

@@ -2,9 +2,11 @@
 (() => {
   const fit = () => {
     for (const formula of document.querySelectorAll('.bd-article mjx-container:not([display="true"])')) {
-      formula.classList.remove("kl-scroll");
+      const whole = formula.closest(".kl-held") || formula;  // with the comma that follows
       const line = formula.closest("p, li, td, th, dd, dt, figcaption, section") || document.body;
-      if (formula.getBoundingClientRect().width > line.clientWidth) formula.classList.add("kl-scroll");
+      for (const part of [whole, formula]) part.classList.remove("kl-scroll");
+      const wide = whole.getBoundingClientRect().width > line.clientWidth;
+      for (const part of [whole, formula]) part.classList.toggle("kl-scroll", wide);
     }
   };
   const ready = () => (window.MathJax && MathJax.startup && MathJax.startup.promise
@@ -66,17 +68,37 @@
   else start();
 })();
 
-/* Printed columns and differences keep their lines on a narrow page, and scroll; sentences beside them wrap. */
+/* Printed text on a narrow page: a sentence that was wrapped at 80 columns is one line again, which wraps there and
+   hangs; rows of numbers and lines of code keep their lines, and scroll. */
 document.addEventListener("DOMContentLoaded", () => {
-  const columns = /\S {2,}\S|^\s*[+-]\s/;
+  const FULL = 80;
+  const rows = /\S {2,}\S+ {2,}\S|^\s*[+-]\s/;
+  const code = /^\s*(def|class|import|from|return) |^\s*\w+ = /;
+  const first = (line) => line.trim().split(/\s/)[0].length;
+  const goesOn = (line, next) => line.trim() && next.trim() && line.trimEnd().length + 1 + first(next) > FULL;
   for (const printed of document.querySelectorAll(".bd-article div.cell_output pre")) {
     const lines = printed.textContent.split(/(?<=\n)/);
     const colored = [...printed.children].some((part) => part.textContent);
-    if (colored || !lines.some((line) => columns.test(line))) continue;
-    printed.replaceChildren(...lines.map((line) => {
+    if (colored || !lines.some((line, at) => rows.test(line) || (at && goesOn(lines[at - 1], line)))) continue;
+    const joined = [];
+    lines.forEach((line, at) => {
+      const before = joined[joined.length - 1];
+      const kept = rows.test(line) || code.test(line);
+      if (before && !before.kept && !kept && goesOn(lines[at - 1], line)) before.parts.push(line);
+      else joined.push({ kept, parts: [line] });
+    });
+    printed.replaceChildren(...joined.map(({ kept, parts }) => {
       const span = document.createElement("span");
-      span.className = columns.test(line) ? "kl-line kl-columns" : "kl-line";
-      span.textContent = line;
+      span.className = kept ? "kl-line kl-columns" : "kl-line";
+      parts.forEach((part, at) => {
+        if (at) {  // the break and the indent that a wide page shows; one space on a narrow one
+          const wrap = document.createElement("span");
+          wrap.className = "kl-wrap";
+          wrap.textContent = `\n${/^ */.exec(part)[0]}`;
+          span.append(wrap);
+        }
+        span.append((at ? part.trimStart() : part).replace(/\n$/, at < parts.length - 1 ? "" : "\n"));
+      });
       return span;
     }));
   }

@@ -6,7 +6,7 @@
   const number = (x) => (x !== 0 && Math.abs(x) < 1e-3 ? x.toExponential(1) : x.toFixed(3)).replace("-", "−");
 
   const start = (stage) => {
-    const { updates, names, told, bars, lines, x, y } = JSON.parse(stage.dataset.frames);
+    const { updates, unit, names, told, bars, lines, x, y } = JSON.parse(stage.dataset.frames);
     const last = updates.length - 1;
     const all = (selector) => [...stage.querySelectorAll(selector)];
     const [rects, dots] = [all(".kl-bar"), all(".kl-dot")];
@@ -14,14 +14,15 @@
 
     const panel = document.createElement("div");
     panel.className = "kl-play";
-    panel.innerHTML = '<button type="button">Play</button><label><span>update</span>'
+    panel.innerHTML = '<button type="button">Play</button><label><span></span>'
       + `<input type="range" min="0" max="${last}" step="1" value="${last}"></label><p role="status" aria-live="polite"></p>`;
     const [button, slider, line] = ["button", "input", "p"].map((name) => panel.querySelector(name));
+    panel.querySelector("span").textContent = unit;
     stage.append(panel);
 
     let at = last;
     let ticket = 0;
-    const words = () => `Update ${updates[at]} of ${updates[last]}; ${told}: `
+    const words = () => `${unit[0].toUpperCase()}${unit.slice(1)} ${updates[at]} of ${updates[last]}; ${told}: `
       + `${names.map((name, i) => `${name} ${number(lines[at][i])}`).join("; ")}.`;
     const show = (frame) => {
       at = Math.max(0, Math.min(last, frame));

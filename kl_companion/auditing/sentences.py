@@ -22,9 +22,8 @@ def read_as(reading: Reading | None) -> str:
         said.setdefault(what, []).append(r.name + ("*" if "no word for whose" in r.note else ""))
     parts = [f"{', '.join(names)} = {what}" for what, names in said.items()]
     parts += [f"{name} = {value!r}" for name, value, _ in reading.constants]
-    if any("no word for whose" in r.note for r in reading.reads):
-        parts.append("(* by default: nothing says whose)")
-    return f"Read: {'; '.join(parts)}"
+    assumed = any("no word for whose" in r.note for r in reading.reads)
+    return f"Read: {'; '.join(parts)}{' (*: assumed; the name does not say whose)' * assumed}"
 
 
 def minimizes(audit: Audit) -> str:
@@ -51,13 +50,13 @@ def certainty(audit: Audit) -> str:
     """How sure the headline is."""
     finding = audit.main
     worlds = f"four small worlds of {audit.head + 2} tokens" if audit.head else "four small worlds"
-    where = f"{worlds}, every answer counted" if finding.condition else "the given worlds"
+    where = f"{worlds}, with every answer enumerated" if finding.condition else "the given worlds"
     if finding.zero:
         return f"Exact on {where}."
     if not finding.matches:
         return f"The nearest sum of known objectives misses by {100 * finding.residual:.2g} % on {where}."
     if finding.residual < 1e-9:
-        return f"Exact on {where}: what is left is rounding."
+        return f"Exact up to rounding on {where}."
     return f"All but {finding.residual:.0e} of it, on {where}: a small constant, such as log(p + 1e-8)."
 
 
@@ -82,9 +81,12 @@ def beside(audit: Audit) -> str:
     if not audit.distances:
         return ""
     what = OBJECTIVES[audit.compared].short
-    long = ["" if d.percent != d.percent else f", {d.percent:.0f} % long" for d in audit.distances]
-    parts = [f"{d.kl:g}: {d.degrees:.0f}° turned{x}" for d, x in zip(audit.distances, long, strict=True)]
-    return f"Beside the gradient of {what}, at a KL per token of {'; '.join(parts)}."
+    parts = [f"{d.kl:g}, turned by {d.degrees:.0f}°{_length(d.percent / 100)}" for d in audit.distances]
+    return f"Compared with the gradient of {what}: at a KL per token of {'; at '.join(parts)}."
+
+
+def _length(ratio: float) -> str:
+    return "" if ratio != ratio else f" and {ratio:.2f} times as long"
 
 
 def _rest(k: int) -> str:
@@ -97,9 +99,9 @@ def groups(audit: Audit) -> str:
     if not gaps:
         return ""
     said = "It couples the answers of a batch: the above is for large ones."
-    parts = [f"{g.size}: {g.degrees:.0f}° turned, {100 * g.ratio:.0f} % long" for g in gaps if not g.fails]
+    parts = [f"{g.size}, turned by {g.degrees:.0f}°{_length(g.ratio)}" for g in gaps if not g.fails]
     if parts:
-        said += f" In groups of {'; '.join(parts)}."
+        said += f" In groups of {'; of '.join(parts)}."
     if fails := [str(g.size) for g in gaps if g.fails]:
         said += f" Some groups of {', '.join(fails)} have no gradient (NaN), as those of equal rewards."
     return said

@@ -48,6 +48,11 @@ def in_words(found: str | Mapping[str, float]) -> str:
     return _NAME.sub(lambda m: objective_words(m.group()), text)
 
 
+def typeset(found: str | Mapping[str, float]) -> str:
+    """`in_words` for a page: with a minus sign and ×, where a terminal has - and x."""
+    return re.sub(r"(^| )- ", r"\1− ", in_words(found)).replace(" x ", " × ")
+
+
 def gradient_words(objective: str) -> str:
     """What the gradient of a term is, as the end of a sentence.
 

@@ -196,15 +196,15 @@ class Concordance(NamedTuple):
 
     def _mention(self, mention: Mention, related: bool) -> str:
         relation = f"{mention.relation}: " if related else ""
-        who = f"{relation}<b>{escape(name_of(mention.work))}</b> {mention.date}"
+        name = f"<b>{escape(name_of(mention.work))}</b>"
         if not mention.rows:
-            return f'{who}, <a href="references.html">not in the ledger</a>'
+            return f'{relation}<a href="references.html">{name}</a> {mention.date}, not in the ledger'
         rows = (
             f"{escape(register()[id].location)}, "
             f'<a href="ledger.html#{anchor(id)}">{escape(id)}</a>: <i>{self.verdict(id)}</i>'
             for id in mention.rows
         )
-        return f"{who}, {'; '.join(rows)}"
+        return f"{relation}{name} {mention.date}, {'; '.join(rows)}"
 
     def _place(self, label: str) -> str:
         page, title = self.places[label]

@@ -61,7 +61,7 @@ RESULTS: tuple[Result, ...] = (
     ),
     result(
         "gradients",
-        "Every continuous weight of a sample's score is the gradient of exactly one divergence.",
+        "Every continuous weight of a sample's score belongs to the gradient of exactly one divergence.",
         "prop-implied-f",
         anticipates="EMA-eq109-114",
     ),
@@ -81,7 +81,7 @@ RESULTS: tuple[Result, ...] = (
     ),
     result(
         "gradients",
-        "In the reward, an estimate gives the gradient of the reverse KL exactly if it acts as K1 does.",
+        "In the reward, an estimate has the gradient of the reverse KL exactly if it is K1 plus a constant.",
         "prop-reward-placement",
         states="WZ-7.1-condition",
         special_case="RPG-2.1-shaping TM-3-surrogate liu2025rethinking WZ-7.1-k1 SH-K1-reward",
@@ -114,14 +114,14 @@ RESULTS: tuple[Result, ...] = (
     ),
     result(
         "sequences",
-        "Leave-one-out lowers the variance only from a computable number of answers on, if at all.",
+        "Leave-one-out lowers the variance only above a computable number of answers, and sometimes never.",
         "prop-loo-batch prop-leave-one-out-covariance",
         anticipates="kool2019buy",
         contradicts="TM-4.2-LOO-var TM-fig2-LOO WZ-8.1-LOO",
     ),
     result(
         "sequences",
-        "A token-level KL is the gradient of no function of the policy, and has a fixed point of its own.",
+        "The expected gradient of a token-level KL is that of no function, and has a fixed point of its own.",
         "prop-token-curl prop-token-fixed-point",
         anticipates="TM-4.1-k3 EMA-eq16+objective",
     ),
@@ -192,7 +192,7 @@ RESULTS: tuple[Result, ...] = (
     ),
     result(
         "optimal policies",
-        "With the forward KL, it is the reference times beta over a constant minus the reward.",
+        "With the forward KL, the optimal policy is the reference times beta / (constant − reward).",
         "prop-one-multiplier",
         states="TM-pi-rev EMA-eq130-132",
         anticipates="VY-2.3-g",
@@ -206,13 +206,13 @@ RESULTS: tuple[Result, ...] = (
     ),
     result(
         "optimal policies",
-        "No fixed function of the reward does this for all prompts.",
+        "No fixed function of the reward turns one optimum into the other for all prompts.",
         "prop-no-shaping",
         anticipates="EMA-eq130-132+Z",
     ),
     result(
         "whole update",
-        "Dividing by the group's standard deviation gives rewards of 0 and 1 the objective 2 arcsin √p.",
+        "Dividing by the group's deviation turns a chance of success p into the objective 2 arcsin √p.",
         "prop-large-groups",
         states="FRPO-P3.1 FRPO-abs-utility",
         anticipates="VY-Ginf-R",
@@ -242,7 +242,7 @@ RESULTS: tuple[Result, ...] = (
     ),
     result(
         "whole update",
-        "On-policy GRPO steps end where the reference has the factor 1/(1 − a/beta), a the mean advantage.",
+        "On-policy GRPO rests where policy / reference is 1/(1 − a/beta), a the centered expected advantage.",
         "section-grpo-at-rest",
         states="VY-eq11 VY-2.3-g",
         special_case="TM-pi-rev",
@@ -275,14 +275,14 @@ RESULTS: tuple[Result, ...] = (
     ),
     result(
         "moving reference",
-        "Whether the lag behind an EMA reference is stable depends on the order of the updates, too.",
+        "Whether the lag behind an EMA reference is stable depends also on the order of the updates.",
         "prop-ema-thresholds prop-ema-cycle",
         special_case="EMA-lem4.2-eq9",
         contradicts="EMA-lem4.2-exact",
     ),
     result(
         "moving reference",
-        "A reference that follows the policy acts as a smaller beta with the first reference.",
+        "A reference that follows the policy acts like the first reference with a smaller beta.",
         "prop-ema-annealing prop-hard-resets",
     ),
 )

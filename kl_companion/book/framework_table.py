@@ -174,7 +174,7 @@ def _beta(meaning: str) -> str:
     parts = re.sub(r" \(prompts.*\)", "", meaning).split("; ")
     lost = [part for part in parts[1:] if part.startswith("no effect")]
     first = parts[0].partition(":")[0]
-    return "; ".join([*([first] if first.startswith("β") else []), *lost])
+    return "; ".join([*([f"the KL acts with {first}"] if first.startswith("β") else []), *lost])
 
 
 def _instead(s: dict[str, Any], rows: pd.DataFrame) -> str:
@@ -197,7 +197,8 @@ def _undivided(chosen: Setting) -> str:
     if algorithm is None:
         return _lines(chosen.option)
     if algorithm.instead:
-        return f"{_lines(chosen.option)}<br>{_lines(algorithm.instead)}{_small('so that nothing is divided')}"
+        undivided = "so that rewards are not divided by their standard deviation"
+        return f"{_lines(chosen.option)}<br>{_lines(algorithm.instead)}{_small(undivided)}"
     no_option = f"divided by the standard deviation of the {algorithm.over}, which no option turns off"
     return _lines(chosen.option) + _small(no_option)
 
@@ -222,9 +223,10 @@ def _past(findings: Sequence[ReleaseFinding]) -> Iterator[str]:
         new = stretch[-1]
         if new.on_policy == NOT_THERE:
             continue
-        stale = "" if new.off_policy == new.on_policy else f"on stale samples: {new.off_policy}"
+        same = new.off_policy == new.on_policy
+        stale = "" if same else f"on stale samples: {in_plain_words(new.off_policy)}"
         minimizes = f"<b>{escape(in_plain_words(new.on_policy))}</b>"
         yield _row(
             _lines(new.option) + _small(f"{versions_of(stretch)}, audited as <code>{new.subject}</code>"),
-            minimizes + _small(escape(in_plain_words(stale))),
+            minimizes + _small(escape(stale)),
         )

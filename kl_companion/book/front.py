@@ -26,7 +26,7 @@ def costs() -> str:
     runs = tables.load("real_rl")
     last = runs[(runs.step == 20) & runs.beta.isin([0.0, BETA])].groupby("study")
     reward, kl = last.reward_in.mean(), last.kl.mean()
-    lines = ["| KL term | reward | KL to the reference, nats per answer |", "| :-- | --: | --: |"]
+    lines = ["| KL term | reward | KL to the reference, nats per answer |", "| :-- | :-- | :-- |"]
     lines += [f"| {said} | {reward[name]:.2f} | {kl[name]:.1f} |" for name, said in STUDIES.items()]
     return "\n".join(lines)
 

@@ -45,6 +45,7 @@ class Moving:
         caption: str,
         colors: Mapping[str, str],
         guides: Mapping[str, Sequence[float]] | None = None,
+        unit: str = "update",
     ) -> None:
         """Draw the last frame and note all of them.
 
@@ -59,6 +60,7 @@ class Moving:
             caption: Text below the figure.
             colors: Series to the name whose color it has (`kl_companion.plotting.color`).
             guides: Labels of straight dotted lines to their heights at the first and at the last frame.
+            unit: What is counted, below the lines and at the slider, where an update is something else.
 
         Raises:
             ValueError: fewer than two frames, frames of unequal length, numbers that are not finite, bars
@@ -66,7 +68,8 @@ class Moving:
         """
         guides = dict(guides or {})
         _check(bars, lines, tokens, updates, colors)
-        for name, text in {"alt": alt, "caption": caption, "of_bars": of_bars, "of_lines": of_lines}.items():
+        said = {"alt": alt, "caption": caption, "of_bars": of_bars, "of_lines": of_lines, "unit": unit}
+        for name, text in said.items():
             if not text.strip():
                 raise ValueError(f"{name} is {text!r}, wanted text that says what the figure shows")
         for name, pair in guides.items():
@@ -81,6 +84,7 @@ class Moving:
         self.alt = alt.strip()
         self.frames: dict[str, Any] = {
             "updates": list(updates),
+            "unit": unit,
             "names": list(bars),
             "told": of_lines,
             "bars": _rounded(torch.stack(list(bars.values()), 1)),
@@ -153,7 +157,7 @@ class Moving:
             )
         for update in (updates[0], updates[-1]):
             found.append(_said(f"{update}", at(update, low)[0], bottom + 16, "middle"))
-        found.append(_said("update", (LEFT + RIGHT) / 2, bottom + 16, "middle"))
+        found.append(_said(self.frames["unit"], (LEFT + RIGHT) / 2, bottom + 16, "middle"))
         for name, (start, end) in guides.items():
             (x1, y1), (x2, y2) = at(updates[0], start), at(updates[-1], end)
             found.append(

@@ -223,7 +223,7 @@ FRAMEWORK = Framework(
     remedy=Remedy(
         sequence="verl.reward_k1",
         token="verl.loss_k2",
-        words="On-policy; no option weights the loss by the ratio to the policy that sampled. A name with a "
-        "plus (k3+) has the gradient of k2 and the value of the other.",
+        words="For on-policy samples: no option weights the loss by the ratio to the policy that sampled. A "
+        "name with a plus (k3+) has the gradient of k2 and the value of the other.",
     ),
 )

@@ -40,7 +40,7 @@ OFF_POLICY: tuple[Recommendation, ...] = (
                 "K3++ times the detached ratio",
                 "token_reverse_kl",
                 arguments='"k3_plus_plus", importance="token"',
-                note="logged by the same term",
+                note="its value can be logged as well",
             ),
             Term(
                 "the top-k form of Bregman with the detached ratio on what is sampled",
@@ -116,7 +116,7 @@ OFF_POLICY: tuple[Recommendation, ...] = (
                 "Kf++ of the forward KL times the detached ratio",
                 "token_forward_kl",
                 arguments='"kf_plus_plus(forward_kl)", importance="token"',
-                note="logged by the same term",
+                note="its value can be logged as well",
             ),
         ),
         pitfalls=(

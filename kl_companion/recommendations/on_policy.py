@@ -31,8 +31,18 @@ ON_POLICY: tuple[Recommendation, ...] = (
         arguments='"k2"',
         with_logits="exact_kl",
         alternatives=(
-            Term("K3++", "token_reverse_kl", arguments='"k3_plus_plus"', note="logged by the same term"),
-            Term("K4", "token_reverse_kl", arguments='"k4"', note="logged by the same term, as K1"),
+            Term(
+                "K3++",
+                "token_reverse_kl",
+                arguments='"k3_plus_plus"',
+                note="its value can be logged as well (it is that of K3)",
+            ),
+            Term(
+                "K4",
+                "token_reverse_kl",
+                arguments='"k4"',
+                note="its value can be logged as well (it is that of K1)",
+            ),
             Term(
                 "the top-k form of Bregman",
                 "token_reverse_kl",
@@ -96,9 +106,14 @@ ON_POLICY: tuple[Recommendation, ...] = (
                 "Kf++ of the forward KL",
                 "token_forward_kl",
                 arguments='"kf_plus_plus(forward_kl)"',
-                note="logged by the same term",
+                note="its value can be logged as well",
             ),
-            Term("K5", "token_forward_kl", arguments='"k5"', note="its value is the noisier one to log"),
+            Term(
+                "K5",
+                "token_forward_kl",
+                arguments='"k5"',
+                note="its value can be logged as well, but is noisier",
+            ),
         ),
         pitfalls=(
             Term(

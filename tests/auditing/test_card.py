@@ -32,8 +32,8 @@ ONE = {"token_reverse_kl": 0.25}
 @pytest.mark.parametrize(
     ("finding", "wanted"),
     [
-        (case(ONE), "it minimizes 0.25 x reverse KL, next token. Exact on four small worlds, every answer"),
-        (case(ONE, condition=None), "Exact on the given worlds: what is left is rounding."),
+        (case(ONE), "it minimizes 0.25 x reverse KL, next token. Exact up to rounding on four small"),
+        (case(ONE, condition=None), "Exact up to rounding on the given worlds."),
         (case(ONE, residual=2e-7), "it minimizes 0.25 x reverse KL, next token. All but 2e-07 of it, on"),
         (case(zero=True), "it minimizes nothing: its expected gradient is zero. Exact"),
         (case({"expected_reward": -1.0}), "it has no KL term that acts: it minimizes - reward."),
@@ -58,7 +58,7 @@ def test_how_it_was_read_comes_first_and_what_was_assumed_is_marked():
     text = said(case(ONE), reading=reading)
     assert text.startswith(
         "Read: logp* = log-probs of the current policy; ref_logp = log-probs of the reference; mask = mask; "
-        "beta = 0.1; (* by default: nothing says whose) it minimizes"
+        "beta = 0.1 (*: assumed; the name does not say whose) it minimizes"
     )
     details = said(case(ONE), reading=reading, details=True)
     assert "logp: logp, log-probs of the current policy; no word for whose they are" in details
@@ -69,11 +69,11 @@ def test_how_it_was_read_comes_first_and_what_was_assumed_is_marked():
 def test_groups_of_a_loss_that_couples_its_batch():
     gaps = (GroupGap(2, 41.2, 0.5), GroupGap(3, math.nan, math.nan))
     text = said(case(ONE, measure_gaps=lambda: gaps))
-    assert "the above is for large ones. In groups of 2: 41° turned, 50 % long; 3: " in text
+    assert "the above is for large ones. In groups of 2, turned by 41° and 0.50 times as long; of 3, " in text
     assert "couples" not in said(case(ONE))
     fails = (GroupGap(2, math.nan, math.nan, fails=True), GroupGap(3, 41.2, 0.5))
     text = said(case(ONE, measure_gaps=lambda: fails))
-    assert "In groups of 3: 41° turned, 50 % long. Some groups of 2 have no gradient (NaN), as" in text
+    assert "of 3, turned by 41° and 0.50 times as long. Some groups of 2 have no gradient (NaN), as" in text
 
 
 def test_a_sum_over_the_batch_is_called_one():

@@ -4,7 +4,7 @@ import pytest
 
 from kl_companion import audit
 from kl_companion.auditing.objectives import OBJECTIVES, objectives
-from kl_companion.auditing.words import divergence_words, gradient_words, in_words, objective_words
+from kl_companion.auditing.words import divergence_words, gradient_words, in_words, objective_words, typeset
 from kl_companion.book.explorer.formulas import objectives as of_explorer
 from kl_companion.recommendations import LENGTHS, RECOMMENDATIONS
 
@@ -34,6 +34,11 @@ def test_a_sum_in_words_is_that_of_the_card():
     assert in_words({}) == ""
     found = audit("k3", off_policy=False, scale=1.0)
     assert f"minimizes {in_words(found.matches)}." in str(found)
+
+
+def test_a_page_has_a_minus_sign_and_a_cross():
+    assert typeset("2 token_reverse_kl - token_entropy") == "2 × reverse KL, next token − entropy, next token"
+    assert typeset({"reverse_kl": -1.0}) == "− reverse KL"
 
 
 def test_gradients_of_the_guide_are_in_the_audit_s_words():

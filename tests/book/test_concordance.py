@@ -106,7 +106,7 @@ def test_the_first_column_names_the_first_and_the_second_the_others_with_their_r
 
 def test_a_work_outside_the_ledger_has_no_verdict() -> None:
     text = shown(result("values", "K1.", states="schulman2020"))
-    assert '<b>Schulman</b> 2020, <a href="references.html">not in the ledger</a>' in text
+    assert '<a href="references.html"><b>Schulman</b></a> 2020, not in the ledger' in text
     assert OUTSIDE["schulman2020"].date == "2020"
 
 

@@ -68,8 +68,9 @@ def test_what_to_write_instead(rows: dict[str, str]) -> None:
     assert k3[1].strip().startswith("forward KL, next token")
     assert "on stale samples:" in k3[1]
     assert "far from the reference:" in k3[1]
+    assert "the KL acts with β × the spread of the group's rewards" in k3[1]
     assert re.search(r"of tokens .*kl_loss_type=mse.* of whole answers .*use_kl_in_reward=True", k3[2])
-    assert "adv_estimator=rloo so that nothing is divided" in k3[2]
+    assert "adv_estimator=rloo so that rewards are not divided by their standard deviation" in k3[2]
     # right, but divided with the reward by default: no reason to keep it
     assert "keep it" not in rows["verl.reward_k1"]
     assert "keep it: it is the KL of whole answers" in rows["trl.rloo"]

@@ -80,6 +80,15 @@ def test_the_drawing_is_the_last_frame() -> None:
     assert [float(x) for x in drawn(made, "dot", "cy")] == [top, bottom]
 
 
+def test_what_is_counted_is_named() -> None:
+    assert figure().frames["unit"] == "update"
+    assert ">update</text>" in figure().html
+    made = figure(unit="gradient step")
+    assert made.frames["unit"] == "gradient step"
+    assert ">gradient step</text>" in made.html
+    assert ">update</text>" not in made.html
+
+
 def test_updates_stand_at_their_distance() -> None:
     points = drawn(figure(updates=(0, 2, 8)), "line", "points")[0].split()
     assert float(points[1].split(",")[0]) == LEFT + (RIGHT - LEFT) / 4
@@ -176,6 +185,7 @@ def test_ticks_are_round(lines: tuple[float, float], ticks: list[str]) -> None:
         ({"guides": {"g": (1,)}}, r"guide 'g' is \(1,\), wanted two finite heights"),
         ({"alt": " "}, "alt is ' ', wanted text"),
         ({"caption": ""}, "caption is '', wanted text"),
+        ({"unit": ""}, "unit is '', wanted text"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:

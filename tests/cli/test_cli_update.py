@@ -23,7 +23,7 @@ def test_a_step_that_is_not_what_was_wanted(steps, capsys):
     wanted = ["--want", "E[R] - beta * sequence_reverse_kl", "--quiet"]
     assert main(["audit", f"{steps}:kl_in_reward", "--update", "--set", "kl_coef=0.5", *wanted]) == 1
     out = capsys.readouterr().out
-    assert "Effective beta, times beta = 0.5, by the share of right answers:" in out
+    assert "Effective beta, in units of beta = 0.5, by the share of right answers:" in out
     assert "beta has no effect" in out
 
 

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 from kl_companion.auditing import remedy
-from kl_companion.auditing.words import gradient_words
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.recommendations import GUIDE, LENGTHS, LOGGED, RECOMMENDATIONS, TRAINED
 from tests.support.advice import BOOK, GUIDES, PRACTICE, ROOT, advice, allowed, faults, pages, plainly
@@ -120,13 +119,23 @@ def test_an_answer_of_the_guide_is_the_row_of_the_table() -> None:
         assert entry.code in text
         assert f"**{'Subtract' if entry.place == 'reward' else 'Differentiate'}** {entry.name}" in text
         assert entry.place == "loss" or "Differentiate" not in text
-        assert all(f"{p.name} {gradient_words(p.objective)}" in text for p in entry.pitfalls if p.lines)
+        assert all(f"{p.name} {GUIDE_PAGE.gradient(p.objective)}" in text for p in entry.pitfalls if p.lines)
         (line,) = (line for line in text.splitlines() if line.startswith("**Log**"))
         # what is named is in the code: a ratio above all
         assert ("ratio" in line) == ("rho *" in line) == (entry.samples == "older")
     assert re.findall(r"<option value=\"(\w+)\"", GUIDE_PAGE.form()) == [
         "policy", "older", "loss", "reward", "token", "sequence", "forward",
     ]  # fmt: skip
+
+
+def test_a_gradient_is_said_in_the_words_of_the_question() -> None:
+    said = GUIDE_PAGE.gradient("token_reverse_kl - token_forward_kl")
+    assert said == "has the gradient of the reverse KL of every token − the forward KL of every token"
+    assert GUIDE_PAGE.gradient("zero") == "has zero expected gradient"
+    assert GUIDE_PAGE.gradient_cell("zero") == "nothing: it is zero in expectation"
+    written = "\n".join(GUIDE_PAGE.TABLES[name]() for name in ("not-policy", "not-older", "lengths"))
+    assert not any(f"`{t.objective}`" in written for t in LENGTHS)
+    assert "squared log-ratio / 2, mean over each answer" in written
 
 
 def test_the_tables_of_a_page_hold_every_row_of_the_table_of_recommendations() -> None:

@@ -41,10 +41,17 @@ def project(tmp_path: Path) -> Path:
 def test_every_table_has_a_row_with_its_notebook_and_the_chapters_that_load_it(project: Path) -> None:
     pages = ["book/experiments/noise", "book/intro", "book/part1/01_noise", "book/part1/02_none"]
     head, rule, first, second = experiments.listed(project, pages).splitlines()
-    assert head.count("|") == rule.count("|") == first.count("|") == 4
-    link = "[Noise of one sample](/book/experiments/noise.ipynb)"
-    assert first == f"| {link} | Noise of &#124;K1&#124; |  |"
-    assert second == f"| {link} | Noise of a real model | [](/book/part1/01_noise.ipynb) |"
+    assert head.count("|") == rule.count("|") == first.count("|") == 5
+    page = "(/book/experiments/noise.ipynb)"
+    table = "{download}`noise </../tables/noise/table.csv>`"
+    what = "Noise of &#124;K1&#124;"
+    assert first == f"| [Noise of one sample]{page} | {table} | {what} | only on its own page |"
+    table = "{download}`noise_real </../tables/noise_real/table.csv>`"
+    used = "[](/book/part1/01_noise.ipynb)"
+    assert (
+        second
+        == f"| [Noise of one sample (with a real model)]{page} | {table} | Noise of a real model | {used} |"
+    )
 
 
 def test_the_book_lists_all_of_its_tables() -> None:

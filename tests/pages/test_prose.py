@@ -83,6 +83,19 @@ def test_no_panel_is_called_left_or_right(path: Path) -> None:
     ] == []
 
 
+# A chapter is moved, and then its neighbors are others: a link names the chapter by its number.
+NEIGHBOR = re.compile(
+    r"\b(?:[Nn]ext|[Pp]revious|[Ll]ast) chapter\b|\bchapter (?:before|after)\b"
+    r"|\b[Nn]ext part asks\b|\bNext, \{"
+)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_no_chapter_is_called_the_next_or_the_previous_one(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    assert [c.id for c in cells if c.cell_type == "markdown" and NEIGHBOR.search(c.source)] == []
+
+
 @every_chapter
 def test_figures_have_no_text_that_a_phone_makes_too_small(path: Path) -> None:
     """A point is a pixel there (`plotting._NARROW_INCHES`)."""

@@ -311,3 +311,15 @@ def test_buttons_stand_for_the_address_that_is_named(
     else:
         assert options["repository_url"] == address.rstrip("/")
         assert set(options.get("launch_buttons", {})) == buttons
+
+
+def test_the_list_of_references_has_the_labels_of_the_text() -> None:
+    from pybtex.database import parse_file
+
+    style = citation.AuthorYear(label_style=citation.AuthorYearLabels)
+    entries = style.sort(list(parse_file(str(ROOT / "book" / "references.bib")).entries.values()))
+    labels = list(style.format_labels(entries))
+    assert {"Tang and Munos, 2025", "Shah et al., 2025", "Schulman, 2020"} <= set(labels)
+    assert len(set(labels)) == len(labels)
+    names = [label.lower() for label in labels if label.startswith(("Liu", "M", "O"))]
+    assert names == sorted(names)  # names without a family name too

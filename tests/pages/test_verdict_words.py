@@ -20,7 +20,7 @@ CHAPTERS = sorted(BOOK.glob("part*/*.ipynb"))
 ROLE = re.compile(r"\{verdict\}`([^`]*)`")
 # verdicts that are typed in, in the words of the ledger or as a word that opens a sentence about a statement
 TYPED = re.compile(
-    r"\b(?:holds? (?:only if|as printed)|false as printed|(?:a|the) misprint\b|misprinted)"
+    r"\b(?:holds? (?:only if|with a condition|as printed)|false as printed|(?:a|the) misprint\b|misprinted)"
     r"|(?<=[.!?)] )(?:True|False|Right|Wrong)(?=[,.:;])"
 )
 # a bullet that begins with the place of a statement
@@ -97,6 +97,9 @@ def test_the_role_in_a_page(tmp_path):
     assert messages == []
     assert link.astext() == EXPECTED["TM-appA-c"] == "misprint"
     assert link["refuri"] == "../../book/ledger.html#claim-TM-appA-c"
+    role.text = "WZ-var-small"
+    assert EXPECTED[role.text] == "holds only if"
+    assert role.run()[0][0].astext() == "holds with a condition"
     role.text = "TM-nothing"
     (bad,), (message,) = role.run()
     assert isinstance(bad, nodes.problematic)

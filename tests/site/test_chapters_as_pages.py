@@ -26,17 +26,22 @@ FIGURES = """
 return [...document.querySelectorAll('article figure.kl-figure, article figure.align-default')].map(
   (figure) => figure.querySelector('figcaption')?.innerText || '');
 """
-# rows of headings without a word, headings that are names of a program, and cells that pandas cut
+# rows of headings without a word, columns without one (an arrow that sorts is none), headings that are names
+# of a program, and cells that pandas cut
 TABLES = r"""
 const tables = [...document.querySelectorAll('article table')];
 const empty = tables.flatMap((table) => [...table.querySelectorAll('thead tr')])
   .filter((row) => ![...row.cells].some((cell) => cell.textContent.trim() || cell.querySelector('*')));
+const nameless = tables.filter((table) => table.tHead?.rows.length)
+  .flatMap((table) => [...[...table.tHead.rows].at(-1).cells])
+  .filter((cell) => !cell.textContent.trim());
 const heads = tables.filter((table) => table.matches('.dataframe') && table.tHead)
   .flatMap((table) => [...table.querySelectorAll('th')]);
 const words = heads.filter((cell) => !cell.querySelector('code')).map((cell) => cell.textContent.trim());
 const cut = tables.flatMap((table) => [...table.querySelectorAll('td')])
   .map((cell) => cell.textContent.trim()).filter((text) => text.endsWith('...'));
-return [empty.map((row) => row.closest('table').innerText.slice(0, 80)),
+const beginning = (element) => element.closest('table').innerText.slice(0, 80);
+return [empty.map(beginning), nameless.map(beginning),
   words.filter((word) => /^[a-z0-9]+(_[a-z0-9]+)+$/.test(word)), cut];
 """
 
@@ -98,7 +103,8 @@ def test_figures_have_numbers_and_captions(at: Any, page: str) -> None:
 
 @every_chapter
 def test_tables_have_headings_in_words_and_whole_cells(at: Any, page: str) -> None:
-    empty, keys, cut = at(page).execute_script(TABLES)
+    empty, nameless, keys, cut = at(page).execute_script(TABLES)
     assert empty == []
+    assert nameless == []
     assert keys == []
     assert cut == []

@@ -14,6 +14,7 @@ from tests.support.site import browser as browsers
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 PAGES = ("book/part6_anchors/01_ema_anchor.html", "book/part4_vocabulary/02_top_k.html")
+UNITS = dict(zip(PAGES, ("gradient step", "update"), strict=True))
 AT = """
 const stage = document.querySelector('.kl-stage');
 const of = (selector, key) => [...stage.querySelectorAll(selector)].map((e) => Number(e.getAttribute(key)));
@@ -106,9 +107,8 @@ def test_the_slider_shows_its_frame_as_it_was_computed(session: Any, base: str, 
         heights = [low + (bottom - y) / (bottom - top) * (high - low) for y in found["y"]]
         assert heights == pytest.approx(data["lines"][frame], abs=1e-6)
         assert found["points"] == [frame + 1] * len(data["names"])
-        assert found["said"].startswith(
-            f"Update {data['updates'][frame]} of {data['updates'][last]}; {data['told']}: "
-        )
+        counted = f"{UNITS[page].capitalize()} {data['updates'][frame]} of {data['updates'][last]}"
+        assert found["said"].startswith(f"{counted}; {data['told']}: ")
         assert found["value"] == found["said"]
         for name, value in zip(data["names"], data["lines"][frame], strict=True):
             assert value == 0 or abs(value) < 1e-3 or f"{name} {value:.3f}".replace("-", "−") in found["said"]
@@ -158,7 +158,7 @@ def test_by_keyboard_with_names(session: Any, base: str) -> None:
     button, slider = session.execute_script(
         "return ['button', 'input'].map((n) => document.querySelector(`.kl-stage ${n}`))"
     )
-    assert (button.accessible_name, slider.accessible_name) == ("Play", "update")
+    assert (button.accessible_name, slider.accessible_name) == ("Play", UNITS[PAGES[0]])
     session.execute_script("arguments[0].focus()", button)
     last = at(session)["frame"]
     ActionChains(session).send_keys(Keys.TAB).perform()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bs4 import BeautifulSoup
 
 from tests.support.extensions import extension
 from tests.support.site import browser as browsers
@@ -358,3 +359,17 @@ def test_a_printed_card_on_a_telephone(reader: Reader) -> None:
     assert all(height < 1.5 * one for _, _, height, one, _ in rows)
     assert all(place == 0 for *_, place in rows)
     assert any(height > 1.5 * one for _, column, height, one, _ in lines if not column)
+
+
+@widths
+def test_a_printed_sentence_loses_its_line_breaks_on_a_telephone_only(reader: Reader, width: int) -> None:
+    page = "book/quickstart.html"
+    reader.open(page, width)
+    shown = reader.ask("[...document.querySelectorAll('.cell_output pre')].map((pre) => pre.textContent)")
+    written = BeautifulSoup(text(page), "html.parser").select(".cell_output pre")
+    assert shown == [pre.get_text() for pre in written]
+    breaks = reader.ask(
+        "[...document.querySelectorAll('pre .kl-wrap')].map((part) => getComputedStyle(part).whiteSpace)"
+    )
+    assert len(breaks) > 20
+    assert set(breaks) == {"normal" if width < 640 else "pre-wrap"}

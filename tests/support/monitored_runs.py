@@ -259,7 +259,11 @@ TROUBLES: dict[str, tuple[Callable[[int, Row], Row], dict[str, Any], str]] = {
         {},
         "differ from the trainer's by 0.06 nats per token, mostly by another temperature.",
     ),
-    "far": (_far, {}, "The KL is 0.49 nats per token, 59 per answer: 4.7 times that of step 200."),
+    "far": (
+        _far,
+        {},
+        "the KL is 0.49 nats per token (59 per answer), 4.7 times as much as around step 200.",
+    ),
     "dead_zone": (
         _constant(dead_zone=0.042),
         {"clamp": [-0.5, 0.5]},

@@ -23,7 +23,11 @@
     const worlds = grid.map((p) => world(p.map(Math.log), state.q, state.off ? state.m : null));
     const steps = (of) => grid.map((p, i) => step(p, of(worlds[i])));
     const said = `${entry.label} in the ${state.place}`;
-    return window.klSimplex(figure.querySelector("div"), {
+    const drawing = figure.querySelector("div");
+    // as in the bars above
+    drawing.style.setProperty("--kl-accent", entry.color);
+    drawing.style.setProperty("--kl-warm", window.klFormulas.divergences.reverse_kl.color);
+    return window.klSimplex(drawing, {
       points: grid.map(inPlane),
       series: [
         { role: "theirs", said: "reverse KL", steps: steps((w) => divergence("reverse_kl", w).gradient) },
@@ -31,9 +35,9 @@
       ],
       marks: [
         { role: "reference", said: "the reference", point: inPlane(x.reference) },
-        ...(x.fixed.rests ? [{ role: "end", said: "where training ends", point: inPlane(x.fixed.policy) }] : []),
+        ...(x.fixed.rests ? [{ role: "end", said: "where training with the reward ends", point: inPlane(x.fixed.policy) }] : []),
       ],
-      moving: [{ role: "expected", said: "policy, expected updates" }, { role: "sampled", said: "policy, sampled steps" }],
+      moving: [{ role: "expected", said: "the policy (dot), expected updates (line)" }, { role: "sampled", said: "the policy, sampled steps" }],
       corners: ["arm 1", "arm 2", "arm 3"],
       alt: `Triangle of policies over three arms: arrows of ${said} beside those of the reverse KL.`,
     });

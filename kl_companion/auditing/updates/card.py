@@ -71,7 +71,7 @@ def _table(audit: UpdateAudit) -> list[str]:
     if not audit.penalties:
         return []
     prompts = [s for s in audit.seen if s.group is None and s.deviation > 0]
-    unit = f"times beta = {audit.beta:g}" if audit.beta else "as a number"
+    unit = f"in units of beta = {audit.beta:g}" if audit.beta else "as a number"
     lines = [f"Effective beta, {unit}, by the share of right answers:"]
     lines.append(f"  {'':<14}" + "".join(f"{s.prompt:>8}" for s in prompts))
     starred = False

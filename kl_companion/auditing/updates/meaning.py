@@ -178,8 +178,8 @@ def advice(audit: UpdateAudit) -> list[str]:
         low, high = (short(x) for x in ends(audit, audit.group_size))
         return [
             "center the rewards and do not divide them by their standard",
-            "  deviation; or choose beta for the spread that you have: as it is, it acts",
-            f"  {low} to {high} times as strong as it is written in groups of {audit.group_size}.",
+            "  deviation; or choose beta for the spread that you have: now it acts",
+            f"  {low} to {high} times as strongly as written, in groups of {audit.group_size}.",
         ]
     return []
 

@@ -50,12 +50,14 @@ class Statements(NamedTuple):
             f"{_needs(row)}</small></li>"
             for row in kept
         )
-        failing = f"<details><summary>Those that do not hold as printed</summary>{entries}</details>"
+        one = len(self.failing) == 1
+        title = "The one that does not hold as printed" if one else "Those that do not hold as printed"
+        failing = f"<details><summary>{title}</summary>{entries}</details>"
         others = f"The other {len(kept)} statements" if len(kept) > 1 else "The other statement"
         more = f"<details><summary>{others}</summary><ul>{rest}</ul></details>"
         count = (
             f"<p>{len(self.rows)} statements of the papers, in our words; "
-            f"{len(self.failing)} do not hold as printed.</p>"
+            f"{len(self.failing)} {'does' if one else 'do'} not hold as printed.</p>"
         )
         folds = (failing if entries else "") + (more if kept else "")
         return f'<div class="kl-claims mathjax_process">{count}{folds}</div>'

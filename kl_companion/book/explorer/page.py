@@ -25,8 +25,8 @@ SERIES = {
     "forward": (color("forward_kl"), "forward KL"),
 }
 _FIELD = (
-    '<figure class="kl-plot" data-plot="field"><figcaption>One step from every policy of three arms: minus '
-    "the gradient, in probabilities</figcaption><div></div></figure>"
+    '<figure class="kl-plot" data-plot="field"><figcaption>One step of the KL term alone, without the '
+    "reward, from policies over three arms</figcaption><div></div></figure>"
 )
 _WALK = (
     '<fieldset class="kl-walk"><legend>Train this policy</legend>'
@@ -156,7 +156,7 @@ def form() -> str:
     world = (
         "<fieldset><legend>The policies</legend>"
         + _radios("world", "Kind of policy", {"arms": "a choice between arms", "gauss": "a Gaussian"})
-        + f'<div class="kl-arms">{_range("n", "arms", 2, MOST_ARMS, 1)}'
+        + f'<div class="kl-arms">{_range("n", "number of arms", 2, MOST_ARMS, 1)}'
         + f'{_range("beta", "coefficient β", 0.05, 3, 0.05)}<div class="kl-each"></div></div>'
         + f'<div class="kl-gauss">{_gaussians()}</div></fieldset>'
     )

@@ -99,8 +99,8 @@ PRESETS = {
             Sentence(
                 f"{_NO_REWARD} The policy starts near the reference, at a reverse KL below 0.1. The gradient "
                 "of K3 in the reward is less than half as long as that of the reverse KL, and it points the "
-                "wrong way: a small step of gradient descent raises the reverse KL. Training loses two of "
-                "the three arms.",
+                "wrong way: a small step of gradient descent raises the reverse KL. Training drives two of "
+                "the three arms to probability zero.",
                 lambda x: (
                     no_reward(x)
                     and x.reverse_kl < 0.1
@@ -119,8 +119,8 @@ PRESETS = {
             Sentence(
                 f"{_NO_REWARD} The policy starts far from the reference, at a reverse KL above 0.3. The "
                 "gradient of K3 in the reward is now longer than that of the reverse KL, and it points the "
-                "wrong way: a small step of gradient descent raises the reverse KL. Training loses two of "
-                "the three arms.",
+                "wrong way: a small step of gradient descent raises the reverse KL. Training drives two of "
+                "the three arms to probability zero.",
                 lambda x: (
                     no_reward(x)
                     and x.reverse_kl > 0.3

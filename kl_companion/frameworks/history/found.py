@@ -63,4 +63,6 @@ def versions_of(stretch: Sequence[ReleaseFinding]) -> str:
 
 def in_plain_words(text: str) -> str:
     """A verdict of the file in a reader's words; coefficients that are all 1 are left out."""
-    return in_words(re.sub(r" \(1(, 1)*\)", "", text)).replace("unnamed", NO_OBJECTIVE.partition(",")[0])
+    text = re.sub(r" \(1(, 1)*\)", "", text)
+    text = re.sub(r"([^;]+) \(1 / ([\w ]+)(?:, 1 / \2)*\)", r"[\1] / \2", text)
+    return in_words(text).replace("unnamed", NO_OBJECTIVE.partition(",")[0])

@@ -30,7 +30,7 @@ WORDS: dict[str, ColumnWords] = {
         "Nats, summed over the tokens of an answer. Times β, it is what a KL in the reward subtracts.",
     ),
     "entropy": ColumnWords("Entropy", "Nats per token: how much the policy still chooses."),
-    "logged": ColumnWords("Logged by the trainer", "Its own number, of the same tokens."),
+    "logged": ColumnWords("Logged by the trainer", "The trainer's own number, for the same tokens."),
     "logged_expected": ColumnWords(
         "Expectation of the logged number", "What its estimator would give on average over the next tokens."
     ),
@@ -62,7 +62,8 @@ WORDS: dict[str, ColumnWords] = {
     ),
     "length_pull_kl": ColumnWords(
         "Effect of the KL term on length",
-        "Its gradient by the log-odds of ending an answer: above 0 it makes answers shorter.",
+        "Gradient of the KL term with respect to the log-odds of ending an answer: above 0 it makes answers "
+        "shorter.",
     ),
     "length_pull_reward": ColumnWords("Effect of the reward on length", "The same for the reward term."),
     "mismatch": ColumnWords(

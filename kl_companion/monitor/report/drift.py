@@ -73,25 +73,31 @@ def far(run: MonitoredRun) -> RunVerdict | None:
     if kl is None:
         return None
     answers = recent(run, "kl_of_answers")
-    size = f"{number(kl)} nats per token" + ("" if answers is None else f", {number(answers)} per answer")
+    size = f"{number(kl)} nats per token" + ("" if answers is None else f" ({number(answers)} per answer)")
     grown = _growth(run, kl)
     if kl < FAR and grown is None:
         return None
     likelier = "" if answers is None else (
-        f" A sampled answer is typically e^{number(answers)} times likelier than under the reference, and "
+        f" A sampled answer is typically {_likelier(answers)} times likelier than under the reference, and "
         "rewards that were fitted on the reference's texts say little about it."
     )  # fmt: skip
-    says = f"The KL is {size}" + (f": {number(grown[1])} times that of step {grown[0]}." if grown else ".")
+    over = min(RECENT, len(run.observations))
+    says = f"Over the last {over} observations the KL is {size}" if over > 1 else f"The KL is {size}"
+    says += f", {number(grown[1])} times as much as around step {grown[0]}." if grown else "."
     return RunVerdict(
         "wrong" if kl >= VERY_FAR else "attention",
         "far",
         says,
-        "Usual are 0.001 to 0.1 nats per token with a KL term, and up to 0.3 without one; from 1 on, the "
-        "policy writes another text than the reference "
-        f"would.{likelier}{_bought(run)}",
+        "Common values are 0.001 to 0.1 nats per token with a KL term and up to 0.3 without; above 1 the "
+        f"policy writes a different text than the reference would.{likelier}{_bought(run)}",
         "Read some answers. If the reward no longer grows with the KL, stop or go back to an earlier "
         "checkpoint; else a larger β or a smaller learning rate keeps it nearer.",
     )
+
+
+def _likelier(nats: float) -> str:
+    """A factor from its logarithm; beyond a thousand as a power of e."""
+    return f"about {number(math.exp(nats))}" if nats < math.log(1000) else f"e^{number(nats)}"
 
 
 def _growth(run: MonitoredRun, kl: float) -> tuple[int, float] | None:
@@ -232,7 +238,7 @@ def size(run: MonitoredRun) -> RunVerdict | None:
     return RunVerdict(
         "fine",
         "size",
-        f"The KL to the reference is {number(row.kl)} nats per token{span}{answers}.",
-        "Usual are 0.001 to 0.1 nats per token with a KL term, and up to 0.3 without one.",
+        f"At step {row.step} the KL to the reference is {number(row.kl)} nats per token{span}{answers}.",
+        "Common values are 0.001 to 0.1 nats per token with a KL term and up to 0.3 without.",
         step=row.step,
     )

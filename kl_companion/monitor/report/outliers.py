@@ -85,6 +85,7 @@ def impossible_token(run: MonitoredRun) -> RunVerdict | None:
     row = max(rows, key=lambda r: r.largest_log_ratio or 0)
     largest = row.largest_log_ratio or 0.0
     token = next(iter(run.tokens.get(row.step, ())), None)
+    side = 1.0 if token is None else token.log_ratio
     logged = "" if row.logged is None else f" The logged number is {number(row.logged)} there"
     if logged:
         logged += "." if row.kl is None else f", the exact KL {number(row.kl)}."
@@ -93,7 +94,7 @@ def impossible_token(run: MonitoredRun) -> RunVerdict | None:
     return RunVerdict(
         "wrong",
         "impossible_token",
-        f"A token has a log-ratio of {number(largest)} nats {at_steps([row])}"
+        f"A token has a log-ratio of {number(math.copysign(largest, side))} nats {at_steps([row])}"
         + (f": {quoted(token)}." if token else "."),
         f"{why}{logged} {again}K1 adds the log-ratio itself, K2 half its square, and K3 the exponential of "
         "its negative: a negative one of 21 nats makes 1.3 billion of one token.",
@@ -155,8 +156,8 @@ def spike(run: MonitoredRun) -> RunVerdict | None:
         f"The first is {quoted(tokens[0])} with a log-ratio of {number(tokens[0].log_ratio)}.{exact} Such "
         f"jumps are seen {at_steps(rows)}.",
         "Do not let a controller of β or an early stop act on one such value: take the exact KL, or a mean "
-        "over observations. Read the tokens in the table below: the same one each time is worth a look at "
-        "the data.",
+        "over observations. Read the tokens in the report's table of tokens: if it is the same one each "
+        "time, look at the data.",
         row.step,
     )
 

@@ -56,6 +56,14 @@ def test_the_page_counts(said):
     assert html.count("<li>") == len(ROWS) - len(said.failing)
 
 
+def test_one_that_fails_is_counted_in_the_singular():
+    said = source_statements("part4_vocabulary/01_unbiased")
+    assert len(said.failing) == 1
+    html = said._repr_html_()
+    assert "; 1 does not hold as printed.</p>" in html
+    assert "<summary>The one that does not hold as printed</summary>" in html
+
+
 def test_what_is_said_against_several_statements_is_said_once():
     said = source_statements("part1_values_and_gradients/05_off_policy")
     html = said._repr_html_()

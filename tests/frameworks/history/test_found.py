@@ -59,7 +59,9 @@ def test_at_least_eight_past_releases_of_every_project():
 
 def test_registered_names_become_words() -> None:
     said = in_plain_words("token_forward_kl (1 / mean answer length); at large log-ratios unnamed")
-    assert said == "forward KL, next token (1 / mean answer length); at large log-ratios no known objective"
+    assert said == "[forward KL, next token] / mean answer length; at large log-ratios no known objective"
+    both = in_plain_words("token_forward_kl + token_entropy (1 / mean answer length, 1 / mean answer length)")
+    assert both == "[forward KL, next token + entropy, next token] / mean answer length"
     assert in_plain_words("behavior_log_likelihood (1, 1)") == "log-likelihood of the old samples"
 
 

@@ -20,7 +20,18 @@ def test_far_by_the_size_of_the_kl(tmp_path, kl, level):
     assert (found and found.level) == level
     if found:
         assert f"{round(100 * kl)} per answer" in found.says
+        assert f"typically e^{round(100 * kl)} times likelier" in found.why
         assert "The reward went from 0.5" in found.why
+
+
+def test_what_the_headline_averages_is_said(tmp_path):
+    rows = far_away(0.4)
+    few = judged(tmp_path, drift.far, lambda i, r: rows(i, r) | {"kl_of_answers": 0.91}, count=3)
+    assert few.says == "Over the last 3 observations the KL is 0.4 nats per token (0.91 per answer)."
+    assert "typically about 2.5 times likelier" in few.why
+    (tmp_path / "one").mkdir()
+    one = judged(tmp_path / "one", drift.far, rows, count=1)
+    assert one.says == "The KL is 0.4 nats per token (40 per answer)."
 
 
 def test_a_kl_that_grows_with_the_steps_is_what_training_is(tmp_path):
@@ -40,7 +51,7 @@ def test_growth_has_to_be_beyond_doubt(tmp_path, half, grown):
     found = judged(tmp_path, drift.far, change)
     assert (found is not None) == grown
     if found:
-        assert ": 2.9 times that of step 200." in found.says
+        assert ", 2.9 times as much as around step 200." in found.says
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def listed(root: Path, pages: list[str]) -> str:
         notebook = root / manifest["notebook"]
         chapters = [f"[](/{p.relative_to(root).as_posix()})" for p, tables in used.items() if name in tables]
         link = f"[{title_of(notebook)}{note}](/{notebook.relative_to(root).as_posix()})"
-        table = f"{{download}}`{name} </../tables/{name}/table.csv>`"
+        table = f"{{download}}`{name} </tables/{name}/table.csv>`"
         what = manifest["title"].replace("|", "&#124;")
         lines.append(f"| {link} | {table} | {what} | {', '.join(chapters) or 'only on its own page'} |")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ import re
 from html import escape
 
 from docutils import nodes
-from kl_companion.book.claims.texts import GROUP, LETTERS, fraction
+from kl_companion.book.claims.texts import GROUP, LETTERS
 
 FUNCTIONS = ("log", "exp", "min", "max", "sqrt", "tanh")
 DROPPED = re.compile(
@@ -45,7 +45,10 @@ def tex_to_html(tex: str) -> str:
 
 
 def _fraction(found: re.Match[str]) -> str:
-    return "½" if found.groups() == ("1", "2") else fraction(found)
+    """A ratio on one line, with brackets around what is more than a letter."""
+    if found.groups() == ("1", "2"):
+        return "½"
+    return "/".join(part if re.fullmatch(r"\\?\w+", part) else f"({part})" for part in found.groups())
 
 
 def inline_html(node: nodes.Element) -> str:

@@ -20,7 +20,7 @@ REVERSE, FORWARD, NOTHING, OTHER, MIXTURE, UNNAMED = HEADLINES = (
     "unnamed",
 )
 UNITS_SAID = {**UNITS, VARIES: "a number of the batch"}
-NO_OBJECTIVE = "no known objective, nor a sum of up to three of them"
+NO_OBJECTIVE = "no known objective, and no sum of up to three"
 _NEAR = 1.0
 
 

@@ -55,7 +55,8 @@ def load_tokenizer(transformers: Any, name: str, trust_remote_code: bool) -> Any
     except (OSError, ValueError, KeyError) as error:
         if Path(name).is_dir():
             raise ValueError(
-                f"{name} holds no tokenizer that can be read, expected tokenizer.json, as save_pretrained writes it"
+                f"{name} holds no tokenizer that can be read, expected tokenizer.json, "
+                "as save_pretrained writes it"
             ) from error
         raise ValueError(
             f"{name!r} is no folder here, and no model with a tokenizer that the hub has or that was "

@@ -105,7 +105,7 @@ def test_a_level(match, wanted):
         ),
         (case(zero=True), "nothing: the expected gradient is zero"),
         (case(settles=False), "no limit: the gradient goes on changing as the batch grows"),
-        (case(residual=0.5), "no known objective, nor a sum of up to three of them"),
+        (case(residual=0.5), "no known objective, and no sum of up to three"),
     ],
 )
 def test_a_row(finding, wanted):

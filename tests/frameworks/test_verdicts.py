@@ -253,7 +253,7 @@ def test_a_row_holds_what_the_table_shows():
     assert row["residual"] > 1e-3
     assert row["curl"] > 1e-3
     assert row["zero_gradient"] == "log(ref/pi) < -4.47214 or log(ref/pi) > 4.47214"  # the root of 20
-    assert row["minimizes"] == "no known objective, nor a sum of up to three of them"
+    assert row["minimizes"] == "no known objective, and no sum of up to three"
     assert row["purpose"] == "RL"
     assert all(value != "" for value in row.values())
 

@@ -21,10 +21,8 @@ CHAPTERS = [path for path in NOTEBOOKS if path.parent.name != "experiments"]
 MAY_IMPORT = {"kl_companion", "torch", "sympy", "numpy", "pandas", "math", "fractions", "itertools"}
 MAY_IMPORT |= {"os", "pathlib", "tempfile", "nbformat", "nbclient"}  # "Extending the package" runs a chapter
 MAY_IMPORT |= {"subprocess", "sys", "json"}  # two experiments start programs and read what they write
-MAY_IMPORT |= {
-    "contextlib",
-    "inspect",
-}  # what a command says to stderr is shown; the source of a loss is printed
+MAY_IMPORT |= {"contextlib", "inspect"}  # what a command says to stderr is shown; a loss's source is printed
+MAY_IMPORT |= {"html", "re"}  # words of the package are set in a table
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 

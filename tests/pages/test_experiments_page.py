@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from docutils import nodes
 
+from kl_companion.book import tables
 from tests.support.extensions import ROOT, extension
 
 experiments, figures = extension("kl_experiments"), extension("kl_figures")
@@ -43,10 +44,10 @@ def test_every_table_has_a_row_with_its_notebook_and_the_chapters_that_load_it(p
     head, rule, first, second = experiments.listed(project, pages).splitlines()
     assert head.count("|") == rule.count("|") == first.count("|") == 5
     page = "(/book/experiments/noise.ipynb)"
-    table = "{download}`noise </../tables/noise/table.csv>`"
+    table = "{download}`noise </tables/noise/table.csv>`"
     what = "Noise of &#124;K1&#124;"
     assert first == f"| [Noise of one sample]{page} | {table} | {what} | only on its own page |"
-    table = "{download}`noise_real </../tables/noise_real/table.csv>`"
+    table = "{download}`noise_real </tables/noise_real/table.csv>`"
     used = "[](/book/part1/01_noise.ipynb)"
     assert (
         second
@@ -57,6 +58,34 @@ def test_every_table_has_a_row_with_its_notebook_and_the_chapters_that_load_it(p
 def test_the_book_lists_all_of_its_tables() -> None:
     rows = experiments.listed(ROOT, []).splitlines()[2:]
     assert len(rows) == len(list((ROOT / "tables").glob("*/manifest.yml")))
+
+
+def prose_of(name: str) -> str:
+    """The text of an experiment, on one line."""
+    cells = json.loads((ROOT / "book" / "experiments" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    text = " ".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return " ".join(text.split())
+
+
+def test_the_totals_that_the_experiments_state_are_those_of_their_tables() -> None:
+    mutants, faults = tables.load("mutants_caught"), tables.load("seeded_faults").fillna("")
+    real = mutants[mutants.equivalent == "no"]
+    noticed = {c: real[c] == "yes" for c in ("audit", "assert_conforms", "formula")}
+    a, c, f = noticed.values()
+    text = prose_of("mutants_caught")
+    assert f"there are {len(mutants)} mutants, and {len(mutants) - len(real)} of them are equivalent" in text
+    by_tool = f"audit notices {a.sum()}, `assert_conforms` {c.sum()} and the whole formula {f.sum()}."
+    assert f"Of the other {len(real)}, the {by_tool}" in text
+    assert f"notices {(f & ~a).sum()} slips that the audit does not, and the audit none" in text
+    assert not (a & ~f).any()
+    assert f"misses {(a & ~c).sum()} slips that the audit notices. The {(~a & ~f).sum()} that" in text
+    planted = faults[faults.fault != ""]
+    text = prose_of("seeded_faults")
+    with_one = f"{len(planted)} cases with one of {planted.fault.nunique()} mistakes"
+    assert f"{with_one}, all found with their line, and {len(faults) - len(planted)} cases without" in text
+    (said,) = faults[faults.case == "kl_times_advantage"].says
+    assert said in text
+    assert (faults.found == "yes").all()
 
 
 def run_directive(target: str) -> tuple[list[nodes.Node], list[str]]:

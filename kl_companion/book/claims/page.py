@@ -53,11 +53,13 @@ class Statements(NamedTuple):
         one = len(self.failing) == 1
         title = "The one that does not hold as printed" if one else "Those that do not hold as printed"
         failing = f"<details><summary>{title}</summary>{entries}</details>"
-        others = f"The other {len(kept)} statements" if len(kept) > 1 else "The other statement"
-        more = f"<details><summary>{others}</summary><ul>{rest}</ul></details>"
+        others = f"other {len(kept)} statements" if len(kept) > 1 else "other statement"
+        others = others if self.failing else f"statement{'s' if len(kept) > 1 else ''}"
+        more = f"<details><summary>The {others}</summary><ul>{rest}</ul></details>"
+        found = f"{len(self.failing)} {'does' if one else 'do'} not hold as printed"
         count = (
             f"<p>{len(self.rows)} statements of the papers, in our words; "
-            f"{len(self.failing)} {'does' if one else 'do'} not hold as printed.</p>"
+            f"{found if self.failing else 'none is found wrong'}.</p>"
         )
         folds = (failing if entries else "") + (more if kept else "")
         return f'<div class="kl-claims mathjax_process">{count}{folds}</div>'

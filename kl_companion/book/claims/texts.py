@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,12 @@ exp=exp arcsin=arcsin kappa=κ max=max min=min succ=≻
 """
 LETTERS = dict(pair.split("=") for pair in _SIGNS.split())
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
+_INNER = r"\{([^{}]*)\}"
+_FRACTION = re.compile(rf"\\[td]?frac ?(?:{_INNER}|(\w)) ?(?:{_INNER}|(\w))")
+_SYMBOL = re.compile(r"\|?(?:\d+|[A-Za-z]+|[^\W\d_])(?:_\w+)?\|?")
+_FONT = r"\\(?:mathrm|mathbb|mathcal|text|operatorname)"
+_WORDS = ("log", "exp", "max", "min", "arcsin")
+_GAP = "\x00"  # a space, where a letter would touch another one
 _MATH = re.compile(r"\$([^$]+)\$")
 
 
@@ -34,25 +41,55 @@ def plain(text: str) -> str:
     text = _MATH.sub(lambda m: m[1], text).replace(r"\pref", r"\pi_ref").replace(r"\|", "‖")
     text = re.sub(r"\\[,;:! ]", " ", text)
     text = re.sub(r"\\(?:left|right|[bB]igl?|[bB]igr?)(?![a-zA-Z])", "", text)
-    for _ in range(2):  # groups inside groups
-        text = re.sub(rf"\\KL{GROUP}{GROUP}", r"KL(\1 ‖ \2)", text)
-        text = re.sub(rf"\\D{GROUP}{GROUP}{GROUP}", r"D_\1(\2 ‖ \3)", text)
-        text = re.sub(rf"\\(?:mathrm|mathbb|mathcal|text|operatorname){GROUP}", r"\1", text)
-        text = re.sub(rf"\\[td]?frac{GROUP}{GROUP}", fraction, text)
-    text = re.sub(r"\\[td]?frac\{?(\w)\}?\{?(\w)\}?", r"\1/\2", text)
-    text = re.sub(r"\\hat(?:\{(\w+)\}| (\w+))", lambda m: f"(estimate of {m[1] or m[2]})", text)
-    text = re.sub(r"\\([a-zA-Z]+)", lambda m: LETTERS.get(m[1], m[0]), text)
-    text = re.sub(r"√\{([^{}]*)\}", r"√(\1)", text)
+    text = re.sub(r"(?<![a-zA-Z\\])(log|exp|max|min)(?=\\[a-zA-Z])", rf"\1{_GAP}", text)
+    text = re.sub(r"([_^]\\[a-zA-Z]+)(?=\\[a-zA-Z])", rf"\1{_GAP}", text)
+    text = re.sub(r"\\([a-zA-Z]+)", _letter, text)
+    text = re.sub(r"\\hat(?:\{(\w+)\}| ?(\w))", _hat, text)
+    text = re.sub(rf"([_^]){_FONT}\{{", r"\1{", text)
+    before = ""
+    while before != text:  # from the inside out
+        before, text = text, _without_inner_groups(text)
     text = re.sub(r"√ (?=\w)", "√", text)
-    text = re.sub(r"\^\{([^{}]*)\}", r"^(\1)", text)
-    text = re.sub(r"_\{([^{}]*[-+≥>][^{}]*)\}", r"_(\1)", text)  # δ_(t+k), not δ_t+k
-    return re.sub(r"_\{([^{}]*)\}", r"_\1", text)
+    text = re.sub(r"(_[a-z])(?=[A-Z])", r"\1 ", text)  # ∑_j R_j
+    text = re.sub(r"(?<!\w)((?:∑|[^\W\d_])_[a-z])(?=[a-z]_)", r"\1 ", text)  # c_i d_i, and not kl_in_reward
+    text = re.sub(r"\((\(estimate of \w+\))\)", r"\1", text)
+    return re.sub(rf"(?<=[\w)\]∇∑|'])(?<!\s){_GAP}+(?=\w)", " ", text).replace(_GAP, "")
+
+
+def _letter(found: re.Match[str]) -> str:
+    letter = LETTERS.get(found[1], found[0])
+    return f"{_GAP}{letter}{_GAP}" if letter in _WORDS else letter
+
+
+def _hat(found: re.Match[str]) -> str:
+    name = found[1] or found[2]
+    return (
+        normalize("NFC", f"{name}\N{COMBINING CIRCUMFLEX ACCENT}")
+        if len(name) == 1
+        else f"(estimate of {name})"
+    )
+
+
+def _without_inner_groups(text: str) -> str:
+    text = re.sub(rf"\\KL{_INNER}{_INNER}", r"KL(\1 ‖ \2)", text)
+    text = re.sub(rf"\\D{_INNER}{_INNER}{_INNER}", r"D_\1(\2 ‖ \3)", text)
+    text = re.sub(rf"{_FONT}{_INNER}", r"\1", text)
+    text = _FRACTION.sub(fraction, text)
+    text = re.sub(rf"√{_INNER}", r"√(\1)", text)
+    text = re.sub(rf"\^{_INNER}", r"^(\1)", text)
+    text = re.sub(r"_\{([^{}]*[-+≥>∼=][^{}]*)\}", r"_(\1)", text)  # δ_(t+k), not δ_t+k
+    return re.sub(rf"_{_INNER}", rf"_\1{_GAP}", text)
 
 
 def fraction(found: re.Match[str]) -> str:
-    """A ratio on one line, with brackets around what is more than a letter."""
-    above, below = (part if re.fullmatch(r"\\?\w+", part) else f"({part})" for part in found.groups())
-    return f"{above}/{below}"
+    """A ratio on one line, with brackets around what is more than a symbol, and around a factor."""
+    above, below = ((found[i] if found[i] is not None else found[i + 1]).strip(f" {_GAP}") for i in (1, 3))
+    above, below = (part if _SYMBOL.fullmatch(part) else f"({part})" for part in (above, below))
+    before, after = found.string[: found.start()], found.string[found.end() :]
+    factor = re.match(r" ?[\w(\[√∑∇∫|^\\]", after.lstrip(_GAP)) or re.search(
+        r"[\w)\]] ?$", before.rstrip(_GAP)
+    )
+    return f"({above}/{below})" if factor else f"{above}/{below}"
 
 
 def letters(text: str) -> str:

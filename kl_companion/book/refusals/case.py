@@ -21,9 +21,10 @@ SHORTEST, LONGEST = 20, 400
 COMMAND = "kl-companion"  # how the entry point of a case begins that runs a command
 _WANTED = re.compile(
     r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: "
-    r"|Say what |\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|lower|set|work) "
+    r"|Say what |\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|load|lower|set|work) "
+    r"|\bis not a file\b"
 )
-_QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.py\b")
+_QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.[a-z]+\b")
 _KIND = re.compile(
     r"\b(?:a|an) [a-zA-Z]+, expected|\b(?:holds|returned|reads|requires|required|missing|NaN|empty|of its own"
     r"|nothing|neither|no|none|None|not|different|twice|another)\b"

@@ -63,7 +63,13 @@ def _broken() -> object:
 
 def _problems(text: str, name: str = "problems.jsonl", **options: Any) -> object:
     (folder() / name).write_text(text, encoding="utf-8")
-    return make_task("data", **{"source": str(folder() / name), "style": "gsm8k", **options})
+    return make_task("data", **{"path": str(folder() / name), "style": "gsm8k", **options})
+
+
+def _without_alphabet() -> object:
+    path = folder() / "problems.jsonl"
+    path.write_text('{"question": "1 + 1", "answer": "#### 2"}\n', encoding="utf-8")
+    return pretraining.pretrained("data", steps=1, seed=0, path=str(path), style="gsm8k")
 
 
 CASES = (
@@ -143,9 +149,7 @@ CASES = (
     Case(_TASK, "a misspelled task", lambda: make_task("sorting")),
     Case(_TASK, "a misspelled option", lambda: make_task("sort", digit=2)),
     Case(_TASK, "a level that does not exist", lambda: make_task("arithmetic", levels=(99,))),
-    Case(
-        _TASK, "a file that does not exist", lambda: make_task("data", source="missing.jsonl", style="gsm8k")
-    ),
+    Case(_TASK, "a file that does not exist", lambda: make_task("data", path="missing.jsonl", style="gsm8k")),
     Case(_TASK, "a file of another kind", lambda: _problems("", "problems.doc")),
     Case(_TASK, "a line that is not JSON", lambda: _problems("question: 1 + 1\n")),
     Case(
@@ -179,6 +183,6 @@ CASES = (
     Case(
         "llm.pretraining.pretrained",
         "a task without an alphabet",
-        lambda: pretraining.pretrained("data", steps=1, seed=0),
+        _without_alphabet,
     ),
 )

@@ -75,6 +75,12 @@ def test_cases_are_told_apart_and_stand_in_one_group():
     assert sum(map(len, GROUPS.values())) == len(CASES)
 
 
+def test_each_input_of_a_task_and_of_pretraining_has_its_own_message(refusals):
+    own = [r for r in refusals if r.entry in ("llm.tasks.make_task", "llm.pretraining.pretrained")]
+    assert max(Counter(r.message for r in own).values()) == 1
+    assert not [r.kind for r in own if "missing a required argument" in r.message]
+
+
 GOOD = Refusal("k3", "a list", "ValueError", "logp is a list, expected a torch.Tensor")
 
 

@@ -72,10 +72,12 @@
    hangs; rows of numbers and lines of code keep their lines, and scroll. */
 document.addEventListener("DOMContentLoaded", () => {
   const FULL = 80;
-  const rows = /\S {2,}\S+ {2,}\S|^\s*[+-]\s/;
+  const rows = /\S {2,}\S.*\S {2,}\S|^\s*[+-]\s/;
+  const label = /\S {2,}\S|^\s*[\w, ]{2,40}:(\s|$)/;
   const code = /^\s*(def|class|import|from|return) |^\s*\w+ = /;
   const first = (line) => line.trim().split(/\s/)[0].length;
-  const goesOn = (line, next) => line.trim() && next.trim() && line.trimEnd().length + 1 + first(next) > FULL;
+  const goesOn = (line, next) => line.trim() && next.trim() && !label.test(next)
+    && line.trimEnd().length + 1 + first(next) > FULL;
   for (const printed of document.querySelectorAll(".bd-article div.cell_output pre")) {
     const lines = printed.textContent.split(/(?<=\n)/);
     const colored = [...printed.children].some((part) => part.textContent);
@@ -83,8 +85,9 @@ document.addEventListener("DOMContentLoaded", () => {
     const joined = [];
     lines.forEach((line, at) => {
       const before = joined[joined.length - 1];
-      const kept = rows.test(line) || code.test(line);
-      if (before && !before.kept && !kept && goesOn(lines[at - 1], line)) before.parts.push(line);
+      const more = before && !before.kept && goesOn(lines[at - 1], line);
+      const kept = rows.test(line) || (!more && code.test(line));
+      if (more && !kept) before.parts.push(line);
       else joined.push({ kept, parts: [line] });
     });
     printed.replaceChildren(...joined.map(({ kept, parts }) => {

@@ -351,13 +351,16 @@ def test_a_printed_card_on_a_telephone(reader: Reader) -> None:
     lines = reader.ask(
         """[...document.querySelectorAll(".cell_output pre .kl-line")].map((line) => [line.textContent,
         line.classList.contains("kl-columns"), line.getBoundingClientRect().height,
-        parseFloat(getComputedStyle(line).lineHeight), line.closest("pre").tabIndex])"""
+        parseFloat(getComputedStyle(line).lineHeight),
+        line.closest("pre").scrollWidth > line.closest("pre").clientWidth && line.closest("pre").tabIndex])"""
     )
     rows = [line for line in lines if line[1]]
     assert any(line[0].startswith("  groups of 2 ") for line in rows)
     assert any(re.match(r" *\+ .*0\.5 \*", line[0]) for line in rows)
     assert all(height < 1.5 * one for _, _, height, one, _ in rows)
-    assert all(place == 0 for *_, place in rows)
+    places = [place for *_, place in rows if place is not False]  # of what scrolls
+    assert places
+    assert set(places) == {0}
     assert any(height > 1.5 * one for _, column, height, one, _ in lines if not column)
 
 
@@ -371,5 +374,9 @@ def test_a_printed_sentence_loses_its_line_breaks_on_a_telephone_only(reader: Re
     breaks = reader.ask(
         "[...document.querySelectorAll('pre .kl-wrap')].map((part) => getComputedStyle(part).whiteSpace)"
     )
+    lines = reader.ask("[...document.querySelectorAll('pre .kl-line')].map((line) => line.textContent)")
+    assert len([line for line in lines if line.startswith("  stale samples  ")]) == 4
+    assert not [line for line in lines if re.search(r"\n *(stale samples  |stale, far, |Instead: )", line)]
+    assert not [line for line in lines if line.lstrip().startswith("advantages = ")]
     assert len(breaks) > 20
     assert set(breaks) == {"normal" if width < 640 else "pre-wrap"}

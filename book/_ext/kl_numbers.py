@@ -4,6 +4,7 @@
    {fig}`3` links to it, so that text names a figure by its place on the page and nobody types a number twice.
 2. pandas writes the name of a table's first column into a row of headings of its own, in which all else is
    empty: it goes where a reader looks for it, above that column.
+3. Formulas in the cells of such a table are typeset; MathJax leaves the outputs of cells alone otherwise.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ CAPTION = re.compile(
 NAMED = re.compile(r'<a class="kl-fig" href="#figure-(\d+)">[^<]*</a>')
 HEAD = re.compile(r"(?<=<thead>)(.*?)(?=</thead>)", re.S)
 ROW = re.compile(r"<tr[^>]*>.*?</tr>", re.S)
+FORMULAS = re.compile(r'(?<=<table border="1" class="dataframe)(?="(?:(?!</table>).)*?\\\()', re.S)
 CELL = re.compile(r"(<t[hd][^>]*>)(.*?)(</t[hd]>)", re.S)
 
 
@@ -85,6 +87,11 @@ def one_row_of_headings(body: str) -> str:
     return HEAD.sub(merged, body)
 
 
+def typeset(body: str) -> str:
+    """HTML in which MathJax reads the tables that have formulas."""
+    return FORMULAS.sub(" mathjax_process", body)
+
+
 def connect(app: Any) -> None:
     """Add the role and the numbers."""
     app.add_role("fig", role)
@@ -96,4 +103,5 @@ def in_page(app: Any, pagename: str, templatename: str, context: dict[str, Any],
     if app.builder.format != "html" or "body" not in context:
         return
     number = app.env.toc_secnumbers.get(pagename, {}).get("") or ()
-    context["body"] = one_row_of_headings(numbered(context["body"], ".".join(map(str, number))))
+    body = numbered(context["body"], ".".join(map(str, number)))
+    context["body"] = typeset(one_row_of_headings(body))

@@ -84,3 +84,12 @@ def test_a_frame_of_pandas() -> None:
     body = numbers.one_row_of_headings(frame.to_html())
     assert body.count("<tr") == 3
     assert "<th>d</th>\n      <th>a</th>" in body or "<th>d</th><th>a</th>" in body
+
+
+def test_a_table_with_formulas_is_read_by_mathjax() -> None:
+    start = '<table border="1" class="dataframe'
+    plain, formula = (f'{start}"><tr><td>{x}</td></tr></table>' for x in ("1 ( 2", r"\(w\)"))
+    assert (
+        numbers.typeset(plain + formula + plain)
+        == plain + formula.replace('dataframe"', 'dataframe mathjax_process"') + plain
+    )

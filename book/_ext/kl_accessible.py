@@ -12,6 +12,8 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
+from kl_lines import held
+
 # Written by a macro of the theme; the fonts of the style sheet have the same icons (kl_light.py).
 ICONS = re.compile(r'\s*<script src="[^"]*scripts/fontawesome\.js[^"]*"></script>')
 
@@ -61,12 +63,12 @@ def nested(text: str) -> str:
 
 
 def finish(app: Any, exception: Exception | None) -> None:
-    """Mend every page that was written."""
+    """Mend every page that was written, and hold its lines together."""
     if exception is not None or app.builder.format != "html":
         return
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        better = mended(text)
+        better = held(mended(text))
         if page.parent.name == "_modules" and page.name == "index.html":
             better = nested(better)
         if better != text:

@@ -4,7 +4,8 @@
 2. MathJax is served from the built pages, so that they read without a network.
 3. A quiet console: sphinx-thebe, which Jupyter Book always loads, is taken out.
 4. Buttons to a repository when one is named, an API page without filler.
-5. Less to load (kl_figures.py, kl_light.py), nothing in the way of a screen reader (kl_accessible.py).
+5. Less to load (kl_figures.py, kl_light.py), nothing in the way of a screen reader (kl_accessible.py), lines
+   that break well (kl_lines.py).
 6. Numbered figures, and tables with one row of headings: kl_numbers.py.
 """
 
@@ -26,7 +27,6 @@ import kl_experiments
 import kl_explorer
 import kl_figures
 import kl_light
-import kl_lines
 import kl_numbers
 import kl_typeface
 
@@ -157,6 +157,5 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("build-finished", kl_light.trim)
     app.connect("build-finished", kl_typeface.on_finished)
     app.connect("build-finished", kl_accessible.finish)
-    app.connect("build-finished", kl_lines.finish)
     kl_citation.connect(app)
     return {"version": "1", "env_version": 1, "parallel_read_safe": True, "parallel_write_safe": True}

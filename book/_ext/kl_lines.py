@@ -1,15 +1,13 @@
 """Written pages, whose lines break where a typesetter would break them.
 
 A browser may break a line between a formula and the comma that follows, between a number and its percent
-sign, and after the first hyphen of an option. This is done on the text of the pages, once each: captions and
-tables come from cells, not from sources.
+sign, and after the first hyphen of an option. This is done on the text of the pages (by kl_accessible.py):
+captions and tables come from cells, not from sources.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
 # What a reader may copy, and what a browser reads: left as it is.
 KEPT = re.compile(r"(<(pre|code|script|style|textarea|title)\b.*?</\2>)", re.S)
@@ -36,14 +34,3 @@ def held(text: str) -> str:
             pieces[at + 1] = OPTION.sub('<span class="pre kl-word">', pieces[at + 1])
             pieces[at + 2] = ""
     return "".join(pieces)
-
-
-def finish(app: Any, exception: Exception | None) -> None:
-    """Hold the lines of every page that was written."""
-    if exception is not None or app.builder.format != "html":
-        return
-    for page in Path(app.outdir).rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        better = held(text)
-        if better != text:
-            page.write_text(better, encoding="utf-8")

@@ -14,10 +14,10 @@ A group of processes is started by `accelerate` or `torchrun`; `kl_companion.llm
 one machine and for several. A process that fails before a step is averaged leaves the others waiting: the
 launcher notices that it is gone and ends them.
 
-The batch of a data-parallel step is the union of the processes' batches: for losses that are means over
-sequences, and batches of one size, the mean of the gradients is the gradient of the mean. With
-``how="token_mean"`` it is that of the mean of the processes' token means, which is another number, and with
-``baseline="batch"`` the others are those of the same process.
+The batch of a step is the union of the processes' batches, which have the same number of sequences, so the
+mean of the gradients is the gradient of the mean. A mean over tokens (``how="token_mean"``) divides by the
+tokens of all processes: give ``train`` `mean_over_processes`, or `Sharded.mean`, as ``mean=``. With
+``baseline="batch"`` a completion is compared with the others of the same process.
 """
 
 from __future__ import annotations
@@ -95,6 +95,17 @@ def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
         gradient /= world_size()
 
 
+def mean_over_processes(x: torch.Tensor) -> torch.Tensor:
+    """Return the mean of a tensor over the processes, float32; every process must call this function.
+
+    To be given to `kl_companion.llm.training.train` as ``mean``.
+    """
+    total = x.to(torch.float32, copy=True)
+    if world_size() > 1:
+        distributed.all_reduce(total)
+    return total / world_size()
+
+
 def average_records(records: Sequence[Record], device: torch.device) -> list[Record]:
     """The mean over the processes of what each recorded, key by key.
 
@@ -156,6 +167,11 @@ class Sharded:
     def wait(self) -> None:
         """Take part in what the others still sample, until no process does: at the end of the training."""
         self._meet(None)
+
+    def mean(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the mean of a tensor over the processes, once all of them have sampled."""
+        self._meet(None)
+        return mean_over_processes(x)
 
     def _meet(self, sampling: int | None) -> None:
         """Return when it is this process's turn: to sample with that model, or to go on together (None)."""

@@ -121,9 +121,38 @@ def policy_loss(rollout: Rollout, advantages: torch.Tensor, settings: Settings) 
     return aggregate(-gain, rollout.completion_mask, settings.how, length=settings.length)
 
 
-def loss_of(rollout: Rollout, advantages: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """The whole loss of a batch, a scalar: the policy gradient, and the KL when it is in the loss."""
-    loss = policy_loss(rollout, advantages, settings)
+class BatchSize(NamedTuple):
+    """The size of the batch that a step averages over, of which a rollout may be one part.
+
+    Attributes:
+        sequences: Number of sequences.
+        tokens: Number of tokens under the completion mask; where several processes take a step together,
+            the mean over the processes.
+    """
+
+    sequences: int
+    tokens: torch.Tensor
+
+
+def loss_of(
+    rollout: Rollout, advantages: torch.Tensor, settings: Settings, size: BatchSize | None = None
+) -> torch.Tensor:
+    """Return the loss of a batch, a scalar: the policy gradient, and the KL when it is in the loss.
+
+    Args:
+        rollout: The batch, or a part of it.
+        advantages: [batch, seq].
+        settings: The choices of the run.
+        size: The batch that the rollout is a part of: the losses of its parts add up to the loss of the
+            batch. None: the rollout is the batch.
+    """
+    sequences, tokens = len(rollout.logp), rollout.completion_mask.sum().to(rollout.logp.dtype)
+    size = size or BatchSize(sequences, tokens)
+    of_sequences = sequences / size.sequences
+    share = tokens / size.tokens if settings.how == "token_mean" else of_sequences
+    loss = share * policy_loss(rollout, advantages, settings)
     if settings.differentiates:
-        loss = loss + kl_term(rollout, settings)
+        # a term at level "sequence" is a mean over sequences, whatever the aggregation of tokens
+        share = of_sequences if settings.term.level == "sequence" else share
+        loss = loss + share * kl_term(rollout, settings)
     return loss

@@ -58,6 +58,7 @@ from kl_companion.llm.distributed import (
     average_gradients,
     average_records,
     join,
+    mean_over_processes,
     own_seed,
     rank,
     world_size,
@@ -131,6 +132,7 @@ def run(chosen: argparse.Namespace, settings: Settings, task: Task, options: dic
         progress=Lines(settings.steps) if rank() == 0 else None,
         checkpoint=_checkpoint(chosen.checkpoint, device),
         gradients=None if sharded else average_gradients,
+        mean=sharded.mean if sharded else mean_over_processes,
     )
     records = average_records(history.records, device)
     if sharded:

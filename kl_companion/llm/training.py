@@ -29,7 +29,7 @@ from kl_companion.llm.checkpoints import (
 from kl_companion.llm.generation import Samples, answer_samples, generate
 from kl_companion.llm.history import History, Record
 from kl_companion.llm.models import LanguageModel, frozen_copy, same_vocabulary
-from kl_companion.llm.objective import Advantages, advantages_of, costs_of, loss_of
+from kl_companion.llm.objective import Advantages, BatchSize, advantages_of, costs_of, loss_of
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Task
@@ -37,6 +37,7 @@ from kl_companion.policy_losses import ppo_mask
 from kl_companion.rollout import Rollout
 
 Gradients = Callable[[list[torch.nn.Parameter]], None]
+Mean = Callable[[torch.Tensor], torch.Tensor]
 Evaluate = Callable[[LanguageModel, int], Record]
 
 
@@ -56,6 +57,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = True,
     gradients: Gradients | None = None,
+    mean: Mean | None = None,
 ) -> History:
     """Train ``policy.model`` in place.
 
@@ -72,6 +74,8 @@ def train(
         resume: Go on from the folder's checkpoint where there is one.
         gradients: Called with the parameters when their gradients are complete, before they are clipped:
             where data-parallel training averages them.
+        mean: Called with the number of tokens of a batch, a scalar tensor: returns its mean over the
+            processes whose gradients are averaged. ``how="token_mean"`` divides by it.
 
     Raises:
         ValueError: models with different vocabularies, ``every`` below 1, a checkpoint of another run, a
@@ -83,7 +87,7 @@ def train(
         raise ValueError(f"every is {every!r}, expected a whole number of at least 1")
     if reference is not None:
         same_vocabulary(policy, reference)
-    run = Run(policy, task, settings, reference, checkpoint, gradients)
+    run = Run(policy, task, settings, reference, checkpoint, gradients, mean)
     if checkpoint is not None and resume:
         run.resume()
     if run.finished == 0 and evaluate is not None and not run.records:
@@ -116,9 +120,10 @@ class Run:
         reference: LanguageModel | None,
         folder: str | os.PathLike[str] | None,
         gradients: Gradients | None,
+        mean: Mean | None = None,
     ) -> None:
         self.policy, self.task, self.settings, self.folder = policy, task, settings, folder
-        self.gradients = gradients
+        self.gradients, self.mean = gradients, mean
         if settings.lesson and not task.unique:
             raise ValueError(
                 f"lesson is {settings.lesson} for task {task.name!r}, expected 0: it has no one right answer"
@@ -140,6 +145,7 @@ class Run:
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.records: list[Record] = []
         self.finished = 0
+        self.inner = 0  # optimizer steps of the step that is being taken
 
     def fresh_optimizer(self) -> torch.optim.Optimizer:
         """An optimizer that has seen nothing."""
@@ -180,8 +186,9 @@ class Run:
         advantages = self.compare(samples, rewards)
         for _ in range(self.settings.inner_steps):
             loss, norm, seen = self.descend(samples, rewards, advantages)
+            self.inner += 1
         self.follow()
-        self.finished += 1
+        self.finished, self.inner = self.finished + 1, 0
         inside = samples.completion_mask.bool()
         return {
             "step": self.finished,
@@ -230,12 +237,13 @@ class Run:
         s, total, gap, stopped = self.settings, 0.0, 0.0, 0.0
         self.optimizer.zero_grad(set_to_none=True)
         tokens = samples.completion_mask.sum()
+        mean = self.mean if s.how == "token_mean" else None
+        size = BatchSize(len(samples.tokens), tokens if mean is None else mean(tokens))
         for rows in self.parts(samples):
             part, a = samples.select(rows), advantages.values[rows]
             rollout = self.rollout(part, rewards[rows])
             inside = part.completion_mask
-            share = inside.sum() / tokens if s.how == "token_mean" else len(inside) / len(samples.tokens)
-            loss = share * loss_of(rollout, a, s)
+            loss = loss_of(rollout, a, s, size)
             self.check("the loss", loss.detach())
             loss.backward()
             total += loss.item()
@@ -325,9 +333,12 @@ class Run:
             kept = "no checkpoint was asked for"
             if self.folder is not None:
                 kept = f"the last checkpoint is in {self.folder}"
+            state = f"those of step {self.finished}"
+            if self.inner:
+                state = f"those after {self.inner} of the {self.settings.inner_steps} optimizer steps of it"
             raise TrainingStopped(
                 f"{what} of step {self.finished + 1} is {x.item()}, expected a finite number; the parameters "
-                f"are those of step {self.finished}; {kept}"
+                f"are {state}; {kept}"
             )
 
     def kept(self) -> dict[str, LanguageModel]:

@@ -16,7 +16,7 @@ from kl_companion.llm.generation import generate
 from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save_model
 from kl_companion.llm.settings import Settings
 from tests.support.launching import run_two
-from tests.support.llm.distributed_worker import ADAM, FIXED, SGD
+from tests.support.llm.distributed_worker import ADAM, FIXED, MEAN, SGD, UNEVEN
 
 WORKER = Path(__file__).resolve().parents[1] / "support/llm/distributed_worker.py"
 SHORT = ["--options", '{"digits": 1}', "--device", "cpu", "--prompts", "8", "--group", "4", "--evaluate", "4"]
@@ -86,7 +86,45 @@ def test_two_processes_take_the_steps_of_the_averaged_gradient(launched: Path) -
     assert apart(first, start) > 0.01  # something was learned
 
 
-@pytest.mark.parametrize("name", ["sort", "ending"])
+def on_the_union(start: Path) -> dict[str, torch.Tensor]:
+    """The steps of `MEAN` in one process, on the union of the batches that two processes would have.
+
+    REINFORCE with the mean over all tokens, plus beta times the mean over sequences of K2 of the sequence.
+    """
+    policy = load_model(start)
+    reference = frozen_copy(policy)
+    draws = [torch.Generator().manual_seed(MEAN.seed + distributed.SEED_STRIDE * rank) for rank in (0, 1)]
+    for _ in range(MEAN.steps):
+        gains, terms, tokens = torch.zeros(()), [], []
+        for generator in draws:
+            samples = generate(policy, UNEVEN, UNEVEN.draw(2, generator), n=2, generator=generator)
+            r = [float(text.count("1")) for text in samples.texts]
+            advantages = torch.tensor([r[0] - r[1], r[1] - r[0], r[2] - r[3], r[3] - r[2]])
+            inside = samples.completion_mask
+            logp = log_probs(policy, samples.prompt_tokens, samples.tokens) * inside
+            with torch.no_grad():
+                ref_logp = log_probs(reference, samples.prompt_tokens, samples.tokens) * inside
+            gains = gains + (advantages.unsqueeze(-1) * logp).sum()
+            terms.append(0.5 * (logp - ref_logp).sum(-1) ** 2)
+            tokens.append(int(inside.sum()))
+        assert tokens[0] != tokens[1]
+        loss = -gains / sum(tokens) + MEAN.beta * torch.cat(terms).mean()
+        parameters = list(policy.model.parameters())
+        with torch.no_grad():
+            for p, g in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                p -= MEAN.lr * g
+    return {name: p.detach() for name, p in policy.model.named_parameters()}
+
+
+def test_a_mean_over_tokens_is_one_over_the_tokens_of_all_processes(launched: Path) -> None:
+    expected = on_the_union(launched / "start")
+    for kind in ("parallel", "sharded"):
+        assert apart(load_file(launched / f"uneven-{kind}-0.safetensors"), expected) < 1e-5
+    start = {name: p.detach() for name, p in load_model(launched / "start").model.named_parameters()}
+    assert apart(expected, start) > 0.01
+
+
+@pytest.mark.parametrize("name", ["sort", "ending", "uneven"])
 def test_shards_are_trained_as_whole_models_are(launched: Path, name: str) -> None:
     """Also where completions end at other times in the two processes, and with Adam on accumulated parts."""
     whole = load_file(launched / f"{name}-parallel-0.safetensors")

@@ -1,6 +1,7 @@
 """The training loop: what it learns, what it resumes, and where it stops."""
 
 import contextlib
+import itertools
 import os
 import shutil
 from dataclasses import replace
@@ -11,9 +12,10 @@ import torch
 from kl_companion.llm.checkpoints import STATE, TENSORS, load_checkpoint, save_checkpoint, steps_in
 from kl_companion.llm.distillation import distill
 from kl_companion.llm.evaluation import right_logp
+from kl_companion.llm.generation import Samples
 from kl_companion.llm.models import LanguageModel, frozen_copy
 from kl_companion.llm.settings import Settings
-from kl_companion.llm.tasks import make_task
+from kl_companion.llm.tasks import Example, make_task
 from kl_companion.llm.training import Run, TrainingStopped, train
 
 FEW = Settings(steps=3, prompts=2, group=2, seed=1, beta=0.3)
@@ -70,15 +72,101 @@ def test_every_choice_trains_and_resumes_to_the_same_numbers(given, tiny, task, 
     assert steps_in(tmp_path) == [4]
 
 
-@pytest.mark.parametrize("how", ["sum", "sequence_mean", "token_mean"])
-def test_accumulation_changes_no_result(how):
-    task = make_task("arithmetic", levels=(1, 2))  # completions of different lengths
-    lm = LanguageModel(*_model_for(task))
-    one, many = copy(lm), copy(lm)
-    settings = replace(FEW, steps=1, how=how, optimizer="sgd", lr=0.1, estimator="exact_kl", group=3)
-    train(one, task, settings)
-    train(many, task, replace(settings, accumulate=3))
-    torch.testing.assert_close(weights(one), weights(many), rtol=1e-4, atol=1e-6)
+KINDS = {
+    "token": ("k1", "k2", "k3", "k3_plus_plus", "exact_kl", "f_divergence(pearson)", "top_k_reverse_kl"),
+    "sequence": ("k1", "k2", "k3", "kf_plus_plus(jensen_shannon)"),
+}
+PLACEMENTS = {"token": ("loss", "reward", "both", "score"), "sequence": ("loss", "reward")}
+HOWS = ("sum", "sequence_mean", "token_mean", "constant")
+PRODUCT = [
+    (level, how, placement)
+    for level, placements in PLACEMENTS.items()
+    for how in HOWS
+    for placement in placements
+]
+LENGTHS = (1, 2, 6, 6, 3)
+
+
+@pytest.fixture(scope="module")
+def unequal():
+    """A policy and a reference in float64, and completions of `LENGTHS` that another policy sampled."""
+    from kl_companion.llm.models import tiny_model
+    from kl_companion.llm.tokenizers import character_tokenizer
+
+    tokenizer = character_tokenizer("0123456789=")
+    policy, reference = (
+        tiny_model(tokenizer, hidden=16, layers=1, seed=seed, dtype=torch.float64) for seed in (0, 1)
+    )
+    generator = torch.Generator().manual_seed(0)
+    count, longest = len(LENGTHS), max(LENGTHS)
+    inside = (torch.arange(longest) < torch.tensor(LENGTHS).unsqueeze(-1)).long()
+    samples = Samples(
+        torch.randint(3, 10, (count, 2), generator=generator),
+        torch.ones(count, 2, dtype=torch.int64),
+        torch.randint(3, 10, (count, longest), generator=generator),
+        inside,
+        inside,
+        -torch.rand(count, longest, generator=generator, dtype=torch.float64) * inside - 2.0 * inside,
+        torch.ones(count, dtype=torch.bool),
+        torch.tensor([0, 0, 0, 1, 1]),
+        [Example("", "")] * count,
+        *([""] * count for _ in range(2)),
+    )
+    return policy, reference, samples
+
+
+def step_on(unequal, settings):
+    """The loss and the gradient of one step on given samples; the parameters do not move."""
+    policy, reference, samples = unequal
+    gradient = []
+
+    def take(parameters):
+        gradient.append(torch.cat([p.grad.flatten() for p in parameters]))
+        for p in parameters:
+            p.grad.zero_()
+
+    run = Run(policy, make_task("sort"), settings, reference, None, take)
+    rewards = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5], dtype=torch.float64)
+    loss, *_ = run.descend(samples, rewards, run.compare(samples, rewards))
+    return loss, gradient[0]
+
+
+@pytest.mark.parametrize(("level", "how", "placement"), PRODUCT)
+def test_accumulation_changes_no_result(level, how, placement, unequal):
+    choices = {"level": level, "how": how, "length": 5.0 if how == "constant" else None}
+    plain = replace(FEW, placement=placement, optimizer="sgd", max_grad_norm=None, group=3, **choices)
+    ratios = [None, "sequence" if level == "sequence" else "token"] if placement == "loss" else [None]
+    for estimator, importance in itertools.product(KINDS[level], ratios):
+        k = 2 if estimator.startswith("top_k") else None
+        settings = replace(plain, estimator=estimator, k=k, importance=importance)
+        loss, gradient = step_on(unequal, settings)
+        assert gradient.norm() > 1e-3
+        for parts in (2, 3, 4):
+            in_parts, same = step_on(unequal, replace(settings, accumulate=parts))
+            assert in_parts == pytest.approx(loss, rel=1e-12), (estimator, parts)
+            torch.testing.assert_close(same, gradient, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
+def test_a_sequence_level_term_is_a_mean_over_sequences_beside_a_mean_over_tokens(accumulate, unequal):
+    policy, reference, samples = unequal
+    settings = replace(
+        FEW, beta=0.7, level="sequence", how="token_mean", advantages="none", optimizer="sgd", group=3
+    )
+    got, _ = step_on(unequal, replace(settings, accumulate=accumulate))
+    inside, tokens = samples.completion_mask, torch.cat([samples.prompt_tokens, samples.tokens], -1)
+    logp, ref_logp = (
+        (lm.model(tokens).logits[:, 1:-1].log_softmax(-1).gather(-1, samples.tokens.unsqueeze(-1)))
+        .squeeze(-1)
+        .detach()
+        * inside
+        for lm in (policy, reference)
+    )
+    ratio = (logp - samples.behavior_logp).exp()
+    rewards = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5], dtype=torch.float64)
+    gain = (ratio * rewards.unsqueeze(-1) * inside).sum() / sum(LENGTHS)
+    of_sequences = 0.5 * (logp - ref_logp).sum(-1) ** 2
+    assert got == pytest.approx((0.7 * of_sequences.mean() - gain).item(), rel=1e-12)
 
 
 def _model_for(task):
@@ -207,6 +295,23 @@ def test_nan_stops_and_keeps_the_last_checkpoint(tiny, task, tmp_path):
     assert steps_in(tmp_path) == [2]
     kept = load_checkpoint(tmp_path)
     assert all(x.isfinite().all() for x in kept.tensors.values())
+
+
+def test_the_message_names_the_optimizer_step_whose_parameters_are_left(tiny, task):
+    lm, settings = copy(tiny), replace(FEW, inner_steps=3, lr=0.01)
+    calls, states = [], []
+
+    def spoil(parameters):
+        calls.append(len(calls) + 1)
+        states.append(weights(lm))
+        if len(calls) == 5:  # the second optimizer step of the second step
+            parameters[0].grad.fill_(torch.nan)
+
+    stopped_at = r"the gradient of step 2 is nan.*are those after 1 of the 3 optimizer steps of it;"
+    with pytest.raises(TrainingStopped, match=stopped_at):
+        train(lm, task, settings, gradients=spoil)
+    assert torch.equal(weights(lm), states[4])
+    assert not torch.equal(states[4], states[3])
 
 
 def test_an_infinite_reward_stops(tiny, task):

@@ -22,6 +22,7 @@ from kl_companion.llm.distributed import (
     average_gradients,
     average_records,
     join,
+    mean_over_processes,
     own_seed,
     rank,
     world_size,
@@ -39,6 +40,9 @@ SGD = Settings(beta=0.3, prompts=2, group=2, lr=0.03, optimizer="sgd", max_grad_
 ADAM = Settings(
     estimator="exact_kl", placement="reward", prompts=2, group=3, accumulate=2, lr=0.01, steps=3, seed=7
 )
+# completions of unequal lengths, averaged over the tokens of both processes, and a term over the sequences
+UNEVEN = replace(FIXED, name="uneven", ends=True, max_new_tokens=24)
+MEAN = replace(SGD, how="token_mean", level="sequence", estimator="k2", lr=0.3, beta=0.5, steps=2)
 
 
 def draw(n: int, generator: torch.Generator) -> list[Example]:
@@ -78,7 +82,12 @@ def trained(
     reference = frozen_copy(policy)
     sharded = Sharded(policy, reference, device=torch.device("cpu")) if shard else None
     history = train(
-        policy, task, own_seed(settings), reference=reference, gradients=None if shard else average_gradients
+        policy,
+        task,
+        own_seed(settings),
+        reference=reference,
+        gradients=None if shard else average_gradients,
+        mean=sharded.mean if sharded else mean_over_processes,
     )
     if sharded:
         sharded.wait()
@@ -94,7 +103,7 @@ def main(folder: Path) -> None:
     """All trainings, then the recipe itself."""
     join("cpu")
     said: dict[str, object] = {"rank": rank(), "world": world_size()}
-    for name, task, settings in (("sort", FIXED, SGD), ("ending", ENDING, ADAM)):
+    for name, task, settings in (("sort", FIXED, SGD), ("ending", ENDING, ADAM), ("uneven", UNEVEN, MEAN)):
         for kind, shard in (("parallel", False), ("sharded", True)):
             lm, records = trained(folder / "start", task, settings, shard)
             save_file(weights(lm), folder / f"{name}-{kind}-{rank()}.safetensors")

@@ -15,6 +15,15 @@ from typing import Any
 
 import torch
 
+try:
+    from torch._C._functorch import is_functorch_wrapped_tensor as _transformed
+except ImportError:  # the stand-in for torch in the page has no transforms
+
+    def _transformed(tensor: torch.Tensor) -> bool:
+        return False
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 LONGEST_LIST = 240  # characters; a longer list of names is cut to the nearest
 NEAREST = 6
 
@@ -60,6 +69,18 @@ def number(name: str, text: str) -> float:
         return float(Fraction(text))
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"{name} has the parameter {text!r}, expected a number") from error
+
+
+def may_look(*tensors: torch.Tensor) -> bool:
+    """Return whether values may be read on the host: tensors of a CPU in eager mode, outside of transforms.
+
+    A GPU would have to finish its queue first; graphs, `torch.func.vmap` and the device "meta" have no
+    values. A formula may decide by one value where it may look, and needs a form without decisions besides.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    # Subclasses may have no values (FakeTensor) or only a part of them (DTensor).
+    return all(type(x) in _PLAIN and x.device.type == "cpu" and not _transformed(x) for x in tensors)
 
 
 def check_number(name: str, x: object) -> None:
@@ -212,6 +233,46 @@ def check_log_probabilities(name: str, x: torch.Tensor, where: torch.Tensor | No
         raise ValueError(
             f"{name} is -inf at {_first(infinite)}, expected finite log-probabilities of sampled tokens: "
             "a token of probability zero has no log-ratio"
+        )
+
+
+def check_pair(logp: torch.Tensor, ref_logp: torch.Tensor) -> None:
+    """Raise ValueError unless both are floating-point tensors of one shape; values are not read."""
+    check_floating("logp", logp)
+    check_floating("ref_logp", ref_logp)
+    check_shape("ref_logp", ref_logp, logp.shape, "logp")  # other shapes might broadcast silently
+
+
+def check_samples(logp: torch.Tensor, ref_logp: torch.Tensor) -> None:
+    """Raise ValueError unless log-probs of sampled tokens, and their differences, are finite.
+
+    The sampled estimators (``k1`` ... ``k5``, ``k_lambda``, ``kf_plus_plus``) return NaN or infinity
+    instead. Correct tensors cost one sum and one read on the host.
+
+    Args:
+        logp: Log-probs of the policy, any shape.
+        ref_logp: Log-probs of the reference for the same tokens, the same shape.
+
+    Raises:
+        ValueError: no floating-point tensors of one shape, NaN, an infinity, or log-probs so far apart
+            that their difference is infinite; the place is named.
+    """
+    check_pair(logp, ref_logp)
+    log_w = ref_logp.detach() - logp.detach()
+    if math.isfinite(log_w.sum(dtype=torch.promote_types(log_w.dtype, torch.float32))):
+        return
+    for name, x in (("logp", logp), ("ref_logp", ref_logp)):
+        bad = ~x.isfinite()
+        if bad.any():
+            raise ValueError(
+                f"{name} is {x[bad][0].item()} at {_first(bad)}, expected finite log-probabilities of "
+                "sampled tokens: a token of probability zero has no log-ratio"
+            )
+    infinite = log_w.isinf()
+    if infinite.any():  # otherwise each is finite, and only their sum overflowed
+        raise ValueError(
+            f"ref_logp - logp is infinite in {log_w.dtype} at {_first(infinite)}, expected log-ratios that "
+            "it holds"
         )
 
 

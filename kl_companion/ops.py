@@ -30,9 +30,9 @@ class StopGradient(sympy.Function):
         return body if exp is None else f"{{{body}}}^{{{exp}}}"
 
 
-def is_symbolic(*xs: object) -> bool:
+def is_symbolic(x: object, *others: object) -> bool:
     """Whether all are symbolic expressions."""
-    return all(isinstance(x, sympy.Expr) for x in xs)
+    return all(isinstance(each, sympy.Expr) for each in (x, *others))
 
 
 def constant(number: float, like: Array) -> Any:
@@ -106,6 +106,39 @@ def _(x: torch.Tensor) -> torch.Tensor:
 @expm1.register
 def _(x: sympy.Expr) -> sympy.Expr:
     return sympy.exp(x) - 1
+
+
+@singledispatch
+def product(x: Any, y: Any) -> Any:
+    """Return ``x`` times ``y``, and 0 where ``x`` is 0 even if ``y`` is infinite: the limit of w log w."""
+    raise _refuse("product", x)
+
+
+@product.register
+def _(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x * y).where(x != 0, 0.0)
+
+
+@product.register
+def _(x: sympy.Expr, y: sympy.Expr) -> sympy.Expr:
+    return x * y
+
+
+@singledispatch
+def finite(x: Any) -> Any:
+    """Return ``x`` with infinities replaced by the largest number of its dtype; NaN stays NaN."""
+    raise _refuse("finite", x)
+
+
+@finite.register
+def _(x: torch.Tensor) -> torch.Tensor:
+    largest = torch.finfo(x.dtype).max
+    return x.clamp(-largest, largest)
+
+
+@finite.register
+def _(x: sympy.Expr) -> sympy.Expr:
+    return x
 
 
 def score_ratio(logp: Array) -> Array:

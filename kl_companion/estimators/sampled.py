@@ -2,8 +2,13 @@
 
 Throughout, ``logp`` is log pi(y) of a sampled y, ``ref_logp`` is log pi_ref(y), w = pi_ref/pi and
 sg is stop-gradient. Docstrings say what the *value* estimates; what the *gradient* does is for
-`kl_companion.theory.calculus` and `kl_companion.audit` to compute. Of tensors that hold NaN or an infinity
-there is no estimate: each of them raises ValueError.
+`kl_companion.theory.calculus` and `kl_companion.audit` to compute.
+
+Types, dtypes and shapes are checked; values are not, so that the formulas work under `torch.func.vmap`, in
+compiled graphs and on a GPU without a pause. Where the reference has lost the token (``ref_logp`` is -inf)
+value and gradient are their limits at w = 0, infinite or not. Of a token that the policy cannot draw
+(``logp`` is -inf) there is no estimate: the result is NaN or infinite. `kl_companion.Rollout` refuses both,
+and so does `kl_companion.checks.check_samples`.
 
 Near w = 1 the differences below cancel. In float32 the relative error of k3 at log w = 1e-4 stays
 near 1e-3 with ``expm1`` (the form exp(x) - 1 - x is several times its own value off), which is below
@@ -12,18 +17,26 @@ what rounding already did to ``logp`` itself; so no series is used here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
-import torch
-
-from kl_companion.checks import check_choice, check_floating, check_number, check_shape, number
+from kl_companion.checks import check_choice, check_number, check_pair, number
 from kl_companion.divergences import Divergence, T, get_divergence, stable_generator, stable_slope
 from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator, register_estimator
-from kl_companion.ops import Array, constant, exp, expm1, is_symbolic, score_ratio, stop_gradient
+from kl_companion.ops import (
+    Array,
+    constant,
+    exp,
+    expm1,
+    finite,
+    is_symbolic,
+    product,
+    score_ratio,
+    stop_gradient,
+)
 
+Formula = TypeVar("Formula", bound=Callable[..., Any])
 Form = Literal["bregman", "generic", "published"]
 FORMS: tuple[Form, ...] = ("bregman", "generic", "published")
 
@@ -34,57 +47,35 @@ def split_form(text: str) -> tuple[str, Form]:
     return (first.strip(), cast(Form, last.strip())) if comma else (text.strip(), "bregman")
 
 
-def _check_samples(logp: Any, ref_logp: Any) -> None:
-    """Refuse what is neither two tensors of one shape, finite like their difference, nor two symbols.
-
-    Correct input costs a single sum: small losses are computed thousands of times.
-    """
-    if is_symbolic(logp, ref_logp):
-        return
-    check_floating("logp", logp)
-    check_floating("ref_logp", ref_logp)
-    check_shape("ref_logp", ref_logp, logp.shape, "logp")  # other shapes might broadcast silently
-    if torch.compiler.is_compiling():  # a compiled graph cannot raise on values
-        return
-    log_w = ref_logp.detach() - logp.detach()
-    if math.isfinite(log_w.sum(dtype=torch.promote_types(log_w.dtype, torch.float32))):
-        return
-    for name, x in (("logp", logp), ("ref_logp", ref_logp)):
-        bad = ~x.isfinite()
-        if bad.any():
-            raise ValueError(
-                f"{name} is {x[bad][0].item()} at {bad.nonzero()[0].tolist()}, expected finite "
-                "log-probabilities of sampled tokens: a token of probability zero has no log-ratio"
-            )
-    if log_w.isinf().any():  # otherwise each is finite, and only their sum overflowed
-        where = log_w.isinf().nonzero()[0].tolist()
-        raise ValueError(
-            f"ref_logp - logp is infinite in {log_w.dtype} at {where}, expected log-ratios that it holds"
-        )
+def _check(logp: Array, ref_logp: Array) -> None:
+    """Raise ValueError unless both are floating-point tensors of one shape, or both symbols."""
+    if not is_symbolic(logp, ref_logp):
+        check_pair(logp, ref_logp)
 
 
-def of_samples(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The same function of (logp, ref_logp), which refuses with a ValueError what is no pair of samples.
+def of_samples(fn: Formula) -> Formula:
+    """Return the same function of (logp, ref_logp), which checks types, dtypes and shapes first.
 
-    ``unchecked`` of the result is ``fn``, for log-probs that were checked before.
+    Raises:
+        ValueError: neither two floating-point tensors of one shape nor two symbols.
     """
 
     @wraps(fn)
     def checked(logp: Array, ref_logp: Array) -> Array:
-        _check_samples(logp, ref_logp)
+        _check(logp, ref_logp)
         return cast(Array, fn(logp, ref_logp))
 
-    checked.unchecked = fn  # type: ignore[attr-defined]
-    return checked
+    return cast(Formula, checked)
 
 
 def with_weight(value: Array, weight: Array, logp: Array) -> Array:
     """sg(value) + sg(weight) log r: this value, and ``weight`` times the score as its gradient.
 
     Every unbiased estimate of one sample can be written so. Where value and weight grow large together,
-    as in r k3 at a large w, a product with r would make the gradient from their rounded difference.
+    as in r k3 at a large w, a product with r would make the gradient from their rounded difference. An
+    infinite weight becomes the largest number of its dtype, because infinity times log r = 0 is NaN.
     """
-    return stop_gradient(value) + stop_gradient(weight) * (logp - stop_gradient(logp))
+    return stop_gradient(value) + stop_gradient(finite(weight)) * (logp - stop_gradient(logp))
 
 
 @register_estimator("k1", target="reverse_kl", source="tang2025pitfalls, section 2.1 (vanilla)")
@@ -110,18 +101,21 @@ def k3(logp: Array, ref_logp: Array) -> Array:
 
 
 @register_estimator("k3_plus_plus", target="reverse_kl", source="emapg2026, table 1")
+@of_samples
 def k3_plus_plus(logp: Array, ref_logp: Array) -> Array:
     """r k3 with r = pi/sg(pi): the value of k3, with the part of the gradient that sampling dropped.
 
     Written by its gradient, -log w times the score (emapg2026, eq (91)).
     """
-    return with_weight(k3(logp, ref_logp), k1(logp, ref_logp), logp)
+    log_w = ref_logp - logp
+    return with_weight(expm1(log_w) - log_w, -log_w, logp)
 
 
 @register_estimator("k4", target="reverse_kl", source="emapg2026, table 1")
+@of_samples
 def k4(logp: Array, ref_logp: Array) -> Array:
     """r sg(-log w): the value of k1; only the ratio r carries a gradient."""
-    return stop_gradient(k1(logp, ref_logp)) * score_ratio(logp)
+    return stop_gradient(logp - ref_logp) * score_ratio(logp)
 
 
 @register_estimator("k5", target="forward_kl", source="emapg2026, table 1")
@@ -129,7 +123,7 @@ def k4(logp: Array, ref_logp: Array) -> Array:
 def k5(logp: Array, ref_logp: Array) -> Array:
     """sg(w) log w + log r: unbiased value of forward KL from the policy's own samples."""
     log_w = ref_logp - logp
-    return stop_gradient(exp(log_w)) * log_w + (logp - stop_gradient(logp))
+    return product(stop_gradient(exp(log_w)), log_w) + (logp - stop_gradient(logp))
 
 
 def k_lambda(lam: float) -> Callable[[Any, Any], Any]:
@@ -141,13 +135,13 @@ def k_lambda(lam: float) -> Callable[[Any, Any], Any]:
     Source: tang2025pitfalls, section 3 (after schulman2020).
     """
     check_number("lam", lam)
+    return partial(_k_lambda_of, lam)
 
-    @of_samples
-    def estimator(logp: Array, ref_logp: Array) -> Array:
-        log_w = ref_logp - logp
-        return constant(lam, log_w) * expm1(log_w) - log_w
 
-    return estimator
+def _k_lambda_of(lam: float, logp: Array, ref_logp: Array) -> Array:
+    _check(logp, ref_logp)
+    log_w = ref_logp - logp
+    return constant(lam, log_w) * expm1(log_w) - log_w
 
 
 def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callable[[Any, Any], Any]:
@@ -174,25 +168,18 @@ def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callab
     # w f(1/w) is the value and f'(1/w) the weight; the forms differ in where the given f stands
     of_value = d if form == "bregman" else d.as_given
     of_weight = d.as_given if form == "generic" else d
-
-    return partial(_kf_of_finite, of_value, of_weight)
-
-
-def _kf_of_finite(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
-    _check_samples(logp, ref_logp)
-    return _kf_plus_plus_of(of_value, of_weight, logp, ref_logp)
+    return partial(_kf_plus_plus_of, of_value, of_weight)
 
 
 def _kf_plus_plus_of(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
+    _check(logp, ref_logp)
     log_w = ref_logp - logp
     if is_symbolic(log_w):
         value = of_value.dual.subs(T, exp(log_w))
         return with_weight(value, of_weight.derivative.subs(T, exp(-log_w)), logp)
-    log_w = log_w.detach()
+    log_w = stop_gradient(log_w)
     value, weight = stable_generator(of_value, log_w, dual=True), stable_slope(of_weight, -log_w)
-    # beyond the dtype its largest number, because infinity times log r = 0 is not a number
-    largest = torch.finfo(weight.dtype).max
-    return with_weight(value, weight.clamp(-largest, largest), logp)
+    return with_weight(value, weight, logp)
 
 
 def _k_lambda(text: str) -> Estimator:

@@ -254,9 +254,7 @@ def per_token(
     entry = as_estimator(estimator)
     if entry.inputs == "sampled":
         inside = rollout.completion_mask.bool()
-        # checked before: log-probs are finite and at most 0, so their differences are finite
-        fn = getattr(entry.fn, "unchecked", entry.fn)
-        return fn(masked(rollout.logp, inside), masked(rollout.ref_logp, inside), **options)
+        return entry.fn(masked(rollout.logp, inside), masked(rollout.ref_logp, inside), **options)
     for name in ("logits", "ref_logits"):
         if getattr(rollout, name) is None:
             raise ValueError(f"{entry.name} needs {name}; this Rollout holds sampled log-probs only")

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kl_companion.checks import check_samples
 from kl_companion.divergences import T as RATIO
 from kl_companion.divergences import W, amari_alpha, get_divergence, make_divergence
 from kl_companion.estimators import ESTIMATORS, get_estimator
@@ -176,12 +177,24 @@ FAR = torch.tensor([-1.0, -3e38, -3e38])
 ONE = torch.full((3,), -1.0)
 
 
+NO_VALUES = [
+    (torch.tensor([-1.0, -math.inf, -math.inf]), ONE, "logp is -inf at [1], expected finite"),
+    (ONE, torch.tensor([-1.0, -1.0, math.nan]), "ref_logp is nan at [2], expected finite"),
+    (FAR, -FAR, "ref_logp - logp is infinite in torch.float32 at [1], expected"),
+]
+
+
+@pytest.mark.parametrize(("logp", "ref_logp", "wanted"), NO_VALUES)
+def test_values_are_checked_by_a_function_of_their_own(logp, ref_logp, wanted):
+    with pytest.raises(ValueError, match=f"^{re.escape(wanted)}"):
+        check_samples(logp, ref_logp)
+    assert not k1(logp, ref_logp).isfinite().all()  # the formula does as torch does
+    check_samples(ONE, -ONE)
+
+
 @pytest.mark.parametrize(
     ("logp", "ref_logp", "wanted"),
     [
-        (torch.tensor([-1.0, -math.inf, -math.inf]), ONE, "logp is -inf at [1], expected finite"),
-        (ONE, torch.tensor([-1.0, -1.0, math.nan]), "ref_logp is nan at [2], expected finite"),
-        (FAR, -FAR, "ref_logp - logp is infinite in torch.float32 at [1], expected"),
         (sympy.Symbol("a"), ONE, "logp is"),
         (ONE, sympy.Symbol("a"), "ref_logp is"),
         (ONE.int(), ONE, "logp has dtype torch.int32, expected floating point"),

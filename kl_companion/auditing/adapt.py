@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.calling import Given, Layout, Unusable, failed, layouts, loss_of
-from kl_companion.auditing.constructing import Chosen, Options, callable_of, parameters_of, too_many
+from kl_companion.auditing.constructing import (
+    Chosen,
+    Options,
+    callable_of,
+    kl_coefficient,
+    parameters_of,
+    too_many,
+)
 from kl_companion.auditing.exact import CastsAsDoubles, eager
 from kl_companion.auditing.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
 from kl_companion.auditing.naming import Read, Unread, read_name, read_names, refusal
@@ -37,12 +44,14 @@ class Reading(NamedTuple):
         constants: Parameters that hold a number: (name, value, what it is, or "set").
         layout: What the names left open.
         result: How the loss was found in what it returned.
+        coefficient: Name and value of the KL coefficient; ("", None) where there is not one such number.
     """
 
     reads: tuple[Read, ...] = ()
     constants: tuple[tuple[str, Any, str], ...] = ()
     layout: Layout = Layout()
     result: str = ""
+    coefficient: tuple[str, float | None] = ("", None)
 
 
 class Subject(NamedTuple):
@@ -156,6 +165,7 @@ class _Function:
         self._head_size(chosen)
         chosen.finish(self.label)
         self.assumed = chosen.assumed
+        self.coefficient = kl_coefficient(self.function, chosen)
         self.layout = self._layout()
 
     def _read(self, settings: Chosen) -> None:
@@ -316,7 +326,7 @@ class _Function:
         reads = tuple(
             r._replace(said=with_size(r.said, self.likeliest)) if r.role in HEADS else r for r in reads
         )
-        return Reading(reads, tuple(constants), self.layout, self.result)
+        return Reading(reads, tuple(constants), self.layout, self.result, self.coefficient)
 
 
 def probe() -> Rollout:

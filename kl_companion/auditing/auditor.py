@@ -36,6 +36,7 @@ from kl_companion.auditing.verdict import (
 )
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.kl_term import EstimatorLike, KLTerm
+from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss, Problem
 
 SCALES = (1.0, 4.0)
@@ -134,7 +135,8 @@ def audit(
         placement: ``"loss"`` differentiates it, ``"reward"`` subtracts its detached value from the reward.
         level: ``"token"`` or ``"sequence"``, for estimators; None is tokens in the loss and sums over
             sequences in the reward.
-        problems: Worlds to use instead of the default ones; they make one finding.
+        problems: Worlds to use instead of the default ones; they make one finding, and neither ``off_policy``
+            nor ``scale`` can be asked for.
         group_size: Answers per batch, enumerated, instead of the limit of large batches (with
             ``problems``, 1 by default). At most three is practical; larger groups are looked at on trees of
             two tokens only.
@@ -149,7 +151,7 @@ def audit(
 
     Raises:
         ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
-            scale that is not positive, or too many evaluations.
+            scale that is not positive, ``off_policy`` or ``scale`` beside problems, or too many evaluations.
     """
     subject = as_subject(loss, placement, level, mapped=map, settings=set)
     loss_fn, entry = subject.loss, subject.entry
@@ -158,6 +160,11 @@ def audit(
         raise ValueError(f"scale is {scale}, expected a positive number")
     if problems is not None and not len(problems):
         raise ValueError("problems is an empty list, expected at least one Problem, or None")
+    if problems is not None and (scale is not None or off_policy is not None):
+        raise ValueError(
+            f"problems got scale={scale}, off_policy={off_policy}, expected None: they choose the default "
+            "worlds, and problems say themselves who samples"
+        )
     if max_terms < 1:
         raise ValueError(f"max_terms is {max_terms}, expected at least 1")
     single = group_size in (None, 1)
@@ -206,6 +213,8 @@ def audit(
         loss_fn=loss_fn,
         head=head,
     )
+    judge = partial(finding_of, heads=heads, max_terms=max_terms, head=head)
+    said = replace(said, parts=_parts(said, judge))
     judged = [
         c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
     ]
@@ -218,7 +227,6 @@ def audit(
     as_meant = met if met is not None else all(accepts(c, wanted_objectives(meant[1])) for c in judged)
     text = None
     if not as_meant:
-        judge = partial(finding_of, heads=heads, max_terms=max_terms, head=head)
         stale = bool(off_policy)
         text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
@@ -234,11 +242,42 @@ def conditions(off_policy: bool | None = None, scale: float | None = None) -> li
     ]
 
 
-def finding_of(loss_fn: Loss, condition: Condition, *, heads: bool, max_terms: int, head: int = 0) -> Finding:
-    """A loss under one condition, in the limit of large batches, without objectives that are cut."""
+def finding_of(
+    loss_fn: Loss,
+    condition: Condition,
+    *,
+    heads: bool,
+    max_terms: int,
+    head: int = 0,
+    group_size: int | None = None,
+) -> Finding:
+    """Audit a loss under one condition, without objectives that are cut; by default in large batches."""
     known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
-    looked = look(loss_fn, condition, group_size=None, known=known, head=head)
+    looked = look(loss_fn, condition, group_size=group_size, known=known, head=head)
     return _finding(condition, looked, max_terms, lambda _: math.nan)
+
+
+def _parts(audit: Audit, judge: Callable[..., Finding]) -> tuple[tuple[str, Finding], ...]:
+    """Of a loss that is no known objective: what it is where rewards are 0, and in large batches."""
+    condition, loss_fn = audit.main.condition, audit.loss_fn
+    if audit.main.matches or audit.main.zero or condition is None or loss_fn is None:
+        return ()
+
+    def unrewarded(rollout: Rollout) -> torch.Tensor:
+        return loss_fn(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
+
+    places: list[tuple[str, Loss, int | None]] = [("Where all rewards are 0", unrewarded, audit.group_size)]
+    if audit.group_size not in (None, 1):
+        places.append(("In large batches", loss_fn, None))
+    parts = []
+    for where, part, size in places:
+        try:
+            finding = judge(part, condition, group_size=size)
+        except ValueError:  # a standard deviation of equal rewards, say
+            continue
+        if finding.matches or finding.zero:
+            parts.append((where, finding))
+    return tuple(parts)
 
 
 def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> Estimator | None:

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from kl_companion.auditing import sentences
-from kl_companion.auditing.matching import UNITS, VARIES
+from kl_companion.auditing.matching import COMMON, UNITS, VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import number, rows, terms
 
@@ -35,6 +35,7 @@ def card(audit: Audit, *, details: bool = False, color: bool = False, height: in
         [ink(x, "dim") for x in read_lines(audit.reading)],
         _headline(audit, ink),
         _table(audit),
+        _wrapped(sentences.parts(audit), "  "),
         _wrapped(sentences.summed(audit), "  "),
         _practice(audit),
         _distances(audit),
@@ -99,7 +100,7 @@ def _practice(audit: Audit) -> list[str]:
 
 
 def _distances(audit: Audit) -> list[str]:
-    return _wrapped(sentences.beside(audit), "  ", most=3)
+    return _wrapped(sentences.beside(audit), "  ", most=4)
 
 
 def _groups(audit: Audit) -> list[str]:
@@ -156,7 +157,7 @@ def _where(finding: Finding) -> str:
 def _named(finding: Finding) -> str:
     if finding.zero:
         return "zero"
-    unit = {u: f" / {u}" for u in UNITS if u} | {"": "", VARIES: " (varies)"}
+    unit = {u: f" / {u}" for u in UNITS if u} | {"": "", COMMON: " x batch", VARIES: " (varies)"}
     said = " or ".join(
         " + ".join(f"{number(c)} x {n}{unit[units[n]]}" for n, c in m.items())
         for m, units in zip(finding.matches[:2], finding.units[:2], strict=True)

@@ -28,6 +28,7 @@ ASSUMED = (
     (f"k|{SIZE}", LIKELIEST, "likeliest tokens"),
     (r"(.*_)?(clip|cliprange|eps|epsilon)(_.*)?", 0.2, "clip range"),
 )
+_COEFFICIENT = next(pattern for pattern, _, what in ASSUMED if what == "KL coefficient")
 
 
 class Chosen:
@@ -93,6 +94,34 @@ class Options:
     def get(self, key: str, default: Any = None) -> Any:
         """The value of an option; the default where it is not set."""
         return vars(self).get(key, default)
+
+
+def kl_coefficient(function: Any, settings: Chosen) -> tuple[str, float | None]:
+    """Return name and value of the one number that is called like a KL coefficient; ("", None) without one.
+
+    Args:
+        function: What `callable_of` returned for these settings.
+        settings: What the reader set, after `callable_of` has read it.
+    """
+    numbers = {n: v for n, v in settings.defaults.items() if _is_coefficient(n)}
+    for p in parameters_of(function, ""):
+        if _is_coefficient(p.name):
+            numbers[p.name] = p.default if p.default is not p.empty else 1.0
+    numbers |= {n: v for n, (v, what) in settings.assumed.items() if what == "KL coefficient"}
+    # a field is set by its name or by its path
+    numbers |= {
+        next((m for m in numbers if m.endswith(f".{n}")), n): v
+        for n, v in settings.given.items()
+        if _is_coefficient(n)
+    }
+    if len(numbers) != 1:
+        return "", None
+    ((name, value),) = numbers.items()
+    return name, float(value) if isinstance(value, int | float) else None
+
+
+def _is_coefficient(name: str) -> bool:
+    return re.fullmatch(_COEFFICIENT, name.rpartition(".")[2].lower()) is not None
 
 
 def too_many(name: str, default: Any) -> bool:

@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.objective import OBJECTIVES, Objective, Scalar, register_objective, total, visits
+from kl_companion.auditing.objective import (
+    AWAY,
+    OBJECTIVES,
+    Objective,
+    Scalar,
+    register_objective,
+    total,
+    visits,
+)
 from kl_companion.rollout import Rollout
 
 MASSES = 2  # of heads of up to two tokens, the masses are tried for every loss that reads them
@@ -80,6 +88,13 @@ class _Cut(NamedTuple):
     def effect(self) -> str:
         """What minimizing it does to the policy."""
         return _EFFECTS.get(self.how, _EFFECTS.get(f"{self.how}_{self.direction}", ""))
+
+    @property
+    def opposite(self) -> str:
+        """What maximizing it does to the policy."""
+        if self.how in ("whole", "bucketed", "conditional"):
+            return AWAY.format(self.short)
+        return {_PULLS: _PUSHES, _PUSHES: _PULLS}.get(self.effect, "")
 
     def scalar(self, rollout: Rollout) -> torch.Tensor:
         """Its exact value from the rollout that lists every sequence once."""
@@ -170,6 +185,7 @@ def cut_objectives(head: int = 0, *, lengths: bool = True) -> dict[str, Objectiv
                 words=cut.words,
                 short=cut.short,
                 effect=cut.effect,
+                opposite=cut.opposite,
                 source="this book",
                 heads_only=True,
                 lengths_only=cut.mean,
@@ -196,6 +212,8 @@ def add_masses(k: int) -> list[str]:
             words=f"the policy's probability of the {whose}'s {these}, with the states that are visited held "
             "fixed (no KL)",
             short=f"probability of the {whose}'s {these}",
+            effect=_PUSHES,
+            opposite=_PULLS,
             source="this book",
             heads_only=True,
             cut=k > MASSES,

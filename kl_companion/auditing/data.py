@@ -5,14 +5,14 @@
 * ``name``, ``placement``, ``headline`` (one of ``summary.HEADLINES``), ``level``
   (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``;
 * ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
-  ``unit``, ``sign`` (1 or -1; 0 where it varies too);
+  ``unit`` (``"batch"``: times a positive number of the batch), ``sign`` (1 or -1; 0 where it varies);
 * ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
   ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``batch`` (``"large"``, or answers per group),
   ``headline``, ``level``, ``terms``, ``residual``;
 * ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
   ``degrees``, ``ratio``, ``fails``);
-* ``distances``: ``kl``, ``degrees``, ``percent`` (null where the loss's gradient does not vanish at the
-  reference) beside ``compared``;
+* ``distances``: ``kl``, ``degrees``, ``percent`` (null where the loss has an unknown factor of the batch)
+  beside ``coefficient`` (that of the loss, 1 where it names none) times ``compared``, in ``unit``;
 * ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;
 * ``read``: ``parameters`` (``name``, ``role``, ``said``, ``note``), ``constants``, ``result``;
 * ``versions``.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kl_companion.auditing.summary import headline, level, row, terms
+from kl_companion.auditing.summary import headline, level, row, terms, unit_of
 
 if TYPE_CHECKING:
     from kl_companion.auditing.adapt import Reading
@@ -53,6 +53,8 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             "groups": [{n: finite(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
         },
         "compared": audit.compared,
+        "coefficient": abs(audit.coefficient[1] or 1.0),
+        "unit": unit_of(audit.main),
         "distances": [{n: finite(v) for n, v in d._asdict().items()} for d in audit.distances],
         "want": audit.want,
         "met": audit.met,

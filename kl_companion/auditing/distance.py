@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.auditing.matching import factors
 from kl_companion.auditing.objectives import OBJECTIVES, field, value
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import Population, large_batches, population_tree
 
 KLS = (0.01, 0.1, 1.0)  # nats per token
 SIZES: dict[float, float] = {}  # what `size_for` gave before, filled where a search for it is slow
-CLOSE = (1e-4, 1e-4 / 16)  # where every smooth divergence is the reverse KL times a number
 
 
 class Distance(NamedTuple):
@@ -23,8 +23,8 @@ class Distance(NamedTuple):
     Attributes:
         kl: Reverse KL per token, in nats.
         degrees: Angle between them.
-        percent: Length of the loss's gradient in percent of that of the other, where their strengths are made
-            equal near the reference. NaN where that cannot be done, as the loss's does not vanish there.
+        percent: Length of the loss's gradient in percent of that of the other, both as they are. NaN where
+            the loss has an unknown factor of the batch.
     """
 
     kl: float
@@ -58,30 +58,33 @@ def size_for(kl: float) -> float:
     return high
 
 
-def distances(loss_fn: Loss, wanted: str) -> tuple[Distance, ...]:
-    """The KL part of a loss, on fresh samples without rewards, against a registered objective.
+def distances(
+    loss_fn: Loss, wanted: str, *, coefficient: float = 1.0, unit: str = ""
+) -> tuple[Distance, ...]:
+    """Compare the KL part of a loss, on fresh samples without rewards, with a registered objective.
 
     Args:
         loss_fn: A scalar function of a rollout.
         wanted: The objective that was meant.
+        coefficient: Its coefficient.
+        unit: What it is divided by, a name of `UNITS`; lengths are NaN where that is not known.
 
     Returns:
         One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
     """
-    try:
-        close, nearer = (_pair(loss_fn, wanted, kl) for kl in CLOSE)
-        found = [(kl, *_pair(loss_fn, wanted, kl)) for kl in KLS]
-    except ValueError:
-        return ()
-    if min(x.norm().item() for x in (*close, *(y for _, *z in found for y in z))) < 1e-12:
-        return ()
-    strength = (close[0].norm() / close[1].norm()).item()
-    if nearer[0].norm() > close[0].norm() / 2:  # a quarter of it for a divergence
-        strength = math.nan
-    return tuple(
-        Distance(kl, degrees(mine, theirs), 100 * (mine.norm() / theirs.norm()).item() / strength)
-        for kl, mine, theirs in found
-    )
+    distances = []
+    for kl in KLS:
+        try:
+            mine, theirs = _pair(loss_fn, wanted, kl)
+        except ValueError:
+            return ()
+        if not mine.any() or not theirs.any():
+            return ()
+        size = factors(world(kl).problem)[unit] if unit in ("", "tokens", "positions") else math.nan
+        scale = coefficient / size
+        percent = 100 * (mine.norm() / theirs.norm()).item() / scale
+        distances.append(Distance(kl, degrees(mine, theirs), percent))
+    return tuple(distances)
 
 
 def _pair(loss_fn: Loss, wanted: str, kl: float) -> tuple[torch.Tensor, torch.Tensor]:

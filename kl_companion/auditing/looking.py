@@ -12,13 +12,14 @@ import torch
 
 from kl_companion.auditing.distance import degrees
 from kl_companion.auditing.findings import Condition, GroupGap
-from kl_companion.auditing.matching import Seen
+from kl_companion.auditing.matching import Seen, factors
 from kl_companion.auditing.objectives import OBJECTIVES, Objective, fields_and_values
 from kl_companion.auditing.solve import ZERO
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
 from kl_companion.tabular.populations import Limit, Population, large_batches, population_tree
 
 SHORT = 3  # trees of two tokens
+SHORT_PARTS = (6, 7, 9)  # of their probabilities, where they are alone: denominators
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
 # (seed, denominator of the probabilities) of three trees of two tokens and of one of three. A denominator
@@ -66,6 +67,8 @@ def worlds(
         seeds = HEADED_NEAR if scale <= 1 else HEADED_FAR
         wanted = tuple((s, vocab * (vocab + 1) // 2 + _SPARE) for s in seeds)
     *short, (seed, parts) = wanted
+    if not longer and scale <= 1:  # with equal parts, lengths of all three would have one distribution
+        short = [(s, parts) for (s, _), parts in zip(short, SHORT_PARTS, strict=True)]
     trees = tuple(tree(2, seed=s, parts=n) for s, n in short)
     return (tree(3, seed=seed, parts=parts), *trees) if longer else trees
 
@@ -82,19 +85,6 @@ def _known(
         new = fields_and_values({n: OBJECTIVES[n] for n in names if n not in there}, place.problem)
         found.append({n: there[n] if n in there else new[n] for n in names})
     return tuple(found)
-
-
-def factors(problem: Problem) -> dict[str, float]:
-    """What the units of `UNITS` are on a world."""
-    p = problem.probabilities()
-    lengths, rewards = problem.completion_mask.sum(-1), problem.rewards
-    mean = (p * rewards).sum()
-    return {
-        "": 1.0,
-        "tokens": (p * lengths).sum().item(),
-        "positions": float(problem.sequences.shape[-1]),
-        "deviation": (p * (rewards - mean) ** 2).sum().sqrt().item(),
-    }
 
 
 def look(

@@ -10,17 +10,37 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.auditing.solve import TOLERANCE, ZERO, fits, short, sums
+from kl_companion.tabular import Problem
 
 ROUNDED = 3e-6  # residual left by a small constant of the reader's, such as log(p + 1e-8)
 _EQUAL = 2e-6  # between the coefficients of worlds, relatively
+_SMALL = 0.01  # what may be added to a standard deviation without being mentioned, relatively
 VARIES = "varies"
+COMMON = "batch"
 # what a coefficient may be divided by, in the order in which it is tried
 UNITS = {
     "": "",
     "tokens": "mean answer length",
     "positions": "padded length",
     "deviation": "reward std",
+    "tokens_deviation": "(mean answer length x reward std)",
 }
+
+
+def factors(problem: Problem) -> dict[str, float]:
+    """Return the size of every unit of `UNITS` on a world."""
+    p = problem.probabilities()
+    lengths, rewards = problem.completion_mask.sum(-1), problem.rewards
+    mean = (p * rewards).sum()
+    tokens = (p * lengths).sum().item()
+    deviation = (p * (rewards - mean) ** 2).sum().sqrt().item()
+    return {
+        "": 1.0,
+        "tokens": tokens,
+        "positions": float(problem.sequences.shape[-1]),
+        "deviation": deviation,
+        "tokens_deviation": tokens * deviation,
+    }
 
 
 class Seen(NamedTuple):
@@ -47,9 +67,10 @@ class Explanation(NamedTuple):
     """A sum of objectives.
 
     Attributes:
-        coefficients: Objective to coefficient, the unit taken out; of the first world where it varies, NaN
-            where its sign does.
-        units: Objective to a name of `UNITS`, or ``"varies"``: it depends on the world in another way.
+        coefficients: Objective to coefficient, the unit taken out; NaN where it varies. Up to a common
+            factor, that of the reward is 1 or -1, without a reward that of the first objective.
+        units: Objective to a name of `UNITS`; ``"batch"`` of all, where one positive factor depends on the
+            world in another way; or ``"varies"``, where the coefficient alone does.
     """
 
     coefficients: dict[str, float]
@@ -67,12 +88,13 @@ def matched(
         worlds: At least one, on none of which the gradient vanishes.
         max_terms: The longest sum.
         beside: See `sums`.
-        may_vary: Whether a coefficient may depend on the world in a way that is not known. On worlds that are
-            all small, with fewer logits than there are objectives, any gradient is some such sum.
+        may_vary: Whether a coefficient, or a factor of all, may depend on the world in an unknown way. On
+            worlds that are all small, with fewer logits than there are objectives, any gradient is some such
+            sum: it counts only where the worlds determine more numbers than are free in it.
 
     Returns:
         Explanations, those whose coefficients are constants or in a known unit only where there is one; and
-        the largest relative residual of the first, or the smallest of all that were tried.
+        the largest relative residual of the first, or the smallest of all that were tried, with constants.
     """
     best = 1.0
     # what is not exact has to be simple: with free coefficients some sum of three comes near to anything
@@ -83,16 +105,19 @@ def matched(
         ):
             new = [list(x) for x in found if shorter.isdisjoint(_parts(x))]
             shorter |= {frozenset(x) for x in new}
-            held = _on_all(worlds, new, tolerance) if new else []
-            if not free:
-                varying = [i for i, (e, _) in enumerate(held) if e is not None and _varying(e)]
-                for i, r in zip(varying, _together(worlds, [new[i] for i in varying]), strict=True):
-                    held[i] = (None, r)
-            kept = [(e, r) for e, r in held if e is not None]
-            best = min([best, *(max(residual, r) for _, r in held)] if found else [best, residual])
-            if kept:
-                fewest = min(_varying(e) for e, _ in kept)
-                chosen = [(e, r) for e, r in kept if _varying(e) == fewest]
+            fitted = _on_all(worlds, new, tolerance, beside) if new else []
+            loose = [
+                i
+                for i, (e, _) in enumerate(fitted)
+                if e is not None and _free(e) and not (free and _determined(e, worlds))
+            ]
+            for i, r in zip(loose, _together(worlds, [new[i] for i in loose]), strict=True):
+                fitted[i] = (None, r)
+            valid = [(e, r) for e, r in fitted if e is not None]
+            best = min([best, *(max(residual, r) for _, r in fitted)] if found else [best, residual])
+            if valid:
+                fewest = min(_free(e) for e, _ in valid)
+                chosen = [(e, r) for e, r in valid if _free(e) == fewest]
                 return tuple(e for e, _ in chosen), chosen[0][1]
     return (), best
 
@@ -102,7 +127,7 @@ def _parts(names: Collection[str]) -> list[frozenset[str]]:
 
 
 def _on_all(
-    worlds: Sequence[Seen], chosen: list[list[str]], tolerance: float
+    worlds: Sequence[Seen], chosen: list[list[str]], tolerance: float, beside: Collection[str]
 ) -> list[tuple[Explanation | None, float]]:
     """Sums with their coefficients of every world, and the largest residual; None where one does not hold."""
     each = [fits(world.gradient, world.fields, chosen) for world in worlds]
@@ -113,20 +138,45 @@ def _on_all(
     lost = (worst >= tolerance) | small
     digits = 9 if tolerance == TOLERANCE else 5
     return [
-        (None if lost[i] else _explanation(worlds, names, found[i].T.tolist(), digits), worst[i].item())
+        (None if lost[i] else _explanation(worlds, names, found[i].T, digits, beside), worst[i].item())
         for i, names in enumerate(chosen)
     ]
 
 
 def _explanation(
-    worlds: Sequence[Seen], names: list[str], found: list[list[float]], digits: int
+    worlds: Sequence[Seen], names: list[str], found: torch.Tensor, digits: int, beside: Collection[str]
 ) -> Explanation:
-    """A sum by the coefficients of its names on every world."""
-    of = dict(zip(names, found, strict=True))
-    units = {n: _unit(c, worlds) for n, c in of.items()}
-    first = {n: _digits(c[0] * worlds[0].factors.get(units[n], 1.0), digits) for n, c in of.items()}
-    turning = [n for n, c in of.items() if min(c) < 0 < max(c)]
-    return Explanation(first | dict.fromkeys(turning, math.nan), units)
+    """A sum by the coefficients of its names on every world, [names, worlds]."""
+    of = {n: _unit(c, worlds) for n, c in zip(names, found.tolist(), strict=True)}
+    if all(unit == VARIES for _, unit in of.values()):
+        first = next((i for i, n in enumerate(names) if n in beside), 0)
+        relative = found / found[first].abs()
+        if ((relative - relative[:, :1]).abs() <= _EQUAL * relative.abs()).all():
+            common = {n: _digits(c, digits) for n, c in zip(names, relative[:, 0].tolist(), strict=True)}
+            return Explanation(common, dict.fromkeys(names, COMMON))
+    return Explanation(
+        {n: _digits(c, digits) for n, (c, _) in of.items()}, {n: unit for n, (_, unit) in of.items()}
+    )
+
+
+def _free(e: Explanation) -> int:
+    """Numbers that are fitted to every world anew."""
+    units = list(e.units.values())
+    return 1 if COMMON in units else units.count(VARIES)
+
+
+def _determined(e: Explanation, worlds: Sequence[Seen]) -> bool:
+    """Whether a sum with free numbers is more than a description of the gradients that it was fitted to.
+
+    Where all coefficients are free, and not by one factor, it says nothing of another world.
+    """
+    ranks = [int(torch.linalg.matrix_rank(torch.stack(list(w.fields.values())))) for w in worlds]
+    terms, free = len(e.units), _free(e)
+    common = COMMON in e.units.values()
+    constants = terms - 1 if common else terms - free
+    if constants + free * len(worlds) >= sum(ranks):
+        return False
+    return common or (free < terms and 2 * terms <= ranks[0])
 
 
 def _together(worlds: Sequence[Seen], chosen: list[list[str]]) -> list[float]:
@@ -139,17 +189,32 @@ def _together(worlds: Sequence[Seen], chosen: list[list[str]]) -> list[float]:
     return residuals
 
 
-def _unit(found: Sequence[float], worlds: Sequence[Seen]) -> str:
-    """In which unit the coefficients of all worlds are one number."""
+def _unit(found: Sequence[float], worlds: Sequence[Seen]) -> tuple[float, str]:
+    """The one number that the coefficients of all worlds are in some unit, and the unit."""
     for unit in UNITS:
-        scaled = [c * w.factors.get(unit, 1.0) for c, w in zip(found, worlds, strict=True)]
+        scaled = [c * w.factors[unit] for c, w in zip(found, worlds, strict=True)]
         if max(abs(x - scaled[0]) for x in scaled) <= _EQUAL * max(map(abs, scaled)):
-            return unit
-    return VARIES
+            return scaled[0], unit
+    for unit, size in (("deviation", ""), ("tokens_deviation", "tokens")):
+        scaled = [c * w.factors[size] for c, w in zip(found, worlds, strict=True)]
+        over_deviation = _over_deviation(scaled, [w.factors["deviation"] for w in worlds])
+        if over_deviation is not None:
+            return over_deviation, unit
+    return math.nan, VARIES
 
 
-def _varying(e: Explanation) -> int:
-    return sum(unit == VARIES for unit in e.units.values())
+def _over_deviation(coefficients: Sequence[float], deviations: Sequence[float]) -> float | None:
+    """The number a where coefficients are a / (reward std + eps), with the usual small eps; else None."""
+    if len(deviations) < 3 or 0.0 in coefficients:
+        return None
+    spreads = torch.tensor(deviations, dtype=torch.float64)
+    inverse = 1 / torch.tensor(coefficients, dtype=torch.float64)
+    columns = torch.stack([spreads, torch.ones_like(spreads)], 1)
+    line = torch.linalg.lstsq(columns, inverse.unsqueeze(-1)).solution
+    slope, offset = line[:, 0].tolist()
+    off = (columns @ line - inverse.unsqueeze(-1)).abs().max()
+    small = slope != 0 and 0 < offset / slope <= _SMALL * spreads.min().item()
+    return _digits(1 / slope, 5) if small and off <= _EQUAL * inverse.abs().max() else None
 
 
 def _digits(x: float, digits: int) -> float:

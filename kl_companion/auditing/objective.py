@@ -25,7 +25,8 @@ class Objective(NamedTuple):
         scalar: Its exact value from the rollout that lists *every* sequence once; differentiable.
         words: What it is, in a sentence.
         short: The same in a few words, for a row of a table.
-        effect: What minimizing it does to the policy, in a sentence.
+        effect: What minimizing it does to the policy, in a sentence; "" where no short one is true.
+        opposite: What maximizing it does; of a distance to the reference `AWAY` by default.
         source: Bib key and place.
         regularizer: Whether it measures a distance to the reference (rewards and entropies do not).
         rewards: Whether it is of the rewards: one such may stand beside any sum.
@@ -49,9 +50,11 @@ class Objective(NamedTuple):
     heads_only: bool = False
     rewards: bool = False
     cut: bool = False
+    opposite: str = ""
 
 
 OBJECTIVES: dict[str, Objective] = {}
+AWAY = "The policy is pushed away from the reference by {}."
 
 
 def register_objective(
@@ -61,6 +64,7 @@ def register_objective(
     source: str,
     short: str = "",
     effect: str = "",
+    opposite: str | None = None,
     regularizer: bool = True,
     off_policy_only: bool = False,
     lengths_only: bool = False,
@@ -92,6 +96,7 @@ def register_objective(
             heads_only,
             rewards,
             cut,
+            (AWAY.format(short or words) if regularizer else "") if opposite is None else opposite,
         )
         return fn
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from kl_companion.auditing.looking import LARGEST_GROUP
+from kl_companion.auditing.matching import COMMON, UNITS, VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
-from kl_companion.auditing.summary import NOTHING, UNNAMED, effects, headline, row
+from kl_companion.auditing.summary import NOTHING, UNNAMED, effects, headline, number, row, terms, unit_of
 
 if TYPE_CHECKING:
     from kl_companion.auditing.adapt import Reading
@@ -49,15 +52,30 @@ def as_meant(audit: Audit) -> str:
 def certainty(audit: Audit) -> str:
     """How sure the headline is."""
     finding = audit.main
-    worlds = f"four small worlds of {audit.head + 2} tokens" if audit.head else "four small worlds"
+    few = audit.group_size is not None and audit.group_size > (1 if audit.head else LARGEST_GROUP)
+    worlds = f"{'three' if few else 'four'} small worlds{f' of {audit.head + 2} tokens' * bool(audit.head)}"
     where = f"{worlds}, with every answer enumerated" if finding.condition else "the given worlds"
     if finding.zero:
         return f"Exact on {where}."
     if not finding.matches:
         return f"The nearest sum of known objectives misses by {100 * finding.residual:.2g} % on {where}."
+    units = {t.unit for t in terms(finding)}
+    if VARIES in units:
+        return f"The number ? was fitted anew to each of {where}: no more than its term's kind is known."
+    if COMMON in units:
+        return f"Exact on {where}, up to rounding and to one positive factor that differs between them."
     if finding.residual < 1e-9:
         return f"Exact up to rounding on {where}."
     return f"All but {finding.residual:.0e} of it, on {where}: a small constant, such as log(p + 1e-8)."
+
+
+def parts(audit: Audit) -> str:
+    """What is known of a loss that is no known objective: where rewards are 0, and in large batches."""
+    sentences = []
+    for where, finding in audit.parts:
+        what = "has no expected gradient" if finding.zero else f"minimizes {row(finding)}"
+        sentences.append(f"{where} it {what}.")
+    return " ".join(sentences)
 
 
 def summed(audit: Audit) -> str:
@@ -70,8 +88,9 @@ def summed(audit: Audit) -> str:
 
 def practice(audit: Audit) -> str:
     """What follows for the policy."""
-    said = effects(audit.main)
-    return f"In practice: {' '.join(said)}" if said else ""
+    each = effects(audit.main)
+    by_itself = ", each term by itself" * (len(each) > 1)
+    return f"In practice{by_itself}: {' '.join(each)}" if each else ""
 
 
 def beside(audit: Audit) -> str:
@@ -80,13 +99,27 @@ def beside(audit: Audit) -> str:
         return f"How far that is from the KL of all tokens depends on {_rest(audit.head)}."
     if not audit.distances:
         return ""
-    what = OBJECTIVES[audit.compared].short
+    name, coefficient = audit.coefficient
+    what, why, unit = OBJECTIVES[audit.compared].short, "", unit_of(audit.main)
+    if coefficient and abs(coefficient) != 1:
+        what, why = f"{number(abs(coefficient))} x {what}", f" ({name} is {number(coefficient)})"
+    if unit in ("tokens", "positions"):
+        what = f"[{what}] / {UNITS[unit]}"
     parts = [f"{d.kl:g}, turned by {d.degrees:.0f}°{_length(d.percent / 100)}" for d in audit.distances]
-    return f"Compared with the gradient of {what}: at a KL per token of {'; at '.join(parts)}."
+    return f"Compared with the gradient of {what}{why}: at a KL per token of {'; at '.join(parts)}."
 
 
 def _length(ratio: float) -> str:
-    return "" if ratio != ratio else f" and {ratio:.2f} times as long"
+    return "" if ratio != ratio else f" and {times(ratio)} times as long"
+
+
+def times(ratio: float) -> str:
+    """Return a positive factor with two or three significant digits: 0.0065, 0.50, 9.81, 1240."""
+    ratio = float(f"{ratio:.3g}")
+    if not 1e-4 <= ratio < 1e6:
+        return f"{ratio:.2e}"
+    two_digits = ratio < 1 and f"{ratio:e}"[0] != "1"  # after a leading 1 the second digit says less
+    return f"{ratio:.{max(0, 2 - math.floor(math.log10(ratio)) - two_digits)}f}"
 
 
 def _rest(k: int) -> str:

@@ -32,10 +32,15 @@ def explain(
         fields: [entries] each.
         max_terms: The longest sum to try.
 
+    Raises:
+        ValueError: no fields, or none that does not vanish.
+
     Returns:
         Every explanation of the smallest length that is exact up to ``TOLERANCE``, and the relative
         residual of the best; no explanation and the smallest residual found otherwise.
     """
+    if all(f.norm() <= ZERO for f in fields.values()):
+        raise ValueError(f"fields is {list(fields)}, expected at least one field that does not vanish")
     best = 1.0
     for found, residual in sums(gradient, fields, max_terms=max_terms):
         best = min(best, residual)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kl_companion.auditing.findings import Finding
-from kl_companion.auditing.matching import UNITS, VARIES
+from kl_companion.auditing.matching import COMMON, UNITS, VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.divergences import DIVERGENCES
 
@@ -19,7 +19,6 @@ REVERSE, FORWARD, NOTHING, OTHER, MIXTURE, UNNAMED = HEADLINES = (
     "a mixture",
     "unnamed",
 )
-UNITS_SAID = {**UNITS, VARIES: "a number of the batch"}
 NO_OBJECTIVE = "no known objective, and no sum of up to three"
 _NEAR = 1.0
 
@@ -30,8 +29,8 @@ class Part(NamedTuple):
     Attributes:
         objective: Its name.
         coefficient: What it is minimized with; negative where it is maximized. NaN where it varies.
-        unit: A name of `UNITS`, or ``"varies"``.
-        sign: Of the coefficient, 1 or -1, also where its size varies; 0 where the sign varies too.
+        unit: A name of `UNITS`, ``"batch"`` (times a positive number of the batch), or ``"varies"``.
+        sign: Of the coefficient, 1 or -1; 0 where it varies.
     """
 
     objective: str
@@ -57,8 +56,9 @@ def terms(finding: Finding) -> tuple[Part, ...]:
     if i is None:
         return ()
     units = finding.units[i] if finding.units else dict.fromkeys(finding.matches[i], "")
+    free = {n for n, unit in units.items() if unit == VARIES}
     found = [
-        Part(n, math.nan if units[n] == VARIES else c, units[n], (c > 0) - (c < 0))
+        Part(n, math.nan, VARIES, 0) if n in free else Part(n, c, units[n], (c > 0) - (c < 0))
         for n, c in finding.matches[i].items()
     ]
     return tuple(sorted(found, key=lambda t: (not OBJECTIVES[t.objective].regularizer, -t.coefficient)))
@@ -109,6 +109,18 @@ def level(finding: Finding) -> str:
     return said.pop() if len(said) == 1 else "both" if said else ""
 
 
+def unit_of(finding: Finding) -> str:
+    """Return the one unit of all terms that measure a distance to the reference; "" for several or none.
+
+    A mean over each answer is as long as that objective divided by the mean answer length.
+    """
+    units = {
+        "tokens" if t.objective.startswith("sampled_mean") and not t.unit else t.unit
+        for t in regularizers(finding)
+    }
+    return units.pop() if len(units) == 1 else ""
+
+
 def number(c: float) -> str:
     """A coefficient, short."""
     return "?" if math.isnan(c) else f"{c:.4g}"
@@ -132,14 +144,17 @@ def row(finding: Finding) -> str:
     said = " ".join(parts)
     if units == [""]:
         return said
+    if units == [COMMON]:
+        return f"[{said}] x a positive number of the batch"
+    if units == [VARIES]:
+        return f"{said}; ? depends on the batch"
     if len(units) == 1:
-        return (
-            f"[{said}] / {UNITS_SAID[units[0]]}" if units[0] != VARIES else f"{said}; ? depends on the batch"
-        )
+        return f"[{said}] / {UNITS[units[0]]}"
     with_unit = [
-        f"{OBJECTIVES[t.objective].short} / {UNITS_SAID[t.unit]}" for t in found if t.unit not in ("", VARIES)
+        f"{OBJECTIVES[t.objective].short} / {UNITS[t.unit]}" for t in found if t.unit not in ("", VARIES)
     ]
-    return f"{said}; {', '.join(with_unit) or '? depends on the batch'}"
+    free = ["? depends on the batch"] if VARIES in units else []
+    return f"{said}; {', '.join([*with_unit, *free])}"
 
 
 def rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -166,16 +181,11 @@ def main_finding(findings: Sequence[Finding]) -> Finding:
 
 
 def effects(finding: Finding) -> list[str]:
-    """What follows in practice, a sentence each."""
+    """Return what follows in practice of every term by itself, where its sign is known, a sentence each."""
     if finding.zero:
         return ["On average it moves nothing; single batches are moved by noise alone."]
-    said = []
-    for t in terms(finding):
-        o = OBJECTIVES[t.objective]
-        if t.objective == "expected_inverse_length":
-            said += {1: ["Answers become longer."], -1: ["Answers become shorter."]}.get(t.sign, [])
-        elif o.regularizer and t.sign < 0:
-            said.append(f"The policy is pushed away from the reference by {o.short}.")
-        elif o.effect and not (o.rewards and t.objective == "expected_reward"):
-            said.append(o.effect)
-    return list(dict.fromkeys(said))
+    each = [
+        {1: OBJECTIVES[t.objective].effect, -1: OBJECTIVES[t.objective].opposite}.get(t.sign, "")
+        for t in terms(finding)
+    ]
+    return list(dict.fromkeys(x for x in each if x))

@@ -15,7 +15,15 @@ from kl_companion.auditing.findings import Finding
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
 from kl_companion.auditing.remedies import lines_for, remedy
 from kl_companion.auditing.rewriting import Rewritten, rewritten
-from kl_companion.auditing.summary import divergence_of, headline, level, main_finding, terms
+from kl_companion.auditing.summary import (
+    divergence_of,
+    explanation,
+    headline,
+    level,
+    main_finding,
+    terms,
+    unit_of,
+)
 from kl_companion.checks import unknown_name
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator
@@ -42,6 +50,7 @@ class Audit:
         group_size: Answers per batch; None for the limit of large batches.
         loss_fn: The loss as a function of a rollout.
         head: Of how many likeliest tokens it is; 0 of none. Then the worlds have two tokens more.
+        parts: Of a loss that is no known objective, (where, finding) of what it is in simpler places.
     """
 
     name: str
@@ -57,6 +66,7 @@ class Audit:
     group_size: int | None = None
     loss_fn: Loss | None = field(default=None, repr=False, compare=False)
     head: int = 0
+    parts: tuple[tuple[str, Finding], ...] = ()
 
     @property
     def main(self) -> Finding:
@@ -70,28 +80,29 @@ class Audit:
 
     @property
     def matches(self) -> dict[str, float]:
-        """The explanation under the first condition; empty if zero or unknown."""
-        return self.findings[0].matches[0] if self.findings[0].matches else {}
+        """The explanation that the headline is about; empty if zero or unknown."""
+        i = explanation(self.main)
+        return {} if i is None else self.main.matches[i]
 
     @property
     def residual(self) -> float:
-        """Residual under the first condition."""
-        return self.findings[0].residual
+        """Residual of the explanation that the headline is about."""
+        return self.main.residual
 
     @property
     def curl(self) -> float:
-        """Curl under the first condition."""
-        return self.findings[0].curl
+        """Curl of the explanation that the headline is about."""
+        return self.main.curl
 
     @property
     def zero(self) -> bool:
-        """Whether the expected gradient vanishes under the first condition."""
-        return self.findings[0].zero
+        """Whether the expected gradient vanishes, where the headline is about it."""
+        return self.main.zero
 
     @property
     def value_matches(self) -> dict[str, float]:
-        """Whose value the loss estimates under the first condition."""
-        return self.findings[0].value_matches
+        """Whose value the loss estimates under the condition of the headline."""
+        return self.main.value_matches
 
     @property
     def compared(self) -> str:
@@ -101,6 +112,11 @@ class Audit:
             return wanted
         return f"{'sequence' if level(self.main) == 'sequence' else 'token'}_{wanted}"
 
+    @property
+    def coefficient(self) -> tuple[str, float | None]:
+        """Name and value of the loss's KL coefficient; ("", None) where it has not one such number."""
+        return self.reading.coefficient if self.reading else ("", None)
+
     @cached_property
     def distances(self) -> tuple[Distance, ...]:
         """How far the gradient is from that of ``compared``; empty where it is the same or unknown.
@@ -109,9 +125,13 @@ class Audit:
         """
         if self.loss_fn is None or self.as_meant or self.main.condition is None or self.head:
             return ()
-        found = distances(self.loss_fn, self.compared)
-        same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in found)
-        return () if same else found
+        if self.group_size is not None:  # the gradient of large batches is another
+            return ()
+        coefficient = self.coefficient[1] or 1.0
+        unit = unit_of(self.main)
+        compared = distances(self.loss_fn, self.compared, coefficient=abs(coefficient), unit=unit)
+        same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in compared)
+        return () if same else compared
 
     def __str__(self) -> str:
         return card(self)
@@ -136,8 +156,8 @@ class Audit:
 
 def accepts(finding: Finding, wanted: set[str]) -> bool:
     """Whether some explanation is the wanted regularizer, alone or beside rewards and entropies."""
-    for explanation in finding.matches:
-        kept = {n: c for n, c in explanation.items() if OBJECTIVES[n].regularizer}
+    for match in finding.matches:
+        kept = {n: c for n, c in match.items() if OBJECTIVES[n].regularizer}
         if len(kept) == 1 and all(n in wanted and c > 0 for n, c in kept.items()):
             return True
     return False

@@ -11,7 +11,7 @@ import torch
 
 from kl_companion.auditing import Audit, Finding, audit
 from kl_companion.auditing.card import verdict_lines
-from kl_companion.auditing.matching import UNITS, VARIES
+from kl_companion.auditing.matching import COMMON, UNITS, VARIES
 from kl_companion.auditing.summary import Part, effects, number, row, terms
 from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.records import Framework, Setting
@@ -159,6 +159,8 @@ def audit_setting(
 def _coefficient(term: Part) -> str:
     if term.unit == VARIES:
         return "depends on the answers"
+    if term.unit == COMMON:
+        return f"{number(term.coefficient)} x a number of the batch"
     return number(term.coefficient) + (f" / {UNITS[term.unit]}" if term.unit else "")
 
 

@@ -83,7 +83,13 @@ def said(found: Audit) -> dict[str, Any]:
         "rows": rows(found.findings),
         "notes": [
             text
-            for of in (sentences.practice, sentences.beside, sentences.summed, sentences.groups)
+            for of in (
+                sentences.parts,
+                sentences.practice,
+                sentences.beside,
+                sentences.summed,
+                sentences.groups,
+            )
             if (text := of(found))
         ],
         "read": sentences.read_as(found.reading),

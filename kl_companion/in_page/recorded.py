@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from kl_companion.auditing.auditor import conditions
-from kl_companion.auditing.distance import CLOSE, KLS, size_for
+from kl_companion.auditing.distance import KLS, size_for
 from kl_companion.auditing.findings import Condition
 from kl_companion.auditing.looking import worlds
 from kl_companion.auditing.objective import fields_and_values
@@ -28,7 +28,7 @@ def recorded() -> dict[str, Any]:
         "support": SUPPORT,
         "divergences": [_of_divergence(d) for d in DIVERGENCES.values()],
         "fields": [[list(c), VOCAB, _fields(c)] for c in conditions()],
-        "sizes": [[kl, size_for(kl)] for kl in (*CLOSE, *KLS)],
+        "sizes": [[kl, size_for(kl)] for kl in KLS],
     }
 
 

@@ -396,3 +396,22 @@ def test_a_term_says_its_placement_and_level():
     for options in ({"placement": "reward"}, {"level": "token"}):
         with pytest.raises(ValueError, match=r"got a KLTerm and placement=.*: expected both in the term"):
             quick(KLTerm("k2"), **options)
+
+
+@pytest.mark.parametrize("option", [{"scale": 7.0}, {"off_policy": True}, {"off_policy": False}])
+def test_options_of_the_default_worlds_are_refused_beside_problems(option):
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        audit("k3", problems=[prefix_tree(3, 2, seed=0)], **option)
+
+
+def test_all_properties_are_of_the_condition_of_the_headline():
+    def each(logp, ref_logp, mask):
+        return ((0.5 * (logp - ref_logp) ** 2 * mask).sum(-1) / mask.sum(-1)).mean()
+
+    found = audit(each, scale=1.0, off_policy=False)
+    assert found.matches == {"sampled_mean_squared_log_ratio": 1.0}
+    assert "squared log-ratio / 2, mean over each answer" in str(found)
+    assert (found.residual, found.curl) == (found.main.residual, found.main.curl)
+    assert (found.zero, found.value_matches) == (found.main.zero, found.main.value_matches)
+    assert found.findings[0].matches != found.main.matches  # of one length

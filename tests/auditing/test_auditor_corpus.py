@@ -5,11 +5,18 @@ import torch
 
 from kl_companion import audit
 from kl_companion.auditing.card import HEIGHT, WIDTH
-from kl_companion.auditing.matching import VARIES
+from kl_companion.auditing.matching import COMMON, VARIES
 from tests.support.corpus import corpus, load
 
 LOSSES = {f"{path.stem}.{name}": (path, name, hand) for path, name, hand in corpus()}
-UNITS = {"": "", "answers": "", "tokens": "tokens", "width": "positions", "varies": VARIES}
+UNITS = {
+    "": "",
+    "answers": "",
+    "tokens": "tokens",
+    "width": "positions",
+    "tokens_deviation": "tokens_deviation",
+    "varies": COMMON,
+}
 
 
 def found_in(path, name):
@@ -29,9 +36,7 @@ def agrees(finding, wanted, per):
     return finding.sums == (per == "answers") and any(
         match.keys() == wanted.keys()
         and all(units[n] == (VARIES if c is None else UNITS[per]) for n, c in wanted.items())
-        and all(
-            per == "varies" or c is None or match[n] == pytest.approx(c, rel=1e-6) for n, c in wanted.items()
-        )
+        and all(c is None or match[n] == pytest.approx(c, rel=1e-6) for n, c in wanted.items())
         for match, units in zip(finding.matches, finding.units, strict=True)
     )
 

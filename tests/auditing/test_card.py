@@ -83,9 +83,9 @@ def test_a_sum_over_the_batch_is_called_one():
 
 def test_details():
     value = {"sequence_reverse_kl": 1 / 3}
-    first = case(ONE, {"sequence_entropy": 2 / 3}, condition=ONE_LENGTH, value_matches=value, curl=0.125)
+    first = case(ONE, {"sequence_entropy": 2 / 3}, condition=ONE_LENGTH, curl=0.125)
     rest = [
-        case(ONE, condition=FAR, residual=1e-16),
+        case(ONE, condition=FAR, residual=1e-16, value_matches=value),
         case(condition=STALE, residual=0.5, curl=math.nan),
         case(condition=None, zero=True),
     ]

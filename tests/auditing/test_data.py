@@ -100,7 +100,7 @@ def test_what_could_not_be_told_is_null():
     found = by_hand().to_dict()
     first, given = found["conditions"]
     (term,) = first["terms"]
-    assert term == {"objective": "token_reverse_kl", "coefficient": None, "unit": "varies", "sign": 1}
+    assert term == {"objective": "token_reverse_kl", "coefficient": None, "unit": "varies", "sign": 0}
     assert (first["samples"], first["ratios"], first["lengths"], first["batch"]) == ("stale", "far", "one", 2)
     assert first["residual"] is None
     assert (given["samples"], given["ratios"], given["lengths"]) == ("given", None, None)

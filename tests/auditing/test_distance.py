@@ -8,6 +8,7 @@ import torch
 from kl_companion import audit
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.distance import KLS, distances, world
+from kl_companion.auditing.sentences import times
 from tests.oracles import worlds
 from tests.support.objectives import world_of
 
@@ -39,18 +40,29 @@ def test_the_loss_that_was_meant_is_at_no_distance(name):
         assert found.percent == pytest.approx(100)
 
 
-@pytest.mark.parametrize("beta", [1.0, 0.02])
-def test_k3_is_as_far_from_the_reverse_kl_as_the_forward_kl(beta):
-    near = gradients(1e-4, "forward_kl", "reverse_kl")
-    strength = near[0].norm() / near[1].norm()
+@pytest.mark.parametrize("beta", [1.0, 0.1, -0.02, 1e-9, 1e6])
+def test_k3_is_as_far_from_the_reverse_kl_as_the_forward_kl_times_its_coefficient(beta):
     found = distances(lambda ro: beta * as_loss("k3")(ro), "token_reverse_kl")
     assert [d.kl for d in found] == list(KLS)
     for d in found:
         mine, theirs = gradients(d.kl, "forward_kl", "reverse_kl")
-        cosine = (mine @ theirs / mine.norm() / theirs.norm()).item()
+        cosine = math.copysign(1, beta) * (mine @ theirs / mine.norm() / theirs.norm()).item()
         assert d.degrees == pytest.approx(math.degrees(math.acos(cosine)), abs=1e-6)
-        assert d.percent == pytest.approx(100 * (mine.norm() / theirs.norm() / strength).item())
-    assert found[0].degrees < found[1].degrees < found[2].degrees
+        assert d.percent == pytest.approx(100 * abs(beta) * (mine.norm() / theirs.norm()).item())
+    assert (found[0].degrees < found[1].degrees < found[2].degrees) is (beta > 0)
+
+
+def test_lengths_are_beside_the_coefficient_and_the_unit_that_were_asked_for():
+    k3 = as_loss("k3")
+    for unit, factor in (("tokens", None), ("positions", 2.0)):
+        (plain, *_), (other, *_) = (
+            distances(k3, "token_reverse_kl", **options)
+            for options in ({}, {"coefficient": 0.5, "unit": unit})
+        )
+        p = world(0.01).problem
+        mean = worlds.over_leaves(world_of(p), p.logits, len)
+        assert other.percent == pytest.approx(plain.percent / 0.5 * (factor or float(mean)))
+    assert math.isnan(distances(k3, "token_reverse_kl", unit="batch")[0].percent)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +85,63 @@ def test_an_audit_compares_what_is_not_as_meant():
     assert audit("k3", scale=1.0, off_policy=False, want="token_pearson").compared == "token_pearson"
 
 
-def test_a_gradient_that_does_not_vanish_at_the_reference_has_no_strength_there():
-    def beside_an_entropy(ro):
-        return as_loss("exact_kl")(ro) + (ro.logp_all.exp() * ro.logp_all).sum(-1).sum() / len(ro.tokens)
+def beside_an_entropy(ro):
+    return as_loss("exact_kl")(ro) + (ro.logp_all.exp() * ro.logp_all).sum(-1).sum() / len(ro.tokens)
 
-    found = distances(beside_an_entropy, "token_reverse_kl")
-    assert [math.isnan(d.percent) for d in found] == [True] * 3
-    assert all(d.degrees > 1 for d in found)
+
+def of_second_order(logp, ref_logp, mask, beta=0.05):
+    log_w = ref_logp - logp
+    k2, k3 = 0.5 * log_w**2, log_w.exp() - 1 - log_w
+    return beta * ((k2 - k3) * mask).sum(-1).mean()  # reverse minus forward: no gradient of first order
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+def test_lengths_are_true_of_fields_that_vanish_fast_or_not_at_all(size):
+    for d in distances(lambda ro: size * as_loss(of_second_order)(ro), "token_reverse_kl"):
+        reverse, forward = gradients(d.kl, "reverse_kl", "forward_kl")
+        length = ((reverse - forward).norm() / reverse.norm()).item()
+        assert d.percent == pytest.approx(100 * size * 0.05 * length, rel=1e-6)
+    for d in distances(lambda ro: size * beside_an_entropy(ro), "token_reverse_kl"):
+        assert d.percent > 100 * size
+        assert d.degrees > 1
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.05, 3e-4, 20.0])
+def test_the_card_says_the_coefficient_and_the_length_beside_it(beta):
+    found = audit(of_second_order, scale=1.0, off_policy=False, want="reverse_kl", set={"beta": beta})
+    (d, *_) = found.distances
+    reverse, forward = gradients(d.kl, "reverse_kl", "forward_kl")
+    length = ((reverse - forward).norm() / reverse.norm()).item()
+    assert d.percent == pytest.approx(100 * length, rel=1e-6)
+    text = " ".join(str(found).split())
+    said = "" if beta == 1 else f"{beta:.4g} x "
+    assert f"Compared with the gradient of {said}reverse KL, next token" in text
+    assert f"and {length:.3f} times as long" in text or f"and {length:.2f} times as long" in text
+    assert (found.to_dict()["coefficient"], found.to_dict()["unit"]) == (beta, "")
+
+
+def test_a_number_in_the_formula_is_part_of_the_length():
+    def tenth(logp, ref_logp, mask):
+        log_w = ref_logp - logp
+        return 0.1 * ((log_w.exp() - 1 - log_w) * mask).sum(-1).mean()
+
+    mine, theirs = gradients(0.01, "forward_kl", "reverse_kl")
+    found = audit(tenth, scale=1.0, off_policy=False)
+    assert found.distances[0].percent == pytest.approx(10 * (mine.norm() / theirs.norm()).item())
+    assert "turned by 5° and 0.106 times as long" in " ".join(str(found).split())
+
+
+def test_no_distance_of_small_groups():
+    assert audit("k3", scale=1.0, off_policy=False, group_size=2).distances == ()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.0065, "0.0065"), (0.105612, "0.106"), (0.13, "0.130"), (0.4999, "0.50"), (0.99999, "1.00"),
+        (1.056, "1.06"), (9.806, "9.81"), (76.23, "76.2"), (1240.4, "1240"), (2.3e-7, "2.30e-07"),
+        (8.1e7, "8.10e+07"),
+    ],
+)  # fmt: skip
+def test_how_a_length_is_printed(ratio, text):
+    assert times(ratio) == text

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from kl_companion.auditing import matching
-from kl_companion.auditing.matching import VARIES, Seen, matched, value_matches
+from kl_companion.auditing.matching import COMMON, VARIES, Seen, matched, value_matches
 
 FACTORS = [
-    {"": 1.0, "tokens": 1.5, "positions": 3.0, "deviation": 0.7},
-    {"": 1.0, "tokens": 1.2, "positions": 2.0, "deviation": 0.9},
-    {"": 1.0, "tokens": 1.8, "positions": 2.0, "deviation": 1.3},
+    {"": 1.0, "tokens": 1.5, "positions": 3.0, "deviation": 0.7, "tokens_deviation": 1.05},
+    {"": 1.0, "tokens": 1.2, "positions": 2.0, "deviation": 0.9, "tokens_deviation": 1.08},
+    {"": 1.0, "tokens": 1.8, "positions": 2.0, "deviation": 1.3, "tokens_deviation": 2.34},
 ]
 NAMES = ("kl", "squares", "entropy", "mass", "reward", "score")
 
@@ -42,12 +42,18 @@ def worlds(**parts):
         ({"reward": (-1.0, "deviation"), "kl": (0.5, "")}, {"reward": "deviation", "kl": ""}),
         ({"reward": (-1.0, ""), "kl": (0.5, "tokens")}, {"reward": "", "kl": "tokens"}),
         (
+            {"reward": (-3.0, (1.5 * 0.701, 1.2 * 0.901, 1.8 * 1.301)), "kl": (0.5, "tokens")},
+            {"reward": "tokens_deviation", "kl": "tokens"},
+        ),
+        (
             {"kl": (1.0, "tokens"), "squares": (2.0, "tokens"), "entropy": (3.0, "tokens")},
             {"kl": "tokens", "squares": "tokens", "entropy": "tokens"},
         ),
-        ({"kl": (1.0, (1.0, 1.1, 0.7))}, {"kl": VARIES}),
+        ({"kl": (1.0, (1.0, 1.1, 0.7))}, {"kl": COMMON}),
+        ({"kl": (1.0, (1.0, 1.1, 0.7)), "reward": (-2.0, (1.0, 1.1, 0.7))}, {"kl": COMMON, "reward": COMMON}),
+        ({"reward": (-1.0, (0.701, 0.901, 1.301)), "kl": (0.5, "")}, {"reward": "deviation", "kl": ""}),
         ({"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (3.0, "")}, {"kl": VARIES, "squares": ""}),
-        ({"kl": (1.0, (1.0, 1.0, 1.0 + 1e-5))}, {"kl": VARIES}),
+        ({"kl": (1.0, (1.0, 1.0, 1.0 + 1e-5))}, {"kl": COMMON}),
         ({"kl": (1.0, (1.0, 1.0, 1.0 + 1e-9))}, {"kl": ""}),
     ],
 )
@@ -55,8 +61,8 @@ def test_a_coefficient_is_a_constant_or_has_a_unit_or_varies(parts, units):
     (found,), residual = matched(worlds(**parts), max_terms=3)
     assert found.units == units
     assert residual < 1e-12
-    wanted = {n: c for n, (c, _) in parts.items()}
-    assert found.coefficients == pytest.approx(wanted, rel=1e-8)
+    wanted = {n: math.nan if units[n] == VARIES else c for n, (c, _) in parts.items()}
+    assert found.coefficients == pytest.approx(wanted, rel=1e-8, nan_ok=True)
 
 
 def test_of_sums_that_hold_those_with_constants_are_kept():
@@ -86,7 +92,7 @@ def test_a_longer_sum_that_only_adds_zeros_is_not_looked_at(monkeypatch):
     seen[-1] = seen[-1]._replace(gradient=seen[-1].gradient + seen[-1].fields["score"])
     tried = []
     monkeypatch.setattr(
-        matching, "_on_all", lambda _, sums, __: tried.extend(sums) or [(None, 1.0)] * len(sums)
+        matching, "_on_all", lambda _, sums, *__: tried.extend(sums) or [(None, 1.0)] * len(sums)
     )
     matched(seen, max_terms=3)
     assert tried == [["kl"], ["kl"]]  # for each of two tolerances; not with one and two of five others
@@ -95,17 +101,37 @@ def test_a_longer_sum_that_only_adds_zeros_is_not_looked_at(monkeypatch):
 def test_where_a_coefficient_may_not_vary_the_residual_is_that_of_one_for_all():
     factors = (1.0, 1.1, 0.7)
     seen = worlds(kl=(1.0, factors))
-    assert matched(seen, max_terms=1)[0][0].units == {"kl": VARIES}
+    assert matched(seen, max_terms=1)[0][0].units == {"kl": COMMON}
     found, residual = matched(seen, max_terms=1, may_vary=False)
     assert found == ()
     assert 0.05 < residual < 0.5
     assert matched(worlds(kl=(1.0, "tokens")), max_terms=1, may_vary=False)[0][0].units == {"kl": "tokens"}
 
 
-@pytest.mark.parametrize(("factors", "sign"), [((1.0, 1.1, 0.7), 1.0), ((1.0, 1.1, -0.7), math.nan)])
-def test_of_a_coefficient_that_varies_the_sign_is_kept_unless_it_varies_too(factors, sign):
-    (found,), _ = matched(worlds(kl=(1.0, factors)), max_terms=1)
-    assert found.coefficients == pytest.approx({"kl": sign}, nan_ok=True)
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"kl": (1.0, (1.0, 1.1, -0.7))},  # of either sign
+        {"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (1.0, (1.0, 2.0, 3.0))},
+        {"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (1.0, (1.0, -1.1, 0.7)), "reward": (1.0, (2.0, 1.0, 1.0))},
+    ],
+)
+def test_a_sum_whose_coefficients_are_all_free_is_unknown_and_the_residual_is_that_of_constants(parts):
+    found, residual = matched(worlds(**parts), max_terms=3, beside=("reward",))
+    assert found == ()
+    assert 0.01 < residual < 1
+
+
+def test_a_free_coefficient_does_not_count_where_the_worlds_have_no_more_entries_than_the_sum_has_terms():
+    parts = {"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (3.0, "")}
+    (found,), _ = matched(worlds(**parts), max_terms=2)
+    assert found.units == {"kl": VARIES, "squares": ""}
+    for entries in (2, 3):
+        small = [
+            w._replace(gradient=w.gradient[:entries], fields={n: f[:entries] for n, f in w.fields.items()})
+            for w in worlds(**parts)
+        ]
+        assert matched(small, max_terms=2)[0] == ()
 
 
 def test_rewards_stand_beside_a_sum_uncounted():

@@ -61,3 +61,9 @@ def test_every_sum_is_looked_at(planted, beside):
         assert independent <= {frozenset(x) for x in found}
         assert best == pytest.approx(min(residuals.values()), abs=2e-8)
         assert all(residuals[frozenset(x)] < 1e-9 for x in found)
+
+
+@pytest.mark.parametrize("fields", [{}, {"kl": torch.zeros(3)}])
+def test_nothing_is_explained_by_no_field(fields):
+    with pytest.raises(ValueError, match=r"fields is \["):
+        explain(torch.ones(3), fields)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kl_companion.auditing.findings import Condition, Finding
-from kl_companion.auditing.matching import VARIES
+from kl_companion.auditing.matching import COMMON, VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import (
     HEADLINES,
@@ -41,8 +41,9 @@ REWARD = {"expected_reward": -1.0}
         (case({"sequence_reverse_kl": 1.0}), "reverse KL"),
         (case({"policy_token_forward_kl": 1.0}), "forward KL"),
         (case(REVERSE | REWARD | {"token_entropy": -0.1}), "reverse KL"),
-        (case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}), "reverse KL"),
-        (case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": VARIES}), "unnamed"),
+        (case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": COMMON}), "reverse KL"),
+        (case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": COMMON}), "unnamed"),
+        (case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}), "unnamed"),
         (case({"token_reverse_kl": math.nan}, units={"token_reverse_kl": VARIES}), "unnamed"),
         (case({"token_pearson": 1.0}), "another divergence"),
         (case({"sampled_mean_squared_log_ratio": 1.0}), "another divergence"),
@@ -92,12 +93,12 @@ def test_a_level(match, wanted):
             "0.04 x forward KL, next token - reward; reward / reward std",
         ),
         (
-            case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}),
-            "? x reverse KL, next token; ? depends on the batch",
+            case(REWARD | FORWARD, units=dict.fromkeys(REWARD | FORWARD, COMMON)),
+            "[0.04 x forward KL, next token - reward] x a positive number of the batch",
         ),
         (
-            case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": VARIES}),
-            "- ? x reverse KL, next token; ? depends on the batch",
+            case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": COMMON}),
+            "[- reverse KL, next token] x a positive number of the batch",
         ),
         (
             case(FORWARD | {"expected_reward": math.nan}, units={"expected_reward": VARIES}),
@@ -118,7 +119,7 @@ def test_of_equal_explanations_the_one_with_most_regularizers_is_shown_and_it_co
     assert found[0] == Part("token_reverse_kl", 0.25, "")
     (varies,) = terms(case(REVERSE, units={"token_reverse_kl": VARIES}))
     assert math.isnan(varies.coefficient)
-    assert varies.sign == 1
+    assert varies.sign == 0
     assert terms(Finding(ON, (REVERSE,), 0.0, False, {}, lambda: 0.0)) == (
         Part("token_reverse_kl", 0.25, ""),
     )
@@ -149,7 +150,8 @@ def test_like_rows_are_one_and_stale_samples_come_second():
         ),
         (case({"expected_inverse_length": 1.0}), ["Answers become longer."]),
         (case({"expected_inverse_length": -1.0}), ["Answers become shorter."]),
-        (case({"expected_reward_per_token": -1.0}), [OBJECTIVES["expected_reward_per_token"].effect]),
+        (case({"expected_reward_per_token": -1.0}), [OBJECTIVES["expected_reward_per_token"].opposite]),
+        (case(REVERSE, units={"token_reverse_kl": VARIES}), []),
     ],
 )
 def test_what_follows_in_practice(finding, wanted):

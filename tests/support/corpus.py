@@ -25,8 +25,9 @@ class Hand(NamedTuple):
             of at most three known objectives beside one of the rewards.
         stale: The same where an older policy has sampled.
         per: What every coefficient is multiplied by: "" is nothing, "tokens" 1 / (mean length of the answers
-            of the batch), "answers" their number, "width" 1 / (padded length of the batch), "varies"
-            one common factor from statistics of the batch (a standard deviation).
+            of the batch), "answers" their number, "width" 1 / (padded length of the batch),
+            "tokens_deviation" 1 / (that mean length x the standard deviation of rewards), "varies" one common
+            factor from other statistics of the batch.
         options: Settings that the function, or the class, has to be given.
         clamped: Whether a clamp takes gradients away at large ratios, so that both verdicts are for small
             ones: to the reference with logarithms below 2.6, where K3 is below 10, to the sampler below 2.

@@ -275,7 +275,7 @@ def _penalty(step: Step) -> dict[str, float] | None:
     if finding.zero:
         return {}
     i = explanation(finding)
-    if i is None:
+    if i is None or any(t.sign == 0 for t in terms(finding)):
         return None
     if not any(OBJECTIVES[t.objective].regularizer for t in terms(finding)):
         return {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,13 +9,10 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.adapt import NOTHING, Reading, as_subject
-from kl_companion.auditing.constructing import ASSUMED, Chosen, callable_of, parameters_of
 from kl_companion.auditing.updates.advantages import Advantage, normalizer
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
-
-_COEFFICIENT = next(pattern for pattern, _, what in ASSUMED if what == "KL coefficient")
 
 
 class Step(NamedTuple):
@@ -70,7 +65,7 @@ def as_step(
             recipe=step,
         )
     subject = as_subject(step, mapped=mapped, settings=settings)
-    name, value = _coefficient(step, settings)
+    name, value = subject.reading.coefficient if subject.reading else ("", None)
 
     def with_beta(beta: float) -> Step:
         return as_step(step, mapped=mapped, settings={**settings, name: beta})
@@ -98,28 +93,3 @@ def with_advantages(step: Step, how: Advantage) -> Step:
     return step._replace(
         loss=loss, with_beta=None if more is None else lambda beta: with_advantages(more(beta), how)
     )
-
-
-def _coefficient(step: Any, settings: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Name and value of the one number that is called like a KL coefficient; ("", None) without one."""
-    chosen = Chosen(settings)
-    function = callable_of(step, chosen)
-    named = {n: v for n, v in chosen.defaults.items() if _is_coefficient(n)}
-    for p in parameters_of(function, ""):
-        if _is_coefficient(p.name):
-            named[p.name] = p.default if p.default is not inspect.Parameter.empty else 1.0
-    named |= {n: v for n, (v, what) in chosen.assumed.items() if what == "KL coefficient"}
-    # a field is set by its name or by its path
-    named |= {
-        next((m for m in named if m.endswith(f".{n}")), n): v
-        for n, v in settings.items()
-        if _is_coefficient(n)
-    }
-    if len(named) != 1:
-        return "", None
-    ((name, value),) = named.items()
-    return name, float(value) if isinstance(value, int | float) else None
-
-
-def _is_coefficient(name: str) -> bool:
-    return re.fullmatch(_COEFFICIENT, name.rpartition(".")[2].lower()) is not None

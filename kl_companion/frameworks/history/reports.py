@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kl_companion.auditing import OBJECTIVES, Audit, Finding
-from kl_companion.auditing.matching import VARIES
+from kl_companion.auditing.matching import UNITS
 from kl_companion.auditing.remedies import lines_for
-from kl_companion.auditing.summary import NO_OBJECTIVE, UNITS_SAID, divergence_of, number, rows, terms
+from kl_companion.auditing.summary import NO_OBJECTIVE, divergence_of, number, rows, terms
 from kl_companion.auditing.verdict import wanted_objectives
 from kl_companion.auditing.words import divergence_words
 from kl_companion.divergences import get_divergence
@@ -93,7 +93,7 @@ def _said(finding: Finding, promise: str) -> str:
     parts = []
     for t in terms(finding):
         size = "" if abs(t.coefficient) == 1 else f"{number(abs(t.coefficient))} times "
-        unit = f", divided by the {UNITS_SAID[t.unit]}" if t.unit not in ("", VARIES) else ""
+        unit = f", divided by the {UNITS[t.unit]}" if UNITS.get(t.unit) else ""
         of = divergence_of(t.objective)
         level = "whole answers" if "sequence" in t.objective else "each next token"
         words = f"{_with_direction(of)}, of {level}" if of else OBJECTIVES[t.objective].words

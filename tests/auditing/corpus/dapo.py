@@ -28,7 +28,7 @@ VERDICTS = {
     "DAPOLoss.forward": Hand(
         fresh={"expected_reward": -1.0},
         stale=None,
-        per="varies",
+        per="tokens_deviation",
         why="REINFORCE with a baseline, over the standard deviation and the number of tokens.",
     ),
 }

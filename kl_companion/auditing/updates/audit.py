@@ -16,6 +16,7 @@ from kl_companion.auditing.findings import Condition
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import explanation, terms
 from kl_companion.auditing.updates.advantages import Advantage
+from kl_companion.auditing.updates.direction import exchanged_rewards, reward_sign
 from kl_companion.auditing.updates.effective import REWARD, REWARDS, Share, share
 from kl_companion.auditing.updates.expected import expected_update, expected_updates
 from kl_companion.auditing.updates.recipe import Recipe
@@ -47,6 +48,8 @@ class OnPrompt(NamedTuple):
         share: The update as a sum of gradients.
         grows: How many times as large the update is with ten times the coefficient; NaN where that is not
             known. On equal rewards 10 is a coefficient, and 1 one without effect.
+        reward_sign: Whether the rewards move E[R] up (1), down (-1) or not at all (0), see
+            `kl_companion.auditing.updates.direction`; NaN where that is not known.
     """
 
     prompt: str
@@ -54,6 +57,7 @@ class OnPrompt(NamedTuple):
     deviation: float
     share: Share
     grows: float
+    reward_sign: float
 
 
 @dataclass(frozen=True)
@@ -109,22 +113,27 @@ class UpdateAudit:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is what was wanted on every prompt; None where nothing was asked for."""
-        return None if self.want is None else not self.misses
+        """Whether it is what was wanted on every prompt; None where nothing was asked for.
+
+        An update with a wrong sign, see `kl_companion.auditing.updates.meaning.fault`, is never that.
+        """
+        from kl_companion.auditing.updates.meaning import fault
+
+        return None if self.want is None else not (self.misses or fault(self))
 
     def _is_wanted(self, seen: OnPrompt) -> bool:
         wanted = self.want
         if wanted is None:
             return True
+        if seen.deviation > 0 and not seen.share.gain > 0:
+            return False
         if not wanted.objectives:
             return not self.penalties or abs(seen.share.charge) < _NOTHING
         if len(self.penalties) != 1 or not wanted.objectives >= self.penalties.keys():
             return False
         if math.isnan(seen.share.gain):  # equal rewards: nothing to compare the coefficient with
-            return not seen.grows < _MORE / 2
-        aim = self.beta if wanted.beta is None else wanted.beta
-        if aim is None:
-            raise ValueError("want has no number and the step's coefficient is not known, expected a number")
+            return not (seen.grows < _MORE / 2 or seen.share.charge < 0)
+        aim = (self.beta or 0.0) if wanted.beta is None else wanted.beta
         return abs(self.effective(seen) - aim) <= NEAR * aim and seen.share.rest <= TURNED
 
     @cached_property
@@ -192,7 +201,8 @@ def audit_update(
         progress: Called with a line of text per prompt.
 
     Raises:
-        ValueError: groups of fewer than two answers; as `kl_companion.audit`; a step in which no rewards act.
+        ValueError: groups of fewer than two answers; as `kl_companion.audit`; a step that reads no rewards; a
+            ``want`` without a number for a step whose coefficient is not known.
 
     Source: this book; yao2026future, proposition 3.2, for large groups.
     """
@@ -202,6 +212,11 @@ def audit_update(
     if not sizes or sizes[0] < 2:
         raise ValueError(f"got groups of {sizes[:1]}, expected at least two answers to a prompt")
     of = as_step(step, mapped=map, settings=set)
+    if wanted is not None and wanted.objectives and wanted.beta is None and of.beta is None:
+        raise ValueError(
+            f"want is {want!r}, and the coefficient of {of.name} is not known: expected a number instead of "
+            "beta, 'E[R] - 0.04 * sequence_reverse_kl'"
+        )
     if advantage is not None:
         of = with_advantages(of, advantage)
     reward, penalties, named = _parts(of)
@@ -226,7 +241,12 @@ def _seen(
         more = _update(step.with_beta(_MORE * step.beta), at, group)
         grows = (more.norm() / update.norm()).item()
     found = share(update, at.problem, penalties, reward=reward)
-    return OnPrompt(title, group, at.rewards_deviation, found, grows)
+
+    def exchanged() -> torch.Tensor:
+        return _update(step, exchanged_rewards(at), None)
+
+    sign = reward_sign(found, update, at.problem, exchanged if group is None else None)
+    return OnPrompt(title, group, at.rewards_deviation, found, grows, sign)
 
 
 def _update(step: Step, at: Population, group: int | None) -> torch.Tensor:
@@ -240,7 +260,7 @@ def _update(step: Step, at: Population, group: int | None) -> torch.Tensor:
 def _parts(step: Step) -> tuple[str, dict[str, float], bool]:
     """What the rewards and the KL term are in large batches of fresh samples, and whether that is exact."""
     names = terms(finding_of(step.loss, _LOOKED, heads=False, max_terms=2))
-    if names and not any(OBJECTIVES[t.objective].rewards for t in names):
+    if names and not any(OBJECTIVES[t.objective].rewards for t in names) and not step.reads_rewards:
         said = " and ".join(t.objective for t in names)
         raise ValueError(
             f"{step.name} minimizes {said} and no rewards, expected a loss that reads rewards or advantages; "

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from kl_companion.auditing.card import HEIGHT, WIDTH, read_lines
 from kl_companion.auditing.updates.meaning import (
     FAR,
+    IDLE,
     advice,
     comes_to,
     equal_rewards,
+    fault,
     given_advantages,
     headline,
     short,
@@ -29,16 +31,20 @@ def card(audit: UpdateAudit, *, details: bool = False, color: bool = False) -> s
         details: Gain, coefficient and rest of every prompt and group too.
         color: With escape sequences for a terminal.
     """
+    wrong = fault(audit)
     blocks = [
         read_lines(audit.step.reading),
-        _ink(_wrapped(headline(audit)), color, "1") + _wanted(audit, color),
+        _ink(_wrapped(headline(audit)), color, "1;31" if wrong else "1") + _wanted(audit, color),
         _ink(_wrapped(given_advantages(audit)), color, "31"),
-        _table(audit),
-        _wrapped(equal_rewards(audit)),
-        _stale(audit),
-        _wrapped(comes_to(audit), "  "),
-        _advice(audit),
     ]
+    if wrong != IDLE:  # without rewards there is nothing to compare the KL with
+        blocks += [
+            _table(audit),
+            _wrapped(equal_rewards(audit)),
+            _stale(audit),
+            _wrapped(comes_to(audit), "  "),
+        ]
+    blocks.append(_advice(audit))
     if details:
         blocks.append(_details(audit))
     kept = [b for b in blocks if b]
@@ -61,8 +67,11 @@ def _wanted(audit: UpdateAudit, color: bool) -> list[str]:
         return []
     if audit.met:
         return _ink(_wrapped(f"That is what was wanted ({audit.want.text})."), color, "32")
-    where = ", ".join(s.prompt for s in audit.misses)
-    said = f"That is not what was wanted ({audit.want.text}), by groups of {audit.group_size} on: {where}."
+    said = f"That is not what was wanted ({audit.want.text})"
+    if audit.misses and not fault(audit):
+        where = ", ".join(s.prompt for s in audit.misses)
+        said += f", by groups of {audit.group_size} on: {where}"
+    said += "."
     return _ink(_wrapped(said), color, "31")
 
 

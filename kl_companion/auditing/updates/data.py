@@ -2,12 +2,13 @@
 
 ``schema`` is 1, ``audit`` is ``"update"``. Numbers that could not be told are null.
 
-* ``name``, ``headline`` (one of ``meaning.KINDS``), ``sentence``, ``reward`` (one of ``effective.REWARDS``),
-  ``penalties`` {objective: weight}, ``exact``;
+* ``name``, ``headline`` (one of ``meaning.KINDS``), ``sentence``, ``fault`` (the headline where a sign is
+  wrong, else null), ``reward`` (one of ``effective.REWARDS``), ``penalties`` {objective: weight}, ``exact``;
 * ``beta``, ``coefficient`` (the parameter that holds it), ``advantage`` (what was done to rewards before);
 * ``fresh`` and ``stale``, for each prompt and group size: ``prompt``, ``group`` (``"large"`` or answers per
-  group), ``deviation`` of the rewards, ``gain`` a, ``charge`` b, ``effective_beta`` b / a, ``rest``
-  in degrees, ``grows`` with ten times beta;
+  group), ``deviation`` of the rewards, ``reward_sign`` (of large groups: 1 where the update moves E[R] up, -1
+  down, 0 not at all), ``gain`` a, ``charge`` b, ``effective_beta`` b / abs(a), ``rest`` in degrees, ``grows``
+  with ten times beta;
 * ``equal_rewards``, ``advice``;
 * ``rest``: where it comes to rest: ``settled``, ``reward``, ``kl``, and ``optimum`` with the last two;
 * ``want``, ``met``, ``misses``, ``group_size``;
@@ -19,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.auditing.data import finite, reading_data, versions
-from kl_companion.auditing.updates.meaning import advice, equal_rewards, headline, kind
+from kl_companion.auditing.updates.meaning import advice, equal_rewards, fault, headline, kind
 
 if TYPE_CHECKING:
     from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
@@ -36,6 +37,7 @@ def to_dict(audit: UpdateAudit) -> dict[str, Any]:
         "name": audit.step.name,
         "headline": kind(audit),
         "sentence": headline(audit),
+        "fault": fault(audit) or None,
         "reward": audit.reward,
         "penalties": dict(audit.penalties),
         "exact": audit.named,
@@ -68,6 +70,7 @@ def _seen(audit: UpdateAudit, seen: OnPrompt) -> dict[str, Any]:
         "prompt": seen.prompt,
         "group": "large" if seen.group is None else seen.group,
         "deviation": seen.deviation,
+        "reward_sign": finite(seen.reward_sign),
         "gain": finite(seen.share.gain),
         "charge": finite(seen.share.charge),
         "effective_beta": finite(audit.effective(seen)),

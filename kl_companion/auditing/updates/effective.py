@@ -29,7 +29,8 @@ class Share(NamedTuple):
     """An update as a sum of gradients, by least squares.
 
     Attributes:
-        gain: a, the factor of the gradient of the expected reward; NaN where that gradient is zero.
+        gain: a, the factor of the gradient of the expected reward, below 0 where the update lowers it; NaN
+            where that gradient is zero.
         charge: b, what is subtracted of the penalty's gradient; NaN where that gradient is zero.
         rest: Degrees between the update and the sum; 0 where the sum is all of it, NaN of no update.
         size: Length of the update.
@@ -42,14 +43,15 @@ class Share(NamedTuple):
 
     @property
     def effective_beta(self) -> float:
-        """b / a: the coefficient that the penalty has where the reward has 1.
+        """Return b / |a|: the coefficient that the penalty has where the reward has 1, or -1.
 
-        NaN where there is no reward to compare with; infinite where the reward has no gain.
+        It is negative where the update leaves the reference, whatever the sign of the gain is. NaN where
+        there is no reward to compare with; infinite where the reward has no gain.
         """
         if self.gain == 0:
             none = self.charge == 0 or math.isnan(self.charge)
             return math.nan if none else math.copysign(math.inf, self.charge)
-        return self.charge / self.gain
+        return self.charge / abs(self.gain)
 
 
 def share(

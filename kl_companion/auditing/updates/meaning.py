@@ -20,24 +20,73 @@ _REWARDS = {
     "centered_reward_per_token": "E[(R - mean) / length]",
 }
 _GROWS = 2.0  # at ten times beta: less than that is no coefficient
+_NO_UPDATE = 1e-12  # length of an update that is zero
 _MOSTLY = 30.0  # degrees between an update and the KL's gradient
 FAR = 5.0  # degrees of a rest that is worth a word
-WRITTEN, SPREAD, DISTORTED, OTHER, NONE = KINDS = (
+WRITTEN, SPREAD, DISTORTED, OTHER, NONE, LOWERS, IDLE, REPELS = KINDS = (
     "beta as written",
     "beta times the spread of the rewards",
     "beta in large groups only",
     "another coefficient",
     "no KL that acts",
+    "the rewards are minimized",
+    "the rewards have no effect",
+    "the KL is maximized",
 )
+_SIGNS = {
+    LOWERS: (
+        "change the sign of the policy loss, which is minimized:",
+        "    policy_loss = -(ratio * advantages)    # or -torch.min(..., ...)",
+        "    loss = policy_loss + beta * kl",
+    ),
+    IDLE: (
+        "differentiate the policy's log-probs in what the advantages multiply:",
+        "    ratio = torch.exp(logp - old_logp)    # old_logp is fixed, logp is not",
+        "    policy_loss = -(ratio * advantages)",
+    ),
+    REPELS: ("change the sign of the KL term:", "    loss = policy_loss + beta * kl"),
+}
 
 
 def kind(audit: UpdateAudit) -> str:
-    """One of `KINDS`, of groups of the size that is judged and of large ones."""
+    """Return one of `KINDS`: what is wrong with its signs, else what its coefficient is."""
+    return fault(audit) or coefficient(audit)
+
+
+def fault(audit: UpdateAudit) -> str:
+    """Return `LOWERS`, `IDLE` or `REPELS` where the update has a sign that nobody wants; else ""."""
+    fresh, stale = (
+        [s.reward_sign for s in seen if not math.isnan(s.reward_sign)] for seen in (audit.seen, audit.stale)
+    )
+    # stale samples on one prompt alone are no wrong sign: a clip without a baseline may turn the update there
+    if min(fresh, default=1.0) < 0 or max(stale, default=1.0) < 0:
+        return LOWERS
+    if max((*fresh, *stale), default=1.0) <= 0:
+        return IDLE
+    return REPELS if leaves_reference(audit) and all(w > 0 for w in audit.penalties.values()) else ""
+
+
+def leaves_reference(audit: UpdateAudit) -> bool:
+    """Return whether the KL is maximized, on every prompt in large groups on which it can be told."""
+    charges = [
+        s.share.charge
+        for s in audit.seen
+        if s.group is None and s.share.rest < _MOSTLY and not math.isnan(s.share.charge)
+    ]
+    return bool(charges and audit.penalties) and max(charges) < 0
+
+
+def coefficient(audit: UpdateAudit) -> str:
+    """Return what the size of the coefficient is, of groups of the size that is judged and of large ones."""
     if not audit.penalties:
         return NONE
     large = _values(audit, None)
     small = _values(audit, audit.group_size)
+    if leaves_reference(audit):  # the sign is told by `fault`
+        large, small = ([(s, -x) for s, x in values] for values in (large, small))
     aim = audit.beta if audit.beta else large[0][1] / _unit(large[0][0])
+    if not aim or not math.isfinite(aim):
+        return OTHER
     ratios = [x / aim for _, x in large]
     if _all(ratios, 1.0):
         return WRITTEN if all(0.8 <= x / aim <= 1.25 for _, x in small) else DISTORTED
@@ -73,25 +122,57 @@ def short(x: float) -> str:
 
 
 def headline(audit: UpdateAudit) -> str:
-    """What the update maximizes, in a sentence."""
-    reward = _REWARDS[audit.reward]
-    found = kind(audit)
-    if found == NONE:
-        why = "its KL term has no expected gradient" if audit.step.coefficient else "no KL term acts on it"
-        return f"{audit.step.name} maximizes {reward}; {why}."
-    penalty = penalty_words(audit.penalties)
+    """Return what the update maximizes, in a sentence; what is wrong with its signs comes first."""
+    name, reward, wrong = audit.step.name, _REWARDS[audit.reward], fault(audit)
+    if wrong == IDLE:
+        return f"The rewards have no effect on the update of {name}{_alone(audit)}."
+    verb = "minimizes" if wrong == LOWERS else "maximizes"
     about = "" if audit.named else "about "
-    b = {WRITTEN: "beta", SPREAD: "beta x the reward spread", DISTORTED: "b", OTHER: "b"}[found]
-    said = f"{audit.step.name} maximizes {about}{reward} - {b} x {penalty}"
-    low, high = (short(x) for x in ends(audit, audit.group_size))
-    of = "beta" if audit.beta else ""
-    if found == DISTORTED:
-        return f"{said}: b is beta in large groups, and {low} to {high} {of} in groups of {audit.group_size}."
-    if found == OTHER:
-        return f"{said}: b is {low} to {high} {of}".rstrip() + f" in groups of {audit.group_size}."
-    if found == SPREAD:
-        return f"{said} (standard deviation of a prompt's rewards) in large groups."
-    return f"{said}."
+    of_kl = coefficient(audit)
+    if of_kl == NONE:
+        why = "its KL term has no expected gradient" if audit.step.coefficient else "no KL term acts on it"
+        return f"{name} {verb} {reward}{_consequence(audit, wrong)}; {why}."
+    b = {WRITTEN: "beta", SPREAD: "beta x the reward spread"}.get(of_kl, "b")
+    away = leaves_reference(audit)
+    sign = "+" if (wrong == LOWERS) != away else "-"
+    said = f"{name} {verb} {about}{reward} {sign} {b} x {penalty_words(audit.penalties)}"
+    return f"{said}{_size(audit, of_kl, away=away)}{_consequence(audit, wrong)}."
+
+
+def _size(audit: UpdateAudit, of_kl: str, *, away: bool) -> str:
+    """Return the end of the headline: how large the coefficient is."""
+    ends_of = sorted(-x if away else x for x in ends(audit, audit.group_size))
+    low, high = (short(x) for x in ends_of)
+    of = " beta" if audit.beta else ""
+    if of_kl == DISTORTED:
+        return f": b is beta in large groups, and {low} to {high}{of} in groups of {audit.group_size}"
+    if of_kl == OTHER:
+        return f": b is {low} to {high}{of} in groups of {audit.group_size}"
+    return " (standard deviation of a prompt's rewards) in large groups" if of_kl == SPREAD else ""
+
+
+def _consequence(audit: UpdateAudit, wrong: str) -> str:
+    """Return what a wrong sign does to the policy, and on which prompts; "" without one."""
+    if wrong == REPELS:
+        return ", which pushes the policy away from the reference"
+    if wrong != LOWERS:
+        return ""
+    judged = [s for s in audit.seen if not math.isnan(s.reward_sign)]
+    lowered = [s.prompt for s in judged if s.reward_sign < 0]
+    where = " on stale samples"
+    if lowered:
+        where = "" if len(lowered) == len(judged) else f" on the prompts {', '.join(dict.fromkeys(lowered))}"
+    return f", which makes better answers less likely{where}"
+
+
+def _alone(audit: UpdateAudit) -> str:
+    """Return what acts where the rewards do not."""
+    if not any(s.share.size > _NO_UPDATE for s in audit.seen):
+        return ", and nothing else has one"
+    if not audit.penalties:
+        return ""
+    verb = "maximizes" if leaves_reference(audit) else "minimizes"
+    return f": it {verb} {penalty_words(audit.penalties)} alone"
 
 
 def penalty_words(penalties: Mapping[str, float]) -> str:
@@ -110,18 +191,19 @@ def equal_rewards(audit: UpdateAudit) -> str:
     if seen is None or not audit.penalties:
         return ""
     where = "Where all rewards of a group are equal"
-    if not seen.share.size > 1e-12:
+    if not seen.share.size > _NO_UPDATE:
         return f"{where}, nothing moves."
     if not math.isnan(seen.share.gain):
         return f"{where}, they still move the policy: with 1 for every answer, to answers of another length."
+    away = ", away from the reference" if seen.share.charge < 0 else ""
     if math.isnan(seen.grows):
-        return f"{where}, the KL alone moves the policy."
+        return f"{where}, the KL alone moves the policy{away}."
     if no_effect(seen):
         return (
             f"{where}, beta has no effect: the penalty is divided by its own spread. Ten times beta makes "
             f"the update {short(seen.grows)} times as large."
         )
-    alone = f"{where}, the KL alone moves the policy"
+    alone = f"{where}, the KL alone moves the policy{away}"
     if abs(seen.grows / 10 - 1) > SAME:
         return f"{alone}: ten times beta makes the update {short(seen.grows)} times as large."
     return f"{alone}, with beta as its coefficient."
@@ -154,13 +236,16 @@ def comes_to(audit: UpdateAudit) -> str:
 
 
 def turned(seen: Sequence[OnPrompt]) -> float:
-    """The largest rest, in degrees, of prompts whose rewards differ."""
-    return max((s.share.rest for s in seen if s.deviation > 0), default=0.0)
+    """Return the largest rest, in degrees, of prompts whose rewards differ and whose update is not zero."""
+    return max((s.share.rest for s in seen if s.deviation > 0 and s.share.size > _NO_UPDATE), default=0.0)
 
 
 def advice(audit: UpdateAudit) -> list[str]:
     """What to change so that beta is a coefficient, a line each; nothing where it is one."""
-    found = kind(audit)
+    wrong = fault(audit)
+    if wrong:
+        return list(_SIGNS[wrong])
+    found = coefficient(audit)
     equal = audit.at("equal", audit.group_size)
     if equal is not None and no_effect(equal):
         return [

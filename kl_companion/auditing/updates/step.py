@@ -36,6 +36,11 @@ class Step(NamedTuple):
     reading: Reading | None = None
     recipe: Recipe | None = None
 
+    @property
+    def reads_rewards(self) -> bool:
+        """Whether a parameter of the function, or a key of its batch, holds rewards or advantages."""
+        return self.reading is not None and any(r.role == "rewards" for r in self.reading.reads)
+
 
 def as_step(
     step: Recipe | Callable[..., Any],

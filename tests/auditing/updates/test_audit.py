@@ -167,8 +167,11 @@ def test_a_coefficient_that_is_set_or_not_known():
     assert (found.beta, found.rest) == (None, None)
     assert found.effective(found.at("50 %", 2)) == pytest.approx(0.2)
     assert replace(found, want=wanted_of("E[R] - 0.2 * sequence_reverse_kl")).met
-    with pytest.raises(ValueError, match="want has no number"):
-        _ = replace(found, want=wanted_of("E[R] - beta * sequence_reverse_kl")).met
+    assert replace(found, want=wanted_of("E[R] - beta * sequence_reverse_kl")).met is False
+    with pytest.raises(
+        ValueError, match=r"want is 'E\[R\] - beta \* reverse_kl', and the coefficient of no_number"
+    ):
+        audit_update(no_number, want="E[R] - beta * reverse_kl", **PAIRS)
 
 
 def test_where_it_comes_to_rest():

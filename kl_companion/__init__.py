@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from kl_companion.losses import policy_gradient_loss as policy_gradient_loss
     from kl_companion.rollout.aggregation import aggregate as aggregate
     from kl_companion.rollout.batch import Rollout as Rollout
-    from kl_companion.rollout.batch import per_token as per_token
     from kl_companion.rollout.centering import center as center
     from kl_companion.rollout.centering import leave_one_out as leave_one_out
+    from kl_companion.rollout.estimates import per_token as per_token
     from kl_companion.rollout.importance import importance_ratio as importance_ratio
     from kl_companion.tabular.expectations import descend as descend
     from kl_companion.tabular.expectations import expected_gradient as expected_gradient
@@ -86,7 +86,7 @@ _NAMES: dict[str, str] = {
     "TopK": "kl_companion.estimators.top_k",
     "aggregate": "kl_companion.rollout.aggregation",
     "Rollout": "kl_companion.rollout.batch",
-    "per_token": "kl_companion.rollout.batch",
+    "per_token": "kl_companion.rollout.estimates",
     "center": "kl_companion.rollout.centering",
     "leave_one_out": "kl_companion.rollout.centering",
     "importance_ratio": "kl_companion.rollout.importance",

@@ -276,6 +276,22 @@ def check_samples(logp: torch.Tensor, ref_logp: torch.Tensor) -> None:
         )
 
 
+def check_scores(name: str, x: torch.Tensor, where: torch.Tensor) -> None:
+    """Raise ValueError if a row of logits [..., vocab] has NaN, +inf or only -inf, under ``where`` [...]."""
+    rows = where.unsqueeze(-1)
+    check_no_nan(name, x.detach(), rows)
+    above = x.detach().isposinf() & rows
+    if above.any():
+        raise ValueError(
+            f"{name} is inf at {_first(above)}, expected finite scores, or -inf for a masked token"
+        )
+    masked = x.detach().isneginf().all(-1) & where
+    if masked.any():
+        raise ValueError(
+            f"{name} is -inf in the whole row {_first(masked)}, expected one token that is not masked"
+        )
+
+
 def check_distribution(name: str, x: torch.Tensor) -> None:
     """Raise ValueError unless the last axis of ``x`` holds normalized log-probabilities.
 
@@ -300,11 +316,16 @@ def check_distribution(name: str, x: torch.Tensor) -> None:
             )
 
 
-def check_mask(completion_mask: torch.Tensor) -> None:
-    """Raise ValueError unless the mask holds only 0 and 1 and every row has at least one token."""
+def check_mask_shape(completion_mask: torch.Tensor) -> None:
+    """Raise ValueError unless the mask is a tensor [batch, seq]; values are not read."""
     if not isinstance(completion_mask, torch.Tensor) or completion_mask.ndim != 2:
         got = list(completion_mask.shape) if isinstance(completion_mask, torch.Tensor) else completion_mask
         raise ValueError(f"completion_mask has shape {got}, expected [batch, seq]")
+
+
+def check_mask(completion_mask: torch.Tensor) -> None:
+    """Raise ValueError unless the mask holds only 0 and 1 and every row has at least one token."""
+    check_mask_shape(completion_mask)
     binary = (completion_mask == 0) | (completion_mask == 1)
     if not binary.all():
         at = _first(~binary)

@@ -26,25 +26,27 @@ have real vocabularies and differentiate once: they take `kl_companion.token_ter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from kl_companion.checks import check_choice, check_clip, check_number, refuse_nan
+from kl_companion.checks import check_choice, check_clip, check_number
 from kl_companion.estimators.registry import Estimator, as_estimator, sampled_estimator
 from kl_companion.rollout import (
     MISSING,
     SCOPES,
+    Flags,
     Missing,
     Rollout,
     Scope,
-    credit,
-    importance_ratio,
     masked,
     per_token,
 )
+from kl_companion.rollout.aggregation import credited
+from kl_companion.rollout.importance import flagged_ratio
 
 Placement = Literal["loss", "reward", "both", "score"]
 Level = Literal["token", "sequence"]
@@ -211,15 +213,16 @@ def as_term(kl: EstimatorLike | KLTerm) -> KLTerm:
 
 
 def weighted_estimates(
-    term: KLTerm, rollout: Rollout, estimate: Estimate = per_token
+    term: KLTerm, rollout: Rollout, estimate: Estimate = per_token, flags: Flags | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The estimates that the loss differentiates and the ratio to multiply them by, None for no ratio.
+    """Return the estimates that the loss differentiates and the ratio to multiply them by, None for no ratio.
 
     Args:
         term: The choices; one whose placement is ``"reward"`` adds nothing to a loss.
         rollout: ``behavior_logp`` of the policy that sampled, or None on-policy; logits where the estimator
             needs them.
-        estimate: What computes the estimates of tokens.
+        estimate: Function that computes the estimates of tokens.
+        flags: Checks of a caller, which settles them; by default values are checked here.
 
     Returns:
         [batch, seq] each, or [batch] at level ``"sequence"``. A top-k estimate has its ratio in it already.
@@ -231,25 +234,45 @@ def weighted_estimates(
         raise ValueError(
             "placement='reward' adds nothing to a loss: expected kl_reward, or 'score' for the cost as a loss"
         )
-    rho, entry = ratio_of(term, rollout), term.entry
+    own = Flags() if flags is None else flags
+    x, rho = _weighted_estimates(term, rollout, estimate, own)
+    if flags is None:
+        own.settle()
+    return x, rho
+
+
+def _weighted_estimates(
+    term: KLTerm, rollout: Rollout, estimate: Estimate, flags: Flags
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    rho, entry, mask = ratio_of(term, rollout, flags), term.entry, rollout.completion_mask
     if term.level == "sequence":
-        both = (masked(x, rollout.completion_mask).sum(-1) for x in (rollout.logp, rollout.ref_logp))
+        both = (masked(x, mask).sum(-1) for x in (rollout.logp, rollout.ref_logp))
         return entry.fn(*both), None if rho is None else rho[:, 0]
     if entry.inputs == "top_k":  # the head is a sum: only the tail was drawn from mu
         x, rho = estimate(entry, rollout, **tail_weights(rho)), None
     else:
         x = estimate(entry, rollout)
     if term.placement == "score":
-        x = credit(x.detach(), rollout.completion_mask, discount=term.credit)
-        x = refuse_nan("credit times logp", x * masked(rollout.logp, rollout.completion_mask), credit=x)
+        costs = credited(x.detach(), mask, term.credit, flags)
+        x = flags.no_nan("credit times logp", costs * masked(rollout.logp, mask), credit=costs)
     return x, rho
 
 
-def ratio_of(term: KLTerm, rollout: Rollout) -> torch.Tensor | None:
-    """The ratio that weights the term in the loss, [batch, seq]; None for none."""
+def ratio_of(term: KLTerm, rollout: Rollout, flags: Flags | None = None) -> torch.Tensor | None:
+    """Return the ratio that weights the term in the loss, [batch, seq]; None for none.
+
+    On-policy a detached ratio is 1 for every token, so that no ratio is computed. ``flags`` are settled by
+    the caller; by default values are checked here.
+    """
     if term.scope is None:
         return None
-    rho = importance_ratio(rollout, scope=term.scope, clip=term.clip, missing=term.missing)
+    low, high = term.clip or (0.0, math.inf)
+    if rollout.behavior_logp is None and term.ratio == "detached" and low <= 1 <= high:
+        return None
+    own = Flags() if flags is None else flags
+    rho = flagged_ratio(rollout, term.scope, term.clip, term.missing, own)
+    if flags is None:
+        own.settle()
     return rho.detach() if term.ratio == "detached" else rho
 
 
@@ -258,16 +281,22 @@ def tail_weights(rho: torch.Tensor | None) -> dict[str, torch.Tensor]:
     return {} if rho is None else {"tail_weight": rho}
 
 
-def penalties(term: KLTerm, costs: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
-    """What rewards or advantages lose: [batch, seq], or [batch] at level "sequence".
+def penalties(
+    term: KLTerm, costs: torch.Tensor, completion_mask: torch.Tensor, flags: Flags | None = None
+) -> torch.Tensor:
+    """Return what rewards or advantages lose: [batch, seq], or [batch] at level "sequence".
 
     Args:
         term: ``level`` and ``credit`` are read, and whether a token's own cost is in the loss already.
         costs: [batch, seq], the value of the estimate at every token, times the coefficient or not.
         completion_mask: [batch, seq]; a sequence without a token has the penalty 0.
+        flags: Checks of a caller, which settles them; by default values are checked here.
     """
     inside = masked(costs, completion_mask)
     if term.level == "sequence":
         return inside.sum(-1)
-    ahead = credit(inside, completion_mask, discount=term.credit)
+    own = Flags() if flags is None else flags
+    ahead = credited(inside, completion_mask, term.credit, own)
+    if flags is None:
+        own.settle()
     return ahead - inside if term.placement == "both" else ahead

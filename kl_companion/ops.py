@@ -7,6 +7,7 @@ from which the derivations are made. Nothing else in the package asks which of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, TypeVar
 
@@ -60,15 +61,25 @@ def _(x: sympy.Expr) -> sympy.Expr:
     return StopGradient(x)
 
 
+def _without_nan(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Return ``function(x)``, whose slope is the largest number of the dtype where the value overflows.
+
+    An infinite slope times the zero that a mask passes back is NaN: one padded token would make the gradient
+    of every parameter NaN, although the loss is finite.
+    """
+    infinite = function(x.detach()).isinf()
+    return torch.where(infinite, x * torch.finfo(x.dtype).max, function(x.masked_fill(infinite, 0.0)))
+
+
 @singledispatch
 def exp(x: Any) -> Any:
-    """e to the power ``x``, elementwise."""
+    """e to the power ``x``, elementwise; the slope of an infinite result is the largest number."""
     raise _refuse("exp", x)
 
 
 @exp.register
 def _(x: torch.Tensor) -> torch.Tensor:
-    return x.exp()
+    return _without_nan(torch.exp, x)
 
 
 @exp.register
@@ -94,13 +105,13 @@ def _(x: sympy.Expr) -> sympy.Expr:
 
 @singledispatch
 def expm1(x: Any) -> Any:
-    """e to the power ``x``, minus one, accurate for tensors near zero."""
+    """e to the power ``x``, minus one, accurate for tensors near zero; its slope as that of `exp`."""
     raise _refuse("expm1", x)
 
 
 @expm1.register
 def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.expm1(x)
+    return _without_nan(torch.expm1, x)
 
 
 @expm1.register

@@ -16,7 +16,7 @@ from tests.support.by_hand import LOGP, MASK, MU, NAN, rollout, slope
 
 def test_token_level_k2_by_hand():
     ro = rollout()
-    loss = kl_loss(ro, "k2", beta=0.1)
+    loss = kl_loss(ro, "k2", beta=0.1, importance=None)
     assert loss.shape == ()
     assert loss.item() == pytest.approx(0.1 * ((0.125 + 0.5) + (0 + 0.5 + 0.5)) / 2, rel=1e-14)
     assert slope(loss, ro) == pytest.approx([0.1 * x / 2 for x in (0.5, -1, 0, 1, -1)], rel=1e-14)
@@ -28,11 +28,12 @@ def test_k2_is_the_default_with_beta_one_summed_over_tokens():
 
 def test_sequence_level_applies_the_estimator_to_the_sum():
     ro = rollout()
-    loss = kl_loss(ro, "k2", level="sequence")
+    loss = kl_loss(ro, "k2", level="sequence", importance=None)
     assert loss.item() == pytest.approx(((0.5 - 1) ** 2 / 2 + 0.0) / 2, rel=1e-14)  # the second sums to zero
     assert slope(loss, ro) == pytest.approx([-0.25, -0.25, 0, 0, 0], abs=1e-15)
     w = math.exp(0.5)  # of the first sequence; the second has w = 1
-    assert kl_loss(rollout(), "k3", level="sequence").item() == pytest.approx((w - 1 - 0.5) / 2, rel=1e-13)
+    loss = kl_loss(rollout(), "k3", level="sequence", importance=None)
+    assert loss.item() == pytest.approx((w - 1 - 0.5) / 2, rel=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,8 @@ def test_sequence_level_applies_the_estimator_to_the_sum():
     ],
 )
 def test_aggregations(how, length, wanted):
-    assert kl_loss(rollout(), "k2", how=how, length=length).item() == pytest.approx(wanted, rel=1e-14)
+    loss = kl_loss(rollout(), "k2", how=how, length=length, importance=None)
+    assert loss.item() == pytest.approx(wanted, rel=1e-14)
 
 
 @pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
@@ -70,23 +72,24 @@ def test_importance_of_whole_sequences():
 def test_credit_is_the_detached_future_times_log_pi():
     ro = rollout()
     # k1 to go: (1/2 - 1, -1) and (0, 0, -1)
-    loss = kl_loss(ro, "k1", credit=1.0)
+    loss = kl_loss(ro, "k1", credit=1.0, importance=None)
     assert loss.item() == pytest.approx((-0.5 * -1.0 + -1 * -2.0 + 0 + 0 + -1 * -3.0) / 2, rel=1e-14)
     assert slope(loss, ro) == pytest.approx([-0.25, -0.5, 0, 0, -0.5], abs=1e-15)
     ro = rollout()
-    half = kl_loss(ro, "k1", credit=0.5)  # (1/2 - 1/2, -1) and (0 + 1/2 - 1/4, 1 - 1/2, -1)
+    half = kl_loss(ro, "k1", credit=0.5, importance=None)  # (1/2 - 1/2, -1) and (0 + 1/2 - 1/4, 1 - 1/2, -1)
     assert slope(half, ro) == pytest.approx([0.0, -0.5, 0.125, 0.25, -0.5], abs=1e-15)
     ro = rollout()
-    own = kl_loss(ro, "k1", credit=0.0)  # each token's own: the gradient of token-level k2
-    assert slope(own, ro) == pytest.approx(slope(kl_loss(ro, "k2"), ro), abs=1e-15)
+    own = kl_loss(ro, "k1", credit=0.0, importance=None)  # each token's own: the gradient of token-level k2
+    assert slope(own, ro) == pytest.approx(slope(kl_loss(ro, "k2", importance=None), ro), abs=1e-15)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("estimator", ["k1", ESTIMATORS["k1"], lambda logp, ref_logp: logp - ref_logp])
 def test_estimators_by_name_by_entry_and_by_function(estimator, level):
-    assert kl_loss(rollout(), estimator, level=level).item() == pytest.approx(-0.25, rel=1e-14)
+    loss = kl_loss(rollout(), estimator, level=level, importance=None)
+    assert loss.item() == pytest.approx(-0.25, rel=1e-14)
     wanted = [[0, 0.5, -1.0], [0, 1.0, -1.0]] if level == "token" else [-0.5, 0.0]
-    assert kl_reward(rollout(), estimator, beta=1.0, level=level).tolist() == wanted
+    assert kl_reward(rollout(), estimator, level=level, credit=None).tolist() == wanted
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_on_policy_an_attached_ratio_is_the_score_ratio():
     assert found == pytest.approx(slope(other, wanted), rel=1e-13, abs=1e-15)
     plain = rollout(behavior_logp=None)
     literal = slope(kl_loss(plain, "k3", importance="token"), plain)
-    assert literal == pytest.approx(slope(kl_loss(plain, "k3"), plain), rel=1e-14)
+    assert literal == pytest.approx(slope(kl_loss(plain, "k3", importance=None), plain), rel=1e-14)
     assert literal != pytest.approx(found, rel=0.1)
 
 
@@ -205,19 +208,25 @@ def test_the_loss_is_beta_times_the_mean_of_the_terms(options):
 
 
 def test_terms_by_hand():
-    assert kl_terms(rollout()).tolist() == pytest.approx([0.625, 1.0], rel=1e-14)  # k2, summed
-    assert kl_terms(rollout(), "k1").tolist() == pytest.approx([-0.5, 0.0], abs=1e-15)
-    assert kl_terms(rollout(), how="sequence_mean").tolist() == pytest.approx([0.625 / 2, 1 / 3], rel=1e-14)
-    assert kl_terms(rollout(), how="constant", length=5).tolist() == pytest.approx([0.125, 0.2], rel=1e-14)
-    assert kl_terms(rollout(), level="sequence").tolist() == pytest.approx([0.125, 0.0], abs=1e-15)
+    def terms(*names, **options):
+        return kl_terms(rollout(), *names, importance=None, **options).tolist()
+
+    assert terms() == pytest.approx([0.625, 1.0], rel=1e-14)  # k2, summed
+    assert terms("k1") == pytest.approx([-0.5, 0.0], abs=1e-15)
+    assert terms(how="sequence_mean") == pytest.approx([0.625 / 2, 1 / 3], rel=1e-14)
+    assert terms(how="constant", length=5) == pytest.approx([0.125, 0.2], rel=1e-14)
+    assert terms(level="sequence") == pytest.approx([0.125, 0.0], abs=1e-15)
 
 
 @pytest.mark.parametrize("function", [kl_loss, kl_terms])
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"ratio": "attached"}, "ratio='attached', clip=None got importance=None: expected 'token', 'pre"),
-        ({"clip": (0.5, 2.0)}, r"ratio='detached', clip=\(0\.5, 2\.0\) got importance=None"),
+        ({"importance": None, "ratio": "attached"}, "ratio='attached', clip=None got importance=None"),
+        (
+            {"importance": None, "clip": (0.5, 2.0)},
+            r"ratio='detached', clip=\(0\.5, 2\.0\) got importance=None",
+        ),
         ({"importance": "token", "ratio": "kept"}, "unknown ratio 'kept'.*Known: attached, detached"),
         ({"importance": "token", "missing": "skip"}, "unknown missing 'skip'"),
         (
@@ -271,7 +280,7 @@ def test_nothing_outside_the_mask_reaches_an_attached_ratio(scope, outside):
 
 
 def test_a_penalty_is_detached_and_zero_outside_the_mask():
-    per_token = kl_reward(rollout(), "k2", beta=2.0, level="token")
+    per_token = kl_reward(rollout(), "k2", beta=2.0, level="token", credit=None)
     assert per_token.tolist() == [[0.0, 0.25, 1.0], [0.0, 1.0, 1.0]]
     whole = kl_reward(rollout(), "k2", beta=2.0)
     assert whole.tolist() == [1.25, 2.0]
@@ -319,7 +328,7 @@ def test_advantages_of_another_shape_are_refused(shape):
 def test_the_mask_is_deletion_in_value_and_gradient(name, level):
     leaf = torch.tensor(LOGP, dtype=torch.float64).requires_grad_()
     ro = rollout(logp=leaf)
-    loss = kl_loss(ro, name, level=level)
+    loss = kl_loss(ro, name, level=level, importance=None)
     rows = []
     for i in range(2):
         inside = MASK[i].bool()
@@ -364,7 +373,7 @@ def test_reward_and_loss_hold_the_same_value(name, beta, numbers):
     ro = rollouts.rollout(logp, ref_logp, torch.tensor([[1, 1], [0, 1]]))
     loss = kl_loss(ro, name, beta=beta).item()
     assert kl_reward(ro, name, beta=beta).mean().item() == pytest.approx(loss, rel=1e-12, abs=1e-12)
-    per_token = kl_reward(ro, name, beta=beta, level="token").sum().item() / 2
+    per_token = kl_reward(ro, name, beta=beta, level="token", credit=None).sum().item() / 2
     assert per_token == pytest.approx(loss, rel=1e-12, abs=1e-12)
 
 

@@ -39,8 +39,7 @@ TREES = [
 
 
 def terms(name, ratio, scope="token", **options):
-    if ratio != "none":
-        options |= {"importance": scope, "ratio": ratio}
+    options |= {"importance": None} if ratio == "none" else {"importance": scope, "ratio": ratio}
     return lambda rollout: kl_terms(rollout, name, **options)
 
 
@@ -229,7 +228,7 @@ def test_squared_log_ratios_under_the_sampler_keep_the_optimum_in_pairs_only():
 
         def penalized(rollout):
             rho = importance_ratio(rollout, scope="sequence")[:, 0]
-            return (beta * kl_terms(rollout, "k2") - rho * rollout.rewards).mean()
+            return (beta * kl_terms(rollout, "k2", importance=None) - rho * rollout.rewards).mean()
 
         assert expected_gradient(penalized, problem, logits=optimum).norm() > 1e-2
 

@@ -56,7 +56,7 @@ def same(term: KLTerm, **options: Any) -> None:
 def test_terms_sum_to_the_loss(name: str) -> None:
     term = KLTerm(name)
     same(term, importance={"vocab": None}.get(term.entry.inputs, "token"))
-    same(KLTerm(name, importance=None))
+    same(KLTerm(name, importance=None), importance=None)
 
 
 @pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
@@ -69,7 +69,7 @@ def test_every_ratio(name: str, ratio: Any, scope: Any) -> None:
 
 def test_the_estimator_of_whole_sequences() -> None:
     same(KLTerm("k2", level="sequence"), level="sequence", importance="sequence")
-    same(KLTerm("k3", level="sequence", importance=None), level="sequence")
+    same(KLTerm("k3", level="sequence", importance=None), level="sequence", importance=None)
     x = token_terms(KLTerm("k2", level="sequence"), rollout()[0])
     assert x[0, 0] == x[0, 3]  # spread evenly over the sequence's tokens
 
@@ -81,7 +81,7 @@ def test_penalties_are_those_of_kl_reward(name: str) -> None:
     costs = token_costs(term, made)
     assert not costs.requires_grad
     assert (penalties(term, costs, MASK) - kl_reward(made, name, beta=1.0)).abs().max() < 1e-12
-    each = kl_reward(made, name, beta=1.0, level="token")
+    each = kl_reward(made, name, level="token", credit=None)
     assert (costs - each).abs().max() < 1e-12
     for discount in (0.1, 0.5, 1.0):
         term = KLTerm(name, "reward", credit=discount)

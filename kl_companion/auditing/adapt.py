@@ -115,7 +115,8 @@ def as_subject(
 ) -> Subject:
     """`as_loss` with what the audit says about it; arguments and errors as there."""
     check_choice("placement", placement, SINGLE_PLACEMENTS)
-    chosen: Any = level or ("token" if placement == "loss" else "sequence")
+    usual = "token" if placement == "loss" else "sequence"
+    chosen: Any = usual if level is None else level
     check_choice("level", chosen, LEVELS)
     if isinstance(loss, str | Estimator | KLTerm) and (mapped or settings):
         raise ValueError(f"{loss} got a map or settings, expected none: they are for functions")
@@ -361,9 +362,9 @@ def _label(loss: Any) -> str:
 
 def _placed(estimator: Any, placement: str, level: Any) -> Loss:
     if placement == "loss":
-        return lambda rollout: kl_loss(rollout, estimator, level=level)
+        return lambda rollout: kl_loss(rollout, estimator, level=level, importance=None)
     return lambda rollout: policy_gradient_loss(
-        rollout, -kl_reward(rollout, estimator, beta=1.0, level=level)
+        rollout, -kl_reward(rollout, estimator, level=level, credit=None)
     )
 
 

@@ -123,7 +123,7 @@ def k4(logp: Array, ref_logp: Array) -> Array:
 def k5(logp: Array, ref_logp: Array) -> Array:
     """sg(w) log w + log r: unbiased value of forward KL from the policy's own samples."""
     log_w = ref_logp - logp
-    return product(stop_gradient(exp(log_w)), log_w) + (logp - stop_gradient(logp))
+    return product(stop_gradient(finite(exp(log_w))), log_w) + (logp - stop_gradient(logp))
 
 
 def k_lambda(lam: float) -> Callable[[Any, Any], Any]:

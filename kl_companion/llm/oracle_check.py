@@ -17,8 +17,8 @@ import torch
 from kl_companion.auditing import Finding, audit
 from kl_companion.estimators.registry import ESTIMATORS
 from kl_companion.estimators.sampled import FORMS
+from kl_companion.kl_term import LEVELS
 from kl_companion.llm.oracle import Oracle, objective_gradient
-from kl_companion.losses import LEVELS
 from kl_companion.tabular import Loss, Problem, prefix_tree
 from kl_companion.tabular.scores import SINGLE_PLACEMENTS
 

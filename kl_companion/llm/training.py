@@ -298,7 +298,7 @@ class Run:
             return logits[..., : self.vocab]
 
     @staticmethod
-    def batch(samples: Samples, logp: torch.Tensor, ref_logp: torch.Tensor, **more: torch.Tensor) -> Rollout:
+    def batch(samples: Samples, logp: torch.Tensor, ref_logp: torch.Tensor, **more: Any) -> Rollout:
         """A rollout of these samples."""
         return Rollout(
             samples.tokens,

@@ -56,7 +56,12 @@ OFF_POLICY: tuple[Recommendation, ...] = (
             ),
         ),
         pitfalls=(
-            Term("K2 without the ratio", "behavior_squared_log_ratio", lines=K2, arguments='"k2"'),
+            Term(
+                "K2 without the ratio",
+                "behavior_squared_log_ratio",
+                lines=K2,
+                arguments='"k2", importance=None',
+            ),
             Term(
                 "with the ratio in the graph",
                 "token_squared_log_ratio",
@@ -95,7 +100,7 @@ OFF_POLICY: tuple[Recommendation, ...] = (
                 "without the ratio",
                 "behavior_sequence_squared_log_ratio",
                 lines=TOTAL + "kl = 0.5 * total**2",
-                arguments='"k2", level="sequence"',
+                arguments='"k2", level="sequence", importance=None',
             ),
         ),
         why="a clip of the detached ratio keeps the weight -log w of every answer",
@@ -130,7 +135,7 @@ OFF_POLICY: tuple[Recommendation, ...] = (
                 "without it",
                 "behavior_log_likelihood + behavior_reference_ratio",
                 lines=K3,
-                arguments='"k3"',
+                arguments='"k3", importance=None',
             ),
         ),
         why="a clip of the detached ratio keeps the weight 1 - w of every sample",

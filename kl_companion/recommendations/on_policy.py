@@ -138,7 +138,7 @@ ON_POLICY: tuple[Recommendation, ...] = (
         objective="token_reverse_kl",
         chapter="chapter-loss-or-reward",
         lines="kl = (logp - ref_logp).detach()",
-        arguments='"k1", level="token"',
+        arguments='"k1", level="token", credit=0.0',
         pitfalls=(CHARGED_K3,),
         why="the value is what counts in the reward, and K1 has the value -log w",
     ),

@@ -11,18 +11,19 @@ if TYPE_CHECKING:
     from kl_companion.rollout.aggregation import credit as credit
     from kl_companion.rollout.batch import Rollout as Rollout
     from kl_companion.rollout.batch import check_rollout as check_rollout
-    from kl_companion.rollout.batch import masked as masked
-    from kl_companion.rollout.batch import per_token as per_token
     from kl_companion.rollout.centering import CENTERINGS as CENTERINGS
     from kl_companion.rollout.centering import Centering as Centering
     from kl_companion.rollout.centering import center as center
     from kl_companion.rollout.centering import leave_one_out as leave_one_out
+    from kl_companion.rollout.estimates import per_token as per_token
+    from kl_companion.rollout.flags import Flags as Flags
     from kl_companion.rollout.importance import MISSING as MISSING
     from kl_companion.rollout.importance import SCOPES as SCOPES
     from kl_companion.rollout.importance import Missing as Missing
     from kl_companion.rollout.importance import Scope as Scope
     from kl_companion.rollout.importance import importance_ratio as importance_ratio
     from kl_companion.rollout.importance import importance_weight as importance_weight
+    from kl_companion.rollout.masks import masked as masked
 
 _NAMES: dict[str, str] = {
     "AGGREGATES": "kl_companion.rollout.aggregation",
@@ -31,8 +32,9 @@ _NAMES: dict[str, str] = {
     "credit": "kl_companion.rollout.aggregation",
     "Rollout": "kl_companion.rollout.batch",
     "check_rollout": "kl_companion.rollout.batch",
-    "masked": "kl_companion.rollout.batch",
-    "per_token": "kl_companion.rollout.batch",
+    "masked": "kl_companion.rollout.masks",
+    "per_token": "kl_companion.rollout.estimates",
+    "Flags": "kl_companion.rollout.flags",
     "CENTERINGS": "kl_companion.rollout.centering",
     "Centering": "kl_companion.rollout.centering",
     "center": "kl_companion.rollout.centering",

@@ -6,22 +6,33 @@ Columns are aligned: position t of ``logp`` scores ``tokens[:, t]``; there is no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property, partial
-from typing import Any
+from dataclasses import InitVar, dataclass, field, fields
+from typing import Any, ClassVar
 
 import torch
 
 from kl_companion import checks
-from kl_companion.estimators.registry import Estimator, as_estimator
+from kl_companion.rollout.flags import may_read
+from kl_companion.rollout.masks import only_rows
+
+_LOGP = ("logp", "ref_logp", "behavior_logp")
+_LOGITS = ("logits", "ref_logits", "behavior_logits")
+_FIXED = ("ref_logp", "behavior_logp", "ref_logits", "behavior_logits")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rollout:
     """A batch of sampled completions.
 
     Sampled log-probs are required, whole distributions optional: many trainers give no logits, and
     three float32 tensors of 8k tokens by 152k entries are 15 GB.
+
+    Only ``logp`` and ``logits`` carry a gradient. Reference and sampler are detached here: a KL term never
+    trains them, even where the caller forgot ``torch.no_grad()``.
+
+    Values are checked once, by one read on the host (on a GPU it waits for the queue). They are checked again
+    before a loss if a tensor was changed in place since then. Under `torch.func.vmap`, in compiled graphs and
+    on the device "meta" there are no values to check.
 
     Attributes:
         tokens: [batch, seq] int64, the sampled ids.
@@ -33,10 +44,13 @@ class Rollout:
         rewards: [batch], one per sequence, or None.
         prompt_index: [batch] int64, which prompt a sequence answers; None means one prompt for all.
         logits, ref_logits, behavior_logits: [batch, seq, vocab] or None.
+        validate: False trusts the values and reads none; types, dtypes and shapes are always checked.
 
     Raises:
-        ValueError: shapes or dtypes that do not agree, a mask row without a token, NaN, a log-prob above 0 or
-            -inf under the mask. What stands outside the mask is kept, and never used by this package.
+        ValueError: shapes or dtypes that do not agree, a mask row without a token, NaN in rewards, or under
+            the mask: a log-prob that is NaN, infinite or above 0, logits with NaN or +inf, a row of logits
+            that is -inf throughout, a token id outside the vocabulary of the logits. Values outside the
+            mask are never used by this package.
     """
 
     tokens: torch.Tensor
@@ -50,45 +64,99 @@ class Rollout:
     ref_logits: torch.Tensor | None = None
     behavior_logits: torch.Tensor | None = None
 
-    def __post_init__(self) -> None:
-        checks.check_mask(self.completion_mask)
-        shape, inside = self.completion_mask.shape, self.completion_mask.bool()
+    validate: InitVar[bool] = field(default=True, kw_only=True)
+    # Not fields: what is known about the values, and what was computed from them.
+    _validates, _masks, _stray = True, True, False
+    _checked: ClassVar[tuple[object, ...] | None] = None
+    _distributions: ClassVar[dict[str, torch.Tensor]] = {}
+
+    def __post_init__(self, validate: bool) -> None:
+        checks.check_mask_shape(self.completion_mask)
+        shape = self.completion_mask.shape
         checks.check_shape("tokens", self.tokens, shape, "completion_mask [batch, seq]")
         _check_ids(self.tokens)
-        for name in ("logp", "ref_logp", "behavior_logp"):
+        for name in _LOGP:
             x = getattr(self, name)
             if x is not None or name != "behavior_logp":
                 checks.check_shape(name, x, shape, "completion_mask [batch, seq]")
-                checks.check_log_probabilities(name, x, inside)
+                checks.check_floating(name, x)
         for name in ("rewards", "prompt_index"):
             x = getattr(self, name)
             if x is not None:
                 checks.check_shape(name, x, shape[:1], "one per sequence [batch]")
         if self.prompt_index is not None and self.prompt_index.is_floating_point():
             raise ValueError(f"prompt_index has dtype {self.prompt_index.dtype}, expected whole numbers")
-        if self.rewards is not None and self.rewards.is_floating_point():
-            checks.check_no_nan("rewards", self.rewards)
         self._check_logits(shape)
-        object.__setattr__(self, "_checked", self._versions())
-
-    def _versions(self) -> tuple[object, ...]:
-        """One value per tensor, another one after a change in place: then the checks are repeated."""
-        # tensors of inference mode do not count changes: a new object() counts as changed each time
-        names = ("completion_mask", "tokens", "logp", "ref_logp", "behavior_logp", "rewards")
-        given = [getattr(self, name) for name in names]
-        return tuple(x if x is None else object() if x.is_inference() else x._version for x in given)
+        for name in _FIXED:
+            if (x := getattr(self, name)) is not None:
+                self._note(**{name: x.detach()})
+        self._note(_validates=bool(validate))
+        self._read_values()
 
     def _check_logits(self, shape: torch.Size) -> None:
-        given = [n for n in ("logits", "ref_logits", "behavior_logits") if getattr(self, n) is not None]
-        for name in given:
-            x, first = getattr(self, name), getattr(self, given[0])
+        names = [n for n in _LOGITS if getattr(self, n) is not None]
+        for name in names:
+            x, first = getattr(self, name), getattr(self, names[0])
             checks.check_floating(name, x)
-            if x.ndim != 3 or x.shape[:2] != shape:
+            if x.ndim != 3 or x.shape[:2] != shape or x.shape[2] == 0:
                 raise ValueError(
                     f"{name} has shape {list(x.shape)}, expected [{shape[0]}, {shape[1]}, vocab] "
                     "like completion_mask [batch, seq]"
                 )
-            checks.check_shape(name, x, first.shape, f"{given[0]} [batch, seq, vocab]")
+            checks.check_shape(name, x, first.shape, f"{names[0]} [batch, seq, vocab]")
+
+    def _read_values(self) -> None:
+        """Check all values by one read on the host, and note whether any token is outside the mask."""
+        bits = 2  # without a read there may be tokens outside the mask
+        if self._validates and not torch.compiler.is_compiling():
+            with torch.no_grad():
+                flags = self._flags()
+            bits = int(flags.item()) if may_read(flags) else 2
+            if bits & 1:
+                self._name_the_wrong_value()
+        self._note(_checked=self._versions(), _distributions={}, _masks=bool(bits & 2), _stray=bool(bits & 4))
+
+    def _note(self, **notes: Any) -> None:
+        for name, note in notes.items():
+            object.__setattr__(self, name, note)
+
+    def _flags(self) -> torch.Tensor:
+        """Return 1 for wrong values, plus 2 for tokens outside the mask, plus 4 for NaN in ``logp`` there."""
+        mask, inside = self.completion_mask, self.completion_mask.bool()
+        wrong = (inside != mask).any() | ~inside.any(-1).all()
+        for name in _LOGP:
+            if (x := getattr(self, name)) is not None:
+                wrong = wrong | (~((x <= checks.slack(x)) & (x > -torch.inf)) & inside).any()
+        if self.rewards is not None:
+            wrong = wrong | self.rewards.isnan().any()
+        for name in _LOGITS:
+            if (x := getattr(self, name)) is not None:
+                # The largest entry of a row is NaN, +inf or -inf exactly if the row has no distribution.
+                wrong = wrong | (~x.amax(-1).isfinite() & inside).any()
+                wrong = wrong | (((self.tokens < 0) | (self.tokens >= x.shape[-1])) & inside).any()
+        return 1 * wrong + 2 * ~inside.all() + 4 * (self.logp.isnan() & ~inside).any()
+
+    def _name_the_wrong_value(self) -> None:
+        """Raise ValueError with the name and the place of the first wrong value."""
+        checks.check_mask(self.completion_mask)
+        inside = self.completion_mask.bool()
+        for name in _LOGITS:
+            if (x := getattr(self, name)) is not None:
+                checks.check_scores(name, x, inside)
+                _check_range(self.tokens, inside, x.shape[-1])
+        for name in _LOGP:
+            if (x := getattr(self, name)) is not None:
+                checks.check_log_probabilities(name, x, inside)
+        if self.rewards is not None:
+            checks.check_no_nan("rewards", self.rewards)
+
+    def _versions(self) -> tuple[object, ...]:
+        """Return one value per tensor, which differs after a change in place: then values are read again."""
+        if torch.compiler.is_compiling():
+            return ()
+        tensors = [getattr(self, f.name) for f in fields(self)]
+        # Tensors of inference mode do not count changes: a new object() counts as changed each time.
+        return tuple(x if x is None else object() if x.is_inference() else x._version for x in tensors)
 
     @classmethod
     def from_logits(
@@ -101,50 +169,94 @@ class Rollout:
         behavior_logits: torch.Tensor | None = None,
         rewards: torch.Tensor | None = None,
         prompt_index: torch.Tensor | None = None,
+        validate: bool = True,
     ) -> Rollout:
-        """A rollout whose log-probs are computed from aligned logits [batch, seq, vocab].
+        """Return a rollout whose log-probs are computed from aligned logits [batch, seq, vocab].
 
-        ``logits[:, t]`` scores ``tokens[:, t]``. Reference and behavior are detached.
+        ``logits[:, t]`` scores ``tokens[:, t]``.
 
         Raises:
-            ValueError: as the class; also a token id outside the vocabulary.
+            ValueError: as the class.
         """
-        checks.check_mask(completion_mask)
+        checks.check_mask_shape(completion_mask)
         checks.check_shape("tokens", tokens, completion_mask.shape, "completion_mask [batch, seq]")
         _check_ids(tokens)
         checks.check_floating("logits", logits)
-        wanted = (*tokens.shape, logits.shape[-1])
-        checks.check_shape("logits", logits, wanted, "tokens [batch, seq] with a last axis [vocab]")
+        expected = (*tokens.shape, logits.shape[-1])
+        checks.check_shape("logits", logits, expected, "tokens [batch, seq] with a last axis [vocab]")
+        if logits.shape[-1] == 0:
+            raise ValueError(f"logits has shape {list(logits.shape)}, expected a vocab of at least 1")
         checks.check_shape("ref_logits", ref_logits, logits.shape, "logits [batch, seq, vocab]")
         checks.check_floating("ref_logits", ref_logits)
         if behavior_logits is not None:
             checks.check_shape("behavior_logits", behavior_logits, logits.shape, "logits [batch, seq, vocab]")
-        outside = ((tokens < 0) | (tokens >= logits.shape[-1])) & completion_mask.bool()
-        if outside.any():
-            raise ValueError(
-                f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {logits.shape[-1] - 1}"
-            )
-        index = tokens.clamp(0, logits.shape[-1] - 1).unsqueeze(-1)
-        sampled = partial(_of_sampled, index=index, completion_mask=completion_mask)
-        return cls(
+            checks.check_floating("behavior_logits", behavior_logits)
+        inside = completion_mask.bool()
+        # Where values are read, rows outside the mask are copied only if one of them is NaN.
+        copies = not (validate and may_read(logits) and may_read(tokens) and may_read(completion_mask))
+        fixed = None if behavior_logits is None else behavior_logits.detach()
+        rollout = cls(
             tokens,
             completion_mask,
-            sampled(logits),
-            sampled(ref_logits).detach(),
-            None if behavior_logits is None else sampled(behavior_logits).detach(),
+            _of_sampled(only_rows(logits, inside) if copies else logits, tokens),
+            _of_sampled(ref_logits.detach(), tokens),
+            None if fixed is None else _of_sampled(fixed, tokens),
             rewards,
             prompt_index,
             logits,
-            ref_logits.detach(),
-            None if behavior_logits is None else behavior_logits.detach(),
+            ref_logits,
+            fixed,
+            validate=validate,
+        )
+        if not rollout._stray:
+            return rollout
+        return rollout.unchecked(logp=_of_sampled(only_rows(logits, inside), tokens))
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return self.tokens.shape[0]
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | torch.Tensor) -> Rollout:
+        """Return the sequences ``rows`` as one batch: a number, a slice, or numbers or truth values [batch].
+
+        Nothing is checked a second time.
+        """
+        chosen: Any = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        if isinstance(rows, int) and not -len(self) <= rows < len(self):
+            raise IndexError(f"sequence {rows} of {len(self)}")
+        return self._changed(lambda x: x[chosen])
+
+    def to(self, device: torch.device | str) -> Rollout:
+        """Return the batch with every tensor on ``device``; nothing is checked a second time."""
+        return self._changed(lambda x: x.to(device))
+
+    def _changed(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> Rollout:
+        """Return the batch of ``fn`` of every tensor."""
+        return self.unchecked(
+            **{f.name: fn(x) for f in fields(self) if (x := getattr(self, f.name)) is not None}
         )
 
+    def __repr__(self) -> str:
+        """Return shapes, dtypes and devices; three tensors of a batch would be pages of numbers."""
+        tensors = {f.name: x for f in fields(self) if (x := getattr(self, f.name)) is not None}
+        each = (f"{name}={str(x.dtype)[6:]}{list(x.shape)}" for name, x in tensors.items())
+        devices = ", ".join(sorted({str(x.device) for x in tensors.values()}))
+        return f"Rollout({', '.join(each)}, device={devices})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the tensors and ``validate``; their distributions are computed again."""
+        return {name: getattr(self, name) for name in (*(f.name for f in fields(self)), "_validates")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the tensors; their values are read before the next loss."""
+        self._note(**state, _distributions={})
+
     def unchecked(self, **tensors: torch.Tensor | None) -> Rollout:
-        """The same batch with these tensors in place of some of its own; nothing is checked a second time."""
+        """Return the batch with these tensors in place of some of its own; nothing is checked again."""
         batch = object.__new__(Rollout)
-        for f in fields(self):
-            object.__setattr__(batch, f.name, tensors.get(f.name, getattr(self, f.name)))
-        object.__setattr__(batch, "_checked", batch._versions())
+        batch._note(**{f.name: tensors.get(f.name, getattr(self, f.name)) for f in fields(self)})
+        masks = self._masks or "completion_mask" in tensors
+        batch._note(_validates=self._validates, _checked=batch._versions(), _distributions={}, _masks=masks)
         return batch
 
     def batches(self, groups: Iterable[Sequence[int]]) -> Iterator[Rollout]:
@@ -168,31 +280,40 @@ class Rollout:
             for f in fields(self)
             if f.name != "logp" and (x := getattr(self, f.name)) is not None
         }
-        scores, mask = given["logits"].requires_grad_(), given["completion_mask"]
-        ids = given["tokens"].clamp(0, scores.shape[-1] - 1).unsqueeze(-1)
-        return self.unchecked(**given, logp=_of_sampled(scores, ids, mask))
+        scores, inside = given["logits"].requires_grad_(), given["completion_mask"].bool()
+        return self.unchecked(**given, logp=_of_sampled(only_rows(scores, inside), given["tokens"]))
 
-    @cached_property
+    @property
     def logp_all(self) -> torch.Tensor:
         """Normalized log-probs of the policy, [batch, seq, vocab]. ValueError without logits."""
-        return self._whole("logits")
+        return self._distribution("logits")
 
-    @cached_property
+    @property
     def ref_logp_all(self) -> torch.Tensor:
         """Normalized log-probs of the reference, [batch, seq, vocab]. ValueError without ref_logits."""
-        return self._whole("ref_logits").detach()
+        return self._distribution("ref_logits")
 
-    @cached_property
+    @property
     def behavior_logp_all(self) -> torch.Tensor:
         """Normalized log-probs of the sampler, [batch, seq, vocab]. ValueError without behavior_logits."""
-        return self._whole("behavior_logits").detach()
+        return self._distribution("behavior_logits")
 
-    def _whole(self, name: str) -> torch.Tensor:
+    def _distribution(self, name: str) -> torch.Tensor:
+        """Return the log-softmax, computed once as long as no tensor is changed in place.
+
+        Rows outside the mask are uniform, so that nothing there can overflow in a formula.
+        """
         scores = getattr(self, name)
         if scores is None:
             raise ValueError(f"{name} is needed; this Rollout holds sampled log-probs only")
-        with torch.enable_grad():  # cached: who asks first under no_grad must not take the gradient away
-            return clean(scores, self.completion_mask).log_softmax(-1)
+        check_rollout(self)
+        cache = self._distributions
+        if name not in cache:
+            # Whoever asks first under no_grad must not take the gradient away from those who ask later.
+            with torch.enable_grad():
+                rows = only_rows(scores, self.completion_mask.bool()) if self._masks else scores
+                cache[name] = rows.log_softmax(-1)
+        return cache[name]
 
     @property
     def sampled_from(self) -> torch.Tensor:
@@ -212,75 +333,27 @@ def _check_ids(tokens: torch.Tensor) -> None:
         raise ValueError(f"tokens has dtype {tokens.dtype}, expected torch.int64: the sampled ids")
 
 
+def _check_range(tokens: torch.Tensor, inside: torch.Tensor, vocab: int) -> None:
+    outside = ((tokens < 0) | (tokens >= vocab)) & inside
+    if outside.any():
+        raise ValueError(f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {vocab - 1}")
+
+
 def check_rollout(rollout: Rollout) -> None:
     """Raise ValueError for a dict or a tensor where a `Rollout` is wanted.
 
-    A rollout was checked when it was made; it is checked again if a tensor was changed in place since then.
+    Its values were checked when it was made; they are checked again if a tensor was changed in place.
     """
     if not isinstance(rollout, Rollout):
         raise ValueError(f"rollout is a {type(rollout).__name__}, expected a kl_companion.Rollout")
-    if not torch.compiler.is_compiling() and vars(rollout).get("_checked") != rollout._versions():
-        rollout.__post_init__()
+    if not torch.compiler.is_compiling() and rollout._checked != rollout._versions():
+        rollout._read_values()
 
 
-def _of_sampled(scores: torch.Tensor, index: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
-    """Log-probs of the ids ``index`` [batch, seq, 1] from logits [batch, seq, vocab]; [batch, seq]."""
-    return clean(scores, completion_mask).log_softmax(-1).gather(-1, index).squeeze(-1)
+def _of_sampled(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return log-probs of ids [batch, seq] from logits [batch, seq, vocab]; [batch, seq].
 
-
-def clean(scores: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
-    """Scores [batch, seq, vocab] whose rows outside the mask hold no NaN; copied only where one does."""
-    with torch.no_grad():
-        broken = ~scores.sum(-1).isfinite() & ~completion_mask.bool()
-    return scores.masked_fill(broken.unsqueeze(-1), 0.0) if broken.any() else scores
-
-
-def per_token(
-    estimator: str | Estimator | Callable[..., torch.Tensor], rollout: Rollout, **options: Any
-) -> torch.Tensor:
-    """The estimate at every token, [batch, seq]: the only place that chooses sampled or vocabulary inputs.
-
-    Log-probs outside the mask are read as 0, so that nothing there, NaN included, reaches a gradient.
-
-    Args:
-        estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``.
-        rollout: Where the log-probs come from.
-        **options: Passed on to the estimator: ``tail_weight`` [batch, seq] of a top-k one.
-
-    Raises:
-        ValueError: unknown name, or whole distributions are needed and the rollout has no logits.
+    Padding may contain any id.
     """
-    check_rollout(rollout)
-    entry = as_estimator(estimator)
-    if entry.inputs == "sampled":
-        inside = rollout.completion_mask.bool()
-        return entry.fn(masked(rollout.logp, inside), masked(rollout.ref_logp, inside), **options)
-    for name in ("logits", "ref_logits"):
-        if getattr(rollout, name) is None:
-            raise ValueError(f"{entry.name} needs {name}; this Rollout holds sampled log-probs only")
-    if entry.inputs == "top_k":
-        return _top_k(entry, rollout, options)
-    return entry.fn(rollout.logp_all, rollout.ref_logp_all, **options)
-
-
-def _top_k(entry: Estimator, rollout: Rollout, options: dict[str, Any]) -> torch.Tensor:
-    """A top-k estimator on the rows under the mask, zero elsewhere: padding has no token to sample."""
-    inside = rollout.completion_mask.bool()
-    # a copy of the sampler's rows is as large as the policy's: only for those who take their head from it
-    reads_sampler = getattr(entry.fn, "head_from", "sampler") == "sampler"
-    if reads_sampler and rollout.behavior_logits is not None:
-        options = {"behavior_logp_all": rollout.behavior_logp_all[inside], **options}
-    elif reads_sampler and rollout.behavior_logp is None:  # on-policy: the policy is the sampler
-        options = {"behavior_logp_all": rollout.logp_all[inside].detach(), **options}
-    weight = options.get("tail_weight")
-    if weight is not None:
-        checks.check_shape("tail_weight", weight, inside.shape, "completion_mask [batch, seq]")
-        options = {**options, "tail_weight": weight[inside]}
-    x = entry.fn(rollout.logp_all[inside], rollout.ref_logp_all[inside], rollout.tokens[inside], **options)
-    return x.new_zeros(inside.shape).masked_scatter(inside, x)
-
-
-def masked(x: torch.Tensor, completion_mask: torch.Tensor) -> torch.Tensor:
-    """``x`` with zeros outside the mask, whatever stands there (NaN too); [batch, seq]."""
-    checks.check_shape("x", x, completion_mask.shape, "completion_mask [batch, seq]")
-    return x.where(completion_mask.bool(), 0)
+    index = tokens.clamp(0, scores.shape[-1] - 1).unsqueeze(-1)
+    return scores.log_softmax(-1).gather(-1, index).squeeze(-1)

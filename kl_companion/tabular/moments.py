@@ -55,7 +55,8 @@ def draw_statistics(
             "where a detached cost multiplies the score"
         )
     named = isinstance(estimator, str | Estimator)
-    against = target or (get_estimator(estimator).target if named else "reverse_kl")  # type: ignore[arg-type]
+    if target is None:
+        target = get_estimator(estimator).target if named else "reverse_kl"  # type: ignore[arg-type]
     at = world(problem)
     x, c = coefficients(estimator, at, placement)
     mask = problem.completion_mask.expand_as(c)
@@ -66,7 +67,7 @@ def draw_statistics(
     gradient = at.gradient(c)
     size = gradient.square().sum((-2, -1))
     nothing = torch.zeros_like(mean)
-    exact, exact_gradient = _target(get_divergence(against), at)
+    exact, exact_gradient = _target(get_divergence(target), at)
     if baseline is None:
         single = (at.mean(at.square(c)) - size).clamp(min=0.0)
         return Draws(

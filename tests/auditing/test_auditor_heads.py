@@ -154,7 +154,7 @@ def test_off_policy_the_ratio_of_the_token_repairs_the_tail(name, wanted):
     assert matched(audit(lambda ro: kl_loss(ro, name, importance="token"), off_policy=True), wanted)
 
 
-@pytest.mark.parametrize("options", [{}, {"importance": "token", "clip": (0.9, 1.1)}])
+@pytest.mark.parametrize("options", [{"importance": None}, {"importance": "token", "clip": (0.9, 1.1)}])
 def test_off_policy_without_the_ratio_or_with_a_clip_it_is_another_field(options):
     def loss(rollout):
         return kl_loss(rollout, "top_k_reverse_kl(1)", **options)

@@ -44,7 +44,7 @@ HAND = {
     "k3": (k3_term, as_loss("k3")),
     "k3 in the reward": (k3_reward_term, as_loss("k3", "reward")),
     "k3 of sequences": (k3_sequence_term, as_loss("k3", level="sequence")),
-    "cumulative": (cumulative_term, lambda ro: kl_loss(ro, "k1", credit=1.0)),
+    "cumulative": (cumulative_term, lambda ro: kl_loss(ro, "k1", credit=1.0, importance=None)),
     "exact": (exact_term, as_loss("exact_kl")),
 }
 

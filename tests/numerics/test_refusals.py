@@ -100,11 +100,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"the weighted estimate is not a number: estimate is inf at \[1\]",
     ),
     "loss": (
-        lambda: kl.kl_loss(rollout(to_ref=-400.0), "k3", beta=0.0),
+        lambda: kl.kl_loss(rollout(to_ref=-400.0), "k3", beta=0.0, importance=None),
         r"the loss is not a number: estimate is inf at \[1, 1\], expected what torch.float32 holds",
     ),
     "loss of sequences": (
-        lambda: kl.kl_loss(rollout(to_ref=-400.0), "k3", beta=0.0, level="sequence"),
+        lambda: kl.kl_loss(rollout(to_ref=-400.0), "k3", beta=0.0, level="sequence", importance=None),
         r"the loss is not a number: estimate is inf at \[1\]",
     ),
     "penalty": (
@@ -116,6 +116,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             replace(rollout(to_ref=-400.0), completion_mask=torch.tensor([[1.0, 1.0], [0.0, 1.0]])),
             "k3",
             credit=1.0,
+            importance=None,
         ),
         r"credit times logp is not a number: credit is inf at \[1, 0\]",
     ),

@@ -81,7 +81,8 @@ def test_the_field_is_that_of_the_enumeration(name, estimator, placement):
     problem = WORLDS[name]
 
     def loss(ro):
-        terms = estimator if callable(estimator) else lambda r: kl_terms(r, estimator, level="sequence")
+        plain = {"level": "sequence", "importance": None}
+        terms = estimator if callable(estimator) else lambda r: kl_terms(r, estimator, **plain)
         if placement == "loss":
             return terms(ro).mean()
         return (terms(ro).detach() * (ro.logp * ro.completion_mask).sum(-1)).mean()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Literal
 
 import torch
@@ -19,6 +20,11 @@ from kl_companion.rollout.aggregation import check_aggregate
 Penalty = Literal["before", "after"]
 PENALTIES: tuple[Penalty, ...] = ("before", "after")
 _SAME = 1e-9  # between log-probs of one policy
+
+
+def _is_number(x: object, kind: type = Real) -> bool:
+    """Whether ``x`` is a number of this kind, Python's or NumPy's, and not a truth value."""
+    return isinstance(x, kind) and not isinstance(x, bool)
 
 
 @dataclass(frozen=True)
@@ -88,8 +94,8 @@ class Recipe:
         check_aggregate(self.aggregate, self.length)
         check_scalar("beta", self.beta, least=0.0)
         check_scalar("entropy", self.entropy)
-        if self.updates < 1:
-            raise ValueError(f"updates is {self.updates}, expected at least one on a batch")
+        if not _is_number(self.updates, Integral) or self.updates < 1:
+            raise ValueError(f"updates is {self.updates!r}, expected a whole number of at least 1")
         check_scalar("rate", self.rate, positive=True)
         self._check_ranges()
         self._check_together()
@@ -99,13 +105,17 @@ class Recipe:
             pair = getattr(self, name)
             if name == "keep_ratios" and pair is None:
                 continue
-            if not isinstance(pair, tuple | list) or len(pair) != 2 or not all(x >= 0 for x in pair):
+            numbers = isinstance(pair, tuple | list) and len(pair) == 2 and all(map(_is_number, pair))
+            if not numbers or not all(x >= 0 for x in pair):
                 raise ValueError(f"{name} is {pair!r}, expected two numbers that are not negative")
             object.__setattr__(self, name, tuple(pair))  # of a list, as YAML gives it
         if self.keep_ratios is not None and self.keep_ratios[0] > self.keep_ratios[1]:
             raise ValueError(f"keep_ratios is {self.keep_ratios}, expected (lowest, highest)")
+        if self.dual_clip is not None and not _is_number(self.dual_clip):
+            raise ValueError(f"dual_clip is {self.dual_clip!r}, expected a number of at least 1, or None")
         check_dual(self.policy_loss, self.dual_clip)
-        if self.sampler_cap is not None and not self.sampler_cap >= 1:
+        cap = self.sampler_cap
+        if cap is not None and not (_is_number(cap) and cap >= 1):
             raise ValueError(f"sampler_cap is {self.sampler_cap!r}, expected a number of at least 1, or None")
         if self.keep_kl is not None:
             check_scalar("keep_kl", self.keep_kl)

@@ -89,7 +89,7 @@ CASES = (
     bad("a misspelled estimator", kl.kl_loss, rollout(), "k_3"),
     bad("a misspelled level", kl.kl_loss, rollout(), level="sentence"),
     bad("a misspelled aggregation", kl.kl_loss, rollout(), how="mean"),
-    bad("a clip without a ratio", kl.kl_loss, rollout(), clip=(0.8, 1.2)),
+    bad("a clip without a ratio", kl.kl_loss, rollout(), importance=None, clip=(0.8, 1.2)),
     bad("a mean over tokens of sequences", kl.kl_loss, rollout(), level="sequence", how="token_mean"),
     bad("a dict for the rollout", kl.kl_loss, {"logp": LOGP}),
     bad(

@@ -1,0 +1,61 @@
+"""Checks of values that cost one read on the host, however many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from kl_companion.checks import refuse_nan
+
+try:
+    from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+except ImportError:  # the stand-in for torch in the page has no transforms
+
+    def is_functorch_wrapped_tensor(tensor: torch.Tensor) -> bool:
+        """Return False: nothing is transformed."""
+        return False
+
+
+def may_read(x: torch.Tensor) -> bool:
+    """Return whether ``x`` has one value: not in a graph, under `torch.func.vmap` or on the device "meta"."""
+    if torch.compiler.is_compiling() or x.device.type == "meta":
+        return False
+    while is_functorch_wrapped_tensor(x):
+        if is_batchedtensor(x):
+            return False
+        x = get_unwrapped(x)
+    return True
+
+
+class Flags:
+    """Value checks of one call, decided together.
+
+    `add` notes a check and reads nothing. `settle` reads one number for all of them; only if something is
+    wrong are the checks repeated in their order, and the first that fails raises the error that names
+    the place.
+    """
+
+    def __init__(self) -> None:
+        self._checks: list[tuple[torch.Tensor, Callable[[], object]]] = []
+
+    def add(self, wrong: torch.Tensor, complain: Callable[[], object]) -> None:
+        """Note that ``complain`` has to be called where any entry of ``wrong``, bool, is true."""
+        self._checks.append((wrong.any(), complain))
+
+    def no_nan(self, name: str, result: torch.Tensor, **parts: torch.Tensor) -> torch.Tensor:
+        """Return ``result``, which must not contain NaN; arguments as `kl_companion.checks.refuse_nan`."""
+        values = {part: x.detach() for part, x in parts.items()}
+        self.add(result.detach().isnan(), lambda: refuse_nan(name, result.detach(), **values))
+        return result
+
+    def settle(self) -> None:
+        """Raise the error of the first check that fails; where values cannot be read, none does."""
+        checks, self._checks = self._checks, []
+        if not checks:
+            return
+        wrong = torch.stack([flag for flag, _ in checks])
+        if may_read(wrong) and wrong.any().item():
+            for flag, complain in checks:
+                if flag.item():
+                    complain()

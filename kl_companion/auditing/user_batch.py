@@ -26,11 +26,7 @@ class UserBatch(Rollout):
     def around(cls, given: Given, mapped: Mapping[str, str], read: dict[str, Read]) -> UserBatch:
         """The batch of these values; names that are asked for are added to ``read``."""
         batch = object.__new__(cls)
-        for f in fields(Rollout):
-            object.__setattr__(batch, f.name, getattr(given.rollout, f.name))
-        for name, value in (("_given", given), ("_mapped", mapped), ("_read", read)):
-            object.__setattr__(batch, name, value)
-        object.__setattr__(batch, "_checked", batch._versions())
+        vars(batch).update(vars(given.rollout), _given=given, _mapped=mapped, _read=read)
         return batch
 
     def _found(self, name: str) -> Read | Unread:

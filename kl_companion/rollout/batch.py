@@ -13,7 +13,7 @@ import torch
 
 from kl_companion import checks
 from kl_companion.rollout.flags import may_read
-from kl_companion.rollout.masks import only_rows
+from kl_companion.rollout.masks import finite_rows
 
 _LOGP = ("logp", "ref_logp", "behavior_logp")
 _LOGITS = ("logits", "ref_logits", "behavior_logits")
@@ -68,7 +68,7 @@ class Rollout:
     # Not fields: what is known about the values, and what was computed from them.
     _validates, _masks, _stray = True, True, False
     _checked: ClassVar[tuple[object, ...] | None] = None
-    _distributions: ClassVar[dict[str, torch.Tensor]] = {}
+    _distributions: ClassVar[dict[str, torch.Tensor]]
 
     def __post_init__(self, validate: bool) -> None:
         checks.check_mask_shape(self.completion_mask)
@@ -198,7 +198,7 @@ class Rollout:
         rollout = cls(
             tokens,
             completion_mask,
-            _of_sampled(only_rows(logits, inside) if copies else logits, tokens),
+            _of_sampled(finite_rows(logits, inside) if copies else logits, tokens),
             _of_sampled(ref_logits.detach(), tokens),
             None if fixed is None else _of_sampled(fixed, tokens),
             rewards,
@@ -210,7 +210,7 @@ class Rollout:
         )
         if not rollout._stray:
             return rollout
-        return rollout.unchecked(logp=_of_sampled(only_rows(logits, inside), tokens))
+        return rollout.unchecked(logp=_of_sampled(finite_rows(logits, inside), tokens))
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -281,7 +281,7 @@ class Rollout:
             if f.name != "logp" and (x := getattr(self, f.name)) is not None
         }
         scores, inside = given["logits"].requires_grad_(), given["completion_mask"].bool()
-        return self.unchecked(**given, logp=_of_sampled(only_rows(scores, inside), given["tokens"]))
+        return self.unchecked(**given, logp=_of_sampled(finite_rows(scores, inside), given["tokens"]))
 
     @property
     def logp_all(self) -> torch.Tensor:
@@ -299,10 +299,7 @@ class Rollout:
         return self._distribution("behavior_logits")
 
     def _distribution(self, name: str) -> torch.Tensor:
-        """Return the log-softmax, computed once as long as no tensor is changed in place.
-
-        Rows outside the mask are uniform, so that nothing there can overflow in a formula.
-        """
+        """Return the log-softmax, computed once as long as no tensor is changed in place."""
         scores = getattr(self, name)
         if scores is None:
             raise ValueError(f"{name} is needed; this Rollout holds sampled log-probs only")
@@ -311,7 +308,7 @@ class Rollout:
         if name not in cache:
             # Whoever asks first under no_grad must not take the gradient away from those who ask later.
             with torch.enable_grad():
-                rows = only_rows(scores, self.completion_mask.bool()) if self._masks else scores
+                rows = finite_rows(scores, self.completion_mask.bool()) if self._masks else scores
                 cache[name] = rows.log_softmax(-1)
         return cache[name]
 

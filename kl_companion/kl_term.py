@@ -38,7 +38,6 @@ from kl_companion.estimators.registry import Estimator, as_estimator, sampled_es
 from kl_companion.rollout import (
     MISSING,
     SCOPES,
-    Flags,
     Missing,
     Rollout,
     Scope,
@@ -46,6 +45,7 @@ from kl_companion.rollout import (
     per_token,
 )
 from kl_companion.rollout.aggregation import credited
+from kl_companion.rollout.flags import Flags
 from kl_companion.rollout.importance import flagged_ratio
 
 Placement = Literal["loss", "reward", "both", "score"]

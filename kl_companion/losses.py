@@ -21,7 +21,6 @@ from kl_companion.kl_term import (
 )
 from kl_companion.rollout import (
     Aggregate,
-    Flags,
     Missing,
     Rollout,
     check_rollout,
@@ -29,6 +28,7 @@ from kl_companion.rollout import (
     per_token,
 )
 from kl_companion.rollout.aggregation import check_aggregate, per_sequence, reduced
+from kl_companion.rollout.flags import Flags
 
 _CHOICES = ("level", "importance", "ratio", "clip", "missing", "credit")
 _P = ParamSpec("_P")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from kl_companion.rollout.centering import center as center
     from kl_companion.rollout.centering import leave_one_out as leave_one_out
     from kl_companion.rollout.estimates import per_token as per_token
-    from kl_companion.rollout.flags import Flags as Flags
     from kl_companion.rollout.importance import MISSING as MISSING
     from kl_companion.rollout.importance import SCOPES as SCOPES
     from kl_companion.rollout.importance import Missing as Missing
@@ -34,7 +33,6 @@ _NAMES: dict[str, str] = {
     "check_rollout": "kl_companion.rollout.batch",
     "masked": "kl_companion.rollout.masks",
     "per_token": "kl_companion.rollout.estimates",
-    "Flags": "kl_companion.rollout.flags",
     "CENTERINGS": "kl_companion.rollout.centering",
     "Centering": "kl_companion.rollout.centering",
     "center": "kl_companion.rollout.centering",

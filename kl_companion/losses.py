@@ -52,7 +52,7 @@ def kl_loss(
     rollout: Rollout,
     estimator: EstimatorLike | KLTerm = "k2",
     *,
-    beta: float = 1.0,
+    beta: float | torch.Tensor = 1.0,
     how: Aggregate = "sum",
     length: float | None = None,
     level: Level = "token",
@@ -70,7 +70,7 @@ def kl_loss(
         rollout: The samples.
         estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``; or a `KLTerm`,
             which contains the six choices from ``level`` on, so that none of them may be passed beside it.
-        beta: KL coefficient.
+        beta: KL coefficient, a number or a tensor of one.
         how: How tokens become one number, see `aggregate`; level ``"sequence"`` takes the mean.
         length: Tokens to divide by, for ``how="constant"``.
         level: ``"token"``: the estimate of each token; ``"sequence"``: the estimator of the log-probs of
@@ -144,7 +144,7 @@ def term_loss(
     rollout: Rollout,
     term: KLTerm,
     *,
-    beta: float,
+    beta: float | torch.Tensor,
     how: Aggregate = "sum",
     length: float | None = None,
     estimate: Estimate = per_token,
@@ -161,7 +161,7 @@ def term_loss(
     return loss
 
 
-def _check_beta(beta: float, rollout: Rollout, flags: Flags) -> None:
+def _check_beta(beta: float | torch.Tensor, rollout: Rollout, flags: Flags) -> None:
     """Check that the coefficient is finite: a number at once, a tensor when ``flags`` are settled."""
     dtype = rollout.logp.dtype
     if not isinstance(beta, torch.Tensor):
@@ -190,7 +190,7 @@ def kl_reward(
     rollout: Rollout,
     estimator: EstimatorLike | KLTerm = "k1",
     *,
-    beta: float = 1.0,
+    beta: float | torch.Tensor = 1.0,
     level: Level = "sequence",
     credit: float | None = 1.0,
 ) -> torch.Tensor:
@@ -200,7 +200,7 @@ def kl_reward(
         rollout: The samples.
         estimator: A registered name, an `Estimator`, or a function of ``(logp, ref_logp)``; or a `KLTerm`
             in the reward, which contains ``level`` and ``credit``.
-        beta: KL coefficient.
+        beta: KL coefficient, a number or a tensor of one.
         level: ``"sequence"`` returns the sum over each completion, [batch]; ``"token"`` the penalty of
             every token, [batch, seq], zero outside the mask.
         credit: At level ``"token"``, discount of the estimates of later tokens. 1, the default of `KLTerm`

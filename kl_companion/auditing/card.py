@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 80, 24
 _COLORS = {"bold": "1", "good": "32", "bad": "31", "dim": "2"}
 _NO_CURL = 1e-5
-_THEIRS = ("  - ", "  de")  # lines of the reader's own, which may be cut
 
 
 def card(audit: Audit, *, details: bool = False, color: bool = False, height: int | None = HEIGHT) -> str:
@@ -117,11 +116,12 @@ def _table(audit: Audit) -> list[str]:
 
 
 def _remedy(audit: Audit, ink: _Ink, *, cut: bool) -> list[str]:
+    """The remedy; lines that are to be written are not cut, and the reader's own may be."""
     if audit.remedy is None:
         return []
     lines = ["Instead:", *(f"  {line}" for line in audit.remedy.splitlines())]
     if cut:
-        lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] in _THEIRS else x for x in lines]
+        lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] != "  + " else x for x in lines]
         if max(map(len, lines)) > WIDTH:
             return ["Instead: see --details."]
     styles = {"  + ": "good", "  - ": "bad"}

@@ -2,19 +2,72 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kl_companion.auditing.adapt import as_subject, probe
+import torch
+
+from kl_companion.auditing.adapt import Reading, Subject, as_subject, probe
 from kl_companion.auditing.calling import Given
+from kl_companion.auditing.card import WIDTH
 from kl_companion.auditing.constructing import Chosen, callable_of, parameters_of
+from kl_companion.auditing.distance import degrees
 from kl_companion.auditing.findings import Condition, Finding
-from kl_companion.auditing.rewriting import Rewritten, names_inside, repaired
+from kl_companion.auditing.rewriting import Rewritten, names_inside, repaired, undecorated
+from kl_companion.auditing.sentences import times
 from kl_companion.auditing.summary import is_beside
-from kl_companion.auditing.verdict import accepts, remedy_for, rewrite, term_lines, wanted_objectives
+from kl_companion.auditing.verdict import (
+    accepts,
+    chosen_level,
+    coefficient_for,
+    curvature_of,
+    remedy_for,
+    term_lines,
+    wanted_objectives,
+)
+from kl_companion.tabular import Loss
+from kl_companion.tabular.populations import Population, large_batches, population_tree
 
 if TYPE_CHECKING:
     from kl_companion.auditing.verdict import Audit
+
+_CLOSE = 0.02  # of the usual log-ratios: near the reference, where all estimators of one KL agree
+_ALONG = 20.0  # degrees between gradients near the reference whose lengths are compared
+_SAME = 0.1  # of a strength, relatively: estimators of one KL differ by less so close to the reference
+_OTHER = 3.0  # times the coefficient, to see whether a patch still has it
+_NOTHING = 1e-15  # rounding of a value
+_CONSTANT = 1e-9
+_MOST = 24  # changes that are audited
+_REDUCTION = (
+    "on answers of one length it is what was meant. What differs is how it divides by lengths: take the sum "
+    "over the tokens of an answer, or divide by the number of all tokens of the batch"
+)
+
+
+class _Place(NamedTuple):
+    """What was audited, and what for.
+
+    Attributes:
+        loss: The reader's own.
+        audit: Its verdict.
+        want: The divergence or objective that was meant.
+        look: Audits a loss under one condition.
+        mapped: See `as_loss`.
+        settings: See `as_loss`.
+        off_policy: Whether stale samples are judged.
+    """
+
+    loss: Any
+    audit: Audit
+    want: str
+    look: Callable[..., Finding]
+    mapped: Mapping[str, str]
+    settings: Mapping[str, Any]
+    off_policy: bool
 
 
 def instead(
@@ -27,7 +80,11 @@ def instead(
     settings: Mapping[str, Any],
     off_policy: bool,
 ) -> str:
-    """A change of the reader's own function if one passes the audit, else a term in plain PyTorch.
+    """Return a change of the reader's own function that passes the audit, else a term in plain PyTorch.
+
+    A change was run, differentiated and audited: it returns what the function returned, it is what was meant
+    (on answers of one length, where a mean over each answer stays), as strong near the reference as the loss
+    was, also with another coefficient. Otherwise the text says what it lacks, in a comment.
 
     Args:
         loss: What was audited.
@@ -38,23 +95,148 @@ def instead(
         settings: See `as_loss`.
         off_policy: Whether stale samples are judged.
     """
-    wanted = wanted_objectives(want)
-    condition = Condition(off_policy, True, 1.0)
-    for proposal in _proposals(loss, found, want, mapped, settings):
-        taken = {p.name for p in parameters_of(proposal.function, "")}
-        roles = {r.name: r.role for r in found.reading.reads} if found.reading else {}
-        try:
-            again = as_subject(
-                proposal.function,
-                mapped={**{n: r for n, r in roles.items() if n in taken}, **mapped},
-                settings={n: v for n, v in settings.items() if n in taken},
-            )
-            after = look(again.loss, condition)
-        except ValueError:
+    place = _Place(loss, found, want, look, mapped, settings, off_policy)
+    others: list[str] = []
+    for proposal, why in islice(_proposals(place), _MOST):
+        notes = _notes(place, proposal)
+        if notes is None:
             continue
-        if accepts(after, wanted) and _beside(after) == _beside(found.main):
-            return proposal.diff
-    return remedy_for(want, found.findings, found.same_as)
+        text = "\n".join([*_comments(why, *notes), *proposal.diff])
+        if not any("as strong" in x for x in notes):
+            return text
+        others.append(text)
+    if others:
+        return others[0]
+    return _term(place)
+
+
+def _comments(*sentences: str) -> list[str]:
+    return [f"# {line}" for x in sentences for line in textwrap.wrap(x, WIDTH - 4)]
+
+
+def _proposals(place: _Place) -> Iterator[tuple[Rewritten, str]]:
+    """Changes of the reader's function, each with a sentence on the cause, or ""."""
+    reading, loss_fn = place.audit.reading, place.audit.loss_fn
+    if reading is None or loss_fn is None:
+        return
+    body = term_lines(place.want, place.audit.findings)
+    scale = 1 / curvature_of(place.want)
+    if scale != 1:  # as strong near the reference as one KL
+        body = [*body[:-1], re_scaled(body[-1], scale)]
+    bound = callable_of(place.loss, Chosen(place.settings))
+    function = place.loss if not hasattr(bound, "__func__") else bound.__func__
+    rollout = probe()
+
+    def call(changed: Any) -> object:
+        return _subject(place, changed).loss(rollout)
+
+    why = ""
+    for proposal, sentence in undecorated(function, bound, call):
+        yield proposal, sentence
+        why = sentence
+    # what a loss computes of logits has no column for the prompt, whether or not what it is given has
+    for layout in dict.fromkeys((reading.layout._replace(wide=False), reading.layout)):
+        given = Given(rollout, layout)
+        roles = ("logp", "ref_logp", "behavior_logp")
+        values = {n: given.of(n).detach() for n in roles}
+        values["mask"] = given.of("completion_mask").double()
+        names = names_inside(function, lambda: loss_fn(rollout), values)
+        yield from ((proposal, why) for proposal in repaired(function, bound, names, body, call))
+
+
+def re_scaled(line: str, scale: float) -> str:
+    """Return a line ``kl = ...`` with a factor in front."""
+    return line.replace("kl = ", f"kl = {scale:g} * (", 1) + ")"
+
+
+def _subject(place: _Place, function: Any, settings: Mapping[str, Any] | None = None) -> Subject:
+    """A changed function, read as the reader's own was."""
+    reading = place.audit.reading or Reading()
+    taken = {p.name for p in parameters_of(function, "")}
+    roles = {r.name: r.role for r in reading.reads}
+    return as_subject(
+        function,
+        mapped={**{n: r for n, r in roles.items() if n in taken}, **place.mapped},
+        settings={n: v for n, v in (settings or place.settings).items() if n in taken},
+    )
+
+
+def _notes(place: _Place, proposal: Rewritten) -> list[str] | None:
+    """What is to be said of a change that passes; None for one that does not."""
+    audit, wanted = place.audit, wanted_objectives(place.want)
+    try:
+        again = _subject(place, proposal.function)
+        if again.reading is None or audit.reading is None or again.reading.result != audit.reading.result:
+            return None
+        notes = []
+        after = place.look(again.loss, Condition(place.off_policy, True, 1.0))
+        beside = _beside(after) == _beside(audit.main)
+        if not (accepts(after, wanted) and beside):
+            fixed = Condition(place.off_policy, False, 1.0)
+            before, after = place.look(audit.loss_fn, fixed), place.look(again.loss, fixed)
+            if accepts(before, wanted) or not accepts(after, wanted) or _beside(after) != _beside(before):
+                return None
+            notes.append("your mean over each answer stays: each counts once, however long")
+        ratio = strength(again.loss, audit.loss_fn)
+        if math.isnan(ratio):
+            return None
+        if abs(ratio - 1) > _SAME:
+            notes.append(f"near the reference it is {times(ratio)} times as strong as your term")
+        return notes if _has_coefficient(place, proposal, ratio) else None
+    except ValueError:
+        return None
+
+
+def _has_coefficient(place: _Place, proposal: Rewritten, ratio: float) -> bool:
+    """Whether a change has the coefficient of the loss, where that is a parameter: with another, too."""
+    name, value = place.audit.coefficient
+    parameters = {p.name for p in parameters_of(proposal.function, "")}
+    if name not in parameters or not value:
+        return True
+    settings = {**place.settings, name: _OTHER * value}
+    before = as_subject(place.loss, mapped=place.mapped, settings=settings)
+    again = strength(_subject(place, proposal.function, settings).loss, before.loss)
+    return abs(again / ratio - 1) < _SAME
+
+
+def strength(loss_fn: Loss, other: Loss | None) -> float:
+    """Return how many times as strong the KL term of a loss is as that of another, near the reference.
+
+    It is the ratio of two gradients of nearly one direction, and of what the values gain by the distance. NaN
+    where neither is known, as where a gradient vanishes and the value does not grow, where they disagree, or
+    where the value at the reference is neither 0 nor that of the other.
+    """
+    if other is None:
+        return math.nan
+    (g, v, at), (g0, v0, at0) = _near(loss_fn), _near(other)
+    if min(abs(at), abs(at - at0)) > _CONSTANT * (1 + abs(at0)):  # what is left of another formula
+        return math.nan
+    ratios = []
+    if g.any() and g0.any() and degrees(g, g0) < _ALONG:
+        ratios.append((g.norm() / g0.norm()).item())
+    if v0 > _NOTHING and v > _NOTHING:
+        ratios.append(v / v0)
+    agree = ratios and max(ratios) <= (1 + _SAME) * min(ratios)
+    return ratios[0] if agree else math.nan
+
+
+def _near(loss_fn: Loss) -> tuple[torch.Tensor, float, float]:
+    """Gradient of a loss near the reference, how much larger its value is than at the reference, and that."""
+    near, at = (large_batches(loss_fn, _of_one_length(size)) for size in (_CLOSE, 0.0))
+    small = near.gradient.norm() < 1e-10 * near.contributions
+    gradient = torch.zeros_like(near.gradient) if small else near.gradient
+    return gradient.flatten(), near.value - at.value, at.value
+
+
+@cache
+def _of_one_length(size: float) -> Population:
+    """A tree whose reference is so far away, without rewards, where a mean of K1 is a mean of the KL."""
+    tree = population_tree(3, 2, parts=12, seed=7)
+    away = tree.problem.logits - tree.problem.ref_logits
+    problem = tree.problem._replace(
+        ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
+    )
+    return Population(problem, tree.which)
 
 
 def _beside(finding: Finding) -> set[str]:
@@ -62,22 +244,39 @@ def _beside(finding: Finding) -> set[str]:
     return {n for n in (finding.matches[0] if finding.matches else {}) if is_beside(n)}
 
 
-def _proposals(
-    loss: Any, found: Audit, want: str, mapped: Mapping[str, str], settings: Mapping[str, Any]
-) -> Iterator[Rewritten]:
-    if found.reading is None or found.loss_fn is None:
-        return
-    whole = rewrite(loss, found.reading, want, found.findings, found.same_as)
-    if whole is not None:
-        yield whole
-    body = term_lines(want, found.findings)
-    if any("mask" in line for line in body):  # of whole answers: no term of a token to put in its place
-        return
-    bound = callable_of(loss, Chosen(settings))
-    function = loss if not hasattr(bound, "__func__") else bound.__func__
-    rollout, loss_fn = probe(), found.loss_fn
-    # what a loss computes of logits has no column for the prompt, whether or not what it is given has
-    for layout in dict.fromkeys((found.reading.layout._replace(wide=False), found.reading.layout)):
-        given = Given(rollout, layout)
-        values = {n: given.of(n).detach() for n in ("logp", "ref_logp", "behavior_logp")}
-        yield from repaired(function, bound, names_inside(function, lambda: loss_fn(rollout), values), body)
+def _term(place: _Place) -> str:
+    """A term that passes the audit, and why it is no change of the reader's function; or that alone."""
+    audit, wanted = place.audit, wanted_objectives(place.want)
+    level = chosen_level(place.want, audit.findings)
+    condition = Condition(place.off_policy, True, 1.0)
+    valid = _passes(
+        remedy_for(place.want, audit.findings, None, beta=1.0), condition, frozenset(wanted), level
+    )
+    own = audit.reading is not None
+    of_one_length = Condition(place.off_policy, False, 1.0)
+    if own and accepts(place.look(audit.loss_fn, of_one_length), wanted):
+        return "\n".join(_comments(f"no patch: {_REDUCTION}"))
+    why = "no change of one expression of it passes the audit" if own else "no term passes the audit"
+    if not valid:
+        return f"# no patch: {why}"
+    beta = coefficient_for(place.want, audit.findings, audit.same_as, audit.coefficient[1])
+    term = remedy_for(place.want, audit.findings, audit.same_as, beta=beta)
+    if not own:
+        return term
+    return "\n".join([*_comments(f"{why}; this term does, where yours has its value per token"), term])
+
+
+@cache
+def _passes(source: str, condition: Condition, wanted: frozenset[str], level: str) -> bool:
+    """Whether the source of a term, executed, differentiated and audited, is what was wanted, times 1."""
+    from kl_companion.auditing.auditor import finding_of
+
+    scope: dict[str, Any] = {}
+    exec(source, scope)
+    try:
+        after = finding_of(as_subject(scope["remedy"]).loss, condition, heads=False, max_terms=2)
+    except ValueError:
+        return False
+    return accepts(after, set(wanted)) and any(
+        abs(c - 1) < 1e-6 for match in after.matches for n, c in match.items() if n in wanted
+    )

@@ -1,9 +1,8 @@
-"""The remedy as a change of the reader's own function: its names, its mask, its reduction."""
+"""The remedy as a change of the reader's own function: one expression, so that mask, mean and beta stay."""
 
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import re
 import sys
@@ -14,8 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.adapt import Reading
-
 # what goes from a remedy for stale samples where the loss is told of fresh ones only: the ratio is 1
 _RATIOS = (
     ("w, rho = ", "w = "),
@@ -23,193 +20,258 @@ _RATIOS = (
     (", behavior_logp", ""),
     ("rho * ", ""),
 )
+_NO_GRADIENT = re.compile(r"@(?:torch\.)?(?:no_grad|inference_mode)\b.*")
+_SHAPE = "_shape_of_expression"
+_SHORT = 10  # lines of a function that is shown whole
+_LONG = 76  # characters, beyond which a term gets a line of its own
 
 
 class Rewritten(NamedTuple):
-    """A function with another body.
+    """A function in which one statement is another.
 
     Attributes:
         source: The whole function.
-        diff: Its lines: with a minus in front those that go, with a plus those that come.
+        diff: With a minus in front lines that go, with a plus those that come; of a short function the others
+            too, as they are.
         function: It, to be audited.
     """
 
     source: str
-    diff: str
+    diff: list[str]
     function: Callable[..., Any]
 
 
-def rewritten(
-    function: Any, reading: Reading, body: list[str], *, beta: float, unit: str, sums: bool
-) -> Rewritten | None:
-    """The reader's function with a body that computes what was wanted; None where that is not one term.
+class _Source(NamedTuple):
+    """A function of the reader.
+
+    Attributes:
+        function: Without its decorators of torch's.
+        bound: What is called: the function, or the method of an instance.
+        lines: Its lines.
+        node: Its tree.
+    """
+
+    function: Any
+    bound: Callable[..., Any]
+    lines: list[str]
+    node: ast.FunctionDef
+
+
+def repaired(
+    function: Any,
+    bound: Callable[..., Any],
+    names: dict[str, str],
+    body: list[str],
+    call: Callable[..., object],
+) -> Iterator[Rewritten]:
+    """Yield the reader's function with one expression replaced by a term, for each that may be the KL.
+
+    An expression has the shape of the term that takes its place, and reads no mask where that is one value
+    per token, so that the reduction around it stays. Inner ones come first. An audit says which is right.
 
     Args:
         function: A function, or a method taken from its class.
-        reading: How it was read.
-        body: Lines that compute ``kl`` from logp, ref_logp, behavior_logp and mask.
-        beta: The coefficient.
-        unit: What the loss divides by, a name of `UNITS`.
-        sums: Whether it is a sum over the batch.
+        bound: What is called: the function, or the method of an instance.
+        names: What logp, ref_logp, behavior_logp and mask are called inside; see `names_inside`.
+        body: Lines that compute ``kl`` from them.
+        call: Runs a function in place of the reader's, once.
     """
-    if not {r.name for r in reading.reads} <= _parameters(function):  # keys of a batch
-        return None
-    names = {r.role: r.name for r in reversed(reading.reads)}
-    of_answers = any(".sum(-1)" in line for line in body)
-    mask = names.get("completion_mask")
-    returned = _returned(reading.result, mask and "mask", beta, unit, sums, of_answers)
-    if {"logp", "ref_logp"} - set(names) or "rewards" in names or returned is None:
-        return None
-    if (
-        any(r.endswith(("logits", "probs", "_all", "outputs")) or "topk" in r for r in names)
-        or reading.layout.whole
-    ):
-        return None
-    found = _source_of(function)
-    if found is None:
-        return None
-    header, old = found
-    if mask is None and any(re.search(r"(?<![\w.])mask(?!\w)", line) for line in body):
-        return None
-    theirs = names if mask is None else names | {"mask": mask}
-    text = _in_their_names([*_of_these_samples(body, names), f"return {returned}"], theirs)
-    new = textwrap.indent(text, "    ").splitlines()
-    scope: dict[str, Any] = dict(function.__globals__)  # its annotations and defaults name what is there
-    try:
-        exec("import torch\n" + "\n".join([*header, *new]), scope)
-    except SyntaxError:
-        return None
-    made = scope[function.__name__]
-    if next(iter(inspect.signature(made).parameters), "") == "self":
-        made = partial(made, None)
-    changed = difflib.ndiff(old, new)
-    diff = "\n".join([header[-1], *(x for x in changed if x[:2] in ("- ", "+ "))])
-    return Rewritten("\n".join([*header, *new]), diff, made)
-
-
-def _parameters(function: Any) -> set[str]:
-    return set(inspect.signature(function).parameters) if inspect.isfunction(function) else set()
+    source = _parsed(function, bound)
+    if source is None or {"logp", "ref_logp"} - set(names):
+        return
+    body = _of_these_samples(body, names)
+    of_answers = any("mask" in line for line in body)
+    if of_answers and "mask" not in names:
+        return
+    *first, last = _free_names(body, {x.id for x in ast.walk(source.node) if isinstance(x, ast.Name)})
+    theirs = {n: v for n, v in names.items() if of_answers or n != "mask"}
+    before, term = ([_in_their_names(x, theirs) for x in first], _in_their_names(last, theirs))
+    term = term.partition(" = ")[2]
+    masks = set() if of_answers else {names.get("mask", "")}
+    for statement, expression in _expressions(source.node, masks):
+        if _shape(source, expression, call) == (1 if of_answers else 2):
+            changed = _replaced(source, statement, expression, before, term)
+            if changed is not None:
+                yield changed
 
 
 def _of_these_samples(body: list[str], names: dict[str, str]) -> list[str]:
     """The lines as they are, or without the ratio where the loss is told of fresh samples only: it is 1."""
     if "behavior_logp" in names:
         return body
-    kept = [line for line in body if not line.startswith("rho = ")]
+    lines = [line for line in body if not line.startswith("rho = ")]
     for ratio, instead in _RATIOS:
-        kept = [line.replace(ratio, instead) for line in kept]
-    return kept
+        lines = [line.replace(ratio, instead) for line in lines]
+    return lines
 
 
-def _in_their_names(body: list[str], names: dict[str, str]) -> str:
-    """The lines with what we call the inputs replaced, all at once, by what the reader does."""
+def _free_names(body: list[str], taken: set[str]) -> list[str]:
+    """The lines with names of their own that the reader's function does not have."""
+    own = {x.strip() for line in body for x in line.partition(" = ")[0].split(",")} & {
+        "rho",
+        "d",
+        "w",
+        "total",
+    }
+    for name in sorted(own & taken):
+        body = [re.sub(rf"(?<![\w.]){name}(?!\w)", f"{name}_", line) for line in body]
+    return body
+
+
+def _in_their_names(line: str, names: dict[str, str]) -> str:
+    """A line with what we call the inputs replaced, all at once, by what the reader does."""
     ours = "|".join(n for n in ("ref_logp", "behavior_logp", "logp", "mask") if n in names)
-    return re.sub(rf"(?<![\w.])(?:{ours})(?!\w)", lambda m: names[m.group()], "\n".join(body))
+    return re.sub(rf"(?<![\w.])(?:{ours})(?!\w)", lambda m: names[m.group()], line)
 
 
-def _returned(
-    result: str, mask: str | None, beta: float, unit: str, sums: bool, of_answers: bool
-) -> str | None:
-    """The expression that is returned: per token, per answer, or one number in the reader's own reduction.
+def _expressions(node: ast.FunctionDef, without: set[str]) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """Expressions of a function, each with its statement: of ``kl`` first, inner before outer ones."""
+    places: list[tuple[ast.stmt, ast.expr, bool]] = []
+    for statement in ast.walk(node):
+        if not isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return | ast.Expr):
+            continue
+        value = statement.value
+        if value is None:
+            continue
+        target = ast.unparse(statement).partition("=")[0].lower()
+        for x in ast.walk(value):
+            compound = isinstance(x, ast.BinOp | ast.Call | ast.UnaryOp)
+            if compound and not without & {y.id for y in ast.walk(x) if isinstance(y, ast.Name)}:
+                places.append((statement, x, "kl" in target))  # type: ignore[arg-type]
+    places.sort(key=lambda place: (not place[2], sum(1 for _ in ast.walk(place[1]))))
+    yield from ((statement, x) for statement, x, _ in places)
 
-    Args:
-        result: How the reader's own was found.
-        mask: Its name.
-        beta: See `rewritten`.
-        unit: See `rewritten`.
-        sums: See `rewritten`.
-        of_answers: Whether ``kl`` is one number per answer, not one per token.
-    """
-    kl = "kl" if beta == 1 else f"{beta:g} * kl"
-    if of_answers:
-        each = kl if kl == "kl" else f"({kl})"
-        number = f"{each}.sum()" if sums else f"{each}.mean()"
-        return (
-            {"one value per answer": kl, "one number": number}.get(result.partition(":")[0])
-            if unit == ""
-            else None
-        )
-    held = f"{kl} * {mask}" if mask else kl
-    bracketed = f"({held})" if held != "kl" else "kl"
-    if result.startswith("one value per token:"):
-        return kl
-    if result.startswith("one value per answer"):
-        return f"{bracketed}.sum(-1)"
-    if result != "one number":
+
+def _shape(source: _Source, expression: ast.expr, call: Callable[..., object]) -> int | None:
+    """Dimensions of the tensor that an expression is while the function runs; None without one."""
+    seen: list[Any] = []
+    text = _spliced(source.lines, expression, f"{_SHAPE}({_text(source.lines, expression)})")
+
+    def note(x: Any) -> Any:
+        seen.append(x.ndim if isinstance(x, torch.Tensor) else None)
+        return x
+
+    function = _compiled(source, "\n".join(text), {_SHAPE: note})
+    if function is None:
         return None
-    if sums:
-        return f"{bracketed}.sum()"
-    if unit == "tokens" and mask:
-        return f"{bracketed}.sum() / {mask}.sum()"
-    return {"": f"{bracketed}.sum(-1).mean()", "positions": f"{bracketed}.mean()"}.get(unit)
-
-
-def _source_of(function: Any) -> tuple[list[str], list[str]] | None:
-    """The lines of a function's head and of its body, without docstring; None where there is no source."""
-    found = _parsed(function)
-    if found is None:
+    try:
+        call(function)
+    except ValueError:
         return None
-    lines, node = found
-    first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
-    if first.lineno == node.lineno:  # def f(x): return x
+    return seen[0] if seen and len(set(seen)) == 1 else None
+
+
+def _replaced(
+    source: _Source, statement: ast.stmt, expression: ast.expr, before: list[str], term: str
+) -> Rewritten | None:
+    """The function with a term in place of an expression, and what it needs in front of the statement."""
+    alone = expression is getattr(statement, "value", None)
+    first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
+    has_own_line = first >= source.node.body[0].lineno - 1 and first != source.node.lineno - 1
+
+    def changed(text: str) -> list[str]:
+        lines = _spliced(source.lines, expression, text, bracket=not alone)
+        return lines[first : len(lines) - (len(source.lines) - last)]
+
+    new = changed(term)
+    if not alone and has_own_line and max(map(len, new)) > _LONG:
+        taken = {x.id for x in ast.walk(source.node) if isinstance(x, ast.Name)}
+        name = "kl" if "kl" not in taken else "kl_"
+        before, new = [*before, f"{name} = {term}"], changed(name)
+    if before and not has_own_line:  # def f(x): return x
         return None
-    return lines[node.lineno - 1 : node.body[0].lineno - 1], lines[first.lineno - 1 :]
+    new = [*textwrap.indent("\n".join(before), " " * statement.col_offset).splitlines(), *new]
+    text = "\n".join([*source.lines[:first], *new, *source.lines[last:]])
+    function = _compiled(source, text, {})
+    if function is None:
+        return None
+    changes = [*(f"- {x}" for x in source.lines[first:last]), *(f"+ {x}" for x in new)]
+    start = source.node.lineno - 1
+    if len(source.lines) - start <= _SHORT:
+        return Rewritten(text, [*source.lines[start:first], *changes, *source.lines[last:]], function)
+    return Rewritten(text, [f"{x[:2]}{x[2:].strip()}" for x in changes], function)
 
 
-def repaired(
-    function: Any, bound: Callable[..., Any], names: dict[str, str], body: list[str]
-) -> Iterator[Rewritten]:
-    """The reader's function with one assignment replaced by what was wanted, for each that may be the KL.
+def _text(lines: list[str], x: ast.expr) -> str:
+    return ast.get_source_segment("\n".join(lines), x) or ""
 
-    Assignments to names that hold ``kl`` come first. Which of them is right, an audit has to say.
+
+def _spliced(lines: list[str], x: ast.expr, text: str, *, bracket: bool = False) -> list[str]:
+    """Lines with another text in place of an expression, in brackets where it had none and needs them."""
+    first, last = x.lineno - 1, (x.end_lineno or x.lineno) - 1
+    head = lines[first].encode()[: x.col_offset].decode()
+    tail = lines[last].encode()[x.end_col_offset :].decode()
+    has_brackets = head.endswith("(") and tail.startswith(")")
+    if text.isidentifier():
+        if has_brackets and not re.search(r"[\w)\]]\($", head):  # not those of a call
+            head, tail = head[:-1], tail[1:]
+    elif bracket and not has_brackets:
+        text = f"({text})"
+    return [*lines[:first], *f"{head}{text}{tail}".split("\n"), *lines[last + 1 :]]
+
+
+def _compiled(source: _Source, text: str, more: dict[str, Any]) -> Callable[..., Any] | None:
+    """The function of a text, without decorators, in the reader's own globals; None where it is no Python."""
+    scope = {**getattr(source.function, "__globals__", {}), **more}
+    try:
+        tree = ast.parse(text)
+        tree.body[0].decorator_list = []  # type: ignore[attr-defined]
+        exec(compile(tree, "<changed>", "exec"), scope)
+    except SyntaxError:
+        return None
+    function = scope[source.function.__name__]
+    owner = getattr(source.bound, "__self__", None)
+    if owner is None and next(iter(inspect.signature(function).parameters), "") == "self":
+        return partial(function, None)
+    return function if owner is None else partial(function, owner)
+
+
+def undecorated(
+    function: Any, bound: Callable[..., Any], call: Callable[..., object]
+) -> Iterator[tuple[Rewritten, str]]:
+    """Yield the reader's function with a helper whose gradient a decorator of torch's takes away, without it.
 
     Args:
         function: A function, or a method taken from its class.
         bound: What is called: the function, or the method of an instance.
-        names: What logp, ref_logp and behavior_logp are called inside; see `names_inside`.
-        body: Lines that compute ``kl`` from them.
+        call: Runs a function in place of the reader's, once.
+
+    Yields:
+        The function as it is with the decorator off, and a sentence that names decorator and helper.
     """
-    found = _parsed(function)
-    if found is None or {"logp", "ref_logp"} - set(names):
+    source = _parsed(function, bound)
+    if source is None:
         return
-    lines, node = found
-    body = _of_these_samples(body, names)
-    assigned = [x for x in ast.walk(node) if isinstance(x, ast.Assign) and isinstance(x.targets[0], ast.Name)]
-    for statement in sorted(assigned, key=lambda x: ("kl" not in x.targets[0].id.lower(), x.lineno)):  # type: ignore[attr-defined]
-        target = statement.targets[0].id  # type: ignore[attr-defined]
-        *first_lines, value = (_in_their_names([line], names) for line in body)
-        text = "\n".join([*first_lines, re.sub(r"^kl\b", target, value)])
-        first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
-        new = textwrap.indent(text, " " * statement.col_offset).splitlines()
-        source = "\n".join([*lines[:first], *new, *lines[last:]])
-        scope = dict(getattr(function, "__globals__", {}))
-        try:
-            exec(compile(_bare(source), "<changed>", "exec"), scope)
-        except SyntaxError:
+    scope = getattr(source.function, "__globals__", {})
+    for name in dict.fromkeys(x.id for x in ast.walk(source.node) if isinstance(x, ast.Name)):
+        helper = scope.get(name)
+        inner = getattr(helper, "__wrapped__", None)
+        if inner is None or not inspect.isfunction(inner):
             continue
-        made = scope[function.__name__]
-        owner = getattr(bound, "__self__", None)
-        diff = "\n".join([*(f"- {x.strip()}" for x in lines[first:last]), *(f"+ {x.strip()}" for x in new)])
-        yield Rewritten(source, diff, made if owner is None else partial(made, owner))
+        try:
+            lines = textwrap.dedent(inspect.getsource(inner)).splitlines()
+        except (OSError, TypeError):
+            continue
+        heads = [x for x in lines if x.startswith("@")]
+        if len(heads) != 1 or not _NO_GRADIENT.fullmatch(heads[0]):
+            continue
+        free = _compiled(source, "\n".join(source.lines), {name: inner})
+        definition = next(x for x in lines if x.startswith(("def ", "async def ")))
+        if free is not None:
+            why = f"{heads[0]} on {name} takes its gradient away."
+            yield Rewritten("\n".join(source.lines), [f"- {heads[0]}", definition], free), why
 
 
-def _bare(source: str) -> ast.Module:
-    """The function without its decorators."""
-    tree = ast.parse(source)
-    tree.body[0].decorator_list = []  # type: ignore[attr-defined]
-    return tree
-
-
-def _parsed(function: Any) -> tuple[list[str], ast.FunctionDef] | None:
-    """The lines of a function and its tree; None where there is no source, or it closes over something."""
+def _parsed(function: Any, bound: Callable[..., Any]) -> _Source | None:
+    """The source of a function; None where there is none, or it closes over something."""
     if not inspect.isfunction(function) or function.__closure__:
         return None
     try:
-        source = textwrap.dedent(inspect.getsource(function))
-        node = ast.parse(source).body[0]
+        text = textwrap.dedent(inspect.getsource(function))
+        node = ast.parse(text).body[0]
     except (OSError, TypeError, SyntaxError):
         return None
-    return (source.splitlines(), node) if isinstance(node, ast.FunctionDef) else None
+    return _Source(function, bound, text.splitlines(), node) if isinstance(node, ast.FunctionDef) else None
 
 
 def names_inside(

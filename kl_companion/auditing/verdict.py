@@ -14,14 +14,12 @@ from kl_companion.auditing.distance import Distance, distances
 from kl_companion.auditing.findings import Finding
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
 from kl_companion.auditing.remedies import lines_for, remedy
-from kl_companion.auditing.rewriting import Rewritten, rewritten
 from kl_companion.auditing.summary import (
     divergence_of,
     explanation,
     headline,
     level,
     main_finding,
-    terms,
     unit_of,
 )
 from kl_companion.checks import unknown_name
@@ -43,7 +41,7 @@ class Audit:
         want: The objective that was asked for, or None.
         met: Whether it is what the loss minimizes; None when nothing was asked for.
         remedy: A few lines of PyTorch where the loss is not what was asked for or what its name says: a
-            change of the reader's own function where it is one KL term, else see `remedy`.
+            change of the reader's own function where one passes the audit, else a term, see `remedy`.
         reading: How the parameters of a function were read; None for an estimator.
         meant: What it is judged by: who says so, and a divergence or objective; None where nobody does.
         as_meant: Whether it is that.
@@ -203,29 +201,41 @@ def chosen_level(want: str, findings: Sequence[Finding]) -> str:
     return _split(want)[0] or ("sequence" if "sequence" in seen and "token" not in seen else "token")
 
 
-def coefficient_for(want: str, findings: Sequence[Finding], same_as: tuple[str, float] | None) -> float:
-    """The beta with which what is wanted is as strong near the reference as the loss."""
+def curvature_of(want: str) -> float:
+    """Return its strength near the reference beside the reverse KL; 1 where it is not smooth there."""
     divergence = _split(want)[1]
-    return _coefficient(findings, same_as, float(divergence.curvature) if divergence.smooth else 1.0)
+    return float(divergence.curvature) if divergence.smooth else 1.0
 
 
-def remedy_for(want: str, findings: Sequence[Finding], same_as: tuple[str, float] | None) -> str:
+def coefficient_for(
+    want: str,
+    findings: Sequence[Finding],
+    same_as: tuple[str, float] | None,
+    named: float | None = None,
+) -> float:
+    """The beta with which what is wanted is as strong near the reference as the loss.
+
+    Args:
+        want: What was wanted.
+        findings: Of the loss.
+        same_as: The estimator that it is, sample by sample.
+        named: The coefficient that its parameters name, for a loss that is nothing known.
+    """
+    beta = _coefficient(findings, same_as, curvature_of(want))
+    unknown = same_as is None and not findings[0].matches
+    return abs(named) / curvature_of(want) if named and unknown else beta
+
+
+def remedy_for(
+    want: str,
+    findings: Sequence[Finding],
+    same_as: tuple[str, float] | None,
+    beta: float | None = None,
+) -> str:
     """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
-    beta = coefficient_for(want, findings, same_as)
+    if beta is None:
+        beta = coefficient_for(want, findings, same_as)
     return remedy(_split(want)[1], level=chosen_level(want, findings), beta=beta)
-
-
-def rewrite(
-    function: Any, reading: Reading, want: str, findings: Sequence[Finding], same_as: tuple[str, float] | None
-) -> Rewritten | None:
-    """The reader's own function, changed so that it minimizes what was wanted; to be audited."""
-    main = main_finding(findings)
-    # a zero gradient has no unit, a stale one has; a mean over each answer is a divergence at one length only
-    named = [t for f in (main, *findings[::-1]) for t in terms(f)]
-    unit = next((t.unit for t in named if divergence_of(t.objective)), named[0].unit if named else "")
-    body = term_lines(want, findings)
-    beta = coefficient_for(want, findings, same_as)
-    return rewritten(function, reading, body, beta=beta, unit=unit, sums=main.sums)
 
 
 def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:

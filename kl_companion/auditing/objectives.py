@@ -34,6 +34,9 @@ _SAID = {
     "total_variation": "total variation distance",
     "amari_alpha": "Amari alpha divergence",
     "power_divergence": "power divergence",
+    "generalized_jensen_shannon": "generalized Jensen-Shannon divergence",
+    "skewed_forward_kl": "skewed forward KL",
+    "skewed_reverse_kl": "skewed reverse KL",
 }
 _EFFECTS = {
     "reverse_kl": "Tokens that the policy over-weights lose probability; those to which it gives almost "
@@ -41,6 +44,7 @@ _EFFECTS = {
     "forward_kl": "Tokens to which the policy gives almost no probability regain it; those that it "
     "over-weights lose it only slowly.",
 }
+ADDED: dict[str, Divergence] = {}
 
 
 def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) -> dict[str, Objective]:
@@ -64,10 +68,27 @@ def objectives(*, off_policy: bool, lengths: bool = True, heads: bool = True) ->
     }
 
 
+def divergence_phrase(name: str) -> str:
+    """Return the words for a divergence: reverse KL, KL(policy || reference)."""
+    family, _, argument = name.partition("(")
+    words = _SAID.get(family, family.replace("_", " ") + " divergence")
+    return f"{words} ({argument}" if argument else words
+
+
 def add_divergence(d: Divergence) -> None:
-    """Register the objectives of a divergence: of whole sequences, and of every next token."""
-    if f"sequence_{d.name}" in OBJECTIVES:
+    """Register the objectives of a divergence: of whole sequences, and of every next token.
+
+    Raises:
+        ValueError: the name is registered for another f.
+    """
+    if d.name in ADDED:
+        if d is not ADDED[d.name] and d.f != ADDED[d.name].f:
+            raise ValueError(
+                f"the divergence {d.name!r} has f = {d.f}, and was audited before with f = "
+                f"{ADDED[d.name].f}: expected another name"
+            )
         return
+    ADDED[d.name] = d
 
     def sequence(rollout: Rollout) -> torch.Tensor:
         logp, ref_logp = total(rollout.logp, rollout), total(rollout.ref_logp, rollout)
@@ -81,8 +102,7 @@ def add_divergence(d: Divergence) -> None:
         each = sum_of_entries(d, rollout.logp_all, rollout.ref_logp_all)
         return (policy_visits(rollout) * total(each, rollout)).sum()
 
-    family, _, argument = d.name.partition("(")
-    said = _SAID.get(family, family.replace("_", " ") + " divergence") + (f" ({argument}" if argument else "")
+    said = divergence_phrase(d.name)
     short = said.partition(",")[0]
     effect = _EFFECTS.get(
         d.name, "The policy is pulled to the reference, with this divergence's own weights."

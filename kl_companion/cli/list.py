@@ -28,10 +28,12 @@ def run(args: argparse.Namespace) -> int:
         for e in ESTIMATORS.values():
             row(e.name, e.target, e.source)
     elif args.topic == "divergences":
-        from kl_companion.divergences import DIVERGENCES
+        from kl_companion.divergences import DIVERGENCES, FAMILIES
 
         for d in DIVERGENCES.values():
             row(d.name, str(d.f), d.source)
+        for name, family in FAMILIES.items():
+            row(f"{name}(...)", (family.__doc__ or "").partition(".\n")[0])
     elif args.topic == "frameworks":
         from kl_companion.frameworks.printing import print_list
 

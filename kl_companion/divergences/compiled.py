@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,9 +13,11 @@ import torch
 from sympy.codegen.cfunctions import expm1, log1p
 
 from kl_companion.divergences import inline
-from kl_companion.divergences.registry import Divergence, T, tidy
+from kl_companion.divergences.forms import T, logs_apart, tidy
+from kl_companion.divergences.generator import Divergence
 
 _U = sympy.Symbol("u", real=True)
+_LARGEST_INTEGER = 2**53
 
 # without derivatives, for compiled loops
 _INLINE = {**inline.NAMES, "exp": inline.exp, "expm1": inline.expm1, "log1p": inline.log1p}
@@ -42,7 +45,9 @@ def torch_function(
     """
 
     def is_constant(e: sympy.Basic) -> bool:
-        return bool(e.is_number) and not e.is_Rational and not e.is_Float
+        if e.is_Rational:  # torch multiplies by no integer of more than 64 bits
+            return max(abs(e.p), e.q) > _LARGEST_INTEGER
+        return bool(e.is_number) and not e.is_Float
 
     folded = sympy.sympify(expr).replace(is_constant, lambda e: e.evalf(17))
     folded = folded.replace(sympy.Piecewise, _nested).replace(sympy.sign, sympy.Function("sgn"))
@@ -130,6 +135,7 @@ def _log_of_small(argument: sympy.Expr) -> sympy.Expr:
 
 
 _X, _W, _LOG1P = sympy.Symbol("X", positive=True), sympy.Symbol("W"), sympy.Function("log1p_")
+_MOST_POWERS = 32  # of e^(u/m): polynomials of a higher degree are slow to factor and to compute
 _OPEN = (sympy.Piecewise, sympy.exp, sympy.Abs, sympy.sign)
 
 
@@ -137,12 +143,9 @@ def _roots(forms: Sequence[sympy.Expr]) -> int | None:
     """The m for which all are made of powers of e^(u/m) and of logarithms; None where there is none."""
     powers = [power.exp for form in forms for power in form.atoms(sympy.Pow) if power.base == T]
     closed = not any(form.has(*_OPEN) for form in forms) and all(power.is_Rational for power in powers)
-    return int(sympy.ilcm(1, 1, *(power.q for power in powers))) if closed else None
-
-
-def _logs_apart(expr: sympy.Expr) -> sympy.Expr:
-    whole = expr.replace(sympy.log, lambda a: sympy.log(sympy.factor(sympy.together(a))))
-    return sympy.expand_log(whole, force=True)
+    m = int(sympy.ilcm(1, 1, *(power.q for power in powers))) if closed else 0
+    highest = max((abs(power * m) for power in powers), default=0)
+    return m if closed and highest <= _MOST_POWERS else None
 
 
 def _in_powers(whole: sympy.Expr, m: int) -> sympy.Expr:
@@ -155,7 +158,7 @@ def _in_powers(whole: sympy.Expr, m: int) -> sympy.Expr:
 
 def _factored(factor: sympy.Expr) -> sympy.Expr:
     whole = sympy.Integer(1)
-    for sign, part in zip((1, -1), sympy.fraction(sympy.together(sympy.simplify(factor))), strict=True):
+    for sign, part in zip((1, -1), sympy.fraction(sympy.cancel(sympy.together(factor))), strict=True):
         number, bases = sympy.factor_list(part, _X)
         factors = ((_W if base == _X - 1 else base) ** power for base, power in bases)
         whole *= sympy.Mul(number, *factors) ** sign
@@ -184,7 +187,7 @@ class OfLarger(NamedTuple):
 def _of_larger(d: Divergence) -> Callable[[torch.Tensor], OfLarger]:
     inverse = 1 / T
     forms = (d.f, T * d.derivative, T * d.f.subs(T, inverse), d.derivative.subs(T, inverse))
-    apart = [_logs_apart(form) for form in forms]
+    apart = [logs_apart(form) for form in forms]
     m = _roots(apart)
     if m is None:
         open_forms = (d.f, tidy(T * d.derivative), d.dual, _slope_by_inverse(d))
@@ -222,23 +225,28 @@ def near_one(d: Divergence) -> tuple[float, ...] | None:
         return tuple(float(c) for c in taylor[2:])
 
 
+_NEAR_ONE = (-1e-3, -1e-2)  # log t where values and slopes nearly vanish
+_BEYOND = (-0.6, -1.5, -4.0)  # log t beyond every series
+
+
 def _keeps_digits(d: Divergence, of_larger: Callable[[torch.Tensor], OfLarger]) -> tuple[bool, bool]:
-    """Whether values and slopes are accurate next to t = 1 in float32, where they nearly vanish."""
-    u = torch.tensor([-1e-3, -1e-2])
+    """Whether all is accurate in float32: the values next to t = 1, and everything else."""
+    # no default of the caller's: the answer is kept for the process
+    u = torch.tensor(_NEAR_ONE + _BEYOND, dtype=torch.float32, device="cpu")
+    near = len(_NEAR_ONE)
     with mpmath.workdps(40):
         f, slope = (sympy.lambdify(T, e, modules="mpmath") for e in (d.f, d.derivative))
-        kept = []
+        accurate = []
         for function, below, above in (
             (f, *(lambda r: (r.value_below, r.value_above))(of_larger(u))),
             (slope, *(lambda r: (r.slope_below, r.slope_above))(of_larger(u))),
         ):
-            pairs = []
             for at, low, high in zip(u.tolist(), below.tolist(), above.tolist(), strict=True):
                 t = mpmath.exp(at)
-                pairs += [(low, function(t) * (t if function is slope else 1))]
+                pairs = [(low, function(t) * (t if function is slope else 1))]
                 pairs += [(high, function(1 / t) * (1 if function is slope else t))]
-            kept.append(all(abs(got - want) <= 1e-5 * abs(want) for got, want in pairs))
-    return kept[0], kept[1]
+                accurate.append(all(abs(got - want) <= 1e-5 * abs(want) for got, want in pairs))
+    return all(accurate[:near]), all(accurate[near:])
 
 
 class Entries(NamedTuple):
@@ -255,7 +263,9 @@ class Entries(NamedTuple):
 def entries_of(d: Divergence) -> Entries:
     """The functions, the series and the edges of a divergence."""
     of_larger = _of_larger(d)
-    values, slopes = _keeps_digits(d, of_larger)
+    # modes of torch that cast, trace or fake tensors are the caller's thread's, and the answer is kept
+    with ThreadPoolExecutor(max_workers=1) as another_thread:
+        values, others = another_thread.submit(_keeps_digits, d, of_larger).result()
     series = None if values else near_one(d)
-    narrow = slopes and (values or series is not None)
+    narrow = others and (values or series is not None)
     return Entries(of_larger, series, *d.edges, narrow)

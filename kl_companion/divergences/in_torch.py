@@ -5,7 +5,8 @@ from __future__ import annotations
 import sympy
 from sympy.printing.pytorch import TorchPrinter
 
-from kl_companion.divergences.registry import Divergence, T, W
+from kl_companion.divergences.forms import T, W
+from kl_companion.divergences.generator import Divergence
 
 
 class _Printer(TorchPrinter):
@@ -15,7 +16,8 @@ class _Printer(TorchPrinter):
         return f"{float(expr)!r}" if expr.is_number else f"torch.log({self._print(expr.args[0])})"
 
     def _print_Pow(self, expr: sympy.Expr, rational: bool = False) -> str:
-        return f"{self.parenthesize(expr.base, 1000)} ** {float(expr.exp):g}"
+        power = int(expr.exp) if expr.exp.is_Integer else float(expr.exp)
+        return f"{self.parenthesize(expr.base, 1000)} ** {power!r}"
 
 
 def printed(divergence: Divergence) -> dict[str, str]:

@@ -1,198 +1,23 @@
-"""f-divergences: only f is typed in, everything else about a divergence is derived from it.
-
-Convention, everywhere in the package: ``D_f(P || Q) = sum_y Q(y) f(P(y) / Q(y))`` with P the policy
-and Q the reference, t = P/Q = 1/w, f(1) = 0 and f normalized to f'(1) = 0. So ``reverse_kl`` is
-KL(policy || reference) and ``forward_kl`` is KL(reference || policy). Adding c (t - 1) to f changes no
-divergence, hence the normalization is free; the *scale* of f is never touched.
-"""
+"""The registry of f-divergences: those with a name, and families of which every number is a member."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from fractions import Fraction
+from functools import cache, lru_cache
 
 import sympy
 
 from kl_companion.checks import check_number, look_up, number
-
-SUPPORT = "expected one support, or a divergence that is finite without it"  # in messages of several modules
-T = sympy.Symbol("t", positive=True)
-W = sympy.Symbol("w", positive=True)
-
-
-def tidy(expr: sympy.Expr) -> sympy.Expr:
-    """A short form of an expression in positive symbols, with |x| and sign(x) kept as they are."""
-    if not expr.has(sympy.sign, sympy.Abs):
-        return sympy.simplify(sympy.expand_log(expr))
-    opened = expr.replace(sympy.Abs, lambda a: a * sympy.sign(a))
-    opened = sympy.expand(opened.replace(sympy.sign, lambda a: sympy.sign(sympy.factor(sympy.together(a)))))
-    for kink in opened.atoms(sympy.sign):
-        (inside,) = kink.args
-        rest, slope = opened.subs(kink**2, 1).as_independent(kink, as_Add=True)
-        slope = sympy.factor(sympy.cancel(slope / kink))
-        over = sympy.cancel(slope / inside)
-        # (c + 0 inside) sign(inside) stays; c inside sign(inside) is c |inside|
-        opened = sympy.expand(rest) + (
-            over * sympy.Abs(inside) if not over.has(inside) and over.is_number else slope * kink
-        )
-    return opened
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """A divergence D_f(policy || reference), from its generator.
-
-    A frozen dataclass and not a tuple of nine fields: the derived expressions are computed when first
-    asked for, which keeps the import fast.
-
-    Attributes:
-        name: The registered name.
-        f: Generator in the symbol ``T`` (t = policy / reference), f(1) = f'(1) = 0.
-        source: Bib key and place.
-        kinked: f' where it jumps at t = 1 (total variation), where SymPy cannot differentiate f usefully.
-        slope: f'(1) of the generator as it was registered, before normalization.
-    """
-
-    name: str
-    f: sympy.Expr
-    source: str
-    kinked: sympy.Expr | None = None
-    slope: sympy.Expr = sympy.S.Zero
-
-    @property
-    def smooth(self) -> bool:
-        """False where f' jumps at t = 1."""
-        return self.kinked is None
-
-    @cached_property
-    def derivative(self) -> sympy.Expr:
-        """f'."""
-        return sympy.simplify(sympy.diff(self.f, T)) if self.kinked is None else self.kinked
-
-    @cached_property
-    def as_given(self) -> Divergence:
-        """The same divergence with its generator as it was registered: f plus slope (t - 1).
-
-        Over a whole vocabulary the two are the same number with the same gradient; over a part of it
-        they are not.
-        """
-        if self.slope == 0:
-            return self
-        f = tidy(sympy.expand(self.f + self.slope * (T - 1)))
-        kinked = None if self.kinked is None else tidy(self.kinked + self.slope)
-        return replace(self, f=f, kinked=kinked, slope=sympy.S.Zero)
-
-    @cached_property
-    def dual(self) -> sympy.Expr:
-        """t f(1/t): the generator of the same divergence with its arguments exchanged."""
-        return tidy(T * self.f.subs(T, 1 / T))
-
-    @cached_property
-    def phi(self) -> sympy.Expr:
-        """Gradient weight of D_f(policy || reference) in w: phi_f(w) = f'(1/w)  (emapg2026, K.1)."""
-        return tidy(self.derivative.subs(T, 1 / W))
-
-    @cached_property
-    def psi(self) -> sympy.Expr:
-        """Gradient weight of D_f(reference || policy) in w: psi_f(w) = f(w) - w f'(w)  (emapg2026, K.2)."""
-        return tidy(self.f.subs(T, W) - W * self.derivative.subs(T, W))
-
-    @cached_property
-    def slope_range(self) -> tuple[sympy.Expr, sympy.Expr]:
-        """(f'(0+), f'(infinity)): the slopes that f' takes on t > 0."""
-        return tuple(sympy.limit(self.derivative, T, end, d) for end, d in ((0, "+"), (sympy.oo, "-")))
-
-    @cached_property
-    def curvature(self) -> sympy.Expr:
-        """f''(1): near the reference D_f is about curvature/2 times the chi-squared distance.
-
-        Dividing beta by it makes two divergences equally strong there. NaN where f is not smooth.
-        """
-        if not self.smooth:
-            return sympy.nan
-        return sympy.nsimplify(sympy.diff(self.f, T, 2).subs(T, 1))  # `derivative` is slow to simplify
-
-    @cached_property
-    def at_zero(self) -> sympy.Expr:
-        """f(0+): the cost per unit of reference mass where the policy has none."""
-        return sympy.limit(self.f, T, 0, "+")
-
-    @cached_property
-    def at_infinity(self) -> sympy.Expr:
-        """lim f(t)/t: the cost per unit of policy mass where the reference has none."""
-        return sympy.limit(self.f / T, T, sympy.oo)
-
-    @cached_property
-    def edges(self) -> tuple[float, float]:
-        """`at_zero` and `at_infinity` as numbers."""
-        zero, infinity = (float(x) if x.is_finite else math.inf for x in (self.at_zero, self.at_infinity))
-        return zero, infinity
-
+from kl_companion.divergences import families
+from kl_companion.divergences.forms import Number, T, exact, label, tidy
+from kl_companion.divergences.generator import Divergence, make_divergence
 
 DIVERGENCES: dict[str, Divergence] = {}
-
-
-def _number(constant: sympy.Expr) -> sympy.Expr:
-    """A constant in its shortest form: rational at once, or else by `simplify`, which is slow to load."""
-    return constant if constant.is_Rational else sympy.simplify(constant)
-
-
-def _check_generator(name: str, f: sympy.Expr, derivative: sympy.Expr) -> None:
-    if f.free_symbols != {T}:
-        raise ValueError(
-            f"f of {name!r} has the symbols {sorted(map(str, f.free_symbols))}, expected only t (T)"
-        )
-    if _number(f.subs(T, 1)) != 0:
-        raise ValueError(f"f of {name!r} is {f.subs(T, 1)} at t = 1, expected 0")
-    points = [sympy.Rational(2) ** k for k in range(-12, 13)]
-    values = [derivative.evalf(subs={T: p}) for p in points]
-    if not all(v.is_real for v in values):
-        raise ValueError(
-            f"f of {name!r} is not real for every t > 0: f' is {next(v for v in values if not v.is_real)}"
-        )
-    slopes = [float(v) for v in values]
-    steps = [b - a for a, b in itertools.pairwise(slopes)]
-    if min(steps) < -1e-12 * max(map(abs, slopes)):
-        at = points[steps.index(min(steps))]
-        raise ValueError(
-            f"f of {name!r} is not convex: f' falls between t = {at} and t = {2 * at}, expected a slope that "
-            "never falls"
-        )
-
-
-def make_divergence(
-    name: str, f: sympy.Expr, *, source: str, derivative: sympy.Expr | None = None
-) -> Divergence:
-    """Check and normalize a generator without registering it.
-
-    Args:
-        name: Name to give it.
-        f: Convex expression in ``T`` with f(1) = 0. A linear term c (t - 1) is added so that
-            f'(1) = 0; f is never rescaled.
-        source: Bib key and place, for the reader.
-        derivative: f', needed only where SymPy cannot differentiate f usefully (at a kink).
-
-    Raises:
-        ValueError: f has another symbol, f(1) is not 0, f is not convex, or f has a kink and no
-            ``derivative`` is given.
-    """
-    f = sympy.sympify(f)
-    kinks = f.atoms(sympy.Abs, sympy.sign, sympy.Piecewise, sympy.Max, sympy.Min)
-    if kinks and derivative is None:
-        raise ValueError(
-            f"f of {name!r} has a kink at {min(kinks, key=str)}, expected its slope as derivative=, "
-            "with the value at t = 1 that the gradient should have there"
-        )
-    kinked = None if derivative is None else sympy.sympify(derivative)
-    slope = sympy.diff(f, T) if kinked is None else kinked
-    _check_generator(name, f, slope)
-    at_one = _number(slope.subs(T, 1))
-    if kinked is not None:
-        kinked -= at_one
-    return Divergence(name, f - at_one * (T - 1), source, kinked, at_one)
+# the source of the divergences that distillation uses
+_GKD = "GKD, arXiv:2306.13649, section 2"
+_DISTILLM = "DistiLLM, arXiv:2402.03898, section 3.1"
 
 
 def register_divergence(
@@ -211,77 +36,151 @@ def register_divergence(
     return divergence
 
 
-@cache
-def amari_alpha(alpha: float | sympy.Rational) -> Divergence:
+def _parameter(name: str, x: Number) -> sympy.Expr:
+    """Return the parameter of a family as an exact number; ValueError for what is no finite number."""
+    check_number(name, x)
+    if isinstance(x, float) and not math.isfinite(x):
+        raise ValueError(f"{name} is {x}, expected a finite number")
+    return exact(x)
+
+
+def _share(name: str, x: Number, *, below: bool = False) -> sympy.Expr:
+    share = _parameter(name, x)
+    if not (0 <= share < 1 or (share == 1 and not below)):
+        raise ValueError(f"{name} is {x}, expected a number from 0 to {'below ' * below}1")
+    return share
+
+
+@lru_cache(maxsize=None, typed=True)
+def amari_alpha(alpha: Number) -> Divergence:
     """Amari's alpha-divergence, f = 4/(1 - alpha^2) (1 - t^((1 + alpha)/2)), normalized (emapg2026, table 6).
 
     Its limits alpha -> 1 and alpha -> -1 are reverse and forward KL. Curvature 1 for every alpha.
 
     Raises:
-        ValueError: alpha is no number.
+        ValueError: alpha is not a finite number.
     """
-    check_number("alpha", alpha)
-    a = sympy.nsimplify(alpha)
-    if a == 1 or a == -1:
+    a = _parameter("alpha", alpha)
+    if a in (1, -1):
         return DIVERGENCES["reverse_kl" if a == 1 else "forward_kl"]
-    f = 4 / (1 - a**2) * (1 - T ** ((1 + a) / 2))
-    return make_divergence(f"amari_alpha({float(a):g})", f, source="emapg2026, table 6")
+    e = (1 + a) / 2
+    f = 4 / (1 - a**2) * (1 - T**e)
+    return families.power(f"amari_alpha({label(a)})", e, f, "emapg2026, table 6")
 
 
-@cache
-def power_divergence(a: float | sympy.Rational) -> Divergence:
+@lru_cache(maxsize=None, typed=True)
+def power_divergence(a: Number) -> Divergence:
     """The same family by its exponent, f = (t^a - 1 - a (t - 1)) / (a (a - 1)) (emapg2026, table 5).
 
     ``power_divergence(a)`` is ``amari_alpha(2 a - 1)``; its limits a -> 1 and a -> 0 are reverse and
     forward KL.
 
     Raises:
-        ValueError: the exponent is no number.
+        ValueError: the exponent is not a finite number.
     """
-    check_number("the exponent", a)
-    e = sympy.nsimplify(a)
-    if e == 0 or e == 1:
+    e = _parameter("the exponent", a)
+    if e in (0, 1):
         return DIVERGENCES["reverse_kl" if e == 1 else "forward_kl"]
     f = (T**e - 1 - e * (T - 1)) / (e * (e - 1))
-    return make_divergence(f"power_divergence({float(e):g})", f, source="emapg2026, table 5")
+    return families.power(f"power_divergence({label(e)})", e, f, "emapg2026, table 5")
+
+
+@lru_cache(maxsize=None, typed=True)
+def generalized_jensen_shannon(beta: Number) -> Divergence:
+    """Return the Jensen-Shannon divergence of GKD: beta KL(reference || m) + (1 - beta) KL(policy || m).
+
+    The mixture is m = beta reference + (1 - beta) policy. In distillation the reference is the teacher and
+    the policy the student, so that this is ``generalized_jsd_loss`` of TRL with the same ``beta``. Near the
+    reference it is beta (1 - beta) times a KL, and it tends to 0 where beta tends to 0 or 1. There TRL
+    computes a KL instead, and so does this function: beta = 0 is forward KL, KL(reference || policy), and
+    beta = 1 reverse KL, KL(policy || reference), which are the limits of the divergence over beta and over
+    1 - beta. beta = 1/2 is the Jensen-Shannon divergence.
+
+    Args:
+        beta: Share of the reference in the mixture, from 0 to 1.
+
+    Raises:
+        ValueError: beta is not such a number.
+    """
+    b = _share("beta", beta)
+    if b in (0, 1):
+        return DIVERGENCES["reverse_kl" if b == 1 else "forward_kl"]
+    if b == sympy.Rational(1, 2):
+        return DIVERGENCES["jensen_shannon"]
+    return families.of_mixture(f"generalized_jensen_shannon({label(b)})", b, _GKD)
+
+
+@lru_cache(maxsize=None, typed=True)
+def skewed_forward_kl(skew: Number) -> Divergence:
+    """Return the skew KL of DistiLLM, KL(reference || skew reference + (1 - skew) policy).
+
+    It is finite where the policy has no probability. Skew 0 is forward KL.
+
+    Args:
+        skew: Share of the reference in the mixture, from 0 to below 1; DistiLLM's alpha, 0.1 there.
+
+    Raises:
+        ValueError: skew is not such a number.
+    """
+    share = _share("skew", skew, below=True)
+    if share == 0:
+        return DIVERGENCES["forward_kl"]
+    return families.skewed_forward(f"skewed_forward_kl({label(share)})", share, _DISTILLM)
+
+
+@lru_cache(maxsize=None, typed=True)
+def skewed_reverse_kl(skew: Number) -> Divergence:
+    """Return the skew reverse KL of DistiLLM, KL(policy || skew policy + (1 - skew) reference).
+
+    It is finite where the reference has no probability. Skew 0 is reverse KL.
+
+    Args:
+        skew: Share of the policy in the mixture, from 0 to below 1; DistiLLM's alpha, 0.1 there.
+
+    Raises:
+        ValueError: skew is not such a number.
+    """
+    share = _share("skew", skew, below=True)
+    if share == 0:
+        return DIVERGENCES["reverse_kl"]
+    return families.skewed_reverse(f"skewed_reverse_kl({label(share)})", share, _DISTILLM)
 
 
 FAMILIES: dict[str, Callable[..., Divergence]] = {
     "amari_alpha": amari_alpha,
     "power_divergence": power_divergence,
+    "generalized_jensen_shannon": generalized_jensen_shannon,
+    "skewed_forward_kl": skewed_forward_kl,
+    "skewed_reverse_kl": skewed_reverse_kl,
+    "skewed_kl": skewed_forward_kl,  # as DistiLLM's paper calls it
 }
 
 
 def get_divergence(name: str | Divergence) -> Divergence:
-    """The divergence of that name; families take a number: ``"amari_alpha(0.3)"``.
+    """The divergence of that name; families take a number: ``"amari_alpha(0.3)"``, ``"skewed_kl(1/10)"``.
 
     Raises:
         ValueError: unknown name (the known ones and the nearest are listed).
     """
     if isinstance(name, Divergence):
         return name
-    members = {f: lambda text, f=f: FAMILIES[f](number(f, text)) for f in FAMILIES}
+    members = {family: lambda text, family=family: _member(family, text) for family in FAMILIES}
     return look_up("divergence", name, DIVERGENCES, members)
 
 
-@cache
+def _member(family: str, text: str) -> Divergence:
+    number(family, text)
+    fraction = Fraction(text)  # of many digits, too
+    return FAMILIES[family](sympy.Rational(fraction.numerator, fraction.denominator))
+
+
 def inverse_slope(divergence: Divergence) -> sympy.Expr:
     """(f')^{-1}: the positive t with f'(t) = s, on the branch with t = 1 at s = 0. Symbol ``s``.
 
     Raises:
         ValueError: f' has no inverse (total variation).
     """
-    s = sympy.Symbol("s", real=True)
-    if not divergence.smooth:
-        raise ValueError(f"f' of {divergence.name!r} is piecewise constant: it has no inverse")
-    try:
-        roots = sympy.solve(sympy.Eq(divergence.derivative, s), T)
-    except (NotImplementedError, TypeError):  # SymPy raises them for an equation that it cannot solve
-        roots = []
-    for root in roots:
-        if sympy.simplify(root.subs(s, 0) - 1) == 0:
-            return sympy.simplify(root)
-    raise ValueError(f"no closed inverse of f' = {divergence.derivative} was found for {divergence.name!r}")
+    return divergence.inverse_slope
 
 
 register_divergence("reverse_kl", T * sympy.log(T), source="tang2025pitfalls, section 2")

@@ -1,6 +1,6 @@
 """The registry of divergences as the page has it: the same names, read from what was recorded.
 
-It takes the places of the three modules of `kl_companion.divergences` that need SymPy.
+It takes the places of the modules of `kl_companion.divergences` that need SymPy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIVERGENCES: dict[str, Recorded] = {}
 
 @dataclass(frozen=True)
 class Recorded:
-    """A divergence whose functions were recorded; see `kl_companion.divergences.registry.Divergence`."""
+    """A divergence whose functions were recorded; see `kl_companion.divergences.generator.Divergence`."""
 
     name: str
     source: str

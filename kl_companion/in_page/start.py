@@ -19,7 +19,7 @@ def start() -> None:
     sys.modules["sympy"] = _symbols()
     from kl_companion.in_page import divergences
 
-    for name in ("registry", "compiled", "in_torch"):
+    for name in ("forms", "generator", "registry", "compiled", "in_torch"):
         sys.modules[f"kl_companion.divergences.{name}"] = divergences
     divergences.read(records)
     import torch

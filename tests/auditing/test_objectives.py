@@ -4,11 +4,20 @@ from functools import cache
 
 import pytest
 import torch
+from sympy import log
 
-from kl_companion import prefix_tree
+from kl_companion import audit, prefix_tree
 from kl_companion.auditing import objective as record
 from kl_companion.auditing import objectives as module
-from kl_companion.auditing.objectives import OBJECTIVES, field, objectives, register_objective, value
+from kl_companion.auditing.objectives import (
+    ADDED,
+    OBJECTIVES,
+    add_divergence,
+    field,
+    objectives,
+    register_objective,
+    value,
+)
 from kl_companion.divergences import DIVERGENCES, T, make_divergence
 from tests.oracles import worlds
 from tests.oracles.numeric import finite_difference
@@ -107,3 +116,29 @@ def test_a_divergence_that_is_registered_later_is_an_objective(monkeypatch):
     names = objectives(off_policy=False).keys()
     assert {"token_late", "sequence_late"} <= names
     assert "token_late" not in OBJECTIVES
+
+
+def test_a_name_stands_for_one_generator():
+    """Whichever was audited first decided what both were."""
+    first = make_divergence("one name", T * log(T), source="test")
+    same = make_divergence("one name", T * log(T), source="elsewhere")
+    other = make_divergence("one name", 2 * T * log(T), source="test")
+    add_divergence(first)
+    add_divergence(same)
+    with pytest.raises(ValueError, match="'one name'"):
+        add_divergence(other)
+    names = [f"{level}_one name" for level in ("sequence", "token", "policy_token")]
+    for name in names:
+        del OBJECTIVES[name]
+    del ADDED["one name"]
+
+
+@pytest.mark.parametrize("exponents", [("1/3", "0.333333"), ("0.333333", "1/3")])
+def test_members_that_print_alike_in_six_digits_are_two(exponents):
+    for exponent in exponents:
+        name = f"power_divergence({exponent})"
+        for other in exponents:
+            found = audit(
+                f"kf_plus_plus({name})", want=f"power_divergence({other})", off_policy=False, scale=1.0
+            )
+            assert found.met is (exponent == other)

@@ -1,6 +1,8 @@
 """Functions of tensors that are made of f: its values and gradients, near t = 1 and far from it."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import sympy
@@ -109,3 +111,48 @@ def test_generator_of_the_log_ratio_is_the_generator(name, u, dual):
         f = d.dual if dual else d.f
         wanted = float(f.subs(T, sympy.exp(sympy.Float(u, 60))))
     assert got == pytest.approx(wanted, rel=2e-9, abs=1e-15)
+
+
+SMALL_RATIOS = """
+import sys, torch
+torch.set_default_dtype(getattr(torch, sys.argv[1]))
+from kl_companion import audit
+from kl_companion.divergences import DIVERGENCES, entries_of
+from kl_companion.kernels import fused_f_divergence
+if sys.argv[2] == "audited":
+    def loss(logits, ref_logits, mask):
+        return (fused_f_divergence("forward_kl", logits, ref_logits) * mask).sum(-1).mean()
+    audit(loss, off_policy=False, scale=1.0)
+for name in DIVERGENCES:
+    entries_of(DIVERGENCES[name])
+torch.set_default_dtype(getattr(torch, sys.argv[3]))
+draw = torch.Generator().manual_seed(0)
+x = torch.randn(4, 64, generator=draw, dtype=torch.float64)
+y = x + 1e-4 * torch.randn(4, 64, generator=draw, dtype=torch.float64)
+for name in (*DIVERGENCES, "generalized_jensen_shannon(0.9)", "skewed_kl(0.1)"):
+    policy = x.float().requires_grad_()
+    value = fused_f_divergence(name, policy, y.float())
+    (gradient,) = torch.autograd.grad(value.sum(), policy)
+    exact = fused_f_divergence(name, policy.detach().double(), y.float().double())
+    off = ((value - exact) / exact).abs().max().item()
+    print(name, entries_of(__import__("kl_companion").get_divergence(name)).narrow, off, gradient.dtype)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "audited", "after"),
+    [
+        ("float64", "", "float32"),
+        ("float16", "", "float64"),
+        ("float32", "audited", "float32"),
+    ],
+)
+def test_float32_is_accurate_whatever_the_default_dtype_was(before, audited, after):
+    """Whether float32 is enough was asked in the default dtype, once for the process: off by 1e-4 then."""
+    arguments = [sys.executable, "-c", SMALL_RATIOS, before, audited, after]
+    out = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=True).stdout
+    lines = [line.rsplit(" ", 3) for line in out.splitlines()]
+    assert len(lines) == len(DIVERGENCES) + 2
+    for name, narrow, off, dtype in lines:
+        assert (narrow, dtype) == ("True", "torch.float32"), name
+        assert float(off) < 2e-6, name

@@ -55,14 +55,11 @@ def kernel_estimates(
     options, kernel = tail_weights(tail_weight), _kernel(entry)
     if kernel is None or rollout.logits is None or rollout.ref_logits is None:
         return per_token(entry, rollout, **options)
-    inside = rollout.completion_mask.bool()
-    given = {name: x[inside] for name, x in options.items()}
-    values = kernel(rollout, inside, **given)
-    return values.new_zeros(inside.shape).masked_scatter(inside, values)
+    return kernel(rollout, **options)
 
 
 def _kernel(entry: Estimator) -> Callable[..., torch.Tensor] | None:
-    """The fused kernel of an estimator, a function of (rollout, inside); None where there is none."""
+    """The fused kernel of an estimator, a function of a rollout; None where there is none."""
     fn = entry.fn
     if isinstance(fn, TopK):
         known = fn.k is not None and fn.tail and fn.head_from != "sampler"
@@ -71,15 +68,14 @@ def _kernel(entry: Estimator) -> Callable[..., torch.Tensor] | None:
     return partial(_exact, entry.target) if exact else None
 
 
-def _exact(divergence: str, rollout: Any, inside: torch.Tensor) -> torch.Tensor:
-    return fused_f_divergence(divergence, rollout.logits[inside], rollout.ref_logits[inside])
+def _exact(divergence: str, rollout: Any) -> torch.Tensor:
+    """The kernel of an exact divergence, [batch, seq]: tokens outside the mask are not read."""
+    return fused_f_divergence(divergence, rollout.logits, rollout.ref_logits, mask=rollout.completion_mask)
 
 
-def _top_k(
-    choices: Any, rollout: Any, inside: torch.Tensor, tail_weight: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The kernel of a `TopK` on the rows [rows, vocab] under the mask, [rows]."""
-    logits, ref_logits = rollout.logits[inside], rollout.ref_logits[inside]
+def _top_k(choices: Any, rollout: Any, tail_weight: torch.Tensor | None = None) -> torch.Tensor:
+    """The kernel of a `TopK`, [batch, seq]."""
+    logits, ref_logits, mask = rollout.logits, rollout.ref_logits, rollout.completion_mask
     if choices.k > logits.shape[-1]:
         raise ValueError(f"k is {choices.k}, expected at most {logits.shape[-1]}, the size of the vocabulary")
     scores = logits if choices.head_from == "policy" else ref_logits
@@ -87,10 +83,11 @@ def _top_k(
     return fused_top_k_f_divergence(
         choices.divergence,
         logits,
-        rollout.tokens[inside],
+        rollout.tokens,
         head,
-        fused_logp(ref_logits, head) if choices.k else ref_logits[:, :0],
-        rollout.ref_logp[inside],
+        fused_logp(ref_logits, head, mask=mask) if choices.k else ref_logits[..., :0],
+        rollout.ref_logp,
         form=choices.form,
         tail_weight=tail_weight,
+        mask=mask,
     )

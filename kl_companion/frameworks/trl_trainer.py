@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.estimators.registry import Estimator
-from kl_companion.kernels.fused import fused_logp_and_entropy
+from kl_companion.kernels.fused import fused_logp, fused_logp_and_entropy
 from kl_companion.kl_term import KLTerm, as_term, penalties
 from kl_companion.rollout import Rollout, masked
 from kl_companion.token_terms import token_costs, token_terms
@@ -206,8 +206,7 @@ class GRPOTrainer(_Stock):
         more = {"output_router_logits": True} if options.get("compute_aux_loss") else {}
         output, logits = self._plain_forward(model, input_ids, attention_mask, keep, **more)
         inside, tokens = attention_mask[:, -keep:].bool(), input_ids[:, -keep:]
-        scores = fused_logp_and_entropy(logits[inside], tokens[inside])
-        logp, entropy = (x.new_zeros(inside.shape).masked_scatter(inside, x) for x in scores)
+        logp, entropy = fused_logp_and_entropy(logits, tokens, mask=inside)
         return (logp, entropy, output.aux_loss if more else None), logits
 
     def _plain_forward(
@@ -378,10 +377,7 @@ def _on_rows(
     """
     tokens, ref_logp = inputs["completion_ids"], inputs["ref_per_token_logps"]
     if ref_logits is not None:  # the anchor may have moved since TRL scored the completions
-        inside = mask.bool()
-        ref_logp = torch.zeros_like(logp).masked_scatter(
-            inside, fused_logp_and_entropy(ref_logits[inside], tokens[inside])[0].detach().to(logp.dtype)
-        )
+        ref_logp = fused_logp(ref_logits, tokens, mask=mask).detach().to(logp.dtype)
     rows = mask.any(-1)
     if not rows.any():
         return logp * 0.0

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import Divergence, swapped
+from kl_companion.kernels.arguments import Rows
 from kl_companion.kernels.blocks import exact_dtype, new_like, plain
 from kl_companion.kernels.walks import (
     How,
@@ -28,6 +29,7 @@ _REFUSAL = (
 )
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 _TOLERANCE_OF_NARROW = 2e-2  # narrower dtypes round the weights themselves
+_CANCELED = 1e-3
 
 
 def may_look(x: torch.Tensor) -> bool:
@@ -35,27 +37,50 @@ def may_look(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def common_factor(weights: torch.Tensor, incoming: torch.Tensor) -> float | torch.Tensor:
-    """The s with incoming = s weights; on a GPU a tensor, of which nobody has checked that there is one.
+def common_factor(weights: torch.Tensor, incoming: torch.Tensor, mask: torch.Tensor | None = None) -> float:
+    """The s with incoming = s weights, in rows of the ``mask`` [rows] bool; one read of the device.
 
     Raises:
         ValueError: there is none, so that the gradient made with these weights is another loss's.
     """
     got, given = incoming.double(), weights.double()
-    square = given.square().sum()
-    if not may_look(weights):
-        return ((got * given).sum() / square).nan_to_num(0.0)
-    factor = ((got * given).sum() / square).item() if square > 0 else 0.0
-    apart = (got - factor * given).abs()
+    if mask is not None:
+        rows = mask.view(-1, *[1] * (got.ndim - 1)) if len(got) == len(mask) else mask.view(got.shape)
+        got, given = got.where(rows, 0.0), given.where(rows, 0.0)
+    if not got.numel():
+        return 0.0
+    factor = ((got * given).sum() / given.square().sum()).nan_to_num(0.0)
+    difference = (got - factor * given).abs()
     loosest = max(_TOLERANCE.get(t.dtype, _TOLERANCE_OF_NARROW) for t in (weights, incoming))
-    if apart.numel() and not apart.max() <= loosest * got.abs().max():
-        at = apart.argmax()
+    # each weight is rounded by itself; what cancels is rounded like the largest
+    allowed = loosest * (got.abs() + _CANCELED * got.abs().max())
+    excess = (difference - allowed).flatten().nan_to_num(torch.inf)
+    at = excess.argmax()
+    number, worst, actual, announced = torch.stack(
+        [factor, excess[at], got.flatten()[at], given.flatten()[at]]
+    ).tolist()
+    if worst > 0:
         raise ValueError(
-            f"the loss multiplies the result by {got.flatten()[at].item():.6g} where weights= gave "
-            f"{given.flatten()[at].item():.6g} (times {factor:.6g}, the factor of the others): expected a "
-            "multiple of (weights * result).sum(), the loss whose gradient the forward pass made"
+            f"the loss multiplies the result by {actual:.6g} where weights= gave {announced:.6g} (times "
+            f"{number:.6g}, the factor of the others): expected a multiple of (weights * result).sum(), the "
+            "loss whose gradient the forward pass made"
         )
-    return factor
+    return float(number)
+
+
+def rows_of_backward(rows: Rows, x: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor | None:
+    """Check a loss whose weights were announced, and return the rows [rows] whose gradient is not zero.
+
+    On a GPU, where nothing is read, any loss has its own gradient.
+    """
+    if rows.weights is None or may_look(x):
+        if rows.weights is not None:
+            common_factor(rows.weights, incoming, rows.mask)
+        return rows.inside
+    if rows.inside is None:
+        return None
+    used = rows.inside | (incoming.reshape(len(rows.inside), -1) != 0).any(-1)
+    return used if rows.mask is None else used & rows.mask
 
 
 class Refuse(torch.autograd.Function):
@@ -92,6 +117,31 @@ def _may_wait(x: torch.Tensor) -> bool:
     return x.dtype in (torch.float32, torch.float64)
 
 
+def scalable(*dtypes: torch.dtype) -> bool:
+    """Whether gradients may be made before the scale of the loss is known: float16 would lose small ones."""
+    return torch.float16 not in dtypes
+
+
+def keep(ctx: Any, *tensors: torch.Tensor | None) -> None:
+    """Save tensors for backward, those of inference mode too, which autograd refuses to save."""
+    inference = [t if t is not None and t.is_inference() else None for t in tensors]
+    ctx.of_inference = inference
+    ctx.save_for_backward(*(t if i is None else None for t, i in zip(tensors, inference, strict=True)))
+
+
+def kept_by(ctx: Any) -> list[torch.Tensor | None]:
+    """Return the tensors that `keep` saved."""
+    pairs = zip(ctx.saved_tensors, ctx.of_inference, strict=True)
+    return [saved if inference is None else inference for saved, inference in pairs]
+
+
+def overwritten(x: torch.Tensor) -> torch.Tensor:
+    """The memory of logits that the gradient takes; autograd notices later reads of what it saved there."""
+    if not x.is_inference():
+        torch.autograd.graph.increment_version(x)
+    return x.detach()
+
+
 def take_made(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """The gradients that the forward pass made, as the loss wants them; they are handed out once.
 
@@ -105,12 +155,13 @@ def take_made(ctx: Any, incoming: torch.Tensor) -> tuple[torch.Tensor | None, ..
             "with weights= or inplace=True the gradient is made once, in the forward pass, and an earlier "
             "backward pass has taken it: run the forward pass again, or leave both out"
         )
-    if ctx.loss_weights is not None:
-        factor = common_factor(ctx.loss_weights, incoming)
-        whole = isinstance(factor, float) and factor == 1
-        return tuple(g if g is None or whole else g.mul_(factor) for g in made)
+    if ctx.rows.weights is not None:
+        factor = common_factor(ctx.rows.weights, incoming, ctx.rows.mask)
+        return tuple(g if g is None or factor == 1 else g.mul_(factor) for g in made)
+    by = incoming.reshape(-1)
     with torch.no_grad():
-        return tuple(None if g is None else scale_rows(g, incoming.reshape(-1)) for g in made)
+        by = by if ctx.rows.mask is None else by.where(ctx.rows.mask, 0.0)
+        return tuple(None if g is None else scale_rows(g, by) for g in made)
 
 
 def gradient_by_reference(
@@ -119,13 +170,15 @@ def gradient_by_reference(
     y: torch.Tensor,
     scale: torch.Tensor,
     how: How,
+    inside: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The gradient by the reference: that of the same divergence with its arguments exchanged."""
     gradient = new_like(y)
-    d, value = swapped(d), torch.empty(scale.numel(), dtype=exact_dtype(x, y), device=x.device)
-    how = how._replace(cap=how.ref_cap, ref_cap=how.cap)
-    kept = room_for_kept(d, value)
-    walk_divergence(d, y, x, kept, value=value, loss_weight=scale, gradient=gradient, how=how)
+    if x.device.type == "cpu":  # a row that does not count is not read
+        inside = scale != 0 if inside is None else inside & (scale != 0)
+    d, value = swapped(d), torch.zeros(scale.numel(), dtype=exact_dtype(x, y), device=x.device)
+    kept, how = room_for_kept(d, value), how.exchanged()
+    walk_divergence(d, y, x, kept, value=value, loss_weight=scale, gradient=gradient, how=how, inside=inside)
     return gradient
 
 
@@ -137,50 +190,63 @@ class DivergenceOfLogits(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         y: torch.Tensor,
-        loss_weights: torch.Tensor | None,
+        rows: Rows,
         d: Divergence,
         how: How,
         inplace: bool,
         recording: bool,
+        early: bool = True,
     ) -> torch.Tensor:
         """[...], and with loss_weights the gradients, kept in ctx."""
         lead = x.shape[:-1]
-        ctx.d, ctx.how, ctx.inplace, ctx.loss_weights, ctx.made = d, how, inplace, loss_weights, None
+        ctx.d, ctx.how, ctx.inplace, ctx.rows, ctx.made = d, how, inplace, rows, None
         value = torch.zeros(lead.numel(), dtype=exact_dtype(x, y), device=x.device)
         kept = room_for_kept(d, value)
         by_x, by_y = (recording and needed for needed in ctx.needs_input_grad[:2])
-        if not may_look(x):
-            loss_weights = ctx.loss_weights = None  # their check would wait for the device
-        ctx.ahead = loss_weights is not None or (inplace and by_x and may_look(x) and _may_wait(x))
+        trained = [t.dtype for t, by in ((x, by_x), (y, by_y)) if by]
+        # on a GPU the check of the weights would wait for the device
+        loss_weights = rows.weights if early and may_look(x) and scalable(*trained) else None
+        at_once = early and inplace and by_x and rows.weights is None and may_look(x) and _may_wait(x)
+        ctx.ahead = loss_weights is not None or at_once
+        inside = rows.inside if may_look(x) else rows.mask
         scale = made = ref_made = None
         with plain(x.device):
             if ctx.ahead:
                 # without loss_weights the factor of each row comes with the backward pass: here it is 1
                 scale = torch.ones_like(value) if loss_weights is None else loss_weights.reshape(-1)
-                ref_made = gradient_by_reference(d, x, y, scale, how) if by_y else None
-                made = None if not by_x else x.detach() if inplace else new_like(x)
+                ref_made = gradient_by_reference(d, x, y, scale, how, inside) if by_y else None
+                made = None if not by_x else overwritten(x) if inplace else new_like(x)
                 ctx.made = (made, ref_made)
-            walk_divergence(d, x, y, kept, value=value, loss_weight=scale, gradient=made, how=how)
+            walk_divergence(
+                d, x, y, kept, value=value, loss_weight=scale, gradient=made, how=how, inside=inside
+            )
+        if inside is not rows.inside and rows.inside is not None:
+            value.masked_fill_(~rows.inside, 0.0)
         if not ctx.ahead:
-            ctx.save_for_backward(x, y, kept)
+            keep(ctx, x, y, kept)
         return value.view(lead)
 
     @staticmethod
     def backward(ctx: Any, incoming: torch.Tensor) -> tuple[Any, ...]:
         """Gradients by the logits of policy and reference."""
-        nothing = (None,) * 5
+        nothing = (None,) * 6
         if ctx.ahead:
             return (*first_order_only(take_made(ctx, incoming)), *nothing)
-        x, y, kept = ctx.saved_tensors
+        x, y, kept = kept_by(ctx)
+        assert x is not None
+        assert y is not None
+        assert kept is not None
         by_x, by_y, *_ = ctx.needs_input_grad
         made = ref_made = None
         with plain(x.device):
-            scale = incoming.reshape(-1)
+            scale, inside = incoming.reshape(-1), rows_of_backward(ctx.rows, x, incoming)
             if by_y:  # before x is overwritten
-                ref_made = gradient_by_reference(ctx.d, x, y, scale, ctx.how)
+                ref_made = gradient_by_reference(ctx.d, x, y, scale, ctx.how, inside)
             if by_x:
-                made = x.detach() if ctx.inplace else new_like(x)
-                walk_divergence(ctx.d, x, y, kept, loss_weight=scale, gradient=made, how=ctx.how)
+                made = overwritten(x) if ctx.inplace else new_like(x)
+                walk_divergence(
+                    ctx.d, x, y, kept, loss_weight=scale, gradient=made, how=ctx.how, inside=inside
+                )
         return (*first_order_only((made, ref_made), incoming, x, y), *nothing)
 
 
@@ -192,26 +258,29 @@ class TokensOfLogits(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         tokens: torch.Tensor,
-        loss_weights: torch.Tensor | None,
+        rows: Rows,
         with_entropy: bool,
         how: How,
         inplace: bool,
         recording: bool,
+        early: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """[rows, k] and [rows] or None; with loss_weights the gradient too, kept in ctx."""
-        ctx.how, ctx.inplace, ctx.loss_weights, ctx.made = how, inplace, loss_weights, None
+        ctx.how, ctx.inplace, ctx.rows, ctx.made = how, inplace, rows, None
         logp = torch.zeros(tokens.shape, dtype=exact_dtype(x), device=x.device)
         entropy, kept = torch.zeros_like(logp[:, 0]) if with_entropy else None, room_for_tokens(logp)
         by_x = recording and ctx.needs_input_grad[0]
         by_row = not with_entropy and tokens.shape[1] == 1
-        if not may_look(x):
-            loss_weights = ctx.loss_weights = None
-        ctx.ahead = loss_weights is not None or (inplace and by_x and by_row and may_look(x) and _may_wait(x))
+        loss_weights = rows.weights if early and may_look(x) and scalable(x.dtype) else None
+        at_once = early and inplace and by_x and by_row and may_look(x) and _may_wait(x)
+        at_once = at_once and rows.weights is None
+        ctx.ahead = loss_weights is not None or at_once
+        inside = rows.inside if may_look(x) else rows.mask
         scale = made = None
         with plain(x.device):
             if ctx.ahead and by_x:
                 scale = torch.ones_like(logp) if loss_weights is None else loss_weights
-                made = x.detach() if inplace else new_like(x)
+                made = overwritten(x) if inplace else new_like(x)
                 ctx.made = (made,)
             walk_tokens(
                 x,
@@ -222,20 +291,27 @@ class TokensOfLogits(torch.autograd.Function):
                 loss_weight=scale,
                 gradient=made,
                 how=how,
+                inside=inside,
             )
+        if inside is not rows.inside and rows.inside is not None:
+            logp.masked_fill_(~rows.inside.unsqueeze(-1), 0.0)
         if not ctx.ahead:
-            ctx.save_for_backward(x, tokens, kept)
+            keep(ctx, x, tokens, kept)
         return logp, entropy
 
     @staticmethod
     def backward(ctx: Any, incoming: torch.Tensor, of_entropy: torch.Tensor | None = None) -> tuple[Any, ...]:
         """Gradient by the logits."""
-        nothing = (None,) * 6
+        nothing = (None,) * 7
         if ctx.ahead:
             return (*first_order_only(take_made(ctx, incoming)), *nothing)
-        x, tokens, kept = ctx.saved_tensors
+        x, tokens, kept = kept_by(ctx)
+        assert x is not None
+        assert tokens is not None
+        assert kept is not None
         with plain(x.device):
-            made = x.detach() if ctx.inplace else new_like(x)
+            inside = rows_of_backward(ctx.rows, x, incoming)
+            made = overwritten(x) if ctx.inplace else new_like(x)
             walk_tokens(
                 x,
                 tokens,
@@ -244,6 +320,7 @@ class TokensOfLogits(torch.autograd.Function):
                 of_entropy=of_entropy,
                 gradient=made,
                 how=ctx.how,
+                inside=inside,
             )
         sources = (incoming, x) if of_entropy is None else (incoming, of_entropy, x)
         return (*first_order_only((made,), *sources), *nothing)

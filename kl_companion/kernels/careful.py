@@ -1,11 +1,12 @@
-"""Rows that the kernels cannot do in their dtype: in float64, for every f and every mask, or refused by name.
+"""Rows that the kernels cannot do in their dtype: in float64, for every f and every mask.
 
-A row comes here when its result is not finite. Either the input is the reason, which is said with its place,
-or the divergence is infinite, or a ratio left float32 and float64 still holds it.
+A row comes here when its result is not finite. Either the input is the reason, or the divergence is infinite,
+or a ratio left float32 and float64 still holds it. `refusal` names the reason and the place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
     from kl_companion.kernels.walks import How
 
 
-class RowIndex(NamedTuple):
-    """Turns the number of a row into its place in the leading axes; ``first`` is the number of row 0."""
-
-    lead: torch.Size
-    first: int = 0
-
-    def __call__(self, row: int) -> list[int]:
-        """Indices of a row."""
-        at = torch.unravel_index(torch.tensor(self.first + row), self.lead) if self.lead else ()
-        return [int(i) for i in at]
-
-
 class Careful(NamedTuple):
     """What was found: value [rows], gradient [rows, vocab] by the raw logits."""
 
@@ -40,67 +29,94 @@ class Careful(NamedTuple):
 
 
 def careful_rows(
-    d: Divergence,
-    x_raw: torch.Tensor,
-    y_raw: torch.Tensor,
-    bad: torch.Tensor,
-    how: How,
-    row_index: RowIndex,
-    start: int,
-    dtype: torch.dtype,
+    d: Divergence, x_raw: torch.Tensor, y_raw: torch.Tensor, how: How, dtype: torch.dtype
 ) -> Careful:
-    """Rows ``bad`` of a block that starts at ``start``, in float64, rounded to ``dtype``.
+    """Rows [rows, vocab] in float64, rounded to ``dtype``.
 
-    Raises:
-        ValueError: NaN, +inf or only -inf in a row, an infinite divergence, a value beyond ``dtype``.
+    NaN, +inf or only -inf in a row make it NaN; where a mask makes the divergence infinite, so is the value,
+    and the gradient is NaN.
     """
     cool, cap, ref_cap = how.scalars(torch.float64)
-    x, y = load(x_raw[bad], torch.float64, cap), load(y_raw[bad], torch.float64, ref_cap)
+    x, y = how.comparable(x_raw, y_raw, torch.float64)
+    x, y = load(x, torch.float64, cap), load(y, torch.float64, ref_cap)
     general = general_rows(d, cooled(x, cool), cooled(y, cool))
-    value = general.value.to(dtype)
-    at = [start + int(row) for row in bad]
-    check_finite(d.name, value, {"logits": x, "ref_logits": y}, row_index, at)
-    _check_support(d, general.only_policy, general.only_reference, row_index, at)
-    return Careful(value, past_cap(cooled(general.gradient, cool), x, cap).to(dtype))
+    infinite = torch.zeros_like(general.value, dtype=torch.bool)
+    for cost, only in ((d.at_infinity, general.only_policy), (d.at_zero, general.only_reference)):
+        if not cost.is_finite:
+            infinite |= only.any(-1)
+    value = general.value.masked_fill(infinite & ~general.value.isnan(), torch.inf)
+    gradient = past_cap(cooled(general.gradient, cool), x, cap)
+    return Careful(value.to(dtype), gradient.masked_fill(infinite.unsqueeze(-1), torch.nan).to(dtype))
 
 
-def _check_support(
-    d: Divergence,
-    only_policy: torch.Tensor,
-    only_reference: torch.Tensor,
-    row_index: RowIndex,
-    at: list[int],
-) -> None:
-    for cost, where, who, other in (
-        (d.at_infinity, only_policy, "policy", "reference"),
-        (d.at_zero, only_reference, "reference", "policy"),
-    ):
-        if not cost.is_finite and where.any():
-            row, token = where.nonzero()[0].tolist()
-            raise ValueError(
-                f"{d.name} is infinite at {[*row_index(at[row]), token]}: the {who} has probability "
-                f"where the {other} has none, {SUPPORT}"
-            )
+def refusal(
+    what: str | Divergence, row: dict[str, torch.Tensor], at: list[int], dtype: torch.dtype
+) -> ValueError:
+    """The error for a row whose result is not finite, with the reason and the place.
 
-
-def check_finite(
-    what: str, found: torch.Tensor, raw: dict[str, torch.Tensor], row_index: RowIndex, at: list[int]
-) -> None:
-    """ValueError that names the reason and the place where a result is not finite; ``at`` counts rows."""
-    good = found.isfinite()
-    if good.all():
-        return
-    for name, x in raw.items():
+    Args:
+        what: The result: a divergence, or its name in words.
+        row: Logits of the row, [vocab] each, by the name of their argument.
+        at: Where the row stands in the leading axes.
+        dtype: The dtype of the result.
+    """
+    for name, x in row.items():
         for says, bad in (
-            ("is NaN", x.isnan()),
-            ("is +inf", x.isposinf()),
-            ("is -inf for every token", x.isneginf().all(-1, keepdim=True)),
+            ("is NaN", x.isnan().any()),
+            ("is +inf", x.isposinf().any()),
+            ("is -inf for every token", x.isneginf().all()),
         ):
-            if bad.any():
-                where = row_index(at[int(bad.any(-1).nonzero()[0])])
-                raise ValueError(f"{name} {says} at {where}: expected finite numbers, -inf where masked")
-    where = row_index(at[int((~good).nonzero()[0, 0])])
-    raise ValueError(f"{what} at {where} is beyond {found.dtype}: its largest ratios overflow")
+            if bad:
+                return ValueError(f"{name} {says} at {at}: expected finite numbers, -inf where masked")
+    if isinstance(what, Divergence):
+        no_p, no_q = (x.isneginf() for x in row.values())
+        for cost, only, who, other in (
+            (what.at_infinity, ~no_p & no_q, "policy", "reference"),
+            (what.at_zero, no_p & ~no_q, "reference", "policy"),
+        ):
+            if not cost.is_finite and only.any():
+                return ValueError(
+                    f"{what.name} is infinite at {[*at, int(only.nonzero()[0])]}: the {who} has probability "
+                    f"where the {other} has none, {SUPPORT}"
+                )
+        what = what.name
+    return ValueError(f"{what} at {at} is beyond {dtype}: its largest ratios overflow")
+
+
+def first_bad(values: torch.Tensor) -> list[int] | None:
+    """Indices of the first value that is not finite, None without one: one read of the device then."""
+    good = values.detach().isfinite()
+    if good.is_meta or bool(good.all()):
+        return None
+    return [int(i) for i in (~good).nonzero()[0]]
+
+
+def place(row: int, lead: torch.Size) -> list[int]:
+    """Indices in the leading axes of a row that is numbered across them."""
+    return [int(i) for i in torch.unravel_index(torch.tensor(row), lead)] if lead else []
+
+
+def refuse_tokens(
+    logp: torch.Tensor, tokens: torch.Size, lead: torch.Size, logits_of: Callable[[int], torch.Tensor]
+) -> None:
+    """Raise ValueError for the first log-prob [rows, k] that is not finite.
+
+    Args:
+        logp: Log-probs of tokens.
+        tokens: The shape of the ids, [...] or [..., k].
+        lead: The leading axes, [...].
+        logits_of: Returns the logits [vocab] of a row.
+    """
+    at = first_bad(logp)
+    if at is None:
+        return
+    where = place(at[0], lead)
+    if logp[tuple(at)].isneginf():
+        where += at[1:] if len(tokens) > len(lead) else []
+        raise ValueError(
+            f"the token at {where} of tokens is masked (-inf), expected a token that the policy can draw"
+        )
+    raise refusal("log-prob", {"logits": logits_of(at[0])}, where, logp.dtype)
 
 
 class General(NamedTuple):

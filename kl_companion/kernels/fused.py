@@ -2,25 +2,30 @@
 
 The functions of `kl_companion.estimators.vocabulary` say what is computed; these compute it where logits
 [tokens, 151936] fill the memory. They take raw logits (any offset, -inf for masked tokens) in any floating
-dtype, work in float32 (float64 for float64) on blocks of rows that stay in the cache, and save per-token
-numbers only.
+dtype, normalize them, work in float32 (float64 for float64) on blocks of rows that stay in the cache, and
+save per-token numbers only.
 
 ``backend`` is "auto", "compiled" or "eager": the same functions, made into one loop each by PyTorch's
 compiler, or run one operation after the other. "auto" compiles where a compiler is found (C++ for a CPU,
 Triton for a GPU) and the logits have at least 2^20 entries; a kernel is compiled once for its dtypes, for all
-sizes, and kept on disk. On a GPU nothing waits for the device: what is not finite is returned instead of
-refused, ids and weights are not checked, and ``weights`` change nothing, since the backward pass makes the
-gradient.
+sizes, and kept on disk.
+
+What is not finite is returned for its row, as torch does. With ``validate=True`` it is refused by name and
+place on every device, and so are ids, masks and weights that are out of range; this reads values, for which a
+GPU has to finish its work. Nothing else reads values on a GPU, where ``weights`` change nothing, since the
+backward pass makes the gradient.
 
 Three modes:
 
 * safe, the default: nothing of the caller's changes, the gradient is a new tensor made in backward;
 * ``inplace=True``: the call uses the logits up, because their memory takes the gradient: only for logits that
   nothing else reads afterwards. In float32 and float64 it is made in the forward pass already, and multiplied
-  row by row in backward;
+  row by row in backward. A leaf that requires grad, or a view of one, is refused. Where no gradient is
+  recorded (``torch.no_grad``, logits that require none) nothing is overwritten;
 * ``weights=``: the weights by which the loss multiplies the result per token, known up front: the gradient
   is made in the forward pass, while a row is in the cache anyway. The loss must then be a multiple of
-  ``(weights * result).sum()``, which the backward pass checks.
+  ``(weights * result).sum()``, which the backward pass checks. In float16 (where small entries would be zero
+  without the loss's scale) and with ``validate`` the backward pass makes the gradient.
 
 Second derivatives are refused: use `kl_companion.estimators.vocabulary` for them.
 """
@@ -31,14 +36,26 @@ from typing import Any
 
 import torch
 
-from kl_companion.checks import check_floating, check_log_probabilities, check_shape, check_temperature
+from kl_companion.checks import check_shape
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.sampled import Form
-from kl_companion.estimators.top_k import TopK, checked_head
+from kl_companion.estimators.top_k import TopK
 from kl_companion.kernels import in_graph
-from kl_companion.kernels.autograd import DivergenceOfLogits, TokensOfLogits, may_look
-from kl_companion.kernels.compiling import Backend, compiles
+from kl_companion.kernels.arguments import (
+    check_device,
+    check_logits,
+    check_overwritable,
+    check_tokens,
+    how_of,
+    rows_that_count,
+)
+from kl_companion.kernels.autograd import DivergenceOfLogits, TokensOfLogits
+from kl_companion.kernels.careful import first_bad, place, refusal, refuse_tokens
+from kl_companion.kernels.compiling import Backend
+from kl_companion.kernels.heads import check_head, estimate_from
 from kl_companion.kernels.walks import How
+
+_LEAD = "logits [..., vocab] without its last axis"
 
 
 def fused_f_divergence(
@@ -47,45 +64,70 @@ def fused_f_divergence(
     ref_logits: torch.Tensor,
     *,
     temperature: float = 1.0,
+    ref_temperature: float | None = None,
+    logit_scale: float = 1.0,
+    ref_logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
     backend: Backend = "auto",
+    validate: bool = False,
 ) -> torch.Tensor:
-    """D_f(policy || reference) of every row of raw logits, exact, with its exact gradient.
+    """Compute D_f(policy || reference) of every row of raw logits, exact, with its exact gradient.
 
     Args:
         divergence: A registered name or a `Divergence`.
-        logits: Raw logits of the policy, [..., vocab]; float64, float32, bfloat16 or float16. A token that is
-            -inf in both is masked and counts nothing.
-        ref_logits: Raw logits of the reference, the same shape; any of these dtypes.
-        temperature: Both rows are divided by it first.
-        weights: [...], by which the loss multiplies the result; see the module's text.
+        logits: Raw logits of the policy, [..., vocab], any floating dtype; -inf masks a token.
+        ref_logits: Raw logits of the reference, the same shape, any floating dtype.
+        temperature: The logits of both are divided by it.
+        ref_temperature: The reference's own temperature; None for that of the policy.
+        logit_scale: The policy's logits are multiplied by it first, as Cohere's models do.
+        ref_logit_scale: The reference's logits are multiplied by it first.
+        mask: [...], True or 1 in rows that count. The others are not read: value 0, gradient 0.
+        weights: [...], the weights of the loss where they are known; rows of weight 0 do not count.
         inplace: Let the gradient take the memory of ``logits``; see the module's text.
         backend: "auto", "compiled" or "eager"; see the module's text.
+        validate: Refuse NaN, +inf, rows without a token and infinite divergences, which are returned else.
 
     Returns:
         [...], float32 (float64 where one of the two is), differentiable in both arguments, once.
 
     Raises:
-        ValueError: shapes differ, an empty vocabulary, NaN, +inf, a row without a token, an infinite
-            divergence (the place is named), a temperature that is not positive; in backward, another loss
-            than ``weights`` announced.
+        ValueError: shapes or devices differ, an empty vocabulary, a DTensor, a temperature or scale that is
+            not positive, logits that cannot be overwritten; with ``validate`` also values (the place is
+            named); in backward, another loss than ``weights`` announced.
         RuntimeError: in a second derivative.
 
     Source: emapg2026, eq (109).
     """
     d = get_divergence(divergence)
-    _check_logits("logits", logits)
-    _check_logits("ref_logits", ref_logits)
+    check_logits("logits", logits)
+    check_logits("ref_logits", ref_logits)
     check_shape("ref_logits", ref_logits, logits.shape, "logits [..., vocab]")
-    how = _how(temperature, backend, logits)
-    weights = check_weights(weights, logits.shape[:-1], "logits [..., vocab] without its last axis")
-    _check_overwritable(logits, inplace)
+    check_device("ref_logits", ref_logits, logits, "logits")
+    how = how_of(
+        logits,
+        logits.numel(),
+        backend,
+        temperature=temperature,
+        ref_temperature=ref_temperature,
+        logit_scale=logit_scale,
+        ref_logit_scale=ref_logit_scale,
+    )
+    lead = logits.shape[:-1]
+    rows = rows_that_count(mask, weights, logits, lead, _LEAD, validate=validate)
+    check_overwritable(logits, inplace)
     if torch.compiler.is_compiling():
-        value, _ = in_graph.divergence(logits, ref_logits, d.name, how.temperature, how.compiled)
-        return value.view(logits.shape[:-1])
-    recording = torch.is_grad_enabled()
-    return DivergenceOfLogits.apply(logits, ref_logits, weights, d, how, inplace, recording)
+        value, _ = in_graph.divergence(logits, ref_logits, rows.inside, d.name, how.numbers())
+        return value.view(lead)
+    # logits to be validated are not overwritten in the forward pass
+    options = (d, how, inplace, torch.is_grad_enabled(), not validate)
+    value = DivergenceOfLogits.apply(logits, ref_logits, rows, *options)
+    at = first_bad(value) if validate else None
+    if at is not None:
+        row = {"logits": logits[tuple(at)], "ref_logits": ref_logits[tuple(at)]}
+        raise refusal(d, row, at, value.dtype)
+    return value
 
 
 def fused_kl(
@@ -93,19 +135,49 @@ def fused_kl(
     ref_logits: torch.Tensor,
     *,
     temperature: float = 1.0,
+    ref_temperature: float | None = None,
+    logit_scale: float = 1.0,
+    ref_logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
     backend: Backend = "auto",
+    validate: bool = False,
 ) -> torch.Tensor:
-    """KL(policy || reference) of every row of raw logits: [..., vocab] -> [...]. As `fused_f_divergence`."""
+    """Compute KL(policy || reference) of every row of raw logits, exact, with its exact gradient.
+
+    Args:
+        logits: Raw logits of the policy, [..., vocab], any floating dtype; -inf masks a token.
+        ref_logits: Raw logits of the reference, the same shape, any floating dtype.
+        temperature: The logits of both are divided by it.
+        ref_temperature: The reference's own temperature; None for that of the policy.
+        logit_scale: The policy's logits are multiplied by it first, as Cohere's models do.
+        ref_logit_scale: The reference's logits are multiplied by it first.
+        mask: [...], True or 1 in rows that count. The others are not read: value 0, gradient 0.
+        weights: [...], the weights of the loss where they are known; rows of weight 0 do not count.
+        inplace: Let the gradient take the memory of ``logits``; see the module's text.
+        backend: "auto", "compiled" or "eager"; see the module's text.
+        validate: Refuse NaN, +inf, rows without a token and infinite divergences, which are returned else.
+
+    Returns:
+        [...], float32 (float64 where one of the two is), differentiable in both arguments, once.
+
+    Raises:
+        ValueError, RuntimeError: as `fused_f_divergence`.
+    """
     return fused_f_divergence(
         "reverse_kl",
         logits,
         ref_logits,
         temperature=temperature,
+        ref_temperature=ref_temperature,
+        logit_scale=logit_scale,
+        ref_logit_scale=ref_logit_scale,
+        mask=mask,
         weights=weights,
         inplace=inplace,
         backend=backend,
+        validate=validate,
     )
 
 
@@ -114,19 +186,49 @@ def fused_forward_kl(
     ref_logits: torch.Tensor,
     *,
     temperature: float = 1.0,
+    ref_temperature: float | None = None,
+    logit_scale: float = 1.0,
+    ref_logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
     backend: Backend = "auto",
+    validate: bool = False,
 ) -> torch.Tensor:
-    """KL(reference || policy) of every row of raw logits: [..., vocab] -> [...]. As `fused_f_divergence`."""
+    """Compute KL(reference || policy) of every row of raw logits, exact, with its exact gradient.
+
+    Args:
+        logits: Raw logits of the policy, [..., vocab], any floating dtype; -inf masks a token.
+        ref_logits: Raw logits of the reference, the same shape, any floating dtype.
+        temperature: The logits of both are divided by it.
+        ref_temperature: The reference's own temperature; None for that of the policy.
+        logit_scale: The policy's logits are multiplied by it first, as Cohere's models do.
+        ref_logit_scale: The reference's logits are multiplied by it first.
+        mask: [...], True or 1 in rows that count. The others are not read: value 0, gradient 0.
+        weights: [...], the weights of the loss where they are known; rows of weight 0 do not count.
+        inplace: Let the gradient take the memory of ``logits``; see the module's text.
+        backend: "auto", "compiled" or "eager"; see the module's text.
+        validate: Refuse NaN, +inf, rows without a token and infinite divergences, which are returned else.
+
+    Returns:
+        [...], float32 (float64 where one of the two is), differentiable in both arguments, once.
+
+    Raises:
+        ValueError, RuntimeError: as `fused_f_divergence`.
+    """
     return fused_f_divergence(
         "forward_kl",
         logits,
         ref_logits,
         temperature=temperature,
+        ref_temperature=ref_temperature,
+        logit_scale=logit_scale,
+        ref_logit_scale=ref_logit_scale,
+        mask=mask,
         weights=weights,
         inplace=inplace,
         backend=backend,
+        validate=validate,
     )
 
 
@@ -135,34 +237,37 @@ def fused_logp(
     tokens: torch.Tensor,
     *,
     temperature: float = 1.0,
+    logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
     weights: torch.Tensor | None = None,
     inplace: bool = False,
     backend: Backend = "auto",
+    validate: bool = False,
 ) -> torch.Tensor:
-    """Log-probs of given tokens from raw logits: of the sampled one, or of several per row.
+    """Compute log-probs of given tokens from raw logits: of the sampled one, or of several per row.
 
     Args:
         logits: Raw logits, [..., vocab], -inf where masked.
         tokens: int64 ids, [...] or [..., k].
-        temperature: The logits are divided by it first.
+        temperature: The logits are divided by it.
+        logit_scale: The logits are multiplied by it first.
+        mask: [...], True or 1 in rows that count. The others are not read: value 0, gradient 0.
         weights: Of the shape of ``tokens``, by which the loss multiplies the result; see the module's text.
+            Rows whose weights are all 0 do not count.
         inplace: Let the gradient take the memory of ``logits``; see the module's text.
         backend: "auto", "compiled" or "eager"; see the module's text.
+        validate: Refuse NaN, +inf, a row without a token, a masked token and ids outside the vocabulary. By
+            default they come out per row: a masked token has log-prob -inf.
 
     Returns:
         Of the shape of ``tokens``, float32 (float64 for float64 logits), differentiable once.
 
     Raises:
-        ValueError: tokens of another shape or dtype or outside the vocabulary, a masked token, and as
-            `fused_f_divergence`.
+        ValueError: tokens of another shape or dtype, and as `fused_f_divergence`; with ``validate`` also ids
+            outside the vocabulary and a masked token.
     """
-    _check_logits("logits", logits)
-    index = check_tokens("tokens", tokens, logits.shape)
-    weights = check_weights(weights, tokens.shape, "tokens")
-    weights = None if weights is None else weights.reshape(index.shape)
-    _check_overwritable(logits, inplace)
-    logp, _ = _log_probs(logits, index, weights, False, _how(temperature, backend, logits), inplace)
-    return check_possible(logp.view(tokens.shape))
+    how = _how_of_policy(logits, backend, temperature, logit_scale)
+    return _log_probs(logits, tokens, mask, weights, how, inplace=inplace, validate=validate)[0]
 
 
 def fused_logp_and_entropy(
@@ -170,10 +275,23 @@ def fused_logp_and_entropy(
     tokens: torch.Tensor,
     *,
     temperature: float = 1.0,
+    logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
     inplace: bool = False,
     backend: Backend = "auto",
+    validate: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of given tokens and the entropy of every row, in one pass; arguments as `fused_logp`.
+    """Compute log-probs of given tokens and the entropy of every row, in one pass.
+
+    Args:
+        logits: Raw logits, [..., vocab], -inf where masked.
+        tokens: int64 ids, [...] or [..., k].
+        temperature: The logits are divided by it.
+        logit_scale: The logits are multiplied by it first.
+        mask: [...], True or 1 in rows that count. The others are not read: value 0, gradient 0.
+        inplace: Let the gradient take the memory of ``logits``; see the module's text.
+        backend: "auto", "compiled" or "eager"; see the module's text.
+        validate: As in `fused_logp`.
 
     Returns:
         Log-probs of the shape of ``tokens`` and entropies [...] in nats, both differentiable once.
@@ -181,12 +299,11 @@ def fused_logp_and_entropy(
     Raises:
         ValueError: as `fused_logp`.
     """
-    _check_logits("logits", logits)
-    index = check_tokens("tokens", tokens, logits.shape)
-    how = _how(temperature, backend, logits)
-    _check_overwritable(logits, inplace)
-    logp, entropy = _log_probs(logits, index, None, True, how, inplace)
-    return check_possible(logp.view(tokens.shape)), entropy.view(logits.shape[:-1])
+    how = _how_of_policy(logits, backend, temperature, logit_scale)
+    logp, entropy = _log_probs(
+        logits, tokens, mask, None, how, inplace=inplace, validate=validate, with_entropy=True
+    )
+    return logp, entropy.view(logits.shape[:-1])
 
 
 def fused_top_k_f_divergence(
@@ -200,10 +317,13 @@ def fused_top_k_f_divergence(
     form: Form = "bregman",
     tail_weight: torch.Tensor | None = None,
     temperature: float = 1.0,
+    logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
     inplace: bool = False,
     backend: Backend = "auto",
+    validate: bool = False,
 ) -> torch.Tensor:
-    """D_f(policy || reference), exact on a given head and sampled outside it, from the policy's raw logits.
+    """Compute D_f(policy || reference), exact on a given head and sampled outside it, from raw logits.
 
     What a teacher has to ship is k + 1 log-probs per token; the reference's [..., vocab] is not needed.
 
@@ -212,143 +332,67 @@ def fused_top_k_f_divergence(
         logits: Raw logits of the policy, [..., vocab].
         tokens: The sampled token of every row, [...] int64.
         indices: The head, [..., k] int64, no token twice in a row.
-        ref_logp_head: Log-probs of the reference on the head, [..., k]; -inf where it has no probability.
+        ref_logp_head: Log-probs of the reference on the head, normalized over the whole vocabulary, [..., k];
+            -inf where it has no probability.
         ref_logp: Of the sampled token, [...].
         form: As in `kl_companion.estimators.top_k_f_divergence`.
         tail_weight: As there, [...].
-        temperature: The policy's logits are divided by it first; the reference's log-probs stay.
+        temperature: The policy's logits are divided by it; the reference's log-probs stay.
+        logit_scale: The policy's logits are multiplied by it first.
+        mask: [...], True or 1 in rows that count. The others are not read: value 0, gradient 0.
         inplace: See the module's text.
         backend: See the module's text.
+        validate: Refuse ids twice in a row or outside the vocabulary, reference log-probs that are NaN or
+            above 0, a head whose mass is above 1, a negative tail_weight, and results that are not finite.
 
     Returns:
         [...], as `kl_companion.estimators.top_k_f_divergence` on the whole distributions.
 
     Raises:
-        ValueError: as `kl_companion.estimators.top_k_f_divergence` and `fused_logp`.
+        ValueError: shapes or dtypes that do not agree, and as `fused_logp`.
 
     Source: emapg2026, algorithms 1 and 2, corrected.
     """
     choices = TopK(get_divergence(divergence), indices=indices, form=form)
-    _check_logits("logits", logits)
-    both = head_and_token(indices, tokens, ref_logp_head, ref_logp, logits.shape)
-    index = check_tokens("tokens", both, logits.shape)
-    how = _how(temperature, backend, logits)
-    _check_overwritable(logits, inplace)
-    logp, _ = _log_probs(logits, index, None, False, how, inplace)
-    return estimate_from(choices, logp.view(both.shape), both, ref_logp_head, ref_logp, tail_weight)
+    check_logits("logits", logits)
+    rows = rows_that_count(mask, None, logits, logits.shape[:-1], _LEAD, validate=validate)
+    shipped = check_head(
+        indices, tokens, ref_logp_head, ref_logp, tail_weight, logits.shape, rows, validate=validate
+    )
+    how = _how_of_policy(logits, backend, temperature, logit_scale)
+    logp, _ = _log_probs(logits, shipped[0], mask, None, how, inplace=inplace)
+    return estimate_from(choices, logp, *shipped, rows, validate=validate)
+
+
+def _how_of_policy(logits: torch.Tensor, backend: Backend, temperature: float, logit_scale: float) -> How:
+    check_logits("logits", logits)
+    return how_of(logits, logits.numel(), backend, temperature=temperature, logit_scale=logit_scale)
 
 
 def _log_probs(
     logits: torch.Tensor,
-    index: torch.Tensor,
-    weights: torch.Tensor | None,
-    with_entropy: bool,
-    how: How,
-    inplace: bool,
-) -> tuple[torch.Tensor, Any]:
-    if torch.compiler.is_compiling():
-        return in_graph.log_probs(logits, index, how.temperature, with_entropy, how.compiled)[:2]
-    recording = torch.is_grad_enabled()
-    return TokensOfLogits.apply(logits, index, weights, with_entropy, how, inplace, recording)
-
-
-def _how(temperature: float, backend: Backend, logits: torch.Tensor) -> How:
-    return How(check_temperature(temperature), compiled=compiles(backend, logits.numel(), logits.device))
-
-
-def head_and_token(
-    indices: torch.Tensor,
     tokens: torch.Tensor,
-    ref_logp_head: torch.Tensor,
-    ref_logp: torch.Tensor,
-    logits: torch.Size,
-) -> torch.Tensor:
-    """Given head and sampled token side by side, [..., k + 1], for logits of a shape [..., vocab].
-
-    Raises:
-        ValueError: ids or log-probs of another shape, ids twice in a row or outside the vocabulary.
-    """
-    index = checked_head(indices, logits[:-1], logits[-1])
-    if not isinstance(tokens, torch.Tensor) or tokens.shape != logits[:-1]:
-        got = list(tokens.shape) if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        raise ValueError(f"tokens has shape {got}, expected {list(logits[:-1])} like logits [..., vocab]")
-    check_shape("ref_logp_head", ref_logp_head, index.shape, "indices [..., k]")
-    check_shape("ref_logp", ref_logp, tokens.shape, "tokens [...]")
-    check_log_probabilities("ref_logp_head", ref_logp_head, ~ref_logp_head.isneginf())
-    return torch.cat([index, tokens.unsqueeze(-1)], -1)
-
-
-def estimate_from(
-    choices: TopK,
-    logp: torch.Tensor,
-    both: torch.Tensor,
-    ref_logp_head: torch.Tensor,
-    ref_logp: torch.Tensor,
-    tail_weight: torch.Tensor | None,
-) -> torch.Tensor:
-    """Head plus tail, [...], from the policy's log-probs [..., k + 1] of what `head_and_token` gave."""
-    outside = (both[..., :-1] != both[..., -1:]).all(-1)
-    head = choices.head_of(logp[..., :-1], ref_logp_head.to(logp.dtype))
-    return choices.estimate(head, logp[..., -1], ref_logp.to(logp.dtype), outside, tail_weight)
-
-
-def _check_logits(name: str, x: torch.Tensor) -> None:
-    check_floating(name, x)
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"{name} has shape {list(x.shape)}, expected [..., vocab] with vocab of at least 1")
-
-
-def _check_overwritable(logits: torch.Tensor, inplace: bool) -> None:
-    if (
-        inplace
-        and logits.numel()
-        and any(size > 1 and step == 0 for size, step in zip(logits.shape, logits.stride(), strict=True))
-    ):
-        raise ValueError(
-            "inplace=True got expanded logits, several of whose entries share one place in memory: expected "
-            "a place per entry for the gradient (call .contiguous() first, or leave inplace out)"
-        )
-
-
-def check_weights(weights: torch.Tensor | None, shape: torch.Size, like: str) -> torch.Tensor | None:
-    """Weights without their gradient; ValueError for another shape, dtype or a number that is not finite."""
-    if weights is None:
-        return None
-    check_floating("weights", weights)
-    check_shape("weights", weights, shape, like)
-    if may_look(weights) and not weights.isfinite().all():
-        raise ValueError("weights holds NaN or infinity, expected finite numbers")
-    return weights.detach()
-
-
-def check_possible(logp: torch.Tensor) -> torch.Tensor:
-    """Log-probs of given tokens; ValueError where one is masked, so that its log-prob is infinite."""
-    if not may_look(logp):
-        return logp
-    masked = logp.detach().isneginf()
-    if masked.any():
-        raise ValueError(
-            f"the token at {masked.nonzero()[0].tolist()} of tokens is masked (-inf), expected a token that "
-            "the policy can draw"
-        )
-    return logp
-
-
-def check_tokens(name: str, tokens: torch.Tensor, logits: torch.Size) -> torch.Tensor:
-    """Ids as [rows, k] for logits [..., vocab]; ValueError for another shape or dtype or an unknown id."""
-    lead, vocab = logits[:-1], logits[-1]
-    if not isinstance(tokens, torch.Tensor) or tokens.dtype != torch.int64:
-        got = tokens.dtype if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        raise ValueError(f"{name} is {got}, expected int64 ids")
-    if tokens.shape != lead and (tokens.ndim == 0 or tokens.shape[:-1] != lead):
-        raise ValueError(
-            f"{name} has shape {list(tokens.shape)}, expected {list(lead)} or {[*lead, 'k']} "
-            "like logits [..., vocab]"
-        )
-    if may_look(tokens) and tokens.numel() and (tokens.min() < 0 or tokens.max() >= vocab):
-        bad = tokens.min() if tokens.min() < 0 else tokens.max()
-        raise ValueError(f"{name} holds the id {bad.item()}, expected 0 to {vocab - 1}")
-    count = 1 if tokens.shape == lead else tokens.shape[-1]
-    if count == 0:
-        raise ValueError(f"{name} has shape {list(tokens.shape)}, expected at least one id per row")
-    return tokens.reshape(lead.numel(), count)
+    mask: torch.Tensor | None,
+    weights: torch.Tensor | None,
+    how: How,
+    *,
+    inplace: bool,
+    validate: bool = False,
+    with_entropy: bool = False,
+) -> tuple[torch.Tensor, Any]:
+    """Log-probs of the shape of ``tokens``, and entropies [rows] if wanted, of checked logits."""
+    check_tokens("tokens", tokens, logits.shape)
+    lead = logits.shape[:-1]
+    ids = tokens.shape if weights is not None else None
+    rows = rows_that_count(mask, weights, logits, lead, _LEAD, ids=ids, validate=validate)
+    index = check_tokens("tokens", tokens, logits.shape, rows, validate=validate)
+    check_device("tokens", tokens, logits, "logits")
+    check_overwritable(logits, inplace)
+    if torch.compiler.is_compiling():
+        logp, entropy, _ = in_graph.log_probs(logits, index, rows.inside, with_entropy, how.numbers())
+        return logp.view(tokens.shape), entropy
+    options = (with_entropy, how, inplace, torch.is_grad_enabled(), not validate)
+    logp, entropy = TokensOfLogits.apply(logits, index, rows.shaped(*index.shape), *options)
+    if validate:
+        refuse_tokens(logp, tokens.shape, lead, lambda row: logits[tuple(place(row, lead))])
+    return logp.view(tokens.shape), entropy

@@ -24,18 +24,19 @@ def _room(*tensors: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("kl_companion::divergence", mutates_args=())
 def divergence(
-    x: torch.Tensor, y: torch.Tensor, name: str, temperature: float, compiled: bool
+    x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: list[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """D_f of raw logits [rows..., vocab], [rows], and what its gradient needs, [numbers, rows]."""
     value = _room(x, y)
     kept = room_for_kept(get_divergence(name), value)
-    walk_divergence(get_divergence(name), x, y, kept, value=value, how=How(temperature, compiled=compiled))
+    d, options = get_divergence(name), How.of_numbers(how)
+    walk_divergence(d, x, y, kept, value=value, how=options, inside=inside)
     return value, kept
 
 
 @divergence.register_fake
 def _(
-    x: torch.Tensor, y: torch.Tensor, name: str, temperature: float, compiled: bool
+    x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: list[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     value = _room(x, y)
     return value, room_for_kept(get_divergence(name), value)
@@ -45,44 +46,44 @@ def _(
 def divergence_gradient(
     x: torch.Tensor,
     y: torch.Tensor,
+    inside: torch.Tensor | None,
     kept: torch.Tensor,
     incoming: torch.Tensor,
     name: str,
-    temperature: float,
-    compiled: bool,
+    how: list[float],
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients by the logits of policy and reference; the second is empty where it is not wanted."""
-    d, gradient, how = get_divergence(name), new_like(x), How(temperature, compiled=compiled)
-    walk_divergence(d, x, y, kept, loss_weight=incoming, gradient=gradient, how=how)
+    d, gradient, options = get_divergence(name), new_like(x), How.of_numbers(how)
+    walk_divergence(d, x, y, kept, loss_weight=incoming, gradient=gradient, how=options, inside=inside)
     if not by_reference:
         return gradient, y.new_empty(0)
-    return gradient, gradient_by_reference(d, x, y, incoming, how)
+    return gradient, gradient_by_reference(d, x, y, incoming, options, inside)
 
 
 @divergence_gradient.register_fake
 def _(
     x: torch.Tensor,
     y: torch.Tensor,
+    inside: torch.Tensor | None,
     kept: torch.Tensor,
     incoming: torch.Tensor,
     name: str,
-    temperature: float,
-    compiled: bool,
+    how: list[float],
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return new_like(x), new_like(y) if by_reference else y.new_empty(0)
 
 
 def _keep_divergence(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, y, *ctx.options = inputs
-    ctx.save_for_backward(x, y, output[1])
+    x, y, inside, *ctx.options = inputs
+    ctx.save_for_backward(x, y, inside, output[1])
 
 
 def _divergence_backward(ctx: Any, incoming: torch.Tensor, of_kept: torch.Tensor) -> tuple[Any, ...]:
     by_reference = ctx.needs_input_grad[1]
     made, other = divergence_gradient(*ctx.saved_tensors, incoming.contiguous(), *ctx.options, by_reference)
-    return made, other if by_reference else None, *[None] * len(ctx.options)
+    return made, other if by_reference else None, None, *[None] * len(ctx.options)
 
 
 divergence.register_autograd(_divergence_backward, setup_context=_keep_divergence)
@@ -90,19 +91,20 @@ divergence.register_autograd(_divergence_backward, setup_context=_keep_divergenc
 
 @torch.library.custom_op("kl_companion::log_probs", mutates_args=())
 def log_probs(
-    x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool, compiled: bool
+    x: torch.Tensor, tokens: torch.Tensor, inside: torch.Tensor | None, with_entropy: bool, how: list[float]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probs of tokens [rows, k], entropies [rows] (zeros where not wanted), what backward needs."""
     entropy = _room(x)
     logp = entropy.new_zeros(tokens.shape)
-    kept, how = room_for_tokens(logp), How(temperature, compiled=compiled)
-    walk_tokens(x, tokens, kept, logp=logp, entropy=entropy if with_entropy else None, how=how)
+    kept, options = room_for_tokens(logp), How.of_numbers(how)
+    wanted_entropy = entropy if with_entropy else None
+    walk_tokens(x, tokens, kept, logp=logp, entropy=wanted_entropy, how=options, inside=inside)
     return logp, entropy, kept
 
 
 @log_probs.register_fake
 def _(
-    x: torch.Tensor, tokens: torch.Tensor, temperature: float, with_entropy: bool, compiled: bool
+    x: torch.Tensor, tokens: torch.Tensor, inside: torch.Tensor | None, with_entropy: bool, how: list[float]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     entropy = _room(x)
     logp = entropy.new_zeros(tokens.shape)
@@ -113,18 +115,26 @@ def _(
 def log_probs_gradient(
     x: torch.Tensor,
     tokens: torch.Tensor,
+    inside: torch.Tensor | None,
     kept: torch.Tensor,
     of_logp: torch.Tensor,
     of_entropy: torch.Tensor,
-    temperature: float,
     with_entropy: bool,
-    compiled: bool,
+    how: list[float],
 ) -> torch.Tensor:
     """Gradient by the logits, [rows..., vocab]."""
     gradient = new_like(x)
     bend = of_entropy if with_entropy else None
-    how = How(temperature, compiled=compiled)
-    walk_tokens(x, tokens, kept, loss_weight=of_logp, of_entropy=bend, gradient=gradient, how=how)
+    walk_tokens(
+        x,
+        tokens,
+        kept,
+        loss_weight=of_logp,
+        of_entropy=bend,
+        gradient=gradient,
+        how=How.of_numbers(how),
+        inside=inside,
+    )
     return gradient
 
 
@@ -132,26 +142,26 @@ def log_probs_gradient(
 def _(
     x: torch.Tensor,
     tokens: torch.Tensor,
+    inside: torch.Tensor | None,
     kept: torch.Tensor,
     of_logp: torch.Tensor,
     of_entropy: torch.Tensor,
-    temperature: float,
     with_entropy: bool,
-    compiled: bool,
+    how: list[float],
 ) -> torch.Tensor:
     return new_like(x)
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, tokens, *ctx.options = inputs
-    ctx.save_for_backward(x, tokens, output[2])
+    x, tokens, inside, *ctx.options = inputs
+    ctx.save_for_backward(x, tokens, inside, output[2])
 
 
 def _tokens_backward(
     ctx: Any, of_logp: torch.Tensor, of_entropy: torch.Tensor, of_kept: torch.Tensor
 ) -> tuple[Any, ...]:
     made = log_probs_gradient(*ctx.saved_tensors, of_logp, of_entropy, *ctx.options)
-    return made, None, *[None] * len(ctx.options)
+    return made, None, None, *[None] * len(ctx.options)
 
 
 log_probs.register_autograd(_tokens_backward, setup_context=_keep_tokens)

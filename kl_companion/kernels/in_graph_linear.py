@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import get_divergence
+from kl_companion.kernels.linear_passes import backward_pass, forward_pass, numbers_of
 from kl_companion.kernels.linear_tasks import Distances, LogProbs
-from kl_companion.kernels.linear_walks import Projection, Results, TilePlan, narrow, walk_chunks
+from kl_companion.kernels.linear_walks import LogitRows, Projection, Results, TilePlan, narrow
 from kl_companion.kernels.walks import How
 
 
@@ -19,18 +20,14 @@ def _task(
     teacher: list[torch.Tensor],
     tokens: torch.Tensor | None,
     name: str,
-    temperature: float,
-    caps: list[float],
-    compiled: bool,
+    how: list[float],
     count: int,
 ) -> Distances | LogProbs:
-    lead = torch.Size([count])
-    cap, ref_cap = (given if given > 0 else None for given in caps)
-    how = How(temperature, cap, ref_cap, compiled)
+    options = How.of_numbers(how)
     if tokens is not None:
-        return LogProbs(tokens, how, lead, name == "entropy")
-    given = Projection(*teacher, *[None][len(teacher) - 2 :]) if len(teacher) > 1 else teacher[0]
-    return Distances(get_divergence(name), given, how, lead)
+        return LogProbs(tokens, options, name == "entropy")
+    given = Projection(*teacher, *[None][len(teacher) - 2 :]) if len(teacher) > 1 else LogitRows(teacher[0])
+    return Distances(get_divergence(name), given, options, count)
 
 
 @torch.library.custom_op("kl_companion::from_hidden", mutates_args=())
@@ -40,23 +37,15 @@ def from_hidden(
     bias: torch.Tensor | None,
     teacher: list[torch.Tensor],
     tokens: torch.Tensor | None,
+    inside: torch.Tensor | None,
     name: str,
-    temperature: float,
-    caps: list[float],
-    compiled: bool,
+    how: list[float],
     plan: list[int],
 ) -> list[torch.Tensor]:
     """The results of a task: divergences [rows], or log-probs [rows, k] and entropies; and what is kept."""
-    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
-    results = task.results(weight)
-    kept = task.room(results)
-    walk_chunks(
-        Projection(hidden, weight, bias),
-        task,
-        TilePlan(plan[0], plan[1], bool(plan[2])),
-        kept,
-        results=results,
-    )
+    task = _task(weight, teacher, tokens, name, how, len(hidden))
+    policy, tiles = Projection(hidden, weight, bias), TilePlan(plan[0], plan[1], bool(plan[2]))
+    results, kept, _ = forward_pass(policy, task, tiles, numbers_of(inside))
     return [*results, kept]
 
 
@@ -67,13 +56,12 @@ def _(
     bias: torch.Tensor | None,
     teacher: list[torch.Tensor],
     tokens: torch.Tensor | None,
+    inside: torch.Tensor | None,
     name: str,
-    temperature: float,
-    caps: list[float],
-    compiled: bool,
+    how: list[float],
     plan: list[int],
 ) -> list[torch.Tensor]:
-    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
+    task = _task(weight, teacher, tokens, name, how, len(hidden))
     results = task.results(weight)
     return [*results, task.room(results)]
 
@@ -85,26 +73,19 @@ def from_hidden_gradient(
     bias: torch.Tensor | None,
     teacher: list[torch.Tensor],
     tokens: torch.Tensor | None,
+    inside: torch.Tensor | None,
     name: str,
-    temperature: float,
-    caps: list[float],
-    compiled: bool,
+    how: list[float],
     plan: list[int],
     kept: torch.Tensor,
     incoming: list[torch.Tensor],
     wanted: list[bool],
 ) -> list[torch.Tensor]:
     """Gradients by hidden states, weight and bias; empty where one is not wanted."""
-    task = _task(weight, teacher, tokens, name, temperature, caps, compiled, len(hidden))
+    task = _task(weight, teacher, tokens, name, how, len(hidden))
     policy = Projection(hidden, weight, bias)
-    made = walk_chunks(
-        policy,
-        task,
-        TilePlan(plan[0], plan[1], bool(plan[2])),
-        kept,
-        loss_weights=tuple(incoming),
-        wanted=tuple(wanted),
-    )
+    tiles = TilePlan(plan[0], plan[1], bool(plan[2]))
+    made = backward_pass(policy, task, tiles, kept, numbers_of(inside), tuple(incoming), tuple(wanted))
     return [hidden.new_empty(0) if g is None else g for g in narrow(made, policy)]
 
 
@@ -115,10 +96,9 @@ def _(
     bias: torch.Tensor | None,
     teacher: list[torch.Tensor],
     tokens: torch.Tensor | None,
+    inside: torch.Tensor | None,
     name: str,
-    temperature: float,
-    caps: list[float],
-    compiled: bool,
+    how: list[float],
     plan: list[int],
     kept: torch.Tensor,
     incoming: list[torch.Tensor],
@@ -129,13 +109,13 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
-    hidden, weight, bias, teacher, tokens, *ctx.options = inputs
+    hidden, weight, bias, teacher, tokens, inside, *ctx.options = inputs
     ctx.teachers = len(teacher)
-    ctx.save_for_backward(hidden, weight, bias, tokens, output[-1], *teacher)
+    ctx.save_for_backward(hidden, weight, bias, tokens, inside, output[-1], *teacher)
 
 
 def _backward(ctx: Any, incoming: Any) -> tuple[Any, ...]:
-    hidden, weight, bias, tokens, kept, *teacher = ctx.saved_tensors
+    hidden, weight, bias, tokens, inside, kept, *teacher = ctx.saved_tensors
     wanted = [bool(needed) for needed in ctx.needs_input_grad[:3]]
     made = from_hidden_gradient(
         hidden,
@@ -143,25 +123,27 @@ def _backward(ctx: Any, incoming: Any) -> tuple[Any, ...]:
         bias,
         teacher,
         tokens,
+        inside,
         *ctx.options,
         kept,
         [g.contiguous() for g in incoming[:-1]],
         wanted,
     )
     gradients = [g if wants else None for g, wants in zip(made, wanted, strict=True)]
-    return (*gradients, [None] * ctx.teachers, None, *[None] * len(ctx.options))
+    return (*gradients, [None] * ctx.teachers, None, None, *[None] * len(ctx.options))
 
 
 from_hidden.register_autograd(_backward, setup_context=_keep)
 
 
-def in_parts(policy: Projection, task: Distances | LogProbs, plan: TilePlan) -> Results:
+def in_parts(
+    policy: Projection, task: Distances | LogProbs, inside: torch.Tensor | None, plan: TilePlan
+) -> Results:
     """The results of a task by the operator."""
-    how = task.how
-    rest = how.temperature, [how.cap or 0.0, how.ref_cap or 0.0], how.compiled, list(map(int, plan))
+    rest = inside, task.how.numbers(), list(map(int, plan))
     if isinstance(task, LogProbs):
         name = "entropy" if task.with_entropy else "log-prob"
-        return tuple(from_hidden(*policy, [], task.tokens, name, *rest)[:-1])
+        return tuple(from_hidden(*policy, [], task.tokens, rest[0], name, *rest[1:])[:-1])
     given = task.teacher
-    teacher = [given] if isinstance(given, torch.Tensor) else [part for part in given if part is not None]
-    return tuple(from_hidden(*policy, teacher, None, task.d.name, *rest)[:-1])
+    parts = [given.logits] if isinstance(given, LogitRows) else [part for part in given if part is not None]
+    return tuple(from_hidden(*policy, parts, None, rest[0], task.d.name, *rest[1:])[:-1])

@@ -14,9 +14,9 @@ import torch
 from kl_companion.divergences import Divergence, entries_of
 from kl_companion.kernels import tokens, walks
 from kl_companion.kernels.blocks import exact_dtype
-from kl_companion.kernels.careful import Careful, RowIndex, careful_rows, check_finite
+from kl_companion.kernels.careful import Careful, careful_rows
 from kl_companion.kernels.lanes import cooled, load, past_cap
-from kl_companion.kernels.linear_walks import Chunk, Projection, Results, Tile
+from kl_companion.kernels.linear_walks import Chunk, LogitRows, Projection, Results, Tile
 from kl_companion.kernels.row_numbers import MASS, ORDINARY, fill_ratio_numbers, value_and_mean
 from kl_companion.kernels.walks import How
 
@@ -25,9 +25,19 @@ class Distances(NamedTuple):
     """D_f of every row from a teacher, given by hidden states or by logits [rows, vocab]."""
 
     d: Divergence
-    teacher: Projection | torch.Tensor
+    teacher: Projection | LogitRows
     how: How
-    lead: torch.Size
+    rows: int
+
+    def of(self, rows: torch.Tensor) -> Distances:
+        """The task of some of the rows."""
+        teacher = self.teacher
+        some = (
+            teacher.of(rows)
+            if isinstance(teacher, LogitRows)
+            else teacher._replace(hidden=teacher.hidden.index_select(0, rows))
+        )
+        return self._replace(teacher=some, rows=len(rows))
 
     @property
     def by_row(self) -> bool:
@@ -36,23 +46,21 @@ class Distances(NamedTuple):
 
     def results(self, logits: torch.Tensor) -> Results:
         """Room for the results, given a tensor of the dtype and device of the logits."""
-        given = [self.teacher] if isinstance(self.teacher, torch.Tensor) else []
-        return (torch.zeros(self.lead.numel(), dtype=exact_dtype(logits, *given), device=logits.device),)
+        given = [self.teacher.logits] if isinstance(self.teacher, LogitRows) else []
+        return (torch.zeros(self.rows, dtype=exact_dtype(logits, *given), device=logits.device),)
 
     def room(self, results: Results) -> torch.Tensor:
         """[numbers, rows], see `walks.room_for_kept`."""
         return walks.room_for_kept(self.d, results[0])
 
     def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
-        """Divergences and numbers of the chunk's rows.
-
-        Raises:
-            ValueError: as `walks.walk_divergence`.
-        """
+        """Divergences and numbers of the chunk's rows."""
         (value,), numbers, dtype = results, kept[:, chunk.here], kept.dtype
         compiled, scalars = self.how.compiles(len(chunk)), self.how.scalars(dtype)
         kl, entries = self.d.name == walks.REVERSE_KL, entries_of(self.d)
-        sums = chunk.sums(lambda t: walks.FIRST_SUMS(compiled, *_cut(t), *scalars, dtype=dtype, kl=kl))
+        sums = chunk.sums(
+            lambda t: walks.FIRST_SUMS(compiled, *self._cut(t, dtype), *scalars, dtype=dtype, kl=kl)
+        )
         if kl:
             found, numbers[:] = walks.KL_NUMBERS(compiled, *sums, scalars[0])
             good = found < ORDINARY[dtype]
@@ -60,28 +68,33 @@ class Distances(NamedTuple):
             fill_ratio_numbers(self.d, numbers, walks.RATIO_NUMBERS(compiled, *sums, scalars[0]))
 
             def values_and_slopes(tile: Tile) -> tuple[torch.Tensor, ...]:
-                given = (compiled, *_cut(tile), *scalars, *tile.by_piece(numbers))
+                given = (compiled, *self._cut(tile, dtype), *scalars, *tile.by_piece(numbers))
                 sums: tuple[torch.Tensor, ...] = walks.DIVERGENCE_SUMS(*given, entries=entries, dtype=dtype)
                 return sums
 
             found, good = value_and_mean(numbers, *chunk.sums(values_and_slopes))
         value[chunk.here] = found.to(value.dtype)
         if value.device.type == "cpu" and not bool(good.all()):
-            for row in (~good).nonzero().flatten().tolist():
+            bad = ~good
+            numbers[MASS, bad] = torch.nan
+            value[chunk.here][bad] = torch.nan
+            for row in (bad & ~_no_numbers(chunk, numbers)).nonzero().flatten().tolist():
                 value[chunk.here][row] = self._careful(chunk, row, value.dtype).value[0]
-                numbers[MASS, row] = torch.nan
 
     def writer(self, chunk: Chunk, kept: torch.Tensor, loss_weights: Results) -> Callable[[Tile], None]:
         """What writes the gradient over the logits of a tile."""
         numbers, dtype = kept[:, chunk.here], kept.dtype
         compiled, scalars = self.how.compiles(len(chunk)), self.how.scalars(dtype)
         weight = loss_weights[0][chunk.here].to(dtype)
-        bad = numbers[MASS].isnan().nonzero().flatten().tolist() if weight.device.type == "cpu" else []
-        careful = {row: self._careful(chunk, row, dtype).gradient[0] * weight[row] for row in bad}
+        careful: dict[int, torch.Tensor] = {}
+        if weight.device.type == "cpu":
+            bad = numbers[MASS].isnan()
+            rows = (bad & ~_no_numbers(chunk, numbers)).nonzero().flatten().tolist()
+            careful = {row: self._careful(chunk, row, dtype).gradient[0] * weight[row] for row in rows}
         factor = cooled(weight / numbers[MASS], scalars[0])
 
         def write(tile: Tile) -> None:
-            x, y = _cut(tile)
+            x, y = self._cut(tile, dtype)
             of_row = tile.by_piece(numbers)
             given: tuple[Any, ...] = (compiled, x, y, *scalars)
             if self.d.name == walks.REVERSE_KL:
@@ -98,8 +111,15 @@ class Distances(NamedTuple):
     def _careful(self, chunk: Chunk, row: int, dtype: torch.dtype) -> Careful:
         x, y = chunk.row(row)
         assert y is not None
-        alone = torch.zeros(1, dtype=torch.int64)
-        return careful_rows(self.d, x, y, alone, self.how, RowIndex(self.lead), chunk.here.start + row, dtype)
+        return careful_rows(self.d, x, y, self.how, dtype)
+
+    def _cut(self, tile: Tile, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pieces of the logits of both, the policy's in the memory of the tile."""
+        assert tile.ref_logits is not None
+        x, y = tile.logits, tile.ref_logits
+        if self.how.ratio != 1.0:
+            y = self.how.comparable(x, y, dtype)[1]
+        return tile.cut(x), tile.cut(y)
 
 
 class LogProbs(NamedTuple):
@@ -107,8 +127,11 @@ class LogProbs(NamedTuple):
 
     tokens: torch.Tensor
     how: How
-    lead: torch.Size
     with_entropy: bool
+
+    def of(self, rows: torch.Tensor) -> LogProbs:
+        """The task of some of the rows."""
+        return self._replace(tokens=self.tokens.index_select(0, rows))
 
     @property
     def teacher(self) -> None:
@@ -127,14 +150,11 @@ class LogProbs(NamedTuple):
     def room(self, results: Results) -> torch.Tensor:
         """[numbers, rows]: `tokens.LogProbNumbers`, and the logits of the tokens."""
         rows, count = self.tokens.shape
-        return results[0].new_zeros(3 + count, rows)
+        # an id outside the vocabulary finds no logit: its log-prob is NaN
+        return results[0].new_full((3 + count, rows), torch.nan)
 
     def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
-        """Log-probs, entropies and numbers of the chunk's rows.
-
-        Raises:
-            ValueError: as `walks.walk_tokens`.
-        """
+        """Log-probs, entropies and numbers of the chunk's rows."""
         ids, here, dtype = self.tokens[chunk.here], chunk.here, kept.dtype
         cool, cap, _ = self.how.scalars(dtype)
         compiled = self.how.compiles(len(chunk))
@@ -151,10 +171,6 @@ class LogProbs(NamedTuple):
 
         numbers = tokens.token_numbers(chunk.sums(read), cool)
         found = tokens.log_probs(load(of_tokens, dtype, cap), numbers, cool)
-        if found.device.type == "cpu" and bool(found.isnan().any()):
-            row = int(found.isnan().any(-1).nonzero()[0])
-            whole = {"logits": load(chunk.row(row)[0], dtype, cap)}
-            check_finite("log-prob", found[row : row + 1], whole, RowIndex(self.lead), [here.start + row])
         results[0][here], kept[0, here], kept[1, here] = found, numbers.peak, numbers.rest
         if numbers.surprise is not None:
             kept[2, here] = numbers.surprise
@@ -182,6 +198,7 @@ class LogProbs(NamedTuple):
         return write
 
 
-def _cut(tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:
-    assert tile.ref_logits is not None
-    return tile.cut(tile.logits), tile.cut(tile.ref_logits)
+def _no_numbers(chunk: Chunk, numbers: torch.Tensor) -> torch.Tensor:
+    """Rows [rows] whose hidden states or largest logit are no numbers: their results are NaN."""
+    none = ~numbers[0].isfinite() | ~chunk.hidden.isfinite().all(-1)
+    return none if chunk.ref_hidden is None else none | ~chunk.ref_hidden.isfinite().all(-1)

@@ -48,6 +48,23 @@ class Projection(NamedTuple):
             out.add_(self.bias[tokens])
 
 
+class LogitRows(NamedTuple):
+    """Logits [rows, vocab] that somebody else has made, or some of their rows; tiles copy those only."""
+
+    logits: torch.Tensor
+    rows: torch.Tensor | None = None  # int64 numbers; None for all
+
+    def of(self, rows: torch.Tensor) -> LogitRows:
+        """Some of the rows."""
+        return LogitRows(self.logits, rows if self.rows is None else self.rows[rows])
+
+    def tile(self, here: slice, tokens: slice) -> torch.Tensor:
+        """Rows ``here`` and entries ``tokens`` of the vocabulary."""
+        if self.rows is None:
+            return self.logits[here, tokens]
+        return self.logits[:, tokens].index_select(0, self.rows[here])
+
+
 class TilePlan(NamedTuple):
     """How the logits are cut into tiles."""
 
@@ -99,7 +116,7 @@ class Chunk:
     def __init__(
         self,
         policy: Projection,
-        teacher: Projection | torch.Tensor | None,
+        teacher: Projection | LogitRows | None,
         here: slice,
         plan: TilePlan,
         room: Room | None = None,
@@ -125,8 +142,8 @@ class Chunk:
             count, places = len(self) * (tokens.stop - start), self.plan.places
             room = self.room.logits[places * self.models * (at if self.plan.keep else 0) :]
             x, y = room[:count].view(len(self), -1), None
-            if isinstance(teacher, torch.Tensor):
-                y = teacher[self.here, tokens]
+            if isinstance(teacher, LogitRows):
+                y = teacher.tile(self.here, tokens)
             elif teacher is not None and self.ref_hidden is not None:
                 y = room[places:][:count].view(len(self), -1)
                 if not self.filled:
@@ -163,7 +180,7 @@ class ChunkTask(Protocol):
     """What is computed of the logits of a chunk."""
 
     @property
-    def teacher(self) -> Projection | torch.Tensor | None:
+    def teacher(self) -> Projection | LogitRows | None:
         """Whose logits are needed beside those of the policy."""
 
     def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
@@ -222,7 +239,7 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
     return TilePlan(math.ceil(count / math.ceil(count / fitting)) if count else 1, width, keep)
 
 
-def room_for_tiles(policy: Projection, teacher: Projection | torch.Tensor | None, plan: TilePlan) -> Room:
+def room_for_tiles(policy: Projection, teacher: Projection | LogitRows | None, plan: TilePlan) -> Room:
     """Room for the tiles of a plan."""
     weights = [policy.weight, *([teacher.weight] if isinstance(teacher, Projection) else [])]
     wide, alive = exact_dtype(policy.weight), math.ceil(len(policy.weight) / plan.width) if plan.keep else 1

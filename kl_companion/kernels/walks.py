@@ -6,6 +6,7 @@ Nothing here knows autograd: `kl_companion.kernels.autograd` calls it on logits 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ import torch
 from kl_companion.divergences import Divergence, entries_of
 from kl_companion.kernels import ratios, row_numbers, rows, tokens
 from kl_companion.kernels.blocks import blocks, by_piece, exact_dtype, new_like, pieces, rows_per_block
-from kl_companion.kernels.careful import RowIndex, careful_rows, check_finite
+from kl_companion.kernels.careful import careful_rows
 from kl_companion.kernels.compiling import Kernel
 from kl_companion.kernels.lanes import PAIRS, cooled, in_pairs, load, past_cap
 from kl_companion.kernels.row_numbers import (
@@ -35,25 +36,74 @@ Scalars = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
 class How(NamedTuple):
-    """What the policy's and the reference's logits go through, and which form of the kernels does it."""
+    """What the policy's and the reference's logits go through, and which form of the kernels does it.
+
+    A model's logits are ``scale`` times the raw ones, then soft-capped, then divided by the temperature.
+    """
 
     temperature: float = 1.0
+    ref_temperature: float = 1.0
     cap: float | None = None
     ref_cap: float | None = None
+    scale: float = 1.0
+    ref_scale: float = 1.0
     compiled: bool = False
 
     def compiles(self, rows: int) -> bool:
         """Whether the compiled form runs: a single row would be a compilation of its own."""
         return self.compiled and rows > 1
 
+    @property
+    def ratio(self) -> float:
+        """The factor of the reference's raw logits over that of the policy's; mostly 1."""
+        return (self.ref_scale / self.ref_temperature) / (self.scale / self.temperature)
+
     def scalars(self, dtype: torch.dtype) -> Scalars:
-        """One over the temperature (None for 1) and the soft caps; tensors: kernels depend on no value."""
-        cool = None if self.temperature == 1.0 else torch.tensor(1 / self.temperature, dtype=dtype)
-        cap, ref_cap = (None if c is None else torch.tensor(c, dtype=dtype) for c in (self.cap, self.ref_cap))
-        return cool, cap, ref_cap
+        """The factor of raw logits (None for 1) and the soft caps; tensors: kernels depend on no value.
+
+        The cap c of scaled logits is the cap c / scale of raw ones, since
+        c tanh(scale x / c) = scale (c / scale) tanh(x / (c / scale)).
+        """
+        factor = self.scale / self.temperature
+        cool = None if factor == 1.0 else torch.tensor(factor, dtype=dtype)
+        cap = None if self.cap is None else torch.tensor(self.cap / self.scale, dtype=dtype)
+        if self.ref_cap is None:
+            return cool, cap, None
+        return cool, cap, torch.tensor(self.ratio * self.ref_cap / self.ref_scale, dtype=dtype)
+
+    def comparable(
+        self, x: torch.Tensor, y: torch.Tensor, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Raw logits of policy and reference in units of the policy's; copied where the factors differ."""
+        return (x, y) if self.ratio == 1.0 else (x.to(dtype), y.to(dtype) * self.ratio)
+
+    def exchanged(self) -> How:
+        """The same with policy and reference exchanged."""
+        return How(
+            self.ref_temperature,
+            self.temperature,
+            self.ref_cap,
+            self.cap,
+            self.ref_scale,
+            self.scale,
+            self.compiled,
+        )
+
+    def numbers(self) -> list[float]:
+        """All fields as numbers, for an operator of a compiled graph; `of_numbers` reads them."""
+        return [0.0 if field is None else float(field) for field in self]
+
+    @staticmethod
+    def of_numbers(numbers: list[float]) -> How:
+        """The inverse of `numbers`."""
+        temperature, ref_temperature, cap, ref_cap, scale, ref_scale, compiled = numbers
+        return How(
+            temperature, ref_temperature, cap or None, ref_cap or None, scale, ref_scale, bool(compiled)
+        )
 
 
 _PLAIN, REVERSE_KL = How(), "reverse_kl"
+_COPIED = 4  # of a block, rows that count among others are copied a quarter at a time
 
 
 def room_for_tokens(logp: torch.Tensor) -> torch.Tensor:
@@ -68,6 +118,60 @@ def room_for_kept(d: Divergence, value: torch.Tensor) -> torch.Tensor:
     return value.new_zeros(len(numbers._fields), len(value), dtype=dtype)
 
 
+class Part(NamedTuple):
+    """The rows of a block that count."""
+
+    rows: slice | torch.Tensor  # their numbers
+    size: int
+    logits: tuple[torch.Tensor, ...]  # [size, vocab] each
+    out: torch.Tensor | None  # contiguous memory for their gradient
+
+
+def parts(
+    size: int, logits: tuple[torch.Tensor, ...], gradient: torch.Tensor | None, inside: torch.Tensor | None
+) -> Iterator[Part]:
+    """Blocks of ``size`` rows of logits [..., vocab], without those that are not ``inside`` [rows].
+
+    The gradient of a part is written to where it belongs when the next part is asked for, and is zero in
+    rows outside. Only the rows inside are read.
+    """
+    for start, stop, views in blocks(size, *logits, *([] if gradient is None else [gradient])):
+        place = None if gradient is None else views[-1]
+        within = None if inside is None else inside[start:stop].nonzero().squeeze(-1)
+        if within is None or len(within) == stop - start:
+            out = None if place is None else place if place.is_contiguous() else new_like(place)
+            yield Part(slice(start, stop), stop - start, views[: len(logits)], out)
+            if place is not None and out is not None and out is not place:
+                place.copy_(out)
+            continue
+        for some in within.split(max(2, size // _COPIED)) if len(within) else ():
+            # copies, so that the gradient may be written over the policy's
+            picked = tuple(view.index_select(0, some) for view in views[: len(logits)])
+            yield Part(start + some, len(some), picked, None if place is None else picked[0])
+            if place is not None:
+                place.index_copy_(0, some, picked[0])
+        if place is not None and inside is not None:
+            place.index_fill_(0, (~inside[start:stop]).nonzero().squeeze(-1), 0.0)
+
+
+def _inside(inside: torch.Tensor | None, reads: bool, *weights: torch.Tensor | None) -> torch.Tensor | None:
+    """Rows that count, [rows]: of ``inside`` those with a weight that is not zero; None for all."""
+    some = [(w != 0).view(len(w), -1).any(-1) for w in weights if w is not None and w.numel()]
+    if not reads or not some:
+        return inside
+    counted = torch.stack(some).any(0)
+    return counted if inside is None else inside & counted
+
+
+def _blank(inside: torch.Tensor | None, *tensors: torch.Tensor | None) -> None:
+    """Write zeros to the rows outside: on a device that is not waited for, which has worked on all rows."""
+    for tensor in tensors:
+        if inside is not None and tensor is not None:
+            lead = tensor.shape[:1] if tensor.shape[:1] == inside.shape else tensor.shape[:-1]
+            outside = ~inside.view(lead)
+            tensor.masked_fill_(outside.view(*lead, *[1] * (tensor.ndim - len(lead))), 0.0)
+
+
 def walk_divergence(
     d: Divergence,
     x: torch.Tensor,
@@ -78,62 +182,56 @@ def walk_divergence(
     loss_weight: torch.Tensor | None = None,
     gradient: torch.Tensor | None = None,
     how: How = _PLAIN,
-    row_index: RowIndex | None = None,
+    inside: torch.Tensor | None = None,
 ) -> None:
     """Fill value and gradient, whichever is given, row by row.
+
+    A row with NaN, with +inf or without a token is NaN, and one whose divergence is infinite is infinite.
+    On a GPU such a row is not finite.
 
     Args:
         d: The divergence.
         x: Raw logits of the policy, [..., vocab].
         y: Raw logits of the reference, the same shape.
         kept: `room_for_kept`: filled with ``value``, read without. Its dtype is the one worked in.
-        value: [rows], filled with D_f; None in a backward pass.
+        value: [rows], zeros, filled with D_f; None in a backward pass.
         loss_weight: [rows], by which the gradient is multiplied.
         gradient: [..., vocab], any floating dtype, filled with the gradient by x; may be x itself.
-        how: Temperature, soft caps, form.
-        row_index: Where the rows stand, for messages; the leading axes of x by default.
-
-    Raises:
-        ValueError: NaN, +inf or only -inf in a row, or an infinite divergence. Nothing of that row's
-            block has been written then. On a GPU nothing is raised: such a row's value is not finite.
+        how: Temperatures, scales, soft caps, form.
+        inside: [rows] bool: the others are not read, their value and gradient are 0.
     """
-    row_index = RowIndex(x.shape[:-1]) if row_index is None else row_index
-    dtype, looks = kept.dtype, x.device.type == "cpu"
+    dtype, reads = kept.dtype, x.device.type == "cpu"
+    counted = _inside(inside, reads, loss_weight if value is None else None)
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1], x.device)
     size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
-    for start, stop, (raw_x, raw_y, *out) in blocks(size, x, y, *([] if gradient is None else [gradient])):
-        here, count = slice(start, stop), stop - start
-        weight = None if loss_weight is None or not out else loss_weight[here].to(dtype)
-        into = None if weight is None else _in_one_piece(out[0])
-        compiled = how.compiles(count)
-        (cut_x, cut_y), to = _cut(compiled, count * of_row, (raw_x, raw_y), into)
-        block = _Block(cut_x, cut_y, to, count, scalars, compiled)
+    writes = gradient if loss_weight is not None else None
+    for part in parts(size, (x, y), writes, counted if reads else None):
+        weight = None if loss_weight is None else loss_weight[part.rows].to(dtype)
+        compiled, numbers = how.compiles(part.size), kept[:, part.rows]
+        x_raw, y_raw = part.logits
+        raw = how.comparable(x_raw, y_raw, dtype)
+        (cut_x, cut_y), to = _cut(compiled, part.size * of_row, raw, part.out)
+        block = _Block(cut_x, cut_y, to, part.size, scalars, compiled)
         if value is None:
-            found, good = kept[MASS, here], kept[MASS, here].isfinite()
+            found, good = numbers[MASS], numbers[MASS].isfinite()
         else:
-            found, good = (_kl if d.name == REVERSE_KL else _general)(d, block, kept[:, here])
+            found, good = (_kl if d.name == REVERSE_KL else _general)(d, block, numbers)
         careful = bad = None
-        if looks and not bool(good.all()):
+        if reads and not bool(good.all()):
             bad = (~good).nonzero().squeeze(-1)
-            careful = careful_rows(
-                d, raw_x, raw_y, bad, how, row_index, start, dtype if value is None else value.dtype
-            )
+            exact = dtype if value is None else value.dtype
+            careful = careful_rows(d, x_raw[bad], y_raw[bad], how, exact)
             if value is not None:
                 found[bad] = careful.value.to(found.dtype)
-                kept[MASS, here][bad] = torch.nan
+                numbers[MASS, bad] = torch.nan
         if value is not None:
-            value[here] = found
-        if weight is not None and into is not None:
-            _write(d, block, kept[:, here], weight)
+            value[part.rows], kept[:, part.rows] = found, numbers
+        if weight is not None and part.out is not None:
+            _write(d, block, numbers, weight)
             if careful is not None:
-                into[bad] = (careful.gradient * weight[bad].unsqueeze(-1)).to(into.dtype)
-            if into is not out[0]:
-                out[0].copy_(into)
-
-
-def _in_one_piece(out: torch.Tensor) -> torch.Tensor:
-    """Memory to write to: the rows' own where it is contiguous, else new memory that is copied there."""
-    return out if out.is_contiguous() else new_like(out)
+                part.out[bad] = (careful.gradient * weight[bad].unsqueeze(-1)).to(part.out.dtype)
+    if not reads:
+        _blank(inside, value, writes)
 
 
 def _cut(
@@ -209,54 +307,49 @@ def walk_tokens(
     of_entropy: torch.Tensor | None = None,
     gradient: torch.Tensor | None = None,
     how: How = _PLAIN,
-    row_index: RowIndex | None = None,
+    inside: torch.Tensor | None = None,
 ) -> None:
     """Fill log-probs, entropies and gradient, whichever is given, row by row.
+
+    Rows with NaN, with +inf or without a token are NaN.
 
     Args:
         x: Raw logits, [..., vocab].
         tokens_of_rows: [rows, k] int64.
         kept: `room_for_tokens`: filled with ``logp``, read without.
-        logp: [rows, k], filled with the log-probs of the tokens; None in a backward pass.
-        entropy: [rows], filled.
+        logp: [rows, k], zeros, filled with the log-probs of the tokens; None in a backward pass.
+        entropy: [rows], zeros, filled.
         loss_weight: [rows, k], the weights of the log-probs in the gradient.
         of_entropy: [rows], the weights of the entropies in the gradient.
         gradient: [..., vocab], any floating dtype; may be x itself.
-        how: Temperature, soft cap, form.
-        row_index: Where the rows stand, for messages.
-
-    Raises:
-        ValueError: NaN, +inf or only -inf in a row; not on a GPU.
+        how: Temperature, scale, soft cap, form.
+        inside: [rows] bool: the others are not read, their values and gradient are 0.
     """
-    row_index = RowIndex(x.shape[:-1]) if row_index is None else row_index
-    dtype, looks = exact_dtype(x), x.device.type == "cpu"
+    dtype, reads = exact_dtype(x), x.device.type == "cpu"
+    counted = inside
+    if logp is None and loss_weight is not None:
+        counted = _inside(inside, reads, loss_weight, of_entropy)
     cool, cap, _ = how.scalars(dtype)
     size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
     of_row = pieces(x.shape[-1], x.device)
-    for start, stop, (raw, *out) in blocks(size, x, *([] if gradient is None else [gradient])):
-        here = slice(start, stop)
-        compiled = how.compiles(stop - start)
-        raw, ids = raw.contiguous(), tokens_of_rows[here]
-        into = _in_one_piece(out[0]) if out and loss_weight is not None else None
-        (cut,), to = _cut(compiled, len(raw) * of_row, (raw,), into)
+    writes = gradient if loss_weight is not None else None
+    for part in parts(size, (x,), writes, counted if reads else None):
+        compiled, ids, here = how.compiles(part.size), tokens_of_rows[part.rows], part.rows
+        raw = part.logits[0].contiguous()
+        (cut,), to = _cut(compiled, part.size * of_row, (raw,), part.out)
+        loaded = load(raw.gather(-1, ids), dtype, cap)
         if logp is None:
             numbers = tokens.LogProbNumbers(*kept[:, here])
         else:
             sums = TOKEN_SUMS(compiled, cut, cool, cap, dtype=dtype, entropy=entropy is not None)
-            numbers = tokens.token_numbers(tuple(s.view(len(raw), -1) for s in sums), cool)
-            for number, room in zip(numbers, kept[:, here], strict=True):
+            numbers = tokens.token_numbers(tuple(s.view(part.size, -1) for s in sums), cool)
+            for row, number in enumerate(numbers):
                 if number is not None:
-                    room.copy_(number)
-        loaded = load(raw.gather(-1, ids), dtype, cap)
-        if logp is not None:
-            found = tokens.log_probs(loaded, numbers, cool)
-            if looks and bool(found.isnan().any()):
-                whole = {"logits": load(raw, dtype, cap)}
-                check_finite("log-prob", found, whole, row_index, [*range(start, stop)])
-            logp[here] = found
+                    kept[row, here] = number
+            logp[here] = tokens.log_probs(loaded, numbers, cool)
         if entropy is not None and numbers.surprise is not None:
             entropy[here] = numbers.rest.log1p() - numbers.surprise
-        if into is not None and loss_weight is not None:
+        if part.out is not None and loss_weight is not None:
             of_logp = loss_weight[here].to(dtype)
             bend = None if of_entropy is None else of_entropy[here].to(dtype)
             entries = tokens.token_entries(loaded, numbers, cool, of_logp, bend, ids)
@@ -264,11 +357,11 @@ def walk_tokens(
             of_pieces = (None if n is None else by_piece(n, of_row) for n in by_row)
             TOKEN_GRADIENT(compiled, cut, cool, cap, *of_pieces, to, dtype=dtype)
             # scatter_ would copy narrow memory as a whole
-            into[torch.arange(len(ids), device=ids.device).unsqueeze(-1), ids] = past_cap(
+            part.out[torch.arange(part.size, device=ids.device).unsqueeze(-1), ids] = past_cap(
                 entries, loaded, cap
-            ).to(into.dtype)
-            if into is not out[0]:
-                out[0].copy_(into)
+            ).to(part.out.dtype)
+    if not reads:
+        _blank(inside, logp, entropy, writes)
 
 
 def scale_rows(gradient: torch.Tensor, loss_weight: torch.Tensor) -> torch.Tensor:
@@ -281,4 +374,5 @@ def scale_rows(gradient: torch.Tensor, loss_weight: torch.Tensor) -> torch.Tenso
             part.mul_(scale)
         else:
             part.copy_(part.to(dtype).mul_(scale))
+        part.index_fill_(0, (scale == 0).squeeze(-1).nonzero().squeeze(-1), 0.0)  # 0 times NaN is NaN
     return gradient

@@ -45,9 +45,10 @@ def modes_of(name):
 def test_safe_changes_nothing_and_every_mode_gives_the_same_numbers(name):
     """Twice: the same bytes."""
     before = X.clone(), Y.clone()
-    want = run(EVERY[name], X, weights=WEIGHTS)
+    value, gradient = run(EVERY[name], X, weights=WEIGHTS)
     for mode in modes_of(name):
         got = run(EVERY[name], X, mode=mode, weights=WEIGHTS)
+        want = value * (WEIGHTS != 0) if mode in ("weights", "fused") else value, gradient
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-9)
         again = run(EVERY[name], X, mode=mode, weights=WEIGHTS)
         assert all(torch.equal(a, b) for a, b in zip(again, got, strict=True))
@@ -85,8 +86,9 @@ def test_logits_that_something_else_needs_are_not_overwritten_in_silence(mode):
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_weights_known_up_front(name):
-    """The values come without weights; the loss may be any multiple; another loss is refused."""
+    """The values come without weights, 0 where the weight is; the loss may be any multiple, and no other."""
     plain, _ = run(ALL[name], X, weights=WEIGHTS)
+    plain = plain * (WEIGHTS != 0)
     for mode in ("weights", "fused"):
         value, _ = run(ALL[name], X, mode=mode, weights=WEIGHTS)
         torch.testing.assert_close(value, plain, rtol=1e-6, atol=0)
@@ -176,24 +178,32 @@ BAD = {
     "temperature is -1": lambda: fused_kl(X, Y, temperature=-1.0),
     "temperature is nan": lambda: fused_kl(X, Y, temperature=float("nan")),
     r"weights has shape \[3\]": lambda: fused_kl(X, Y, weights=WEIGHTS[:3]),
-    "weights .*NaN": lambda: fused_kl(X, Y, weights=with_entry(WEIGHTS, float("nan"), 1)),
-    r"^logits is NaN at \[2\]": lambda: fused_kl(with_entry(X, float("nan"), 2, 7), Y),
-    r"^ref_logits is NaN at \[1\]": lambda: fused_kl(X, with_entry(Y, float("nan"), 1, 0)),
-    r"^logits is \+inf at \[3\]": lambda: fused_kl(with_entry(X, INF, 3, 1), Y),
-    r"^ref_logits is \+inf at \[0\]": lambda: fused_kl(X, with_entry(Y, INF, 0, 9)),
-    r"^logits is -inf for every token at \[1\]": lambda: fused_kl(with_entry(X, -INF, 1), Y),
-    r"^ref_logits is -inf for every token": lambda: fused_kl(X, with_entry(Y, -INF, 2)),
-    r"reverse_kl is infinite at \[1, 6\]": lambda: fused_kl(X, with_entry(Y, -INF, 1, 6)),
-    r"forward_kl is infinite at \[2, 8\]": lambda: fused_forward_kl(with_entry(X, -INF, 2, 8), Y),
+    "weights .*NaN": lambda: fused_kl(X, Y, weights=with_entry(WEIGHTS, float("nan"), 1), validate=True),
+    r"^logits is NaN at \[2\]": lambda: fused_kl(with_entry(X, float("nan"), 2, 7), Y, validate=True),
+    r"^ref_logits is NaN at \[1\]": lambda: fused_kl(X, with_entry(Y, float("nan"), 1, 0), validate=True),
+    r"^logits is \+inf at \[3\]": lambda: fused_kl(with_entry(X, INF, 3, 1), Y, validate=True),
+    r"^ref_logits is \+inf at \[0\]": lambda: fused_kl(X, with_entry(Y, INF, 0, 9), validate=True),
+    r"^logits is -inf for every token at \[1\]": lambda: fused_kl(with_entry(X, -INF, 1), Y, validate=True),
+    r"^ref_logits is -inf for every token": lambda: fused_kl(X, with_entry(Y, -INF, 2), validate=True),
+    r"reverse_kl is infinite at \[1, 6\]": lambda: fused_kl(X, with_entry(Y, -INF, 1, 6), validate=True),
+    r"forward_kl is infinite at \[2, 8\]": lambda: fused_forward_kl(
+        with_entry(X, -INF, 2, 8), Y, validate=True
+    ),
     r"tokens .*int64": lambda: fused_logp(X, TOKENS.float()),
     r"tokens has shape \[3\]": lambda: fused_logp(X, TOKENS[:3]),
-    r"tokens holds .*42, expected 0 to 39": lambda: fused_logp(X, TOKENS + 37),
-    r"tokens holds .*-1": lambda: fused_logp(X, TOKENS - 1),
-    r"NaN at \[2\]": lambda: fused_logp(with_entry(X, float("nan"), 2, 7), TOKENS),
-    r"the token at \[1\] of tokens is masked": lambda: fused_logp(with_entry(X, -INF, 1, 0), TOKENS),
-    r"NaN at \[0\]": lambda: fused_logp_and_entropy(with_entry(X, float("nan"), 0, 7), TOKENS),
-    "a token twice": lambda: fused_top_k_f_divergence("pearson", X, TOKENS, HEAD * 0, *SHIPPED),
-    r"indices holds .*40": lambda: fused_top_k_f_divergence("pearson", X, TOKENS, HEAD + 38, *SHIPPED),
+    r"tokens holds the id 40, expected 0 to 39": lambda: fused_logp(X, TOKENS + 37, validate=True),
+    r"tokens holds .*-1": lambda: fused_logp(X, TOKENS - 1, validate=True),
+    r"NaN at \[2\]": lambda: fused_logp(with_entry(X, float("nan"), 2, 7), TOKENS, validate=True),
+    r"the token at \[1\] of tokens is masked": lambda: fused_logp(
+        with_entry(X, -INF, 1, 0), TOKENS, validate=True
+    ),
+    r"NaN at \[0\]": lambda: fused_logp_and_entropy(with_entry(X, float("nan"), 0, 7), TOKENS, validate=True),
+    "a token twice": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD * 0, *SHIPPED, validate=True
+    ),
+    r"indices holds .*40": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD + 38, *SHIPPED, validate=True
+    ),
     "ref_logp_head has shape": lambda: fused_top_k_f_divergence(
         "pearson", X, TOKENS, HEAD, SHIPPED[0][:, :2], SHIPPED[1]
     ),
@@ -201,7 +211,13 @@ BAD = {
         "pearson", X, TOKENS, HEAD, SHIPPED[0], SHIPPED[1][:3]
     ),
     "ref_logp_head is .* at most 0": lambda: fused_top_k_f_divergence(
-        "pearson", X, TOKENS, HEAD, SHIPPED[0] + 20, SHIPPED[1]
+        "pearson", X, TOKENS, HEAD, SHIPPED[0] + 20, SHIPPED[1], validate=True
+    ),
+    "ref_logp_head has a mass of 3": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD, SHIPPED[0] * 0, SHIPPED[1], validate=True
+    ),
+    "ref_logp is nan": lambda: fused_top_k_f_divergence(
+        "pearson", X, TOKENS, HEAD, SHIPPED[0], SHIPPED[1] * float("nan"), validate=True
     ),
     "form": lambda: fused_top_k_f_divergence("pearson", X, TOKENS, HEAD, *SHIPPED, form="bergman"),
     "tail_weight": lambda: fused_top_k_f_divergence(
@@ -218,14 +234,15 @@ def test_bad_input_is_refused_by_name(says):
 
 
 @pytest.mark.usefixtures("as_installed")
-def test_a_refused_call_leaves_the_logits_alone():
-    """In place too: the row that is refused and those after it are what they were."""
-    bad = with_entry(X, float("nan"), 0, 7)
-    before = bad.clone()
-    leaf = bad.requires_grad_()
+@pytest.mark.parametrize("row", [0, 3])
+def test_a_refused_call_leaves_the_logits_alone(row):
+    """In place too: the rows before and after the one that is refused are what they were."""
+    leaf = with_entry(X, float("nan"), row, 7).requires_grad_()
+    logits = leaf * 1
+    before = logits.detach().clone()
     with pytest.raises(ValueError, match="NaN"):
-        fused_kl(leaf.view_as(leaf), Y, weights=WEIGHTS, inplace=True)
-    assert torch.equal(leaf.detach().nan_to_num(1e9), before.nan_to_num(1e9))
+        fused_kl(logits, Y, weights=WEIGHTS, inplace=True, validate=True)
+    assert torch.equal(logits.detach().nan_to_num(1e9), before.nan_to_num(1e9))
 
 
 # ---- callers -----------------------------------------------------------------------------------------
@@ -239,6 +256,9 @@ def test_under_autocast(name):
         for mode in modes_of(name):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 value, gradient = run(EVERY[name], x, mode=mode, weights=WEIGHTS)
+            if mode in ("weights", "fused"):
+                assert value[2] == 0  # of weight 0
+                value[2] = want[0][2]
             rtol = 1e-6 if dtype == torch.float32 else 2**-7
             torch.testing.assert_close((value, gradient), want, rtol=rtol, atol=1e-7)
             assert value.dtype == torch.float32
@@ -290,13 +310,25 @@ def test_on_a_device_that_is_not_waited_for(name):
 # ---- memory, counted ---------------------------------------------------------------------------------
 
 
+class Output(torch.autograd.Function):
+    """Logits as a model returns them: no leaf, and their gradient is passed on as it is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, incoming):
+        return incoming
+
+
 def measured(function, dtype, mode, rows, vocab):
     """(peak of bytes beyond the inputs, bytes kept for backward beside them) of a step."""
     x, y = (torch.rand(rows, vocab, generator=torch.Generator().manual_seed(i)).to(dtype) for i in (1, 2))
     weights = torch.full((rows,), 1 / rows)
     options = {"weights": weights} if mode in ("weights", "fused") else {}
     leaf, kept = x.requires_grad_(), {}
-    logits = leaf.view_as(leaf)
+    logits = Output.apply(leaf)
 
     def pack(a):
         kept[a.untyped_storage().data_ptr()] = a.untyped_storage().nbytes()
@@ -306,7 +338,7 @@ def measured(function, dtype, mode, rows, vocab):
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda a: a):
             value = function(logits, y, inplace=mode in ("inplace", "fused"), **options)
         (weights * value).sum().backward()
-    beside = sum(size for at, size in kept.items() if at not in (x.data_ptr(), y.data_ptr()))
+    beside = sum(size for at, size in kept.items() if at not in (logits.data_ptr(), y.data_ptr()))
     return seen.peak, beside
 
 

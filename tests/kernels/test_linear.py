@@ -201,8 +201,12 @@ BAD = {
     r"hidden has shape \[4, 6\], expected \[..., 3\]": lambda: linear_kl(
         H, W[:, :3], ref_hidden=RH, ref_weight=RW
     ),
-    "ref_weight has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW[:5]),
-    "ref_hidden has shape": lambda: linear_kl(H, W, ref_hidden=RH[:2], ref_weight=RW),
+    r"ref_weight has shape \[5, 6\], expected \[40, features\]": lambda: linear_kl(
+        H, W, ref_hidden=RH, ref_weight=RW[:5]
+    ),
+    r"ref_hidden has shape \[2, 6\], expected \[4, 'features'\]": lambda: linear_kl(
+        H, W, ref_hidden=RH[:2], ref_weight=RW
+    ),
     "bias has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, bias=B[:2]),
     "ref_bias has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, ref_bias=B[:2]),
     "ref_logits has shape": lambda: linear_kl(H, W, ref_logits=torch.zeros(4, 7)),
@@ -218,9 +222,11 @@ BAD = {
     "memory is 0": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, memory=0),
     "weights has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, weights=torch.ones(3)),
     "tokens has shape": lambda: linear_logp(H, W, T4[:3]),
-    "tokens holds": lambda: linear_logp(H, W, T4 + 40),
+    "tokens holds the id 40": lambda: linear_logp(H, W, T4 + 40, validate=True),
     "unknown divergence": lambda: linear_f_divergence("revers_kl", H, W, ref_hidden=RH, ref_weight=RW),
-    "NaN": lambda: linear_kl(H * float("nan"), W, ref_hidden=RH, ref_weight=RW),
+    r"^logits is NaN at \[0\]": lambda: linear_kl(
+        H * float("nan"), W, ref_hidden=RH, ref_weight=RW, validate=True
+    ),
 }
 
 

@@ -29,13 +29,21 @@ _HEAD_LOGP = torch.full((BATCH, SEQ, 2), -1.0)
 def _divergence(name: str, *first: str) -> tuple[Case, ...]:
     fn = partial(getattr(kl, name), *first)
     off = REF_LOGITS.masked_fill(torch.arange(5) == 0, -torch.inf)
+    disjoint = partial(fn, LOGITS.masked_fill(off > -torch.inf, -torch.inf), off, validate=True)
     return (
         Case(name, "two vocabularies", partial(fn, LOGITS, REF_LOGITS[..., :4])),
         Case(name, "a temperature of 0", partial(fn, LOGITS, REF_LOGITS, temperature=0)),
         Case(name, "a temperature in words", partial(fn, LOGITS, REF_LOGITS, temperature="low")),
         Case(name, "integers where floats are needed", partial(fn, LOGITS.long(), REF_LOGITS)),
         Case(name, "weights of another shape", partial(fn, LOGITS, REF_LOGITS, weights=torch.ones(3))),
-        Case(name, "disjoint supports", partial(fn, LOGITS.masked_fill(off > -torch.inf, -torch.inf), off)),
+        Case(name, "disjoint supports, to be validated", disjoint),
+        Case(name, "a mask of another shape", partial(fn, LOGITS, REF_LOGITS, mask=MASK[0])),
+        Case(name, "a scale of 0", partial(fn, LOGITS, REF_LOGITS, logit_scale=0)),
+        Case(
+            name,
+            "a parameter, overwritten",
+            partial(fn, LOGITS.clone().requires_grad_(), REF_LOGITS, inplace=True),
+        ),
     )
 
 
@@ -43,7 +51,7 @@ def _of_tokens(name: str, *scores: torch.Tensor) -> tuple[Case, ...]:
     fn = partial(getattr(kl, name), *scores)
     return (
         Case(name, "tokens of int32", partial(fn, TOKENS.int())),
-        Case(name, "a token id out of the vocabulary", partial(fn, TOKENS - 1)),
+        Case(name, "a token id out of the vocabulary", partial(fn, TOKENS - 1, validate=True)),
         Case(name, "lengths that are shifted by one", partial(fn, TOKENS[:, 1:])),
         Case(name, "a temperature of 0", partial(fn, TOKENS, temperature=0)),
     )
@@ -76,7 +84,11 @@ def _given_head(name: str, *scores: torch.Tensor) -> tuple[Case, ...]:
     return (
         Case(name, "a head of int32", partial(fn, TOKENS, _HEAD.int(), _HEAD_LOGP, REF_LOGP)),
         Case(name, "log-probs of another head", partial(fn, TOKENS, _HEAD, _HEAD_LOGP[..., :1], REF_LOGP)),
-        Case(name, "logits instead of log-probs", partial(fn, TOKENS, _HEAD, -_HEAD_LOGP, REF_LOGP)),
+        Case(
+            name,
+            "logits instead of log-probs",
+            partial(fn, TOKENS, _HEAD, -_HEAD_LOGP, REF_LOGP, validate=True),
+        ),
         Case(name, "tokens of another shape", partial(fn, TOKENS[:, 1:], _HEAD, _HEAD_LOGP, REF_LOGP)),
         Case(
             name,
@@ -92,8 +104,14 @@ CASES = (
     *_divergence("fused_kl"),
     *_divergence("fused_forward_kl"),
     *_of_tokens("fused_logp", LOGITS),
-    bad("log-probs [batch, seq] for logits", kl.fused_logp, LOGP, TOKENS),
-    bad("a masked token", kl.fused_logp, LOGITS.masked_fill(torch.arange(5) == 0, -torch.inf), TOKENS),
+    bad("log-probs [batch, seq] for logits", kl.fused_logp, LOGP, TOKENS, validate=True),
+    bad(
+        "a masked token, to be validated",
+        kl.fused_logp,
+        LOGITS.masked_fill(torch.arange(5) == 0, -torch.inf),
+        TOKENS,
+        validate=True,
+    ),
     bad("expanded logits, overwritten", kl.fused_logp, LOGITS[:1].expand(2, -1, -1), TOKENS, inplace=True),
     *_of_tokens("fused_logp_and_entropy", LOGITS),
     *_given_head("fused_top_k_f_divergence", LOGITS),

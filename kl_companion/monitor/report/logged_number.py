@@ -7,6 +7,7 @@ import math
 from kl_companion.estimators.registry import ESTIMATORS, get_estimator
 from kl_companion.monitor.observation import Observation
 from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.unlikely_tokens import unlikely_tokens
 from kl_companion.monitor.report.verdicts import (
     LEAST_KL,
     RECENT,
@@ -70,11 +71,18 @@ def not_its_noise(run: MonitoredRun) -> RunVerdict | None:
 
 
 def z_scores(run: MonitoredRun) -> list[float]:
-    """Noise of the logged number in units of its standard error, where both are known."""
+    """Noise of the logged number in units of its standard error, where both are known.
+
+    Observations with a token that is no sample of the policy are left out: that noise is not the estimator's.
+    """
+    unlikely = unlikely_tokens(run)
     return [
         row.logged_noise / row.logged_error
         for row in run.observations
-        if is_finite(row.logged_noise) and is_finite(row.logged_error) and row.logged_error
+        if is_finite(row.logged_noise)
+        and is_finite(row.logged_error)
+        and row.logged_error
+        and row.step not in unlikely
     ]
 
 

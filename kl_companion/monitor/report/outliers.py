@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import torch
-
-from kl_companion.estimators.registry import ESTIMATORS, get_estimator
 from kl_companion.monitor.largest_tokens import LargeToken
 from kl_companion.monitor.observation import Observation
 from kl_companion.monitor.report.run_folder import MonitoredRun
+from kl_companion.monitor.report.unlikely_tokens import LEVEL, share_of_tokens, unlikely_tokens
 from kl_companion.monitor.report.verdicts import (
     LEAST_KL,
     RunVerdict,
@@ -78,10 +76,10 @@ def _why_no_number(row: Observation, bad: list[str]) -> str:
 
 
 def impossible_token(run: MonitoredRun) -> RunVerdict | None:
-    """A log-ratio that no sample of the policy has: KLs in the billions."""
+    """A log-ratio, or a probability, that no sample of the policy has: KLs in the billions."""
     rows = [r for r in run.observations if (r.largest_log_ratio or 0) >= NEVER_BY_CHANCE]
     if not rows:
-        return None
+        return _unlikely_token(run)
     row = max(rows, key=lambda r: r.largest_log_ratio or 0)
     largest = row.largest_log_ratio or 0.0
     token = next(iter(run.tokens.get(row.step, ())), None)
@@ -98,6 +96,32 @@ def impossible_token(run: MonitoredRun) -> RunVerdict | None:
         + (f": {quoted(token)}." if token else "."),
         f"{why}{logged} {again}K1 adds the log-ratio itself, K2 half its square, and K3 the exponential of "
         "its negative: a negative one of 21 nats makes 1.3 billion of one token.",
+        todo,
+        row.step,
+    )
+
+
+def _unlikely_token(run: MonitoredRun) -> RunVerdict | None:
+    """A token that the policy cannot have sampled, with a log-ratio that two models may have."""
+    tokens = unlikely_tokens(run)
+    if not tokens:
+        return None
+    rows = [r for r in run.observations if r.step in tokens]
+    row = min(rows, key=lambda r: tokens[r.step].logp)
+    token = tokens[row.step]
+    why, todo = _sides(token._replace(log_ratio=-abs(token.log_ratio)))
+    again = f" It happens {at_steps(rows)}." if len(rows) > 1 else ""
+    logged = (
+        ""
+        if row.logged is None
+        else (f" The logged number is {number(row.logged)} there; of such tokens it need not be wrong.")
+    )
+    return RunVerdict(
+        "wrong",
+        "impossible_token",
+        f"The policy gives a sampled token the probability {probability(token.logp)} {at_steps([row])}: "
+        f"{quoted(token)}.",
+        f"{why} By chance that is seen in at most one of {round(1 / LEVEL):,} runs.{again}{logged}",
         todo,
         row.step,
     )
@@ -140,12 +164,13 @@ def spike(run: MonitoredRun) -> RunVerdict | None:
         return None
     around = {row.step: x or 0.0 for row, x in zip(run.observations, usual(run, "logged"), strict=True)}
     rows = [r for r in run.observations if r.logged is not None and _above(r.logged, around[r.step])]
-    rows = [r for r in rows if (r.largest_log_ratio or 0) < NEVER_BY_CHANCE]
-    rows = [r for r in rows if (_share(run, r) or 0) >= FEW_TOKENS]
+    unlikely = unlikely_tokens(run)
+    rows = [r for r in rows if (r.largest_log_ratio or 0) < NEVER_BY_CHANCE and r.step not in unlikely]
+    rows = [r for r in rows if (share_of_tokens(run, r) or 0) >= FEW_TOKENS]
     if not rows:
         return None
     row = max(rows, key=lambda r: r.logged or 0)
-    tokens, share = run.tokens[row.step], _share(run, row) or 0
+    tokens, share = run.tokens[row.step], share_of_tokens(run, row) or 0
     exact = "" if row.kl is None else f" The exact KL of the same tokens is {number(row.kl)}."
     return RunVerdict(
         "attention",
@@ -187,21 +212,6 @@ def jump(run: MonitoredRun) -> RunVerdict | None:
         "Read that batch. If the gradient norm jumped there too, clip it, or take a smaller learning rate.",
         row.step,
     )
-
-
-def _share(run: MonitoredRun, row: Observation) -> float | None:
-    """The share of the logged number that the kept tokens make, by the estimator's own formula."""
-    named, tokens = run.settings.get("estimator"), run.tokens.get(row.step, ())
-    if named not in ESTIMATORS or not tokens or not row.logged:
-        return None
-    entry = get_estimator(named)
-    if entry.inputs != "sampled":
-        return None
-    pairs = [(t.logp, t.ref_logp) for t in tokens if math.isfinite(t.logp) and math.isfinite(t.ref_logp)]
-    if not pairs:
-        return None
-    logp, ref_logp = torch.tensor(pairs, dtype=torch.float64).T
-    return float(entry.fn(logp, ref_logp).sum()) / (row.tokens * row.logged)
 
 
 def dead_zone(run: MonitoredRun) -> RunVerdict | None:

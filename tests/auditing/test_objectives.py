@@ -9,8 +9,8 @@ from sympy import log
 from kl_companion import audit, prefix_tree
 from kl_companion.auditing import objective as record
 from kl_companion.auditing import objectives as module
+from kl_companion.auditing.divergence_objectives import ADDED
 from kl_companion.auditing.objectives import (
-    ADDED,
     OBJECTIVES,
     add_divergence,
     field,

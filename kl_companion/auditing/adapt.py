@@ -255,7 +255,7 @@ class _Function:
             self.found_likeliest.update(seen.likeliest)
         except Unusable:
             raise
-        except Exception as error:  # the reader's own code: whatever it raises is the answer
+        except (Exception, SystemExit) as error:  # the reader's own code: whatever it raises is the answer
             raise failed(self.label, self.function, error, passed) from error
         x, self.result = loss_of(out, rollout, self.label)
         return x, given

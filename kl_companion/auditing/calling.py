@@ -277,7 +277,9 @@ def shape_words(x: Any) -> str:
     return repr(x)[:40] if isinstance(x, bool | int | float | str) or x is None else f"a {type(x).__name__}"
 
 
-def failed(label: str, function: Callable[..., Any], error: Exception, passed: Mapping[str, Any]) -> Unusable:
+def failed(
+    label: str, function: Callable[..., Any], error: BaseException, passed: Mapping[str, Any]
+) -> Unusable:
     """The refusal of a loss that raised: its own line, and what was passed to it."""
     try:
         home = Path(inspect.getsourcefile(inspect.unwrap(function)) or "").resolve()
@@ -286,6 +288,8 @@ def failed(label: str, function: Callable[..., Any], error: Exception, passed: M
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if Path(f.filename).resolve() == home]
     said = f"{label} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    if isinstance(error, SystemExit):
+        said = f"{label} called sys.exit({error.code!r})"
     if theirs:
         line = (theirs[-1].line or linecache.getline(theirs[-1].filename, theirs[-1].lineno or 0)).strip()
         said += f"\n  at {theirs[-1].filename}:{theirs[-1].lineno}: {line}"

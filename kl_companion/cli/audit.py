@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
-import importlib.util
 import json
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from kl_companion.cli.printing import progress
+from kl_companion.cli.loading import as_script, load_function
+from kl_companion.cli.printing import note, progress, refuse_options
 
 HELP = "which objective a loss minimizes"
+_OF_FUNCTIONS = ("level", "group_size", "map", "update", "advantage", "placement", "details", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # libraries leave no garbage while they load, and looking for it takes a tenth of the time
     import torch
 
-    from kl_companion.auditing import audit
-    from kl_companion.auditing.card import card
     from kl_companion.auditing.pasted import pasted_loss
     from kl_companion.frameworks.printing import is_framework, print_audits
 
@@ -76,11 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.release is not None:
         return _release(args)
     if is_framework(args.loss):
-        if args.level is not None or args.group_size is not None or args.map or args.set:
-            raise ValueError(
-                f"{args.loss} got a level, a group size, a map or options, expected none: a setting has "
-                "its own"
-            )
+        refuse_options(args, args.loss, (*_OF_FUNCTIONS, "set"), "a setting has its own, and a card of text")
         return print_audits(
             args.loss,
             want=args.want,
@@ -88,16 +84,26 @@ def run(args: argparse.Namespace) -> int:
             scale=args.scale,
             progress=progress(quiet=args.quiet),
         )
-    loss: Any = args.loss
-    if loss.endswith(".py"):
-        loss = f"{loss}:{_only_function(loss)}"
-    if loss == "-":
-        loss = pasted_loss(_pasted(args.quiet))
-    elif ".py:" in loss:
-        if not args.quiet:
+    with ExitStack() as stack:
+        loss: Any = args.loss
+        if loss.endswith(".py"):
+            loss = f"{loss}:{_only_function(loss)}"
+        if loss == "-":
+            stack.enter_context(as_script("-"))
+            loss = pasted_loss(_pasted(args.quiet))
+        elif ".py:" in loss:
             file = loss.rpartition(":")[0]
-            print(f"  executing {file}, as python does with a file of yours", file=sys.stderr, flush=True)
-        loss = load_function(loss)
+            note(f"executing {file}, as python does with a file of yours", quiet=args.quiet)
+            stack.enter_context(as_script(file))  # a function may import from its folder when it is called
+            loss = load_function(loss, tell=lambda said: note(said, quiet=args.quiet))
+        return _judge(loss, args)
+
+
+def _judge(loss: Any, args: argparse.Namespace) -> int:
+    """Print the verdict on a loss; 1 when ``--want`` is not met."""
+    from kl_companion.auditing import audit
+    from kl_companion.auditing.card import card
+
     if args.update or args.advantage is not None:
         return _update(loss, args)
     found = audit(
@@ -148,8 +154,7 @@ def _release(args: argparse.Namespace) -> int:
     """Print what a past release of a framework minimizes; 1 when ``--want`` is not met."""
     from kl_companion.frameworks.history.printing import print_release
 
-    if args.level is not None or args.group_size is not None or args.map or args.update or args.advantage:
-        raise ValueError("--release got a level, a group size, a map or --update, expected none of them")
+    refuse_options(args, "--release", _OF_FUNCTIONS, "a release has its own settings, and a card of text")
     return print_release(
         args.loss,
         args.release,
@@ -201,44 +206,3 @@ def _update(step: Any, args: argparse.Namespace) -> int:
 def colored(stream: Any) -> bool:
     """Whether a stream is a terminal whose reader has not asked for plain text."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def load_function(target: str, *, trainers: bool = False) -> Any:
-    """The function of ``path/file.py:name``; ValueError says what could not be found or imported.
-
-    Args:
-        target: The file, a colon, and a name with or without dots.
-        trainers: Whether an object that trains is welcome too.
-    """
-    path_text, _, name = target.rpartition(":")
-    path = Path(path_text)
-    if not path.is_file():
-        raise ValueError(f"{path_text!r} is not a file, expected path/file.py:function")
-    label = f"_reader_{path.stem}"  # its own name, so that a file called torch.py hides nothing
-    spec = importlib.util.spec_from_file_location(label, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path_text!r} cannot be imported, expected a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[label] = module  # dataclasses and pickles look their module up
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the reader's own code: whatever it raises is the answer
-        said = f"{type(error).__name__}: {error}"
-        raise ValueError(f"importing {path_text} failed with {said}, expected a file that runs") from error
-    finally:
-        sys.path.pop(0)
-    found: Any = module
-    for part in name.split("."):
-        functions = [n for n, v in vars(found).items() if callable(v) and _is_theirs(v, label)]
-        named = getattr(found, part, None)
-        if not callable(named) and not (trainers and hasattr(named, "train")):
-            from kl_companion.checks import unknown_name
-
-            raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
-        found = getattr(found, part)
-    return found
-
-
-def _is_theirs(x: Any, label: str) -> bool:
-    return getattr(x, "__module__", "") == label and not getattr(x, "__name__", "_").startswith("__")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,13 +22,28 @@ VERBS = {
     "report": report,
     "table": table,
 }
+_NOBODY_READS = 128 + 13  # as a shell reports a process that SIGPIPE has ended
+_WANTED = {"doctor": "step that runs on the small world", "audit": "loss that runs on a Rollout"}
+
+
+def _subject(args: argparse.Namespace) -> str:
+    """Return what the user asked about: a loss, a target, or the verb."""
+    return str(getattr(args, "target", getattr(args, "loss", args.verb)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run."""
+    """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run, 141 nobody reads it."""
     args = _parsed(argv)
     try:
-        return VERBS[args.verb].run(args)
+        status = VERBS[args.verb].run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `| head` has read enough: what is left in the buffer goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS
+    except SystemExit as error:  # of the user's code: a status of its own would pass for a verdict
+        wanted = f"expected a {_WANTED.get(args.verb, 'command that ends')}"
+        print(f"kl-companion: {_subject(args)} called sys.exit({error.code!r}), {wanted}", file=sys.stderr)
     except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
         print(f"kl-companion: {error}", file=sys.stderr)
     except Exception as error:  # the reader's loss or a table's notebook: say what and where, not our stack
@@ -54,8 +70,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _where_it_failed(error: Exception, args: argparse.Namespace) -> str:
     """What was raised; where the reader's own loss or step did, its name and the line."""
-    examined = getattr(args, "target", "") if args.verb == "doctor" else getattr(args, "loss", "")
-    path, _, name = str(examined).rpartition(":")
+    path, _, name = _subject(args).rpartition(":")
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -64,5 +79,4 @@ def _where_it_failed(error: Exception, args: argparse.Namespace) -> str:
     if not theirs:
         return f"{type(error).__name__}: {error}"
     said = f"{name} raised {type(error).__name__} at {path}:{theirs[-1].lineno}"
-    wanted = "step that runs on the small world" if args.verb == "doctor" else "loss that runs on a Rollout"
-    return f"{said}: {error}; expected a {wanted}"
+    return f"{said}: {error}; expected a {_WANTED[args.verb]}"

@@ -7,12 +7,12 @@ import inspect
 import json
 import runpy
 import shlex
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kl_companion.cli.audit import load_function
-from kl_companion.cli.printing import progress
+from kl_companion.cli.loading import as_script, command_lines, load_function
+from kl_companion.cli.printing import note, progress
 
 HELP = "what a trainer's own code does, found on a small world"
 
@@ -61,29 +61,35 @@ def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; 1 when something is wrong."""
     from kl_companion.monitor.doctor import diagnose
 
-    if not args.quiet:
-        file = args.target.rpartition(":")[0] if ".py:" in args.target else args.target
-        print(f"  executing {file}, as python does with a file of yours", file=sys.stderr, flush=True)
-    found = diagnose(
-        examined(args.target, shlex.split(args.args)),
-        temperature=args.temperature,
-        top_p=args.top_p,
-        top_k=args.top_k,
-        updates=args.updates,
-        accumulate=args.accumulate,
-        beta=args.beta,
-        engine=args.engine or None,
-        alignment=args.alignment,
-        summed=args.summed,
-        update=not args.quick,
-        progress=progress(quiet=args.quiet),
-    )
+    file = args.target.rpartition(":")[0] if ".py:" in args.target else args.target
+    note(f"executing {file}, as python does with a file of yours", quiet=args.quiet)
+    arguments = shlex.split(args.args)
+    with as_script(file, arguments):  # the trainer's code may import from its folder when it is called
+        found = diagnose(
+            examined(args.target, arguments, tell=lambda said: note(said, quiet=args.quiet)),
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            updates=args.updates,
+            accumulate=args.accumulate,
+            beta=args.beta,
+            engine=args.engine or None,
+            alignment=args.alignment,
+            summed=args.summed,
+            update=not args.quick,
+            progress=progress(quiet=args.quiet),
+        )
     print(json.dumps(found.to_dict(), indent=2) if args.json else found)
     return 0 if found.healthy else 1
 
 
-def examined(target: str, arguments: list[str]) -> Any:
-    """The trainer of a training script, or the object that a target names.
+def examined(target: str, arguments: list[str], tell: Callable[[str], None] = lambda _: None) -> Any:
+    """Return the trainer of a training script, or the object that a target names.
+
+    Args:
+        target: path/train.py, or path/file.py:name.
+        arguments: Of the training script.
+        tell: Called with a sentence where a file parses the command line.
 
     Raises:
         ValueError: no such file or name, or a script that never trains.
@@ -94,7 +100,7 @@ def examined(target: str, arguments: list[str]) -> Any:
         raise ValueError(
             f"{target} got the arguments {arguments}, expected none: they are for a whole script"
         )
-    found = load_function(target, trainers=True)
+    found = load_function(target, trainers=True, tell=tell)
     return found() if inspect.isroutine(found) and not inspect.signature(found).parameters else found
 
 
@@ -125,18 +131,20 @@ def trainer_of(path: str, arguments: list[str]) -> Any:
     def train(self: Any, *_: Any, **__: Any) -> None:
         raise _Caught(self)
 
-    stock, before, search = Trainer.train, sys.argv, sys.path[:]
+    stock = Trainer.train
     setattr(Trainer, "train", train)  # noqa: B010 (a method, to a type checker)
-    sys.argv = [path, *arguments]
-    sys.path.insert(0, str(Path(path).resolve().parent))
     try:
-        runpy.run_path(path, run_name="__main__")
+        with as_script(path, arguments), command_lines() as notes:
+            runpy.run_path(path, run_name="__main__")
     except _Caught as caught:
         return caught.trainer
     except (Exception, SystemExit) as error:  # the reader's own code: whatever it raises is the answer
         said = f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            said = f"sys.exit({error.code!r})"
+            if notes and notes[-1]:
+                said += f" ({notes[-1]}; its arguments are given in one string: --args '...')"
         raise ValueError(f"{path} failed with {said}, before it called trainer.train()") from error
     finally:
         setattr(Trainer, "train", stock)  # noqa: B010
-        sys.argv, sys.path[:] = before, search
     raise ValueError(f"{path} ran to its end without calling trainer.train(), expected a script that trains")

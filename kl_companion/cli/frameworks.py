@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.release is not None and args.action != "report":
         raise ValueError(f"{args.action} got --release {args.release}, expected none: it is for report")
+    if args.all and args.action != "history":
+        raise ValueError(f"{args.action} got --all, expected none: it is for history")
     told = progress(quiet=args.quiet)
     if args.action == "history":
         printing.print_history(args.project, every=args.all)

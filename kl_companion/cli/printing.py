@@ -1,10 +1,11 @@
-"""What the verbs share: rows of a listing, and how far a long run is."""
+"""What the verbs share: rows of a listing, notes on stderr, and options that have no effect."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 def row(*cells: str) -> None:
@@ -21,3 +22,23 @@ def progress(*, quiet: bool = False) -> Callable[[str], None]:
             print(f"  {line}", file=sys.stderr, flush=True)
 
     return tell
+
+
+def note(text: str, *, quiet: bool = False) -> None:
+    """Print a sentence on stderr."""
+    if not quiet:
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def refuse_options(args: argparse.Namespace, subject: str, names: Iterable[str], why: str) -> None:
+    """Raise ValueError where options were set that have no effect on this subject.
+
+    Args:
+        args: What was parsed; an option is set where it is not None, False, [] or "loss" (of --placement).
+        subject: What they have no effect on, for the message.
+        names: Of the options, as attributes of ``args``.
+        why: The reason, for the message.
+    """
+    given = [f"--{n.replace('_', '-')}" for n in names if getattr(args, n) not in (None, False, [], "loss")]
+    if given:
+        raise ValueError(f"{subject} got {', '.join(given)}, expected none of them: {why}")

@@ -190,7 +190,7 @@ def test_a_training_script_is_executed_up_to_its_training(script, capsys):
     [
         ("--never", "ran to its end without calling trainer.train(), expected a script that trains"),
         ("--fails", "failed with RuntimeError: no data, before it called trainer.train()"),
-        ("--unknown", "failed with SystemExit: 2, before it called trainer.train()"),
+        ("--unknown", "failed with sys.exit(2) (unrecognized arguments: --unknown;"),
     ],
 )
 def test_a_script_that_never_trains(arguments, said, script, capsys):

@@ -14,7 +14,7 @@ from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
 from kl_companion import audit
 from kl_companion.book.speed_goals import OURS
 from kl_companion.book.tables.manifest import read_manifest, settings
-from kl_companion.cli.audit import load_function
+from kl_companion.cli.loading import load_function
 from kl_companion.kernels import blocks, compiling, fused, linear
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 0.08}  # peers that compute in bfloat16 are off by five percent

@@ -98,12 +98,17 @@ def seen(
         trace: Filled while it runs; None notes nothing, which is faster.
 
     Raises:
-        ValueError: a loss that is not a finite number.
+        ValueError: a loss that is not a finite number; a step that exits.
     """
     for body in (policy, reference):
         body.zero_grad(set_to_none=True)
-    with nullcontext() if trace is None else trace, _backward_noted() as called:
-        value = loss()
+    try:
+        with nullcontext() if trace is None else trace, _backward_noted() as called:
+            value = loss()
+    except SystemExit as error:  # a status of the user's own would pass for a diagnosis
+        raise ValueError(
+            f"the step called sys.exit({error.code!r}) on the small world, expected one that runs"
+        ) from error
     if trace is not None and (value is not None or called):
         trace.keep_what_made(*([] if value is None else [value]), *called)
     if value is None and called:

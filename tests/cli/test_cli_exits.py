@@ -1,0 +1,152 @@
+"""A file of the user's that exits, parses the command line, or imports late; options that have no effect."""
+
+import argparse
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kl_companion import audit, audit_update
+from kl_companion.cli import main
+from kl_companion.monitor.doctor import diagnose
+
+K2 = "0.5 * (logp - ref_logp) ** 2"
+
+
+@pytest.fixture
+def mine(tmp_path):
+    def write(text, name="mine.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refused(arguments, capsys):
+    assert main([*map(str, arguments), "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    ["sys.exit(0)", "sys.exit()", "sys.exit('done')", "raise SystemExit(3)", "quit()", "os._exit(0)"],
+)
+def test_no_file_ends_an_audit_with_a_status_of_its_own(mine, capsys, leaves):
+    inside = mine(
+        "import os, sys\n"
+        f"def term(logp, ref_logp, mask):\n    {leaves}\n"
+        f"def whole(logp, rewards, mask):\n    {leaves}\n"
+        f"def step(model, batch):\n    {leaves}\n"
+    )
+    for arguments in (
+        ["audit", f"{inside}:term", "--want", "reverse_kl"],
+        ["audit", f"{inside}:whole", "--update", "--want", "E[R]"],
+        ["doctor", f"{inside}:step"],
+    ):
+        assert "called sys.exit(" in refused(arguments, capsys)
+    outside = mine(f"import os, sys\ndef term(logp, ref_logp):\n    return {K2}\n{leaves}\n", "outside.py")
+    for verb in ("audit", "doctor"):
+        assert "importing" in (said := refused([verb, f"{outside}:term"], capsys))
+        assert "sys.exit(" in said
+    assert os._exit.__module__ == "posix"
+
+
+def test_nor_from_python():
+    def term(logp, ref_logp):
+        sys.exit(0)
+
+    def whole(logp, rewards):
+        sys.exit(0)
+
+    def step(model, batch):
+        sys.exit(0)
+
+    for ask in (lambda: audit(term), lambda: audit_update(whole), lambda: diagnose(step)):
+        with pytest.raises(ValueError, match=r"called sys.exit\(0\)"):
+            ask()
+
+
+PARSING = f"""
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--scale", type=float, {{option}})
+scale = parser.parse_args().scale
+def term(logp, ref_logp):
+    return scale * {K2}
+"""
+
+
+def test_a_file_that_parses_the_command_line_gets_none(mine, capsys):
+    """As `python mine.py`: its defaults hold, whatever kl-companion was given."""
+    path = mine(PARSING.format(option="default=0.5"))
+    assert main(["audit", f"{path}:term", "--want", "reverse_kl", "--scale", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "0.5 x reverse KL" in out
+    assert "parses the command line when it is imported" in err
+    assert "usage" not in err
+
+
+def test_a_file_that_refuses_its_command_line(mine, capsys):
+    said = refused(["audit", f"{mine(PARSING.format(option='required=True'))}:term"], capsys)
+    assert "parses the command line when it is imported and refuses it" in said
+    assert "required: --scale" in said
+    assert "usage" not in said
+    with pytest.raises(SystemExit):  # parsers are as they were
+        argparse.ArgumentParser().parse_args(["--unknown"])
+
+
+def test_imports_that_a_loss_makes_when_it_is_called(mine, tmp_path, capsys):
+    """Its folder stays on the path while the audit runs, and so does what the file has put there."""
+    mine("def squared(x):\n    return 0.5 * x**2\n", "near_by_helper.py")
+    (tmp_path / "elsewhere").mkdir()
+    mine("one = 1.0\n", "elsewhere/far_off_helper.py")
+    path = mine(
+        f"import sys\nsys.path.insert(0, {str(tmp_path / 'elsewhere')!r})\n"
+        "def term(logp, ref_logp):\n"
+        "    from near_by_helper import squared\n"
+        "    from far_off_helper import one\n"
+        "    return one * squared(logp - ref_logp)\n"
+    )
+    search, arguments = sys.path[:], sys.argv
+    assert main(["audit", f"{path}:term", "--want", "reverse_kl", "--quiet"]) == 0
+    assert (sys.path, sys.argv) == (search, arguments)
+    assert "near_by_helper" in sys.modules
+    for name in ("near_by_helper", "far_off_helper"):
+        del sys.modules[name]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["audit", "trl.grpo", "--json", "--update"], ["--update", "--json"]),
+        (["audit", "trl.grpo", "--details"], ["--details"]),
+        (
+            ["audit", "trl.grpo", "--advantage", "mean", "--placement", "reward"],
+            ["--advantage", "--placement"],
+        ),
+        (["audit", "trl.grpo", "--group-size", "2", "--set", "beta=1"], ["--group-size", "--set"]),
+        (["audit", "trl.grpo", "--release", "0.14.0", "--json"], ["--json"]),
+        (["audit", "trl.grpo", "--release", "0.14.0", "--placement", "reward"], ["--placement"]),
+        (["frameworks", "fetch", "trl", "--all"], ["--all"]),
+    ],
+)
+@pytest.mark.usefixtures("as_installed")
+def test_options_without_an_effect_are_refused(arguments, options, capsys):
+    said = refused(arguments, capsys)
+    assert "expected none" in said
+    assert all(option in said for option in options)
+
+
+def test_a_reader_that_has_read_enough():
+    command = [sys.executable, "-m", "kl_companion.cli", "list", "divergences"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    run.stdout.close()
+    said = run.stderr.read().decode()
+    assert (run.wait(), said) == (141, "")
+    run.stderr.close()

@@ -111,9 +111,9 @@ def references(env: Any) -> Cards:
 def pattern(terms: list[str]) -> re.Pattern[str]:
     """A pattern for any of these terms as a word of its own, the longest first, also in the plural."""
     words = []
-    for term in sorted(terms, key=len, reverse=True):
+    for index, term in sorted(enumerate(terms), key=lambda item: len(item[1]), reverse=True):
         first = f"[{term[0].upper()}{term[0]}]" if term[0].islower() else re.escape(term[0])
-        words.append(f"(?P<t{terms.index(term)}>{first}{re.escape(term[1:])})")
+        words.append(f"(?P<t{index}>{first}{re.escape(term[1:])})")
     return re.compile(rf"(?<![\w-])(?:{'|'.join(words)})s?(?![\w+-])")
 
 
@@ -155,9 +155,7 @@ def mark_code(app: Any, doctree: nodes.document, docname: str, cards: Cards) -> 
     for literal in list(doctree.findall(nodes.literal)):
         name = re.match(r"(?:kl_companion\.)?(\w+)(?:\(.*\))?$", literal.astext())
         card = cards.get(name[1]) if name else None
-        if card is None or _within(
-            literal, (nodes.reference, nodes.title, addnodes.pending_xref, addnodes.desc)
-        ):
+        if card is None or _within(literal, NOT_CODE):
             continue
         key = (id(_section(literal)), card.anchor)
         if key in seen:
@@ -176,17 +174,18 @@ def add_code(
     """Below a definition or proposition: the code of the terms in its title; the cards used, by address."""
     used: Cards = {}
     terms = list(codes)
+    any_term = pattern(terms)
     for statement in doctree.findall(nodes.Admonition):
         title = next((c for c in statement.children if isinstance(c, nodes.title)), None)  # type: ignore[attr-defined]
         if title is None or "proof" not in statement["classes"]:  # type: ignore[index]
             continue
-        found = [terms[int(str(m.lastgroup)[1:])] for m in pattern(terms).finditer(title.astext())]
+        found = [terms[int(str(m.lastgroup)[1:])] for m in any_term.finditer(title.astext())]
         names = dict.fromkeys(name for term in found for name in codes[term] if name in cards)
         line = nodes.paragraph("", "In code: ", classes=["kl-in-code"])
-        for name in names:
+        for i, name in enumerate(names):
             link = _link(app, docname, cards[name], "", "kl-code")
             link += nodes.literal(name, name)
-            line += [nodes.Text(", "), link] if used and len(line) > 1 else link
+            line += [nodes.Text(", "), link] if i else [link]
             used[link["refuri"]] = cards[name]
         if names:
             statement.append(line)  # type: ignore[attr-defined]

@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run a trainer's own code for log-probs, advantages and loss on a small world that can be "
         "enumerated, and say whether mask, reference, temperature, samples and denominators are what they "
         "should be, and what the whole update maximizes. The file is executed, with all that it does, as "
-        "python would: examine only files that you trust. Exit status 1 when something is wrong."
+        "python would: examine only files that you trust. Exit status 1 when something is wrong, 2 when "
+        "nothing is and the whole update could not be audited."
     )
     parser.add_argument(
         "target",
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the diagnosis; 1 when something is wrong."""
+    """Print the diagnosis; return 1 when something is wrong, 2 when the update could not be audited."""
     from kl_companion.monitor.doctor import diagnose
 
     file = args.target.rpartition(":")[0] if ".py:" in args.target else args.target
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             progress=progress(quiet=args.quiet),
         )
     print(json.dumps(found.to_dict(), indent=2) if args.json else found)
-    return 0 if found.healthy else 1
+    return 1 if found.wrong else 2 if found.unread else 0
 
 
 def examined(target: str, arguments: list[str], tell: Callable[[str], None] = lambda _: None) -> Any:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from kl_companion.checks import check_choice
 from kl_companion.estimators.registry import Estimator
@@ -22,13 +22,13 @@ PenaltyFrom = Literal["sampler", "policy"]
 Optimizer = Literal["adam", "sgd"]
 Precision = Literal["float32", "bfloat16"]
 CHOICES = {
-    "anchor": ("fixed", "ema", "taught"),
+    "anchor": get_args(AnchorKind),
     "form": FORMS,
-    "penalty_from": ("sampler", "policy"),
+    "penalty_from": get_args(PenaltyFrom),
     "advantages": CENTERINGS,
-    "baseline": ("group", "batch"),
-    "optimizer": ("adam", "sgd"),
-    "dtype": ("float32", "bfloat16"),
+    "baseline": get_args(Baseline),
+    "optimizer": get_args(Optimizer),
+    "dtype": get_args(Precision),
 }
 TOP_K = ("top_k_reverse_kl", "top_k_forward_kl")
 
@@ -137,8 +137,9 @@ class Settings:
         got = getattr(self, name)
         right = isinstance(got, int | float) and not isinstance(got, bool) and math.isfinite(got)
         if not right or got < low or got > high or (open_low and got == low):
-            above = f"above {low:g}" if open_low else f"of at least {low:g}"
-            raise ValueError(f"{name} is {got!r}, expected a finite number {above} and at most {high:g}")
+            limits = f"above {low:g}" if open_low else f"of at least {low:g}"
+            limits += f" and at most {high:g}" if high < math.inf else ""
+            raise ValueError(f"{name} is {got!r}, expected a finite number {limits}")
 
     def _pair(self, name: str, got: object) -> tuple[float, float]:
         """Two numbers of at least 0; a list, as a notebook's parameters hold it, becomes a tuple."""

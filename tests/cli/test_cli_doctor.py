@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from kl_companion.cli import doctor, main
+from kl_companion.monitor.doctor import Diagnosis, DoctorFinding
 
 STEPS = """
 import torch
@@ -163,13 +164,22 @@ def test_the_audit_of_the_update_is_asked_for_unless_quick(steps, monkeypatch):
 
     asked = []
 
-    class Healthy:
-        healthy = True
-
-    monkeypatch.setattr(room, "diagnose", lambda x, **options: asked.append(options) or Healthy())
+    monkeypatch.setattr(room, "diagnose", lambda x, **options: asked.append(options) or Diagnosis("a", ()))
     assert main(["doctor", f"{steps}:sound"]) == 0
     assert main(["doctor", f"{steps}:sound", "--quick"]) == 0
     assert [options["update"] for options in asked] == [True, False]
+
+
+@pytest.mark.parametrize(("levels", "status"), [(("fine",), 2), (("fine", "wrong"), 1)])
+def test_an_update_that_cannot_be_audited_is_no_success(levels, status, steps, monkeypatch, capsys):
+    from kl_companion.monitor import doctor as room
+
+    findings = tuple(DoctorFinding("mask", level, "All count.", None, "nothing") for level in levels)
+    found = Diagnosis("a", findings, None, "no rewards are read")
+    monkeypatch.setattr(room, "diagnose", lambda x, **options: found)
+    assert main(["doctor", f"{steps}:sound", "--json"]) == status
+    data = json.loads(capsys.readouterr().out)
+    assert (data["healthy"], data["unread"]) == (False, "no rewards are read")
 
 
 def test_a_training_script_is_executed_up_to_its_training(script, capsys):

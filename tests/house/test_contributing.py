@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -100,20 +101,37 @@ def test_once_a_week_every_project_is_looked_at_and_the_findings_are_kept():
     assert paths[1] in look["run"]
 
 
-@pytest.mark.parametrize(("status", "said"), [(0, 0), (1, 1), (2, 1)])
-def test_a_moved_verdict_of_any_project_fails_the_run_and_stops_no_other(tmp_path, status, said):
-    """The step itself, as hosted CI runs it, with a command that ends so for the second project."""
+@pytest.mark.parametrize("codes", [(0, 0), (1, 0), (0, 1), (2, 0), (2, 1), (1, 2)])
+def test_the_step_ends_with_the_highest_status_of_a_project_and_stops_at_none(tmp_path, codes):
+    """The step itself, as hosted CI runs it, with a command that ends so for the second and third project."""
     (job,) = yaml.safe_load(RELEASES.read_text())["jobs"].values()
     (look,) = (step for step in job["steps"] if "frameworks update" in step.get("run", ""))
     command = tmp_path / ".venv/bin/kl-companion"
     command.parent.mkdir(parents=True)
-    command.write_text(f'#!/bin/sh\necho "$3"\ntest "$3" = {PROJECTS[1]} && exit {status}\nexit 0\n')
+    ends = "".join(
+        f'test "$3" = {name} && exit {code}\n' for name, code in zip(PROJECTS[1:3], codes, strict=True)
+    )
+    command.write_text(f'#!/bin/sh\necho "$3"\n{ends}exit 0\n')
     command.chmod(0o755)
     assert look["shell"] == "bash"
     call = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", look["run"]]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == said
+    assert done.returncode == max(codes)
     assert (tmp_path / "releases.md").read_text().split() == list(PROJECTS)
+
+
+def test_the_version_is_the_same_wherever_a_release_sets_it():
+    """In the files that the first step of the page's list names."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (first_step,) = re.findall(r"^1\. Set the version.*?(?=^2\.)", text, re.M | re.S)
+    files = re.findall(r"`([\w./]+\.(?:toml|py|cff))`", first_step)
+    pattern = re.compile(r"""^(?:__)?version(?:__)?(?: =|:) "?([\d.]+)"?$""", re.M)
+    versions = {name: pattern.findall((ROOT / name).read_text(encoding="utf-8")) for name in files}
+    assert set(versions) == {"pyproject.toml", "kl_companion/__init__.py", "CITATION.cff"}
+    assert (
+        list(versions.values())
+        == [[tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]]] * 3
+    )
 
 
 def test_the_page_names_what_a_contributor_runs():

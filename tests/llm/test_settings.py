@@ -8,7 +8,9 @@ from kl_companion.llm.settings import Settings, expand
 WRONG = [
     ({"placement": "rewards"}, "unknown placement 'rewards'"),
     ({"estimator": "k9"}, "k9"),
-    ({"beta": -0.1}, "beta is -0.1"),
+    ({"beta": -0.1}, "beta is -0.1, expected a finite number of at least 0$"),
+    ({"lr": 0.0}, "lr is 0.0, expected a finite number above 0$"),
+    ({"decay": 1.5}, "decay is 1.5, expected a finite number of at least 0 and at most 1$"),
     ({"beta": float("nan")}, "beta is nan"),
     ({"decay": 1.5}, "decay is 1.5"),
     ({"lag": 0}, "lag is 0"),

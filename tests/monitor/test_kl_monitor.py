@@ -387,4 +387,5 @@ def test_what_is_written(batch: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_due() -> None:
+    assert not KLMonitor(every=10).due(0)
     assert [step for step in range(1, 31) if KLMonitor(every=10).due(step)] == [1, 10, 20, 30]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from docutils import nodes
@@ -100,6 +100,27 @@ def test_a_term_is_a_word_of_its_own(part: ModuleType) -> None:
         )
     ]
     assert found == ["K3++", "K3s", "Reverse KL"]
+
+
+@using("kl_cards")
+def test_the_code_of_statements_is_listed_with_one_pattern_for_all(
+    part: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from docutils import utils
+
+    doctree, patterns = utils.new_document("page"), []
+    for title in ("K3 of a reverse KL", "Reverse KL", "Neither"):
+        doctree += nodes.admonition("", nodes.title("", title), classes=["proof"])
+    build = part.pattern
+    monkeypatch.setattr(part, "pattern", lambda terms: patterns.append(terms) or build(terms))
+    app = SimpleNamespace(builder=SimpleNamespace(get_relative_uri=lambda source, target: target))
+    codes = {"K3": ["k3"], "reverse KL": ["exact_kl", "k3", "k4", "unknown"]}
+    cards = {name: part.Card("api", name, "") for name in ("k3", "k4", "exact_kl")}
+    used = part.add_code(app, doctree, "page", cards, codes)
+    listed = [p.astext() for p in doctree.findall(nodes.paragraph)]
+    assert listed == ["In code: k3, exact_kl, k4", "In code: exact_kl, k3, k4"]
+    assert list(used) == ["api#k3", "api#exact_kl", "api#k4"]
+    assert patterns == [["K3", "reverse KL"]]
 
 
 @using("kl_links")

@@ -20,6 +20,8 @@ from kl_companion.monitor.doctor.subject import Declared, Examined
 from kl_companion.monitor.doctor.trainers import ExaminedTrainer, is_trainer
 from kl_companion.monitor.doctor.whole_update import audited
 from kl_companion.monitor.doctor.world import Ids
+from kl_companion.monitor.given import engine_of, whole
+from kl_companion.monitor.mismatch import Engine
 
 _WIDTH = 80
 _MARKS = {"fine": "ok", "attention": "look", "wrong": "WRONG"}
@@ -48,8 +50,8 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Nothing is to be mended."""
-        return not self.wrong
+        """Whether nothing is to be mended, and the whole update was audited where that was asked for."""
+        return not self.wrong and not self.unread
 
     def __str__(self) -> str:
         lines = [self.headline, ""]
@@ -66,7 +68,8 @@ class Diagnosis:
         """The result in one sentence."""
         looks = sum(f.level == "attention" for f in self.findings)
         more = f"; {_count(looks, 'thing')} to look at" if looks else ""
-        if self.healthy:
+        more += "; the whole update could not be audited" if self.unread else ""
+        if not self.wrong:
             return f"{self.title}: nothing is wrong{more}."
         return f"{self.title}: {_count(len(self.wrong), 'mistake')}{more}."
 
@@ -87,6 +90,7 @@ class Diagnosis:
                 for f in self.findings
             ],
             "update": None if self.update is None else self.update.to_dict(),
+            "unread": self.unread,
         }
 
 
@@ -150,28 +154,36 @@ def diagnose(
 
     Raises:
         ValueError: neither such a trainer nor such a function; a setting outside its range; options of a step
-            for a trainer.
+            for a trainer; any of these options for `Settings`, which contain all of them.
     """
-    for name, x, least in (("temperature", temperature, 0.0), ("top_p", top_p, 0.0), ("beta", beta, 0.0)):
-        if x is not None:
-            check_scalar(name, x, least=least)
-    said = {
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
+    sampler: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+    engine_of(Engine(**{name: x for name, x in sampler.items() if x is not None}))
+    if beta is not None:
+        check_scalar("beta", beta, least=0.0)
+    for name, count in (("updates", updates), ("accumulate", accumulate)):
+        whole(name, 1 if count is None else count, 1)
+    options = {
+        **sampler,
         "updates": updates,
         "accumulate": accumulate,
         "beta": beta,
         "engine": engine,
     }
-    given: dict[str, Any] = {name: x for name, x in said.items() if x is not None}
+    given: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
+    of_a_step = {
+        "reference": reference is not None,
+        "alignment": alignment != "completion",
+        "ids": ids is not None,
+        "summed": summed,
+    }
+    superfluous = [name for name, set_ in of_a_step.items() if set_]
+    superfluous += list(given) if isinstance(trainer, Settings) else []
     subject: Examined
+    if superfluous and (is_trainer(trainer) or isinstance(trainer, Settings)):
+        raise ValueError(
+            f"{type(trainer).__name__} got {', '.join(superfluous)}, expected none of them: it has its own"
+        )
     if is_trainer(trainer):
-        if reference is not None or alignment != "completion" or ids is not None:
-            raise ValueError(
-                f"{type(trainer).__name__} got a reference, an alignment or ids, expected none: it "
-                "has its own"
-            )
         subject = ExaminedTrainer(trainer)
         subject.declared = subject.declared._replace(**given)
     elif isinstance(trainer, Settings):

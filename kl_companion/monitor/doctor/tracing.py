@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import contextvars
 import linecache
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +23,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 POLICY, REFERENCE, FROZEN = "policy", "reference", "policy without gradient"
-_LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "contextlib.py", "functools.py")
-_WRAPPERS = ("trl/trainer/utils.py", "trl/extras/profiling.py", "trl/kernels/chunked_logprob.py")
+_LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "contextlib", "functools")
+_WRAPPERS = {"trl": ("trainer/utils.py", "extras/profiling.py", "kernels/chunked_logprob.py")}
 _OWN, _HERE, _MODEL = str(Path(__file__).parent), "tracing.py", "tiny_model.py"
 _current: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)
 
@@ -272,8 +276,26 @@ def trainer_lines(*, through_model: bool = False) -> Iterator[Line]:
 
 
 def _in_library(file: str) -> bool:
-    parts = Path(file).parts
-    return any(x in parts for x in _LIBRARIES) or file.endswith(_WRAPPERS)
+    return file.startswith(_library_files())
+
+
+@cache
+def _library_files() -> tuple[str, ...]:
+    """Return the folders and files of the libraries: a user's folder may be called ``datasets``, too."""
+    names = dict.fromkeys(_LIBRARIES, ("",)) | _WRAPPERS
+    return tuple(place + file for name, files in names.items() for place in _places(name) for file in files)
+
+
+def _places(name: str) -> list[str]:
+    """Return a package's folders, which end in a separator, or a module's file; nothing if not installed."""
+    try:
+        spec = find_spec(name)
+    except ValueError:  # a module without a specification, which a test put in the place of the package
+        spec = PathFinder.find_spec(name)
+    if spec is None or spec.origin is None:  # a folder without __init__.py is a user's
+        return []
+    folders = spec.submodule_search_locations
+    return [spec.origin] if folders is None else [f"{folder}{os.sep}" for folder in folders]
 
 
 def _shown(file: str) -> str:

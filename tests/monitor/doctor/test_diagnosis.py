@@ -62,6 +62,10 @@ def test_with_the_audit_of_the_whole_update_or_why_there_is_none():
     assert with_card.to_dict()["update"] == {"card": 1}
     without = Diagnosis("a", (FINE,), None, "no rewards")
     assert str(without).endswith("\n\nNo audit of the whole update: no rewards")
+    assert without.headline == "a: nothing is wrong; the whole update could not be audited."
+    assert not without.healthy
+    assert (without.to_dict()["healthy"], without.to_dict()["unread"]) == (False, "no rewards")
+    assert with_card.to_dict()["unread"] == ""
 
 
 def test_as_data():
@@ -158,9 +162,22 @@ def test_progress_and_an_update_that_cannot_be_audited(monkeypatch):
         (step_of(), {"top_p": float("nan")}, "top_p"),
         (step_of(), {"beta": -0.1}, "beta"),
         (step_of(), {"alignment": "left"}, "alignment"),
-        (made(), {"alignment": "full"}, "Trainer got a reference, an alignment or ids, expected none"),
-        (made(), {"ids": Ids()}, "expected none: it has its own"),
-        (made(), {"reference": torch.nn.Linear(1, 1)}, "expected none: it has its own"),
+        (made(), {"alignment": "full"}, "Trainer got alignment,"),
+        (made(), {"ids": Ids()}, "Trainer got ids,"),
+        (made(), {"reference": torch.nn.Linear(1, 1)}, "Trainer got reference,"),
+        (made(), {"summed": True}, "Trainer got summed,"),
+        (Settings(), {"beta": 9.0, "temperature": 0.3}, "Settings got temperature, beta,"),
+        (Settings(), {"alignment": "nonsense", "summed": True}, "Settings got alignment, summed,"),
+        (Settings(), {"engine": False}, "Settings got engine,"),
+        (Settings(), {"accumulate": 2}, "Settings got accumulate,"),
+        (step_of(), {"temperature": 0}, "temperature is 0,"),
+        (step_of(), {"top_p": 3}, "top_p is 3,"),
+        (step_of(), {"top_p": 0.0}, r"top_p is 0\.0,"),
+        (step_of(), {"top_k": -1}, "top_k is -1,"),
+        (step_of(), {"top_k": 2.5}, r"top_k is 2\.5,"),
+        (step_of(), {"updates": 0}, "updates is 0,"),
+        (step_of(), {"updates": True}, "updates is True,"),
+        (step_of(), {"accumulate": -2}, "accumulate is -2,"),
     ],
 )
 def test_what_is_refused(given, options, said):

@@ -1,11 +1,13 @@
 """Which line does what: where two origins meet, in place or through a backward of its own; what is kept."""
 
+import contextlib
 import sys
 
 import pytest
 import torch
 from torch import nn
 
+from kl_companion.monitor.doctor import tracing
 from kl_companion.monitor.doctor.tracing import (
     POLICY,
     REFERENCE,
@@ -167,6 +169,28 @@ def test_lines_of_libraries_are_passed_over():
         policy, _ = inputs(trace)
         linear(policy)  # torch's own files are between
     assert {op.line.text for op in trace.operations} == {"linear(policy)  # torch's own files are between"}
+
+
+@pytest.mark.parametrize("folder", ["torch", "transformers", "datasets", "accelerate", "peft", "trl/trainer"])
+def test_a_folder_of_the_user_may_have_the_name_of_a_library(folder, tmp_path):
+    script = tmp_path / folder / "utils.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("def twice(x):\n    return x + x  # theirs\n")
+    code: dict = {}
+    exec(compile(script.read_text(), str(script), "exec"), code)
+    with Trace() as trace:
+        policy, _ = inputs(trace)
+        code["twice"](policy)
+    assert {(op.line.file, op.line.text) for op in trace.operations} == {
+        (str(script), "return x + x  # theirs")
+    }
+
+
+def test_the_installed_files_of_libraries_are_no_line_of_the_user():
+    import transformers
+
+    for file in (torch.nn.functional.__file__, transformers.__file__, contextlib.__file__):
+        assert tracing._in_library(file)
 
 
 def test_a_line_is_shown_from_the_working_folder_or_the_name_of_the_library_on(monkeypatch, tmp_path):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from kl_companion.book.claims.ground.errors import apart, differs, hedged, less, violation, worst
+from kl_companion.book.claims.ground.spreads import K3_BOUND, bias_of_value
 from kl_companion.book.claims.ground.sums import (
     differentiated,
     exact,
@@ -21,10 +20,6 @@ from kl_companion.book.claims.ground.worlds import arms, bandits, two_policies, 
 from kl_companion.book.claims.ledger import Evidence, claim
 from kl_companion.estimators.sampled import k_lambda
 from kl_companion.tabular import Problem, bandit, draw_statistics
-
-
-def _bias(estimator: str, problem: Problem) -> float:
-    return float(mean(terms(problem).p, values(estimator, problem))) - exact(reverse_kl, problem)[0]
 
 
 def _missing_mass(lam: float) -> tuple[float, float, float]:
@@ -52,13 +47,13 @@ def kl_is_the_expected_log_ratio() -> Evidence:
 @claim("TM-2.1-vanilla")
 def vanilla_value_is_unbiased() -> Evidence:
     """E[k1] is the KL."""
-    return Evidence(worst(abs(_bias("k1", p)) for p in worlds()))
+    return Evidence(worst(abs(bias_of_value("k1", p)) for p in worlds()))
 
 
 @claim("TM-2.1-varreduced")
 def reduced_value_is_unbiased() -> Evidence:
     """E[k3] is the KL, because the ratio of the reference to the policy has mean one."""
-    errors = [abs(_bias("k3", p)) for p in worlds()]
+    errors = [abs(bias_of_value("k3", p)) for p in worlds()]
     errors += [apart(mean(terms(p).p, (-terms(p).log_ratio.sum(-1)).exp()), 1.0) for p in worlds()]
     kl, found, _ = _missing_mass(1.0)
     return Evidence(
@@ -106,23 +101,10 @@ def _reduction(problem: Problem) -> tuple[float, float]:
     return sampled, 2 * (exact(reverse_kl, problem)[0] + exact(forward_kl, problem)[0]) - chi2
 
 
-def _safe_ratio() -> float:
-    """The root u > 1 of 2 log u = u - 1: with no ratio pi_ref/pi above it, every outcome lowers the variance.
-
-    Of 2 (KL + forward KL) - chi-square, an outcome with pi_ref/pi = u has the share
-    pi (u - 1)(2 log u - u + 1), up to a multiple of pi_ref - pi, which sums to zero.
-    """
-    low, high = 2.0, 10.0
-    for _ in range(100):
-        u = (low + high) / 2
-        low, high = (u, high) if 2 * math.log(u) > u - 1 else (low, u)
-    return low
-
-
 @claim("TM-2.1-varreduction")
 def control_variate_reduces_the_variance() -> Evidence:
     """Generally: in the bandits of appendix C; exactly where chi-square is at most twice both divergences."""
-    small, safe = two_policies((0.05, 0.95), (0.5, 0.5)), _safe_ratio()
+    small, safe = two_policies((0.05, 0.95), (0.5, 0.5)), K3_BOUND
     found = [_reduction(p) for p in (*worlds(), small)]
     formula = violation(*(-a for a, b in found if b >= 0), *(abs(a - b) / (1 + abs(b)) for a, b in found))
     for shift, sign in ((-0.02, 1), (0.02, -1)):  # one rare arm just inside and just outside of the bound
@@ -151,11 +133,11 @@ def squared_value_is_biased_and_closer_near_the_reference() -> Evidence:
             base._replace(logits=base.ref_logits + eps * (base.logits - base.ref_logits))
             for eps in (1.0, 0.02, 0.01)
         )
-        errors.append(differs(_bias("k2", far), 0.0))
-        shares = [abs(_bias("k2", p)) / exact(reverse_kl, p)[0] for p in (near, nearer)]
+        errors.append(differs(bias_of_value("k2", far), 0.0))
+        shares = [abs(bias_of_value("k2", p)) / exact(reverse_kl, p)[0] for p in (near, nearer)]
         errors += [less(shares[1], 0.6 * shares[0]), less(shares[0], 0.05)]
         t = terms(near)
-        squared = _bias("k2", near) ** 2 + variance(t.p, values("k2", near))
+        squared = bias_of_value("k2", near) ** 2 + variance(t.p, values("k2", near))
         errors.append(less(squared, variance(t.p, values("k1", near))))
     return Evidence(worst(errors))
 
@@ -191,7 +173,7 @@ def every_factor_gives_an_unbiased_value() -> Evidence:
     factors = (-1.0, 0.0, 0.5, 1.0, 3.0)
     kl, found, _ = _missing_mass(0.5)
     return Evidence(
-        worst(abs(_bias(f"k_lambda({lam:g})", p)) for lam in factors for p in bandits()),
+        worst(abs(bias_of_value(f"k_lambda({lam:g})", p)) for lam in factors for p in bandits()),
         note=(
             "A sampler that is truncated loses mass of the reference: with factor 1/2, policy (1, 0) and "
             f"reference (1/2, 1/2) the KL is {kl:.3f} and the estimate {found:.3f}."

@@ -38,9 +38,11 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.estimators.registry import Estimator
+from kl_companion.frameworks.trl_settings import check_settings, sample_tokens_only
 from kl_companion.kernels.fused import fused_logp, fused_logp_and_entropy
 from kl_companion.kl_term import KLTerm, as_term, penalties
 from kl_companion.rollout import Rollout, masked
+from kl_companion.rollout.vocabularies import common_columns
 from kl_companion.token_terms import token_costs, token_terms
 
 KNOWN = "1.16.0"
@@ -143,13 +145,15 @@ class GRPOTrainer(_Stock):
         self._listening = False
         self._scored: _Scored | None = None
         if self.kl is not None:
-            _check_settings(self.kl, args)
+            check_settings(self.kl, args)
         super().__init__(model, reward_funcs, args, *others, **options)
         if self.kl is not None and self.kl.needs_logits and self.ref_model is None:
             raise ValueError(
                 f"{self.kl.entry.name} needs logits of the reference, which is the policy without its PEFT "
                 "adapter here: expected a sampled estimator, or training without PEFT"
             )
+        if self.kl is not None and self.ref_model is not None:
+            sample_tokens_only(self.generation_config, self.model, self.ref_model, self._tokenizer)
 
     # -- in the loss ---------------------------------------------------------------------------------------
 
@@ -167,9 +171,11 @@ class GRPOTrainer(_Stock):
         if scored is None:
             return loss
         mask = _mask_of(inputs)
-        ref_logits = self._reference_logits(inputs) if self.kl.needs_logits else None
+        logits, ref_logits = scored.logits, None
+        if logits is not None:
+            logits, ref_logits = self._over_tokens(logits, self._reference_logits(inputs))
         behavior = inputs.get("old_per_token_logps")
-        x = _on_rows(token_terms, self.kl, inputs, mask, scored.logp, behavior, scored.logits, ref_logits)
+        x = _on_rows(token_terms, self.kl, inputs, mask, scored.logp, behavior, logits, ref_logits)
         self._log_kl(x, mask)
         return loss + beta * self._aggregated(x, mask, inputs)
 
@@ -242,6 +248,12 @@ class GRPOTrainer(_Stock):
         with torch.no_grad():
             return self._plain_forward(self.ref_model, *_texts(inputs))[1]
 
+    def _over_tokens(
+        self, logits: torch.Tensor, ref_logits: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both logits over the same tokens, where the models pad one vocabulary to two widths."""
+        return common_columns(logits, ref_logits, self._tokenizer)
+
     def _aggregated(self, x: torch.Tensor, mask: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
         """One number from [batch, seq], with the weights that `loss_type` gives the policy's tokens."""
         kind, training = self.loss_type, self.model.training
@@ -298,7 +310,7 @@ class GRPOTrainer(_Stock):
             part = {name: output[name][rows] for name in ("completion_ids", "ref_per_token_logps")}
             texts = ids[rows], attention[rows], keep
             scores, logits = self._scores_with_logits(self.model, *texts, {})
-            ref_logits = self._plain_forward(self.ref_model, *texts)[1]
+            logits, ref_logits = self._over_tokens(logits, self._plain_forward(self.ref_model, *texts)[1])
             parts.append(
                 _on_rows(token_costs, self.kl, part, mask[rows], scores[0], None, logits, ref_logits)
             )
@@ -321,32 +333,6 @@ class GRPOTrainer(_Stock):
         self._metrics["train" if self.model.training else "eval"]["kl"].append(
             (total / tokens.clamp(min=1)).item()
         )
-
-
-def _check_settings(term: KLTerm, args: Any) -> None:
-    beta = 0.0 if args is None else args.beta
-    if beta == 0:
-        raise ValueError(
-            f"kl={term.entry.name!r} got beta = {beta}: expected GRPOConfig(beta=...) above 0, because "
-            "TRL loads no reference model without it"
-        )
-    if not term.charges:
-        return
-    for name, undivided in (("scale_rewards", "none"), ("multi_objective_aggregation", "sum_then_normalize")):
-        if getattr(args, name) != undivided:
-            raise ValueError(
-                f"placement={term.placement!r} got {name}={getattr(args, name)!r}, which divides the "
-                "rewards by a standard deviation, so that beta would not be in units of the reward: expected "
-                f"{undivided!r}, with which the trainer maximizes E[reward] - beta KL"
-            )
-    if term.level == "sequence":
-        return
-    for name, refused in (("loss_type", "vespo"), ("importance_sampling_level", "sequence")):
-        if getattr(args, name) == refused:
-            raise ValueError(
-                f"placement={term.placement!r} at level='token' got {name}={refused!r}, which weights "
-                "whole sequences: expected level='sequence'"
-            )
 
 
 def _mask_of(inputs: dict[str, Any]) -> torch.Tensor:

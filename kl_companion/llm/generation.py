@@ -19,6 +19,7 @@ from kl_companion.llm.decoding import decoder
 from kl_companion.llm.models import LanguageModel, chat_prompts
 from kl_companion.llm.tasks.base import Example, Task
 from kl_companion.llm.tokenizers import encode
+from kl_companion.rollout.vocabularies import token_columns, token_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,8 @@ class Samples:
         examples: One per completion.
         texts: One per completion: what the policy chose, without observations and the final end-of-sequence.
         whole: The same with observations.
+        vocab: Number of logits that belong to tokens: those after them are padding, which is not sampled and
+            has no part in a log-prob. None: all of them.
     """
 
     prompt_tokens: torch.Tensor
@@ -52,6 +55,7 @@ class Samples:
     examples: list[Example]
     texts: list[str]
     whole: list[str]
+    vocab: int | None = None
 
     def select(self, rows: torch.Tensor | list[int] | slice) -> Samples:
         """Some of the completions, in the order given: indices, one bool per completion, or a slice."""
@@ -60,7 +64,9 @@ class Samples:
         where = index.tolist()
 
         def pick(x: Any) -> Any:
-            return x[index] if isinstance(x, torch.Tensor) else [x[i] for i in where]
+            if isinstance(x, list):
+                return [x[i] for i in where]
+            return x[index] if isinstance(x, torch.Tensor) else x
 
         return Samples(**{field.name: pick(getattr(self, field.name)) for field in fields(self)})
 
@@ -131,7 +137,9 @@ def generate(
     generator: torch.Generator,
     max_new_tokens: int | None = None,
 ) -> Samples:
-    """Sample ``n`` completions of every example, from the whole vocabulary.
+    """Sample ``n`` completions of every example, from all tokens of the tokenizer.
+
+    Logits after the last token are padding: models of one tokenizer have different numbers of them.
 
     One uniform number per completion and position decides the token (`inverse_cdf`), all of them drawn before
     the first step: the samples of a seed depend neither on padding nor on when other completions end.
@@ -181,6 +189,7 @@ class _Run:
         self.lm, self.task, self.examples = lm, task, examples
         self.uniforms, self.temperature = uniforms.T.contiguous(), temperature
         self.pad, self.stops = _pad(lm), _stops(lm, task)
+        self.vocab = token_count(lm.tokenizer)
         self.alive = torch.ones(rows, dtype=torch.bool, device=uniforms.device)
         # what an environment wrote into the positions to come; -1: the policy chooses
         self.forced = uniforms.new_full((rows, length), -1, dtype=torch.long) if task.observe else None
@@ -201,7 +210,8 @@ class _Run:
 
     def step(self, t: int, logits: torch.Tensor) -> torch.Tensor:
         """Choose (or be told) the tokens of column t."""
-        token, logp = inverse_cdf(scores(logits, self.temperature), self.uniforms[t])
+        logits = scores(token_columns(logits, self.vocab), self.temperature)
+        token, logp = inverse_cdf(logits, self.uniforms[t])
         chosen = self.alive
         if self.forced is not None:
             told = self.forced[:, t] >= 0
@@ -251,8 +261,10 @@ class _Run:
             ]
             texts = _decode(self.lm, self.task, kept)
         finished = ended if self.task.ends else torch.ones_like(ended)
-        masks = (chosen.long(), present.long())
-        return Samples(prompts, mask, tokens, *masks, logp, finished, index, self.examples, texts, whole)
+        masks, vocab = (chosen.long(), present.long()), self.vocab
+        return Samples(
+            prompts, mask, tokens, *masks, logp, finished, index, self.examples, texts, whole, vocab
+        )
 
 
 def answer_samples(lm: LanguageModel, task: Task, examples: list[Example]) -> Samples:
@@ -279,7 +291,7 @@ def answer_samples(lm: LanguageModel, task: Task, examples: list[Example]) -> Sa
     _check_context(lm, ids, examples, [len(answer) for answer in answers])
     prompts, prompt_mask = _padded(ids, _pad(lm), lm.device, left=True)
     tokens, mask = _padded(answers, _pad(lm), lm.device, left=False)
-    count = len(examples)
+    count, texts = len(examples), [example.answer for example in examples]
     return Samples(
         prompts,
         prompt_mask,
@@ -290,7 +302,9 @@ def answer_samples(lm: LanguageModel, task: Task, examples: list[Example]) -> Sa
         torch.ones(count, dtype=torch.bool, device=lm.device),
         torch.arange(count, device=lm.device),
         list(examples),
-        *([example.answer for example in examples] for _ in range(2)),
+        texts,
+        list(texts),
+        token_count(lm.tokenizer),
     )
 
 

@@ -28,6 +28,7 @@ from kl_companion.llm.generation import Samples, answer_samples, generate
 from kl_companion.llm.models import LanguageModel, same_vocabulary
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.tasks import Example, Task
+from kl_companion.rollout.vocabularies import common_columns
 
 DIRECTIONS = ("reverse", "forward")
 _ENTRIES = 2**27  # of one model's logits at a time: half a gigabyte in float32
@@ -145,12 +146,14 @@ def measure(
     the mass of the k likeliest tokens of the model that wrote them.
     """
     check_choice("direction", direction, DIRECTIONS)
+    check_vocabularies(policy, reference)
     parts = []
     with evaluating(policy.model, reference.model):
         for part in _parts(samples, policy.vocab, batch):
             inside = part.completion_mask.bool()
             logits = _chosen(policy, part, temperature)
             ref_logits = _chosen(reference, part, temperature).to(logits.device)
+            logits, ref_logits = common_columns(logits, ref_logits, policy.tokenizer)
             divergence = fused_kl if direction == "reverse" else fused_forward_kl
             values = [divergence(logits, ref_logits)]
             writer = logits if direction == "reverse" else ref_logits
@@ -261,5 +264,10 @@ def check_examples(examples: Sequence[Example]) -> None:
 def check_models(policy: LanguageModel, reference: LanguageModel, examples: Sequence[Example]) -> None:
     """ValueError where there is no prompt, or the models mean different tokens by the same number."""
     check_examples(examples)
+    check_vocabularies(policy, reference)
+
+
+def check_vocabularies(policy: LanguageModel, reference: LanguageModel) -> None:
+    """Raise ValueError where the models mean different tokens by the same number."""
     if policy.tokenizer is not reference.tokenizer:
         same_vocabulary(policy, reference)

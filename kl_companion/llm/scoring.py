@@ -11,14 +11,16 @@ from kl_companion.estimators.sampled import k1, k3
 from kl_companion.llm.decoding import common_prefix, positions, read_after, saves_a_fifth
 from kl_companion.llm.generation import Samples, scores
 from kl_companion.rollout import masked
+from kl_companion.rollout.vocabularies import token_columns
 
 
 def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0) -> torch.Tensor:
     """Logits of the completions, [batch, seq, vocab], with gradients: no sampling, no step by step.
 
-    Position t scores ``samples.tokens[:, t]``; the output layer sees completion positions only. What stands
-    at padding is finite and means nothing. A prompt that completions next to each other share is read once,
-    and so is what all prompts begin with, where that saves a fifth of the tokens.
+    The vocabulary is that of the samples, without the columns that the model pads it with. Position t scores
+    ``samples.tokens[:, t]``; the output layer sees completion positions only. Values at padding are finite
+    and means nothing. A prompt that completions next to each other share is read once, and so is what all
+    prompts begin with, where that saves a fifth of the tokens.
 
     Args:
         model: A causal language model; its mode and whether gradients are recorded are the caller's.
@@ -37,7 +39,7 @@ def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0)
         logits = _with_shared_prompts(model, samples, alone)
     else:
         logits = _row_by_row(model, samples)
-    return scores(logits, temperature)
+    return scores(token_columns(logits, samples.vocab), temperature)
 
 
 def with_output_inputs(
@@ -52,7 +54,8 @@ def with_output_inputs(
         logits = _row_by_row(model, samples)
     finally:
         watched.remove()
-    return scores(logits, temperature), seen[-1]  # the first may be of a prefix that all prompts share
+    logits = scores(token_columns(logits, samples.vocab), temperature)
+    return logits, seen[-1]  # the first may be of a prefix that all prompts share
 
 
 def _row_by_row(model: Any, samples: Samples) -> torch.Tensor:

@@ -132,7 +132,6 @@ class Run:
         # a given reference that stays as it is needs no copy, and a taught one is copied below
         copied = settings.anchor == "ema" or (settings.anchor == "fixed" and reference is None)
         self.anchor = frozen_copy(start) if copied else start
-        self.vocab = min(policy.vocab, self.anchor.vocab)
         # after the anchor was copied, which stays without them
         self.merge = (
             None if settings.lora is None else add_adapters(policy, settings.lora, seed=settings.seed)
@@ -293,9 +292,7 @@ class Run:
     def logits(self, lm: LanguageModel, samples: Samples, *, detached: bool = False) -> torch.Tensor:
         """Next-token logits over the completions, [batch, seq, vocab] float32."""
         with self.autocast(), torch.set_grad_enabled(torch.is_grad_enabled() and not detached):
-            # models of one family share a tokenizer and still pad their vocabulary to different widths
-            logits = completion_logits(lm.model, samples, temperature=self.settings.temperature)
-            return logits[..., : self.vocab]
+            return completion_logits(lm.model, samples, temperature=self.settings.temperature)
 
     @staticmethod
     def batch(samples: Samples, logp: torch.Tensor, ref_logp: torch.Tensor, **more: Any) -> Rollout:
@@ -320,7 +317,8 @@ class Run:
         s = self.settings
         if s.anchor == "ema" and (self.finished + 1) % s.period == 0:
             own, other = _weights(self.anchor), _weights(self.policy)
-            torch._foreach_lerp_([own[name] for name in own], [other[name] for name in own], 1 - s.decay)
+            pairs = [_shared_rows(own[name], other[name]) for name in own]
+            torch._foreach_lerp_([x for x, _ in pairs], [y for _, y in pairs], 1 - s.decay)
 
     def autocast(self) -> torch.autocast:
         """bfloat16 forward passes where the settings ask for them."""
@@ -382,6 +380,11 @@ class Run:
 def _weights(lm: LanguageModel) -> dict[str, torch.Tensor]:
     """Parameters by name, detached; tied ones once."""
     return {name: p.detach() for name, p in lm.model.named_parameters()}
+
+
+def _shared_rows(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two weights without the rows that only one has: padding of the vocabulary."""
+    return (x, y) if x.shape == y.shape else (x[: len(y)], y[: len(x)])
 
 
 def _copy(source: LanguageModel, target: LanguageModel) -> None:

@@ -10,6 +10,7 @@ import torch
 from kl_companion import checks
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Clamp
+from kl_companion.rollout.vocabularies import common_columns
 
 
 def whole(name: str, x: Any, least: int) -> int:
@@ -145,16 +146,32 @@ def _deviations(x: torch.Tensor | float | None) -> torch.Tensor | None:
     return x.detach().flatten()
 
 
-def check_logits(logits: Any, ref_logits: Any, given: StepAnswers, ends: tuple[int, ...]) -> None:
-    """ValueError unless both are [batch, seq, vocab] of one shape that holds the tokens and the ends."""
+def check_logits(
+    logits: Any, ref_logits: Any, given: StepAnswers, ends: tuple[int, ...], tokenizer: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both logits over the same tokens, [batch, seq, vocab].
+
+    Args:
+        logits: [batch, seq, vocab].
+        ref_logits: [batch, seq, vocab]; of the same tokenizer, perhaps padded to another width.
+        given: The tokens, [batch, seq].
+        ends: Ids that end an answer.
+        tokenizer: Tells which columns are padding.
+
+    Raises:
+        ValueError: another shape, a dtype that is not floating, or an id that is not in the vocabulary.
+    """
     tokens, inside = given.tokens, given.inside
     checks.check_floating("logits", logits)
     if logits.ndim != 3 or not logits.shape[-1]:
         raise ValueError(f"logits has shape {list(logits.shape)}, expected [batch, seq, vocab]")
     checks.check_shape("logits", logits[..., 0], tokens.shape, "tokens, and the vocabulary behind: its rest")
     checks.check_floating("ref_logits", ref_logits)
+    if ref_logits.shape[:-1] == logits.shape[:-1]:
+        logits, ref_logits = common_columns(logits, ref_logits, tokenizer)
     checks.check_shape("ref_logits", ref_logits, logits.shape, "logits [batch, seq, vocab]")
     check_ids(tokens, inside, logits.shape[-1], ends)
+    return logits, ref_logits
 
 
 def check_ids(tokens: torch.Tensor, inside: torch.Tensor, vocab: int, ends: tuple[int, ...]) -> None:

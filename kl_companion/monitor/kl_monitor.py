@@ -58,7 +58,8 @@ class KLMonitor:
             not at all.
         term: What the trainer differentiates, a `KLTerm` or a name, for its pull on the length; None is the
             exact KL(policy || reference). Of a `KLTerm` the part that a token adds at its own place is read.
-        tokenizer: With `decode`; for the tokens in words and, by default, the end of an answer.
+        tokenizer: With `decode`; for the tokens in words, by default for the end of an answer, and for the
+            columns of logits that are tokens.
         eos_token_id: Id or ids that end an answer.
         engine: The declared `kl_companion.monitor.mismatch.Engine` of the sampler, or its (temperature,
             top_p, top_k); None is one that samples like the trainer.
@@ -108,7 +109,7 @@ class KLMonitor:
 
     def due(self, step: int) -> bool:
         """Whether this optimizer step is observed: step 1, and every ``every``-th."""
-        return step == 1 or step % self.every == 0
+        return step == 1 or (step > 0 and step % self.every == 0)
 
     def observe(
         self,
@@ -137,7 +138,8 @@ class KLMonitor:
                 both is a masked token. None where there are only log-probs of sampled tokens: then ``logp``
                 and ``ref_logp`` are given, and every column that needs whole distributions stays None, the KL
                 too: an estimate from samples never stands where the exact number is expected.
-            ref_logits: Of the reference, the same shape.
+            ref_logits: Of the reference, the same shape. With the monitor's ``tokenizer`` the two may have
+                different numbers of columns: those after the last token are padding and are left out.
             tokens: [batch, seq] int64.
             mask: [batch, seq], 1 on completion tokens including end-of-sequence.
             step: The trainer's optimizer step; by default observations are counted.
@@ -178,7 +180,7 @@ class KLMonitor:
         else:
             if logp is not None or ref_logp is not None:
                 raise ValueError("got logits and log-probs, expected logp and ref_logp only without logits")
-            check_logits(logits, ref_logits, given, self.asked.ends)
+            logits, ref_logits = check_logits(logits, ref_logits, given, self.asked.ends, self.tokenizer)
             self.vocabulary = logits.shape[-1]
             looked = self.look(logits, ref_logits, given)
         return self.conclude(given, looked, (logp, ref_logp), step=step, begin=begin, **said)

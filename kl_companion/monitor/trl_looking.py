@@ -88,8 +88,8 @@ def look_at(
             assert tokens is not None
             assert inside is not None
             some = StepAnswers(tokens, inside, *more)
-            check_logits(logits, ref_logits, some, monitor.asked.ends)
-            looks.append(monitor.look(logits, ref_logits, some, looks[0].engine if looks else None))
+            both = check_logits(logits, ref_logits, some, monitor.asked.ends, monitor.tokenizer)
+            looks.append(monitor.look(*both, some, looks[0].engine if looks else None))
     return BatchRead(texts, given, together(looks))
 
 

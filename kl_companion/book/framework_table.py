@@ -123,7 +123,8 @@ def _body(name: str, rows: pd.DataFrame) -> str:
     parts = [_title(name, rows), *_with_remedy(shown, rows)]
     if len(others):
         parts.append(_fold(f"{len(others)} other settings", (_setting(s, rows) for s in _records(others))))
-    if past := found(name):
+    past = found(name)
+    if len({finding.version for finding in past}) > 1:
         parts.append(_fold("Past releases", _past(past)))
     return f"<tbody>{''.join(parts)}</tbody>"
 

@@ -7,7 +7,7 @@ advantages are made of whole sequences, prompt included: a prompt of one token s
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from kl_companion.auditing.exact import SinglesAsDoubles
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import TOKENS, in_reward
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
@@ -32,10 +32,9 @@ def _unlogged(*_: Any, **__: Any) -> None:
     """Nothing is logged here."""
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("areal", VERSIONS)
+def functions(areal: Distribution) -> SimpleNamespace:
     """AReaL's own functions, out of the installed files; `Unavailable` without them."""
-    areal = find("areal", VERSIONS)
     data = load(areal, _DATA, "Normalization", "KLEstimator", given={"dist": torch.distributed})
     loss = load(areal, "areal/utils/functional/functional.py", "ppo_actor_loss_fn")
     given = {

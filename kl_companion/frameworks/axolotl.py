@@ -6,14 +6,15 @@ Its other GRPO trainer is TRL's own (see `trl`). The functions are cut out of th
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.frameworks.trl_distillation import trainer_stand_in
 from kl_companion.rollout import Rollout
@@ -26,10 +27,9 @@ _KD = SourceLocation(
 )
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("axolotl", VERSIONS)
+def functions(axolotl: Distribution) -> SimpleNamespace:
     """axolotl's own functions, out of the installed files; `Unavailable` without them."""
-    axolotl = find("axolotl", VERSIONS)
     utils = load(axolotl, "axolotl/integrations/kd/utils.py", "normalize_logprobs")
     metrics = {"nanmin": torch.min, "nanmax": torch.max}
     return SimpleNamespace(
@@ -60,7 +60,13 @@ def trainer_loss(
         top_entropy_quantile=1.0,
         use_vllm=False,
     )
-    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (rollout.logp, rollout.logp.detach())
+
+    def scored(*_: Any, compute_aux_loss: bool | None = None, **__: Any) -> tuple[torch.Tensor | None, ...]:
+        """Return log-probs and entropies, and since 0.20 a third value, the loss of a mixture's router."""
+        both = (rollout.logp, rollout.logp.detach())
+        return both if compute_aux_loss is None else (*both, None)
+
+    trainer._get_per_token_logps_and_entropies = scored
     nothing = rollout.tokens[:, :0]
     inputs = {
         "prompt_ids": nothing,

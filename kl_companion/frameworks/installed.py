@@ -13,13 +13,15 @@ import hashlib
 import importlib
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import deepcopy
-from functools import cache
+from functools import cache, wraps
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn import functional as F
@@ -47,6 +49,10 @@ class Distribution(NamedTuple):
     name: str
     version: str
     root: Path
+
+
+Loaded = TypeVar("Loaded")
+_RELEASES: ContextVar[Mapping[str, Distribution]] = ContextVar("releases", default=MappingProxyType({}))
 
 
 class SourceLocation(NamedTuple):
@@ -92,6 +98,40 @@ def find(name: str, versions: Sequence[str]) -> Distribution:
             )
         return Distribution(name, found.version, Path(str(found.locate_file(""))))
     raise Unavailable(f"{name} is not installed (known to work: {known}). Install it: {how_to_install(name)}")
+
+
+@contextmanager
+def in_place_of_installed(release: Distribution) -> Iterator[None]:
+    """Let functions that are `loaded_from` a distribution of this name come from a release of it."""
+    before = _RELEASES.set({**_RELEASES.get(), release.name: release})
+    try:
+        yield
+    finally:
+        _RELEASES.reset(before)
+
+
+def loaded_from(
+    name: str, versions: Sequence[str]
+) -> Callable[[Callable[[Distribution], Loaded]], Callable[[], Loaded]]:
+    """Decorate a function of a distribution: it is called once for the installed one, and once per release.
+
+    Args:
+        name: Of the distribution.
+        versions: Those that are known to work, see `find`; a release in place of the installed one is any.
+    """
+
+    def decorate(load_all: Callable[[Distribution], Loaded]) -> Callable[[], Loaded]:
+        @cache
+        def once(release: Distribution | None) -> Loaded:
+            return load_all(find(name, versions) if release is None else release)
+
+        @wraps(load_all)
+        def loaded() -> Loaded:
+            return once(_RELEASES.get().get(name))
+
+        return loaded
+
+    return decorate
 
 
 def source_of(distribution: Distribution, file: str) -> Path:

@@ -7,7 +7,7 @@ The package imports transformers and more; its functions are cut out of the inst
 from __future__ import annotations
 
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -16,7 +16,7 @@ from kl_companion.auditing.exact import CastsAsDoubles
 from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout, masked
 
@@ -34,10 +34,9 @@ _LOSS_TYPES = {
 }
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("ms-swift", VERSIONS)
+def functions(swift: Distribution) -> SimpleNamespace:
     """ms-swift's own functions, out of the installed files; `Unavailable` without them."""
-    swift = find("ms-swift", VERSIONS)
     metrics = {"nanmin": torch.min, "nanmax": torch.max}
     loss = load(swift, _TRAINER, "WINDOW_NORMALIZED_LOSS_TYPES", _LOSS.function, given=metrics)
     named = ("compute_advantages", "compute_teacher_logratio", "expand_advantage_to_per_token")

@@ -7,7 +7,7 @@ written here, and a test reads it in the installed files. `kl_penalty` and `mask
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Literal
 
@@ -16,7 +16,7 @@ import torch
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import charged
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
@@ -42,10 +42,9 @@ _PLUS_PLUS = Algorithm(
 )
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("rlinf", VERSIONS)
+def functions(rlinf: Distribution) -> SimpleNamespace:
     """RLinf's own functions, out of the installed files; `Unavailable` without them."""
-    rlinf = find("rlinf", VERSIONS)
     return SimpleNamespace(
         **load(rlinf, "rlinf/algorithms/utils.py", "kl_penalty"),
         **load(rlinf, "rlinf/utils/utils.py", "masked_mean"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,7 @@ from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import SEQUENCES, estimate, in_reward
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
 from kl_companion.frameworks.records import Framework, Remedy, Setting
 from kl_companion.rollout import Rollout
 
@@ -39,10 +39,9 @@ class _Batch(dict[str, Any]):
         self.metadata: dict[str, Any] = {}
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("skyrl", VERSIONS)
+def functions(skyrl: Distribution) -> SimpleNamespace:
     """SkyRL's own functions, out of the installed files; `Unavailable` without them."""
-    skyrl = find("skyrl", VERSIONS)
     means = load(skyrl, f"{_UTILS}torch_utils.py", "masked_mean", "safe_exp_delta")
     correction = load(skyrl, f"{_UTILS}off_policy_correction_utils.py", "apply_off_policy_correction")
     core = load(

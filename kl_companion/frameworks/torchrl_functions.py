@@ -7,13 +7,13 @@ entries by name.
 from __future__ import annotations
 
 import contextlib
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
 
 VERSIONS = ("0.14.1",)
 _LLM = "torchrl/objectives/llm"
@@ -59,10 +59,9 @@ def _as_right(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim)).expand_as(like)
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("torchrl", VERSIONS)
+def functions(torchrl: Distribution) -> SimpleNamespace:
     """torchrl's own functions, out of the installed files; `Unavailable` without them."""
-    torchrl = find("torchrl", VERSIONS)
     wanted: tuple[str, ...] = ("_reduce_loss", "_expand_loss_mask", "_loss_mask_keys")
     common = load(torchrl, "torchrl/objectives/common.py", *(f"LossModule.{n}" for n in wanted))
     wanted = ("forward", "_clip_bounds", "_log_weight", "_compute_policy_objective")

@@ -7,7 +7,7 @@ not.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
-from kl_companion.frameworks.installed import SourceLocation, find, load
+from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
 from kl_companion.frameworks.records import Framework, Remedy
 from kl_companion.rollout import Rollout
 
@@ -23,10 +23,9 @@ VERSIONS = ("0.6.1",)
 _REWARDS = "torchtune/rlhf/rewards.py"
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("torchtune", VERSIONS)
+def functions(torchtune: Distribution) -> SimpleNamespace:
     """torchtune's own functions, out of the installed files; `Unavailable` without them."""
-    torchtune = find("torchtune", VERSIONS)
     names = ("get_rewards_ppo", "estimate_advantages", "whiten", "masked_mean", "masked_var")
     rewards = load(torchtune, _REWARDS, *names)
     given = {"nn": torch.nn, "rlhf": SimpleNamespace(**rewards)}

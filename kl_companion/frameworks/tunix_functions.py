@@ -6,7 +6,6 @@ are only logged, and are those of logits of zero.
 
 from __future__ import annotations
 
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from kl_companion.auditing.exact import CastsAsDoubles
-from kl_companion.frameworks.installed import find, load
+from kl_companion.frameworks.installed import Distribution, load, loaded_from
 from kl_companion.frameworks.jax_numpy import array, jax, jnp, optax
 from kl_companion.rollout import Rollout
 
@@ -30,10 +29,9 @@ def _log_probs(rollout: Rollout, *_: Any, **__: Any) -> tuple[torch.Tensor, torc
     return array(rollout.logp), array(torch.zeros_like(rollout.logp).unsqueeze(-1))
 
 
-@cache
-def functions() -> SimpleNamespace:
+@loaded_from("google-tunix", VERSIONS)
+def functions(tunix: Distribution) -> SimpleNamespace:
     """Tunix's own functions, out of the installed files; `Unavailable` without them."""
-    tunix = find("google-tunix", VERSIONS)
     names = ("compute_kl_divergence", "aggregate_loss", "_check_get_norm")
     common = load(tunix, COMMON, *names, given=_JAX)
     core = load(

@@ -192,6 +192,8 @@ def follow(
     for subject in project.subjects:
         before = [version for name, version in known if name == subject.name]
         look = anchors(versions, min(before, key=key, default=project.first))
+        for version in look:  # a single release has no neighbor to be compared with
+            one(subject, version)
         for _ in changes(versions, look, lambda v, s=subject: one(s, v).verdict):  # type: ignore[misc]
             pass
     order = {s.name: i for i, s in enumerate(project.subjects)}

@@ -13,7 +13,10 @@ from kl_companion.frameworks.installed import Distribution, SourceLocation
 from kl_companion.rollout import Rollout
 
 Loss = Callable[[Rollout], torch.Tensor]
-PROJECTS = ("trl", "verl", "openrlhf", "liger", "unsloth", "tinker")  # each is a module of this folder
+PAST = ("trl", "verl", "openrlhf", "liger", "unsloth", "tinker")  # each is a module of this folder
+# followed by their adapters, from the release that those were written for on
+ADAPTED = ("areal", "tunix", "skyrl", "torchtune", "torchrl", "ms_swift", "rlinf", "axolotl")
+PROJECTS = (*PAST, *ADAPTED)
 
 
 class Shipped(NamedTuple):
@@ -75,6 +78,9 @@ def project(name: str) -> Project:
     """The project of this name; ValueError for an unknown one."""
     if name not in PROJECTS:
         raise unknown_name("project with past releases", name, PROJECTS)
+    if name in ADAPTED:
+        adapted: Project = import_module("kl_companion.frameworks.history.adapted").project_of(name)
+        return adapted
     found: Project = import_module(f"kl_companion.frameworks.history.{name}").PROJECT
     return found
 

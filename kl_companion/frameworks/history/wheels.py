@@ -24,6 +24,7 @@ RELEASES = AUDIT / "releases"
 _SOURCES = (".py", ".yaml", ".yml", ".toml", ".md")
 _DEEPER = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
 _RECORD = "wheel.json"
+_ANY_PYTHON = "--ignore-requires-python"
 _NO_DATES = ((1980, 1, 1), (2020, 2, 2))  # what builds write that are to be the same on every day
 
 
@@ -53,8 +54,11 @@ def command(distribution: str, *versions: str) -> str:
 
 
 def published(distribution: str) -> tuple[str, ...]:
-    """The versions that the package index has, the oldest first; ConnectionError where it has none."""
-    done = _pip("index", "versions", distribution)
+    """The versions that the package index has, the oldest first; ConnectionError where it has none.
+
+    Those that need another Python are among them: their sources are read, and not run as they are.
+    """
+    done = _pip("index", "versions", distribution, _ANY_PYTHON)
     found = re.search(r"^Available versions: (.*)$", done.stdout, re.M)
     if done.returncode or found is None:
         raise ConnectionError(f"pip finds no versions of {distribution}: {done.stderr.strip()[-300:]}")
@@ -79,7 +83,8 @@ def fetch(distribution: str, version: str) -> Distribution:
         return Distribution(distribution, version, place)
     RELEASES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=RELEASES) as folder:
-        done = _pip("download", "--no-deps", "--quiet", "--dest", folder, f"{distribution}=={version}")
+        options = ("--no-deps", "--quiet", _ANY_PYTHON, "--dest", folder)
+        done = _pip("download", *options, f"{distribution}=={version}")
         files = list(Path(folder).iterdir())
         if done.returncode:
             raise ConnectionError(f"pip cannot fetch {distribution} {version}: {done.stderr.strip()[-300:]}")

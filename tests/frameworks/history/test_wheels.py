@@ -83,6 +83,34 @@ def test_a_release_that_is_not_here_names_the_command(index):
         wheels.release("toy", "0.3")
 
 
+def test_a_release_that_needs_another_python_is_seen_and_fetched(tmp_path, monkeypatch):
+    """By pip itself, from an index that is a folder."""
+    import zipfile
+
+    shelf = tmp_path / "index" / "toy"
+    shelf.mkdir(parents=True)
+    links = []
+    for version, needs in (("0.1", "3.8"), ("0.2", "99.1")):
+        file, about = f"toy-{version}-py3-none-any.whl", f"toy-{version}.dist-info"
+        with zipfile.ZipFile(shelf / file, "w") as archive:
+            head = f"Metadata-Version: 2.1\nName: toy\nVersion: {version}\nRequires-Python: >={needs}\n"
+            archive.writestr(f"{about}/METADATA", head)
+            archive.writestr(
+                f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
+            archive.writestr(f"{about}/RECORD", "")
+            archive.writestr("toy/loss.py", "x = 1\n")
+        links.append(f'<a href="{file}" data-requires-python="&gt;={needs}">{file}</a>')
+    (shelf / "index.html").write_text("<!DOCTYPE html><html><body>" + "".join(links) + "</body></html>")
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setattr(wheels, "RELEASES", tmp_path / "releases")
+    assert wheels.published("toy") == ("0.1", "0.2")
+    assert (wheels.fetch("toy", "0.2").root / "toy/loss.py").read_text() == "x = 1\n"
+
+
 @pytest.mark.parametrize("name", ["/abs.py", "../outside.py", "toy/../../outside.py"])
 def test_nothing_is_written_outside_of_its_folder(tmp_path, name):
     import zipfile

@@ -120,12 +120,12 @@ def loaded_from(
         versions: Those that are known to work, see `find`; a release in place of the installed one is any.
     """
 
-    def decorate(load_all: Callable[[Distribution], Loaded]) -> Callable[[], Loaded]:
+    def decorate(function: Callable[[Distribution], Loaded]) -> Callable[[], Loaded]:
         @cache
         def once(release: Distribution | None) -> Loaded:
-            return load_all(find(name, versions) if release is None else release)
+            return function(find(name, versions) if release is None else release)
 
-        @wraps(load_all)
+        @wraps(function)
         def loaded() -> Loaded:
             return once(_RELEASES.get().get(name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch
 from kl_companion.frameworks import framework
 from kl_companion.frameworks.history import adapted
 from kl_companion.frameworks.history.audits import NOT_THERE, entry
+from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.subjects import ADAPTED, PROJECTS, project
 from kl_companion.frameworks.installed import (
     Distribution,
@@ -115,6 +117,20 @@ def test_every_framework_of_the_lock_is_followed() -> None:
         assert of.first == pinned[of.distribution]
         assert of.subjects
         assert all(s.name.startswith(f"{name}.") for s in of.subjects)
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_the_first_findings_are_those_of_the_table_of_frameworks(name: str) -> None:
+    """Made by two programs from two copies of the sources: on fresh and on stale samples, near and far."""
+    with (ROOT / "tables/framework_audit/table.csv").open(encoding="utf-8", newline="") as stream:
+        table = {(r["setting"], r["sampling"], r["scale"]): r["objective"] for r in csv.DictReader(stream)}
+    first = [e for e in found(name) if e.version == project(name).first]
+    assert [e.subject for e in first] == [s.name for s in project(name).subjects]
+    for e in first:
+        for sampling, verdict in (("on-policy", e.on_policy), ("off-policy", e.off_policy)):
+            verdicts = [part.partition(" (")[0] for part in verdict.split("; at large log-ratios ")]
+            audited = [table[e.subject, sampling, scale] for scale in ("1.0", "4.0")]
+            assert list(dict.fromkeys(audited)) == verdicts, e
 
 
 @pytest.mark.parametrize("name", ADAPTED)

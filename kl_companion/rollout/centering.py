@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from kl_companion import checks
+from kl_companion.rollout.flags import Flags
 
 Centering = Literal["none", "mean", "leave_one_out", "standardized"]
 CENTERINGS: tuple[Centering, ...] = ("none", "mean", "leave_one_out", "standardized")
@@ -15,7 +16,7 @@ CENTERINGS: tuple[Centering, ...] = ("none", "mean", "leave_one_out", "standardi
 def center(
     x: torch.Tensor, prompt_index: torch.Tensor, how: Centering = "leave_one_out", *, eps: float = 1e-4
 ) -> torch.Tensor:
-    """Rewards or costs of sequences, centered within the group that answers the same prompt, [batch].
+    """Return rewards or costs of sequences, centered within the group that answers the same prompt, [batch].
 
     Args:
         x: [batch].
@@ -38,44 +39,61 @@ def center(
     checks.check_shape("prompt_index", prompt_index, x.shape, "x [batch]")
     if x.ndim != 1 or not len(x):
         raise ValueError(f"x has shape {list(x.shape)}, expected [batch] with at least one sequence")
-    _, group = prompt_index.unique(return_inverse=True)
-    n = torch.bincount(group)[group].to(x.dtype)
-    if how in ("leave_one_out", "standardized") and n.min() < 2:
-        alone = prompt_index[n < 2][0].item()
+    _, group, counts = prompt_index.unique(return_inverse=True, return_counts=True)
+    n, flags = counts[group], Flags()
+
+    def complain_of_one() -> None:
         raise ValueError(
-            f"prompt {alone} has one sequence, expected at least two: nothing is left to compare it with "
-            f"(how={how!r})"
+            f"prompt {prompt_index[n < 2][0].item()} has one sequence, expected at least two: nothing is "
+            f"left to compare it with (how={how!r})"
         )
 
-    def total(y: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(int(group.max()) + 1, dtype=y.dtype, device=y.device).index_add(0, group, y)[group]
-
-    if how == "none":
-        return x
-    checks.check_finite("x", x)
-    if how == "leave_one_out":
-        return _held(x - (total(x) - x) / (n - 1))
-    centered = _held(x - total(x) / n)
-    if how == "standardized":
-        variance = _held(total(centered**2) / (n - 1))
-        # the root has no slope at 0: without the first `where` its gradient is infinite times zero
-        root = variance.where(variance > 0, 1.0).sqrt().where(variance > 0, 0.0)
-        spread = root + eps
-        return centered / spread.where(spread > 0, 1.0)
+    if how in ("leave_one_out", "standardized"):
+        flags.add(n < 2, complain_of_one)
+    if how != "none":
+        flags.add(~x.isfinite(), lambda: checks.check_finite("x", x))
+    centered = _centered(x, group, counts, how, eps, flags)
+    flags.settle()
     return centered
 
 
-def _held(x: torch.Tensor) -> torch.Tensor:
-    """Return x unchanged; raise ValueError if a result overflowed its dtype."""
-    if not x.detach().isfinite().all():
+def _centered(
+    x: torch.Tensor, group: torch.Tensor, counts: torch.Tensor, how: Centering, eps: float, flags: Flags
+) -> torch.Tensor:
+    """Return `center` of sequences whose groups are numbered, [batch]; ``counts`` has the groups' sizes."""
+    n = counts[group].to(x.dtype)
+
+    def total(y: torch.Tensor) -> torch.Tensor:
+        return y.new_zeros(len(counts)).index_add(0, group, y)[group]
+
+    if how == "none":
+        return x
+    if how == "leave_one_out":
+        return _finite(x - (total(x) - x) / (n - 1), flags)
+    centered = _finite(x - total(x) / n, flags)
+    if how == "mean":
+        return centered
+    variance = _finite(total(centered**2) / (n - 1), flags)
+    # the root has no slope at 0: without the first `where` its gradient is infinite times zero
+    root = variance.where(variance > 0, 1.0).sqrt().where(variance > 0, 0.0)
+    spread = root + eps
+    return centered / spread.where(spread > 0, 1.0)
+
+
+def _finite(x: torch.Tensor, flags: Flags) -> torch.Tensor:
+    """Return x unchanged, which must not have overflowed its dtype."""
+
+    def complain() -> None:
         raise ValueError(
             f"the mean or the spread of x is beyond {x.dtype}, expected smaller numbers or a wider dtype"
         )
+
+    flags.add(~x.detach().isfinite(), complain)
     return x
 
 
 def leave_one_out(x: torch.Tensor, prompt_index: torch.Tensor) -> torch.Tensor:
-    """Each value minus the mean of the *others* that answer the same prompt, [batch].
+    """Return each value minus the mean of the *others* that answer the same prompt, [batch].
 
     Raises:
         ValueError: shapes differ, an empty batch, or a prompt has fewer than two sequences.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kl_companion.rollout import CENTERINGS, center, leave_one_out
 from tests.support.rollouts import doubles
+from tests.support.transforms import host_reads
 
 X = doubles(1.0, 10.0, 2.0, 30.0, 6.0)
 PROMPTS = torch.tensor([7, -2, 7, -2, 7])  # any ids, in any order
@@ -105,3 +106,12 @@ def test_an_empty_group_and_shapes_that_differ_are_refused(how):
 def test_an_unknown_centering_is_refused(as_installed):
     with pytest.raises(ValueError, match=r"unknown how 'loo'.*Known: leave_one_out, mean, none, stan"):
         center(X, PROMPTS, "loo")
+
+
+@pytest.mark.parametrize("how", ["none", "mean", "leave_one_out", "standardized"])
+def test_centering_maps_over_batches_and_reads_once(how):
+    prompts = torch.tensor([3, -1, 3, -1, 3])
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = torch.stack([center(row, prompts, how) for row in x])
+    torch.testing.assert_close(torch.func.vmap(lambda row: center(row, prompts, how))(x), rows)
+    assert len(host_reads(lambda: center(x[0], prompts, how))) <= 1

@@ -1,7 +1,7 @@
 """What is looked at: each check reads the experiments of a `Probe` and gives findings.
 
 The order is that of a forward pass: what the models saw, which tokens count, at which temperature, against
-which reference, in which form, with which samples, over which denominator.
+which reference, in which form, in which direction by the rewards, with which samples, over which denominator.
 """
 
 from __future__ import annotations
@@ -13,15 +13,27 @@ from kl_companion.monitor.doctor.findings import DoctorFinding
 from kl_companion.monitor.doctor.kl_checks import alike, form, reference
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
+from kl_companion.monitor.doctor.reward_checks import direction
 
 Check = Callable[[Probe], Iterator[DoctorFinding]]
-CHECKS: tuple[Check, ...] = (contexts, tokens, scores, reference, alike, form, samples, denominator)
+CHECKS: tuple[Check, ...] = (
+    contexts,
+    tokens,
+    scores,
+    reference,
+    alike,
+    form,
+    direction,
+    samples,
+    denominator,
+)
 # names of findings that have to be right for a check to mean something
 NEEDS = {
     "tokens": {"context"},
     "scores": {"context"},
     "alike": {"context", "scores", "temperature", "reference"},
     "form": {"context", "scores", "alike"},
+    "direction": {"context", "tokens", "scores"},
     "denominator": {"context"},
 }
 

@@ -53,5 +53,7 @@ FAULTS = {
     "clipped": "the value or the log-ratio is clipped",
     "detached": "the KL has no gradient",
     "wrong-sign": "the KL is subtracted from the loss",
+    "rewards-minimized": "the log-probs of better answers fall",
+    "rewards-idle": "the rewards have no effect",
     "k1-in-loss": "K1 in the loss, whose expected gradient is 0",
 }

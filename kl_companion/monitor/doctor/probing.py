@@ -87,6 +87,11 @@ class Probe:
         return self.subject.run(self.world(rewards=REWARDS))
 
     @cached_property
+    def exchanged(self) -> WorldGradients:
+        """Unequal rewards, the best in the place of the worst."""
+        return self.subject.run(self.world(rewards=REWARDS.max() + REWARDS.min() - REWARDS))
+
+    @cached_property
     def alike(self) -> WorldGradients:
         """Equal rewards, and a reference that is equal to the policy."""
         return self.subject.run(self.world(apart=0.0))

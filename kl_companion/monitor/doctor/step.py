@@ -43,6 +43,7 @@ class StepBatch(dict[str, Any]):
         advantages: Advantages | None,
     ) -> None:
         self.world, self.alignment, self.per_token = world, alignment, per_token
+        self.asked: set[str] = set()  # names that were read
         layout = world.layout()
         ids, mask = layout.input_ids, layout.attention_mask
         self.prompt_length = layout.prompt_ids.shape[1]
@@ -85,6 +86,10 @@ class StepBatch(dict[str, Any]):
         more = {"completion": 0, "full": self.prompt_length, "shifted": self.prompt_length - 1}
         return torch.cat([x.new_zeros(len(x), more[self.alignment]), x], 1)
 
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
     def __missing__(self, name: str) -> Any:
         found = read_name(name)
         role = found.role if isinstance(found, Read) else ""
@@ -122,7 +127,7 @@ class StepBatch(dict[str, Any]):
         """Some of its answers, in the same rectangle: what a micro-batch is."""
         part = StepBatch.__new__(StepBatch)
         part.world, part.alignment, part.per_token = self.world, self.alignment, self.per_token
-        part.prompt_length = self.prompt_length
+        part.prompt_length, part.asked = self.prompt_length, set()
         count = len(self._roles["lengths"])
 
         def cut(given: dict[str, Any]) -> dict[str, Any]:
@@ -132,6 +137,11 @@ class StepBatch(dict[str, Any]):
         part._roles = cut(self._roles)
         part._roles |= {"num_tokens": int(part._roles["lengths"].sum()), "batch_size": len(rows)}
         return part
+
+
+def _is_of_rewards(name: str) -> bool:
+    reading = read_name(name)
+    return isinstance(reading, Read) and reading.role == "rewards"
 
 
 def _of_answers(x: Any, count: int) -> bool:
@@ -177,6 +187,7 @@ class ExaminedStep:
                 "model and a batch: step(model, batch), or step(model, ref_model, batch)"
             )
         self._per_token: bool | None = None
+        self.reads_rewards = False
 
     def run(
         self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
@@ -221,7 +232,9 @@ class ExaminedStep:
             part = batch if parts == 1 else batch.rows([int(i) for i in rows])
             _label(part)
             given = [{**models, "batch": part}[kind] for kind in self._order]
+            part.asked.clear()
             losses.append(scalar_of(self.step(*given), self.title))
+            self.reads_rewards |= any(_is_of_rewards(name) for name in part.asked)
         kept = [x for x in losses if x is not None]
         if not kept:
             return None

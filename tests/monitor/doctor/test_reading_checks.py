@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kl_companion.monitor.doctor.checks import all_findings
+from kl_companion.monitor.doctor.checks import CHECKS, all_findings
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
 from kl_companion.monitor.doctor.step import ExaminedStep
@@ -210,4 +210,4 @@ def test_checks_that_mean_nothing_after_a_mistake_are_left_out():
     said = []
     all_findings(probe(lambda model, batch: log_probs(model, batch).sum()), said.append)
     assert said[0] == "<lambda>: contexts"
-    assert len(said) == 8
+    assert len(said) == len(CHECKS)

@@ -1,0 +1,98 @@
+"""The policy part: whether the log-probs of better answers rise under a step down the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from kl_companion.monitor.doctor.findings import DoctorFinding
+from kl_companion.monitor.doctor.probing import Probe
+from kl_companion.monitor.doctor.readings import NOTHING
+from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, Line
+from kl_companion.monitor.doctor.world import REWARDS
+
+_SAME = 1e-6  # of a gradient: terms that cancel in float32 leave a rounding
+_ADVANTAGES = "advantages"
+
+
+def direction(probe: Probe) -> Iterator[DoctorFinding]:
+    """Check that log-probs move with the rewards: two runs differ in which answers are the good ones."""
+    if probe.subject.declared.teacher:
+        return
+    change = probe.rewarded.completion - probe.exchanged.completion
+    most = max(x.completion.abs().max().item() for x in (probe.rewarded, probe.exchanged))
+    if change.abs().max() <= max(_SAME * most, NOTHING):
+        yield _without_effect(probe, nothing_acts=most <= NOTHING)
+        return
+    rises = -(change * _scores(probe)).sum((-1, -2))  # of every answer's log-prob
+    if ((REWARDS - REWARDS.mean()) * rises).sum() < 0:
+        yield DoctorFinding(
+            "rewards",
+            "wrong",
+            "The rewards are minimized: under a step down the loss the log-probs of better answers fall, and "
+            "those of worse answers rise.",
+            _policy_part(probe),
+            "change the sign of the policy loss: policy_loss = -(ratio * advantages), and add the KL to it",
+            "rewards-minimized",
+        )
+        return
+    yield DoctorFinding("rewards", "fine", "Better answers become more likely.")
+
+
+def _scores(probe: Probe) -> torch.Tensor:
+    """Return the gradients of the sampled tokens' log-probs by the logits, [answers, seq, live]."""
+    rollout, t = probe.world().rollout, probe.temperature
+    assert rollout.logits is not None
+    sampled = torch.nn.functional.one_hot(rollout.tokens, rollout.logits.shape[-1])
+    return (sampled - (rollout.logits / t).softmax(-1)) / t * rollout.completion_mask.unsqueeze(-1)
+
+
+def _without_effect(probe: Probe, *, nothing_acts: bool) -> DoctorFinding:
+    """Return the finding of a step that does the same whatever the rewards are."""
+    trace = probe.trace
+    if nothing_acts and probe.rewarded.loss != 0:
+        said = "Nothing has a gradient, the rewards included"
+        instead = (
+            "ratio = torch.exp(logp - old_log_probs), where logp has a gradient; if the step calls "
+            "zero_grad() after backward(), leave that out"
+        )
+        return DoctorFinding("rewards", "wrong", f"{said}.", _dead_line(probe), instead, "rewards-idle")
+    if not getattr(probe.subject, "reads_rewards", True):
+        return DoctorFinding(
+            "rewards", "fine", "The step reads neither rewards nor advantages: it has no policy part."
+        )
+    if not any(_ADVANTAGES in op.all_origins for op in trace.operations):
+        return DoctorFinding(
+            "rewards",
+            "wrong",
+            "The rewards have no effect: they are read, and the loss is not made of them.",
+            trace.last([POLICY]),
+            "loss = policy_loss + beta * kl, with policy_loss = -(ratio * advantages)",
+            "rewards-idle",
+        )
+    return DoctorFinding(
+        "rewards",
+        "wrong",
+        "The rewards have no effect: what the advantages multiply has no gradient by the policy's log-probs, "
+        "or is the same for all of them.",
+        _dead_line(probe),
+        "ratio = torch.exp(logp - old_log_probs): old_log_probs are fixed, and logp has a gradient",
+        "rewards-idle",
+    )
+
+
+def _policy_part(probe: Probe) -> Line | None:
+    """Return the line on which advantages meet the policy's log-probs."""
+    return probe.trace.meeting(_ADVANTAGES, (POLICY, FROZEN)) or probe.trace.last([POLICY])
+
+
+def _dead_line(probe: Probe) -> Line | None:
+    """Return the line that takes the gradient away: a difference of equals, a detach, or where both meet."""
+    trace = probe.trace
+    equals = [
+        op.line
+        for op in trace.operations
+        if op.name in ("sub", "rsub") and sum(x == {POLICY} for x in op.origins) > 1
+    ]
+    return next(iter(equals), None) or trace.last([POLICY], ("detach",)) or _policy_part(probe)

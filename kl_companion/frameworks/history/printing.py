@@ -40,7 +40,7 @@ def print_history(name: str, *, every: bool = False) -> None:
         )
     titles = {s.name: s.title for s in of.subjects}
     for loss, group in groupby(entries, key=lambda e: e.subject):
-        print(f"{loss}: {titles.get(loss, loss)}")
+        print("\n".join(_wrapped(f"{loss}: {titles.get(loss, loss)}", "")))
         for line in _story(list(group), every):
             print(line)
         print()

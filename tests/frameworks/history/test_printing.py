@@ -44,7 +44,7 @@ def test_options_of_the_command_line_reach_the_release(toy, capsys):
     assert main([*command, "bet=0"]) == 2
     assert "unknown option of Config of toy 0.3 'bet'. Did you mean 'beta'?" in capsys.readouterr().err
     assert main(["audit", "toy.kl", "--release", "0.3", "--level", "token"]) == 2
-    assert "--release got a level" in capsys.readouterr().err
+    assert "--release got --level" in capsys.readouterr().err
 
 
 def test_an_update_keeps_what_it_finds_and_says_what_moved(toy, capsys, monkeypatch):

@@ -61,8 +61,18 @@ def exp(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x > _LOW, scale + scale * (r + r * r * series_at(_EXCESS_FITTED, r)), 0.0)
 
 
+_LOWEST_EXPM1 = -50.0  # below it e^x - 1 is -1 in float64
+
+
 def expm1(x: torch.Tensor) -> torch.Tensor:
-    """e^x - 1, for x below 88.4."""
+    """e^x - 1, for x below 88.4.
+
+    PyTorch's compiler writes exp(x) - 1 for it in vector code on a CPU, which has no correct digit near 0. Of
+    e^(x/2) - e^(-x/2) = 2 sinh(x/2) it makes what it is.
+    """
+    if torch.compiler.is_compiling() and x.dtype == torch.float64 and x.device.type == "cpu":
+        half = x.clamp(min=_LOWEST_EXPM1) / 2
+        return 2 * half.sinh() * half.exp()
     if not _inline(x):
         return x.expm1()
     scale, r = _reduced(x)
@@ -101,10 +111,10 @@ def log1p(x: torch.Tensor) -> torch.Tensor:
 def largest(lanes: list[torch.Tensor]) -> torch.Tensor:
     """The largest number along the last axis of all ``lanes``; NaN where there is one."""
     whole = reduce(torch.maximum, lanes)
-    half = whole.shape[-1] // 2
-    if len(lanes) > 1 or not _inline(whole) or whole.shape[-1] % 2:
+    if len(lanes) > 1 or not _inline(whole):
         return whole.amax(-1)
-    return torch.maximum(whole[..., :half], whole[..., half:]).amax(-1)
+    rest = whole.shape[-1] // 2  # the halves of an odd length share its middle
+    return torch.maximum(whole[..., : whole.shape[-1] - rest], whole[..., rest:]).amax(-1)
 
 
 Elementwise = Callable[[torch.Tensor], torch.Tensor]

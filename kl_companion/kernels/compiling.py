@@ -10,7 +10,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType
@@ -18,11 +18,13 @@ from typing import Any, Literal, get_args
 from unittest import mock
 
 import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from kl_companion.checks import check_choice
 from kl_companion.kernels.lanes import HELD
 
 Backend = Literal["auto", "compiled", "eager"]
+BACKENDS = get_args(Backend)
 _WORTH = 1 << 20  # entries of the logits from which "auto" compiles: fewer hardly repay it
 _PART = 1 << 16  # entries that the eager form works on at a time
 _PATIENCE = 3.0  # seconds after which a compilation is announced
@@ -30,8 +32,8 @@ _SLOW = "compiling the kernel %s: once on this machine for these dtypes, later p
 _OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     "realize_opcount_threshold": 1000,  # one loop, nothing stored in between
     "realize_reads_threshold": 100,
-    "cpp.enable_floating_point_contract_flag": "fast",  # a product and a sum may be rounded once
 }
+_CONTRACT = "cpp.enable_floating_point_contract_flag"
 _ONE_AT_A_TIME = threading.RLock()
 _log = logging.getLogger(__name__)
 
@@ -42,18 +44,20 @@ def compiler_found(device: str) -> bool:
     found = _cpp_compiler() if device == "cpu" else device == "cuda" and find_spec("triton") is not None
     if not found:
         missing = "a C++ compiler" if device == "cpu" else "Triton"
-        _log.info("the eager kernels are used on %s: %s is missing", device, missing)
+        _log.warning("the eager kernels are used on %s: %s is missing", device, missing)
     return found
 
 
 def _cpp_compiler() -> bool:
-    from torch._inductor import config
-
+    try:
+        from torch._inductor import config
+    except Exception:
+        return True  # the attempt to compile says why this failed, and the eager form runs
     candidates = config.cpp.cxx if isinstance(config.cpp.cxx, (tuple, list)) else (config.cpp.cxx,)
     return any(name and shutil.which(name) for name in candidates)
 
 
-def compiles(backend: Backend, entries: int, device: torch.device) -> bool:
+def compiles(backend: str, entries: int, device: torch.device) -> bool | None:
     """Whether the compiled form runs for logits of so many entries.
 
     "auto" takes it where a compiler is found and the logits are large, unless a mode of PyTorch watches every
@@ -62,7 +66,9 @@ def compiles(backend: Backend, entries: int, device: torch.device) -> bool:
     Raises:
         ValueError: an unknown backend, or "compiled" where no compiler is found.
     """
-    check_choice("backend", backend, get_args(Backend))
+    check_choice("backend", backend, BACKENDS)
+    if torch.compiler.is_compiling():  # for "auto" the operator of the graph asks again: it knows the sizes
+        return None if backend == "auto" else backend == "compiled"
     if backend == "compiled" and not compiler_found(device.type):
         raise ValueError(
             f"backend is 'compiled', but no compiler is found for {device.type}: expected a C++ compiler in "
@@ -78,34 +84,44 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], *, whole: bool = False) -> None:
         """Wrap ``function(*tensors_or_None, **static)``, of pieces of rows or of ``whole`` rows."""
         self.function, self.whole = function, whole
-        self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._made: dict[tuple[Any, ...], Callable[..., Any] | None] = {}  # None: the compiler failed
 
     def __call__(self, compiled: bool, *tensors: torch.Tensor | None, **static: Any) -> Any:
-        """Run it, on tensors whose sizes may change from call to call."""
-        if not compiled:
-            return self._in_parts(tensors, static)
-        kinds = tuple(None if t is None else _kind(t) for t in tensors)
-        key = (kinds, *static.items())
-        if key in self._made:
-            return self._made[key](*map(_loadable, tensors))
-        return self._first(key, tensors, static)
+        """Run it, on tensors whose sizes may change from call to call.
+
+        Where the compiler fails the eager form runs, now and in later calls of this kind.
+        """
+        if compiled and all(t is None or _is_regular(t) for t in tensors):
+            kinds = tuple(None if t is None else _kind(t) for t in tensors)
+            key = (kinds, torch.get_num_threads(), *static.items())
+            try:
+                with torch.inference_mode(False), torch.no_grad():
+                    if key not in self._made:
+                        return self._first(key, tensors, static)
+                    form = self._made[key]
+                    if form is not None:
+                        return form(*map(_plain, tensors))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                self._made[key] = None
+                _warn_of(error)
+        return self._in_parts(tensors, static)
 
     def _first(
         self, key: tuple[Any, ...], tensors: tuple[torch.Tensor | None, ...], static: dict[str, Any]
     ) -> Any:
-        made = _compile(self.function, static, [t is not None and t.dtype == torch.int32 for t in tensors])
-        for t in tensors:
-            if t is not None and t.is_cuda and t.ndim > 1:
-                torch._dynamo.mark_static(t, t.ndim - 1)  # a GPU is slow to divide by what it does not know
+        plain = [_plain(t) for t in tensors]
+        integers = [t is not None and t.dtype == torch.int32 for t in tensors]
+        on_gpu = any(t is not None and t.is_cuda for t in tensors)
         slow = threading.Timer(_PATIENCE, _log.warning, [_SLOW, self.function.__name__])
         slow.daemon = True
         slow.start()
         try:
-            with _ONE_AT_A_TIME, _patched():
-                results = made(*map(_loadable, tensors))
+            with _ONE_AT_A_TIME, _patched(on_gpu):
+                self._made[key], results = _compile(self.function, static, integers, plain)
         finally:
             slow.cancel()
-        self._made[key] = made
         return results
 
     def _in_parts(self, tensors: tuple[torch.Tensor | None, ...], static: dict[str, Any]) -> Any:
@@ -121,20 +137,56 @@ class Kernel:
         return None if results[0] is None else tuple(torch.cat(found) for found in zip(*results, strict=True))
 
 
+_SHORTEST = 3  # entries of a row: of fewer a half has a size of 1
+
+
+def _is_regular(t: torch.Tensor) -> bool:
+    """Whether sizes are none that the compiler makes another form for: the eager one runs instead."""
+    return t.is_cuda or (1 not in t.shape and (t.ndim < 2 or t.shape[-1] >= _SHORTEST))
+
+
 def _kind(t: torch.Tensor) -> tuple[object, ...]:
-    """What the compiler makes another form for: sizes of 1, pieces of odd length, on a GPU of any length."""
-    length = t.shape[-1] if t.ndim > 1 else 0
-    return t.dtype, t.device.type, *(size == 1 for size in t.shape), length if t.is_cuda else length % 2
+    """Return what a form depends on: dtype, device and layout; on a GPU sizes of 1 and lengths, too."""
+    layout = t.is_contiguous() or tuple(min(step, 2) for step in t.stride())
+    sizes = (*(size == 1 for size in t.shape), *t.shape[1:][-1:]) if t.is_cuda else ()
+    return t.dtype, t.device.type, t.ndim, layout, *sizes
+
+
+def _plain(t: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the same memory as a tensor that has nothing else for a guard to depend on.
+
+    The result needs no gradient, is a view of nothing, and shares its storage with no other argument.
+    Integers become floats of the same bits: the compiler copies integers before it loads them.
+    """
+    if t is None:
+        return None
+    t = t.detach()
+    t = t.view(torch.float32) if t.dtype == torch.int32 else t
+    return t if t.is_cuda else from_dlpack(to_dlpack(t))
+
+
+_CAUSES: set[str] = set()
+
+
+def _warn_of(error: Exception) -> None:
+    """Log that eager kernels run because of an error, once in a process for each type of error."""
+    cause = getattr(error, "inner_exception", None) or error.__cause__ or error
+    name = type(cause).__name__
+    if name not in _CAUSES:
+        _CAUSES.add(name)
+        message = next(iter(str(cause).splitlines()), "")
+        _log.warning("the eager kernels are used, because the compiler failed: %s: %s", name, message)
 
 
 @contextmanager
-def _patched() -> Iterator[None]:
-    """How the compiler has to look at a kernel."""
+def _patched(on_gpu: bool) -> Iterator[None]:
+    """Patch internals of the compiler for the kernels; a release that has moved one makes this raise."""
     from torch.fx.experimental import _config
 
     # constants are constants, and two sizes that are equal now need not be equal later
     shapes = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
-    with torch._dynamo.config.patch(specialize_float=True), shapes, _traced_once(), _read_once():
+    once = _read_once() if on_gpu else nullcontext()
+    with torch._dynamo.config.patch(specialize_float=True), shapes, _traced_once(), once:
         yield
 
 
@@ -188,14 +240,24 @@ def _traced_once() -> Iterator[None]:
         yield
 
 
-def _loadable(t: torch.Tensor | None) -> torch.Tensor | None:
-    """Integers as the numbers that have their bits: the compiler copies integers before it loads them."""
-    return t.view(torch.float32) if t is not None and t.dtype == torch.int32 else t
+def _options() -> dict[str, str | int | bool | Callable[..., Any]]:
+    """Return options of the compiler: a product and a sum may be rounded once, as its release writes it."""
+    from torch._inductor import config
+
+    return {
+        **_OPTIONS,
+        _CONTRACT: "fast" if isinstance(config.cpp.enable_floating_point_contract_flag, str) else True,
+    }
 
 
 def _compile(
-    function: Callable[..., Any], static: dict[str, Any], integers: Sequence[bool]
-) -> Callable[..., Any]:
+    function: Callable[..., Any],
+    static: dict[str, Any],
+    integers: Sequence[bool],
+    tensors: Sequence[torch.Tensor | None],
+) -> tuple[Callable[..., Any], Any]:
+    """Return the compiled form of a function, and its results for some tensors of `_plain`."""
+
     def bound(*tensors: torch.Tensor | None) -> Any:
         given = (
             t.view(torch.int32) if t is not None and integer else t
@@ -204,6 +266,18 @@ def _compile(
         return function(*given, **static)
 
     # the compiler counts recompilations by code object: every form gets its own
-    code = bound.__code__.replace()
-    apart = FunctionType(code, bound.__globals__, function.__name__, None, bound.__closure__)
-    return torch.compile(apart, dynamic=True, fullgraph=True, options=_OPTIONS)
+    source = FunctionType(
+        bound.__code__.replace(), bound.__globals__, function.__name__, None, bound.__closure__
+    )
+    guarded = torch.compile(source, dynamic=True, fullgraph=True, options=_options())
+    for t in tensors:
+        if t is not None and t.is_cuda and t.ndim > 1:
+            torch._dynamo.mark_static(t, t.ndim - 1)  # a GPU is slow to divide by what it does not know
+    results = guarded(*tensors)
+    entries = torch._dynamo.eval_frame._debug_get_cache_entry_list(source.__code__)
+    if len(entries) != 1 or any(t is not None and t.is_cuda for t in tensors):
+        return guarded, results
+    # On a CPU a form serves all tensors of a kind, so it runs without guards: they would ask for the default
+    # dtype and the modes of PyTorch of now, compile again where these differ, and after eight times raise.
+    form = FunctionType(entries[0].code, source.__globals__, function.__name__, None, source.__closure__)
+    return form, results

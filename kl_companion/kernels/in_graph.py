@@ -3,9 +3,14 @@
 Their walks decide by what they find in a block, which a tracer cannot follow; as operators they are opaque to
 it and break no graph. Inside a graph every function runs in its safe mode: ``weights`` and ``inplace`` change
 speed and memory elsewhere, never the result. Divergences are known here by their registered names.
+
+A tracer calls the functions registered as fakes. They do without SymPy, because mpmath refuses fake numbers,
+and without `torch.Size.numel`, `len` and addresses of memory, which lengths that may change have not. What
+depends on the size of the logits, such as the form of a kernel, is therefore decided inside the operators.
 """
 # no `from __future__ import annotations`: the operators' schemas are read from them
 
+import math
 from typing import Any
 
 import torch
@@ -13,13 +18,38 @@ import torch
 from kl_companion.divergences import get_divergence
 from kl_companion.kernels.autograd import gradient_by_reference
 from kl_companion.kernels.blocks import exact_dtype, new_like
-from kl_companion.kernels.walks import How, room_for_kept, room_for_tokens, walk_divergence, walk_tokens
+from kl_companion.kernels.compiling import compiles
+from kl_companion.kernels.row_numbers import KLNumbers, RatioNumbers
+from kl_companion.kernels.walks import (
+    REVERSE_KL,
+    How,
+    room_for_kept,
+    room_for_tokens,
+    rows_dtype,
+    walk_divergence,
+    walk_tokens,
+)
 
 
 def _room(*tensors: torch.Tensor) -> torch.Tensor:
-    """A number per row of logits."""
+    """Return zeros, one per row of logits."""
     x = tensors[0]
-    return torch.zeros(x.shape[:-1].numel(), dtype=exact_dtype(*tensors), device=x.device)
+    return torch.zeros(math.prod(x.shape[:-1]), dtype=exact_dtype(*tensors), device=x.device)
+
+
+def room_in_float64(name: str, value: torch.Tensor) -> torch.Tensor:
+    """Return float64 zeros [numbers, rows] for what `room_for_kept` makes room for in the dtype worked in.
+
+    A tracer cannot know that dtype: it is found by SymPy.
+    """
+    numbers = KLNumbers if name == REVERSE_KL else RatioNumbers
+    return value.new_zeros(len(numbers._fields), value.shape[0], dtype=torch.float64)
+
+
+def how_inside(numbers: list[float], entries: int, device: torch.device) -> How:
+    """Return the `How` of some `How.numbers`; a form that the tracer left open is chosen by the entries."""
+    how = How.of_numbers(numbers)
+    return how._replace(compiled=compiles("auto", entries, device)) if how.compiled is None else how
 
 
 @torch.library.custom_op("kl_companion::divergence", mutates_args=())
@@ -27,11 +57,10 @@ def divergence(
     x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: list[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """D_f of raw logits [rows..., vocab], [rows], and what its gradient needs, [numbers, rows]."""
-    value = _room(x, y)
-    kept = room_for_kept(get_divergence(name), value)
-    d, options = get_divergence(name), How.of_numbers(how)
+    value, d = _room(x, y), get_divergence(name)
+    kept, options = room_for_kept(d, value), how_inside(how, x.numel(), x.device)
     walk_divergence(d, x, y, kept, value=value, how=options, inside=inside)
-    return value, kept
+    return value, kept.double()
 
 
 @divergence.register_fake
@@ -39,7 +68,7 @@ def _(
     x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: list[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     value = _room(x, y)
-    return value, room_for_kept(get_divergence(name), value)
+    return value, room_in_float64(name, value)
 
 
 @torch.library.custom_op("kl_companion::divergence_gradient", mutates_args=())
@@ -54,7 +83,8 @@ def divergence_gradient(
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients by the logits of policy and reference; the second is empty where it is not wanted."""
-    d, gradient, options = get_divergence(name), new_like(x), How.of_numbers(how)
+    d, gradient, options = get_divergence(name), new_like(x), how_inside(how, x.numel(), x.device)
+    kept = kept.to(rows_dtype(d, exact_dtype(x, y)))
     walk_divergence(d, x, y, kept, loss_weight=incoming, gradient=gradient, how=options, inside=inside)
     if not by_reference:
         return gradient, y.new_empty(0)
@@ -72,7 +102,7 @@ def _(
     how: list[float],
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return new_like(x), new_like(y) if by_reference else y.new_empty(0)
+    return x.new_empty(x.shape), y.new_empty(y.shape if by_reference else 0)
 
 
 def _keep_divergence(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -96,7 +126,7 @@ def log_probs(
     """Log-probs of tokens [rows, k], entropies [rows] (zeros where not wanted), what backward needs."""
     entropy = _room(x)
     logp = entropy.new_zeros(tokens.shape)
-    kept, options = room_for_tokens(logp), How.of_numbers(how)
+    kept, options = room_for_tokens(logp), how_inside(how, x.numel(), x.device)
     wanted_entropy = entropy if with_entropy else None
     walk_tokens(x, tokens, kept, logp=logp, entropy=wanted_entropy, how=options, inside=inside)
     return logp, entropy, kept
@@ -132,7 +162,7 @@ def log_probs_gradient(
         loss_weight=of_logp,
         of_entropy=bend,
         gradient=gradient,
-        how=How.of_numbers(how),
+        how=how_inside(how, x.numel(), x.device),
         inside=inside,
     )
     return gradient
@@ -149,7 +179,7 @@ def _(
     with_entropy: bool,
     how: list[float],
 ) -> torch.Tensor:
-    return new_like(x)
+    return x.new_empty(x.shape)
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

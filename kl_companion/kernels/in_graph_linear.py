@@ -9,25 +9,30 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import get_divergence
+from kl_companion.kernels.blocks import exact_dtype
+from kl_companion.kernels.in_graph import how_inside, room_in_float64
 from kl_companion.kernels.linear_passes import backward_pass, forward_pass, numbers_of
 from kl_companion.kernels.linear_tasks import Distances, LogProbs
-from kl_companion.kernels.linear_walks import LogitRows, Projection, Results, TilePlan, narrow
-from kl_companion.kernels.walks import How
+from kl_companion.kernels.linear_walks import LogitRows, Projection, Results, TilePlan, narrow, plan_tiles
 
 
 def _task(
+    hidden: torch.Tensor,
     weight: torch.Tensor,
     teacher: list[torch.Tensor],
     tokens: torch.Tensor | None,
     name: str,
     how: list[float],
-    count: int,
 ) -> Distances | LogProbs:
-    options = How.of_numbers(how)
+    options = how_inside(how, len(hidden) * len(weight), weight.device)
     if tokens is not None:
         return LogProbs(tokens, options, name == "entropy")
     given = Projection(*teacher, *[None][len(teacher) - 2 :]) if len(teacher) > 1 else LogitRows(teacher[0])
-    return Distances(get_divergence(name), given, options, count)
+    return Distances(get_divergence(name), given, options, len(hidden))
+
+
+def _tiles(hidden: torch.Tensor, weight: torch.Tensor, memory: int, task: Distances | LogProbs) -> TilePlan:
+    return plan_tiles(len(hidden), memory, weight, 2 if isinstance(task.teacher, Projection) else 1)
 
 
 @torch.library.custom_op("kl_companion::from_hidden", mutates_args=())
@@ -40,13 +45,13 @@ def from_hidden(
     inside: torch.Tensor | None,
     name: str,
     how: list[float],
-    plan: list[int],
+    memory: int,
 ) -> list[torch.Tensor]:
     """The results of a task: divergences [rows], or log-probs [rows, k] and entropies; and what is kept."""
-    task = _task(weight, teacher, tokens, name, how, len(hidden))
-    policy, tiles = Projection(hidden, weight, bias), TilePlan(plan[0], plan[1], bool(plan[2]))
+    task = _task(hidden, weight, teacher, tokens, name, how)
+    policy, tiles = Projection(hidden, weight, bias), _tiles(hidden, weight, memory, task)
     results, kept, _ = forward_pass(policy, task, tiles, numbers_of(inside))
-    return [*results, kept]
+    return [*results, kept.double()]
 
 
 @from_hidden.register_fake
@@ -59,11 +64,16 @@ def _(
     inside: torch.Tensor | None,
     name: str,
     how: list[float],
-    plan: list[int],
+    memory: int,
 ) -> list[torch.Tensor]:
-    task = _task(weight, teacher, tokens, name, how, len(hidden))
-    results = task.results(weight)
-    return [*results, task.room(results)]
+    rows = hidden.shape[0]
+    if tokens is None:
+        given = teacher if len(teacher) == 1 else []
+        value = torch.zeros(rows, dtype=exact_dtype(weight, *given), device=weight.device)
+        return [value, room_in_float64(name, value)]
+    logp = torch.zeros(tokens.shape, dtype=exact_dtype(weight), device=weight.device)
+    kept = logp.new_zeros(3 + tokens.shape[1], rows, dtype=torch.float64)
+    return [logp, *([torch.zeros_like(logp[:, 0])] if name == "entropy" else []), kept]
 
 
 @torch.library.custom_op("kl_companion::from_hidden_gradient", mutates_args=())
@@ -76,15 +86,15 @@ def from_hidden_gradient(
     inside: torch.Tensor | None,
     name: str,
     how: list[float],
-    plan: list[int],
+    memory: int,
     kept: torch.Tensor,
     incoming: list[torch.Tensor],
     wanted: list[bool],
 ) -> list[torch.Tensor]:
     """Gradients by hidden states, weight and bias; empty where one is not wanted."""
-    task = _task(weight, teacher, tokens, name, how, len(hidden))
-    policy = Projection(hidden, weight, bias)
-    tiles = TilePlan(plan[0], plan[1], bool(plan[2]))
+    task = _task(hidden, weight, teacher, tokens, name, how)
+    policy, tiles = Projection(hidden, weight, bias), _tiles(hidden, weight, memory, task)
+    kept = kept.to(task.room(task.results(weight)).dtype)
     made = backward_pass(policy, task, tiles, kept, numbers_of(inside), tuple(incoming), tuple(wanted))
     return [hidden.new_empty(0) if g is None else g for g in narrow(made, policy)]
 
@@ -99,7 +109,7 @@ def _(
     inside: torch.Tensor | None,
     name: str,
     how: list[float],
-    plan: list[int],
+    memory: int,
     kept: torch.Tensor,
     incoming: list[torch.Tensor],
     wanted: list[bool],
@@ -139,8 +149,8 @@ from_hidden.register_autograd(_backward, setup_context=_keep)
 def in_parts(
     policy: Projection, task: Distances | LogProbs, inside: torch.Tensor | None, plan: TilePlan
 ) -> Results:
-    """The results of a task by the operator."""
-    rest = inside, task.how.numbers(), list(map(int, plan))
+    """Return the results of a task by the operator, which makes the plan that `plan_tiles` has left open."""
+    rest = inside, task.how.numbers(), plan.width
     if isinstance(task, LogProbs):
         name = "entropy" if task.with_entropy else "log-prob"
         return tuple(from_hidden(*policy, [], task.tokens, rest[0], name, *rest[1:])[:-1])

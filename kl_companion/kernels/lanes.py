@@ -33,9 +33,9 @@ def in_pieces(raw: torch.Tensor, *numbers: torch.Tensor) -> tuple[torch.Tensor, 
     So a compiled kernel reads its rows once. Numbers [rows] become numbers [rows, 1]. On a processor all
     come back as they are.
     """
-    count = -(-raw.shape[-1] // HELD)
-    if count == 1 or raw.device.type != "cuda":
+    if raw.device.type != "cuda" or raw.shape[-1] <= HELD:
         return raw, *numbers
+    count = -(-raw.shape[-1] // HELD)
     whole = functional.pad(raw, (0, count * HELD - raw.shape[-1]), value=-float("inf"))
     return whole.view(-1, count, HELD), *(number.unsqueeze(-1) for number in numbers)
 

@@ -68,7 +68,7 @@ class LogitRows(NamedTuple):
 class TilePlan(NamedTuple):
     """How the logits are cut into tiles."""
 
-    rows: int  # tokens
+    rows: int  # tokens; 0 for the operator of a graph to plan, with ``width`` bytes
     width: int  # entries of the vocabulary
     keep: bool  # whether the tiles of a row are kept until its gradient is made
 
@@ -227,6 +227,8 @@ def plan_tiles(count: int, memory: str | int, policy: torch.Tensor, buffers: int
     vocab, size = len(policy), exact_dtype(policy).itemsize
     width = min(vocab, _WIDTH.get(policy.device.type, _WIDTH_ELSEWHERE))
     room = budget(memory, policy.device.type)
+    if torch.compiler.is_compiling():
+        return TilePlan(0, room, False)
     fitting = room // (buffers * vocab * size)
     keep = fitting >= max(1, min(count, _FEW))
     if not keep:

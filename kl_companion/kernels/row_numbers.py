@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.divergences import Divergence, entries_of, stable_slope
+from kl_companion.divergences.inline import expm1
 from kl_companion.kernels.lanes import LOWEST, cooled, finite
 from kl_companion.kernels.rows import lost, reference_base
 
@@ -99,7 +100,7 @@ def kl_numbers(
     share, drawn = row.share, row.share > 0
     mean = torch.where(drawn, share * (moment + mass * row.moved), 0.0).sum(-1) / row.total
     moved = row.moved - mean.unsqueeze(-1)
-    grown = moved.expm1()
+    grown = expm1(moved)
     in_excess = share * ((1 + grown) * excess + grown * moment + mass * (grown - moved))
     # of a piece that only the reference can draw
     alone = row.ref_share * (-mean).exp().unsqueeze(-1) * excess
@@ -120,7 +121,7 @@ def ratio_numbers(
     dtype = peak.dtype
     masked = (torch.where(peak == peak.amax(-1, keepdim=True), base, -float("inf")) <= LOWEST).all(-1)
     row = _moved(peak, reference_base(finite(peak), base), mass, cool)
-    grown = row.share * (row.moved.exp() * growth + row.moved.expm1() * mass)
+    grown = row.share * (row.moved.exp() * growth + expm1(row.moved) * mass)
     alone = row.ref_share * ref_mass - row.share * mass
     # a little more or less than the policy's mass, or another mass altogether
     less = torch.where((row.share > 0) & (row.moved.abs() < 1), grown, alone).sum(-1) / row.total

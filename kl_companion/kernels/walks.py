@@ -47,11 +47,11 @@ class How(NamedTuple):
     ref_cap: float | None = None
     scale: float = 1.0
     ref_scale: float = 1.0
-    compiled: bool = False
+    compiled: bool | None = False  # None: a tracer has left it open, see `compiling.compiles`
 
     def compiles(self, rows: int) -> bool:
         """Whether the compiled form runs: a single row would be a compilation of its own."""
-        return self.compiled and rows > 1
+        return bool(self.compiled) and rows > 1
 
     @property
     def ratio(self) -> float:
@@ -91,31 +91,36 @@ class How(NamedTuple):
 
     def numbers(self) -> list[float]:
         """All fields as numbers, for an operator of a compiled graph; `of_numbers` reads them."""
-        return [0.0 if field is None else float(field) for field in self]
+        numbers = [0.0 if field is None else float(field) for field in self]
+        return [*numbers[:-1], _OPEN if self.compiled is None else numbers[-1]]
 
     @staticmethod
     def of_numbers(numbers: list[float]) -> How:
         """The inverse of `numbers`."""
         temperature, ref_temperature, cap, ref_cap, scale, ref_scale, compiled = numbers
-        return How(
-            temperature, ref_temperature, cap or None, ref_cap or None, scale, ref_scale, bool(compiled)
-        )
+        form = None if compiled == _OPEN else bool(compiled)
+        return How(temperature, ref_temperature, cap or None, ref_cap or None, scale, ref_scale, form)
 
 
 _PLAIN, REVERSE_KL = How(), "reverse_kl"
+_OPEN = 0.5  # stands for a form that is not chosen
 _COPIED = 4  # of a block, rows that count among others are copied a quarter at a time
 
 
 def room_for_tokens(logp: torch.Tensor) -> torch.Tensor:
     """[numbers, rows] for what the backward pass of log-probs [rows, k] needs."""
-    return logp.new_zeros(len(tokens.LogProbNumbers._fields), len(logp))
+    return logp.new_zeros(len(tokens.LogProbNumbers._fields), logp.shape[0])
+
+
+def rows_dtype(d: Divergence, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype that rows are worked on in, for values of a dtype."""
+    return dtype if entries_of(d).narrow else torch.float64
 
 
 def room_for_kept(d: Divergence, value: torch.Tensor) -> torch.Tensor:
     """[numbers, rows] for what a backward pass needs, in the dtype that rows are worked on in."""
-    dtype = value.dtype if entries_of(d).narrow else torch.float64
     numbers = KLNumbers if d.name == REVERSE_KL else RatioNumbers
-    return value.new_zeros(len(numbers._fields), len(value), dtype=dtype)
+    return value.new_zeros(len(numbers._fields), len(value), dtype=rows_dtype(d, value.dtype))
 
 
 class Part(NamedTuple):
@@ -203,7 +208,7 @@ def walk_divergence(
     dtype, reads = kept.dtype, x.device.type == "cpu"
     counted = _inside(inside, reads, loss_weight if value is None else None)
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1], x.device)
-    size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
+    size = rows_per_block(x.shape[-1], dtype, x.device, bool(how.compiled))
     writes = gradient if loss_weight is not None else None
     for part in parts(size, (x, y), writes, counted if reads else None):
         weight = None if loss_weight is None else loss_weight[part.rows].to(dtype)
@@ -330,7 +335,7 @@ def walk_tokens(
     if logp is None and loss_weight is not None:
         counted = _inside(inside, reads, loss_weight, of_entropy)
     cool, cap, _ = how.scalars(dtype)
-    size = rows_per_block(x.shape[-1], dtype, x.device, how.compiled)
+    size = rows_per_block(x.shape[-1], dtype, x.device, bool(how.compiled))
     of_row = pieces(x.shape[-1], x.device)
     writes = gradient if loss_weight is not None else None
     for part in parts(size, (x,), writes, counted if reads else None):

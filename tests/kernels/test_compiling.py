@@ -1,8 +1,10 @@
 """Which form of a kernel runs, that both give the same numbers, and that nothing small is ever compiled."""
 
+import importlib
 import logging
 import os
 import subprocess
+import sys
 import time
 
 import pytest
@@ -65,7 +67,7 @@ def test_auto_compiles_what_is_large_where_a_compiler_is_found(monkeypatch):
 def test_without_a_compiler_the_eager_kernels_are_used_and_that_is_logged_once(monkeypatch, caplog):
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.delenv("CXX", raising=False)
-    with caplog.at_level(logging.INFO, compiling.__name__):
+    with caplog.at_level(logging.WARNING, compiling.__name__):
         assert not compiles("auto", LARGE, CPU)
         assert not compiles("auto", LARGE, CPU)
     assert [record.message for record in caplog.records] == [
@@ -105,12 +107,9 @@ def test_nothing_small_is_compiled(monkeypatch):
 def test_a_slow_compilation_is_announced_once(monkeypatch, caplog):
     monkeypatch.setattr(compiling, "_PATIENCE", 0.01)
 
-    def slow(function, static, integers):
-        def made(*tensors):
-            time.sleep(0.2)
-            return function(*tensors, **static)
-
-        return made
+    def slow(function, static, integers, tensors):
+        time.sleep(0.2)
+        return lambda *ts: function(*ts, **static), function(*tensors, **static)
 
     monkeypatch.setattr(compiling, "_compile", slow)
     kernel = Kernel(lambda x, *, by: x * by)
@@ -124,14 +123,86 @@ def test_a_slow_compilation_is_announced_once(monkeypatch, caplog):
     assert len(kernel._made) == 3
 
 
+@pytest.fixture
+def causes(monkeypatch):
+    """Causes that no other test has told of."""
+    monkeypatch.setattr(compiling, "_CAUSES", set())
+
+
+@pytest.mark.usefixtures("causes")
+def test_a_compiler_that_fails_is_told_once_and_the_eager_form_runs(monkeypatch, caplog):
+    attempts, errors = [], (RuntimeError("no space left"), RuntimeError("another file"), OSError("read-only"))
+
+    def fail(function, static, integers, tensors):
+        attempts.append(tensors)
+        raise errors[len(attempts) - 1]
+
+    monkeypatch.setattr(compiling, "_compile", fail)
+    x, out = torch.arange(12.0).view(3, 4), torch.zeros(3, 4)
+    kernel = Kernel(lambda x, out, by: out.copy_(x * by))
+    for _ in errors:
+        for by in (torch.tensor(2.0), torch.tensor(3.0)):
+            kernel(True, x, out.zero_(), by)
+            assert torch.equal(out, x * by)
+        kernel._made.clear()
+    assert len(attempts) == len(errors)
+    assert [record.message.rpartition("failed: ")[2] for record in caplog.records] == [
+        "RuntimeError: no space left",
+        "OSError: read-only",
+    ]
+
+
+@pytest.mark.usefixtures("causes")
+@pytest.mark.parametrize(
+    "module",
+    [
+        "torch._inductor.ir",
+        "torch._inductor.virtualized",
+        "torch.fx.experimental._config",
+        "torch._dynamo.eval_frame",
+    ],
+)
+def test_a_release_that_has_moved_what_is_patched(monkeypatch, caplog, module):
+    importlib.import_module(module)
+    monkeypatch.setitem(sys.modules, module, None)
+    parent, _, name = module.rpartition(".")
+    monkeypatch.delattr(sys.modules[parent], name)
+    x, y = torch.randn(2, 4, 600, generator=torch.Generator().manual_seed(0))
+    want = fused_kl(x, y, backend="eager")
+    walks = importlib.import_module("kl_companion.kernels.walks")
+    for kernel in (walks.FIRST_SUMS, walks.KL_NUMBERS):
+        monkeypatch.setattr(kernel, "_made", {})
+    assert torch.equal(fused_kl(x, y, backend="compiled"), want)
+    (record,) = (record for record in caplog.records if "the compiler failed" in record.message)
+    assert record.levelname == "WARNING"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [{"CXX": "/bin/false"}, {"TORCHINDUCTOR_CACHE_DIR": "/proc/none"}])
+def test_a_broken_toolchain_breaks_no_result(root, tmp_path, trouble):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), **trouble}
+    code = (
+        "import torch; from kl_companion.kernels import fused_kl; "
+        "x, y = torch.randn(2, 2, 700); x.requires_grad_(); "
+        "for_each = [fused_kl(x, y, backend=b) for b in ('compiled', 'eager')]; "
+        "print(*(torch.autograd.grad(v.sum(), x)[0].sum().item() == 0 for v in for_each), "
+        "torch.equal(*for_each))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("True\n"), done.stderr[-2000:]
+    assert done.stderr.count("the eager kernels are used, because the compiler failed") == 1
+
+
 def test_integers_reach_the_compiler_as_floats_and_the_kernel_as_integers(monkeypatch):
     given = []
     monkeypatch.setattr(torch, "compile", lambda made, **_: lambda *ts: given.extend(ts) or made(*ts))
     kernel = Kernel(lambda x, none, out, scale: out.copy_((x << 1) * scale.int()))
-    out = torch.zeros(2, 2, dtype=torch.int32)
+    out = torch.zeros(2, 4, dtype=torch.int32)
     for _ in range(2):
-        kernel(True, torch.full((2, 2), -3, dtype=torch.int32), None, out, torch.tensor(5.0))
-        assert out.tolist() == [[-30, -30]] * 2
+        kernel(True, torch.full((2, 4), -3, dtype=torch.int32), None, out, torch.tensor(5.0))
+        assert out.tolist() == [[-30] * 4] * 2
         out.zero_()
     assert [None if t is None else t.dtype for t in given] == [torch.float32, None, *[torch.float32] * 2] * 2
 
@@ -171,11 +242,31 @@ def test_the_compiler_remembers_what_a_value_is_made_of():
     assert traced == [[0], [1], [0], [1]]
 
 
-def test_one_compiled_form_for_sizes_of_a_kind(monkeypatch):
-    monkeypatch.setattr(compiling, "_compile", lambda function, static, integers: function)
-    kernel = Kernel(lambda x: x)
-    kinds = ((2, 4), (3, 8)), ((2, 5), (5, 7)), ((1, 4),), ((2, 1),), ((2,), (3,))
-    for made, shapes in enumerate(kinds, 1):
-        for shape in shapes:
-            kernel(True, torch.ones(shape))
-        assert len(kernel._made) == made
+def test_one_compiled_form_for_all_sizes_views_and_gradients(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(
+        compiling, "_compile", lambda f, static, integers, ts: (compiled.append(ts) or f, f(*ts))
+    )
+    kernel, leaf = Kernel(lambda x: x.clone()), torch.ones(6, 8, requires_grad=True)
+    kinds = (
+        (
+            torch.ones(2, 4),
+            torch.ones(5, 7),
+            torch.ones(9, 3),
+            leaf,
+            leaf * 2,
+            leaf[1:3],
+            leaf.T.contiguous(),
+        ),
+        (leaf[:, 1:], leaf[:, 3:]),  # rows apart from each other
+        (torch.ones(2), torch.ones(9)),
+        (torch.ones(2, 4, dtype=torch.float64),),
+    )
+    for forms, tensors in enumerate(kinds, 1):
+        for t in tensors:
+            assert torch.equal(kernel(True, t), t)
+        assert len(compiled) == forms
+    for t in (torch.ones(1, 4), torch.ones(4, 1), torch.ones(9, 2), torch.ones(1)):
+        assert torch.equal(kernel(True, t), t)
+    assert len(compiled) == len(kinds)
+    assert not any(t.requires_grad or t._is_view() for (t,) in compiled)

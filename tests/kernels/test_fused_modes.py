@@ -280,14 +280,25 @@ def test_inside_gradient_checkpointing(name, reentrant):
         torch.testing.assert_close(leaf.grad, want, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.slow
-def test_inside_compiled_callers(root):
-    """The same numbers, as one operator of the caller's graph."""
-    compiled = [*command(), "-m", "tests.support.fused_compiled"]
+def compiled_callers(root, *names):
+    compiled = [*command(), "-m", "tests.support.fused_compiled", *names]
     done = subprocess.run(compiled, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert "kl, fused" in done.stdout
-    assert "linear log-probs" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_inside_compiled_callers(root):
+    """The same numbers, as one operator of the caller's graph, and two graphs for all lengths together."""
+    lines = compiled_callers(root)
+    assert "kl, fused" in lines
+    assert "linear log-probs at all lengths 2 1" in lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kl", "reference", "linear kl", "entropy"])
+def test_a_compiled_caller_is_the_first_use_of_the_package(root, name):
+    assert compiled_callers(root, name) == f"{name}\n"
 
 
 @pytest.mark.parametrize("name", ["reverse_kl", "jensen_shannon", "logp", "logp_and_entropy"])

@@ -1,17 +1,22 @@
 """Compiled callers of the fused functions give what plain ones give; run as a program, by test_fused_modes.
 
 In a process of its own, because a compiler that traces a function would trace pytest's checker of types.
+`python -m tests.support.fused_compiled NAME` runs one caller only: the first use of the package, then.
 """
 
-import torch
+import sys
 
+import torch
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+from kl_companion.divergences import compiled as functions_of_divergences
 from kl_companion.kernels.fused import (
     fused_f_divergence,
     fused_kl,
     fused_logp,
     fused_logp_and_entropy,
 )
-from kl_companion.kernels.linear import linear_kl, linear_logp
+from kl_companion.kernels.linear import linear_f_divergence, linear_kl, linear_logp, linear_logp_and_entropy
 
 ROWS, WIDTH, VOCAB = 5, 6, 40
 DRAW = torch.Generator().manual_seed(1)
@@ -34,27 +39,79 @@ CALLERS = {
 }
 
 
-def step(caller, at):
-    """Loss and gradient of one step."""
-    leaf = at.clone().requires_grad_()
-    loss = caller(leaf)
+LENGTHS = (*range(7, 18), 8)  # more than the compiler makes forms for, and none of another size here
+# losses of hidden states, those of the reference, and ids, whose length changes from call to call
+OF_ANY_LENGTH = {
+    "kl": lambda h, r, ids: fused_kl(h @ WEIGHT.T, r @ REF_WEIGHT.T),
+    "power divergence": lambda h, r, ids: fused_f_divergence(
+        "power_divergence(1.5)", h @ WEIGHT.T, r @ REF_WEIGHT.T
+    ),
+    "log-probs": lambda h, r, ids: fused_logp(h @ WEIGHT.T, ids),
+    "entropy": lambda h, r, ids: sum(fused_logp_and_entropy(h @ WEIGHT.T, ids)),
+    "linear kl": lambda h, r, ids: linear_kl(h, WEIGHT, ref_hidden=r, ref_weight=REF_WEIGHT),
+    "linear jensen-shannon": lambda h, r, ids: linear_f_divergence(
+        "jensen_shannon", h, WEIGHT, ref_logits=(r @ REF_WEIGHT.T), soft_cap=9.0
+    ),
+    "linear log-probs": lambda h, r, ids: linear_logp(h, WEIGHT, ids),
+    "linear entropy": lambda h, r, ids: sum(linear_logp_and_entropy(h, WEIGHT, ids)),
+}
+
+
+def forget():
+    """Forget what was worked out of divergences, as if nothing of the package had been used before."""
+    for value in vars(functions_of_divergences).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
+    torch._dynamo.reset()
+
+
+def step(caller, *at):
+    """Loss and gradient by the first argument."""
+    leaf = at[0].clone().requires_grad_()
+    loss = caller(leaf, *at[1:])
     return loss.detach(), *torch.autograd.grad(loss, leaf)
 
 
-def main():
+def same_numbers(name):
+    """Compare a caller with its compiled form, which is used first."""
+    at, function = CALLERS[name]
+
+    def loss(a):
+        return (KNOWN * function(a)).sum() + 0.5
+
+    # one graph: the functions are single operators to the compiler
+    got = step(torch.compile(loss, backend="aot_eager", fullgraph=True), at)
+    torch.testing.assert_close(got, step(loss, at), rtol=1e-5, atol=1e-7)
+
+
+def graphs(name, dynamic):
+    """Return the number of graphs that serve all lengths together."""
+    forget()
+
+    def loss(*a):
+        return OF_ANY_LENGTH[name](*a).mean()
+
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    draw = torch.Generator().manual_seed(2)
+    for length in LENGTHS:
+        h, r = (torch.randn(3, length, WIDTH, generator=draw) for _ in range(2))
+        ids = torch.randint(VOCAB, (3, length), generator=draw)
+        got, want = (step(function, h, r, ids) for function in (compiled, loss))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-7)
+    return len(_debug_get_cache_entry_list(loss.__code__))
+
+
+def main(*names):
     """Compare every caller; raises where one differs."""
-    for name, (at, function) in CALLERS.items():
-
-        def loss(a, function=function):
-            return (KNOWN * function(a)).sum() + 0.5
-
-        want = step(loss, at)
-        # one graph: the functions are single operators to the compiler
-        got = step(torch.compile(loss, backend="aot_eager", fullgraph=True), at)
+    for name in names or CALLERS:
+        forget()
+        same_numbers(name)
         print(name, flush=True)
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
-        torch._dynamo.reset()
+    for name in () if names else OF_ANY_LENGTH:
+        found = graphs(name, None), graphs(name, True)
+        print(name, "at all lengths", *found, flush=True)
+        assert found == (2, 1), (name, found)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from numbers import Real
 from typing import Any
@@ -24,6 +26,7 @@ except ImportError:  # the stand-in for torch in the page has no transforms
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_LOOKS = ContextVar("formulas may choose a form by a value", default=True)
 LONGEST_LIST = 240  # characters; a longer list of names is cut to the nearest
 NEAREST = 6
 
@@ -71,13 +74,23 @@ def number(name: str, text: str) -> float:
         raise ValueError(f"{name} has the parameter {text!r}, expected a number") from error
 
 
+@contextmanager
+def without_looking() -> Iterator[None]:
+    """Let `may_look` return False: a loss reads one value at its end, so its formulas read none."""
+    token = _LOOKS.set(False)
+    try:
+        yield
+    finally:
+        _LOOKS.reset(token)
+
+
 def may_look(*tensors: torch.Tensor) -> bool:
     """Return whether values may be read on the host: tensors of a CPU in eager mode, outside of transforms.
 
     A GPU would have to finish its queue first; graphs, `torch.func.vmap` and the device "meta" have no
     values. A formula may decide by one value where it may look, and needs a form without decisions besides.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not _LOOKS.get():
         return False
     # Subclasses may have no values (FakeTensor) or only a part of them (DTensor).
     return all(type(x) in _PLAIN and x.device.type == "cpu" and not _transformed(x) for x in tensors)

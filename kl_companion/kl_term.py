@@ -26,14 +26,16 @@ have real vocabularies and differentiate once: they take `kl_companion.token_ter
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from kl_companion.checks import check_choice, check_clip, check_number
+from kl_companion.checks import check_choice, check_clip, check_finite, check_number, without_looking
 from kl_companion.estimators.registry import Estimator, as_estimator, sampled_estimator
 from kl_companion.rollout import (
     MISSING,
@@ -247,15 +249,39 @@ def _weighted_estimates(
     rho, entry, mask = ratio_of(term, rollout, flags), term.entry, rollout.completion_mask
     if term.level == "sequence":
         both = (masked(x, mask).sum(-1) for x in (rollout.logp, rollout.ref_logp))
-        return entry.fn(*both), None if rho is None else rho[:, 0]
+        with _no_reads():
+            return entry.fn(*both), None if rho is None else rho[:, 0]
     if entry.inputs == "top_k":  # the head is a sum: only the tail was drawn from mu
-        x, rho = estimate(entry, rollout, **tail_weights(rho)), None
+        x, rho = flagged_estimates(entry, rollout, flags, estimate, **tail_weights(rho)), None
     else:
-        x = estimate(entry, rollout)
+        x = flagged_estimates(entry, rollout, flags, estimate)
     if term.placement == "score":
         costs = credited(x.detach(), mask, term.credit, flags)
         x = flags.no_nan("credit times logp", costs * masked(rollout.logp, mask), credit=costs)
     return x, rho
+
+
+def flagged_estimates(
+    entry: Estimator, rollout: Rollout, flags: Flags, estimate: Estimate = per_token, **options: Any
+) -> torch.Tensor:
+    """Return the estimates of tokens, [batch, seq], which must be finite where they read distributions."""
+    with _no_reads():
+        x = estimate(entry, rollout, **options)
+    if entry.inputs != "sampled":
+        infinite = x.detach().isinf() & rollout.completion_mask.bool()
+
+        def complain() -> None:
+            if "validate" in inspect.signature(entry.fn).parameters:  # names the token of the vocabulary
+                per_token(entry, rollout, **options, validate=True)
+            check_finite(entry.name, x, infinite)
+
+        flags.add(infinite, complain)
+    return x
+
+
+def _no_reads() -> AbstractContextManager[None]:
+    """Return the context in which formulas read nothing, because a loss reads one value at its end."""
+    return nullcontext() if torch.compiler.is_compiling() else without_looking()
 
 
 def ratio_of(term: KLTerm, rollout: Rollout, flags: Flags | None = None) -> torch.Tensor | None:

@@ -16,6 +16,7 @@ from kl_companion.kl_term import (
     KLTerm,
     Level,
     Ratio,
+    flagged_estimates,
     penalties,
     weighted_estimates,
 )
@@ -224,7 +225,7 @@ def kl_reward(
     check_rollout(rollout)
     flags = Flags()
     _check_beta(beta, rollout, flags)
-    x = masked(per_token(term.entry, rollout).detach(), rollout.completion_mask)
+    x = masked(flagged_estimates(term.entry, rollout, flags).detach(), rollout.completion_mask)
     own = credit is None and term.level == "token"
     costs = x if own else penalties(term, x, rollout.completion_mask, flags)
     penalty = flags.no_nan("the penalty", beta * costs, estimate=x)

@@ -305,14 +305,19 @@ def check_scores(name: str, x: torch.Tensor, where: torch.Tensor) -> None:
         )
 
 
+def check_vocabulary(name: str, x: torch.Tensor) -> None:
+    """Raise ValueError unless ``x`` is a floating-point tensor [..., vocab]; values are not read."""
+    check_floating(name, x)
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {list(x.shape)}, expected [..., vocab] with vocab of at least 1")
+
+
 def check_distribution(name: str, x: torch.Tensor) -> None:
     """Raise ValueError unless the last axis of ``x`` holds normalized log-probabilities.
 
     -inf entries are allowed (a masked vocabulary); rows must sum to one up to the dtype's rounding.
     """
-    check_floating(name, x)
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"{name} has shape {list(x.shape)}, expected [..., vocab] with vocab of at least 1")
+    check_vocabulary(name, x)
     with torch.no_grad():
         half = torch.finfo(x.dtype).eps > 1e-4
         total = (x.float() if half else x).logsumexp(-1)

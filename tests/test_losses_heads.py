@@ -205,11 +205,11 @@ def test_what_is_missing_or_does_not_fit_is_named(as_installed):
     with pytest.raises(ValueError, match=r"tail_weight has shape \[2\], expected \[2, 4\] like comp"):
         per_token(NAMES[0], ro, tail_weight=torch.ones(2))
     with pytest.raises(ValueError, match="tail_weight is negative or NaN somewhere"):
-        per_token(NAMES[0], ro, tail_weight=-torch.ones(2, 4))
+        per_token(NAMES[0], ro, tail_weight=-torch.ones(2, 4), validate=True)
     weight = torch.full((2, 4), NAN, dtype=torch.float64).masked_fill(MASK.bool(), 1.0)
     assert torch.equal(per_token(NAMES[0], ro, tail_weight=weight), per_token(NAMES[0], ro))
     with pytest.raises(ValueError, match="tail_weight is negative or NaN somewhere"):
-        per_token(NAMES[0], ro, tail_weight=weight * NAN)
+        per_token(NAMES[0], ro, tail_weight=weight * NAN, validate=True)
 
 
 @pytest.mark.parametrize("name", ["exact_kl", *NAMES])

@@ -6,6 +6,7 @@ from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
     from kl_companion.divergences.compiled import Entries as Entries
+    from kl_companion.divergences.compiled import edges_of as edges_of
     from kl_companion.divergences.compiled import entries_of as entries_of
     from kl_companion.divergences.compiled import function_of_log as function_of_log
     from kl_companion.divergences.compiled import generator_of_log as generator_of_log
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, str] = {
     "Entries": "kl_companion.divergences.compiled",
+    "edges_of": "kl_companion.divergences.compiled",
     "entries_of": "kl_companion.divergences.compiled",
     "function_of_log": "kl_companion.divergences.compiled",
     "generator_of_log": "kl_companion.divergences.compiled",

@@ -60,22 +60,67 @@ def torch_function(
     return function
 
 
-@cache
+class _Parts(dict[str, Any]):
+    """Tensor functions of one divergence, by name. Pickles and copies of the divergence leave them out."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Parts, ())
+
+
+_MAKE: dict[str, Callable[[Divergence], Any]] = {
+    "f": lambda d: function_of_log(d.f),
+    "dual": lambda d: function_of_log(d.dual),
+    "slope": lambda d: function_of_log(d.derivative),
+    "slope by inverse": lambda d: function_of_log(_slope_by_inverse(d)),
+    "terms": lambda d: _terms(d, slope=False),
+    "slope terms": lambda d: _terms(d, slope=True),
+    "edges": lambda d: d.edges,
+}
+
+
+def _part(d: Divergence, name: str) -> Any:
+    """Return a tensor function of a divergence, compiled from SymPy when it is first used.
+
+    Functions are stored in the divergence, where `torch.compile` finds them. Tracing a graph it cannot follow
+    SymPy; there all of them are made at once, before the first is looked up.
+    """
+    if torch.compiler.is_compiling():
+        _make_all(d)
+        return d._parts[name]  # type: ignore[attr-defined]
+    parts = vars(d).setdefault("_parts", _Parts())
+    if name not in parts:
+        parts[name] = _MAKE[name](d)
+    return parts[name]
+
+
+@torch.compiler.assume_constant_result
+def _make_all(d: Divergence) -> bool:
+    parts = vars(d).setdefault("_parts", _Parts())
+    parts.update({name: make(d) for name, make in _MAKE.items() if name not in parts})
+    return True
+
+
+def edges_of(divergence: Divergence) -> tuple[float, float]:
+    """Return f(0) and the limit of f(t)/t, infinite or not."""
+    edges: tuple[float, float] = _part(divergence, "edges")
+    return edges
+
+
 def generator_of_log(divergence: Divergence, *, dual: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
     """f(e^u) (or its dual) as a function of the tensor u = log t.
 
     f vanishes to second order at t = 1, where exp(u) would leave the rounding of 1; written with expm1
     and log1p it is as accurate as u itself is known (relative error of a few eps/|u|).
     """
-    return function_of_log(divergence.dual if dual else divergence.f)
+    function: Callable[[torch.Tensor], torch.Tensor] = _part(divergence, "dual" if dual else "f")
+    return function
 
 
-@cache
 def slopes_of_log(
     divergence: Divergence,
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
     """f'(e^u) as a function of u, for u <= 0; and of -u, through the dual, for u >= 0."""
-    return function_of_log(divergence.derivative), function_of_log(_slope_by_inverse(divergence))
+    return _part(divergence, "slope"), _part(divergence, "slope by inverse")
 
 
 def _slope_by_inverse(divergence: Divergence) -> sympy.Expr:
@@ -83,12 +128,17 @@ def _slope_by_inverse(divergence: Divergence) -> sympy.Expr:
     return tidy(divergence.dual - T * sympy.diff(divergence.dual, T))
 
 
-def stable_slope(divergence: Divergence, log_t: torch.Tensor) -> torch.Tensor:
+def stable_slope(
+    divergence: Divergence, log_t: torch.Tensor, *, moderate: bool | None = None
+) -> torch.Tensor:
     """f'(t), a weight in front of the score, from log t; without overflow where f' is bounded.
 
-    As accurate near t = 1, where f' vanishes, as log t itself.
+    As accurate near t = 1, where f' vanishes, as log t itself. ``moderate`` is as in `stable_generator`.
     """
-    return inline.slope(*slopes_of_log(divergence), log_t)
+    below, above = slopes_of_log(divergence)
+    if inline.moderate(log_t) if moderate is None else moderate:
+        return below(log_t)
+    return inline.slope(below, above, edges_of(divergence)[1], log_t)  # lim f(t)/t is lim f'(t)
 
 
 def function_of_log(expr: sympy.Expr) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -104,19 +154,36 @@ def _accurate_near_one(expr: sympy.Expr) -> sympy.Expr:
     return sympy.expand(small)
 
 
-def stable_generator(divergence: Divergence, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
+def stable_generator(
+    divergence: Divergence, log_t: torch.Tensor, *, dual: bool = False, moderate: bool | None = None
+) -> torch.Tensor:
     """f(t) (or its dual) where t may overflow: f(t) below t = 1 and t times the dual of 1/t above.
 
     The same number in either form, but no infinity is subtracted from another; and where infinity would
-    meet zero (t log t times 1/t), f(t) is taken after all.
+    meet zero (t log t times 1/t), f(t) is taken after all. At t = 0 it is the limit.
+
+    Args:
+        divergence: The divergence.
+        log_t: log t, any shape.
+        dual: Whether t f(1/t) is computed instead.
+        moderate: The result of `inline.moderate`, if a caller knows it; False reads nothing on the host.
     """
-    direct, other = (generator_of_log(divergence, dual=d) for d in (dual, not dual))
-    return inline.generator(direct, other, log_t)
+    direct = generator_of_log(divergence, dual=dual)
+    if inline.moderate(log_t) if moderate is None else moderate:
+        return direct(log_t)
+    edges = edges_of(divergence)[::-1] if dual else edges_of(divergence)
+    return inline.generator(direct, generator_of_log(divergence, dual=not dual), edges, log_t)
 
 
-@cache
 def terms_of_log(divergence: Divergence, slope: bool) -> list[tuple[float, Callable[..., torch.Tensor]]]:
     """f(t), or t f'(t), as a sum of t^k times what grows slower, functions of log t: the k and these."""
+    terms: list[tuple[float, Callable[..., torch.Tensor]]] = _part(
+        divergence, "slope terms" if slope else "terms"
+    )
+    return terms
+
+
+def _terms(divergence: Divergence, *, slope: bool) -> list[tuple[float, Callable[..., torch.Tensor]]]:
     found = []
     whole = sympy.expand(sympy.powsimp(sympy.expand(divergence.f.subs(T, sympy.exp(_U)))))
     for term in sympy.Add.make_args(whole):

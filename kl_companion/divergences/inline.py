@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from kl_companion.checks import may_look
+
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1 / math.log(2), 0.693145751953125, 1.428606765330187e-06
 _ROUNDER = 1.5 * 2**23  # adding and subtracting it rounds a float32 to a whole number
 _LOW, _HIGH = -87.3, 89.0  # beyond them exp is no normal float32, or infinite
@@ -135,29 +137,41 @@ def filled(out: Any, like: torch.Tensor) -> Any:
     return out if isinstance(out, torch.Tensor) else torch.full_like(like, float(out))
 
 
-def _moderate(log_t: torch.Tensor) -> bool:
-    """Whether f and f' may be taken as they stand: float64, and no power of t near its largest number."""
-    if log_t.dtype != torch.float64 or not log_t.numel():
+def moderate(log_t: torch.Tensor) -> bool:
+    """Whether f and f' may be taken as they stand: float64, and no power of t near its largest number.
+
+    Reads one value on the host where `may_look` allows; elsewhere the answer is no.
+    """
+    if log_t.dtype != torch.float64 or not may_look(log_t) or not log_t.numel():
         return False
-    if log_t.device.type != "cpu":  # to look would wait for a GPU
-        return False
-    return bool(max(abs(x) for x in torch.aminmax(log_t.detach())) < 20.0)
+    return bool(log_t.detach().abs().max() < 20.0)
 
 
-def slope(below: Elementwise, above: Elementwise, log_t: torch.Tensor) -> torch.Tensor:
-    """f'(t) from log t, by a function of log t for t <= 1 and one of -log t for t >= 1."""
-    if _moderate(log_t):
-        return below(log_t)
-    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
-    return torch.where(log_t > 0, above(-high), below(low))
+def slope(
+    below: Elementwise,
+    above: Elementwise,
+    at_infinity: float,
+    log_t: torch.Tensor,
+) -> torch.Tensor:
+    """f'(t) from log t, by a function of log t for t <= 1 and one of -log t for t >= 1; and its limit."""
+    gone = log_t.isposinf()  # u e^u would be NaN there
+    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0).masked_fill(gone, 0.0)
+    return torch.where(log_t > 0, above(-high).masked_fill(gone, at_infinity), below(low))
 
 
-def generator(direct: Elementwise, other: Elementwise, log_t: torch.Tensor) -> torch.Tensor:
-    """f(t) where t may overflow, from f and its dual: f(t) below t = 1, t times the dual of 1/t above."""
-    if _moderate(log_t):
-        return direct(log_t)
-    low, high = log_t.clamp(max=0.0), log_t.clamp(min=0.0)
+def generator(
+    direct: Elementwise,
+    other: Elementwise,
+    edges: tuple[float, float],
+    log_t: torch.Tensor,
+) -> torch.Tensor:
+    """f(t) where t may overflow, from f and its dual: f(t) below t = 1, t times the dual of 1/t above.
+
+    ``edges`` are f(0) and the limit of f(t)/t, which is the dual at 0.
+    """
+    lost = log_t.isneginf()  # u e^u would be NaN there
+    low, high = log_t.clamp(max=0.0).masked_fill(lost, 0.0), log_t.clamp(min=0.0)
     above = high.exp() * other(-high)
-    if above.isnan().any():
+    if edges[1] == 0:  # infinity may meet zero
         above = torch.where(above.isnan(), direct(log_t), above)
-    return torch.where(log_t > 0, above, direct(low))
+    return torch.where(log_t > 0, above, direct(low).masked_fill(lost, edges[0]))

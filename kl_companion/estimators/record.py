@@ -7,13 +7,17 @@ whoever looks something up imports `registry`, which has loaded all of them.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from types import FunctionType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from kl_companion.checks import check_choice
 from kl_companion.divergences import get_divergence
 
 Inputs = Literal["sampled", "vocab", "top_k"]
+F = TypeVar("F", bound=Callable[..., Any])
 INPUTS: tuple[Inputs, ...] = ("sampled", "vocab", "top_k")
 
 
@@ -41,9 +45,23 @@ ESTIMATORS: dict[str, Estimator] = {}
 ESTIMATOR_FAMILIES: dict[str, Callable[[str], Estimator]] = {}
 
 
+def _registered(name: str) -> Estimator:
+    return ESTIMATORS[name]
+
+
+def _reduced(entry: Estimator) -> tuple[Any, ...]:
+    """Pickle a registered estimator by its name, as functions are: its formula may be a closure."""
+    if ESTIMATORS.get(entry.name) is entry:
+        return _registered, (entry.name,)
+    return Estimator, tuple(entry)
+
+
+copyreg.pickle(Estimator, _reduced)
+
+
 def register_estimator(
-    name: str, *, target: str, source: str, inputs: Inputs = "sampled"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    name: str, *, target: str, source: str, inputs: Inputs = "sampled", overwrite: bool = False
+) -> Callable[[F], F]:
     """Register a function as the estimator ``name`` and return it untouched.
 
     Args:
@@ -52,24 +70,57 @@ def register_estimator(
         source: Bib key and place.
         inputs: ``"sampled"`` (log-probs of sampled tokens), ``"vocab"`` (whole distributions) or
             ``"top_k"`` (both).
+        overwrite: Whether the function replaces another one of that name.
 
     Raises:
         ValueError: the name is taken by another function, the target is no registered divergence, or
-            ``inputs`` is none of the three.
+            ``inputs`` is none of the three. A function that is defined again, as by a cell of a notebook
+            that is run again, may replace itself; so may a lambda, a closure or a `functools.partial` whose
+            code and values are the same.
     """
     get_divergence(target)
     check_choice("inputs", inputs, INPUTS)
 
-    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(fn: F) -> F:
         taken = ESTIMATORS.get(name)
-        if taken is not None and (taken.fn.__module__, taken.fn.__qualname__) != (
-            fn.__module__,
-            fn.__qualname__,
-        ):
+        if taken is not None and not overwrite and not _same_function(taken.fn, fn):
+            module = getattr(taken.fn, "__module__", type(taken.fn).__module__)
             raise ValueError(
-                f"estimator {name!r} is registered already, by {taken.fn.__module__}: expected a new name"
+                f"estimator {name!r} is registered already, by {module}: expected a new name, or "
+                "overwrite=True"
             )
         ESTIMATORS[name] = Estimator(name, fn, target, inputs, source)
         return fn
 
     return decorate
+
+
+def _same_function(a: Any, b: Any) -> bool:
+    """Return whether two functions are one, or one that was defined a second time."""
+    if isinstance(a, partial) and isinstance(b, partial):
+        return all(map(_same_value, (a.func, a.args, a.keywords), (b.func, b.args, b.keywords)))
+    if not (isinstance(a, FunctionType) and isinstance(b, FunctionType)):
+        return bool(type(a) is type(b) and a == b)
+    if (a.__module__, a.__qualname__) != (b.__module__, b.__qualname__):
+        return False
+    if "<" not in a.__qualname__:  # neither a lambda nor inside of another function: the name is its own
+        return True
+    values = (
+        (f.__defaults__, f.__kwdefaults__, [c.cell_contents for c in f.__closure__ or ()]) for f in (a, b)
+    )
+    return a.__code__ == b.__code__ and _same_value(*values)
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    """Return whether two values in a function are one; tensors and arrays are so only if identical."""
+    if a is b:
+        return True
+    if isinstance(a, FunctionType | partial) and type(a) is type(b):
+        return _same_function(a, b)
+    if isinstance(a, list | tuple) and type(a) is type(b):
+        return len(a) == len(b) and all(map(_same_value, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same_value(a[key], b[key]) for key in a)
+    if hasattr(a, "__array__") or type(a) is not type(b):
+        return False
+    return bool(a == b)

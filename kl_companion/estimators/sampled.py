@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from kl_companion.checks import check_choice, check_number, check_pair, number
 from kl_companion.divergences import Divergence, T, get_divergence, stable_generator, stable_slope
+from kl_companion.divergences.inline import moderate
 from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator, register_estimator
 from kl_companion.ops import (
     Array,
@@ -171,15 +172,24 @@ def kf_plus_plus(divergence: str | Divergence, form: Form = "bregman") -> Callab
     return partial(_kf_plus_plus_of, of_value, of_weight)
 
 
-def _kf_plus_plus_of(of_value: Divergence, of_weight: Divergence, logp: Array, ref_logp: Array) -> Array:
+def _kf_plus_plus_of(
+    of_value: Divergence,
+    of_weight: Divergence,
+    logp: Array,
+    ref_logp: Array,
+    *,
+    look: bool = True,
+) -> Array:
+    """The estimator of `kf_plus_plus`; with ``look=False`` no value is read on the host."""
     _check(logp, ref_logp)
     log_w = ref_logp - logp
     if is_symbolic(log_w):
         value = of_value.dual.subs(T, exp(log_w))
         return with_weight(value, of_weight.derivative.subs(T, exp(-log_w)), logp)
     log_w = stop_gradient(log_w)
-    value, weight = stable_generator(of_value, log_w, dual=True), stable_slope(of_weight, -log_w)
-    return with_weight(value, weight, logp)
+    near = look and moderate(log_w)
+    value = stable_generator(of_value, log_w, dual=True, moderate=near)
+    return with_weight(value, stable_slope(of_weight, -log_w, moderate=near), logp)
 
 
 def _k_lambda(text: str) -> Estimator:

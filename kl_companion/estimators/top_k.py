@@ -22,7 +22,6 @@ import torch
 
 from kl_companion.checks import (
     check_choice,
-    check_distribution,
     check_log_probabilities,
     check_no_nan,
     check_shape,
@@ -31,7 +30,8 @@ from kl_companion.checks import (
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator
 from kl_companion.estimators.sampled import FORMS, Form, kf_plus_plus, split_form
-from kl_companion.estimators.vocabulary import sum_of_entries
+from kl_companion.estimators.token_ids import check_head, check_tokens, head_of_rows
+from kl_companion.estimators.vocabulary import check_rows, finite_sum_of_entries, sum_of_entries
 
 HeadFrom = Literal["policy", "reference", "sampler"]
 HEADS: tuple[HeadFrom, ...] = ("policy", "reference", "sampler")
@@ -45,7 +45,8 @@ class TopK:
         divergence: What is estimated.
         k: Size of the head, 0 to vocab; None with ``indices``.
         indices: The head itself, int64 [..., k] or [k]; None with ``k``.
-        head_from: Whose k likeliest tokens make the head.
+        head_from: Whose k likeliest tokens make the head. None becomes ``"reference"`` for forward KL, an
+            expectation under the reference, and ``"policy"`` for every other divergence.
         form: See `top_k_f_divergence`.
         tail: False leaves the tail out (the truncated divergence).
 
@@ -57,7 +58,7 @@ class TopK:
     divergence: Divergence
     k: int | None = None
     indices: torch.Tensor | None = None
-    head_from: HeadFrom = "policy"
+    head_from: HeadFrom | None = None
     form: Form = "bregman"
     tail: bool = True
 
@@ -67,6 +68,9 @@ class TopK:
                 f"divergence is {self.divergence!r}, expected a Divergence: get_divergence(name) gives one"
             )
         check_choice("form", self.form, FORMS)
+        if self.head_from is None:
+            default = "reference" if self.divergence.name == "forward_kl" else "policy"
+            object.__setattr__(self, "head_from", default)
         check_choice("head_from", self.head_from, HEADS)
         if (self.k is None) == (self.indices is None):
             given = "neither" if self.k is None else f"k={self.k} and indices"
@@ -90,22 +94,22 @@ class TopK:
         """The head's token ids, [..., k] int64, without gradient; arguments [..., vocab]."""
         lead, vocab = logp_all.shape[:-1], logp_all.shape[-1]
         if self.indices is not None:
-            return checked_head(self.indices, lead, vocab)
+            return head_of_rows(self.indices, lead)
         if self.k > vocab:  # type: ignore[operator]
             raise ValueError(f"k is {self.k}, expected at most {vocab}, the size of the vocabulary")
-        scores = {"policy": logp_all, "reference": ref_logp_all, "sampler": behavior_logp_all}[self.head_from]
+        models = {"policy": logp_all, "reference": ref_logp_all, "sampler": behavior_logp_all}
+        scores = models[self.head_from]  # type: ignore[index]
         if scores is None:
             raise ValueError("head_from='sampler' needs behavior_logp_all [..., vocab], got None")
         return scores.topk(self.k, dim=-1).indices  # type: ignore[arg-type]
 
-    def head(self, logp_all: torch.Tensor, ref_logp_all: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """sum over the head of Q f(P/Q), exact: [..., vocab] and ids [..., k] -> [...]."""
-        return self.head_of(logp_all.gather(-1, index), ref_logp_all.gather(-1, index))
+    def head_of(self, logp: torch.Tensor, ref_logp: torch.Tensor, *, validate: bool = False) -> torch.Tensor:
+        """sum over the head of Q f(P/Q), exact, from the log-probs on it: [..., k] -> [...].
 
-    def head_of(self, logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
-        """The same from the log-probs on the head alone: [..., k] -> [...]."""
+        ``validate`` refuses an infinite sum.
+        """
         written = self.divergence if self.form == "bregman" else self.divergence.as_given
-        return sum_of_entries(written, logp, ref_logp)
+        return (finite_sum_of_entries if validate else sum_of_entries)(written, logp, ref_logp)
 
     def estimate(
         self,
@@ -114,27 +118,32 @@ class TopK:
         ref_logp: torch.Tensor,
         outside: torch.Tensor,
         tail_weight: torch.Tensor | None = None,
+        *,
+        validate: bool = False,
+        look: bool = False,
     ) -> torch.Tensor:
         """Head plus tail, [...], from the head and the log-probs of the sampled token, all [...].
 
-        ``outside`` says where the sampled token is not in the head.
+        ``outside`` says where the sampled token is not in the head. With ``look`` the tail may read one value
+        on the host; a head of tokens has read one already.
 
         Raises:
-            ValueError: a sampled token outside the head without probability, or a tail_weight of another
-                shape, negative or NaN.
+            ValueError: a tail_weight of another shape; with ``validate=True`` one that is negative or NaN,
+                or a sampled token outside the head without probability.
         """
         if tail_weight is not None:
             check_shape("tail_weight", tail_weight, outside.shape, "tokens [...]")
-            if not (tail_weight >= 0).all():
+            if validate and not (tail_weight >= 0).all():
                 got = tail_weight[~(tail_weight >= 0)][0].item()
                 raise ValueError(
                     f"tail_weight is negative or NaN somewhere ({got:g}), expected pi/mu, clipped or not"
                 )
         if not self.tail:
             return head
-        check_log_probabilities("logp_all of the sampled tokens", logp, outside)
-        check_log_probabilities("ref_logp_all of the sampled tokens", ref_logp, outside)
-        tail = self.sampled(logp.where(outside, 0.0), ref_logp.where(outside, 0.0))
+        if validate:
+            check_log_probabilities("logp_all of the sampled tokens", logp, outside)
+            check_log_probabilities("ref_logp_all of the sampled tokens", ref_logp, outside)
+        tail = self.sampled(logp.where(outside, 0.0), ref_logp.where(outside, 0.0), look=look)
         tail = tail if tail_weight is None else tail * tail_weight.detach()
         return head + tail.where(outside, 0.0)
 
@@ -146,50 +155,25 @@ class TopK:
         *,
         tail_weight: torch.Tensor | None = None,
         behavior_logp_all: torch.Tensor | None = None,
+        validate: bool = False,
     ) -> torch.Tensor:
         """The estimate, [...]; arguments and errors as `top_k_f_divergence`."""
         check_tensor("logp_all", logp_all)
         check_shape("ref_logp_all", ref_logp_all, logp_all.shape, "logp_all [..., vocab]")
-        check_distribution("logp_all", logp_all)
-        check_distribution("ref_logp_all", ref_logp_all)
-        _check_tokens(tokens, logp_all)
+        check_rows(logp_all, ref_logp_all, validate=validate)
+        check_tokens(tokens, logp_all, validate=validate)
         if behavior_logp_all is not None:
             check_shape("behavior_logp_all", behavior_logp_all, logp_all.shape, "logp_all [..., vocab]")
-            check_no_nan("behavior_logp_all", behavior_logp_all)
+            if validate:
+                check_no_nan("behavior_logp_all", behavior_logp_all)
         index = self.head_indices(logp_all, ref_logp_all, behavior_logp_all)
-        head = self.head(logp_all, ref_logp_all, index)
+        if validate:
+            check_head(index, logp_all.shape[-1])
+        head = self.head_of(logp_all.gather(-1, index), ref_logp_all.gather(-1, index), validate=validate)
         logp, ref_logp = (x.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) for x in (logp_all, ref_logp_all))
         outside = (index != tokens.unsqueeze(-1)).all(-1)
-        return self.estimate(head, logp, ref_logp, outside, tail_weight)
-
-
-def checked_head(indices: torch.Tensor, lead: torch.Size, vocab: int) -> torch.Tensor:
-    """Ids [..., k] for rows [...]; ValueError unless they are whole numbers of the vocabulary, each once."""
-    if not isinstance(indices, torch.Tensor) or indices.dtype != torch.int64 or indices.ndim == 0:
-        got = indices.dtype if isinstance(indices, torch.Tensor) else type(indices).__name__
-        raise ValueError(f"indices is {got}, expected an int64 tensor [..., k] or [k]")
-    if indices.ndim > 1 and indices.shape[:-1] != lead:
-        raise ValueError(
-            f"indices has shape {list(indices.shape)}, expected [k] or {[*lead]} with a last axis [k] "
-            "like logp_all [..., vocab]"
-        )
-    if indices.numel() and (indices.min() < 0 or indices.max() >= vocab):
-        bad = indices.min() if indices.min() < 0 else indices.max()
-        raise ValueError(f"indices holds {bad.item()}, expected token ids from 0 to {vocab - 1}")
-    ordered = indices.sort(-1).values
-    if (ordered[..., 1:] == ordered[..., :-1]).any():
-        raise ValueError("indices holds a token twice in one row, expected a set: it would count twice")
-    return indices.expand(*lead, -1)
-
-
-def _check_tokens(tokens: torch.Tensor, logp_all: torch.Tensor) -> None:
-    if not isinstance(tokens, torch.Tensor) or tokens.dtype != torch.int64:
-        got = tokens.dtype if isinstance(tokens, torch.Tensor) else type(tokens).__name__
-        raise ValueError(f"tokens is {got}, expected an int64 tensor [...], the sampled ids")
-    check_shape("tokens", tokens, logp_all.shape[:-1], "logp_all [..., vocab] without its last axis")
-    if tokens.numel() and (tokens.min() < 0 or tokens.max() >= logp_all.shape[-1]):
-        bad = tokens.min() if tokens.min() < 0 else tokens.max()
-        raise ValueError(f"tokens holds the id {bad.item()}, expected 0 to {logp_all.shape[-1] - 1}")
+        look = index.shape[-1] == 0  # an empty head reads nothing
+        return self.estimate(head, logp, ref_logp, outside, tail_weight, validate=validate, look=look)
 
 
 def top_k_f_divergence(
@@ -200,10 +184,11 @@ def top_k_f_divergence(
     *,
     k: int | None = None,
     indices: torch.Tensor | None = None,
-    head_from: HeadFrom = "policy",
+    head_from: HeadFrom | None = None,
     form: Form = "bregman",
     tail_weight: torch.Tensor | None = None,
     behavior_logp_all: torch.Tensor | None = None,
+    validate: bool = False,
 ) -> torch.Tensor:
     """D_f(policy || reference) of every row: exact on a head, sampled outside it.
 
@@ -215,7 +200,8 @@ def top_k_f_divergence(
         k: Size of the head: 0 is the sampled estimator, vocab the exact divergence.
         indices: The head itself, [..., k] or [k] int64, any set. Exactly one of ``k`` and ``indices``.
         head_from: Whose k likeliest tokens: of the ``"policy"``, the ``"reference"`` or the
-            ``"sampler"``. The set carries no gradient.
+            ``"sampler"``. The set carries no gradient. None is the reference for forward KL and the policy
+            for every other divergence.
         form: * ``"bregman"``: head and tail with f'(1) = 0. Value and gradient unbiased for every
                 set; no sample is negative; no gradient at policy = reference, sample by sample. Tokens
                 outside the head that the policy can never draw count Q f~(0), which no sample shows:
@@ -228,20 +214,28 @@ def top_k_f_divergence(
         tail_weight: pi/mu of the sampled token, [...], clipped or not, when mu sampled. It multiplies
             the tail only (the head is a sum, not a sample) and is detached here.
         behavior_logp_all: Log-probs of the sampler mu, [..., vocab]; for ``head_from="sampler"``.
+        validate: Whether values are checked too, which reads them on the host.
 
     Returns:
-        [...], differentiable in ``logp_all``.
+        [...], differentiable in ``logp_all``; inf where the divergence is infinite on the head or at the
+        sampled token.
 
     Raises:
-        ValueError: shapes that do not agree, rows that are not normalized, k beyond the vocabulary, not
-            exactly one of k and indices, indices with a repeated or unknown token, a negative weight,
-            or a divergence that is infinite on the head or at a sampled token.
+        ValueError: shapes that do not agree, k beyond the vocabulary, or not exactly one of k and indices.
+            With ``validate=True`` also rows that are not normalized, indices with a repeated or unknown
+            token (a repeated one counts twice otherwise), unknown sampled tokens, a negative weight, or a
+            divergence that is infinite on the head or at a sampled token.
 
     Source: emapg2026, eqs (120)-(122).
     """
     choices = TopK(get_divergence(divergence), k, indices, head_from, form)
     return choices(
-        logp_all, ref_logp_all, tokens, tail_weight=tail_weight, behavior_logp_all=behavior_logp_all
+        logp_all,
+        ref_logp_all,
+        tokens,
+        tail_weight=tail_weight,
+        behavior_logp_all=behavior_logp_all,
+        validate=validate,
     )
 
 
@@ -252,10 +246,11 @@ def top_k_reverse_kl(
     *,
     k: int | None = None,
     indices: torch.Tensor | None = None,
-    head_from: HeadFrom = "policy",
+    head_from: HeadFrom | None = None,
     form: Form = "bregman",
     tail_weight: torch.Tensor | None = None,
     behavior_logp_all: torch.Tensor | None = None,
+    validate: bool = False,
 ) -> torch.Tensor:
     """KL(policy || reference) of every row: exact on a head, K3++ outside it. See `top_k_f_divergence`.
 
@@ -272,6 +267,7 @@ def top_k_reverse_kl(
         form=form,
         tail_weight=tail_weight,
         behavior_logp_all=behavior_logp_all,
+        validate=validate,
     )
 
 
@@ -282,10 +278,11 @@ def top_k_forward_kl(
     *,
     k: int | None = None,
     indices: torch.Tensor | None = None,
-    head_from: HeadFrom = "reference",
+    head_from: HeadFrom | None = None,
     form: Form = "bregman",
     tail_weight: torch.Tensor | None = None,
     behavior_logp_all: torch.Tensor | None = None,
+    validate: bool = False,
 ) -> torch.Tensor:
     """KL(reference || policy) of every row: exact on a head, sampled outside it. See `top_k_f_divergence`.
 
@@ -302,6 +299,7 @@ def top_k_forward_kl(
         form=form,
         tail_weight=tail_weight,
         behavior_logp_all=behavior_logp_all,
+        validate=validate,
     )
 
 
@@ -312,9 +310,10 @@ def truncated_f_divergence(
     *,
     k: int | None = None,
     indices: torch.Tensor | None = None,
-    head_from: HeadFrom = "policy",
+    head_from: HeadFrom | None = None,
     form: Form = "bregman",
     behavior_logp_all: torch.Tensor | None = None,
+    validate: bool = False,
 ) -> torch.Tensor:
     """The head of `top_k_f_divergence` alone, [...]: nothing is sampled, the tail is missing.
 
@@ -326,7 +325,7 @@ def truncated_f_divergence(
     choices = TopK(get_divergence(divergence), k, indices, head_from, form, tail=False)
     check_tensor("logp_all", logp_all)
     nobody = torch.zeros(logp_all.shape[:-1], dtype=torch.int64, device=logp_all.device)
-    return choices(logp_all, ref_logp_all, nobody, behavior_logp_all=behavior_logp_all)
+    return choices(logp_all, ref_logp_all, nobody, behavior_logp_all=behavior_logp_all, validate=validate)
 
 
 def truncated_kl(
@@ -335,9 +334,10 @@ def truncated_kl(
     *,
     k: int | None = None,
     indices: torch.Tensor | None = None,
-    head_from: HeadFrom = "policy",
+    head_from: HeadFrom | None = None,
     form: Form = "bregman",
     behavior_logp_all: torch.Tensor | None = None,
+    validate: bool = False,
 ) -> torch.Tensor:
     """The head of KL(policy || reference) alone, [...]. See `truncated_f_divergence`."""
     return truncated_f_divergence(
@@ -349,15 +349,16 @@ def truncated_kl(
         head_from=head_from,
         form=form,
         behavior_logp_all=behavior_logp_all,
+        validate=validate,
     )
 
 
-def _member(text: str, divergence: str, head_from: HeadFrom, name: str, *, tail: bool = True) -> Estimator:
+def _member(text: str, divergence: str, name: str, *, tail: bool = True) -> Estimator:
     """The estimator ``name(k)`` or ``name(k, form)``."""
     size, form = split_form(text)
     if not size.isdigit():
         raise ValueError(f"{name}({text}) has k = {size!r}, expected a whole number from 0 to vocab")
-    fn = TopK(get_divergence(divergence), int(size), None, head_from, form, tail)
+    fn = TopK(get_divergence(divergence), int(size), None, None, form, tail)
     said = size if form == "bregman" else f"{size}, {form}"
     return Estimator(f"{name}({said})", fn, fn.divergence.name, "top_k", "emapg2026, section 5.3")
 
@@ -367,11 +368,11 @@ def _any_member(text: str) -> Estimator:
     parts = [x.strip() for x in text.rsplit(",", 2)]
     named = 2 if len(parts) == 3 and not parts[2].isdigit() else 1
     divergence, rest = ",".join(parts[:-named]), ", ".join(parts[-named:])
-    entry = _member(rest, divergence, "policy", "top_k_f_divergence")
+    entry = _member(rest, divergence, "top_k_f_divergence")
     return entry._replace(name=entry.name.replace("(", f"({entry.target}, ", 1))
 
 
-ESTIMATOR_FAMILIES["top_k_reverse_kl"] = lambda x: _member(x, "reverse_kl", "policy", "top_k_reverse_kl")
-ESTIMATOR_FAMILIES["top_k_forward_kl"] = lambda x: _member(x, "forward_kl", "reference", "top_k_forward_kl")
+ESTIMATOR_FAMILIES["top_k_reverse_kl"] = lambda x: _member(x, "reverse_kl", "top_k_reverse_kl")
+ESTIMATOR_FAMILIES["top_k_forward_kl"] = lambda x: _member(x, "forward_kl", "top_k_forward_kl")
 ESTIMATOR_FAMILIES["top_k_f_divergence"] = _any_member
-ESTIMATOR_FAMILIES["truncated_kl"] = lambda x: _member(x, "reverse_kl", "policy", "truncated_kl", tail=False)
+ESTIMATOR_FAMILIES["truncated_kl"] = lambda x: _member(x, "reverse_kl", "truncated_kl", tail=False)

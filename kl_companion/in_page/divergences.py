@@ -78,15 +78,28 @@ def generator_of_log(divergence: Recorded, *, dual: bool = False) -> Function:
     return divergence.functions["dual" if dual else "f"]
 
 
-def stable_generator(divergence: Recorded, log_t: torch.Tensor, *, dual: bool = False) -> torch.Tensor:
+def edges_of(divergence: Recorded) -> tuple[float, float]:
+    """Return f(0) and the limit of f(t)/t."""
+    return divergence.edges
+
+
+def stable_generator(
+    divergence: Recorded, log_t: torch.Tensor, *, dual: bool = False, moderate: bool | None = None
+) -> torch.Tensor:
     """f(t), or its dual, where t may overflow."""
-    direct, other = (generator_of_log(divergence, dual=d) for d in (dual, not dual))
-    return inline.generator(direct, other, log_t)
+    direct = generator_of_log(divergence, dual=dual)
+    if inline.moderate(log_t) if moderate is None else moderate:
+        return direct(log_t)
+    edges = divergence.edges[::-1] if dual else divergence.edges
+    return inline.generator(direct, generator_of_log(divergence, dual=not dual), edges, log_t)
 
 
-def stable_slope(divergence: Recorded, log_t: torch.Tensor) -> torch.Tensor:
+def stable_slope(divergence: Recorded, log_t: torch.Tensor, *, moderate: bool | None = None) -> torch.Tensor:
     """f'(t) from log t."""
-    return inline.slope(divergence.functions["below"], divergence.functions["above"], log_t)
+    below, above = divergence.functions["below"], divergence.functions["above"]
+    if inline.moderate(log_t) if moderate is None else moderate:
+        return below(log_t)
+    return inline.slope(below, above, divergence.edges[1], log_t)
 
 
 def terms_of_log(divergence: Recorded, slope: bool) -> list[tuple[float, Function]]:

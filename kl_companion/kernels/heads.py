@@ -137,6 +137,7 @@ def estimate_from(
 ) -> torch.Tensor:
     """Head plus tail, [...], from the policy's log-probs [..., k + 1] of what `check_head` returned."""
     outside = (both[..., :-1] != both[..., -1:]).all(-1)
-    head = choices.head_of(logp[..., :-1], ref_logp_head.to(logp.dtype))
-    value = choices.estimate(head, logp[..., -1], ref_logp.to(logp.dtype), outside, tail_weight)
+    head = choices.head_of(logp[..., :-1], ref_logp_head.to(logp.dtype), validate=validate)
+    ref_logp = ref_logp.to(logp.dtype)
+    value = choices.estimate(head, logp[..., -1], ref_logp, outside, tail_weight, validate=validate)
     return value if rows.inside is None else value.where(rows.inside.view(value.shape), 0.0)

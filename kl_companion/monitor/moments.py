@@ -192,8 +192,7 @@ def _number(
 def value(entry: Estimator, logp: torch.Tensor, ref_logp: torch.Tensor, clamp: Clamp | None) -> torch.Tensor:
     """A sampled estimator that sees the log-ratio within a clamp; no gradient passes outside of it."""
     seen = logp if clamp is None else ref_logp + (logp - ref_logp).clamp(*clamp)
-    fn = getattr(entry.fn, "unchecked", entry.fn)  # log-probs were checked before
-    out: torch.Tensor = fn(seen, ref_logp)
+    out: torch.Tensor = entry.fn(seen, ref_logp)
     return out
 
 

@@ -18,7 +18,7 @@ import torch
 from kl_companion.divergences import Divergence, function_of_log, generator_of_log
 from kl_companion.estimators.registry import Estimator
 from kl_companion.estimators.top_k import TopK
-from kl_companion.estimators.vocabulary import sum_of_entries
+from kl_companion.estimators.vocabulary import finite_sum_of_entries
 from kl_companion.tabular.draws import Draws, SinglePlacement
 
 _LONG = 2**14  # length of a row from which on memory traffic costs more than function calls
@@ -162,7 +162,7 @@ def _divergence(d: Divergence, policy: Rows, reference: Rows) -> tuple[torch.Ten
     u = policy.logp - reference.logp  # NaN or infinite where one is -inf: then `<` below is False
     if not u.numel() or max(abs(x) for x in torch.aminmax(u)) < _MODERATE:
         return _dot(reference.p, generator_of_log(d)(u)), policy.p * _slope_of_log(d)(u)
-    return _with_slope(lambda p, q: sum_of_entries(d, p, q), policy.logp, reference.logp)
+    return _with_slope(lambda p, q: finite_sum_of_entries(d, p, q), policy.logp, reference.logp)
 
 
 def _with_slope(
@@ -196,8 +196,7 @@ def _summed(
         return value, slope.clone()  # what autograd returns may be a view
     choices = choices_of(entry)
     parts = (x.gather(-1, head) for x in (policy.logp, reference.logp))
-    order = torch.arange(head.shape[-1], device=head.device).expand_as(head)
-    value, slope = _with_slope(lambda p, q: choices.head(p, q, order), *parts)
+    value, slope = _with_slope(choices.head_of, *parts)
     return value, torch.zeros_like(policy.p).scatter_(-1, head, slope)
 
 

@@ -10,7 +10,7 @@ import math
 import torch
 
 from kl_companion.checks import check_choice, check_distribution, check_scalar
-from kl_companion.estimators.top_k import checked_head
+from kl_companion.estimators.token_ids import checked_head
 
 
 def mass_penalty_optimum(

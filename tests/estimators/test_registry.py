@@ -1,11 +1,28 @@
 """The registry of estimators: a dict, a decorator that changes nothing, and names that are looked up."""
 
+import math
+import pickle
 import re
+from functools import partial
 
 import pytest
+import torch
 
-from kl_companion.divergences import DIVERGENCES
-from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator, register_estimator, registry
+from kl_companion.divergences import DIVERGENCES, get_divergence
+from kl_companion.estimators import (
+    ESTIMATORS,
+    Estimator,
+    TopK,
+    get_estimator,
+    k_lambda,
+    register_estimator,
+    registry,
+    top_k_f_divergence,
+    top_k_forward_kl,
+)
+from kl_companion.estimators.sampled import of_samples
+
+register_mine = partial(register_estimator, "mine", target="reverse_kl", source="test")
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +126,89 @@ def test_a_target_that_is_no_divergence_is_refused():
     with pytest.raises(ValueError, match=r"unknown divergence 'reverse_lk'. Did you mean 'reverse_kl'"):
         register_estimator("nobody", target="reverse_lk", source="test")(lambda logp, ref_logp: logp)
     assert "nobody" not in ESTIMATORS
+
+
+def scaled(factor):
+    def estimate(logp, ref_logp):
+        return factor * (logp - ref_logp)
+
+    return estimate
+
+
+def power(exponent, logp, ref_logp):
+    return (logp - ref_logp) ** exponent
+
+
+PAIRS = {
+    "two lambdas": (lambda p, q: p - q, lambda p, q: q - p),
+    "two closures": (scaled(1.0), scaled(2.0)),
+    "closures over functions": (of_samples(scaled(1.0)), of_samples(scaled(2.0))),
+    "two partials": (partial(power, 1), partial(power, 2)),
+    "partials by keyword": (partial(power, exponent=1), partial(power, exponent=2)),
+    "partials of closures": (partial(scaled(1.0)), partial(scaled(2.0))),
+    "another default": (lambda p, q, c=1: c * (p - q), lambda p, q, c=2: c * (p - q)),
+    "two members": (k_lambda(0.1), k_lambda(0.9)),
+    "closures over tensors": (scaled(torch.ones(2)), scaled(torch.zeros(2))),
+    "a function and a partial": (power, partial(power, 2)),
+    "two named functions": (power, scaled),
+}
+AGAIN = {
+    "closures": lambda: scaled(2.0),
+    "lambdas": lambda: lambda p, q: p - q,
+    "partials": lambda: partial(power, 2),
+    "partials by keyword": lambda: partial(power, exponent=2),
+    "closures over functions": lambda: of_samples(scaled(2.0)),
+    "members": lambda: k_lambda(0.1),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_a_name_is_not_taken_by_another_function(pair):
+    first, second = PAIRS[pair]
+    register_mine()(first)
+    with pytest.raises(ValueError, match=r"^estimator 'mine' is registered already, by [\w.]+: "):
+        register_mine()(second)
+    assert ESTIMATORS["mine"].fn is first
+    register_mine(overwrite=True)(second)
+    assert ESTIMATORS["mine"].fn is second
+
+
+@pytest.mark.parametrize("kind", AGAIN)
+def test_a_function_that_is_made_again_replaces_itself(kind):
+    register_mine()(AGAIN[kind]())
+    last = AGAIN[kind]()
+    assert register_mine()(last) is last
+    assert ESTIMATORS["mine"].fn is last
+
+
+def test_a_cell_of_a_notebook_may_be_changed_and_run_again():
+    for body in ("logp - ref_logp", "(logp - ref_logp) ** 2 / 2"):
+        cell = {"__name__": "__main__"}
+        exec(f"def mine(logp, ref_logp):\n    return {body}", cell)
+        register_mine()(cell["mine"])
+        assert ESTIMATORS["mine"].fn is cell["mine"]
+
+
+def test_a_registered_closure_pickles_by_its_name():
+    register_mine()(scaled(3.0))
+    entry = ESTIMATORS["mine"]
+    assert pickle.loads(pickle.dumps(entry)) is entry
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(entry._replace(name="another"))
+
+
+def test_the_head_of_forward_kl_is_the_references():
+    rows = [torch.tensor([[0.7, 0.2, 0.1]]).log(), torch.tensor([[0.1, 0.2, 0.7]]).log()]
+    token = torch.tensor([0])
+    for call in (
+        partial(top_k_forward_kl, *rows, token, k=1),
+        partial(top_k_f_divergence, "forward_kl", *rows, token, k=1),
+        partial(TopK(get_divergence("forward_kl"), 1), *rows, token),
+        partial(get_estimator("top_k_f_divergence(forward_kl, 1)").fn, *rows, token),
+    ):
+        # Q f(P/Q) of token 2, and w f(1/w) of the sampled token 0: w = 1/7
+        head, tail = 0.7 * math.log(7) + 0.1 - 0.7, (1 / 7) * math.log(1 / 7) - 1 / 7 + 1
+        assert call().item() == pytest.approx(head + tail, rel=1e-5)
+    assert TopK(get_divergence("forward_kl"), 1, head_from="policy").head_from == "policy"
+    for name in set(DIVERGENCES) - {"forward_kl"}:
+        assert TopK(get_divergence(name), 1).head_from == "policy"

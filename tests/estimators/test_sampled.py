@@ -291,3 +291,30 @@ def test_float32_follows_float64(name, u):
 def test_estimators_that_are_never_negative(name, u):
     value, _ = value_and_slope(ESTIMATORS[name].fn, -10.0, -10.0 + u)
     assert value.item() >= -1e-15
+
+
+# lim of the value as w -> 0: infinite, or that of the tests above
+LOST = dict.fromkeys(SAMPLED, math.inf) | {
+    "k5": 0.0,
+    "kf_plus_plus(forward_kl)": 1.0,
+    "kf_plus_plus(jensen_shannon)": L2 / 2,
+    "kf_plus_plus(squared_hellinger)": 0.5,
+    "kf_plus_plus(neyman)": 1.0,
+    "kf_plus_plus(total_variation)": 0.5,
+    "kf_plus_plus(amari_alpha(0.5))": 4.0,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_token_that_the_reference_cannot_draw_has_the_limits(name, dtype):
+    value, slope = value_and_slope(ESTIMATORS[name].fn, [-1.0, -1.0], [-math.inf, -2.0], dtype)
+    assert value[0].item() == pytest.approx(LOST[name], rel=2e-3, abs=1e-12)
+    near, near_slope = value_and_slope(ESTIMATORS[name].fn, -1.0, -2.0, dtype)
+    assert value[1].item() == pytest.approx(near.item(), rel=2e-3)  # its neighbor is as it was
+    assert slope[1].item() == pytest.approx(near_slope.item(), rel=2e-3)
+    # f'(t) as t -> infinity is the limit of f(t)/t; the fixed estimators by hand: h(w) at w = 0
+    wanted = {"k1": 1.0, "k3": 1.0, "k5": 1.0, "k_lambda(0.5)": 1.0}.get(name, LOST[name])
+    largest = torch.finfo(dtype).max
+    assert not slope.isnan().any()
+    assert min(slope[0].item(), largest) == pytest.approx(min(wanted, largest), rel=2e-3)

@@ -72,7 +72,8 @@ def test_a_head_may_hold_what_one_side_has_lost_where_the_cost_is_finite(name):
         for form in FORMS:
             if not cost.is_finite:
                 with pytest.raises(ValueError, match=rf"^{name.split('(')[0]}.* is infinite at .*{place}"):
-                    every_sample(name, form, p, q, indices=torch.tensor([0]))
+                    every_sample(name, form, p, q, indices=torch.tensor([0]), validate=True)
+                assert every_sample(name, form, p, q, indices=torch.tensor([0]))[1:].tolist() == [INF] * 4
                 continue
             x = p.clone().requires_grad_()
             tokens = torch.tensor([1, 2, 3, 4])
@@ -171,7 +172,7 @@ REFUSED = [
 def test_what_is_refused(changes, wanted, as_installed):
     given = {"divergence": "reverse_kl", "logp_all": P, "ref_logp_all": Q, "tokens": TOKENS, "k": 1}
     with pytest.raises(ValueError, match=wanted):
-        top_k_f_divergence(**given | changes)
+        top_k_f_divergence(**given | changes, validate=True)
 
 
 @pytest.mark.parametrize("name", ["reverse_kl", "pearson", "forward_kl", "neyman"])
@@ -181,7 +182,7 @@ def test_an_infinite_head_is_refused_by_name_and_place(name):
     who = ("reference", "policy") if lost_by_policy else ("policy", "reference")
     words = rf"{name} is infinite at \[0, 0\]: the {who[0]} has probability where the {who[1]} has none"
     with pytest.raises(ValueError, match=words):
-        top_k_f_divergence(name, p, q, torch.tensor([1, 1]), indices=torch.tensor([0]))
+        top_k_f_divergence(name, p, q, torch.tensor([1, 1]), indices=torch.tensor([0]), validate=True)
 
 
 def test_weights_of_zero_and_of_infinity_are_let_through_as_they_are():

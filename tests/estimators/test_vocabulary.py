@@ -132,7 +132,11 @@ def test_a_token_that_one_side_has_lost(name, lost):
             else ("policy has probability where the reference")
         )
         with pytest.raises(ValueError, match=re.escape(f"{name} is infinite at [1]: the {other} has none")):
-            f_divergence(name, p, q)
+            f_divergence(name, p, q, validate=True)
+        x = p.clone().requires_grad_()
+        value = f_divergence(name, x, q)
+        assert value.item() == INF
+        assert torch.autograd.grad(value, x)[0].isfinite().all()
         return
     for dtype in (torch.float64, torch.float32):
         x, y = p.to(dtype).requires_grad_(), q.to(dtype).requires_grad_()
@@ -257,7 +261,7 @@ def test_divergence_objects_are_welcome():
 )
 def test_bad_input_is_refused(p, q, wanted):
     with pytest.raises(ValueError, match=wanted):
-        f_divergence("reverse_kl", p, q)
+        f_divergence("reverse_kl", p, q, validate=True)
 
 
 def test_an_unknown_divergence_is_refused():

@@ -221,7 +221,7 @@ BAD = {
     ),
     "form": lambda: fused_top_k_f_divergence("pearson", X, TOKENS, HEAD, *SHIPPED, form="bergman"),
     "tail_weight": lambda: fused_top_k_f_divergence(
-        "pearson", X, TOKENS, HEAD, *SHIPPED, tail_weight=WEIGHTS
+        "pearson", X, TOKENS, HEAD, *SHIPPED, tail_weight=WEIGHTS, validate=True
     ),
 }
 

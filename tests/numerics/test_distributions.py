@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -88,6 +89,15 @@ def check(name: str, call: Any, inputs: list[torch.Tensor], wanted: Between | No
     assert not any(s.isnan().any() for s in slopes if s is not None), slopes
 
 
+def check_infinite(call: Any, inputs: list[torch.Tensor]) -> None:
+    """Without checks of values an infinite divergence is inf, and its gradient holds no NaN."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    value = call(*leaves)
+    assert value.item() == math.inf
+    slopes = torch.autograd.grad(value, leaves, allow_unused=True)
+    assert not any(s.isnan().any() for s in slopes if s is not None), slopes
+
+
 @EXAMPLES
 @given(data=st.data())
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -96,11 +106,15 @@ def test_a_divergence_of_log_probs(name: str, dtype: torch.dtype, data: Any) -> 
     logp, ref = draw_logits(data, dtype).log_softmax(-1)
     with workdps(60):
         wanted = divergence_of(name, logp.tolist(), ref.tolist(), 0.0, dtype)
-    check(name, lambda a, b: f_divergence(name, a, b), [logp, ref], wanted)
-    if name in ("reverse_kl", "forward_kl"):
-        check(name, exact_kl if name == "reverse_kl" else exact_forward_kl, [logp, ref], wanted)
     whole = logp.numel()
-    check(name, lambda a, b: truncated_f_divergence(name, a, b, k=whole), [logp, ref], wanted)
+    calls = [partial(f_divergence, name), partial(truncated_f_divergence, name, k=whole)]
+    calls += {"reverse_kl": [exact_kl], "forward_kl": [exact_forward_kl]}.get(name, [])
+    for call in calls:
+        check(name, partial(call, validate=True), [logp, ref], wanted)
+        if wanted is None:
+            check_infinite(call, [logp, ref])
+        else:
+            check(name, call, [logp, ref], wanted)
 
 
 @EXAMPLES
@@ -136,12 +150,16 @@ def test_a_head_and_a_sample(name: str, dtype: torch.dtype, data: Any) -> None:
     head = sorted(data.draw(st.sets(st.integers(0, vocab - 1))))
     index = torch.tensor(head, dtype=torch.int64)
 
-    def call(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return top_k_f_divergence(name, a[None], b[None], torch.tensor([token]), indices=index)[0]
+    def call(a: torch.Tensor, b: torch.Tensor, *, validate: bool = False) -> torch.Tensor:
+        tokens = torch.tensor([token])
+        return top_k_f_divergence(name, a[None], b[None], tokens, indices=index, validate=validate)[0]
 
     if token not in head and ref[token] == -math.inf:
         with pytest.raises(ValueError, match=r"ref_logp_all of the sampled tokens is -inf|is infinite at"):
-            call(logp, ref)
+            call(logp, ref, validate=True)
+        leaf = logp.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(call(leaf, ref), leaf)
+        assert not slope.isnan().any()
         return
     with workdps(60):
         wanted = divergence_of(name, logp[index].tolist(), ref[index].tolist(), 0.0, dtype)
@@ -149,4 +167,8 @@ def test_a_head_and_a_sample(name: str, dtype: torch.dtype, data: Any) -> None:
             value = OF_SAMPLES[f"kf_plus_plus({name})"][0]
             u = mpf(ref[token].item()) - mpf(logp[token].item())
             wanted = sums([wanted, around(value, u, torch.finfo(dtype).eps, dtype)], dtype)
-    check(name, call, [logp, ref], wanted)
+    check(name, partial(call, validate=True), [logp, ref], wanted)
+    if wanted is None:
+        check_infinite(call, [logp, ref])
+    else:
+        check(name, call, [logp, ref], wanted)

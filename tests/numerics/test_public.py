@@ -69,7 +69,7 @@ def _top_k(function: Callable[..., Any], *, tokens: bool) -> Callable[[Draw], An
         a, b = (d.rows(2, vocab=3).log_softmax(-1) for _ in range(2))
         given_ = (d.leaf(a), d.one(a, b))
         options = {"k": d.whole(0, 4), "form": d.one("bregman", "generic", "published")}
-        options["head_from"] = d.one("policy", "reference")
+        options |= {"head_from": d.one("policy", "reference"), "validate": True}
         if tokens:
             options["tail_weight"] = d.one(None, d.tensor(2, low=0))
         return function(*given_, *([_tokens(d, a)] if tokens else []), **options)

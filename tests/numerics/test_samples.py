@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mpf, workdps
 
 from kl_companion import ESTIMATORS, get_estimator
+from kl_companion.checks import check_samples
 from tests.numerics.bounds import DTYPES, around, log_ratios
 from tests.numerics.settings import EXAMPLES
 from tests.oracles.exactly import OF_SAMPLES
@@ -52,15 +53,18 @@ def test_what_is_no_log_probability_is_refused(name: str, data: Any) -> None:
     given_ = {"logp": torch.tensor([-1.0, -2.0, -3.0]), "ref_logp": torch.tensor([-2.0, -2.0, -1.0])}
     given_[which][at] = wrong
     with pytest.raises(ValueError, match=rf"^{which} is {wrong} at \[{at}\], expected finite log-prob"):
-        get_estimator(name).fn(given_["logp"], given_["ref_logp"])
+        check_samples(**given_)
+    others = get_estimator(name).fn(**given_)[[i for i in range(3) if i != at]]
+    assert others.isfinite().all()
 
 
 def test_a_log_ratio_that_the_dtype_does_not_hold_is_refused() -> None:
     logp, ref_logp = torch.tensor([-6e4], dtype=torch.float16), torch.tensor([6e4], dtype=torch.float16)
     with pytest.raises(ValueError, match=r"infinite in torch.float16 at \[0\]"):
-        ESTIMATORS["k3"].fn(logp, ref_logp)
+        check_samples(logp, ref_logp)
 
 
 def test_log_ratios_whose_sum_alone_is_too_large_are_taken() -> None:
     logp = torch.tensor([-3e38, -3e38])
+    check_samples(logp, torch.zeros(2))
     assert torch.equal(ESTIMATORS["k1"].fn(logp, torch.zeros(2)), logp)

@@ -38,11 +38,11 @@ def _of_sampled(name: str) -> tuple[Case, ...]:
 def _of_rows(name: str) -> tuple[Case, ...]:
     fn = getattr(kl, name)
     return (
-        bad("logits instead of log-probs", fn, LOGITS, REF_ALL),
-        bad("probabilities instead of log-probs", fn, ALL.exp(), REF_ALL.exp()),
-        bad("log-probs of sampled tokens instead of whole rows", fn, LOGP, REF_LOGP),
+        bad("logits instead of log-probs", fn, LOGITS, REF_ALL, validate=True),
+        bad("probabilities instead of log-probs", fn, ALL.exp(), REF_ALL.exp(), validate=True),
+        bad("log-probs of sampled tokens instead of whole rows", fn, LOGP, REF_LOGP, validate=True),
         bad("two vocabularies", fn, ALL, REF_ALL[..., :4].log_softmax(-1)),
-        bad("disjoint supports, an infinite divergence", fn, *DISJOINT),
+        bad("disjoint supports, an infinite divergence", fn, *DISJOINT, validate=True),
         bad("a list instead of a tensor", fn, ALL.tolist(), REF_ALL),
     )
 
@@ -50,10 +50,10 @@ def _of_rows(name: str) -> tuple[Case, ...]:
 def _of_head(name: str) -> tuple[Case, ...]:
     fn = getattr(kl, name)
     return (
-        bad("logits instead of log-probs", fn, LOGITS, REF_ALL, TOKENS, k=2),
+        bad("logits instead of log-probs", fn, LOGITS, REF_ALL, TOKENS, k=2, validate=True),
         bad("k beyond the vocabulary", fn, ALL, REF_ALL, TOKENS, k=9),
         bad("neither k nor indices", fn, ALL, REF_ALL, TOKENS),
-        bad("a token id out of the vocabulary", fn, ALL, REF_ALL, TOKENS + 1, k=2),
+        bad("a token id out of the vocabulary", fn, ALL, REF_ALL, TOKENS + 1, k=2, validate=True),
         bad("tokens of int32", fn, ALL, REF_ALL, TOKENS.int(), k=2),
         bad("a misspelled form", fn, ALL, REF_ALL, TOKENS, k=2, form="bregmann"),
     )
@@ -77,8 +77,8 @@ CASES = (
     *(case for name in _EXACT for case in _of_rows(name)),
     bad("a misspelled divergence", kl.f_divergence, "pearsons", ALL, REF_ALL),
     bad("a number for a name", kl.f_divergence, 2, ALL, REF_ALL),
-    bad("logits instead of log-probs", kl.f_divergence, "pearson", LOGITS, REF_ALL),
-    bad("disjoint supports", kl.f_divergence, "pearson", *DISJOINT),
+    bad("logits instead of log-probs", kl.f_divergence, "pearson", LOGITS, REF_ALL, validate=True),
+    bad("disjoint supports", kl.f_divergence, "pearson", *DISJOINT, validate=True),
     *(case for name in _TOP_K for case in _of_head(name)),
     bad("a misspelled divergence", kl.top_k_f_divergence, "neymann", ALL, REF_ALL, TOKENS, k=2),
     bad("tokens of another shape", kl.top_k_f_divergence, "neyman", ALL, REF_ALL, TOKENS[:, 1:], k=2),
@@ -90,6 +90,7 @@ CASES = (
         REF_ALL,
         TOKENS,
         indices=HEAD * 0,
+        validate=True,
     ),
     bad(
         "the sampler's head without the sampler",
@@ -110,8 +111,9 @@ CASES = (
         TOKENS,
         k=2,
         tail_weight=-MASK,
+        validate=True,
     ),
-    bad("logits instead of log-probs", kl.truncated_kl, LOGITS, REF_ALL, k=2),
+    bad("logits instead of log-probs", kl.truncated_kl, LOGITS, REF_ALL, k=2, validate=True),
     bad("k beyond the vocabulary", kl.truncated_kl, ALL, REF_ALL, k=9),
     bad("k and indices", kl.truncated_kl, ALL, REF_ALL, k=2, indices=HEAD),
     bad("a misspelled divergence", kl.truncated_f_divergence, "revers_kl", ALL, REF_ALL, k=2),

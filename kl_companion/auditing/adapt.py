@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.calling import Given, Layout, Unusable, failed, layouts, loss_of
+from kl_companion.auditing.constants import numbers_in
 from kl_companion.auditing.constructing import (
     Chosen,
     Options,
@@ -64,6 +65,7 @@ class Subject(NamedTuple):
         entry: The estimator that was named; None for a function.
         reading: How a function's parameters were read; None for an estimator.
         head: Of how many likeliest tokens a function is given tensors, or finds them itself; 0 of none.
+        numbers: Numbers that stand in a function, such as its temperature.
     """
 
     loss: Loss
@@ -72,6 +74,7 @@ class Subject(NamedTuple):
     entry: Estimator | None
     reading: Reading | None = None
     head: int = 0
+    numbers: tuple[float, ...] = ()
 
 
 def as_loss(
@@ -142,7 +145,7 @@ def as_subject(
             )
         return Subject(_placed(loss, placement, chosen), title, placement, None, function.reading())
     called = function.in_reward if placement == "reward" else function.scalar
-    return Subject(called, title, placement, None, function.reading(), function.head)
+    return Subject(called, title, placement, None, function.reading(), function.head, function.numbers)
 
 
 class _Function:
@@ -166,6 +169,8 @@ class _Function:
         self._head_size(chosen)
         chosen.finish(self.label)
         self.assumed = chosen.assumed
+        defaults = (p.default for p in parameters_of(self.function, self.label))
+        self.numbers = numbers_in(self.function, [*self.fixed.values(), *defaults, *chosen.defaults.values()])
         self.coefficient = kl_coefficient(self.function, chosen)
         self.layout = self._layout()
 

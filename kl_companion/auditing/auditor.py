@@ -12,6 +12,7 @@ import torch
 
 from kl_companion.auditing.adapt import NOTHING, as_subject
 from kl_companion.auditing.cuts import cut_objectives
+from kl_companion.auditing.distilled import Search, kinds_of
 from kl_companion.auditing.findings import Condition, Finding, GroupGap
 from kl_companion.auditing.instead import instead
 from kl_companion.auditing.looking import (
@@ -48,7 +49,7 @@ def _finding(
     max_terms: int,
     measure_curl: Callable[[dict[str, float]], float],
     measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = None,
-    further: Callable[[Looked], Looked] | None = None,
+    further: Sequence[Callable[[Looked], Looked | None]] = (),
 ) -> Finding:
     """What a loss does: by the objectives that it was looked at beside, else by further ones."""
     zeros = [w.zero for w in looked.worlds]
@@ -60,13 +61,18 @@ def _finding(
         explained, residual = matched(
             looked.worlds, max_terms=max_terms, beside=beside, may_vary=condition is not None
         )
-        if not explained and further is not None:
+        for more in further:
+            if explained or (looked_further := more(looked)) is None:
+                continue
             # so many more that sums of three of them would take minutes
-            looked = further(looked)
             explained, least = matched(
-                looked.worlds, max_terms=min(max_terms, 2), beside=beside, may_vary=condition is not None
+                looked_further.worlds,
+                max_terms=min(max_terms, 2),
+                beside=beside,
+                may_vary=condition is not None,
             )
             residual = least if explained else min(residual, least)
+            looked = looked_further
     same_length = looked.worlds if condition is None else looked.worlds[-SHORT:]
     return Finding(
         condition,
@@ -83,11 +89,28 @@ def _finding(
 
 
 def _further(
-    looked: Looked, *, where: Condition | Sequence[Problem], known: dict[str, Objective], head: int
-) -> Looked:
-    """The same loss beside objectives that are cut as well."""
+    where: Condition | Sequence[Problem], known: dict[str, Objective], head: int, search: Search
+) -> tuple[Callable[[Looked], Looked | None], ...]:
+    """Return the same loss beside objectives that are cut, and beside those of distillation that may fit."""
     lengths = where.eos if isinstance(where, Condition) else any(o.lengths_only for o in known.values())
-    return beside_others(looked, where, known | cut_objectives(head, lengths=lengths), head)
+
+    def cut(looked: Looked) -> Looked:
+        return beside_others(looked, where, known | cut_objectives(head, lengths=lengths), head)
+
+    def distilled(looked: Looked) -> Looked | None:
+        vocab = head + 2 if head else 3
+        small = min(1, len(looked.worlds) - 1)
+        if isinstance(where, Condition):
+            place = worlds(where, vocab, headed=head > 0)[small].problem
+        else:
+            place = where[small]
+        seen = looked.worlds[small]
+        fields = {n: f for n, f in seen.fields.items() if n in known}
+        beside = [n for n in fields if known[n].rewards]
+        more = search.objectives(seen.gradient, place, fields, beside, lengths=lengths)
+        return beside_others(looked, where, known | more, head) if more else None
+
+    return cut, distilled
 
 
 def _curl(
@@ -172,6 +195,7 @@ def audit(
     head = subject.head
     heads = head > 0 or (reads_heads(entry, found) if entry is not None or single else False)
     same_as = recognize(found) if subject.placement == "loss" else None
+    search = Search(subject.numbers)
     if problems is not None:
         size = 1 if group_size is None else group_size
         known = objectives(
@@ -181,9 +205,7 @@ def audit(
         )
         looked = look_at(loss_fn, problems, group_size=size, known=known)
         measure = partial(_curl, loss_fn, problems[0], size, False)
-        further = (
-            partial(_further, where=problems, known=known, head=head) if heads and entry is None else None
-        )
+        further = _further(problems, known, head, search) if heads and entry is None else ()
         findings = [_finding(None, looked, max_terms, measure, None, further)]
     else:
         findings = []
@@ -199,9 +221,8 @@ def audit(
             vocab = head + 2 if head else 3 if single else 2
             place = worlds(condition, vocab, headed=head > 0)[1].problem
             measure = partial(_curl, loss_fn, place, group_size, coupled)
-            further = None
-            if entry is None and heads and group_size is None:
-                further = partial(_further, where=condition, known=known, head=head)
+            reads_more = entry is None and heads and group_size is None
+            further = _further(condition, known, head, search) if reads_more else ()
             findings.append(_finding(condition, looked, max_terms, measure, apart, further))
     said = Audit(
         subject.title,
@@ -224,7 +245,9 @@ def audit(
         met, meant = all(accepts(c, wanted) for c in judged), (f"was wanted ({want})", want)
     if meant is None:
         return said
-    as_meant = met if met is not None else all(accepts(c, wanted_objectives(meant[1])) for c in judged)
+    # a name such as forward_kl says neither a temperature nor the share of a mixture
+    meant_by_name = wanted_objectives(meant[1]) | kinds_of(meant[1])
+    as_meant = met if met is not None else all(accepts(c, meant_by_name) for c in judged)
     text = None
     if not as_meant:
         stale = bool(off_policy)

@@ -40,6 +40,11 @@ def top(student_logits, teacher_logits, mask):
     values, where = q.topk(2, -1)
     return ((values.exp() * (values - p.gather(-1, where))).sum(-1) * mask).sum(-1).mean()
 """
+HOT = """
+def kd(student_logits, teacher_logits, mask, T=2.0):
+    p, q = F.log_softmax(student_logits / T, -1), F.log_softmax(teacher_logits / T, -1)
+    return ((q.exp() * (q - p)).sum(-1) * mask).sum(-1).mean() * T**2
+"""
 UNKNOWN = "def f(x_logps, y_logps, beta):\n    return beta * (x_logps - y_logps) ** 2 / 2\n"
 SAME = {
     "K3": {"code": K3, "want": "reverse_kl"},
@@ -47,6 +52,7 @@ SAME = {
     "another f": {"code": HELLINGER, "want": "squared_hellinger"},
     "remedy of another f": {"code": K3, "want": "sequence_jensen_shannon"},
     "whole distributions": {"code": LOGITS},
+    "at a temperature": {"code": HOT},
     "two likeliest": {"code": TOP, "want": "forward_kl"},
     "mapped": {"code": UNKNOWN, "map": "x_logps=logp, y_logps=ref_logp", "set": "beta=0.5"},
 }

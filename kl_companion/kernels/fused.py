@@ -10,10 +10,9 @@ compiler, or run one operation after the other. "auto" compiles where a compiler
 Triton for a GPU) and the logits have at least 2^20 entries; a kernel is compiled once for its dtypes, for all
 sizes, and kept on disk.
 
-What is not finite is returned for its row, as torch does. With ``validate=True`` it is refused by name and
-place on every device, and so are ids, masks and weights that are out of range; this reads values, for which a
-GPU has to finish its work. Nothing else reads values on a GPU, where ``weights`` change nothing, since the
-backward pass makes the gradient.
+What is not finite is returned for its row, as torch does. ``validate=True`` refuses it by name and place, and
+ids, masks and weights that are out of range; for that a GPU has to finish its work. Nothing else reads values
+on a GPU, where ``weights`` change nothing, since the backward pass makes the gradient.
 
 Three modes:
 
@@ -27,7 +26,8 @@ Three modes:
   ``(weights * result).sum()``, which the backward pass checks. In float16 (where small entries would be zero
   without the loss's scale) and with ``validate`` the backward pass makes the gradient.
 
-Second derivatives are refused: use `kl_companion.estimators.vocabulary` for them.
+Second derivatives are refused: use `kl_companion.estimators.vocabulary` for them. Transforms of `torch.func`
+(vmap, grad) run plain torch, which keeps log-probs of whole rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kl_companion.checks import check_shape
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.sampled import Form
 from kl_companion.estimators.top_k import TopK
-from kl_companion.kernels import in_graph
+from kl_companion.kernels import in_graph, transforms
 from kl_companion.kernels.arguments import (
     check_device,
     check_logits,
@@ -93,9 +93,9 @@ def fused_f_divergence(
         [...], float32 (float64 where one of the two is), differentiable in both arguments, once.
 
     Raises:
-        ValueError: shapes or devices differ, an empty vocabulary, a DTensor, a temperature or scale that is
-            not positive, logits that cannot be overwritten; with ``validate`` also values (the place is
-            named); in backward, another loss than ``weights`` announced.
+        ValueError: shapes or devices differ, a DTensor, a temperature or scale that is not positive, logits
+            that cannot be overwritten; with ``validate`` also values (the place is named); in backward,
+            another loss than ``weights`` announced.
         RuntimeError: in a second derivative.
 
     Source: emapg2026, eq (109).
@@ -114,12 +114,13 @@ def fused_f_divergence(
         logit_scale=logit_scale,
         ref_logit_scale=ref_logit_scale,
     )
-    lead = logits.shape[:-1]
-    rows = rows_that_count(mask, weights, logits, lead, _LEAD, validate=validate)
+    rows = rows_that_count(mask, weights, logits, logits.shape[:-1], _LEAD, validate=validate)
+    if transforms.transformed():
+        return transforms.divergence(d, logits, ref_logits, how, rows.inside)
     check_overwritable(logits, inplace)
     if torch.compiler.is_compiling():
         value, _ = in_graph.divergence(logits, ref_logits, rows.inside, d.name, how.numbers())
-        return value.view(lead)
+        return value.view(logits.shape[:-1])
     # logits to be validated are not overwritten in the forward pass
     options = (d, how, inplace, torch.is_grad_enabled(), not validate)
     value = DivergenceOfLogits.apply(logits, ref_logits, rows, *options)
@@ -252,8 +253,7 @@ def fused_logp(
         temperature: The logits are divided by it.
         logit_scale: The logits are multiplied by it first.
         mask: [...], True or 1 in rows that count. The others are not read: value 0, gradient 0.
-        weights: Of the shape of ``tokens``, by which the loss multiplies the result; see the module's text.
-            Rows whose weights are all 0 do not count.
+        weights: The weights of the loss where they are known, like ``tokens``; rows of 0 do not count.
         inplace: Let the gradient take the memory of ``logits``; see the module's text.
         backend: "auto", "compiled" or "eager"; see the module's text.
         validate: Refuse NaN, +inf, a row without a token, a masked token and ids outside the vocabulary. By
@@ -332,8 +332,7 @@ def fused_top_k_f_divergence(
         logits: Raw logits of the policy, [..., vocab].
         tokens: The sampled token of every row, [...] int64.
         indices: The head, [..., k] int64, no token twice in a row.
-        ref_logp_head: Log-probs of the reference on the head, normalized over the whole vocabulary, [..., k];
-            -inf where it has no probability.
+        ref_logp_head: Log-probs of the reference there, [..., k], normalized over the vocabulary, or -inf.
         ref_logp: Of the sampled token, [...].
         form: As in `kl_companion.estimators.top_k_f_divergence`.
         tail_weight: As there, [...].
@@ -387,6 +386,9 @@ def _log_probs(
     rows = rows_that_count(mask, weights, logits, lead, _LEAD, ids=ids, validate=validate)
     index = check_tokens("tokens", tokens, logits.shape, rows, validate=validate)
     check_device("tokens", tokens, logits, "logits")
+    if transforms.transformed():
+        logp, entropy = transforms.log_probs(logits, index, how, rows.inside)
+        return logp.view(tokens.shape), entropy
     check_overwritable(logits, inplace)
     if torch.compiler.is_compiling():
         logp, entropy, _ = in_graph.log_probs(logits, index, rows.inside, with_entropy, how.numbers())

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from kl_companion.kernels import transforms
 from kl_companion.kernels.arguments import Rows
 from kl_companion.kernels.autograd import common_factor, first_order_only, keep, kept_by, scalable, take_made
-from kl_companion.kernels.blocks import plain
+from kl_companion.kernels.blocks import exact_dtype, plain
 from kl_companion.kernels.in_graph_linear import in_parts
 from kl_companion.kernels.linear_passes import backward_pass, forward_pass, numbers_of
 from kl_companion.kernels.linear_tasks import Distances, LogProbs
-from kl_companion.kernels.linear_walks import Chunk, Projection, TilePlan, narrow
+from kl_companion.kernels.linear_walks import Chunk, LogitRows, Projection, TilePlan, narrow
 
 
 def apply(policy: Projection, task: Distances | LogProbs, rows: Rows, plan: TilePlan, *, early: bool) -> Any:
@@ -25,9 +26,26 @@ def apply(policy: Projection, task: Distances | LogProbs, rows: Rows, plan: Tile
         plan: The tiles.
         early: Whether the forward pass may make gradients.
     """
+    if transforms.transformed():
+        return _transformed(policy, task, rows)
     if torch.compiler.is_compiling():
         return in_parts(policy, task, rows.inside, plan)
     return _Linear.apply(*policy, task, rows, plan, torch.is_grad_enabled(), early)
+
+
+def _transformed(policy: Projection, task: Distances | LogProbs, rows: Rows) -> tuple[torch.Tensor, ...]:
+    x = _logits(policy)
+    if isinstance(task, LogProbs):
+        logp, entropy = transforms.log_probs(x, task.tokens, task.how, rows.inside)
+        return (logp, entropy) if task.with_entropy else (logp,)
+    y = task.teacher.logits if isinstance(task.teacher, LogitRows) else _logits(task.teacher)
+    return (transforms.divergence(task.d, x, y, task.how, rows.inside),)
+
+
+def _logits(layer: Projection) -> torch.Tensor:
+    wide = exact_dtype(layer.weight)
+    x = layer.hidden.to(wide) @ layer.weight.to(wide).T
+    return x if layer.bias is None else x + layer.bias
 
 
 class _Linear(torch.autograd.Function):

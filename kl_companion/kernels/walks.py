@@ -208,7 +208,8 @@ def walk_divergence(
     dtype, reads = kept.dtype, x.device.type == "cpu"
     counted = _inside(inside, reads, loss_weight if value is None else None)
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1], x.device)
-    size = rows_per_block(x.shape[-1], dtype, x.device, bool(how.compiled))
+    # small blocks where they are copied, because both sides have factors of their own
+    size = rows_per_block(x.shape[-1], dtype, x.device, bool(how.compiled) and how.ratio == 1.0)
     writes = gradient if loss_weight is not None else None
     for part in parts(size, (x, y), writes, counted if reads else None):
         weight = None if loss_weight is None else loss_weight[part.rows].to(dtype)

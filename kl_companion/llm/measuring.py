@@ -155,7 +155,7 @@ def measure(
             ref_logits = _chosen(reference, part, temperature).to(logits.device)
             logits, ref_logits = common_columns(logits, ref_logits, policy.tokenizer)
             divergence = fused_kl if direction == "reverse" else fused_forward_kl
-            values = [divergence(logits, ref_logits)]
+            values = [divergence(logits, ref_logits, validate=True)]
             writer = logits if direction == "reverse" else ref_logits
             values += [fused_logp_and_entropy(writer, part.tokens[inside])[1], torch.ones_like(values[0])]
             if k is not None:
@@ -227,7 +227,8 @@ def teacher_forced(
     with evaluating(lm.model):
         for part in _parts(samples, lm.vocab, batch):
             inside = part.completion_mask.bool()
-            logp = fused_logp(_chosen(lm, part, temperature), part.tokens[inside])
+            scores, tokens = _chosen(lm, part, temperature), part.tokens[inside]
+            logp = fused_logp(scores, tokens, validate=True)
             parts.append(_total(logp, inside))
     return torch.cat(parts).clamp(max=0.0)
 

@@ -67,7 +67,7 @@ OF_SAMPLES = {
     "k2 of sequences": of_samples(kl_loss, "k2", level="sequence"),
     "k1 as a score": of_samples(kl_loss, "k1", credit=0.9),
     "a function": of_samples(kl_loss, lambda logp, ref_logp: (logp - ref_logp) ** 2, how="token_mean"),
-    "k5, divided by a constant": of_samples(kl_loss, "k5", how="constant", length=4),
+    "kf++, divided by a constant": of_samples(kl_loss, "kf_plus_plus(pearson)", how="constant", length=4),
     "terms": of_samples(kl_terms, "k3", how="sequence_mean"),
     "reward": of_samples(kl_reward, "k3"),
     "reward of tokens": of_samples(kl_reward, "k3", level="token", credit=0.5),
@@ -80,7 +80,9 @@ OF_SAMPLES = {
 }
 OF_LOGITS = {
     "k1": of_logits(kl_loss, "k1"),
-    "k3 of sequences": of_logits(kl_loss, "k3", level="sequence"),
+    "exact": of_logits(kl_loss, "exact_kl"),
+    "top k": of_logits(kl_loss, "top_k_reverse_kl(2)"),
+    "exact reward": of_logits(kl_reward, "exact_kl", level="token"),
 }
 CASES = [*((OF_SAMPLES, sampled, x) for x in OF_SAMPLES), *((OF_LOGITS, scores, x) for x in OF_LOGITS)]
 
@@ -127,7 +129,18 @@ def rollouts() -> list[Rollout]:
     return [made, Rollout.from_logits(tokens, mask, logits, ref_logits, behavior_logits=behavior_logits)]
 
 
-ESTIMATORS = ["k1", "k2", "k3", "k3_plus_plus", "k4", "k5", "k_lambda(0.5)"]
+ESTIMATORS = [
+    "k1",
+    "k2",
+    "k3",
+    "k5",
+    "k_lambda(0.5)",
+    "kf_plus_plus(pearson)",
+    "exact_kl",
+    "f_divergence(jensen_shannon)",
+    "top_k_reverse_kl(4)",
+    "truncated_kl(2)",
+]
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -116,3 +116,25 @@ def test_score_ratio_times_a_number_has_that_number_as_gradient(logp, factor):
 @given(st.floats(-50, 50))
 def test_stop_gradient_of_tensors_shares_the_value(x):
     assert ops.stop_gradient(torch.tensor(x, dtype=torch.float64, requires_grad=True)).item() == x
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("op", [ops.exp, ops.expm1])
+def test_where_the_value_overflows_the_slope_is_the_largest_number(op, dtype):
+    """Zero times it is zero: a mask after the exponential leaves no NaN behind."""
+    largest = torch.finfo(dtype).max
+    x = torch.tensor([0.5, 1e4, math.inf, -math.inf, math.nan], dtype=dtype, requires_grad=True)
+    value = op(x)
+    torch.testing.assert_close(value, getattr(torch, op.__name__)(x), rtol=0, atol=0, equal_nan=True)
+    (slope,) = torch.autograd.grad(value, x, torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0], dtype=dtype))
+    assert slope[1:4].tolist() == [largest, 0.0, 0.0]
+    assert slope[0].item() == pytest.approx(math.exp(0.5), rel=1e-2)
+    assert slope[4].isnan()
+
+
+@pytest.mark.parametrize("op", [ops.exp, ops.expm1])
+def test_the_second_derivative_is_that_of_the_function(op):
+    x = torch.tensor([-1.0, 0.3, 2.0], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(slope.sum(), x)
+    torch.testing.assert_close(second, x.detach().exp(), rtol=1e-14, atol=0)

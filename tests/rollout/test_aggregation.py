@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kl_companion.estimators import ESTIMATORS, get_estimator
 from kl_companion.rollout import (
     aggregate,
     credit,
@@ -208,3 +209,29 @@ def test_importance_weights_are_those_of_the_loops(batch, scope, scale):
         strict=True,
     ):
         assert row == pytest.approx(oracle.weights(a, b, scope), rel=1e-11)
+
+
+SAMPLED = [*(name for name, e in ESTIMATORS.items() if e.inputs == "sampled"), "k_lambda(0.5)"]
+SAMPLED += [f"kf_plus_plus({x})" for x in ("forward_kl", "pearson", "neyman", "pearson, generic")]
+
+
+@pytest.mark.parametrize("masking", ["aggregate", "where", "clamp"])
+@pytest.mark.parametrize("to_ref", [300.0, 1e10, 1e30])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_padded_token_that_overflows_gets_no_gradient(name, to_ref, masking):
+    """log w = to_ref outside the mask: the estimate is infinite, and the slope of the others is theirs."""
+    mask = torch.tensor([[1.0, 1.0, 0.0]])
+    estimate = get_estimator(name).fn
+    slopes = []
+    for outside in (-1.0, -to_ref):
+        logp = torch.tensor([[-1.2, -0.3, outside]], requires_grad=True)
+        values = estimate(logp, torch.tensor([[-1.0, -0.5, -1.0]]).where(mask.bool(), 0.0))
+        if masking == "aggregate":
+            loss = aggregate(values, mask)
+        elif masking == "where":
+            loss = torch.where(mask.bool(), values, 0.0).sum()
+        else:
+            loss = (values.clamp(max=torch.finfo(values.dtype).max) * mask).sum()
+        slopes.append(torch.autograd.grad(loss, logp)[0])
+    assert slopes[1][0, 2].item() == 0.0
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-6, atol=1e-7)

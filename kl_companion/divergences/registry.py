@@ -174,6 +174,10 @@ def _member(family: str, text: str) -> Divergence:
     return FAMILIES[family](sympy.Rational(fraction.numerator, fraction.denominator))
 
 
+# what torch.compiler.assume_constant_result sets, without loading the compiler: it cannot trace SymPy
+_member._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def inverse_slope(divergence: Divergence) -> sympy.Expr:
     """(f')^{-1}: the positive t with f'(t) = s, on the branch with t = 1 at s = 0. Symbol ``s``.
 

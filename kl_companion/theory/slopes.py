@@ -132,6 +132,8 @@ def _closed_inverse(divergence: Divergence, ceiling: sympy.Expr) -> Function | N
         inverse = inverse_slope(divergence)
     except ValueError:
         return None
+    if inverse.has(sympy.LambertW):  # torch has no such function
+        return None
     if not ceiling.is_finite:
         compact = sympy.expand_log(sympy.log(sympy.factor(inverse)), force=True)
         return _compiled(compact.replace(sympy.log, _around_zero), _S)

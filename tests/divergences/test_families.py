@@ -1,6 +1,8 @@
 """Members of the families against formulas written out by hand, with 60 digits or in float64."""
 
 import math
+import subprocess
+import sys
 import time
 from fractions import Fraction
 
@@ -339,3 +341,30 @@ def test_pasted_weights_have_all_digits(e):
     }.items():
         got = eval(lines[name], {"torch": torch, "w": w})
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
+
+
+IN_A_GRAPH = """
+import torch
+from kl_companion.kernels import fused_f_divergence
+
+def total(x, y):
+    return fused_f_divergence("generalized_jensen_shannon(3/7)", x, y).sum()
+
+draw = torch.Generator().manual_seed(0)
+x, y = torch.randn(2, 3, 40, generator=draw, dtype=torch.float64)
+x.requires_grad_()
+value = torch.compile(total, fullgraph=True, backend="aot_eager")(x, y)
+(slope,) = torch.autograd.grad(value, x)
+p, q = x.softmax(-1), y.softmax(-1)
+m = (3 * q + 4 * p) / 7
+by_hand = (3 * (q * (q / m).log()).sum() + 4 * (p * (p / m).log()).sum()) / 7
+(wanted,) = torch.autograd.grad(by_hand, x)
+print((value / by_hand - 1).abs().item(), ((slope - wanted).norm() / wanted.norm()).item())
+"""
+
+
+def test_members_in_the_graph_of_a_user():
+    """The compiler cannot trace SymPy: a member is looked up while it traces."""
+    done = subprocess.run([sys.executable, "-c", IN_A_GRAPH], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert max(map(float, done.stdout.split())) < 1e-12

@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from kl_companion.divergences import DIVERGENCES, T, get_divergence, inverse_slope, make_divergence
+from kl_companion.theory.optima import optimal_policy
 from kl_companion.theory.slopes import slope_of
 from tests.support.derived import inverse_or_skip
 
@@ -105,3 +106,21 @@ def test_a_kink_is_refused():
         slope_of(get_divergence("total_variation"))
     with pytest.raises(ValueError, match="piecewise constant: it has no inverse"):
         inverse_slope(get_divergence("total_variation"))
+
+
+@pytest.mark.parametrize(
+    ("name", "slope"),
+    [
+        ("skewed_reverse_kl(0.1)", lambda t: (t / (0.9 + 0.1 * t)).log() - 0.09 * (t - 1) / (0.9 + 0.1 * t)),
+        ("skewed_kl(0.2)", lambda t: 0.64 * (t - 1) / (0.2 + 0.8 * t)),
+        ("generalized_jensen_shannon(0.9)", lambda t: 0.1 * (t / (0.9 + 0.1 * t)).log()),
+        ("power_divergence(0.97)", lambda t: (t**-0.03 - 1) / -0.03),
+    ],
+)
+def test_optima_of_families_have_the_slope_of_their_reward(name, slope):
+    rewards = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)
+    ref_logp = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64).log()
+    best = optimal_policy(rewards, ref_logp, beta=3.0, divergence=name)
+    assert best.logp.exp().sum().item() == pytest.approx(1.0, rel=1e-12)
+    shifted = rewards - 3.0 * slope((best.logp - ref_logp).exp())  # the same for all tokens
+    assert shifted.tolist() == pytest.approx([shifted[0].item()] * 3, abs=1e-9)

@@ -16,8 +16,8 @@ def test_off_policy_the_default_ratio_is_that_of_the_level():
     total = math.exp(-0.2) * 0.125 + math.exp(0.2) * 0.5 + math.exp(0.5) * 0.5 + math.exp(-0.5) * 0.5
     assert loss.item() == pytest.approx(total / 2, rel=1e-13)
     mu = torch.tensor([[NAN, -0.5, -1.5], [-0.5, -0.25, -2.0]], dtype=torch.float64)  # log rho = -1, -1
-    whole = kl_loss(rollout(behavior_logp=mu), "k2", level="sequence")
-    assert whole.item() == pytest.approx(math.exp(-1) * 0.125 / 2, rel=1e-13)
+    by_sequence = kl_loss(rollout(behavior_logp=mu), "k2", level="sequence")
+    assert by_sequence.item() == pytest.approx(math.exp(-1) * 0.125 / 2, rel=1e-13)
 
 
 @pytest.mark.parametrize("options", [{}, {"level": "sequence"}, {"credit": 1.0}, {"clip": (0.5, 2.0)}])

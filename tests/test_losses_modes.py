@@ -125,8 +125,8 @@ def test_in_graphs_of_any_length() -> None:
 def rollouts() -> list[Rollout]:
     """On-policy and off-policy, from logits."""
     logits, ref_logits, behavior_logits, mask, tokens = (x[0] for x in scores(4))
-    made = Rollout.from_logits(tokens, mask, logits, ref_logits)
-    return [made, Rollout.from_logits(tokens, mask, logits, ref_logits, behavior_logits=behavior_logits)]
+    on_policy = Rollout.from_logits(tokens, mask, logits, ref_logits)
+    return [on_policy, Rollout.from_logits(tokens, mask, logits, ref_logits, behavior_logits=behavior_logits)]
 
 
 ESTIMATORS = [

@@ -221,10 +221,10 @@ class Rollout:
 
         Nothing is checked a second time.
         """
-        chosen: Any = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        index: Any = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
         if isinstance(rows, int) and not -len(self) <= rows < len(self):
             raise IndexError(f"sequence {rows} of {len(self)}")
-        return self._changed(lambda x: x[chosen])
+        return self._changed(lambda x: x[index])
 
     def to(self, device: torch.device | str) -> Rollout:
         """Return the batch with every tensor on ``device``; nothing is checked a second time."""
@@ -260,28 +260,28 @@ class Rollout:
         return batch
 
     def batches(self, groups: Iterable[Sequence[int]]) -> Iterator[Rollout]:
-        """One batch per group of its sequences, given by their numbers; nothing is checked a second time."""
-        given = {f.name: x.unbind() for f in fields(self) if (x := getattr(self, f.name)) is not None}
+        """Yield one batch per group of sequences, listed by their numbers; nothing is checked again."""
+        tensors = {f.name: x.unbind() for f in fields(self) if (x := getattr(self, f.name)) is not None}
         for group in groups:
-            yield self.unchecked(**{name: torch.stack([x[i] for i in group]) for name, x in given.items()})
+            yield self.unchecked(**{name: torch.stack([x[i] for i in group]) for name, x in tensors.items()})
 
     def repeated(self, index: torch.Tensor) -> Rollout:
-        """Its sequences ``index`` [n] as one batch of new tensors; nothing is checked a second time.
+        """Return the sequences ``index`` [n] as one batch of new tensors; nothing is checked again.
 
-        Its logits are a leaf that requires grad, from which ``logp`` is computed.
+        The logits are a leaf that requires grad, from which ``logp`` is computed.
 
         Raises:
             ValueError: without logits.
         """
         if self.logits is None:
             raise ValueError("logits is needed; this Rollout holds sampled log-probs only")
-        given = {
+        tensors = {
             f.name: x.detach().index_select(0, index)
             for f in fields(self)
             if f.name != "logp" and (x := getattr(self, f.name)) is not None
         }
-        scores, inside = given["logits"].requires_grad_(), given["completion_mask"].bool()
-        return self.unchecked(**given, logp=_of_sampled(finite_rows(scores, inside), given["tokens"]))
+        scores, inside = tensors["logits"].requires_grad_(), tensors["completion_mask"].bool()
+        return self.unchecked(**tensors, logp=_of_sampled(finite_rows(scores, inside), tensors["tokens"]))
 
     @property
     def logp_all(self) -> torch.Tensor:

@@ -50,7 +50,7 @@ def importance_ratio(
 def importance_weight(
     rollout: Rollout, *, scope: Scope, clip: tuple[float, float] | None = None, missing: Missing = "raise"
 ) -> torch.Tensor:
-    """sg(rho): `importance_ratio` without its gradient, [batch, seq]; arguments and errors as there."""
+    """Return `importance_ratio` without its gradient, [batch, seq], with the same arguments and errors."""
     return importance_ratio(rollout, scope=scope, clip=clip, missing=missing).detach()
 
 

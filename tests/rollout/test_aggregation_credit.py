@@ -72,10 +72,10 @@ def test_the_gradient_runs_the_other_way(discount: float) -> None:
 def test_an_infinite_value_reaches_earlier_tokens_only(discount: float) -> None:
     x = torch.ones(2, 400, dtype=torch.float64)
     x[0, 250] = math.inf
-    found = credit(x, torch.ones(2, 400), discount=discount)
-    assert found[0, :251].isinf().all()
-    assert found[0, 251:].isfinite().all()
-    assert torch.equal(found[0, 251:], found[1, 251:])
+    sums = credit(x, torch.ones(2, 400), discount=discount)
+    assert sums[0, :251].isinf().all()
+    assert sums[0, 251:].isfinite().all()
+    assert torch.equal(sums[0, 251:], sums[1, 251:])
     assert credit(x, torch.ones(2, 400), discount=0.0).isinf().sum() == 1
     x[0, 200] = -math.inf
     with pytest.raises(ValueError, match=r"the credit is not a number: x is -inf at \[0, 200\]"):

@@ -107,9 +107,9 @@ def test_values_outside_the_mask_are_let_in_and_reach_nothing(name, junk) -> Non
     dirty[name][1, 2] = junk
     for estimator in ("k1", "k3", "exact_kl", "top_k_reverse_kl(2)", "f_divergence(pearson)"):
         losses = []
-        for given in (plain, dirty):
-            leaves = {x: given[x].clone().requires_grad_() for x in ("logp", "logits")}
-            loss = kl_loss(Rollout(**{**given, **leaves}), estimator)
+        for batch in (plain, dirty):
+            leaves = {x: batch[x].clone().requires_grad_() for x in ("logp", "logits")}
+            loss = kl_loss(Rollout(**{**batch, **leaves}), estimator)
             slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             losses.append((loss, *(x for x in slopes if x is not None)))
         for ours, theirs in zip(*losses, strict=True):
@@ -117,23 +117,23 @@ def test_values_outside_the_mask_are_let_in_and_reach_nothing(name, junk) -> Non
 
 
 def test_from_logits_lets_junk_in_outside_the_mask_only() -> None:
-    given = tensors()
+    batch = tensors()
     for junk in (NAN, INF, -INF):
-        logits = at(at(given["logits"], (0, 0), junk), (1, 2), junk).requires_grad_()
-        rollout = Rollout.from_logits(given["tokens"], MASK, logits, at(given["ref_logits"], (0, 0), junk))
+        logits = at(at(batch["logits"], (0, 0), junk), (1, 2), junk).requires_grad_()
+        rollout = Rollout.from_logits(batch["tokens"], MASK, logits, at(batch["ref_logits"], (0, 0), junk))
         (slope,) = torch.autograd.grad(kl_loss(rollout, "k3"), logits)
         assert slope.isfinite().all()
         assert not slope[MASK == 0].any()
         with pytest.raises(ValueError, match=r"logits is .*\[1, 0"):
-            Rollout.from_logits(given["tokens"], MASK, at(given["logits"], (1, 0), junk), given["ref_logits"])
+            Rollout.from_logits(batch["tokens"], MASK, at(batch["logits"], (1, 0), junk), batch["ref_logits"])
 
 
 def test_one_token_of_a_row_may_be_masked() -> None:
-    given = tensors()
-    other = (given["tokens"][1, 0] + 1) % V
-    masked = {name: at(given[name], (1, 0, other), -INF) for name in LOGITS}
-    made = Rollout.from_logits(given["tokens"], MASK, masked["logits"], masked["ref_logits"])
-    assert kl_loss(made, "exact_kl").isfinite()
+    batch = tensors()
+    other = (batch["tokens"][1, 0] + 1) % V
+    masked = {name: at(batch[name], (1, 0, other), -INF) for name in LOGITS}
+    rollout = Rollout.from_logits(batch["tokens"], MASK, masked["logits"], masked["ref_logits"])
+    assert kl_loss(rollout, "exact_kl").isfinite()
     assert Rollout(**tensors(**masked))
 
 
@@ -141,21 +141,21 @@ def test_one_token_of_a_row_may_be_masked() -> None:
 
 
 def test_values_are_read_once() -> None:
-    given = tensors()
-    assert len(host_reads(lambda: Rollout(**given))) == 1
-    args = [given[name] for name in ("tokens", "completion_mask", "logits", "ref_logits")]
-    more = {"behavior_logits": given["behavior_logits"], "rewards": given["rewards"]}
+    batch = tensors()
+    assert len(host_reads(lambda: Rollout(**batch))) == 1
+    args = [batch[name] for name in ("tokens", "completion_mask", "logits", "ref_logits")]
+    more = {"behavior_logits": batch["behavior_logits"], "rewards": batch["rewards"]}
     assert len(host_reads(lambda: Rollout.from_logits(*args, **more))) == 1
     assert host_reads(lambda: Rollout.from_logits(*args, **more, validate=False)) == []
-    rollout = Rollout(**given)
+    rollout = Rollout(**batch)
     assert host_reads(lambda: check_rollout(rollout)) == []
     assert host_reads(lambda: (rollout[0], rollout[[1, 0]], rollout.to("cpu"), len(rollout))) == []
 
 
 def test_without_a_read_rows_outside_the_mask_are_left_out_too() -> None:
-    given = tensors()
-    logits = at(given["logits"], (0, 0), NAN).requires_grad_()
-    rollout = Rollout.from_logits(given["tokens"], MASK, logits, given["ref_logits"], validate=False)
+    batch = tensors()
+    logits = at(batch["logits"], (0, 0), NAN).requires_grad_()
+    rollout = Rollout.from_logits(batch["tokens"], MASK, logits, batch["ref_logits"], validate=False)
     for estimator in ("k3", "exact_kl"):
         (slope,) = torch.autograd.grad(kl_loss(rollout, estimator), logits, retain_graph=True)
         assert slope.isfinite().all()
@@ -168,9 +168,9 @@ def test_without_a_read_rows_outside_the_mask_are_left_out_too() -> None:
 @pytest.mark.parametrize("importance", ["auto", "token", None])
 @pytest.mark.parametrize("name", ["ref_logp", "behavior_logp", "ref_logits", "behavior_logits"])
 def test_reference_and_sampler_get_no_gradient(name, importance) -> None:
-    given = tensors()
-    leaves = {x: given[x].clone().requires_grad_() for x in ("logp", "logits", name)}
-    rollout = Rollout(**{**given, **leaves})
+    batch = tensors()
+    leaves = {x: batch[x].clone().requires_grad_() for x in ("logp", "logits", name)}
+    rollout = Rollout(**{**batch, **leaves})
     assert not getattr(rollout, name).requires_grad
     assert rollout.logp.requires_grad
     for estimator in ("k3", "exact_kl", "top_k_reverse_kl(2)"):
@@ -190,8 +190,8 @@ def test_distributions_follow_their_logits() -> None:
     assert rollout.logp_all is rollout.logp_all
     for name in LOGITS:
         getattr(rollout, name).mul_(3.0)
-        whole = getattr(rollout, {"logits": "logp_all"}.get(name, name.replace("logits", "logp_all")))
-        torch.testing.assert_close(whole[MASK == 1], getattr(rollout, name).log_softmax(-1)[MASK == 1])
+        logp_all = getattr(rollout, {"logits": "logp_all"}.get(name, name.replace("logits", "logp_all")))
+        torch.testing.assert_close(logp_all[MASK == 1], getattr(rollout, name).log_softmax(-1)[MASK == 1])
     p, q = (getattr(rollout, x).log_softmax(-1) for x in ("logits", "ref_logits"))
     expected = ((p.exp() * (p - q)).sum(-1) * MASK).sum(-1).mean().item()
     assert kl_loss(rollout, "exact_kl").item() == pytest.approx(expected, rel=1e-13)
@@ -209,9 +209,9 @@ def test_estimates_follow_the_mask() -> None:
 
 
 def test_a_kernel_that_writes_into_the_logits_is_noticed() -> None:
-    given = tensors()
-    leaf = given["logits"].clone().requires_grad_()
-    rollout = Rollout(**{**given, "logits": leaf * 1.0})
+    batch = tensors()
+    leaf = batch["logits"].clone().requires_grad_()
+    rollout = Rollout(**{**batch, "logits": leaf * 1.0})
     before = rollout.logp_all.detach().clone()
     fused_kl(rollout.logits, rollout.ref_logits, inplace=True).sum().backward()
     assert not torch.equal(rollout.logits.log_softmax(-1), before)
@@ -222,9 +222,9 @@ def test_a_kernel_that_writes_into_the_logits_is_noticed() -> None:
 def test_tensors_of_inference_mode(name) -> None:
     """They do not count changes, so that they are read again before every loss."""
     with torch.inference_mode():
-        given = tensors()
+        batch = tensors()
     outside = {x: y.clone() for x, y in tensors().items()}
-    rollout = Rollout(**{**outside, name: given[name]})
+    rollout = Rollout(**{**outside, name: batch[name]})
     for estimator in ("k1", "exact_kl"):
         assert kl_loss(rollout, estimator).item() == kl_loss(Rollout(**tensors()), estimator).item()
     with torch.inference_mode():

@@ -28,6 +28,7 @@ from kl_companion.auditing.looking import (
 from kl_companion.auditing.matching import Explanation, matched, value_matches
 from kl_companion.auditing.objectives import OBJECTIVES, Objective, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
+from kl_companion.auditing.signs import minimizes_rewards
 from kl_companion.auditing.solve import curl, curl_of
 from kl_companion.auditing.verdict import (
     Audit,
@@ -178,7 +179,8 @@ def audit(
     """
     subject = as_subject(loss, placement, level, mapped=map, settings=set)
     loss_fn, entry = subject.loss, subject.entry
-    wanted = None if want is None else wanted_objectives(want)
+    if want is not None:
+        wanted_objectives(want)  # refuses an unknown one before anything is computed
     if scale is not None and not scale > 0:
         raise ValueError(f"scale is {scale}, expected a positive number")
     if problems is not None and not len(problems):
@@ -239,17 +241,22 @@ def audit(
     judged = [
         c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
     ]
-    met = None
+    lowers = any(minimizes_rewards(c) for c in judged)
     meant = None if subject.placement == "reward" else said_by_name(subject.title, named(entry, same_as))
-    if want is not None and wanted is not None:
-        met, meant = all(accepts(c, wanted) for c in judged), (f"was wanted ({want})", want)
+    if want is not None:
+        meant = (f"was wanted ({want})", want)
     if meant is None:
         return said
-    # a name such as forward_kl says neither a temperature nor the share of a mixture
-    meant_by_name = wanted_objectives(meant[1]) | kinds_of(meant[1])
-    as_meant = met if met is not None else all(accepts(c, meant_by_name) for c in judged)
+    objectives_meant = wanted_objectives(meant[1])
+    if want is None:  # a name such as forward_kl says neither a temperature nor the share of a mixture
+        objectives_meant |= kinds_of(meant[1])
+    of_kl = all(accepts(c, objectives_meant) for c in judged)
+    as_meant = of_kl and not lowers
+    met = None if want is None else as_meant
     text = None
-    if not as_meant:
+    if of_kl and lowers:  # the KL is what it should be
+        text = "loss = policy_loss + beta * kl    # with policy_loss = -(ratio * advantages)"
+    elif not as_meant:
         stale = bool(off_policy)
         text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kl_companion.auditing import sentences
 from kl_companion.auditing.matching import COMMON, UNITS, VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.signs import warning
 from kl_companion.auditing.summary import number, rows, terms
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def read_lines(reading: Reading | None) -> list[str]:
 
 
 def _headline(audit: Audit, ink: _Ink) -> list[str]:
-    lines = [ink(x, "bold") for x in _wrapped(sentences.minimizes(audit), "", most=3)]
+    lines = [ink(x, "bad") for x in _wrapped(warning(audit.name, audit.main), "", most=3)]
+    lines += [ink(x, "bold") for x in _wrapped(sentences.minimizes(audit), "", most=3)]
     good = "good" if audit.as_meant else "bad"
     lines += [ink(x, good) for x in _wrapped(sentences.as_meant(audit), "", most=2)]
     return [*lines, *_wrapped(sentences.certainty(audit), "", most=2)]

@@ -3,7 +3,7 @@
 ``schema`` is 1. Numbers that could not be told are null.
 
 * ``name``, ``placement``, ``headline`` (one of ``summary.HEADLINES``), ``level``
-  (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``;
+  (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``, ``warning`` (wrong signs, else "");
 * ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
   ``unit`` (``"batch"``: times a positive number of the batch), ``sign`` (1 or -1; 0 where it varies);
 * ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kl_companion.auditing.signs import warning
 from kl_companion.auditing.summary import headline, level, row, terms, unit_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "headline": audit.headline,
         "level": level(audit.main),
         "sentence": row(audit.main),
+        "warning": warning(audit.name, audit.main),
         "terms": _terms(audit.main),
         "conditions": [_condition(f, audit.group_size) for f in audit.findings],
         "batch": {

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kl_companion.ending import no_exit
 
-class Ended(SystemExit):
-    """A call of ``os._exit``, or a refused command line: a `SystemExit` to the file that caused it."""
+
+class Refused(SystemExit):
+    """A command line that a parser of the file refused."""
 
 
 _entered: list[str] = []  # files that `as_script` is inside of
@@ -21,10 +22,9 @@ _entered: list[str] = []  # files that `as_script` is inside of
 
 @contextmanager
 def as_script(path: str, arguments: Sequence[str] = ()) -> Iterator[None]:
-    """Have ``sys.argv``, ``sys.path`` and the end of the process as they are in ``python path arguments``.
+    """Have ``sys.argv`` and ``sys.path`` as they are in ``python path arguments``, and `no_exit` inside.
 
     The folder of the file stays on the path inside, for imports that its functions make when they are called.
-    ``os._exit`` raises `Ended`, so that no file ends an examination with a status of its own.
 
     Args:
         path: The file.
@@ -33,29 +33,21 @@ def as_script(path: str, arguments: Sequence[str] = ()) -> Iterator[None]:
     if path in _entered:
         yield
         return
-    process, leave = os.getpid(), os._exit
-
-    def exit_of_process(status: int) -> NoReturn:
-        if os.getpid() != process:  # a child that multiprocessing has forked
-            leave(status)
-        raise Ended(status)
-
     argv, search = sys.argv, sys.path[:]
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))
-    setattr(os, "_exit", exit_of_process)  # noqa: B010 (a function, to a type checker)
     _entered.append(path)
     try:
-        yield
+        with no_exit():
+            yield
     finally:
         _entered.remove(path)
-        setattr(os, "_exit", leave)  # noqa: B010
         sys.argv, sys.path[:] = argv, search
 
 
 @contextmanager
 def command_lines() -> Iterator[list[str]]:
-    """Note the parsers that read the command line inside; one that refuses it raises `Ended`."""
+    """Note the parsers that read the command line inside; one that refuses it raises `Refused`."""
     notes: list[str] = []
     parse, refuse = argparse.ArgumentParser.parse_known_args, argparse.ArgumentParser.error
 
@@ -68,7 +60,7 @@ def command_lines() -> Iterator[list[str]]:
         if not notes:
             refuse(self, message)
         notes.append(message)
-        raise Ended(2)
+        raise Refused(2)
 
     setattr(argparse.ArgumentParser, "parse_known_args", parse_known_args)  # noqa: B010
     setattr(argparse.ArgumentParser, "error", error)  # noqa: B010

@@ -12,6 +12,7 @@ from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.pasted import SeveralLosses, pairs, pasted_loss, value_of
 from kl_companion.auditing.pictures import arrows, reference_point
 from kl_companion.auditing.reads import Unread
+from kl_companion.auditing.signs import warning
 from kl_companion.auditing.summary import rows
 from kl_companion.auditing.verdict import Audit
 
@@ -76,7 +77,7 @@ def _choices(unread: Unread) -> dict[str, Any]:
 def said(found: Audit) -> dict[str, Any]:
     """The sentences of the card, and the rows of its table."""
     return {
-        "minimizes": sentences.minimizes(found),
+        "minimizes": f"{warning(found.name, found.main)} {sentences.minimizes(found)}".strip(),
         "as_meant": sentences.as_meant(found),
         "good": found.as_meant,
         "certainty": sentences.certainty(found),

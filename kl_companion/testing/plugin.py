@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kl_companion.ending import no_exit
 from kl_companion.testing.expecting import Expected, expectations
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ def _asked(ask: Callable[[], Any], said: Callable[[Any], str]) -> Any:
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
     text = None
     try:
-        found = ask()
+        with no_exit():
+            found = ask()
         if found.met is False:
             text = said(found)
     except ValueError as error:

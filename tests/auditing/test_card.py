@@ -38,7 +38,8 @@ ONE = {"token_reverse_kl": 0.25}
         (case(zero=True), "it minimizes nothing: its expected gradient is zero. Exact"),
         (case({"expected_reward": -1.0}), "it has no KL term that acts: it minimizes - reward."),
         (case(residual=0.25), "it minimizes no objective that is known here. The nearest sum"),
-        (case({"token_reverse_kl": -1.0}), "it minimizes - reverse KL, next token."),
+        (case({"token_reverse_kl": -1.0}), "Check the signs: it maximizes reverse KL, next token, which"
+            " pushes the policy away from the reference. it minimizes - reverse KL, next token."),
     ],
 )  # fmt: skip
 def test_the_headline_and_how_sure_it_is(finding, wanted):

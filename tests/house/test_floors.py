@@ -20,6 +20,7 @@ FLOORS = {
     "file_lock": 0,
     "files": 0,
     "lazy": 0,
+    "ending": 0,
     "ops": 0,
     "stand_in": 0,
     "divergences": 1,

@@ -151,6 +151,13 @@ def test_a_refusal_is_its_own_words(files):
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize("leaves", ["sys.exit(0)", "os._exit(0)"])
+def test_a_loss_that_exits_fails_its_test(files, leaves):
+    outcome = files(f"import os, sys\n\n@minimizes('reverse_kl')\ndef k2(logp, ref_logp):\n    {leaves}\n")
+    outcome.assert_outcomes(failed=1)
+    outcome.stdout.fnmatch_lines(["*k2 called sys.exit(0)*"])
+
+
 def test_marks_above_a_loss_count(files):
     mark = 'import pytest\n\n\n@pytest.mark.xfail(reason="known", strict=True)\n'
     files(mark + '@minimizes("forward_kl", scale=1.0)\n' + K2).assert_outcomes(xfailed=1)

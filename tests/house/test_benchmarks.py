@@ -15,7 +15,7 @@ from kl_companion import audit
 from kl_companion.book.speed_goals import OURS
 from kl_companion.book.tables.manifest import read_manifest, settings
 from kl_companion.cli.loading import load_function
-from kl_companion.kernels import blocks, compiling, fused, linear
+from kl_companion.kernels import arguments, blocks, compiling
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 0.08}  # peers that compute in bfloat16 are off by five percent
 EVERY = [(work, name) for work, variants in VARIANTS.items() for name in variants]
@@ -29,8 +29,7 @@ def tiny(work: str, dtype: str = "float32") -> Case:
 def _nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setattr(fused, "compiles", lambda *asked: False)
-    monkeypatch.setattr(linear, "compiles", lambda *asked: False)
+    monkeypatch.setattr(arguments, "compiles", lambda *options: False)
     peers._compiled.cache_clear()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
-from numbers import Real
+from numbers import Rational, Real
 from typing import Any
 
 import torch
@@ -69,9 +69,12 @@ def look_up(
 def number(name: str, text: str) -> float:
     """The number in the parentheses of a family's member, such as 0.3 or 1/2; else ValueError."""
     try:
-        return float(Fraction(text))
-    except (ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{name} has the parameter {text!r}, expected a number") from error
+        x = float(Fraction(text)) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        x = math.nan
+    if not math.isfinite(x):
+        raise ValueError(f"{name} has the parameter {text!r}, expected a number")
+    return x
 
 
 @contextmanager
@@ -96,16 +99,31 @@ def may_look(*tensors: torch.Tensor) -> bool:
     return all(type(x) in _PLAIN and x.device.type == "cpu" and not _transformed(x) for x in tensors)
 
 
-def check_number(name: str, x: object) -> None:
-    """Raise ValueError unless ``x`` is one real number: Python's, NumPy's or SymPy's, not a truth value."""
+def check_number(name: str, x: object, *, infinite: bool = False) -> None:
+    """Raise ValueError unless ``x`` is one real number: Python's, NumPy's or SymPy's, not a truth value.
+
+    NaN is not a number, and infinity is one only with ``infinite=True``.
+    """
     if isinstance(x, bool) or not (isinstance(x, Real) or getattr(x, "is_real", False) is True):
         raise ValueError(f"{name} is {described(x)}, expected a number")
+    if isinstance(x, Rational) or not isinstance(x, Real):  # a whole number may be beyond every float
+        return
+    if math.isnan(x) or (math.isinf(x) and not infinite):
+        raise ValueError(f"{name} is {described(x)}, expected a {'' if infinite else 'finite '}number")
+
+
+def check_whole(name: str, x: Any, least: int, most: int | None = None) -> int:
+    """Return ``x``; raise ValueError unless it is a whole number of at least ``least``, at most ``most``."""
+    if isinstance(x, bool) or not isinstance(x, int) or x < least or (most is not None and x > most):
+        limit = f" of at least {least}" if most is None else f" from {least} to {most}"
+        raise ValueError(f"{name} is {described(x)}, expected a whole number{limit}")
+    return x
 
 
 def check_clip(clip: object) -> None:
     """Raise ValueError unless ``clip`` is a pair (lowest, highest) with 0 <= lowest <= highest."""
-    pair = isinstance(clip, tuple | list) and len(clip) == 2
-    if not pair or not (0 <= clip[0] <= clip[1] and clip[0] < math.inf):  # type: ignore[index]
+    pair = clip if isinstance(clip, tuple | list) and len(clip) == 2 else (math.nan, math.nan)
+    if not all(isinstance(x, Real) for x in pair) or not (0 <= pair[0] <= pair[1] and pair[0] < math.inf):
         raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
 
 
@@ -145,7 +163,7 @@ def check_scalar(
         good = bool(((entries.abs() <= largest) & ((entries > 0) if positive else (entries >= least))).all())
     else:
         try:
-            plain = float(value)
+            plain = math.nan if isinstance(value, str | bytes) else float(value)
         except (TypeError, ValueError, OverflowError):
             plain = math.nan
         good = abs(plain) <= largest and (plain > 0 if positive else plain >= least)

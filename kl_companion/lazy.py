@@ -29,7 +29,9 @@ def lazy(
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(names[name]), name)
+        value = getattr(import_module(names[name]), name)
+        setattr(sys.modules[package], name, value)  # the next look-up finds it without this function
+        return value
 
     def listed() -> list[str]:
         return sorted({*vars(sys.modules[package]), *names})

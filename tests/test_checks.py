@@ -1,9 +1,14 @@
 """Errors at the door: what each check lets pass, and what it says when it does not."""
 
+from fractions import Fraction
+
+import numpy
 import pytest
+import sympy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 from kl_companion import checks
 
@@ -153,3 +158,80 @@ def test_log_softmax_passes_and_a_shifted_row_does_not(rows, shift):
     for moved in (logp + shift, logp - shift):
         with pytest.raises(ValueError, match="expected 1"):
             checks.check_distribution("p", moved)
+
+
+@pytest.mark.parametrize("x", [NAN, INF, -INF, numpy.float32("nan"), numpy.float64("inf"), True, "1", None])
+def test_what_is_not_a_finite_number_is_refused(x):
+    with pytest.raises(ValueError, match=r"^lam is .*, expected a (finite )?number$"):
+        checks.check_number("lam", x)
+
+
+@pytest.mark.parametrize(
+    "x", [0, -1.5, 10**400, Fraction(1, 3), numpy.float32(0.5), sympy.pi, sympy.Rational(1, 3)]
+)
+def test_numbers_of_every_library_pass(x):
+    checks.check_number("lam", x)
+
+
+def test_infinity_may_be_allowed_and_nan_never():
+    checks.check_number("bound", -INF, infinite=True)
+    with pytest.raises(ValueError, match=r"^bound is nan, expected a number$"):
+        checks.check_number("bound", NAN, infinite=True)
+
+
+@pytest.mark.parametrize("value", ["0.1", "1", b"0.1", "", "nan"])
+def test_a_text_is_not_a_coefficient(value):
+    with pytest.raises(ValueError, match=r"^beta is .*, expected a finite number$"):
+        checks.check_scalar("beta", value)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e999", "-1e999", "1e999999999", "inf", "nan", "1/0", "half", "", "9" * 400 + "/1"]
+)
+def test_the_parameter_of_a_family_is_a_finite_number(text):
+    with pytest.raises(ValueError, match=r"^k_lambda has the parameter '.*', expected a number$"):
+        checks.number("k_lambda", text)
+
+
+def test_parameters_of_families():
+    numbers = {"0.3": 0.3, "1/2": 0.5, "-2": -2.0, "1e-3": 0.001, "1e-999": 0.0}
+    assert {text: checks.number("k_lambda", text) for text in numbers} == numbers
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        (0.5, None),
+        (None, 1.0),
+        ("0", "1"),
+        (0.5, [1]),
+        (NAN, 1.0),
+        (0.5, NAN),
+        (1j, 2),
+        (INF, INF),
+        (2, 1),
+        0.2,
+    ],
+)
+def test_what_is_not_a_range_of_ratios_is_refused(clip, as_installed):
+    with pytest.raises(ValueError, match=r"^clip is .*, expected \(lowest, highest\)"):
+        checks.check_clip(clip)
+
+
+@pytest.mark.parametrize("x", [0, -1, 1.0, 1.5, True, "2", None, NAN, 6])
+def test_what_is_not_a_whole_number_is_refused(x, as_installed):
+    with pytest.raises(ValueError, match=r"^steps is .*, expected a whole number from 1 to 5$"):
+        checks.check_whole("steps", x, 1, 5)
+    assert checks.check_whole("steps", 3, 1) == 3
+
+
+def test_whether_values_may_be_read():
+    x = torch.ones(2, 3)
+    assert checks.may_look(x, torch.nn.Parameter(x))
+    answers = [checks.may_look(x.to("meta"))]
+    torch.func.vmap(lambda row: (answers.append(checks.may_look(row)), row)[1])(x)
+    with FakeTensorMode() as mode:
+        answers.append(checks.may_look(mode.from_tensor(x)))
+    assert answers == [False] * 3
+    in_graph = torch.compile(lambda x: x + checks.may_look(x), backend="eager", fullgraph=True)
+    assert in_graph(x).tolist() == x.tolist()

@@ -36,7 +36,9 @@ def run(code: str) -> list[Any]:
 def test_a_name_is_loaded_when_it_is_used() -> None:
     get, names, listed = lazy("kl_companion", {"k3": "kl_companion.estimators.sampled"})
     assert names == ["k3"]
+    vars(kl_companion).pop("k3", None)
     assert get("k3") is import_module("kl_companion.estimators.sampled").k3
+    assert vars(kl_companion)["k3"] is get("k3")  # a plain attribute from then on
     assert {"k3", "__version__"} <= set(listed())
     with pytest.raises(AttributeError, match="module 'kl_companion' has no attribute 'k4'"):
         get("k4")

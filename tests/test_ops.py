@@ -138,3 +138,27 @@ def test_the_second_derivative_is_that_of_the_function(op):
     (slope,) = torch.autograd.grad(op(x).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(slope.sum(), x)
     torch.testing.assert_close(second, x.detach().exp(), rtol=1e-14, atol=0)
+
+
+def test_whether_nothing_is_symbolic_is_no_question():
+    assert ops.is_symbolic(X, X**2)
+    assert not ops.is_symbolic(X, torch.ones(1))
+    with pytest.raises(TypeError):
+        ops.is_symbolic()
+
+
+def test_a_product_has_the_limit_of_w_log_w():
+    log_w = torch.tensor([-math.inf, 0.0, 1.0], dtype=torch.float64, requires_grad=True)
+    out = ops.product(ops.stop_gradient(ops.exp(log_w)), log_w)
+    assert out.tolist() == pytest.approx([0.0, 0.0, math.e])
+    assert torch.autograd.grad(out.sum(), log_w)[0].tolist() == pytest.approx([0.0, 1.0, math.e])
+    assert ops.product(torch.tensor(math.nan), torch.tensor(1.0)).isnan()
+    assert ops.product(X, X) == X**2
+
+
+def test_infinities_become_the_largest_number():
+    largest = torch.finfo(torch.float16).max
+    x = torch.tensor([math.inf, -math.inf, 2.0, math.nan], dtype=torch.float16)
+    assert ops.finite(x)[:3].tolist() == [largest, -largest, 2.0]
+    assert ops.finite(x)[3].isnan()
+    assert ops.finite(X) == X

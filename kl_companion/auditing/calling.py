@@ -16,6 +16,7 @@ import torch
 
 from kl_companion.auditing.heads import HEADS, LIKELIEST, head_value
 from kl_companion.auditing.naming import Unread, read_name, refusal
+from kl_companion.checks import described
 from kl_companion.rollout import Rollout, masked
 
 IGNORED = -100  # what labels hold where nothing is to be predicted
@@ -274,7 +275,7 @@ def shape_words(x: Any) -> str:
     """A value as a message says it: ``[36, 2] float64``."""
     if isinstance(x, torch.Tensor):
         return f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}"
-    return repr(x)[:40] if isinstance(x, bool | int | float | str) or x is None else f"a {type(x).__name__}"
+    return described(x)
 
 
 def failed(

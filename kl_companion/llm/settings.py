@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from kl_companion.checks import check_choice
+from kl_companion.checks import check_choice, check_whole
 from kl_companion.estimators.registry import Estimator
 from kl_companion.estimators.sampled import FORMS, Form
 from kl_companion.kl_term import KLTerm, Level, Placement
@@ -114,11 +114,11 @@ class Settings:
             check_choice(name, getattr(self, name), known)
         check_aggregate(self.how, self.length)
         for name in ("period", "lag", "inner_steps", "accumulate", "prompts", "group"):
-            self._check_whole(name, 1)
+            check_whole(name, getattr(self, name), 1)
         for name in ("steps", "lesson"):
-            self._check_whole(name, 0)
+            check_whole(name, getattr(self, name), 0)
         if self.lora is not None:
-            self._check_whole("lora", 1)
+            check_whole("lora", self.lora, 1)
         self._check_range("beta", low=0.0)
         self._check_range("decay", low=0.0, high=1.0)
         for name in ("lr", "temperature", *(() if self.max_grad_norm is None else ("max_grad_norm",))):
@@ -127,11 +127,6 @@ class Settings:
             object.__setattr__(self, "clip", self._pair("clip", self.clip))
         self._check_estimator()
         self._check_together()
-
-    def _check_whole(self, name: str, least: int) -> None:
-        got = getattr(self, name)
-        if isinstance(got, bool) or not isinstance(got, int) or got < least:
-            raise ValueError(f"{name} is {got!r}, expected a whole number of at least {least}")
 
     def _check_range(self, name: str, *, low: float, high: float = math.inf, open_low: bool = False) -> None:
         got = getattr(self, name)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from kl_companion.checks import check_whole
 from kl_companion.kernels.fused import fused_logp
 from kl_companion.llm.adapters import add_adapters
 from kl_companion.llm.checkpoints import (
@@ -83,8 +84,7 @@ def train(
         TrainingStopped: a loss or a gradient that is not finite.
         OSError: a checkpoint that cannot be written.
     """
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every is {every!r}, expected a whole number of at least 1")
+    check_whole("every", every, 1)
     if reference is not None:
         same_vocabulary(policy, reference)
     run = Run(policy, task, settings, reference, checkpoint, gradients, mean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -13,20 +14,15 @@ from kl_companion.monitor.moments import Clamp
 from kl_companion.rollout.vocabularies import common_columns
 
 
-def whole(name: str, x: Any, least: int) -> int:
-    """A whole number of at least ``least``; ValueError for anything else."""
-    if isinstance(x, bool) or not isinstance(x, int) or x < least:
-        raise ValueError(f"{name} is {checks.described(x)}, expected a whole number of at least {least}")
-    return x
-
-
 def one_number(name: str, x: Any) -> float | None:
     """A number or a tensor of one as a float, None for None; ValueError for anything else."""
     if x is None:
         return None
     if isinstance(x, torch.Tensor) and x.numel() == 1:
         x = x.item()
-    checks.check_number(name, x)
+    if isinstance(x, float) and math.isnan(x):  # a run may diverge, and its monitor goes on
+        return x
+    checks.check_number(name, x, infinite=True)
     return float(x)
 
 
@@ -41,7 +37,7 @@ def engine_of(engine: Any) -> Engine | None:
     checks.check_scalar("top_p", made.top_p, positive=True)
     if made.top_p > 1:
         raise ValueError(f"top_p is {made.top_p}, expected a mass of at most 1")
-    whole("top_k", made.top_k, 0)
+    checks.check_whole("top_k", made.top_k, 0)
     return made
 
 
@@ -52,7 +48,7 @@ def clamp_of(clamp: Any) -> Clamp | None:
     if not isinstance(clamp, tuple | list) or len(clamp) != 2:
         raise ValueError(f"clamp is {checks.described(clamp)}, expected (lowest, highest) log-ratio")
     for name, x in zip(("clamp[0]", "clamp[1]"), clamp, strict=True):
-        checks.check_number(name, x)
+        checks.check_number(name, x, infinite=True)
     if not clamp[0] <= clamp[1]:
         raise ValueError(f"clamp is {tuple(clamp)}, expected (lowest, highest) log-ratio in this order")
     return float(clamp[0]), float(clamp[1])
@@ -64,7 +60,7 @@ def ends_of(eos_token_id: Any, tokenizer: Any = None) -> tuple[int, ...]:
     if found is None:
         return ()
     ids = tuple(found) if isinstance(found, Iterable) else (found,)
-    return tuple(dict.fromkeys(whole("eos_token_id", x, 0) for x in ids))
+    return tuple(dict.fromkeys(checks.check_whole("eos_token_id", x, 0) for x in ids))
 
 
 class StepAnswers(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.checks import check_scalar, check_temperature
+from kl_companion.checks import check_scalar, check_temperature, check_whole
 from kl_companion.estimators.registry import Estimator, as_estimator
 from kl_companion.kl_term import KLTerm, as_term
 from kl_companion.monitor import folder as files
@@ -22,7 +22,6 @@ from kl_companion.monitor.given import (
     ends_of,
     engine_of,
     one_number,
-    whole,
 )
 from kl_companion.monitor.largest_tokens import LargeToken, largest
 from kl_companion.monitor.looking import LogitsRead, look
@@ -86,8 +85,8 @@ class KLMonitor:
         engine: Engine | tuple[float, float, int] | None = None,
         model: str | None = None,
     ) -> None:
-        whole("every", every, 1)
-        whole("rows", 1 if rows is None else rows, 1)
+        check_whole("every", every, 1)
+        check_whole("rows", 1 if rows is None else rows, 1)
         if beta is not None:
             check_scalar("beta", beta)
         self.folder = None if folder is None else Path(folder)
@@ -170,7 +169,7 @@ class KLMonitor:
             prompt_index=prompt_index,
             deviations=deviations,
         )
-        step = whole("step", len(self.observations) if step is None else step, 0)
+        step = check_whole("step", len(self.observations) if step is None else step, 0)
         said = {"logged": one_number("logged", logged), "loss": one_number("loss", loss)}
         if logits is None:
             if ref_logits is not None:

@@ -95,7 +95,7 @@ def check_aggregate(how: Aggregate, length: float | None) -> None:
     if (how == "constant") != (length is not None):
         raise ValueError(f"how={how!r} got length={length}: a length is wanted for 'constant' and only there")
     if length is not None:
-        checks.check_number("length", length)
+        checks.check_number("length", length, infinite=True)
     if length is not None and not 0 < length < math.inf:
         raise ValueError(f"length is {length}, expected a positive number of tokens")
 

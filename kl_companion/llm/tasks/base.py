@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kl_companion.checks import check_whole
+
 
 class Example(NamedTuple):
     """One problem.
@@ -91,15 +93,7 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     Raises:
         ValueError: it is not a whole number from ``low`` to ``high``.
     """
-    if (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and low <= value
-        and (high is None or value <= high)
-    ):
-        return value
-    wanted = f"at least {low}" if high is None else f"from {low} to {high}"
-    raise ValueError(f"{name} is {value!r}, expected a whole number {wanted}")
+    return check_whole(name, value, low, high)
 
 
 def uniform_digits(shape: tuple[int, ...], high: int, generator: torch.Generator) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.checks import check_scalar
+from kl_companion.checks import check_scalar, check_whole
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.checks import all_findings
 from kl_companion.monitor.doctor.findings import DoctorFinding
@@ -20,7 +20,7 @@ from kl_companion.monitor.doctor.subject import Declared, Examined
 from kl_companion.monitor.doctor.trainers import ExaminedTrainer, is_trainer
 from kl_companion.monitor.doctor.whole_update import audited
 from kl_companion.monitor.doctor.world import Ids
-from kl_companion.monitor.given import engine_of, whole
+from kl_companion.monitor.given import engine_of
 from kl_companion.monitor.mismatch import Engine
 
 _WIDTH = 80
@@ -161,7 +161,7 @@ def diagnose(
     if beta is not None:
         check_scalar("beta", beta, least=0.0)
     for name, count in (("updates", updates), ("accumulate", accumulate)):
-        whole(name, 1 if count is None else count, 1)
+        check_whole(name, 1 if count is None else count, 1)
     options = {
         **sampler,
         "updates": updates,

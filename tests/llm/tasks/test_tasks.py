@@ -362,7 +362,7 @@ def test_two_styles_are_drawn_as_the_law_says():
         ("arithmetic", {"levels": 2}, "levels is 2, expected a sequence"),
         ("markov", {"letters": 27}, "letters is 27, expected a whole number from 2 to 26"),
         ("markov", {"order": 4}, "order is 4"),
-        ("markov", {"length": 0}, "length is 0, expected a whole number at least 1"),
+        ("markov", {"length": 0}, "length is 0, expected a whole number of at least 1"),
         ("markov", {"concentration": 0.0}, "concentration is 0.0, expected a positive number"),
         ("markov", {"hazard": 0.0}, "hazard is 0.0, expected a probability between 0 and 1, or None"),
         ("markov", {"seed": -1}, "seed is -1"),

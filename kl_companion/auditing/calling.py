@@ -6,7 +6,7 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import product
 from pathlib import Path
@@ -256,19 +256,27 @@ def _within(out: Any) -> tuple[Any, str]:
     if isinstance(out, Mapping):
         named = [k for k in out if isinstance(k, str) and isinstance(out[k], torch.Tensor)]
         keys = [k for k in named if k == "loss"] or [k for k in named if "loss" in k]
-        return (out[keys[0]], f"its {keys[0]!r}: ") if keys else (out, "")
+        return (out[keys[0]], f"its {keys[0]!r}{_not_taken(map(repr, keys[1:]))}: ") if keys else (out, "")
     if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.numel() == 1 for x in out):
         return torch.stack([x.reshape(()) for x in out]), "a list: "
     if isinstance(out, tuple) and not hasattr(out, "_fields"):
-        first = next((x for x in out if isinstance(x, torch.Tensor)), out)
-        return first, "the first tensor of the tuple: "
+        tensors = [x for x in out if isinstance(x, torch.Tensor)]
+        others = sum(x.requires_grad for x in tensors[1:])
+        rest = _not_taken([f"{others} more with a gradient"] * bool(others))
+        return tensors[0] if tensors else out, f"the first tensor of the tuple{rest}: "
     if not isinstance(out, torch.Tensor) and isinstance(getattr(out, "loss", None), torch.Tensor):
         return out.loss, "its .loss: "
     if is_dataclass(out) or hasattr(out, "_fields"):
-        for f in getattr(out, "_fields", None) or [f.name for f in fields(out)]:
-            if "loss" in f and isinstance(getattr(out, f), torch.Tensor):
-                return getattr(out, f), f"its .{f}: "
+        names = getattr(out, "_fields", None) or [f.name for f in fields(out)]
+        losses = [n for n in names if "loss" in n and isinstance(getattr(out, n), torch.Tensor)]
+        if losses:
+            return getattr(out, losses[0]), f"its .{losses[0]}{_not_taken(losses[1:])}: "
     return out, ""
+
+
+def _not_taken(others: Iterable[str]) -> str:
+    """The end of a sentence on what was taken as the loss, where there were other candidates."""
+    return f", not {', '.join(names)}" if (names := list(others)) else ""
 
 
 def shape_words(x: Any) -> str:

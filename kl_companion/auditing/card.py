@@ -35,6 +35,7 @@ def card(audit: Audit, *, details: bool = False, color: bool = False, height: in
         [ink(x, "dim") for x in read_lines(audit.reading)],
         _headline(audit, ink),
         _table(audit),
+        _wrapped(audit.dead_rewards, "  "),
         _wrapped(sentences.parts(audit), "  "),
         _wrapped(sentences.summed(audit), "  "),
         _practice(audit),

@@ -11,6 +11,7 @@
   ``headline``, ``level``, ``terms``, ``residual``;
 * ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
   ``degrees``, ``ratio``, ``fails``);
+* ``dead_rewards``: a sentence on rewards without an effect on the gradient, or "";
 * ``distances``: ``kl``, ``degrees``, ``percent`` (null where the loss has an unknown factor of the batch)
   beside ``coefficient`` (that of the loss, 1 where it names none) times ``compared``, in ``unit``;
 * ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;
@@ -54,6 +55,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             "sums": audit.main.sums,
             "groups": [{n: finite(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
         },
+        "dead_rewards": audit.dead_rewards,
         "compared": audit.compared,
         "coefficient": abs(audit.coefficient[1] or 1.0),
         "unit": unit_of(audit.main),

@@ -12,6 +12,7 @@ from kl_companion.auditing.adapt import Reading
 from kl_companion.auditing.card import card
 from kl_companion.auditing.distance import Distance, distances
 from kl_companion.auditing.findings import Finding
+from kl_companion.auditing.inputs import dead_rewards
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
 from kl_companion.auditing.remedies import lines_for, remedy
 from kl_companion.auditing.summary import (
@@ -130,6 +131,11 @@ class Audit:
         compared = distances(self.loss_fn, self.compared, coefficient=abs(coefficient), unit=unit)
         same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in compared)
         return () if same else compared
+
+    @cached_property
+    def dead_rewards(self) -> str:
+        """A sentence on rewards or advantages that do not act on the gradient; "" where they do."""
+        return "" if self.loss_fn is None or self.head else dead_rewards(self.loss_fn, self.reading)
 
     def __str__(self) -> str:
         return card(self)

@@ -85,6 +85,7 @@ def said(found: Audit) -> dict[str, Any]:
         "notes": [
             text
             for of in (
+                lambda x: x.dead_rewards,
                 sentences.parts,
                 sentences.practice,
                 sentences.beside,

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from kl_companion import audit
 from kl_companion.auditing.adapt import as_loss, as_subject
 from kl_companion.auditing.calling import IGNORED, Given, Layout, Unusable, layouts, loss_of
 from kl_companion.auditing.naming import ROLES
@@ -314,3 +315,34 @@ def test_behind_the_last_token_the_models_differ():
     mine, theirs = (given.of(name)[:, -1].log_softmax(-1) for name in ("logits", "ref_logits"))
     (g,) = torch.autograd.grad((mine.exp() * (mine - theirs)).sum(), given.beyond)
     assert (g.abs() > 0.01).any(-1).all()
+
+
+def _two(logp, ref_logp, mask):
+    difference = logp - ref_logp
+    return tuple((x * mask).sum(-1).mean() for x in (-difference.expm1() * 0.1, 0.5 * difference**2))
+
+
+class _Losses(NamedTuple):
+    policy_loss: torch.Tensor
+    kl_loss: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [
+        (lambda x: {"aux_loss": x[0], "kl_loss": x[1]}, "loss = its 'aux_loss', not 'kl_loss'"),
+        (lambda x: {"kl_loss": x[1], "aux_loss": x[0], "n": 3}, "loss = its 'kl_loss', not 'aux_loss'"),
+        (lambda x: _Losses(*x), "loss = its .policy_loss, not kl_loss"),
+        (lambda x: x, "loss = the first tensor of the tuple, not 1 more with a gradient"),
+        (lambda x: {"loss": x[0], "kl_loss": x[1]}, ""),
+        (lambda x: (x[0], x[1].detach(), {"kl": x[1]}), ""),
+        (lambda x: x[0], ""),
+    ],
+)
+def test_the_card_says_which_of_several_losses_was_taken(put, said):
+    def loss(logp, ref_logp, mask):
+        return put(_two(logp, ref_logp, mask))
+
+    text = " ".join(str(audit(loss, scale=1.0, off_policy=False)).split())
+    assert said in text
+    assert ("loss = " in text) is bool(said)

@@ -180,7 +180,11 @@ def _notes(place: _Place, proposal: Rewritten) -> list[str] | None:
         ratio = strength(again.loss, audit.loss_fn)
         if math.isnan(ratio):
             return None
-        if abs(ratio - 1) > _SAME:
+        if abs(strength(again.loss, audit.loss_fn, _CLOSE / 2) / ratio - 1) > _SAME:
+            notes.append(
+                "near the reference your term does not shrink as a KL does: it is not as strong there"
+            )
+        elif abs(ratio - 1) > _SAME:
             notes.append(f"near the reference it is {times(ratio)} times as strong as your term")
         return notes if _has_coefficient(place, proposal, ratio) else None
     except ValueError:
@@ -199,16 +203,21 @@ def _has_coefficient(place: _Place, proposal: Rewritten, ratio: float) -> bool:
     return abs(again / ratio - 1) < _SAME
 
 
-def strength(loss_fn: Loss, other: Loss | None) -> float:
+def strength(loss_fn: Loss, other: Loss | None, size: float = _CLOSE) -> float:
     """Return how many times as strong the KL term of a loss is as that of another, near the reference.
 
     It is the ratio of two gradients of nearly one direction, and of what the values gain by the distance. NaN
     where neither is known, as where a gradient vanishes and the value does not grow, where they disagree, or
     where the value at the reference is neither 0 nor that of the other.
+
+    Args:
+        loss_fn: A scalar function of a rollout.
+        other: What it is compared with.
+        size: How far the reference is, in units of the usual log-ratios.
     """
     if other is None:
         return math.nan
-    (g, v, at), (g0, v0, at0) = _near(loss_fn), _near(other)
+    (g, v, at), (g0, v0, at0) = _near(loss_fn, size), _near(other, size)
     if min(abs(at), abs(at - at0)) > _CONSTANT * (1 + abs(at0)):  # what is left of another formula
         return math.nan
     ratios = []
@@ -220,9 +229,9 @@ def strength(loss_fn: Loss, other: Loss | None) -> float:
     return ratios[0] if agree else math.nan
 
 
-def _near(loss_fn: Loss) -> tuple[torch.Tensor, float, float]:
+def _near(loss_fn: Loss, size: float) -> tuple[torch.Tensor, float, float]:
     """Gradient of a loss near the reference, how much larger its value is than at the reference, and that."""
-    near, at = (large_batches(loss_fn, _of_one_length(size)) for size in (_CLOSE, 0.0))
+    near, at = (large_batches(loss_fn, _of_one_length(x)) for x in (size, 0.0))
     small = near.gradient.norm() < 1e-10 * near.contributions
     gradient = torch.zeros_like(near.gradient) if small else near.gradient
     return gradient.flatten(), near.value - at.value, at.value

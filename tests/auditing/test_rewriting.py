@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from kl_companion import audit
+from kl_companion.auditing.adapt import as_loss
+from kl_companion.auditing.instead import strength
 
 LATE = 0.3
 
@@ -193,6 +195,31 @@ def test_beta_and_every_divisor_stay(loss):
             out, logp, ref, mask = called(changed, size, beta=beta)
             torch.testing.assert_close(out, KEPT[loss](logp - ref, mask, beta), rtol=1e-9, atol=0)
     out.backward()
+
+
+def absolute(logp, ref_logp, mask, beta=0.2):
+    return beta * ((logp - ref_logp).abs() * mask).sum(-1).mean()
+
+
+def test_of_a_term_that_is_no_divergence_near_the_reference_no_multiple_is_said():
+    remedy = audit(absolute, scale=1.0, off_policy=False, want="reverse_kl").remedy
+    assert remedy.startswith("# near the reference your term does not shrink as a KL does")
+    assert " times as strong" not in remedy
+
+
+@pytest.mark.parametrize("factor", [0.01, 1.0, 3.0, 500.0])
+def test_a_change_of_strength_is_said(factor):
+    scope = {}
+    exec(  # the factor stands inside of what is replaced, so that it is lost
+        f"def loss(logp, ref_logp, mask):\n"
+        f"    kl = {factor} * (ref_logp - logp).expm1() - {factor} * (ref_logp - logp)\n"
+        "    return (kl * mask).sum(-1).mean()\n",
+        scope,
+    )
+    loss = scope["loss"]
+    assert strength(as_loss(loss), as_loss("k3")) == pytest.approx(factor, rel=1e-6)
+    assert strength(as_loss("k2"), as_loss(loss)) == pytest.approx(1 / factor, rel=0.02)
+    assert strength(as_loss(loss), as_loss("k1")) == pytest.approx(factor, rel=0.02)
 
 
 def test_beside_rewards_one_line_is_changed_and_beta_stays():

@@ -22,7 +22,6 @@ from kl_companion.auditing.sentences import times
 from kl_companion.auditing.summary import is_beside
 from kl_companion.auditing.verdict import (
     accepts,
-    chosen_level,
     coefficient_for,
     curvature_of,
     remedy_for,
@@ -41,6 +40,7 @@ _SAME = 0.1  # of a strength, relatively: estimators of one KL differ by less so
 _OTHER = 3.0  # times the coefficient, to see whether a patch still has it
 _NOTHING = 1e-15  # rounding of a value
 _CONSTANT = 1e-9
+_PASSED: dict[tuple[str, Condition], bool] = {}  # terms that were audited before
 _MOST = 24  # changes that are audited
 _REDUCTION = (
     "on answers of one length it is what was meant. What differs is how it divides by lengths: take the sum "
@@ -256,11 +256,8 @@ def _beside(finding: Finding) -> set[str]:
 def _term(place: _Place) -> str:
     """A term that passes the audit, and why it is no change of the reader's function; or that alone."""
     audit, wanted = place.audit, wanted_objectives(place.want)
-    level = chosen_level(place.want, audit.findings)
     condition = Condition(place.off_policy, True, 1.0)
-    valid = _passes(
-        remedy_for(place.want, audit.findings, None, beta=1.0), condition, frozenset(wanted), level
-    )
+    valid = _passes(place, remedy_for(place.want, audit.findings, None, beta=1.0), condition)
     own = audit.reading is not None
     of_one_length = Condition(place.off_policy, False, 1.0)
     if own and accepts(place.look(audit.loss_fn, of_one_length), wanted):
@@ -275,17 +272,17 @@ def _term(place: _Place) -> str:
     return "\n".join([*_comments(f"{why}; this term does, where yours has its value per token"), term])
 
 
-@cache
-def _passes(source: str, condition: Condition, wanted: frozenset[str], level: str) -> bool:
+def _passes(place: _Place, source: str, condition: Condition) -> bool:
     """Whether the source of a term, executed, differentiated and audited, is what was wanted, times 1."""
-    from kl_companion.auditing.auditor import finding_of
-
-    scope: dict[str, Any] = {}
-    exec(source, scope)
-    try:
-        after = finding_of(as_subject(scope["remedy"]).loss, condition, heads=False, max_terms=2)
-    except ValueError:
-        return False
-    return accepts(after, set(wanted)) and any(
-        abs(c - 1) < 1e-6 for match in after.matches for n, c in match.items() if n in wanted
-    )
+    if (source, condition) not in _PASSED:
+        scope: dict[str, Any] = {}
+        exec(source, scope)
+        wanted = wanted_objectives(place.want)
+        try:
+            after = place.look(as_subject(scope["remedy"]).loss, condition)
+        except ValueError:
+            return False
+        _PASSED[source, condition] = accepts(after, wanted) and any(
+            abs(c - 1) < 1e-6 for match in after.matches for n, c in match.items() if n in wanted
+        )
+    return _PASSED[source, condition]

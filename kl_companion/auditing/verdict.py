@@ -186,21 +186,6 @@ def wanted_objectives(want: str) -> set[str]:
     return {f"{x}_{divergence.name}" for x in chosen}
 
 
-def _coefficient(findings: Sequence[Finding], same_as: tuple[str, float] | None, curvature: float) -> float:
-    """The beta that keeps the strength near the reference: second-order matching of the regularizers.
-
-    Where nothing is minimized, the factor in front of a recognized estimator is what was meant.
-    """
-    total = 0.0
-    for name, c in (findings[0].matches[0] if findings[0].matches else {}).items():
-        of = divergence_of(name)
-        if of and DIVERGENCES[of].smooth:
-            total += c * float(DIVERGENCES[of].curvature)
-    if total > 0:
-        return total / curvature
-    return same_as[1] if same_as is not None and same_as[1] > 0 else 1.0
-
-
 def chosen_level(want: str, findings: Sequence[Finding]) -> str:
     """The level that is wanted, else the one at which the loss works."""
     seen = {n.partition("_")[0] for finding in findings for m in finding.matches for n in m}
@@ -227,9 +212,16 @@ def coefficient_for(
         same_as: The estimator that it is, sample by sample.
         named: The coefficient that its parameters name, for a loss that is nothing known.
     """
-    beta = _coefficient(findings, same_as, curvature_of(want))
-    unknown = same_as is None and not findings[0].matches
-    return abs(named) / curvature_of(want) if named and unknown else beta
+    total = 0.0  # of second order: what the regularizers are near the reference
+    for name, c in (findings[0].matches[0] if findings[0].matches else {}).items():
+        of = divergence_of(name)
+        if of and DIVERGENCES[of].smooth and c == c:  # NaN where it varies
+            total += c * float(DIVERGENCES[of].curvature)
+    if total > 0:
+        return total / curvature_of(want)
+    if same_as is not None and same_as[1] > 0:  # nothing is minimized: the factor in front was meant
+        return same_as[1]
+    return abs(named or total or 1.0) / (curvature_of(want) if named or total else 1.0)
 
 
 def remedy_for(

@@ -3,7 +3,14 @@
 import pytest
 
 from kl_companion.auditing.findings import Condition, Finding
-from kl_companion.auditing.verdict import Audit, accepts, remedy_for, said_by_name, wanted_objectives
+from kl_companion.auditing.verdict import (
+    Audit,
+    accepts,
+    coefficient_for,
+    remedy_for,
+    said_by_name,
+    wanted_objectives,
+)
 from kl_companion.estimators.registry import get_estimator
 
 ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)
@@ -47,6 +54,10 @@ def test_a_remedy_is_as_strong_near_the_reference_as_what_is_descended():
     assert "return 0.04 * kl " in remedy_for("reverse_kl", nothing, ("k3", 0.04))
     assert "return kl " in remedy_for("reverse_kl", nothing, ("k3", -0.04))
     assert "return kl " in remedy_for("reverse_kl", nothing, None)
+    minus = [case(ON, {"token_reverse_kl": -0.3})]
+    assert coefficient_for("pearson", minus, None) == 0.15
+    assert coefficient_for("reverse_kl", minus, None, 0.02) == 0.02  # what the parameter is
+    assert coefficient_for("reverse_kl", [case(ON, {"token_reverse_kl": float("nan")})], None) == 1.0
     assert ".mean()" in remedy_for("reverse_kl", [case(ON, {"sequence_pearson": 1.0})], None)
     assert ".mean()" not in remedy_for("reverse_kl", [case(ON, ONE, {"sequence_pearson": 1.0})], None)
 

@@ -17,14 +17,14 @@ from kl_companion.kernels.compiling import Backend, compiles
 from kl_companion.kernels.walks import How
 
 
-class Rows(NamedTuple):
+class RowSelection(NamedTuple):
     """Which rows count, and the weights of the loss where they are known up front."""
 
     inside: torch.Tensor | None  # [rows] bool: in the mask, and with a weight that is not 0
     weights: torch.Tensor | None = None
     mask: torch.Tensor | None = None  # [rows] bool
 
-    def shaped(self, *shape: int) -> Rows:
+    def shaped(self, *shape: int) -> RowSelection:
         """The same with weights of another shape."""
         return self if self.weights is None else self._replace(weights=self.weights.reshape(shape))
 
@@ -107,7 +107,7 @@ def rows_that_count(
     *,
     ids: torch.Size | None = None,
     validate: bool = False,
-) -> Rows:
+) -> RowSelection:
     """Check ``mask`` [...] and ``weights``, and return what they leave: rows of weight 0 do not count.
 
     Args:
@@ -156,11 +156,16 @@ def rows_that_count(
             some = (weights != 0).reshape(lead.numel(), -1).any(-1)
             inside = some if inside is None else inside & some
     refuse(*doubts)
-    return Rows(inside, weights, mask)
+    return RowSelection(inside, weights, mask)
 
 
 def check_tokens(
-    name: str, tokens: torch.Tensor, logits: torch.Size, rows: Rows | None = None, *, validate: bool = False
+    name: str,
+    tokens: torch.Tensor,
+    logits: torch.Size,
+    rows: RowSelection | None = None,
+    *,
+    validate: bool = False,
 ) -> torch.Tensor:
     """Ids as [rows, k] for logits [..., vocab]; ValueError for another shape or dtype.
 

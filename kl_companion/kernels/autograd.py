@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.divergences import Divergence, swapped
-from kl_companion.kernels.arguments import Rows
+from kl_companion.kernels.arguments import RowSelection
 from kl_companion.kernels.blocks import exact_dtype, new_like, plain
 from kl_companion.kernels.walks import (
     How,
@@ -68,7 +68,7 @@ def common_factor(weights: torch.Tensor, incoming: torch.Tensor, mask: torch.Ten
     return float(number)
 
 
-def rows_of_backward(rows: Rows, x: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor | None:
+def rows_of_backward(rows: RowSelection, x: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor | None:
     """Check a loss whose weights were announced, and return the rows [rows] whose gradient is not zero.
 
     On a GPU, where nothing is read, any loss has its own gradient.
@@ -190,7 +190,7 @@ class DivergenceOfLogits(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         y: torch.Tensor,
-        rows: Rows,
+        rows: RowSelection,
         d: Divergence,
         how: How,
         inplace: bool,
@@ -258,7 +258,7 @@ class TokensOfLogits(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         tokens: torch.Tensor,
-        rows: Rows,
+        rows: RowSelection,
         with_entropy: bool,
         how: How,
         inplace: bool,

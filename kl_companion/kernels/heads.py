@@ -6,7 +6,7 @@ import torch
 
 from kl_companion.checks import check_floating, check_shape, slack
 from kl_companion.estimators.top_k import TopK
-from kl_companion.kernels.arguments import Doubt, Rows, check_plain, refuse
+from kl_companion.kernels.arguments import Doubt, RowSelection, check_plain, refuse
 
 
 def check_head(
@@ -16,7 +16,7 @@ def check_head(
     ref_logp: torch.Tensor,
     tail_weight: torch.Tensor | None,
     logits: torch.Size,
-    rows: Rows,
+    rows: RowSelection,
     *,
     validate: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -131,7 +131,7 @@ def estimate_from(
     ref_logp_head: torch.Tensor,
     ref_logp: torch.Tensor,
     tail_weight: torch.Tensor | None,
-    rows: Rows,
+    rows: RowSelection,
     *,
     validate: bool,
 ) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from kl_companion.kernels import transforms
-from kl_companion.kernels.arguments import Rows
+from kl_companion.kernels.arguments import RowSelection
 from kl_companion.kernels.autograd import common_factor, first_order_only, keep, kept_by, scalable, take_made
 from kl_companion.kernels.blocks import exact_dtype, plain
 from kl_companion.kernels.in_graph_linear import in_parts
@@ -16,7 +16,9 @@ from kl_companion.kernels.linear_tasks import Distances, LogProbs
 from kl_companion.kernels.linear_walks import Chunk, LogitRows, Projection, TilePlan, narrow
 
 
-def apply(policy: Projection, task: Distances | LogProbs, rows: Rows, plan: TilePlan, *, early: bool) -> Any:
+def apply(
+    policy: Projection, task: Distances | LogProbs, rows: RowSelection, plan: TilePlan, *, early: bool
+) -> Any:
     """Return the results of a task, differentiable in hidden states, weight and bias.
 
     Args:
@@ -33,7 +35,9 @@ def apply(policy: Projection, task: Distances | LogProbs, rows: Rows, plan: Tile
     return _Linear.apply(*policy, task, rows, plan, torch.is_grad_enabled(), early)
 
 
-def _transformed(policy: Projection, task: Distances | LogProbs, rows: Rows) -> tuple[torch.Tensor, ...]:
+def _transformed(
+    policy: Projection, task: Distances | LogProbs, rows: RowSelection
+) -> tuple[torch.Tensor, ...]:
     x = _logits(policy)
     if isinstance(task, LogProbs):
         logp, entropy = transforms.log_probs(x, task.tokens, task.how, rows.inside)
@@ -56,7 +60,7 @@ class _Linear(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         task: Distances | LogProbs,
-        rows: Rows,
+        rows: RowSelection,
         plan: TilePlan,
         recording: bool,
         early: bool,

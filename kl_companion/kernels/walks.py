@@ -123,7 +123,7 @@ def room_for_kept(d: Divergence, value: torch.Tensor) -> torch.Tensor:
     return value.new_zeros(len(numbers._fields), len(value), dtype=rows_dtype(d, value.dtype))
 
 
-class Part(NamedTuple):
+class RowPart(NamedTuple):
     """The rows of a block that count."""
 
     rows: slice | torch.Tensor  # their numbers
@@ -134,7 +134,7 @@ class Part(NamedTuple):
 
 def parts(
     size: int, logits: tuple[torch.Tensor, ...], gradient: torch.Tensor | None, inside: torch.Tensor | None
-) -> Iterator[Part]:
+) -> Iterator[RowPart]:
     """Blocks of ``size`` rows of logits [..., vocab], without those that are not ``inside`` [rows].
 
     The gradient of a part is written to where it belongs when the next part is asked for, and is zero in
@@ -145,14 +145,14 @@ def parts(
         within = None if inside is None else inside[start:stop].nonzero().squeeze(-1)
         if within is None or len(within) == stop - start:
             out = None if place is None else place if place.is_contiguous() else new_like(place)
-            yield Part(slice(start, stop), stop - start, views[: len(logits)], out)
+            yield RowPart(slice(start, stop), stop - start, views[: len(logits)], out)
             if place is not None and out is not None and out is not place:
                 place.copy_(out)
             continue
         for some in within.split(max(2, size // _COPIED)) if len(within) else ():
             # copies, so that the gradient may be written over the policy's
             picked = tuple(view.index_select(0, some) for view in views[: len(logits)])
-            yield Part(start + some, len(some), picked, None if place is None else picked[0])
+            yield RowPart(start + some, len(some), picked, None if place is None else picked[0])
             if place is not None:
                 place.index_copy_(0, some, picked[0])
         if place is not None and inside is not None:

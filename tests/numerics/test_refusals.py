@@ -70,11 +70,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "eps_low is nan, expected a finite number of at least 0",
     ),
     "ratio": (
-        lambda: kl.ppo_mask(torch.ones(1), torch.tensor([NAN]), 0.2, 0.2),
+        lambda: kl.ppo_mask(torch.ones(1), torch.tensor([NAN]), 0.2, 0.2, validate=True),
         r"ratio is NaN at \[0\]",
     ),
     "advantage of a mask": (
-        lambda: kl.ppo_mask(torch.tensor([NAN]), torch.ones(1), 0.2, 0.2),
+        lambda: kl.ppo_mask(torch.tensor([NAN]), torch.ones(1), 0.2, 0.2, validate=True),
         r"advantages is NaN at \[0\]",
     ),
     "clip": (

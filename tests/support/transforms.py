@@ -70,7 +70,10 @@ def mapped(fn: Function, arguments: Arguments) -> None:
 def slope_of(fn: Function, args: tuple[Any, ...]) -> torch.Tensor:
     """Return the gradient of the sum of the result with respect to the first argument, by autograd."""
     leaf = args[0].detach().clone().requires_grad_()
-    (slope,) = torch.autograd.grad(fn(leaf, *args[1:]).sum(), leaf, allow_unused=True)
+    total = fn(leaf, *args[1:]).sum()
+    if not total.requires_grad:
+        return torch.zeros_like(leaf)
+    (slope,) = torch.autograd.grad(total, leaf, allow_unused=True)
     return torch.zeros_like(leaf) if slope is None else slope
 
 

@@ -62,18 +62,19 @@ def _(x: sympy.Expr) -> sympy.Expr:
 
 
 def _without_nan(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Return ``function(x)``, whose slope is the largest number of the dtype where the value overflows.
+    """Return ``function(x)``, whose slope where the value overflows is infinite, but 0 times it is 0.
 
-    An infinite slope times the zero that a mask passes back is NaN: one padded token would make the gradient
-    of every parameter NaN, although the loss is finite.
+    An infinite number times the zero that a mask passes back is NaN: one padded token would make the gradient
+    of every parameter NaN, although the loss is finite. Two products with the largest number of the dtype
+    overflow in the same way, and keep a zero.
     """
-    infinite = function(x.detach()).isinf()
-    return torch.where(infinite, x * torch.finfo(x.dtype).max, function(x.masked_fill(infinite, 0.0)))
+    infinite, largest = function(x.detach()).isinf(), torch.finfo(x.dtype).max
+    return torch.where(infinite, x * largest * largest, function(x.masked_fill(infinite, 0.0)))
 
 
 @singledispatch
 def exp(x: Any) -> Any:
-    """e to the power ``x``, elementwise; the slope of an infinite result is the largest number."""
+    """e to the power ``x``, elementwise; a gradient of 0 stays 0 where the result is infinite."""
     raise _refuse("exp", x)
 
 
@@ -105,7 +106,7 @@ def _(x: sympy.Expr) -> sympy.Expr:
 
 @singledispatch
 def expm1(x: Any) -> Any:
-    """e to the power ``x``, minus one, accurate for tensors near zero; its slope as that of `exp`."""
+    """e to the power ``x``, minus one, accurate for tensors near zero; its gradient as that of `exp`."""
     raise _refuse("expm1", x)
 
 

@@ -83,7 +83,7 @@ def test_a_failure_of_the_example_is_the_card_and_no_stack(example):
     card = text.split("\n___", 1)[0]
     assert "k3_penalty minimizes [forward KL, next token] / mean answer length." in card
     assert "That is not what was wanted (token_reverse_kl)." in card
-    assert "  +     kl = 0.5 * (logps - ref_logps) ** 2" in card
+    assert re.search(r"^  \+     .*0\.5 \* \(logps - ref_logps\) \*\* 2", card, re.M)
     for ours in ("Traceback", "plugin.py", "auditor.py", "runtest", "def _judged", "see --details"):
         assert ours not in example
     assert "def test_the_default_of_the_trainer_minimizes" not in example

@@ -22,7 +22,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the package: each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help book test quick tables bench reliability real print zip pictures lint install-check lock audit-dependencies clean
+.PHONY: help book test quick tables bench reliability real print zip pictures lint install-check lowest lock audit-dependencies clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
@@ -37,6 +37,7 @@ help:
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
 	@echo "make lint      ruff and mypy"
 	@echo "make install-check        build the package, install it into empty environments and use it (half an hour)"
+	@echo "make lowest               run the tests of formulas and kernels with the oldest releases of pyproject.toml (several GB)"
 	@echo "make lock                 resolve pyproject.toml anew and write requirements.lock"
 	@echo "make audit-dependencies   ask for known vulnerabilities of the pinned packages (needs the network)"
 	@echo "make clean     remove what was built (.venv stays)"
@@ -95,6 +96,9 @@ lint: $(STAMP)
 
 install-check: $(STAMP)
 	@$(BIN)/python -m tests.installing.installation
+
+lowest: $(STAMP)
+	@$(BIN)/python -m tests.installing.installation --only lowest
 
 lock: $(STAMP)
 	@$(BIN)/python -m tests.installing.lock

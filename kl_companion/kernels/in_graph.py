@@ -11,7 +11,7 @@ depends on the size of the logits, such as the form of a kernel, is therefore de
 # no `from __future__ import annotations`: the operators' schemas are read from them
 
 import math
-from typing import Any
+from typing import Any, List  # noqa: UP035
 
 import torch
 
@@ -30,6 +30,9 @@ from kl_companion.kernels.walks import (
     walk_tokens,
 )
 
+# schemas are made from these annotations, and torch 2.6 reads no list[float]
+Floats = List[float]  # noqa: UP006
+
 
 def _room(*tensors: torch.Tensor) -> torch.Tensor:
     """Return zeros, one per row of logits."""
@@ -46,7 +49,7 @@ def room_in_float64(name: str, value: torch.Tensor) -> torch.Tensor:
     return value.new_zeros(len(numbers._fields), value.shape[0], dtype=torch.float64)
 
 
-def how_inside(numbers: list[float], entries: int, device: torch.device) -> How:
+def how_inside(numbers: Floats, entries: int, device: torch.device) -> How:
     """Return the `How` of some `How.numbers`; a form that the tracer left open is chosen by the entries."""
     how = How.of_numbers(numbers)
     return how._replace(compiled=compiles("auto", entries, device)) if how.compiled is None else how
@@ -54,7 +57,7 @@ def how_inside(numbers: list[float], entries: int, device: torch.device) -> How:
 
 @torch.library.custom_op("kl_companion::divergence", mutates_args=())
 def divergence(
-    x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: list[float]
+    x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: Floats
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """D_f of raw logits [rows..., vocab], [rows], and what its gradient needs, [numbers, rows]."""
     value, d = _room(x, y), get_divergence(name)
@@ -65,7 +68,7 @@ def divergence(
 
 @divergence.register_fake
 def _(
-    x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: list[float]
+    x: torch.Tensor, y: torch.Tensor, inside: torch.Tensor | None, name: str, how: Floats
 ) -> tuple[torch.Tensor, torch.Tensor]:
     value = _room(x, y)
     return value, room_in_float64(name, value)
@@ -79,7 +82,7 @@ def divergence_gradient(
     kept: torch.Tensor,
     incoming: torch.Tensor,
     name: str,
-    how: list[float],
+    how: Floats,
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients by the logits of policy and reference; the second is empty where it is not wanted."""
@@ -99,7 +102,7 @@ def _(
     kept: torch.Tensor,
     incoming: torch.Tensor,
     name: str,
-    how: list[float],
+    how: Floats,
     by_reference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return x.new_empty(x.shape), y.new_empty(y.shape if by_reference else 0)
@@ -121,7 +124,7 @@ divergence.register_autograd(_divergence_backward, setup_context=_keep_divergenc
 
 @torch.library.custom_op("kl_companion::log_probs", mutates_args=())
 def log_probs(
-    x: torch.Tensor, tokens: torch.Tensor, inside: torch.Tensor | None, with_entropy: bool, how: list[float]
+    x: torch.Tensor, tokens: torch.Tensor, inside: torch.Tensor | None, with_entropy: bool, how: Floats
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probs of tokens [rows, k], entropies [rows] (zeros where not wanted), what backward needs."""
     entropy = _room(x)
@@ -134,7 +137,7 @@ def log_probs(
 
 @log_probs.register_fake
 def _(
-    x: torch.Tensor, tokens: torch.Tensor, inside: torch.Tensor | None, with_entropy: bool, how: list[float]
+    x: torch.Tensor, tokens: torch.Tensor, inside: torch.Tensor | None, with_entropy: bool, how: Floats
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     entropy = _room(x)
     logp = entropy.new_zeros(tokens.shape)
@@ -150,7 +153,7 @@ def log_probs_gradient(
     of_logp: torch.Tensor,
     of_entropy: torch.Tensor,
     with_entropy: bool,
-    how: list[float],
+    how: Floats,
 ) -> torch.Tensor:
     """Gradient by the logits, [rows..., vocab]."""
     gradient = new_like(x)
@@ -177,7 +180,7 @@ def _(
     of_logp: torch.Tensor,
     of_entropy: torch.Tensor,
     with_entropy: bool,
-    how: list[float],
+    how: Floats,
 ) -> torch.Tensor:
     return x.new_empty(x.shape)
 

@@ -4,7 +4,7 @@ An operator takes tensors and numbers only, so a task is handed over in parts an
 """
 # no `from __future__ import annotations`: the operators' schemas are read from them
 
-from typing import Any
+from typing import Any, List  # noqa: UP035
 
 import torch
 
@@ -15,14 +15,19 @@ from kl_companion.kernels.linear_passes import backward_pass, forward_pass, numb
 from kl_companion.kernels.linear_tasks import Distances, LogProbs
 from kl_companion.kernels.linear_walks import LogitRows, Projection, Results, TilePlan, narrow, plan_tiles
 
+# schemas are made from these annotations, and torch 2.6 reads no list[float]
+Floats = List[float]  # noqa: UP006
+Tensors = List[torch.Tensor]  # noqa: UP006
+Flags = List[bool]  # noqa: UP006
+
 
 def _task(
     hidden: torch.Tensor,
     weight: torch.Tensor,
-    teacher: list[torch.Tensor],
+    teacher: Tensors,
     tokens: torch.Tensor | None,
     name: str,
-    how: list[float],
+    how: Floats,
 ) -> Distances | LogProbs:
     options = how_inside(how, len(hidden) * len(weight), weight.device)
     if tokens is not None:
@@ -40,13 +45,13 @@ def from_hidden(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    teacher: list[torch.Tensor],
+    teacher: Tensors,
     tokens: torch.Tensor | None,
     inside: torch.Tensor | None,
     name: str,
-    how: list[float],
+    how: Floats,
     memory: int,
-) -> list[torch.Tensor]:
+) -> Tensors:
     """The results of a task: divergences [rows], or log-probs [rows, k] and entropies; and what is kept."""
     task = _task(hidden, weight, teacher, tokens, name, how)
     policy, tiles = Projection(hidden, weight, bias), _tiles(hidden, weight, memory, task)
@@ -59,13 +64,13 @@ def _(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    teacher: list[torch.Tensor],
+    teacher: Tensors,
     tokens: torch.Tensor | None,
     inside: torch.Tensor | None,
     name: str,
-    how: list[float],
+    how: Floats,
     memory: int,
-) -> list[torch.Tensor]:
+) -> Tensors:
     rows = hidden.shape[0]
     if tokens is None:
         given = teacher if len(teacher) == 1 else []
@@ -81,16 +86,16 @@ def from_hidden_gradient(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    teacher: list[torch.Tensor],
+    teacher: Tensors,
     tokens: torch.Tensor | None,
     inside: torch.Tensor | None,
     name: str,
-    how: list[float],
+    how: Floats,
     memory: int,
     kept: torch.Tensor,
-    incoming: list[torch.Tensor],
-    wanted: list[bool],
-) -> list[torch.Tensor]:
+    incoming: Tensors,
+    wanted: Flags,
+) -> Tensors:
     """Gradients by hidden states, weight and bias; empty where one is not wanted."""
     task = _task(hidden, weight, teacher, tokens, name, how)
     policy, tiles = Projection(hidden, weight, bias), _tiles(hidden, weight, memory, task)
@@ -104,21 +109,21 @@ def _(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
-    teacher: list[torch.Tensor],
+    teacher: Tensors,
     tokens: torch.Tensor | None,
     inside: torch.Tensor | None,
     name: str,
-    how: list[float],
+    how: Floats,
     memory: int,
     kept: torch.Tensor,
-    incoming: list[torch.Tensor],
-    wanted: list[bool],
-) -> list[torch.Tensor]:
+    incoming: Tensors,
+    wanted: Flags,
+) -> Tensors:
     parts = zip((hidden, weight, bias), wanted, strict=True)
     return [torch.empty_like(x) if x is not None and wants else hidden.new_empty(0) for x, wants in parts]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
     hidden, weight, bias, teacher, tokens, inside, *ctx.options = inputs
     ctx.teachers = len(teacher)
     ctx.save_for_backward(hidden, weight, bias, tokens, inside, output[-1], *teacher)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installing import clones, distributions, extras, installation, lock
+from tests.installing import clones, distributions, extras, installation, lock, lowest
 from tests.installing.trying import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,3 +188,35 @@ def test_the_whole_clone_tells_the_seconds_of_each_group(
     assert [outcome.tried for outcome in whole] == ["make book", "make test"]
     assert whole[1].said == "unit 200 240; total 200 240"
     assert done[-2:] == ["make -n tables", "make clean"]
+
+
+# -- the oldest releases -------------------------------------------------------------------------------------
+
+
+def test_the_oldest_torch_is_the_one_that_is_tested() -> None:
+    torch, *others = lowest.lower_bounds()
+    assert torch == "torch==2.7.*"
+    assert [pin.split("==")[0] for pin in others] == ["sympy", "numpy", "pandas"]
+    workflow = (ROOT / ".github/workflows/versions.yml").read_text(encoding="utf-8")
+    assert f'torch: "{torch}"' in workflow
+    assert installation.LOWEST not in installation.PARTS
+
+
+def test_what_is_installed_and_tried_of_the_oldest_releases(tmp_path: Path, monkeypatch) -> None:
+    calls = []
+
+    def record(*command, **options):
+        calls.append([str(word) for word in command])
+        return "1 passed"
+
+    monkeypatch.setattr(lowest, "call", record)
+    monkeypatch.setattr(lowest, "environment", lambda *_: tmp_path / "python")
+    monkeypatch.setenv("TORCH_INDEX", "https://cpu")
+    report = Report()
+    lowest.lowest(report, tmp_path, {})
+    assert [outcome.status for outcome in report.outcomes] == ["passed", "passed"]
+    torch, others, tests = calls
+    assert torch[-3:] == ["--index-url", "https://cpu", "torch==2.7.*"]
+    assert {"numpy==1.26.*", "pandas==2.2.*"} <= set(others)
+    assert any(word.startswith("pytest==") for word in others)
+    assert {"tests/kernels", "tests/test_losses_reward.py"} <= set(tests)

@@ -68,6 +68,8 @@ def _without_nan(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tens
     of every parameter NaN, although the loss is finite. Two products with the largest number of the dtype
     overflow in the same way, and keep a zero.
     """
+    if not x.requires_grad:  # no slope is asked for, and one evaluation does
+        return function(x)
     infinite, largest = function(x.detach()).isinf(), torch.finfo(x.dtype).max
     return torch.where(infinite, x * largest * largest, function(x.masked_fill(infinite, 0.0)))
 

@@ -66,7 +66,8 @@ def projection(
         check_device(f"{prefix}bias", bias, weight, f"{prefix}weight")
         check_array(f"{prefix}bias", bias)
         check_shape(f"{prefix}bias", bias, weight.shape[:1], f"{prefix}weight [vocab, ...], its first axis")
-    if torch.amp.is_autocast_available(hidden.device.type) and torch.is_autocast_enabled(hidden.device.type):
+    # torch 2.11 cannot trace torch.amp.is_autocast_available; meta tensors have no autocast
+    if not hidden.is_meta and torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     if hidden.dtype != weight.dtype:

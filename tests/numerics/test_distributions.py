@@ -129,12 +129,13 @@ def test_a_divergence_of_logits(name: str, dtype: torch.dtype, data: Any) -> Non
     with workdps(60):
         log_p, log_q = (normalized(row) for row in rows.tolist())
         wanted = divergence_of(name, log_p, log_q, error, working)
-    check(name, lambda a, b: fused_f_divergence(name, a, b), [rows[0], rows[1]], wanted)
+    check(name, partial(fused_f_divergence, name, validate=True), [rows[0], rows[1]], wanted)
     if finite(rows):
         one = torch.eye(rows.shape[1], dtype=dtype)
 
         def from_hidden(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            return linear_f_divergence(name, a[None], one, ref_hidden=b[None].detach(), ref_weight=one)[0]
+            reference = {"ref_hidden": b[None].detach(), "ref_weight": one}
+            return linear_f_divergence(name, a[None], one, **reference, validate=True)[0]
 
         check(name, from_hidden, [rows[0], rows[1]], wanted)
 

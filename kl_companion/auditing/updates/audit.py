@@ -16,7 +16,7 @@ from kl_companion.auditing.findings import Condition
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import explanation, terms
 from kl_companion.auditing.updates.advantages import Advantage
-from kl_companion.auditing.updates.direction import exchanged_rewards, reward_sign
+from kl_companion.auditing.updates.direction import reward_sign
 from kl_companion.auditing.updates.effective import REWARD, REWARDS, Share, share
 from kl_companion.auditing.updates.expected import expected_update, expected_updates
 from kl_companion.auditing.updates.recipe import Recipe
@@ -241,11 +241,7 @@ def _seen(
         more = _update(step.with_beta(_MORE * step.beta), at, group)
         grows = (more.norm() / update.norm()).item()
     found = share(update, at.problem, penalties, reward=reward)
-
-    def exchanged() -> torch.Tensor:
-        return _update(step, exchanged_rewards(at), None)
-
-    sign = reward_sign(found, update, at.problem, exchanged if group is None else None)
+    sign = reward_sign(found, update, at, None if group is not None else lambda x: _update(step, x, None))
     return OnPrompt(title, group, at.rewards_deviation, found, grows, sign)
 
 

@@ -10,7 +10,6 @@ import torch
 from kl_companion.auditing.objective import field
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.updates.effective import Share
-from kl_companion.tabular import Problem
 from kl_companion.tabular.populations import Population
 
 _SAME = 1e-6  # of an update: trainers compute in float32, where terms that cancel leave a rounding
@@ -18,45 +17,48 @@ _SURE = 4.0  # times as large as the rest of a fit is a reward's part whose sign
 
 
 def reward_sign(
-    share: Share, update: torch.Tensor, at: Problem, exchanged: Callable[[], torch.Tensor] | None = None
+    share: Share,
+    update: torch.Tensor,
+    at: Population,
+    under: Callable[[Population], torch.Tensor] | None = None,
 ) -> float:
     """Return 1 where the rewards move E[R] up, -1 where they move it down, 0 where they have no effect.
 
-    The sign of the gain says it where the fit is good. Elsewhere the update is compared with the one under
-    exchanged rewards: a term that does not read them cancels, whatever it is.
+    Rewards have no effect if neither exchanging nor leveling them changes the update. The sign of a fitted
+    gain is no such evidence, because the gradient of a KL term can have a part along that of E[R]. The sign
+    is that of the gain where the fit is good, else that of the change.
 
     Args:
         share: The update as a sum of gradients.
         update: [rows, vocab].
         at: The prompt.
-        exchanged: Computes the update under `exchanged_rewards`, [rows, vocab]; None where that is too slow.
+        under: Computes the update of the prompt with other rewards, [rows, vocab]; None where that is too
+            slow.
 
     Returns:
         The sign; NaN where all rewards are equal, and where it is not known.
     """
-    gradient = field(OBJECTIVES["expected_reward"], at)
-    if math.isnan(share.gain) or at.rewards.max() == at.rewards.min():
+    gradient, rewards = field(OBJECTIVES["expected_reward"], at.problem), at.problem.rewards
+    if math.isnan(share.gain) or rewards.max() == rewards.min():
         return math.nan
+    change = None
+    if under is not None:
+        try:
+            change = update - under(_with_rewards(at, rewards.max() + rewards.min() - rewards))
+            same = _SAME * share.size
+            if change.norm() <= same and (update - under(_level(at))).norm() <= same:
+                return 0.0
+        except ValueError:  # a loss that refuses the other rewards
+            change = None
     part = abs(share.gain) * gradient.norm().item()
     if part > _SAME * share.size and part > _SURE * math.sin(math.radians(share.rest)) * share.size:
         return math.copysign(1.0, share.gain)
-    if exchanged is None:
-        return math.nan
-    try:
-        other = exchanged()
-    except ValueError:  # a loss that refuses the other rewards
-        return math.nan
-    difference = update - other
-    if difference.norm() <= _SAME * max(update.norm().item(), other.norm().item()):
-        return 0.0
-    return math.copysign(1.0, (difference * gradient).sum().item())
+    return math.nan if change is None else math.copysign(1.0, (change * gradient).sum().item())
 
 
-def exchanged_rewards(at: Population) -> Population:
-    """Return the same prompt with the best reward in the place of the worst, in the same range.
+def _level(at: Population) -> Population:
+    return _with_rewards(at, torch.full_like(at.problem.rewards, at.problem.rewards.mean()))
 
-    Args:
-        at: The prompt.
-    """
-    rewards = at.problem.rewards
-    return Population(at.problem._replace(rewards=rewards.max() + rewards.min() - rewards), at.which)
+
+def _with_rewards(at: Population, rewards: torch.Tensor) -> Population:
+    return Population(at.problem._replace(rewards=rewards), at.which)

@@ -61,7 +61,9 @@ def fault(audit: UpdateAudit) -> str:
     # stale samples on one prompt alone are no wrong sign: a clip without a baseline may turn the update there
     if min(fresh, default=1.0) < 0 or max(stale, default=1.0) < 0:
         return LOWERS
-    if max((*fresh, *stale), default=1.0) <= 0:
+    # of large groups, whose rewards are exchanged: the sign of a fit alone does not show that rewards count
+    large = [s.reward_sign for s in (*audit.seen, *audit.stale) if s.group is None]
+    if max((x for x in large if not math.isnan(x)), default=1.0) <= 0:
         return IDLE
     return REPELS if leaves_reference(audit) and all(w > 0 for w in audit.penalties.values()) else ""
 

@@ -180,6 +180,20 @@ def test_rewards_without_an_effect(form, kl):
     assert {s.reward_sign for s in found.seen if s.group is None and s.deviation > 0} == {0.0}
 
 
+@pytest.mark.parametrize("beta", [0.01, 1.0])
+@pytest.mark.parametrize("squared", [True, False])
+def test_a_kl_that_pulls_along_the_rewards_is_no_effect_of_theirs(beta, squared):
+    """Without a ratio the KL of stale samples has a part along E[R] that a fit takes for the rewards'."""
+
+    def step(logp, old_logp, ref_logp, advantages, mask):
+        x = ref_logp - logp
+        kl = 0.5 * x**2 if squared else torch.exp(x) - x - 1
+        policy = -torch.exp(logp.detach() - old_logp) * advantages.unsqueeze(-1)
+        return ((policy + beta * kl) * mask).sum(-1).mean()
+
+    assert verdict(step, "E[R]").to_dict()["fault"] == IDLE
+
+
 def test_a_loss_that_reads_no_rewards_is_refused():
     def step(logp, ref_logp, mask):
         return (0.5 * (logp - ref_logp) ** 2 * mask).sum(-1).mean()

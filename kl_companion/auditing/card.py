@@ -119,14 +119,12 @@ def _table(audit: Audit) -> list[str]:
 
 
 def _remedy(audit: Audit, ink: _Ink, *, cut: bool) -> list[str]:
-    """The remedy; lines that are to be written are not cut, and the reader's own may be."""
+    """Return the remedy: lines that are to be written are printed in full, the reader's own may be cut."""
     if audit.remedy is None:
         return []
     lines = ["Instead:", *(f"  {line}" for line in audit.remedy.splitlines())]
     if cut:
         lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] != "  + " else x for x in lines]
-        if max(map(len, lines)) > WIDTH:
-            return ["Instead: see --details."]
     styles = {"  + ": "good", "  - ": "bad"}
     return [ink(x, styles[x[:4]]) if x[:4] in styles else x for x in lines]
 

@@ -76,7 +76,8 @@ class TopK:
             given = "neither" if self.k is None else f"k={self.k} and indices"
             raise ValueError(f"got {given}, expected exactly one of k and indices")
         if self.k is not None:
-            if isinstance(self.k, bool) or not hasattr(self.k, "__index__") or operator.index(self.k) < 0:
+            # the type, not the number: with dynamic=True a graph has a symbol in its place
+            if isinstance(self.k, bool) or not hasattr(type(self.k), "__index__") or self.k < 0:
                 raise ValueError(f"k is {self.k!r}, expected a whole number from 0 to vocab")
             object.__setattr__(self, "k", operator.index(self.k))  # NumPy's numbers too
 

@@ -144,7 +144,7 @@ def sum_of_entries(d: Divergence, log_p: torch.Tensor, log_q: torch.Tensor) -> t
 def _edge(cost: float, log_mass: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
     """Return the cost of the mass at entries that one side has lost, [...]."""
     mass = log_mass.exp().where(lost, 0.0).sum(-1)
-    if not math.isinf(cost):
+    if cost < math.inf:  # math.isinf cannot be traced with dynamic=True
         return mass * cost
     return torch.zeros_like(mass).masked_fill(lost.any(-1), cost) + 0 * mass  # NaN stays NaN
 

@@ -121,6 +121,8 @@ def _doubts_of_head(
 
 def recordable(x: torch.Tensor) -> torch.Tensor:
     """A small tensor as autograd can save it: a copy of one that was made in inference mode."""
+    if torch.compiler.is_compiling():  # a graph cannot ask, and its operators save nothing of this tensor
+        return x
     return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
 
 

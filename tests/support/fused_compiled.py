@@ -15,8 +15,15 @@ from kl_companion.kernels.fused import (
     fused_kl,
     fused_logp,
     fused_logp_and_entropy,
+    fused_top_k_f_divergence,
 )
-from kl_companion.kernels.linear import linear_f_divergence, linear_kl, linear_logp, linear_logp_and_entropy
+from kl_companion.kernels.linear import (
+    linear_f_divergence,
+    linear_kl,
+    linear_logp,
+    linear_logp_and_entropy,
+    linear_top_k_f_divergence,
+)
 
 ROWS, WIDTH, VOCAB = 5, 6, 40
 DRAW = torch.Generator().manual_seed(1)
@@ -54,7 +61,23 @@ OF_ANY_LENGTH = {
     ),
     "linear log-probs": lambda h, r, ids: linear_logp(h, WEIGHT, ids),
     "linear entropy": lambda h, r, ids: sum(linear_logp_and_entropy(h, WEIGHT, ids)),
+    "top-k": lambda h, r, ids: fused_top_k_f_divergence("forward_kl", h @ WEIGHT.T, ids, **shipped(r, ids)),
+    "linear top-k": lambda h, r, ids: linear_top_k_f_divergence(
+        "reverse_kl", h, WEIGHT, ids, **shipped(r, ids)
+    ),
+    "masked": lambda h, r, ids: fused_kl(h @ WEIGHT.T, r @ REF_WEIGHT.T, mask=ids > 5),
+    "linear, masked": lambda h, r, ids: linear_kl(
+        h, WEIGHT, ref_hidden=r, ref_weight=REF_WEIGHT, mask=ids > 5, ref_temperature=0.7, logit_scale=0.5
+    ),
 }
+
+
+def shipped(ref_hidden, ids):
+    """What a teacher ships of its four likeliest tokens and of the sampled one, with a mask."""
+    logp_all = (ref_hidden @ REF_WEIGHT.T).log_softmax(-1)
+    logp, indices = logp_all.topk(4)
+    sampled = logp_all.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    return {"indices": indices, "ref_logp_head": logp, "ref_logp": sampled, "mask": ids > 5}
 
 
 def forget():

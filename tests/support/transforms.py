@@ -78,15 +78,23 @@ def slope_of(fn: Function, args: tuple[Any, ...]) -> torch.Tensor:
 
 
 def compiled(fn: Function, arguments: Arguments) -> None:
-    """Compare one graph without breaks with the plain call at three lengths; at most two graphs are made."""
-    torch._dynamo.reset()
+    """Compare one graph without breaks with the plain call at three lengths; at most two graphs are made.
+
+    The caller may also ask for ``dynamic=True``: numbers of Python are symbols then.
+    """
+    for dynamic in (None, True):
+        torch._dynamo.reset()
+        _compiled(fn, arguments, dynamic)
+
+
+def _compiled(fn: Function, arguments: Arguments, dynamic: bool | None) -> None:
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
         return graph.forward
 
-    in_graph = torch.compile(fn, fullgraph=True, backend=backend)
+    in_graph = torch.compile(fn, fullgraph=True, backend=backend, dynamic=dynamic)
     with warnings.catch_warnings(), unchecked_methods():
         warnings.simplefilter("ignore")
         for length in LENGTHS:

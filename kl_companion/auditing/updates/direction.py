@@ -57,7 +57,7 @@ def reward_sign(
 
 
 def _level(at: Population) -> Population:
-    return _with_rewards(at, torch.full_like(at.problem.rewards, at.problem.rewards.mean()))
+    return _with_rewards(at, torch.full_like(at.problem.rewards, at.problem.rewards.mean().item()))
 
 
 def _with_rewards(at: Population, rewards: torch.Tensor) -> Population:

@@ -7,6 +7,7 @@ from which the derivations are made. Nothing else in the package asks which of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import singledispatch
 from typing import Any, TypeVar
@@ -68,9 +69,10 @@ def _without_nan(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tens
     of every parameter NaN, although the loss is finite. Two products with the largest number of the dtype
     overflow in the same way, and keep a zero.
     """
-    if not x.requires_grad:  # no slope is asked for, and one evaluation does
+    if not x.requires_grad:  # no slope is asked for
         return function(x)
-    infinite, largest = function(x.detach()).isinf(), torch.finfo(x.dtype).max
+    largest = torch.finfo(x.dtype).max
+    infinite = x.detach() >= math.log(largest)
     return torch.where(infinite, x * largest * largest, function(x.masked_fill(infinite, 0.0)))
 
 

@@ -42,6 +42,22 @@ def as_installed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def objectives_of_one_test() -> Iterator[None]:
+    """Take away objectives that a test adds: a loss without an explanation is compared with all of them."""
+    audits = sys.modules.get("kl_companion.auditing.divergence_objectives")
+    if audits is None:
+        yield
+        return
+    registries = (audits.ADDED, sys.modules["kl_companion.auditing.objective"].OBJECTIVES)
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        if len(registry) != len(entries):
+            registry.clear()
+            registry.update(entries)
+
+
 def pytest_collection_finish() -> None:
     """Look for garbage from here on, but never again among the libraries and the tests themselves."""
     gc.collect()

@@ -93,11 +93,14 @@ def _part(d: Divergence, name: str) -> Any:
     return parts[name]
 
 
-@torch.compiler.assume_constant_result
 def _make_all(d: Divergence) -> bool:
     parts = vars(d).setdefault("_parts", _Parts())
     parts.update({name: make(d) for name, make in _MAKE.items() if name not in parts})
     return True
+
+
+# what torch.compiler.assume_constant_result sets, without loading the compiler: it cannot trace SymPy
+_make_all._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def edges_of(divergence: Divergence) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import sympy
 
 from kl_companion.checks import check_number, look_up, number
 from kl_companion.divergences import families
-from kl_companion.divergences.forms import Number, T, exact, label, tidy
+from kl_companion.divergences.forms import Number, T, exact, label, simplest_fraction, tidy
 from kl_companion.divergences.generator import Divergence, make_divergence
 
 DIVERGENCES: dict[str, Divergence] = {}
@@ -169,8 +169,8 @@ def get_divergence(name: str | Divergence) -> Divergence:
 
 
 def _member(family: str, text: str) -> Divergence:
-    number(family, text)
-    fraction = Fraction(text)  # of many digits, too
+    x = number(family, text)
+    fraction = Fraction(text) if "/" in text else simplest_fraction(x)  # 0.3333333333333333 is 1/3
     return FAMILIES[family](sympy.Rational(fraction.numerator, fraction.denominator))
 
 

@@ -17,6 +17,7 @@ import sympy
 import torch
 
 from kl_companion.divergences import Divergence, T, get_divergence, inverse_slope, tidy
+from kl_companion.divergences.forms import LARGEST_POWER, highest_power
 from kl_companion.theory.optima import optimal_policy
 from kl_companion.theory.slopes import slope_of
 
@@ -62,7 +63,10 @@ def _transform(source: Divergence, to: Divergence) -> sympy.Expr:
     """g' o (f')^{-1} in s, simplified on the slopes that f' takes: roots of squares lose their bars."""
     low, high = source.slope_range
     inside = high - _GAP if high.is_finite else low + _GAP if low.is_finite else _S
-    composed = tidy(to.derivative.subs(T, sympy.simplify(inverse_slope(source).subs(_S, inside))))
+    composed = to.derivative.subs(T, sympy.simplify(inverse_slope(source).subs(_S, inside)))
+    # of small powers SymPy finds the shorter form; of large ones it searches for minutes
+    large = highest_power(composed) > LARGEST_POWER
+    composed = tidy(composed) if large else sympy.simplify(sympy.expand_log(composed))
     opened = sympy.expand_log(composed, force=True)
     return sympy.simplify(opened.subs(_GAP, sympy.solve(inside - _S, _GAP)[0])) if inside != _S else composed
 

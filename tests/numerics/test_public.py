@@ -81,7 +81,7 @@ def _fused_head(d: Draw) -> Any:
     a, b = d.rows(2, vocab=3), d.rows(2, vocab=3).log_softmax(-1)
     tokens, head = _tokens(d, a), torch.tensor([[0, 1], [2, 0]])
     refs = b.gather(-1, head), b.gather(-1, tokens[:, None])[:, 0]
-    return kl.fused_top_k_f_divergence(d.one(*DIVERGENCE), d.leaf(a), tokens, head, *refs)
+    return kl.fused_top_k_f_divergence(d.one(*DIVERGENCE), d.leaf(a), tokens, head, *refs, validate=True)
 
 
 def _linear_head(d: Draw) -> Any:
@@ -129,7 +129,7 @@ CALLS: dict[str, Callable[[Draw], Any]] = {
         d.leaf(d.rows(2, vocab=3)), torch.tensor([0, 2]), temperature=d.scalar()
     ),
     "fused_logp_and_entropy": lambda d: kl.fused_logp_and_entropy(
-        d.leaf(d.rows(2, vocab=3)), torch.tensor([0, 2]), temperature=d.scalar()
+        d.leaf(d.rows(2, vocab=3)), torch.tensor([0, 2]), temperature=d.scalar(), validate=True
     ),
     "fused_top_k_f_divergence": _fused_head,
     "linear_kl": _linear(kl.linear_kl, tokens=False),

@@ -200,10 +200,10 @@ class _Function:
             found = read_name(wanted[0])
             if isinstance(found, Unread) or found.role in ("batch", "rollout"):
                 self.batch, wanted = wanted[0], []
-        whole = [n for n in wanted if isinstance(r := read_name(n), Read) and r.role in ("batch", "rollout")]
-        if not self.batch and len(whole) == 1 and whole[0] not in self.mapped:
-            self.batch = whole[0]
-            wanted.remove(whole[0])
+        batches = [n for n in wanted if self._role_of(n) in ("batch", "rollout")]
+        if not self.batch and len(batches) == 1:
+            self.batch = batches[0]
+            wanted.remove(batches[0])
         self.batch_map = in_batch if self.batch else {}
         reads, unread = read_names(
             [*wanted, *optional], {n: r for n, r in self.mapped.items() if not self.batch or n in wanted}
@@ -217,6 +217,11 @@ class _Function:
                 "or one batch"
             )
         self.reads = reads
+
+    def _role_of(self, name: str) -> str:
+        """Return the role of a parameter: that of ``map``, else that of its name; "" where it has none."""
+        reading = read_name(name)
+        return self.mapped.get(name, reading.role if isinstance(reading, Read) else "")
 
     def _head_size(self, settings: Chosen) -> None:
         """How many tokens a head has: as set, else by default of the loss, of its class or of its options.

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kl_companion import audit
 from kl_companion.auditing.adapt import as_loss, as_subject
 from kl_companion.auditing.calling import Given, Layout
 from kl_companion.auditing.user_batch import UserBatch
@@ -110,3 +111,24 @@ def test_two_names_for_one_thing_are_refused():
     with pytest.raises(ValueError, match="are read as the same"):
         as_loss(pair)
     as_loss(pair, mapped={"teacher_logps": "behavior_logp"})
+
+
+def distilled(logits, teacher_logits, no_model_inputs):
+    mask = (no_model_inputs["label"] != -100).int()
+    each = teacher_logits.softmax(-1) * (teacher_logits.log_softmax(-1) - logits.log_softmax(-1))
+    return (each.sum(-1) * mask).sum() / mask.sum()
+
+
+def sampled(stuff, log_probs):
+    return ((log_probs - stuff.ref_log_prob) ** 2 / 2 * stuff.response_mask).sum(-1).mean()
+
+
+@pytest.mark.parametrize("role", ["batch", "rollout"])
+@pytest.mark.parametrize(
+    ("loss", "name", "wanted"),
+    [(distilled, "no_model_inputs", "token_forward_kl"), (sampled, "stuff", "token_reverse_kl")],
+)
+def test_a_parameter_that_is_mapped_to_a_batch_gets_one(loss, name, wanted, role):
+    """Beside other tensors, as distillation code has it."""
+    found = audit(loss, off_policy=False, scale=1.0, map={name: role})
+    assert set(found.matches) == {wanted}

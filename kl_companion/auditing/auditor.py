@@ -288,7 +288,7 @@ def finding_of(
 
 
 def _parts(audit: Audit, judge: Callable[..., Finding]) -> tuple[tuple[str, Finding], ...]:
-    """Of a loss that is no known objective: what it is where rewards are 0, and in large batches."""
+    """Audit a loss without a known objective where rewards are 0, and in large batches."""
     condition, loss_fn = audit.main.condition, audit.loss_fn
     if audit.main.matches or audit.main.zero or condition is None or loss_fn is None:
         return ()

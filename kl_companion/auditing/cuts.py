@@ -91,7 +91,7 @@ class _Cut(NamedTuple):
 
     @property
     def opposite(self) -> str:
-        """What maximizing it does to the policy."""
+        """Sentence on the policy's change where the objective is maximized."""
         if self.how in ("whole", "bucketed", "conditional"):
             return AWAY.format(self.short)
         return {_PULLS: _PUSHES, _PUSHES: _PULLS}.get(self.effect, "")

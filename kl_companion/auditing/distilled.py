@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.divergence_objectives import divergence_phrase
+from kl_companion.auditing.divergence_objectives import PULLED, divergence_phrase
 from kl_companion.auditing.objective import (
     OBJECTIVES,
     Objective,
@@ -105,7 +105,7 @@ class Distilled(NamedTuple):
                 self.name,
                 words=self.words,
                 short=self.short,
-                effect="The policy is pulled to the reference, with this divergence's own weights.",
+                effect=PULLED,
                 source="this book",
                 lengths_only=self.mean,
                 cut=True,

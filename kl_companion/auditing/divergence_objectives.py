@@ -29,6 +29,7 @@ _EFFECTS = {
     "forward_kl": "Tokens to which the policy gives almost no probability regain it; those that it "
     "over-weights lose it only slowly.",
 }
+PULLED = "The policy is pulled to the reference, with this divergence's own weights."
 ADDED: dict[str, Divergence] = {}
 
 
@@ -68,9 +69,7 @@ def add_divergence(d: Divergence) -> None:
 
     said = divergence_phrase(d.name)
     short = said.partition(",")[0]
-    effect = _EFFECTS.get(
-        d.name, "The policy is pulled to the reference, with this divergence's own weights."
-    )
+    effect = _EFFECTS.get(d.name, PULLED)
     register_objective(
         f"sequence_{d.name}",
         words=f"the {said}, of whole answers: an early token also answers for what follows it",

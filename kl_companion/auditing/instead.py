@@ -49,7 +49,7 @@ _REDUCTION = (
 
 
 class _Place(NamedTuple):
-    """What was audited, and what for.
+    """The audit of a loss and the objective that was wanted instead.
 
     Attributes:
         loss: The reader's own.
@@ -162,7 +162,7 @@ def _subject(place: _Place, function: Any, settings: Mapping[str, Any] | None = 
 
 
 def _notes(place: _Place, proposal: Rewritten) -> list[str] | None:
-    """What is to be said of a change that passes; None for one that does not."""
+    """Return the sentences that go with a change that passes; None for a change that does not."""
     audit, wanted = place.audit, wanted_objectives(place.want)
     try:
         again = _subject(place, proposal.function)

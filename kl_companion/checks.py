@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 try:
-    from torch._C._functorch import is_functorch_wrapped_tensor as _transformed
+    from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 except ImportError:  # the stand-in for torch in the page has no transforms
 
-    def _transformed(tensor: torch.Tensor) -> bool:
+    def is_functorch_wrapped_tensor(tensor: torch.Tensor) -> bool:
+        """Return False: nothing is transformed."""
         return False
 
 
@@ -96,7 +97,20 @@ def may_look(*tensors: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or not _LOOKS.get():
         return False
     # Subclasses may have no values (FakeTensor) or only a part of them (DTensor).
-    return all(type(x) in _PLAIN and x.device.type == "cpu" and not _transformed(x) for x in tensors)
+    return all(
+        type(x) in _PLAIN and x.device.type == "cpu" and not is_functorch_wrapped_tensor(x) for x in tensors
+    )
+
+
+def may_read(x: torch.Tensor) -> bool:
+    """Return whether ``x`` has one value: not in a graph, under `torch.func.vmap` or on the device "meta"."""
+    if torch.compiler.is_compiling() or x.device.type == "meta":
+        return False
+    while is_functorch_wrapped_tensor(x):
+        if is_batchedtensor(x):
+            return False
+        x = get_unwrapped(x)
+    return True
 
 
 def check_number(name: str, x: object, *, infinite: bool = False) -> None:

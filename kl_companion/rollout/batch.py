@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from kl_companion import checks
-from kl_companion.rollout.flags import may_read
+from kl_companion.checks import may_read
 from kl_companion.rollout.masks import finite_rows
 
 _LOGP = ("logp", "ref_logp", "behavior_logp")

@@ -6,26 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from kl_companion.checks import refuse_nan
-
-try:
-    from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
-except ImportError:  # the stand-in for torch in the page has no transforms
-
-    def is_functorch_wrapped_tensor(tensor: torch.Tensor) -> bool:
-        """Return False: nothing is transformed."""
-        return False
-
-
-def may_read(x: torch.Tensor) -> bool:
-    """Return whether ``x`` has one value: not in a graph, under `torch.func.vmap` or on the device "meta"."""
-    if torch.compiler.is_compiling() or x.device.type == "meta":
-        return False
-    while is_functorch_wrapped_tensor(x):
-        if is_batchedtensor(x):
-            return False
-        x = get_unwrapped(x)
-    return True
+from kl_companion.checks import may_read, refuse_nan
 
 
 class Flags:

@@ -22,12 +22,13 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the package: each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help book test quick tables bench reliability real print zip pictures lint install-check lowest lock audit-dependencies clean
+.PHONY: help book test quick nets tables bench reliability real print zip pictures lint install-check lowest lock audit-dependencies clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
 	@echo "make test      run every test, the notebooks and the built pages included"
 	@echo "make quick     lint and the tests of the core, in 90 seconds: no browser, no frameworks, no built book"
+	@echo "make nets      compare what tables, cards, ledger, names and pages say with what was frozen (NETS='survivors mutants': hours)"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance (DEVICE=cuda: on a GPU)"
 	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (2 hours)"
@@ -56,6 +57,9 @@ test: $(STAMP) $(AUDIT)/.installed
 
 quick: lint
 	@$(BIN)/python tests/run.py quick
+
+nets: $(STAMP) $(AUDIT)/.installed
+	@$(BIN)/python -m tests.nets $(NETS)
 
 tables: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/kl-companion table run --all

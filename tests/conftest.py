@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support.registries import objectives_of_one
 from tests.support.typecheck import WrongType  # before kl_companion is imported
 
 gc.disable()  # libraries and tests leave no garbage while they load: see `pytest_collection_finish`
@@ -44,18 +45,9 @@ def as_installed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def objectives_of_one_test() -> Iterator[None]:
-    """Take away objectives that a test adds: a loss without an explanation is compared with all of them."""
-    audits = sys.modules.get("kl_companion.auditing.divergence_objectives")
-    if audits is None:
+    """Take away objectives that a test adds."""
+    with objectives_of_one():
         yield
-        return
-    registries = (audits.ADDED, sys.modules["kl_companion.auditing.objective"].OBJECTIVES)
-    before = [dict(registry) for registry in registries]
-    yield
-    for registry, entries in zip(registries, before, strict=True):
-        if len(registry) != len(entries):
-            registry.clear()
-            registry.update(entries)
 
 
 def pytest_collection_finish() -> None:

@@ -1,20 +1,14 @@
 """Pages, README and docstrings name what exists; what is public at the top is used on a page."""
 
-import ast
 import re
-from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
 
 import kl_companion
-from kl_companion.book.tables.closure import notebook_code
+from tests.support.page_imports import PACKAGE, PAGES, ROOT, imported
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "kl_companion"
-PAGES = sorted([*(ROOT / "book").rglob("*.md"), *(ROOT / "book").rglob("*.ipynb"), ROOT / "README.md"])
-PAGES = [path for path in PAGES if "_build" not in path.parts]
 TEXTS = [*PAGES, *sorted((ROOT / PACKAGE).rglob("*.py")), *sorted((ROOT / "tables").glob("*/manifest.yml"))]
 MOST = 50  # public names at the top
 
@@ -36,27 +30,6 @@ def missing(text: str) -> list[str]:
     names = {n for n in re.findall(rf"\b{PACKAGE}(?:\.\w+)+", text) if not n.endswith(".py")}
     paths = {p.rstrip(".") for p in re.findall(rf"\b{PACKAGE}/[\w/.]+", text)}
     return sorted({n for n in names if not exists(n)} | {p for p in paths if not (ROOT / p).exists()})
-
-
-def code_of(path: Path) -> str:
-    """The Python of a page: the cells of a notebook, the blocks of Markdown that import from the package."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".ipynb":
-        return notebook_code(text)
-    return "\n".join(re.findall(r"^```(?:python|\{code-block\} python)\n(.*?)^```", text, re.S | re.M))
-
-
-@cache
-def imported() -> dict[tuple[str, str], list[str]]:
-    """(module, name) of every import from the package on a page, and the pages that import it."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for path in PAGES:
-        for node in ast.walk(ast.parse(code_of(path))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == PACKAGE:
-                for alias in node.names:
-                    page = path.relative_to(ROOT).as_posix()
-                    found.setdefault((str(node.module), alias.name), []).append(page)
-    return found
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())

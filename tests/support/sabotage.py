@@ -185,6 +185,14 @@ def passes(evidence):
     return evidence.verdict, *(e is not None and e <= TOLERANCE for e in errors)
 
 
+def noticed(id, right):
+    """Whether a check on sabotaged ground ends otherwise than it does on the right one."""
+    try:
+        return passes(CLAIMS[id].check()) != right
+    except Exception:  # a sabotage may make a shape or a number impossible: noticed as well
+        return True
+
+
 def what_is_noticed(ids):
     """{row: name of the first sabotage that its check notices, or None}."""
     right = {id: passes(run(id)) for id in ids}
@@ -199,11 +207,7 @@ def what_is_noticed(ids):
                     continue
                 if CLAIMS[id].how == "simulation" and sabotage not in SLOW:
                     continue
-                try:
-                    same = passes(CLAIMS[id].check()) == wanted
-                except Exception:  # a sabotage may make a shape or a number impossible: noticed as well
-                    same = False
-                if not same:
+                if noticed(id, wanted):
                     found[id] = sabotage.__name__
     forget()
     return found

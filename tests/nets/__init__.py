@@ -1,0 +1,1 @@
+"""What tables, ledger, cards, tests, names and pages say, frozen as text: a move changes none of it."""

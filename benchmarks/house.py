@@ -8,13 +8,14 @@ execute the chapter again. How long the tests take is printed by `make test` and
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+
+from kl_companion.lazy import public_names as names_in
 
 HERE = Path(__file__).resolve().parents[1]
 
@@ -73,12 +74,7 @@ def rooms(root: Path) -> dict[str, tuple[int, int]]:
 
 def public_names(root: Path) -> int:
     """Names that `import kl_companion` offers beside its rooms."""
-    tree = ast.parse((root / "kl_companion" / "__init__.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(t, ast.Name) and t.id == "_NAMES" for t in targets):
-            return len(ast.literal_eval(node.value))  # type: ignore[attr-defined]
-    raise ValueError("kl_companion/__init__.py assigns no _NAMES, expected a dict of the public names")
+    return len(names_in((root / "kl_companion" / "__init__.py").read_text(encoding="utf-8")))
 
 
 def main(arguments: list[str]) -> int:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+_LISTED = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.M)
 
-def lazy(
-    package: str, names: Mapping[str, str]
-) -> tuple[Callable[[str], Any], list[str], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package and its `__all__`.
 
-    A package writes `_NAMES: dict[str, str] = {...}` as a literal, because the book's cache reads it without
-    running it, and `__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)`. For a type checker it imports
-    the same names under `if TYPE_CHECKING:`. No name may also be that of a module in the package: importing
-    the module would hide the name.
+def lazy(package: str) -> tuple[Callable[[str], Any], list[str], Callable[[], list[str]]]:
+    """Make the functions `__getattr__` and `__dir__` of a package, and its `__all__`.
+
+    A package imports its public names for a type checker, ``from package.module import name as name`` under
+    ``if TYPE_CHECKING:``, and ends with ``__getattr__, __all__, __dir__ = lazy(__name__)``, which reads the
+    same lines. No name may also be that of a module in the package: importing the module would hide the name.
 
     Args:
-        package: Dotted name of the package.
-        names: Public name to the dotted module that defines it.
+        package: Dotted name of the package, which is being imported.
 
     Returns:
         `__getattr__` (AttributeError for a name that is not public), `__all__` and `__dir__`.
+
+    Raises:
+        ImportError: the package has no source to read.
     """
+    source = sys.modules[package].__spec__.loader.get_source(package)  # type: ignore[union-attr]
+    if source is None:
+        raise ImportError(f"{package} was installed without its source, from which its public names are read")
+    names = public_names(source)
 
     def get(name: str) -> Any:
         if name not in names:
@@ -37,3 +43,16 @@ def lazy(
         return sorted({*vars(sys.modules[package]), *names})
 
     return get, list(names), listed
+
+
+def public_names(source: str) -> dict[str, str]:
+    r"""Public names of a lazy package, each with the dotted module that defines it; {} if it lists none.
+
+    Args:
+        source: The text of an ``__init__.py``.
+
+    Example:
+        >>> public_names("if TYPE_CHECKING:\n    from toy.ops import log as log")
+        {'log': 'toy.ops'}
+    """
+    return {name: module for module, name in _LISTED.findall(source)}

@@ -17,17 +17,4 @@ if TYPE_CHECKING:
     from kl_companion.auditing.solve import explain as explain
     from kl_companion.auditing.verdict import Audit as Audit
 
-_NAMES: dict[str, str] = {
-    "as_loss": "kl_companion.auditing.adapt",
-    "audit": "kl_companion.auditing.auditor",
-    "OBJECTIVES": "kl_companion.auditing.objectives",
-    "field": "kl_companion.auditing.objectives",
-    "register_objective": "kl_companion.auditing.objectives",
-    "remedy": "kl_companion.auditing.remedies",
-    "curl": "kl_companion.auditing.solve",
-    "explain": "kl_companion.auditing.solve",
-    "Audit": "kl_companion.auditing.verdict",
-    "Finding": "kl_companion.auditing.findings",
-    "Condition": "kl_companion.auditing.findings",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -33,33 +33,4 @@ if TYPE_CHECKING:
     from kl_companion.divergences.registry import skewed_reverse_kl as skewed_reverse_kl
     from kl_companion.divergences.registry import swapped as swapped
 
-_NAMES: dict[str, str] = {
-    "Entries": "kl_companion.divergences.compiled",
-    "edges_of": "kl_companion.divergences.compiled",
-    "entries_of": "kl_companion.divergences.compiled",
-    "function_of_log": "kl_companion.divergences.compiled",
-    "generator_of_log": "kl_companion.divergences.compiled",
-    "stable_generator": "kl_companion.divergences.compiled",
-    "stable_slope": "kl_companion.divergences.compiled",
-    "terms_of_log": "kl_companion.divergences.compiled",
-    "torch_function": "kl_companion.divergences.compiled",
-    "printed": "kl_companion.divergences.in_torch",
-    "DIVERGENCES": "kl_companion.divergences.registry",
-    "FAMILIES": "kl_companion.divergences.registry",
-    "SUPPORT": "kl_companion.divergences.generator",
-    "Divergence": "kl_companion.divergences.generator",
-    "T": "kl_companion.divergences.forms",
-    "W": "kl_companion.divergences.forms",
-    "amari_alpha": "kl_companion.divergences.registry",
-    "get_divergence": "kl_companion.divergences.registry",
-    "inverse_slope": "kl_companion.divergences.registry",
-    "make_divergence": "kl_companion.divergences.generator",
-    "power_divergence": "kl_companion.divergences.registry",
-    "register_divergence": "kl_companion.divergences.registry",
-    "generalized_jensen_shannon": "kl_companion.divergences.registry",
-    "skewed_forward_kl": "kl_companion.divergences.registry",
-    "skewed_reverse_kl": "kl_companion.divergences.registry",
-    "swapped": "kl_companion.divergences.registry",
-    "tidy": "kl_companion.divergences.forms",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

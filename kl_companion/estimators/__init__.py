@@ -27,27 +27,4 @@ if TYPE_CHECKING:
     from kl_companion.estimators.vocabulary import exact_kl as exact_kl
     from kl_companion.estimators.vocabulary import f_divergence as f_divergence
 
-_NAMES: dict[str, str] = {
-    "Estimator": "kl_companion.estimators.record",
-    "ESTIMATORS": "kl_companion.estimators.registry",
-    "get_estimator": "kl_companion.estimators.registry",
-    "register_estimator": "kl_companion.estimators.registry",
-    "k1": "kl_companion.estimators.sampled",
-    "k2": "kl_companion.estimators.sampled",
-    "k3": "kl_companion.estimators.sampled",
-    "k3_plus_plus": "kl_companion.estimators.sampled",
-    "k4": "kl_companion.estimators.sampled",
-    "k5": "kl_companion.estimators.sampled",
-    "k_lambda": "kl_companion.estimators.sampled",
-    "kf_plus_plus": "kl_companion.estimators.sampled",
-    "TopK": "kl_companion.estimators.top_k",
-    "top_k_f_divergence": "kl_companion.estimators.top_k",
-    "top_k_forward_kl": "kl_companion.estimators.top_k",
-    "top_k_reverse_kl": "kl_companion.estimators.top_k",
-    "truncated_f_divergence": "kl_companion.estimators.top_k",
-    "truncated_kl": "kl_companion.estimators.top_k",
-    "exact_forward_kl": "kl_companion.estimators.vocabulary",
-    "exact_kl": "kl_companion.estimators.vocabulary",
-    "f_divergence": "kl_companion.estimators.vocabulary",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

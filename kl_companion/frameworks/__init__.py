@@ -19,19 +19,4 @@ if TYPE_CHECKING:
     from kl_companion.frameworks.verdicts import dead_zones as dead_zones
     from kl_companion.frameworks.verdicts import rows as rows
 
-_NAMES: dict[str, str] = {
-    "Unavailable": "kl_companion.frameworks.installed",
-    "Framework": "kl_companion.frameworks.records",
-    "Remedy": "kl_companion.frameworks.records",
-    "Setting": "kl_companion.frameworks.records",
-    "FRAMEWORKS": "kl_companion.frameworks.registry",
-    "framework": "kl_companion.frameworks.registry",
-    "matching": "kl_companion.frameworks.registry",
-    "setting": "kl_companion.frameworks.registry",
-    "settings": "kl_companion.frameworks.registry",
-    "Verdict": "kl_companion.frameworks.verdicts",
-    "audit_setting": "kl_companion.frameworks.verdicts",
-    "dead_zones": "kl_companion.frameworks.verdicts",
-    "rows": "kl_companion.frameworks.verdicts",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -18,18 +18,4 @@ if TYPE_CHECKING:
     from kl_companion.kernels.linear import linear_logp_and_entropy as linear_logp_and_entropy
     from kl_companion.kernels.linear import linear_top_k_f_divergence as linear_top_k_f_divergence
 
-_NAMES: dict[str, str] = {
-    "fused_f_divergence": "kl_companion.kernels.fused",
-    "fused_forward_kl": "kl_companion.kernels.fused",
-    "fused_kl": "kl_companion.kernels.fused",
-    "fused_logp": "kl_companion.kernels.fused",
-    "fused_logp_and_entropy": "kl_companion.kernels.fused",
-    "fused_top_k_f_divergence": "kl_companion.kernels.fused",
-    "linear_f_divergence": "kl_companion.kernels.linear",
-    "linear_forward_kl": "kl_companion.kernels.linear",
-    "linear_kl": "kl_companion.kernels.linear",
-    "linear_logp": "kl_companion.kernels.linear",
-    "linear_logp_and_entropy": "kl_companion.kernels.linear",
-    "linear_top_k_f_divergence": "kl_companion.kernels.linear",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

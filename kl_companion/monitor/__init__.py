@@ -13,13 +13,4 @@ if TYPE_CHECKING:
     from kl_companion.monitor.report.page import report_html as report_html
     from kl_companion.monitor.report.run_folder import read_run as read_run
 
-_NAMES: dict[str, str] = {
-    "Diagnosis": "kl_companion.monitor.doctor.diagnosis",
-    "diagnose": "kl_companion.monitor.doctor.diagnosis",
-    "KLMonitor": "kl_companion.monitor.kl_monitor",
-    "Observation": "kl_companion.monitor.observation",
-    "run_verdicts": "kl_companion.monitor.report.advice",
-    "report_html": "kl_companion.monitor.report.page",
-    "read_run": "kl_companion.monitor.report.run_folder",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -22,22 +22,4 @@ if TYPE_CHECKING:
     from kl_companion.policy_losses.target_losses import rwr_loss as rwr_loss
     from kl_companion.policy_losses.target_losses import target_loss as target_loss
 
-_NAMES: dict[str, str] = {
-    "ppo_mask": "kl_companion.policy_losses.clip_mask",
-    "Decomposition": "kl_companion.policy_losses.decomposition",
-    "decompose": "kl_companion.policy_losses.decomposition",
-    "PARTITIONS": "kl_companion.policy_losses.partition",
-    "Partition": "kl_companion.policy_losses.partition",
-    "PartitionName": "kl_companion.policy_losses.partition",
-    "log_partition": "kl_companion.policy_losses.partition",
-    "DIRECTIONS": "kl_companion.policy_losses.target_losses",
-    "Direction": "kl_companion.policy_losses.target_losses",
-    "SequenceEstimator": "kl_companion.policy_losses.target_losses",
-    "Weight": "kl_companion.policy_losses.target_losses",
-    "apa_loss": "kl_companion.policy_losses.target_losses",
-    "f_policy_loss": "kl_companion.policy_losses.target_losses",
-    "reinforce_loss": "kl_companion.policy_losses.target_losses",
-    "rwr_loss": "kl_companion.policy_losses.target_losses",
-    "target_loss": "kl_companion.policy_losses.target_losses",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

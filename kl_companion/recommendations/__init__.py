@@ -23,19 +23,4 @@ if TYPE_CHECKING:
     from kl_companion.recommendations.table import logged_for as logged_for
     from kl_companion.recommendations.table import recommended_for as recommended_for
 
-_NAMES: dict[str, str] = {
-    "LOGGED": "kl_companion.recommendations.logged",
-    "ANY_DIVERGENCE": "kl_companion.recommendations.off_policy",
-    "LENGTHS": "kl_companion.recommendations.on_policy",
-    "Recommendation": "kl_companion.recommendations.records",
-    "Term": "kl_companion.recommendations.records",
-    "VERBS": "kl_companion.recommendations.records",
-    "values_of": "kl_companion.recommendations.records",
-    "GUIDE": "kl_companion.recommendations.table",
-    "QUESTIONS": "kl_companion.recommendations.table",
-    "RECOMMENDATIONS": "kl_companion.recommendations.table",
-    "TRAINED": "kl_companion.recommendations.table",
-    "logged_for": "kl_companion.recommendations.table",
-    "recommended_for": "kl_companion.recommendations.table",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

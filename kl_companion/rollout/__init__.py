@@ -24,24 +24,4 @@ if TYPE_CHECKING:
     from kl_companion.rollout.importance import importance_weight as importance_weight
     from kl_companion.rollout.masks import masked as masked
 
-_NAMES: dict[str, str] = {
-    "AGGREGATES": "kl_companion.rollout.aggregation",
-    "Aggregate": "kl_companion.rollout.aggregation",
-    "aggregate": "kl_companion.rollout.aggregation",
-    "credit": "kl_companion.rollout.aggregation",
-    "Rollout": "kl_companion.rollout.batch",
-    "check_rollout": "kl_companion.rollout.batch",
-    "masked": "kl_companion.rollout.masks",
-    "per_token": "kl_companion.rollout.estimates",
-    "CENTERINGS": "kl_companion.rollout.centering",
-    "Centering": "kl_companion.rollout.centering",
-    "center": "kl_companion.rollout.centering",
-    "leave_one_out": "kl_companion.rollout.centering",
-    "MISSING": "kl_companion.rollout.importance",
-    "Missing": "kl_companion.rollout.importance",
-    "SCOPES": "kl_companion.rollout.importance",
-    "Scope": "kl_companion.rollout.importance",
-    "importance_ratio": "kl_companion.rollout.importance",
-    "importance_weight": "kl_companion.rollout.importance",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -42,42 +42,4 @@ if TYPE_CHECKING:
     from kl_companion.tabular.worlds import stack as stack
     from kl_companion.tabular.worlds import truncate as truncate
 
-_NAMES: dict[str, str] = {
-    "AnchoredPath": "kl_companion.tabular.anchors",
-    "follow_anchor": "kl_companion.tabular.anchors",
-    "Draws": "kl_companion.tabular.draws",
-    "Moments": "kl_companion.tabular.draws",
-    "Expectation": "kl_companion.tabular.expectations",
-    "Loss": "kl_companion.tabular.expectations",
-    "descend": "kl_companion.tabular.expectations",
-    "expectation": "kl_companion.tabular.expectations",
-    "expected_gradient": "kl_companion.tabular.expectations",
-    "expected_value": "kl_companion.tabular.expectations",
-    "fisher_bound": "kl_companion.tabular.fisher",
-    "fisher_matrix": "kl_companion.tabular.fisher",
-    "pulled_back": "kl_companion.tabular.fisher",
-    "pulled_back_spectrum": "kl_companion.tabular.fisher",
-    "stiffest": "kl_companion.tabular.fisher",
-    "visits": "kl_companion.tabular.fisher",
-    "Learning": "kl_companion.tabular.learning",
-    "learn": "kl_companion.tabular.learning",
-    "LogitMoments": "kl_companion.tabular.logits",
-    "logit_moments": "kl_companion.tabular.logits",
-    "draw_statistics": "kl_companion.tabular.moments",
-    "exact_covariance": "kl_companion.tabular.moments",
-    "exact_field": "kl_companion.tabular.moments",
-    "exact_moments": "kl_companion.tabular.moments",
-    "Network": "kl_companion.tabular.networks",
-    "tiny_transformer": "kl_companion.tabular.networks",
-    "Estimates": "kl_companion.tabular.sampling",
-    "simulate": "kl_companion.tabular.sampling",
-    "token_moments": "kl_companion.tabular.tokens",
-    "token_statistics": "kl_companion.tabular.tokens",
-    "MAX_EVALUATIONS": "kl_companion.tabular.worlds",
-    "Problem": "kl_companion.tabular.worlds",
-    "bandit": "kl_companion.tabular.worlds",
-    "prefix_tree": "kl_companion.tabular.worlds",
-    "stack": "kl_companion.tabular.worlds",
-    "truncate": "kl_companion.tabular.worlds",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -41,9 +41,4 @@ if TYPE_CHECKING:
     from kl_companion.testing.expecting import maximizes as maximizes
     from kl_companion.testing.expecting import minimizes as minimizes
 
-_NAMES: dict[str, str] = {
-    "Expected": "kl_companion.testing.expecting",
-    "maximizes": "kl_companion.testing.expecting",
-    "minimizes": "kl_companion.testing.expecting",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -25,25 +25,4 @@ if TYPE_CHECKING:
     from kl_companion.theory.transforms import transform_shape as transform_shape
     from kl_companion.theory.transforms import transformed_rewards as transformed_rewards
 
-_NAMES: dict[str, str] = {
-    "gradient_weight": "kl_companion.theory.calculus",
-    "implied_f": "kl_companion.theory.calculus",
-    "match_divergence": "kl_companion.theory.calculus",
-    "same_weight": "kl_companion.theory.calculus",
-    "trace": "kl_companion.theory.calculus",
-    "value": "kl_companion.theory.calculus",
-    "value_is_unbiased": "kl_companion.theory.calculus",
-    "vanishes": "kl_companion.theory.calculus",
-    "success_at_rest": "kl_companion.theory.group_optima",
-    "mass_penalty_optimum": "kl_companion.theory.top_k_optima",
-    "split": "kl_companion.theory.top_k_split",
-    "split_of": "kl_companion.theory.top_k_split",
-    "top_k_mass_optimum": "kl_companion.theory.top_k_optima",
-    "multiplier_range": "kl_companion.theory.optima",
-    "optimal_policy": "kl_companion.theory.optima",
-    "policy_at": "kl_companion.theory.optima",
-    "reward_transform": "kl_companion.theory.transforms",
-    "transform_shape": "kl_companion.theory.transforms",
-    "transformed_rewards": "kl_companion.theory.transforms",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

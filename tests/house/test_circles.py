@@ -6,6 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
+from kl_companion.lazy import public_names
 from tests.support import layout
 
 Graph = dict[str, set[str]]
@@ -22,14 +23,6 @@ def running(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
             yield from running(child)
-
-
-def public_names(source: str) -> dict[str, str]:
-    """The table of a lazy package, name -> module; empty for others."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_NAMES" and node.value:
-            return dict(ast.literal_eval(node.value))
-    return {}
 
 
 def imports(modules: Mapping[str, str]) -> Graph:
@@ -83,5 +76,5 @@ def test_the_imports_of_every_room_are_seen() -> None:
     ],
 )
 def test_a_circle_is_found(a: str, b: str, closed: bool) -> None:
-    package = '_NAMES: dict[str, str] = {"x": "p.a"}\n'
+    package = "if TYPE_CHECKING:\n    from p.a import x as x\n"
     assert (circle({"p": package, "p.a": a, "p.b": b}) is not None) == closed

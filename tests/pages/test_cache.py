@@ -68,7 +68,8 @@ def test_an_edit_executes_its_chapters_and_a_revert_none(project: Path) -> None:
 def test_what_no_chapter_uses_executes_nothing_and_a_new_page_is_in_every_sidebar(project: Path) -> None:
     (project / "kl_companion/unrelated.py").write_text("three = 3\n")
     init = (project / "kl_companion/__init__.py").read_text()
-    new = init.replace('{"one"', '{"three": "kl_companion.unrelated", "one"')
+    listed = "if TYPE_CHECKING:\n"
+    new = init.replace(listed, f"{listed}    from kl_companion.unrelated import three as three\n")
     assert new != init
     (project / "kl_companion/__init__.py").write_text(new)
     (project / "tables/letters/table.csv").write_text("a\n7\n")

@@ -10,6 +10,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from kl_companion.lazy import public_names as names_in
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, TESTS = ROOT / "kl_companion", ROOT / "tests"
 GENERAL = frozenset(
@@ -58,9 +60,7 @@ def tests_of(module: str) -> tuple[str, ...]:
 def public_names(package: str) -> dict[str, str]:
     """The table of names in a package's ``__init__``, name -> module; read, not imported."""
     path = ROOT / package.replace(".", "/") / "__init__.py"
-    body = ast.parse(path.read_text(encoding="utf-8")).body if path.is_file() else []
-    tables = (x for x in body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "_NAMES")
-    return {name: module for x in tables if x.value for name, module in ast.literal_eval(x.value).items()}
+    return names_in(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 @cache

@@ -17,12 +17,12 @@ import yaml
 BUILD = [str(Path(sys.executable).with_name("jupyter-book")), "build", ".", "-n", "-W", "--keep-going"]
 LOG = "import os\nwith open(os.environ['KL_TOY_LOG'], 'a') as log:\n    log.write('{name}\\n')\n"
 INIT = '''"""Lazy."""
-import importlib
-_NAMES: dict[str, str] = {"one": "kl_companion.used", "two": "kl_companion.other"}
-def __getattr__(name):
-    if name not in _NAMES:
-        raise AttributeError(name)
-    return getattr(importlib.import_module(_NAMES[name]), name)
+from typing import TYPE_CHECKING
+from kl_companion.lazy import lazy
+if TYPE_CHECKING:
+    from kl_companion.used import one as one
+    from kl_companion.other import two as two
+__getattr__, __all__, __dir__ = lazy(__name__)
 '''
 TABLES = '''"""Read a table."""
 from pathlib import Path
@@ -45,6 +45,7 @@ def make_project(root: Path, project: Path) -> None:
     package = project / "kl_companion"
     (package / "book/tables").mkdir(parents=True)
     shutil.copy(root / "kl_companion/book/tables/closure.py", package / "book/tables/closure.py")
+    shutil.copy(root / "kl_companion/lazy.py", package / "lazy.py")
     (package / "book/__init__.py").touch()
     (package / "book/tables/__init__.py").write_text(TABLES)
     (package / "__init__.py").write_text(INIT)

@@ -20,20 +20,4 @@ if TYPE_CHECKING:
     from kl_companion.auditing.updates.worlds import equal_rewards as equal_rewards
     from kl_companion.auditing.updates.worlds import prompt as prompt
 
-_NAMES: dict[str, str] = {
-    "ADVANTAGES": "kl_companion.auditing.updates.advantages",
-    "expected_advantages": "kl_companion.auditing.updates.advantages",
-    "normalizer": "kl_companion.auditing.updates.advantages",
-    "UpdateAudit": "kl_companion.auditing.updates.audit",
-    "audit_update": "kl_companion.auditing.updates.audit",
-    "Share": "kl_companion.auditing.updates.effective",
-    "coin_share": "kl_companion.auditing.updates.effective",
-    "share": "kl_companion.auditing.updates.effective",
-    "share_of_answers": "kl_companion.auditing.updates.effective",
-    "expected_update": "kl_companion.auditing.updates.expected",
-    "expected_updates": "kl_companion.auditing.updates.expected",
-    "Recipe": "kl_companion.auditing.updates.recipe",
-    "equal_rewards": "kl_companion.auditing.updates.worlds",
-    "prompt": "kl_companion.auditing.updates.worlds",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -24,18 +24,4 @@ if TYPE_CHECKING:
     from kl_companion.book.claims.statements import Row as Row
     from kl_companion.book.claims.statements import register as register
 
-_NAMES: dict[str, str] = {
-    "CLAIMS": "kl_companion.book.claims.ledger",
-    "Claim": "kl_companion.book.claims.ledger",
-    "Evidence": "kl_companion.book.claims.ledger",
-    "claim": "kl_companion.book.claims.ledger",
-    "run": "kl_companion.book.claims.ledger",
-    "SOURCES": "kl_companion.book.claims.standard",
-    "CORRECTED": "kl_companion.book.claims.standard",
-    "FAILING": "kl_companion.book.claims.standard",
-    "STANDARD": "kl_companion.book.claims.standard",
-    "VERDICTS": "kl_companion.book.claims.standard",
-    "Row": "kl_companion.book.claims.statements",
-    "register": "kl_companion.book.claims.statements",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -12,8 +12,4 @@ if TYPE_CHECKING:
     from kl_companion.book.errata.entries import ERRATA as ERRATA
     from kl_companion.book.errata.erratum import Erratum as Erratum
 
-_NAMES: dict[str, str] = {
-    "ERRATA": "kl_companion.book.errata.entries",
-    "Erratum": "kl_companion.book.errata.erratum",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -11,11 +11,4 @@ if TYPE_CHECKING:
     from kl_companion.book.explorer.presets import PRESETS as PRESETS
     from kl_companion.book.explorer.sentences import failures as failures
 
-_NAMES: dict[str, str] = {
-    "exact": "kl_companion.book.explorer.enumerated",
-    "Explorer": "kl_companion.book.explorer.page",
-    "Notes": "kl_companion.book.explorer.page",
-    "PRESETS": "kl_companion.book.explorer.presets",
-    "failures": "kl_companion.book.explorer.sentences",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -11,11 +11,4 @@ if TYPE_CHECKING:
     from kl_companion.book.faults.catalog import examined as examined
     from kl_companion.book.faults.catalog import judged as judged
 
-_NAMES: dict[str, str] = {
-    "CASES": "kl_companion.book.faults.catalog",
-    "FaultCase": "kl_companion.book.faults.catalog",
-    "GROUPS": "kl_companion.book.faults.catalog",
-    "examined": "kl_companion.book.faults.catalog",
-    "judged": "kl_companion.book.faults.catalog",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

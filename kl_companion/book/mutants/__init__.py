@@ -11,11 +11,4 @@ if TYPE_CHECKING:
     from kl_companion.book.mutants.making import Mutant as Mutant
     from kl_companion.book.mutants.making import mutants_of as mutants_of
 
-_NAMES: dict[str, str] = {
-    "judged": "kl_companion.book.mutants.judging",
-    "FORMULAS": "kl_companion.book.mutants.losses",
-    "LOSSES": "kl_companion.book.mutants.losses",
-    "Mutant": "kl_companion.book.mutants.making",
-    "mutants_of": "kl_companion.book.mutants.making",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

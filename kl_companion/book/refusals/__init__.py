@@ -19,14 +19,4 @@ if TYPE_CHECKING:
     from kl_companion.book.refusals.catalog import CASES as CASES
     from kl_companion.book.refusals.catalog import GROUPS as GROUPS
 
-_NAMES: dict[str, str] = {
-    "Case": "kl_companion.book.refusals.case",
-    "Exit": "kl_companion.book.refusals.case",
-    "Refusal": "kl_companion.book.refusals.case",
-    "parts": "kl_companion.book.refusals.case",
-    "run": "kl_companion.book.refusals.case",
-    "unclear": "kl_companion.book.refusals.case",
-    "CASES": "kl_companion.book.refusals.catalog",
-    "GROUPS": "kl_companion.book.refusals.catalog",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -26,14 +26,4 @@ if TYPE_CHECKING:
     from kl_companion.book.tables.runner import run as run
     from kl_companion.book.tables.store import load as load
 
-_NAMES: dict[str, str] = {
-    "check": "kl_companion.book.tables.checking",
-    "drift": "kl_companion.book.tables.checking",
-    "TableError": "kl_companion.book.tables.notebook_process",
-    "names": "kl_companion.book.tables.project",
-    "project_root": "kl_companion.book.tables.project",
-    "write_rows": "kl_companion.book.tables.rows",
-    "run": "kl_companion.book.tables.runner",
-    "load": "kl_companion.book.tables.store",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -4,12 +4,12 @@ A result table or an executed chapter is stale when, and only when, something it
 this module. It needs the standard library alone and never imports the package, so that a build tool can load
 it by its path. Code is read as a syntax tree:
 
-* `from kl_companion import k3` leads to the one module that defines `k3`, through the dict literal
-  `_NAMES: dict[str, str]` (public name to module) of a lazy `__init__.py`; `import kl_companion as kl; kl.k3`
-  does the same. Any package may be lazy in this way. An `__init__.py` with a docstring and a list of
-  names alone is not a file of its own here: a name counts with the module that it leads to.
+* `from kl_companion import k3` leads to the one module that defines `k3`, through the line
+  `from ... import k3 as k3` under `if TYPE_CHECKING:` of a lazy `__init__.py`; so does
+  `import kl_companion as kl; kl.k3`. Any package may be lazy in this way. An `__init__.py` with a docstring
+  and a list of names alone is not a file of its own here: a name counts with the module that it leads to.
 * `import kl_companion.theory.calculus`, relative imports, imports inside functions and
-  `import_module("kl_companion.ops")` count. Imports under `if TYPE_CHECKING:` do not: they never run.
+  `import_module("kl_companion.ops")` count. Other imports under `if TYPE_CHECKING:` do not: they never run.
 * `import_module(f"kl_companion.frameworks.{name}").FRAMEWORK` leads to every module of that folder that
   assigns `FRAMEWORK`.
 * What cannot be followed counts as using everything: a starred import or a bare use of a lazy package
@@ -32,7 +32,6 @@ from typing import TypeGuard
 
 PACKAGE = "kl_companion"
 DATA_SUFFIXES = (".csv", ".yml", ".yaml", ".json")
-TABLES = ("_NAMES", "__all__")  # what a lazy package assigns: lists of names, and no code
 HELPERS = ("__future__", "typing", f"{PACKAGE}.lazy")
 _EVERYTHING = frozenset({"**"})
 _ASSIGNING = "every module that assigns "
@@ -261,27 +260,18 @@ def _resolve(
 
 
 def lazy_names(path: Path) -> dict[str, str]:
-    """The dict literal `_NAMES` (public name to dotted module) of a lazy `__init__.py`, or {}.
-
-    Raises:
-        ValueError: `_NAMES` is computed instead of written out, so that it cannot be read without running it.
-    """
-    return _lazy_names(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else {}
+    """Public names of a lazy `__init__.py`, each with its dotted module; {} for a file that is none."""
+    return _lazy_names(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 @lru_cache(maxsize=256)
-def _lazy_names(text: str, where: str) -> dict[str, str]:
+def _lazy_names(text: str) -> dict[str, str]:
     try:
-        node = next((n for n in parse(text).body if _assigned(n) == "_NAMES"), None)
+        blocks = [n for n in parse(text).body if _type_checking(n)]
     except SyntaxError:
         return {}
-    if node is None:
-        return {}
-    try:
-        names = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-    except ValueError as error:
-        raise ValueError(f"{where}: _NAMES must be a dict literal {{name: module}}: {error}") from None
-    return {str(name): str(module) for name, module in names.items()}
+    imports = [n for block in blocks for n in block.body if isinstance(n, ast.ImportFrom)]
+    return {a.name: str(n.module) for n in imports for a in n.names if a.asname == a.name}
 
 
 def _assigned(node: ast.stmt) -> str:
@@ -302,11 +292,11 @@ def _package_of(root: Path, path: Path) -> str:
 
 def _lists_names(path: Path) -> bool:
     """Whether a file is an `__init__.py` that holds a docstring and the names of a lazy package alone."""
-    return path.name == "__init__.py" and _names_alone(path.read_text(encoding="utf-8"), str(path))
+    return path.name == "__init__.py" and _names_alone(path.read_text(encoding="utf-8"))
 
 
 @lru_cache(maxsize=256)
-def _names_alone(text: str, where: str) -> bool:
+def _names_alone(text: str) -> bool:
     try:
         body = parse(text).body
     except SyntaxError:
@@ -314,12 +304,12 @@ def _names_alone(text: str, where: str) -> bool:
     code = [
         ast.unparse(node)
         for node in body
-        if not (_assigned(node) in TABLES or _type_checking(node))
+        if not _type_checking(node)
         and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
         and not (isinstance(node, ast.ImportFrom) and node.module in HELPERS)
     ]
-    if _lazy_names(text, where):
-        return len(code) == 1 and code[0].endswith("= lazy(__name__, _NAMES)")
+    if _lazy_names(text):
+        return len(code) == 1 and code[0].endswith("= lazy(__name__)")
     return bool(body) and not code
 
 
@@ -351,7 +341,7 @@ def _dumped(content: bytes, lazy: bool) -> str:
     """A module as a syntax tree without docstrings, a lazy one also without what its names decide."""
     tree = parse(content)
     if lazy:
-        tree.body = [n for n in tree.body if _assigned(n) not in TABLES and not _type_checking(n)]
+        tree.body = [n for n in tree.body if not _type_checking(n)]
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue

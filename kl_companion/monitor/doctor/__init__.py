@@ -11,11 +11,4 @@ if TYPE_CHECKING:
     from kl_companion.monitor.doctor.findings import DoctorFinding as DoctorFinding
     from kl_companion.monitor.doctor.world import Ids as Ids
 
-_NAMES: dict[str, str] = {
-    "Diagnosis": "kl_companion.monitor.doctor.diagnosis",
-    "diagnose": "kl_companion.monitor.doctor.diagnosis",
-    "FAULTS": "kl_companion.monitor.doctor.findings",
-    "DoctorFinding": "kl_companion.monitor.doctor.findings",
-    "Ids": "kl_companion.monitor.doctor.world",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -13,13 +13,4 @@ if TYPE_CHECKING:
     from kl_companion.monitor.report.run_folder import read_run as read_run
     from kl_companion.monitor.report.verdicts import RunVerdict as RunVerdict
 
-_NAMES: dict[str, str] = {
-    "headline": "kl_companion.monitor.report.advice",
-    "run_verdicts": "kl_companion.monitor.report.advice",
-    "worst": "kl_companion.monitor.report.advice",
-    "report_html": "kl_companion.monitor.report.page",
-    "MonitoredRun": "kl_companion.monitor.report.run_folder",
-    "read_run": "kl_companion.monitor.report.run_folder",
-    "RunVerdict": "kl_companion.monitor.report.verdicts",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -35,23 +35,4 @@ if TYPE_CHECKING:
     from kl_companion.theory.ema.steady import steady_kl as steady_kl
     from kl_companion.theory.ema.steady import steady_lag as steady_lag
 
-_NAMES: dict[str, str] = {
-    "LagPath": "kl_companion.theory.ema.dynamics",
-    "Regime": "kl_companion.theory.ema.dynamics",
-    "Window": "kl_companion.theory.ema.dynamics",
-    "lag_matrix": "kl_companion.theory.ema.dynamics",
-    "regime": "kl_companion.theory.ema.dynamics",
-    "simulate_lag": "kl_companion.theory.ema.dynamics",
-    "window": "kl_companion.theory.ema.dynamics",
-    "ORDERS": "kl_companion.theory.ema.modes",
-    "Order": "kl_companion.theory.ema.modes",
-    "lag_factor": "kl_companion.theory.ema.modes",
-    "oscillation_threshold": "kl_companion.theory.ema.modes",
-    "stability_threshold": "kl_companion.theory.ema.modes",
-    "MOMENTS": "kl_companion.theory.ema.steady",
-    "Moment": "kl_companion.theory.ema.steady",
-    "lag_bound": "kl_companion.theory.ema.steady",
-    "steady_kl": "kl_companion.theory.ema.steady",
-    "steady_lag": "kl_companion.theory.ema.steady",
-}
-__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)
+__getattr__, __all__, __dir__ = lazy(__name__)

@@ -12,11 +12,11 @@ from kl_companion.book.tables import closure
 TOY = {
     "__init__.py": """
         from typing import TYPE_CHECKING
-        _NAMES: dict[str, str] = {"k3": "kl_companion.estimators.sampled", "audit": "kl_companion.auditing",
-                                  "theme": "kl_companion.plotting"}
-        __all__ = list(_NAMES)
         if TYPE_CHECKING:
-            from .plotting import theme
+            from kl_companion.estimators.sampled import k3 as k3
+            from kl_companion.auditing import audit as audit
+            from kl_companion.plotting import theme as theme
+            from .ops import log
         def __getattr__(name): ...
         """,
     "ops.py": "def log(x): return x",
@@ -34,6 +34,12 @@ AUDIT = K3 | {"auditing/__init__.py", "auditing/audit.py"}
 CLAIMS = {"__init__.py", "claims/__init__.py", "claims/ledger.py", "claims/register.csv"}
 LAZY = AUDIT | {"plotting.py"}
 EVERYTHING = set(TOY)
+
+
+def listed(**modules: str) -> str:
+    """The names that a lazy package offers, as it writes them."""
+    lines = (f"    from kl_companion.{module} import {name} as {name}\n" for name, module in modules.items())
+    return "if TYPE_CHECKING:\n" + "".join(lines)
 
 
 @pytest.fixture
@@ -84,7 +90,7 @@ def test_a_text_uses_exactly(root: Path, source: str, want: set[str]) -> None:
 
 def test_a_lazy_package_below_the_root_is_followed_by_name(root: Path) -> None:
     init = root / "kl_companion/claims/__init__.py"
-    init.write_text('_NAMES = {"load": "kl_companion.claims.ledger", "draw": "kl_companion.plotting"}\n')
+    init.write_text(listed(load="claims.ledger", draw="plotting"))
     assert used(root, "from kl_companion import claims\nclaims.load()") == CLAIMS
     plot = CLAIMS - {"claims/ledger.py"} | {"plotting.py"}
     assert used(root, "from kl_companion.claims import draw") == plot
@@ -95,12 +101,6 @@ def test_a_module_that_is_chosen_by_name_leads_to_all_that_could_be_chosen(root:
     source = 'from importlib import import_module\nimport_module(f"kl_companion.estimators.{name}").k4'
     here = {"__init__.py", "estimators/__init__.py", "estimators/exact.py", "plotting.py"}
     assert used(root, source) == here | used(root, "import kl_companion.estimators")
-
-
-def test_computed_names_are_refused(root: Path) -> None:
-    (root / "kl_companion/__init__.py").write_text("_NAMES = dict(k3='kl_companion.ops')\n")
-    with pytest.raises(ValueError, match=r"__init__\.py: _NAMES must be a dict literal"):
-        closure.module_files(root, "from kl_companion import k3")
 
 
 def digest(root: Path, docstrings: bool) -> str:
@@ -115,8 +115,14 @@ def digest(root: Path, docstrings: bool) -> str:
         ("ops.py", "return x", "return x  # a comment", True, False),
         ("ops.py", "def log(x): return x", 'def log(x):\n    "Doc."\n    return x', True, False),
         ("plotting.py", "...", "return 1", False, False),
-        ("__init__.py", '"theme": "kl_companion.plotting"', '"theme": "kl_companion.claims"', False, False),
-        ("__init__.py", '"audit": ', '"k33": "kl_companion.ops", "audit": ', True, True),
+        ("__init__.py", "plotting import theme as", "claims import theme as", False, False),
+        (
+            "__init__.py",
+            "theme as theme",
+            "theme as theme\n    from kl_companion.ops import k33 as k33",
+            True,
+            True,
+        ),
         ("__init__.py", "def __getattr__", "x = 1\ndef __getattr__", True, True),
     ],
 )
@@ -161,24 +167,24 @@ def test_threads_parse_one_at_a_time() -> None:
 def test_a_table_of_names_counts_with_the_modules_it_leads_to(root: Path) -> None:
     init = root / "kl_companion/estimators/__init__.py"
     head = '"""Formulas."""\nfrom typing import TYPE_CHECKING\nfrom kl_companion.lazy import lazy\n'
-    table = '_NAMES: dict[str, str] = {"k3": "kl_companion.estimators.sampled"}\n'
-    last = "__getattr__, __all__, __dir__ = lazy(__name__, _NAMES)\n"
+    table = listed(k3="estimators.sampled")
+    last = "__getattr__, __all__, __dir__ = lazy(__name__)\n"
     init.write_text(head + table + last)
     (root / "kl_companion/lazy.py").touch()
-    listed = K3 - {"estimators/__init__.py"} | {"lazy.py"}
-    assert used(root, "from kl_companion.estimators import k3") == listed
+    files = K3 - {"estimators/__init__.py"} | {"lazy.py"}
+    assert used(root, "from kl_companion.estimators import k3") == files
     before = digest(root, docstrings=True)
-    again = table.replace("{", '{"k4": "kl_companion.estimators.sampled", ')
-    init.write_text(head + again + last)  # another name of a module that is used
+    more = listed(k3="estimators.sampled", k4="estimators.sampled")  # another name of a module that is used
+    init.write_text(head + more + last)
     assert digest(root, docstrings=True) != before
-    init.write_text(head + table.replace("{", '{"theme": "kl_companion.plotting", ') + last)
+    init.write_text(head + listed(k3="estimators.sampled", theme="plotting") + last)
     assert digest(root, docstrings=True) == before
     init.write_text(head + table + last + "print('more than a table')\n")
-    assert used(root, "from kl_companion.estimators import k3") == listed | {"estimators/__init__.py"}
+    assert used(root, "from kl_companion.estimators import k3") == files | {"estimators/__init__.py"}
     (root / "kl_companion/__init__.py").write_text(
         (root / "kl_companion/__init__.py").read_text().replace("estimators.sampled", "estimators")
     )
     init.write_text(head + table + last)
-    assert used(root, "from kl_companion import k3") == listed  # through one lazy package to the next
+    assert used(root, "from kl_companion import k3") == files  # through one lazy package to the next
     (root / "kl_companion/claims/__init__.py").write_text('"""Words alone."""\n')
     assert used(root, "import kl_companion.claims.ledger") == CLAIMS - {"claims/__init__.py"}

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from kl_companion.host_reads import any_wrong
+
 try:
     from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 except ImportError:  # the stand-in for torch in the page has no transforms
@@ -202,7 +204,7 @@ def check_temperature(temperature: float) -> float:
 def check_finite(name: str, x: torch.Tensor, where: torch.Tensor | None = None) -> None:
     """Raise ValueError if ``x`` holds NaN or an infinity (only under ``where``, if given)."""
     bad = ~x.detach().isfinite() if where is None else ~x.detach().isfinite() & where
-    if bad.any():
+    if any_wrong(bad):
         raise ValueError(f"{name} is {x.detach()[bad][0].item()} at {_first(bad)}: expected finite numbers")
 
 
@@ -217,7 +219,7 @@ def refuse_nan(name: str, result: torch.Tensor, **parts: torch.Tensor) -> torch.
         return result
     for part, x in parts.items():
         bad = ~x.detach().isfinite()
-        if bad.any():
+        if any_wrong(bad):
             raise ValueError(
                 f"{name} is not a number: {part} is {x.detach()[bad][0].item()} at {_first(bad)}, expected "
                 f"what {x.dtype} holds: policies less far apart, or smaller coefficients"
@@ -252,7 +254,7 @@ def _first(bad: torch.Tensor) -> str:
 def check_no_nan(name: str, x: torch.Tensor, where: torch.Tensor | None = None) -> None:
     """Raise ValueError if ``x`` holds NaN (only under ``where``, if given)."""
     bad = x.isnan() if where is None else x.isnan() & where
-    if bad.any():
+    if any_wrong(bad):
         raise ValueError(f"{name} is NaN at {_first(bad)}: expected numbers")
 
 
@@ -267,14 +269,14 @@ def check_log_probabilities(name: str, x: torch.Tensor, where: torch.Tensor | No
     check_no_nan(name, x, where)
     inside = torch.ones_like(x, dtype=torch.bool) if where is None else where
     above = (x.detach() > slack(x)) & inside
-    if above.any():
+    if any_wrong(above):
         value = x.detach()[above][0].item()
         raise ValueError(
             f"{name} is {value:.4g} at {_first(above)}, expected at most 0: "
             "log-probabilities are wanted, not logits or probabilities"
         )
     infinite = x.detach().isneginf() & inside
-    if infinite.any():
+    if any_wrong(infinite):
         raise ValueError(
             f"{name} is -inf at {_first(infinite)}, expected finite log-probabilities of sampled tokens: "
             "a token of probability zero has no log-ratio"
@@ -308,13 +310,13 @@ def check_samples(logp: torch.Tensor, ref_logp: torch.Tensor) -> None:
         return
     for name, x in (("logp", logp), ("ref_logp", ref_logp)):
         bad = ~x.isfinite()
-        if bad.any():
+        if any_wrong(bad):
             raise ValueError(
                 f"{name} is {x[bad][0].item()} at {_first(bad)}, expected finite log-probabilities of "
                 "sampled tokens: a token of probability zero has no log-ratio"
             )
     infinite = log_w.isinf()
-    if infinite.any():  # otherwise each is finite, and only their sum overflowed
+    if any_wrong(infinite):  # otherwise each is finite, and only their sum overflowed
         raise ValueError(
             f"ref_logp - logp is infinite in {log_w.dtype} at {_first(infinite)}, expected log-ratios that "
             "it holds"
@@ -326,12 +328,12 @@ def check_scores(name: str, x: torch.Tensor, where: torch.Tensor) -> None:
     rows = where.unsqueeze(-1)
     check_no_nan(name, x.detach(), rows)
     above = x.detach().isposinf() & rows
-    if above.any():
+    if any_wrong(above):
         raise ValueError(
             f"{name} is inf at {_first(above)}, expected finite scores, or -inf for a masked token"
         )
     masked = x.detach().isneginf().all(-1) & where
-    if masked.any():
+    if any_wrong(masked):
         raise ValueError(
             f"{name} is -inf in the whole row {_first(masked)}, expected one token that is not masked"
         )
@@ -353,11 +355,11 @@ def check_distribution(name: str, x: torch.Tensor) -> None:
     with torch.no_grad():
         half = torch.finfo(x.dtype).eps > 1e-4
         total = (x.float() if half else x).logsumexp(-1)
-        if total.isnan().any():  # looked for entry by entry only when a row's sum shows it
+        if any_wrong(total.isnan()):  # looked for entry by entry only when a row's sum shows it
             check_no_nan(name, x)
         # what log_softmax and a sum over a large vocabulary round
         bad = total.abs() > (0.05 if half else max(1e-6, 2048 * torch.finfo(x.dtype).eps))
-        if bad.any():
+        if any_wrong(bad):
             where = _first(bad) if bad.ndim else ""
             got = total[bad][0].exp().item() if bad.ndim else total.exp().item()
             raise ValueError(
@@ -377,11 +379,11 @@ def check_mask(completion_mask: torch.Tensor) -> None:
     """Raise ValueError unless the mask holds only 0 and 1 and every row has at least one token."""
     check_mask_shape(completion_mask)
     binary = (completion_mask == 0) | (completion_mask == 1)
-    if not binary.all():
+    if any_wrong(~binary):
         at = _first(~binary)
         raise ValueError(f"completion_mask is neither 0 nor 1 at {at}: expected a mask of 0 and 1")
     empty = completion_mask.sum(-1) == 0
-    if empty.any():
+    if any_wrong(empty):
         raise ValueError(
             f"completion_mask row {_first(empty)} has no token: expected at least one per sequence"
         )

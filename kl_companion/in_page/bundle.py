@@ -18,6 +18,7 @@ ROOMS = (
     "divergences/__init__.py",
     "divergences/inline.py",
     "estimators/*.py",
+    "host_reads.py",
     "in_page/__init__.py",
     "in_page/answer.py",
     "in_page/divergences.py",

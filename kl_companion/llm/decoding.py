@@ -8,6 +8,7 @@ Any other model goes through its own forward.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,11 +47,20 @@ def saves_a_fifth(spared: int, tokens: int) -> bool:
     return 5 * spared > tokens
 
 
-def common_prefix(model: Any, prompts: torch.Tensor, mask: torch.Tensor) -> Prefix | None:
+def unpadded(tokens: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    """Return the tokens under the mask of every row, by one read on the host."""
+    rows, insides = torch.stack([tokens, mask.to(tokens.dtype)]).tolist()
+    return [[x for x, inside in zip(*row, strict=True) if inside] for row in zip(rows, insides, strict=True)]
+
+
+def common_prefix(
+    model: Any, rows: list[list[int]], prompts: torch.Tensor, mask: torch.Tensor
+) -> Prefix | None:
     """The prefix of prompts that are padded on the left, without their last tokens.
 
-    None for a single prompt, for a prefix shorter than `SHORTEST`, and for a model whose layers see a window
-    only: padding between the prefix and the rest would fill it.
+    ``rows`` are the same prompts on the host, without padding. None for a single prompt, for a prefix shorter
+    than `SHORTEST`, and for a model whose layers see a window only: padding between the prefix and the rest
+    would fill it.
     """
     if len(prompts) == 1 or prompts.shape[1] <= SHORTEST:
         return None
@@ -59,15 +69,14 @@ def common_prefix(model: Any, prompts: torch.Tensor, mask: torch.Tensor) -> Pref
     seen = {"full_attention"} if layers is None else set(layers)
     if seen != {"full_attention"} or (layers is None and getattr(config, "sliding_window", None)):
         return None
-    width = prompts.shape[1]
-    pad = width - mask.sum(-1, keepdim=True)
-    place = torch.arange(width, device=prompts.device)
-    aligned = prompts.gather(1, (place + pad).clamp(max=width - 1))
-    same = (aligned == aligned[:1]).all(0) & (place < width - pad.max() - 1)
-    count = int(same.long().cumprod(0).sum())
+    columns = zip(*(row[:-1] for row in rows), strict=False)  # as many as the shortest prompt has
+    count = sum(1 for _ in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
     if count < SHORTEST:
         return None
-    return Prefix(aligned[:1, :count], ((place < count) | (place >= pad + count)).long())
+    width = prompts.shape[1]
+    pad, first = width - mask.sum(-1, keepdim=True), width - len(rows[0])
+    place = torch.arange(width, device=prompts.device)
+    return Prefix(prompts[:1, first : first + count], ((place < count) | (place >= pad + count)).long())
 
 
 def read_after(model: Any, prefix: Prefix, tokens: torch.Tensor, mask: torch.Tensor, **options: Any) -> Any:
@@ -80,7 +89,12 @@ def read_after(model: Any, prefix: Prefix, tokens: torch.Tensor, mask: torch.Ten
 
 
 def decoder(
-    model: Any, prompts: torch.Tensor, mask: torch.Tensor, n: int, length: int
+    model: Any,
+    prompts: torch.Tensor,
+    mask: torch.Tensor,
+    n: int,
+    length: int,
+    rows: list[list[int]] | None = None,
 ) -> tuple[torch.Tensor, Step]:
     """Read every prompt once, for ``n`` completions of ``length`` tokens.
 
@@ -90,23 +104,25 @@ def decoder(
         mask: [prompts, seq], 1 on the prompt.
         n: Completions per prompt, which stand next to each other.
         length: Tokens of a completion.
+        rows: The prompts on the host, without padding; None reads them.
 
     Returns:
         Logits of the first token, [prompts * n, vocab]; and ``step(tokens, t)``: the logits after ``tokens``
         [prompts * n] in column t, to be called with t = 0, 1, ... in turn.
     """
-    prefix = common_prefix(model, prompts, mask)
+    rows = unpadded(prompts, mask) if rows is None else rows
+    padded = any(len(row) < prompts.shape[1] for row in rows)
+    prefix = common_prefix(model, rows, prompts, mask)
     if prefix is not None and saves_a_fifth((len(prompts) - 1) * prefix.tokens.shape[1], prompts.numel()):
         mask = prefix.mask
         out = read_after(model, prefix, prompts[:, prefix.tokens.shape[1] :], mask, logits_to_keep=1)
     else:
-        first = {} if bool(mask.all()) else {"attention_mask": mask, "position_ids": positions(mask)}
+        first = {"attention_mask": mask, "position_ids": positions(mask)} if padded else {}
         out = model(prompts, use_cache=True, logits_to_keep=1, **first)
-    padded = not bool(mask.all())
     logits, cache = out.logits[:, -1], out.past_key_values
-    rows = mask.repeat_interleave(n, 0) if padded else None
+    seen = mask.repeat_interleave(n, 0) if padded else None
     read = _written_out if _is_small_qwen2(model) else _through_the_model
-    return logits.repeat_interleave(n, 0), read(model, cache, prompts.shape[1], rows, n, length)
+    return logits.repeat_interleave(n, 0), read(model, cache, prompts.shape[1], seen, n, length)
 
 
 def _through_the_model(

@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 
+from kl_companion.host_reads import to_host
 from kl_companion.llm.decoding import decoder
 from kl_companion.llm.models import LanguageModel, chat_prompts
 from kl_companion.llm.tasks.base import Example, Task
 from kl_companion.llm.tokenizers import encode
 from kl_companion.rollout.vocabularies import token_columns, token_count
+
+BETWEEN_READS = 8  # tokens between two looks at a GPU for whether every completion has ended
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,8 @@ class Samples:
         whole: The same with observations.
         vocab: Number of logits that belong to tokens: those after them are padding, which is not sampled and
             has no part in a log-prob. None: all of them.
+        prompts: The tokens of every completion's prompt on the host, without padding. None: they are read
+            from ``prompt_tokens`` where a function needs them, which on a GPU waits for its queue.
     """
 
     prompt_tokens: torch.Tensor
@@ -56,12 +61,16 @@ class Samples:
     texts: list[str]
     whole: list[str]
     vocab: int | None = None
+    prompts: list[list[int]] | None = None
 
     def select(self, rows: torch.Tensor | list[int] | slice) -> Samples:
         """Some of the completions, in the order given: indices, one bool per completion, or a slice."""
-        index = torch.arange(len(self.tokens), device=self.tokens.device)
-        index = index[rows if isinstance(rows, slice) else torch.as_tensor(rows, device=index.device)]
-        where = index.tolist()
+        count, device = len(self.tokens), self.tokens.device
+        if isinstance(rows, slice):  # known without a read or a copy
+            where, index = list(range(count)[rows]), torch.arange(count, device=device)[rows]
+        else:
+            chosen = torch.arange(count)[torch.as_tensor(rows).cpu()]
+            where, index = chosen.tolist(), chosen.to(device)
 
         def pick(x: Any) -> Any:
             if isinstance(x, list):
@@ -170,8 +179,8 @@ def generate(
     everyone = [example for example in examples for _ in range(n)]
     with torch.no_grad(), _evaluating(lm.model):
         run = _Run(lm, task, everyone, uniforms.to(lm.device), temperature)
-        run.sample(prompts, mask, n)
-    return run.samples(prompts[index], mask[index], index)
+        run.sample(prompts, mask, n, ids)
+    return run.samples(prompts[index], mask[index], index, [row for row in ids for _ in range(n)])
 
 
 class _Run:
@@ -198,13 +207,14 @@ class _Run:
         self.present: list[torch.Tensor] = []
         self.chosen: list[torch.Tensor] = []
 
-    def sample(self, prompts: torch.Tensor, mask: torch.Tensor, n: int) -> None:
-        """Fill the columns."""
-        length = len(self.uniforms)
-        logits, read = decoder(self.lm.model, prompts, mask, n, length)
+    def sample(self, prompts: torch.Tensor, mask: torch.Tensor, n: int, ids: list[list[int]]) -> None:
+        """Fill the columns; on a GPU perhaps a few more than are used, to read less often."""
+        length, every = len(self.uniforms), 1 if self.alive.device.type == "cpu" else BETWEEN_READS
+        logits, read = decoder(self.lm.model, prompts, mask, n, length, ids)
         for t in range(length):
             token = self.step(t, logits)
-            if t + 1 == length or not bool(self.alive.any()):
+            reads = self.stops is not None and (t + 1) % every == 0
+            if t + 1 == length or (reads and not bool(self.alive.any())):
                 return
             logits = read(token, t)
 
@@ -232,8 +242,8 @@ class _Run:
         """Show the environment every completion that has just grown by a choice; note what it inserts."""
         assert self.forced is not None
         assert self.task.observe is not None
-        where = rows.nonzero().squeeze(-1).tolist()
-        so_far = torch.stack(self.tokens, -1).tolist()
+        grown, so_far = (x.tolist() for x in to_host([rows, torch.stack(self.tokens, -1)]))
+        where = [i for i, grows in enumerate(grown) if grows]
         texts = _decode(self.lm, self.task, [so_far[i] for i in where])
         for i, text in zip(where, texts, strict=True):
             inserted = self.task.observe(text, self.examples[i])
@@ -241,29 +251,35 @@ class _Run:
                 ids = encode(self.lm.tokenizer, [inserted])[0][: self.forced.shape[1] - t - 1]
                 self.forced[i, t + 1 : t + 1 + len(ids)] = torch.tensor(ids, device=self.forced.device)
 
-    def samples(self, prompts: torch.Tensor, mask: torch.Tensor, index: torch.Tensor) -> Samples:
-        """The columns as one batch."""
-        tokens, chosen = torch.stack(self.tokens, -1), torch.stack(self.chosen, -1)
-        present = chosen if self.forced is None else torch.stack(self.present, -1)
-        logp = torch.stack(self.logp, -1).masked_fill(~chosen, 0.0)
-        if logp.isnan().any():
+    def samples(
+        self, prompts: torch.Tensor, mask: torch.Tensor, index: torch.Tensor, rows: list[list[int]]
+    ) -> Samples:
+        """The columns as one batch, by one read on the host."""
+        ended = ~self.alive  # by end-of-sequence
+        logp = torch.stack(self.logp, -1).masked_fill(~torch.stack(self.chosen, -1), 0.0)
+        parts = [*(torch.stack(x, -1) for x in (self.tokens, self.chosen, self.present)), ended]
+        *on_host, broken = to_host([*parts, logp.isnan().any()])
+        if broken:
             raise ValueError(
                 "the model's logits are NaN, expected numbers: its weights or its dtype are broken"
             )
-        ended = ~self.alive  # by end-of-sequence
-        rows, lengths = tokens.tolist(), (present.sum(-1) - ended.long()).tolist()
-        whole = _decode(self.lm, self.task, [row[:k] for row, k in zip(rows, lengths, strict=True)])
+        used = int(on_host[2].any(0).sum())  # columns
+        tokens, chosen, present = (x[:, :used].contiguous() for x in parts[:3])
+        logp = logp[:, :used].contiguous()
+        written, mine, there, over = (x.tolist() for x in on_host)
+        lengths = [sum(row) - end for row, end in zip(there, over, strict=True)]
+        whole = _decode(self.lm, self.task, [row[:k] for row, k in zip(written, lengths, strict=True)])
         texts = whole
         if self.forced is not None:
             kept = [
-                [token for token, mine in zip(row[:k], flags, strict=False) if mine]
-                for row, k, flags in zip(rows, lengths, chosen.tolist(), strict=True)
+                [token for token, own in zip(row[:k], flags, strict=False) if own]
+                for row, k, flags in zip(written, lengths, mine, strict=True)
             ]
             texts = _decode(self.lm, self.task, kept)
         finished = ended if self.task.ends else torch.ones_like(ended)
         masks, vocab = (chosen.long(), present.long()), self.vocab
         return Samples(
-            prompts, mask, tokens, *masks, logp, finished, index, self.examples, texts, whole, vocab
+            prompts, mask, tokens, *masks, logp, finished, index, self.examples, texts, whole, vocab, rows
         )
 
 
@@ -305,6 +321,7 @@ def answer_samples(lm: LanguageModel, task: Task, examples: list[Example]) -> Sa
         texts,
         list(texts),
         token_count(lm.tokenizer),
+        ids,
     )
 
 

@@ -285,3 +285,22 @@ def _in_dtype(model: Any, dtype: torch.dtype) -> Any:
                 exact.weight = child.weight
                 setattr(module, name, exact)
     return model
+
+
+def weights_of(lm: LanguageModel) -> dict[str, torch.Tensor]:
+    """Parameters by name, detached; tied ones once."""
+    return {name: p.detach() for name, p in lm.model.named_parameters()}
+
+
+def copy_weights(source: LanguageModel, target: LanguageModel) -> None:
+    """Write the parameters of a model over those of another one of the same names."""
+    given = weights_of(source)
+    for name, x in weights_of(target).items():
+        x.copy_(given[name])
+
+
+def move_weights(target: LanguageModel, source: LanguageModel, share: float) -> None:
+    """Move parameters by a share of the way to those of another model; rows of one alone are padding."""
+    own, other = weights_of(target), weights_of(source)
+    pairs = [(own[name][: len(other[name])], other[name][: len(own[name])]) for name in own]
+    torch._foreach_lerp_([x for x, _ in pairs], [y for _, y in pairs], share)

@@ -14,6 +14,7 @@ from kl_companion.kl_term import penalties
 from kl_companion.llm.settings import Settings
 from kl_companion.losses import term_loss
 from kl_companion.rollout import Rollout, aggregate, center, importance_ratio, masked
+from kl_companion.rollout.centering import numbered
 from kl_companion.token_terms import kernel_estimates, token_costs
 
 
@@ -22,11 +23,12 @@ class Advantages(NamedTuple):
 
     Attributes:
         values: [batch, seq], detached, zero outside the completion mask.
-        equal_groups: Share of the groups whose rewards (costs included) all agree: they teach nothing.
+        equal_groups: Share of the groups whose rewards (costs included) all agree: they teach nothing; a
+            tensor without axes, which the host need not read yet.
     """
 
     values: torch.Tensor
-    equal_groups: float
+    equal_groups: torch.Tensor
 
 
 def kl_term(rollout: Rollout, settings: Settings) -> torch.Tensor:
@@ -91,13 +93,13 @@ def _against_others(ahead: torch.Tensor, completion_mask: torch.Tensor, group: t
     return ahead - others @ masked(ahead, completion_mask) / others.sum(-1, keepdim=True)
 
 
-def _equal(rewards: torch.Tensor, group: torch.Tensor) -> float:
+def _equal(rewards: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
     """Share of the groups in which every reward is the same."""
-    _, index = group.unique(return_inverse=True)
-    count = int(index.max()) + 1
-    lowest = rewards.new_full((count,), torch.inf).scatter_reduce(0, index, rewards, "amin")
-    highest = rewards.new_full((count,), -torch.inf).scatter_reduce(0, index, rewards, "amax")
-    return (lowest == highest).float().mean().item()
+    index = numbered(group)
+    lowest = torch.full_like(rewards, torch.inf).scatter_reduce(0, index, rewards, "amin")
+    highest = torch.full_like(rewards, -torch.inf).scatter_reduce(0, index, rewards, "amax")
+    same = lowest == highest  # not of a number without a group
+    return same.sum().float() / (index.max() + 1).float()
 
 
 def policy_loss(rollout: Rollout, advantages: torch.Tensor, settings: Settings) -> torch.Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 
 from kl_companion.checks import check_temperature
 from kl_companion.estimators.sampled import k1, k3
-from kl_companion.llm.decoding import common_prefix, positions, read_after, saves_a_fifth
+from kl_companion.llm.decoding import common_prefix, positions, read_after, saves_a_fifth, unpadded
 from kl_companion.llm.generation import Samples, scores
 from kl_companion.rollout import masked
 from kl_companion.rollout.vocabularies import token_columns
@@ -34,9 +35,10 @@ def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0)
         ValueError: temperature not above 0.
     """
     check_temperature(temperature)
-    alone = _first_of_each_prompt(samples)
-    if _worth_sharing(model, samples, int(alone.sum())):
-        logits = _with_shared_prompts(model, samples, alone)
+    prompts = _prompts(samples)
+    count = 1 + sum(here != before for before, here in itertools.pairwise(prompts))
+    if _worth_sharing(model, samples, count):
+        logits = _with_shared_prompts(model, samples, prompts, count)
     else:
         logits = _row_by_row(model, samples)
     return scores(token_columns(logits, samples.vocab), temperature)
@@ -58,16 +60,28 @@ def with_output_inputs(
     return logits, seen[-1]  # the first may be of a prefix that all prompts share
 
 
+def _prompts(samples: Samples) -> list[list[int]]:
+    """Return the prompt of every completion on the host, without padding."""
+    given = samples.prompts
+    return unpadded(samples.prompt_tokens, samples.prompt_mask) if given is None else given
+
+
+def _padded(samples: Samples, prompts: list[list[int]]) -> bool:
+    return any(len(row) < samples.prompt_tokens.shape[1] for row in prompts)
+
+
 def _row_by_row(model: Any, samples: Samples) -> torch.Tensor:
-    rows, length = samples.tokens.shape
+    prompts, (rows, length) = _prompts(samples), samples.tokens.shape
     tokens = torch.cat([samples.prompt_tokens, samples.tokens[:, :-1]], -1)
-    prefix = None if _recomputes(model) else common_prefix(model, samples.prompt_tokens, samples.prompt_mask)
+    prefix = None
+    if not _recomputes(model):
+        prefix = common_prefix(model, prompts, samples.prompt_tokens, samples.prompt_mask)
     if prefix is not None and saves_a_fifth((rows - 1) * prefix.tokens.shape[1], tokens.numel()):
         mask = torch.cat([prefix.mask, samples.attention_mask[:, :-1]], -1)
         rest = tokens[:, prefix.tokens.shape[1] :]
         return read_after(model, prefix, rest, mask, logits_to_keep=_last(rest, length)).logits
     options: dict[str, Any] = {}
-    if not bool(samples.prompt_mask.all()):  # padding on the right is invisible to what comes before it
+    if _padded(samples, prompts):  # padding on the right is invisible to what comes before it
         mask = torch.cat([samples.prompt_mask, samples.attention_mask[:, :-1]], -1)
         options = {"attention_mask": mask, "position_ids": positions(mask)}
     return model(tokens, use_cache=False, logits_to_keep=_last(tokens, length), **options).logits
@@ -100,18 +114,23 @@ def _recomputes(model: Any) -> bool:
     return model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
 
 
-def _with_shared_prompts(model: Any, samples: Samples, alone: torch.Tensor) -> torch.Tensor:
-    """The same logits, with each prompt read once for all of its completions; gradients flow through it."""
+def _with_shared_prompts(model: Any, samples: Samples, prompts: list[list[int]], count: int) -> torch.Tensor:
+    """The same logits, with each prompt read once for all of its completions; gradients flow through it.
+
+    ``count`` is the number of prompts that differ from the one before.
+    """
+    new = _first_of_each_prompt(samples)
+    alone = new.long().argsort(descending=True, stable=True)[:count]  # a mask as index would be read
     first: dict[str, Any] = {}
     rest: dict[str, Any] = {}
-    if not bool(samples.prompt_mask.all()):
+    if _padded(samples, prompts):
         mask = torch.cat([samples.prompt_mask, samples.attention_mask[:, :-1]], -1)
         width = samples.prompt_mask.shape[1]
         first = {"attention_mask": mask[alone, :width], "position_ids": positions(mask)[alone, :width]}
         rest = {"attention_mask": mask, "position_ids": positions(mask)[:, width:]}
-    prompts = samples.prompt_tokens[alone]
-    out = model(prompts, use_cache=True, logits_to_keep=_last(prompts, 1), **first)
-    belongs = alone.cumsum(0) - 1
+    tokens = samples.prompt_tokens[alone]
+    out = model(tokens, use_cache=True, logits_to_keep=_last(tokens, 1), **first)
+    belongs = new.cumsum(0) - 1
     cache = out.past_key_values
     cache.batch_select_indices(belongs)
     after = model(samples.tokens[:, :-1], past_key_values=cache, use_cache=True, **rest).logits

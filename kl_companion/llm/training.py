@@ -8,7 +8,6 @@ Source: emapg2026, algorithm 3; tang2025pitfalls, section 5.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from kl_companion.checks import check_whole
+from kl_companion.host_reads import any_wrong
 from kl_companion.kernels.fused import fused_logp
 from kl_companion.llm.adapters import add_adapters
 from kl_companion.llm.checkpoints import (
@@ -28,8 +28,16 @@ from kl_companion.llm.checkpoints import (
     tidy,
 )
 from kl_companion.llm.generation import Samples, answer_samples, generate
+from kl_companion.llm.gradient_steps import Gradients, GradientSteps
 from kl_companion.llm.history import History, Record
-from kl_companion.llm.models import LanguageModel, frozen_copy, same_vocabulary
+from kl_companion.llm.models import (
+    LanguageModel,
+    copy_weights,
+    frozen_copy,
+    move_weights,
+    same_vocabulary,
+    weights_of,
+)
 from kl_companion.llm.objective import Advantages, BatchSize, advantages_of, costs_of, loss_of
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.settings import Settings
@@ -37,7 +45,6 @@ from kl_companion.llm.tasks import Task
 from kl_companion.policy_losses import ppo_mask
 from kl_companion.rollout import Rollout
 
-Gradients = Callable[[list[torch.nn.Parameter]], None]
 Mean = Callable[[torch.Tensor], torch.Tensor]
 Evaluate = Callable[[LanguageModel, int], Record]
 
@@ -123,7 +130,7 @@ class Run:
         mean: Mean | None = None,
     ) -> None:
         self.policy, self.task, self.settings, self.folder = policy, task, settings, folder
-        self.gradients, self.mean = gradients, mean
+        self.mean = mean
         if settings.lesson and not task.unique:
             raise ValueError(
                 f"lesson is {settings.lesson} for task {task.name!r}, expected 0: it has no one right answer"
@@ -140,6 +147,7 @@ class Run:
             self.anchor = frozen_copy(policy)
         self.sampler = policy if settings.lag == 1 else frozen_copy(policy)
         self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        self.steps = GradientSteps(self.parameters, settings.max_grad_norm, gradients, self.check)
         self.optimizer = self.fresh_optimizer()
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.records: list[Record] = []
@@ -158,71 +166,63 @@ class Run:
 
     def learn(self) -> Record:
         """One supervised step on right answers; the last one leaves a start for RL."""
-        s, total = self.settings, 0.0
+        s = self.settings
         examples = self.task.draw(s.prompts * s.group, self.generator)
         answers = answer_samples(self.policy, self.task, examples)
-        self.optimizer.zero_grad(set_to_none=True)
-        for rows in self.parts(answers):
-            part = answers.select(rows)
-            loss = -_sampled(self.logits(self.policy, part), part).sum() / len(examples)
-            self.check("the loss", loss.detach())
-            loss.backward()
-            total += loss.item()
-        norm = self.apply()
+
+        def differentiate() -> list[torch.Tensor]:
+            return [self.imitated(answers.select(rows), len(examples)) for rows in self.parts(answers)]
+
+        norm, length, *losses = self.steps.take(self.optimizer, differentiate, [_mean_length(answers)], [])
         self.finished += 1
         if self.finished == s.lesson:
             self.optimizer = self.fresh_optimizer()
             if s.lag > 1:
-                _copy(self.policy, self.sampler)
+                copy_weights(self.policy, self.sampler)
             if s.anchor == "taught":
-                _copy(self.policy, self.anchor)
-        length = answers.completion_mask.sum(-1).float().mean().item()
-        return {"step": self.finished, "length": length, "loss": total, "grad_norm": norm}
+                copy_weights(self.policy, self.anchor)
+        return {"step": self.finished, "length": length, "loss": sum(losses), "grad_norm": norm}
+
+    def imitated(self, part: Samples, count: int) -> torch.Tensor:
+        """Differentiate the loss of some of ``count`` right answers, and return it."""
+        loss = -_sampled(self.logits(self.policy, part), part).sum() / count
+        self.check("the loss", loss.detach())
+        loss.backward()
+        return loss.detach()
 
     def explore(self) -> Record:
         """One step of RL; the algorithm is its first five lines."""
         samples, rewards = self.sample()
-        advantages = self.compare(samples, rewards)
+        with self.steps.collecting() as flags:
+            advantages = self.compare(samples, rewards)
         for _ in range(self.settings.inner_steps):
-            loss, norm, seen = self.descend(samples, rewards, advantages)
+            loss, norm, seen = self.descend(samples, rewards, advantages, flags)
             self.inner += 1
         self.follow()
         self.finished, self.inner = self.finished + 1, 0
-        inside = samples.completion_mask.bool()
-        return {
-            "step": self.finished,
-            "reward": rewards.mean().item(),
-            "length": inside.sum(-1).float().mean().item(),
-            "loss": loss,
-            "grad_norm": norm,
-            "equal_groups": advantages.equal_groups,
-            **seen,
-        }
+        record = {"step": self.finished, "reward": rewards.mean().item(), "length": seen.pop("length")}
+        return {**record, "loss": loss, "grad_norm": norm, **seen}
 
     def sample(self) -> tuple[Samples, torch.Tensor]:
-        """Completions of the sampler and their rewards, [batch]."""
+        """Completions of the sampler and their rewards, [batch] on the CPU, where they are given."""
         s = self.settings
         if s.lag > 1 and self.finished % s.lag == 0:
-            _copy(self.policy, self.sampler)
-        examples = self.task.draw(s.prompts, self.generator)
+            copy_weights(self.policy, self.sampler)
+        examples, draw = self.task.draw(s.prompts, self.generator), self.generator
         with torch.no_grad(), self.autocast():
             samples = generate(
-                self.sampler,
-                self.task,
-                examples,
-                n=s.group,
-                temperature=s.temperature,
-                generator=self.generator,
+                self.sampler, self.task, examples, n=s.group, temperature=s.temperature, generator=draw
             )
         pairs, given = zip(samples.texts, samples.examples, strict=True), self.task.reward
         rewards = [0.0 if given is None else given(text, example) for text, example in pairs]
-        found = torch.tensor(rewards, dtype=torch.float32, device=samples.tokens.device)
-        self.check("the mean reward", found.mean())
-        return samples, found
+        on_host = torch.tensor(rewards, dtype=torch.float32)
+        self.check("the mean reward", on_host.mean())
+        return samples, on_host
 
     def compare(self, samples: Samples, rewards: torch.Tensor) -> Advantages:
         """Rewards, minus the KL where it is a cost, compared within groups."""
         s, costs = self.settings, None
+        rewards = rewards.to(samples.tokens.device)
         if s.charges:
             with torch.no_grad():
                 parts = [samples.select(rows) for rows in self.parts(samples)]
@@ -230,42 +230,52 @@ class Run:
         return advantages_of(rewards, costs, samples.completion_mask, samples.prompt_index, s)
 
     def descend(
-        self, samples: Samples, rewards: torch.Tensor, advantages: Advantages
+        self,
+        samples: Samples,
+        rewards: torch.Tensor,
+        advantages: Advantages,
+        flags: list[torch.Tensor] | None = None,
     ) -> tuple[float, float, Record]:
-        """One optimizer step on the batch, in parts; loss, norm of the gradient, and what the ratios were."""
-        s, total, gap, stopped = self.settings, 0.0, 0.0, 0.0
-        self.optimizer.zero_grad(set_to_none=True)
+        """One optimizer step on the batch, in parts; loss, norm of the gradient, and what else was seen.
+
+        ``flags`` are those of `compare`, where they were collected; reading them empties the list.
+        """
         tokens = samples.completion_mask.sum()
-        mean = self.mean if s.how == "token_mean" else None
+        mean = self.mean if self.settings.how == "token_mean" else None
         size = BatchSize(len(samples.tokens), tokens if mean is None else mean(tokens))
-        for rows in self.parts(samples):
-            part, a = samples.select(rows), advantages.values[rows]
-            rollout = self.rollout(part, rewards[rows])
-            inside = part.completion_mask
-            loss = loss_of(rollout, a, s, size)
-            self.check("the loss", loss.detach())
-            loss.backward()
-            total += loss.item()
-            ratio = (rollout.logp.detach() - part.behavior_logp)[inside.bool()]
-            gap += ratio.abs().sum().item() / tokens.item()
-            stopped += self.clipped(ratio, a[inside.bool()]) / tokens.item()
-        return total, self.apply(), {"clipped": stopped, "log_ratio": gap}
+        rewards = rewards.to(tokens.device)
 
-    def apply(self) -> float:
-        """Step along the gradients that are there; their norm before it is clipped."""
-        if self.gradients is not None:
-            self.gradients(self.parameters)
-        given = self.settings.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, math.inf if given is None else given)
-        self.check("the gradient", norm)
-        self.optimizer.step()
-        return norm.item()
+        def differentiate() -> list[torch.Tensor]:
+            if flags and not self.steps.collects:  # again, for the error
+                self.compare(samples, rewards)
+            parts = (
+                self.differentiated(samples.select(rows), advantages.values[rows], rewards[rows], size)
+                for rows in self.parts(samples)
+            )
+            return [number for part in parts for number in part]
 
-    def clipped(self, log_ratio: torch.Tensor, advantages: torch.Tensor) -> float:
+        more = [_mean_length(samples), advantages.equal_groups, tokens]
+        flags = [] if flags is None else flags
+        norm, length, equal, count, *numbers = self.steps.take(self.optimizer, differentiate, more, flags)
+        total, gap, stopped = (sum(x / by for x in numbers[i::3]) for i, by in enumerate((1, count, count)))
+        return total, norm, {"length": length, "equal_groups": equal, "clipped": stopped, "log_ratio": gap}
+
+    def differentiated(
+        self, part: Samples, a: torch.Tensor, rewards: torch.Tensor, size: BatchSize
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Differentiate the loss of a part; return it, the sum of |log ratio|, and what PPO's clip stops."""
+        rollout, inside = self.rollout(part, rewards), part.completion_mask.bool()
+        loss = loss_of(rollout, a, self.settings, size)
+        self.check("the loss", loss.detach())
+        loss.backward()
+        log_ratio = rollout.logp.detach() - part.behavior_logp
+        return loss.detach(), _under(log_ratio, inside).abs().sum(), self.clipped(log_ratio, a, inside)
+
+    def clipped(self, log_ratio: torch.Tensor, a: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
         """Number of tokens that PPO's clip stops."""
         if self.settings.clip is None:
-            return 0.0
-        return (1 - ppo_mask(advantages, log_ratio.exp(), *self.settings.clip)).sum().item()
+            return log_ratio.new_zeros(())
+        return ((1 - ppo_mask(a, log_ratio.exp(), *self.settings.clip)) * inside).sum()
 
     def rollout(self, samples: Samples, rewards: torch.Tensor) -> Rollout:
         """The batch as the policy and, where the loss holds a KL, the anchor see it."""
@@ -307,18 +317,17 @@ class Run:
             **more,
         )
 
-    def parts(self, samples: Samples) -> Iterator[torch.Tensor]:
-        """Row numbers of the batch's parts."""
-        rows = torch.arange(len(samples.tokens), device=samples.tokens.device)
-        yield from rows.chunk(self.settings.accumulate)
+    def parts(self, samples: Samples) -> Iterator[slice]:
+        """Rows of the batch's parts."""
+        count = len(samples.tokens)
+        size = -(-count // self.settings.accumulate)
+        yield from (slice(start, min(start + size, count)) for start in range(0, count, size))
 
     def follow(self) -> None:
         """Move an averaged anchor towards the policy, every ``period`` steps."""
         s = self.settings
         if s.anchor == "ema" and (self.finished + 1) % s.period == 0:
-            own, other = _weights(self.anchor), _weights(self.policy)
-            pairs = [_shared_rows(own[name], other[name]) for name in own]
-            torch._foreach_lerp_([x for x, _ in pairs], [y for _, y in pairs], 1 - s.decay)
+            move_weights(self.anchor, self.policy, 1 - s.decay)
 
     def autocast(self) -> torch.autocast:
         """bfloat16 forward passes where the settings ask for them."""
@@ -327,7 +336,7 @@ class Run:
 
     def check(self, what: str, x: torch.Tensor) -> None:
         """Stop at a number that is not finite."""
-        if not x.isfinite():
+        if any_wrong(~x.isfinite()):
             kept = "no checkpoint was asked for"
             if self.folder is not None:
                 kept = f"the last checkpoint is in {self.folder}"
@@ -350,7 +359,7 @@ class Run:
 
     def save(self) -> None:
         """Keep all that a resumed run needs."""
-        tensors = {f"{m}.{name}": x for m, lm in self.kept().items() for name, x in _weights(lm).items()}
+        tensors = {f"{m}.{name}": x for m, lm in self.kept().items() for name, x in weights_of(lm).items()}
         tensors |= optimizer_tensors(self.optimizer) | {"generator": self.generator.get_state()}
         state = {"run": self.said(), "records": self.records}
         save_checkpoint(self.folder, self.finished, tensors, state)  # type: ignore[arg-type]
@@ -364,7 +373,7 @@ class Run:
         tidy(self.folder, found.step)  # type: ignore[arg-type]
         with torch.no_grad():
             for m, lm in self.kept().items():
-                for name, x in _weights(lm).items():
+                for name, x in weights_of(lm).items():
                     x.copy_(found.tensors[f"{m}.{name}"])
         restore_optimizer(self.optimizer, found.tensors)
         self.generator.set_state(found.tensors["generator"].cpu())
@@ -377,22 +386,15 @@ class Run:
         return {"task": self.task.name, **settings}
 
 
-def _weights(lm: LanguageModel) -> dict[str, torch.Tensor]:
-    """Parameters by name, detached; tied ones once."""
-    return {name: p.detach() for name, p in lm.model.named_parameters()}
-
-
-def _shared_rows(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two weights without the rows that only one has: padding of the vocabulary."""
-    return (x, y) if x.shape == y.shape else (x[: len(y)], y[: len(x)])
-
-
-def _copy(source: LanguageModel, target: LanguageModel) -> None:
-    given = _weights(source)
-    for name, x in _weights(target).items():
-        x.copy_(given[name])
-
-
 def _sampled(logits: torch.Tensor, samples: Samples) -> torch.Tensor:
     """Log-probs of the sampled tokens, 0 outside the mask."""
     return fused_logp(logits, samples.tokens).masked_fill(~samples.completion_mask.bool(), 0.0)
+
+
+def _mean_length(samples: Samples) -> torch.Tensor:
+    return samples.completion_mask.bool().sum(-1).float().mean()
+
+
+def _under(x: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    """Entries under a mask; on a GPU, whose host would wait for their number, all, zeros elsewhere."""
+    return x[inside] if x.device.type == "cpu" else x.masked_fill(~inside, 0.0)

@@ -13,6 +13,7 @@ import torch
 
 from kl_companion import checks
 from kl_companion.checks import may_read
+from kl_companion.host_reads import any_wrong, collected
 from kl_companion.rollout.masks import finite_rows
 
 _LOGP = ("logp", "ref_logp", "behavior_logp")
@@ -111,7 +112,8 @@ class Rollout:
         if self._validates and not torch.compiler.is_compiling():
             with torch.no_grad():
                 flags = self._flags()
-            bits = int(flags.item()) if may_read(flags) else 2
+            if may_read(flags):
+                bits = 6 if collected(flags % 2 == 1) else int(flags.item())
             if bits & 1:
                 self._name_the_wrong_value()
         self._note(_checked=self._versions(), _distributions={}, _masks=bool(bits & 2), _stray=bool(bits & 4))
@@ -222,6 +224,8 @@ class Rollout:
         Nothing is checked a second time.
         """
         index: Any = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+        if isinstance(rows, torch.Tensor) and rows.dtype == torch.bool:
+            index = rows.nonzero().squeeze(-1)  # once, and not for every tensor: the host reads how many
         if isinstance(rows, int) and not -len(self) <= rows < len(self):
             raise IndexError(f"sequence {rows} of {len(self)}")
         return self._changed(lambda x: x[index])
@@ -332,7 +336,7 @@ def _check_ids(tokens: torch.Tensor) -> None:
 
 def _check_range(tokens: torch.Tensor, inside: torch.Tensor, vocab: int) -> None:
     outside = ((tokens < 0) | (tokens >= vocab)) & inside
-    if outside.any():
+    if any_wrong(outside):
         raise ValueError(f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {vocab - 1}")
 
 

@@ -39,8 +39,8 @@ def center(
     checks.check_shape("prompt_index", prompt_index, x.shape, "x [batch]")
     if x.ndim != 1 or not len(x):
         raise ValueError(f"x has shape {list(x.shape)}, expected [batch] with at least one sequence")
-    _, group, counts = prompt_index.unique(return_inverse=True, return_counts=True)
-    n, flags = counts[group], Flags()
+    group = numbered(prompt_index)
+    n, flags = torch.zeros_like(group).index_add(0, group, torch.ones_like(group))[group], Flags()
 
     def complain_of_one() -> None:
         raise ValueError(
@@ -52,19 +52,29 @@ def center(
         flags.add(n < 2, complain_of_one)
     if how != "none":
         flags.add(~x.isfinite(), lambda: checks.check_finite("x", x))
-    centered = _centered(x, group, counts, how, eps, flags)
+    centered = _centered(x, group, n.to(x.dtype), how, eps, flags)
     flags.settle()
     return centered
 
 
+def numbered(prompt_index: torch.Tensor) -> torch.Tensor:
+    """Return the number of each sequence's group, [batch] int64: 0, 1, ... in the order of ``prompt_index``.
+
+    `torch.unique` would read the number of groups on the host.
+    """
+    ordered, order = prompt_index.sort(stable=True)
+    new = torch.zeros_like(order)
+    new[1:] = (ordered[1:] != ordered[:-1]).long()
+    return torch.zeros_like(order).scatter(0, order, new.cumsum(0))
+
+
 def _centered(
-    x: torch.Tensor, group: torch.Tensor, counts: torch.Tensor, how: Centering, eps: float, flags: Flags
+    x: torch.Tensor, group: torch.Tensor, n: torch.Tensor, how: Centering, eps: float, flags: Flags
 ) -> torch.Tensor:
-    """Return `center` of sequences whose groups are numbered, [batch]; ``counts`` has the groups' sizes."""
-    n = counts[group].to(x.dtype)
+    """Return `center` of sequences whose groups are numbered, [batch]; ``n`` counts their groups."""
 
     def total(y: torch.Tensor) -> torch.Tensor:
-        return y.new_zeros(len(counts)).index_add(0, group, y)[group]
+        return torch.zeros_like(y).index_add(0, group, y)[group]
 
     if how == "none":
         return x

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from kl_companion.checks import may_read, refuse_nan
+from kl_companion.host_reads import any_wrong
 
 
 class Flags:
@@ -31,12 +32,15 @@ class Flags:
         return result
 
     def settle(self) -> None:
-        """Raise the error of the first check that fails; where values cannot be read, none does."""
+        """Raise the error of the first check that fails; where values cannot be read, none does.
+
+        A caller that collects flags (`kl_companion.host_reads.collecting`) reads them all at once.
+        """
         checks, self._checks = self._checks, []
         if not checks:
             return
         wrong = torch.stack([flag for flag, _ in checks])
-        if may_read(wrong) and wrong.any().item():
+        if may_read(wrong) and any_wrong(wrong):
             for flag, complain in checks:
                 if flag.item():
                     complain()

@@ -1,6 +1,6 @@
 """The goals of the fast kernels, and what the table `performance` says of each: `python -m benchmarks.goals`.
 
-The goals are in `kl_companion.book.speed_goals`. The last two lines are those of the README.
+The goals are in `kl_companion.book.speed_goals`. The last two lines are those of book/using.md.
 """
 
 from __future__ import annotations

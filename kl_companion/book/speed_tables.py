@@ -1,4 +1,4 @@
-"""The table `performance` as the chapter on exact KL, the README and `make bench` show it."""
+"""The table `performance` as the chapter on exact KL, book/using.md and `make bench` show it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def on_gpu(rows: Rows) -> pd.DataFrame:
 
 
 def sentences(rows: Rows) -> tuple[str, str]:
-    """The two sentences on speed of the README.
+    """The two sentences on speed of the page on using the package.
 
     Raises:
         ValueError: a number that they need was not measured.

@@ -1,4 +1,4 @@
-"""README.md: its audit and its diagnosis print what they show, its numbers of speed are the measured ones."""
+"""README.md is short; it and the page on using the package print what they show and what was measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ from tests.support.warm import command
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "book" / "using.md").read_text(encoding="utf-8")
+
+
+def test_it_is_short_and_its_links_lead_somewhere() -> None:
+    assert len(TEXT.splitlines()) <= 120
+    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    assert len(links) >= 10
+    assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 def test_the_audit_prints_what_is_shown(tmp_path: Path) -> None:
@@ -27,7 +35,7 @@ def test_the_audit_prints_what_is_shown(tmp_path: Path) -> None:
 def test_the_doctor_prints_what_is_shown(tmp_path: Path) -> None:
     code, shown = re.search(
         r"```python\n(import torch\nfrom kl_companion.monitor import diagnose\n.*?)```\n\n```text\n(.*?)```",
-        TEXT,
+        PAGE,
         re.S,
     ).groups()
     mine = tmp_path / "step.py"
@@ -38,7 +46,7 @@ def test_the_doctor_prints_what_is_shown(tmp_path: Path) -> None:
 
 def test_the_sentences_on_speed_are_those_of_the_table() -> None:
     for sentence in speed_tables.sentences(speed_tables.measured()):
-        assert " ".join(words(sentence)) in " ".join(words(TEXT))
+        assert " ".join(words(sentence)) in " ".join(words(PAGE))
 
 
 def words(text: str) -> list[str]:
@@ -54,7 +62,10 @@ def test_pictures_exist_have_words_and_are_small() -> None:
     assert sum(sizes.values()) <= 300_000, sizes
 
 
-def test_every_target_of_make_is_named() -> None:
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+def test_make_alone_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.M)
     assert phony is not None
-    assert [name for name in phony[1].split() if name != "help" and f"make {name}" not in TEXT] == []
+    told = re.findall(r'^\t@echo "make ([\w-]+) ', makefile, re.M)
+    assert sorted(told) == sorted(name for name in phony[1].split() if name != "help")
+    assert "`make` alone lists" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -186,8 +186,9 @@ def test_audit_says_that_it_executes_the_file(tmp_path: Path, capsys: pytest.Cap
         captured = capsys.readouterr()
         assert captured.out == "I ran\n"
         assert (f"executing {path}" in captured.err) is said
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "executes that file" in readme
+    page = " ".join((ROOT / "book" / "using.md").read_text(encoding="utf-8").split())
+    assert "executes that file" in page
+    assert "audit only files that you trust" in " ".join((ROOT / "README.md").read_text().split())
 
 
 # -- tables --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The notebooks of part 8 on a model and problems that a user brings, and the README's command for them."""
+"""The notebooks of part 8 on a model and problems that a user brings, and a page's command for them."""
 
 import json
 import os
@@ -129,9 +129,9 @@ def test_a_moving_anchor_on_a_model_of_ones_own(kernel, root, brought, tmp_path)
 
 
 def printed(root: Path) -> list[list[str]]:
-    """The options of the README's commands: on a laptop, and on a GPU."""
+    """The options of the page's commands: on a laptop, and on a GPU."""
     found = re.findall(
-        r"python -m kl_companion\.llm\.recipe (.*?)\n```", (root / "README.md").read_text(), re.S
+        r"python -m kl_companion\.llm\.recipe (.*?)\n```", (root / "book" / "using.md").read_text(), re.S
     )
     return [shlex.split(command.replace("\\\n", " ")) for command in found]
 

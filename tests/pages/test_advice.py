@@ -192,9 +192,9 @@ def test_a_remedy_for_another_divergence_is_kf_plus_plus_with_a_detached_ratio()
 # -- code that a page shows without being written from the table -------------------
 
 
-def test_what_readme_passes_to_a_trainer_is_recommended() -> None:
+def test_what_is_passed_to_a_trainer_is_recommended() -> None:
     """Rows of the table for TRL, and options of the commands."""
-    rows = dict(re.findall(r"(?m)^\| (the [^|]+) \| ([^|]+) \|$", PAGES["README.md"]))
+    rows = dict(re.findall(r"(?m)^\| (the [^|]+) \| ([^|]+) \|$", PAGES["using.md"]))
     known = allowed()
     token, exact, answers = (
         rows["the gradient of the token-level reverse KL, on- and off-policy"],
@@ -207,7 +207,7 @@ def test_what_readme_passes_to_a_trainer_is_recommended() -> None:
     assert {("loss", "reverse", "exact"), ("loss", "reverse", "top-k")} <= set(known)
     assert 'KLTerm("k1", "reward")' in answers
     assert ("reward", "reverse", "K1") in known
-    text = PAGES["README.md"]
+    text = PAGES["using.md"]
     assert set(re.findall(r"--estimator (\w+) --placement (\w+)", text)) == {("exact_kl", "loss")}
     assert re.findall(r"kl_loss_type=(\w+)", text) == ["k3_plus_plus"]
     assert ("loss", "reverse", "K3++") in known

@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
-	@echo "make test      run every test, the notebooks and the built pages included"
+	@echo "make test      run every test, the notebooks and the built pages included (GROUPS='unit site': those alone)"
 	@echo "make quick     lint and the tests of the core, in 90 seconds: no browser, no frameworks, no built book"
 	@echo "make nets      compare what tables, cards, ledger, names and pages say with what was frozen (NETS='survivors mutants': hours)"
 	@echo "make tables    make again every result table whose inputs changed"
@@ -53,7 +53,7 @@ book: $(STAMP)
 	@echo "==> The book is at $(PAGE)"
 
 test: $(STAMP) $(AUDIT)/.installed
-	@$(BIN)/python tests/run.py
+	@$(BIN)/python tests/run.py $(GROUPS)
 
 quick: lint
 	@$(BIN)/python tests/run.py quick

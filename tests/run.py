@@ -1,6 +1,6 @@
-"""Run the tests in groups and say what each took against its budget: `make test`, or one group by its name.
+"""Run the tests in groups and say what each took against its budget: `make test`, or some groups by name.
 
-.venv/bin/python tests/run.py [quick|unit|notebooks|ledger|site|frameworks|interruption] [for pytest]
+.venv/bin/python tests/run.py [quick|unit|notebooks|ledger|site|frameworks|interruption ...] [for pytest]
 
 The budgets are those of a machine with two cores and nothing else to do: twelve minutes for all groups. Apart
 from them, 75 seconds for `quick`: the core's tests, without a browser, frameworks or a built book.
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,14 +126,13 @@ def run(group: Group, extra: list[str], started: ExitStack, more: dict[str, str]
 
 
 def main(arguments: list[str]) -> int:
-    """Run all groups, or the one named first; 0 when all of them passed."""
-    chosen = {name: group for name, group in GROUPS.items() if name != "quick"}
-    if arguments and not arguments[0].startswith("-"):
-        name = arguments.pop(0)
-        if name not in GROUPS:
-            print(f"unknown group {name!r}; the groups are {', '.join(GROUPS)}", file=sys.stderr)
-            return 2
-        chosen = {name: GROUPS[name]}
+    """Run all groups, or those named first; 0 when all of them passed."""
+    names = list(takewhile(lambda argument: not argument.startswith("-"), arguments))
+    if unknown := [name for name in names if name not in GROUPS]:
+        print(f"unknown group {unknown[0]!r}; the groups are {', '.join(GROUPS)}", file=sys.stderr)
+        return 2
+    arguments = arguments[len(names) :]
+    chosen = {name: group for name, group in GROUPS.items() if (name in names if names else name != "quick")}
     present = [group for group in chosen.values() if any((ROOT / path).exists() for path in group.paths)]
     if not present:
         print("none of the named tests exists", file=sys.stderr)

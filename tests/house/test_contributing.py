@@ -13,6 +13,7 @@ import yaml
 from kl_companion import __version__
 from kl_companion.frameworks.history.found import FILE
 from kl_companion.frameworks.history.subjects import PROJECTS
+from tests.run import GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {
@@ -69,10 +70,15 @@ def test_hooks_use_the_environment_and_fetch_nothing():
     assert all(h["language"] == "system" and h["entry"].startswith(".venv/bin/") for h in HOOKS.values())
 
 
-def test_hosted_ci_runs_the_one_script_and_keeps_the_pages():
-    (job,) = WORKFLOW["jobs"].values()
-    assert [step["run"] for step in job["steps"] if ".ci/run" in step.get("run", "")] == [".ci/run"]
-    (kept,) = (s for s in job["steps"] if s.get("uses", "").startswith("actions/upload-artifact"))
+def test_hosted_ci_runs_every_group_of_tests_and_keeps_the_pages():
+    commands = [
+        s["run"] for job in WORKFLOW["jobs"].values() for s in job["steps"] if "make" in s.get("run", "")
+    ]
+    groups = [name for said in re.findall(r'GROUPS="([^"]+)"', "\n".join(commands)) for name in said.split()]
+    assert sorted([*groups, "quick"]) == sorted(GROUPS)
+    assert {command.split()[1] for command in commands} == {"quick", "book", "test"}
+    assert WORKFLOW["concurrency"]["cancel-in-progress"] is True
+    (kept,) = (s for s in WORKFLOW["jobs"]["book"]["steps"] if "upload-artifact" in s.get("uses", ""))
     assert kept["with"]["path"] == "_build/html"
     assert "://" not in (ROOT / ".github/workflows/ci.yml").read_text()
     script = (ROOT / ".ci/run").read_text().splitlines()

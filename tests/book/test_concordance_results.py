@@ -9,7 +9,7 @@ from kl_companion.book.claims import SOURCES, register
 from kl_companion.book.concordance import GROUPS, STATING, concordance, places
 from kl_companion.book.concordance_results import RESULTS
 from kl_companion.book.concordance_works import OUTSIDE
-from tests.support.expected_claims import EXPECTED
+from tests.support.claims_table import VERDICT_OF
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 NAMED = [id for r in RESULTS for m in r.mentions for id in m.rows]
@@ -50,9 +50,9 @@ def test_what_states_a_result_was_not_found_false_without_a_word() -> None:
     failing = ("misprint", "false as printed")
     stating = {id for r in RESULTS for m in r.mentions if m.relation in STATING for id in m.rows}
     zero = {"EMA-eq139-140", "EMA-tab7-alpha+caption", "VY-eq11"}  # an answer with probability zero
-    assert {id for id in stating if EXPECTED[id] in failing} == zero
+    assert {id for id in stating if VERDICT_OF[id] in failing} == zero
 
 
 def test_what_contradicts_a_result_does_not_hold() -> None:
     contradicting = {id for r in RESULTS for m in r.mentions if m.relation == "contradicts" for id in m.rows}
-    assert {EXPECTED[id] for id in contradicting} == {"false as printed"}
+    assert {VERDICT_OF[id] for id in contradicting} == {"false as printed"}

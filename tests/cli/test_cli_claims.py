@@ -4,7 +4,7 @@ import pytest
 
 from kl_companion.book.claims import Evidence, ledger, register, run
 from kl_companion.cli import main
-from tests.support.expected_claims import EXPECTED
+from tests.support.claims_table import VERDICT_OF
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_one_row_says_everything_that_its_check_found(capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[0].split() == [
         "TM-2.1-control-variate",
-        EXPECTED["TM-2.1-control-variate"],
+        VERDICT_OF["TM-2.1-control-variate"],
         "tang2025pitfalls,",
         "2.1",
     ]

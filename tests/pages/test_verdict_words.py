@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kl_companion.book.claims import register
-from tests.support.expected_claims import EXPECTED
+from tests.support.claims_table import VERDICT_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
@@ -70,7 +70,7 @@ def test_what_is_looked_for_is_found():
 def test_the_role_prints_the_table(tmp_path, monkeypatch):
     with kl_verdict.TABLE.open(encoding="utf-8") as lines:
         table = {row["id"]: row["verdict"] for row in csv.DictReader(lines)}
-    assert kl_verdict.verdicts() == table == EXPECTED
+    assert kl_verdict.verdicts() == table == VERDICT_OF
 
 
 def test_the_role_in_a_page(tmp_path):
@@ -95,10 +95,10 @@ def test_the_role_in_a_page(tmp_path):
     role.text = "TM-appA-c"
     (link,), messages = role.run()
     assert messages == []
-    assert link.astext() == EXPECTED["TM-appA-c"] == "misprint"
+    assert link.astext() == VERDICT_OF["TM-appA-c"] == "misprint"
     assert link["refuri"] == "../../book/ledger.html#claim-TM-appA-c"
     role.text = "WZ-var-small"
-    assert EXPECTED[role.text] == "holds only if"
+    assert VERDICT_OF[role.text] == "holds only if"
     assert role.run()[0][0].astext() == "holds with a condition"
     role.text = "TM-nothing"
     (bad,), (message,) = role.run()

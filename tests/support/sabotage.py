@@ -13,8 +13,7 @@ import torch
 from kl_companion.book.claims import CLAIMS, run
 from kl_companion.book.claims.standard import TOLERANCE
 from kl_companion.estimators import ESTIMATORS
-from tests.support.expected_claims import ARITHMETIC
-from tests.support.expected_claims.zhang2025design import ALTERED
+from tests.support.claims_table import ALTERED, ARITHMETIC
 
 
 def modules():

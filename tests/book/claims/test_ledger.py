@@ -28,7 +28,7 @@ from kl_companion.book.claims.standard import DEGREES, HEDGES, STANDARD, TOLERAN
 from kl_companion.book.claims.texts import rows_as_texts
 from kl_companion.book.errata.entries import ERRATA
 from kl_companion.tabular import bandit
-from tests.support.expected_claims import CORRECTED, EXPECTED
+from tests.support.claims_table import CORRECTED, VERDICT_OF
 
 KINDS = ("definition", "identity", "table-row", "algorithm", "experiment", "llm-experiment", "qualitative")
 BAD, GOOD = 0.1, 1e-12
@@ -154,8 +154,8 @@ def test_rows_are_complete_and_have_chapters_that_exist_or_are_planned():
         assert row.chapter == "" or folder.startswith("part"), row.id
 
 
-def test_every_row_has_an_expected_verdict():
-    assert list(EXPECTED) == list(register())
+def test_the_table_has_every_row_in_the_order_of_the_register():
+    assert list(VERDICT_OF) == list(register())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -174,7 +174,7 @@ def table():
 @pytest.mark.parametrize("id", list(register()))
 def test_verdict(id, table, capsys):
     evidence = run(id)
-    assert evidence.verdict == EXPECTED[id]
+    assert evidence.verdict == VERDICT_OF[id]
     assert (evidence.corrected is not None) == (id in CORRECTED)
     assert id not in CORRECTED or evidence.corrected <= TOLERANCE < evidence.printed
     assert capsys.readouterr() == ("", "")
@@ -185,7 +185,7 @@ def test_verdict(id, table, capsys):
     assert CLAIMS[id].how == "text" or not evidence.record
     if evidence.agrees_with not in (None, "proof"):
         assert register()[evidence.agrees_with].source == register()[id].source
-        assert EXPECTED[evidence.agrees_with] in ("holds", "holds only if")
+        assert VERDICT_OF[evidence.agrees_with] in ("holds", "holds only if")
     as_the_table_says(evidence, CLAIMS[id].how, table[id])
 
 
@@ -223,7 +223,7 @@ FIVE = (
 
 
 def test_what_fails_in_the_five_papers_says_what_it_means_in_practice_and_how_it_may_be_read(table):
-    failing = [row.id for row in register().values() if row.source in FIVE and EXPECTED[row.id] in FAILING]
+    failing = [row.id for row in register().values() if row.source in FIVE and VERDICT_OF[row.id] in FAILING]
     assert failing
     corrected = {id: erratum.charitable for erratum in ERRATA for id in erratum.rows}
     for id in failing:

@@ -4,7 +4,7 @@ import pytest
 
 from kl_companion.book.claims import CLAIMS, run
 from kl_companion.book.claims.ground import printed_accuracies as printed
-from tests.support.expected_claims.zhang2025design import ALTERED
+from tests.support.claims_table import ALTERED
 from tests.support.sabotage import passes
 
 CELLS = {  # row of the register: (table, method, column, another number)

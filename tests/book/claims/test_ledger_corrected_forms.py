@@ -13,8 +13,8 @@ import torch
 from kl_companion.book.claims import CLAIMS, register, run
 from kl_companion.book.claims.ground import synthetic_task
 from kl_companion.book.claims.standard import TOLERANCE
+from tests.support.claims_table import CORRECTED, UNCORRECTED, VERDICT_OF
 from tests.support.corrected_mutants import edited, mutants_behind, outcome
-from tests.support.expected_claims import CORRECTED, EXPECTED, UNCORRECTED
 from tests.support.sabotage import everywhere, forget
 
 KINDS = {"sign", "factor"}
@@ -128,7 +128,7 @@ def killed(id, mutant, printed):
 
 
 def test_every_failing_row_has_a_corrected_form_or_is_named():
-    failing = {id for id in register() if EXPECTED[id] in ("misprint", "false as printed")}
+    failing = {id for id in register() if VERDICT_OF[id] in ("misprint", "false as printed")}
     assert failing - set(CORRECTED) == set(UNCORRECTED)
     assert {*BY_HAND, *SMALLER, *ONE, *FIRST} <= set(CORRECTED)
 

@@ -13,7 +13,7 @@ import pytest
 from kl_companion.book.claims import FAILING, register
 from kl_companion.book.claims.page import source_statements
 from kl_companion.book.claims.texts import plain
-from tests.support.expected_claims import EXPECTED
+from tests.support.claims_table import VERDICT_OF
 
 CHAPTER = "part3_sequences/01_token_or_sequence"
 ROWS = [r for r in register().values() if r.chapter == CHAPTER]
@@ -32,7 +32,7 @@ def test_every_row_of_the_chapter_and_no_other(said):
 
 
 def test_what_fails_is_told_apart(said):
-    failing = {r.id for r in ROWS if EXPECTED[r.id] in FAILING}
+    failing = {r.id for r in ROWS if VERDICT_OF[r.id] in FAILING}
     assert set(said.failing) == failing
     assert 0 < len(failing) < len(ROWS)
 

@@ -7,7 +7,7 @@ import pytest
 
 from kl_companion.book.claims import register
 from kl_companion.book.claims.same import SAME, others
-from tests.support.expected_claims import EXPECTED
+from tests.support.claims_table import VERDICT_OF
 
 ALIKE = 0.7  # share of the words and symbols that two statements have in common
 NOT_THE_SAME = {
@@ -41,7 +41,7 @@ def look_alikes(rows):
 @pytest.mark.parametrize("group", SAME, ids=lambda g: g[0])
 def test_a_group_has_one_verdict(group):
     assert len(group) > 1
-    assert len({EXPECTED[id] for id in group}) == 1, {id: EXPECTED[id] for id in group}
+    assert len({VERDICT_OF[id] for id in group}) == 1, {id: VERDICT_OF[id] for id in group}
 
 
 def test_groups_are_of_rows_that_exist_and_share_none():
@@ -54,7 +54,7 @@ def test_groups_are_of_rows_that_exist_and_share_none():
 
 def test_look_alikes_with_two_verdicts_are_explained():
     pairs = look_alikes(register().values())
-    unequal = {frozenset(pair) for pair in pairs if EXPECTED[pair[0]] != EXPECTED[pair[1]]}
+    unequal = {frozenset(pair) for pair in pairs if VERDICT_OF[pair[0]] != VERDICT_OF[pair[1]]}
     assert unequal == set(NOT_THE_SAME)
 
 

@@ -14,7 +14,7 @@ from kl_companion.book.claims.texts import letters, rows_as_texts, typeset
 from kl_companion.book.errata import ERRATA, Erratum
 from kl_companion.book.errata.erratum import CONSEQUENCES, checked
 from kl_companion.book.errata.page import COLUMNS, conditions_page, errata_page
-from tests.support.expected_claims import EXPECTED
+from tests.support.claims_table import VERDICT_OF
 
 TEXTS = ("title", "printed", "why", "charitable")
 LISTED = [id for entry in ERRATA for id in entry.rows]
@@ -39,13 +39,13 @@ def evidence(claims):
 
 def test_every_failing_row_is_in_one_entry_and_beside_them_only_bibliography():
     assert len(LISTED) == len(set(LISTED))
-    assert {id for id in register() if EXPECTED[id] in CORRECTED} <= set(LISTED)
-    assert {EXPECTED[id] for id in LISTED} <= {*CORRECTED, "bibliography"}
+    assert {id for id in register() if VERDICT_OF[id] in CORRECTED} <= set(LISTED)
+    assert {VERDICT_OF[id] for id in LISTED} <= {*CORRECTED, "bibliography"}
 
 
 @every_entry
 def test_bibliography_is_a_class_of_its_own(entry):
-    books = {EXPECTED[id] == "bibliography" for id in entry.rows}
+    books = {VERDICT_OF[id] == "bibliography" for id in entry.rows}
     assert books == {entry.consequence == "bibliography"}
 
 
@@ -83,7 +83,7 @@ def test_an_entry_names_a_place(entry):
 @every_entry
 def test_its_checks_have_what_the_entry_does_not_repeat(entry, evidence):
     for id in entry.rows:
-        assert evidence[id].verdict == EXPECTED[id]
+        assert evidence[id].verdict == VERDICT_OF[id]
         if entry.consequence != "bibliography":
             assert evidence[id].counterexample
             assert evidence[id].correction

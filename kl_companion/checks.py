@@ -215,7 +215,7 @@ def refuse_nan(name: str, result: torch.Tensor, **parts: torch.Tensor) -> torch.
     other, or one of them times zero.
     """
     seen = result.detach()
-    if not (math.isnan(seen) if seen.ndim == 0 else seen.isnan().any()):
+    if not any_wrong(seen.isnan()):
         return result
     for part, x in parts.items():
         bad = ~x.detach().isfinite()

@@ -7,12 +7,14 @@ again without collecting, so that the error of the first check names the value a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
+Structure = TypeVar("Structure")
 _COLLECTED: ContextVar[list[torch.Tensor] | None] = ContextVar("flags to be read later", default=None)
 
 
@@ -51,6 +53,14 @@ def any_of(flags: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([flag.to(flags[0].device) for flag in flags]).any()
 
 
+def explained(function: Callable[[], object]) -> NoReturn:
+    """Call a function whose flags said that a value is wrong again, for the error that names it."""
+    function()
+    raise RuntimeError(
+        "a value was wrong, and right when it was computed again: expected the same numbers twice"
+    )
+
+
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return detached tensors on the CPU, by one read for all that are on one other device.
 
@@ -63,6 +73,24 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     packed = torch.cat([_as_integers(x) for x in away]).cpu().split([x.numel() for x in away])
     copies = (_from_integers(bits, x) for bits, x in zip(packed, away, strict=True))
     return [x.detach() if x.device.type == "cpu" else next(copies) for x in tensors]
+
+
+def on_host(structure: Structure) -> Structure:
+    """Return tuples, named ones too, and lists with every tensor in them on the CPU, by one read."""
+    tensors: list[torch.Tensor] = []
+    _walk(structure, tensors.append)
+    copies = iter(to_host(tensors))
+    copied: Structure = _walk(structure, lambda x: next(copies))
+    return copied
+
+
+def _walk(x: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(x, torch.Tensor):
+        return fn(x)
+    if isinstance(x, tuple | list):
+        parts = [_walk(part, fn) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    return x
 
 
 def _bits(dtype: torch.dtype) -> torch.dtype:

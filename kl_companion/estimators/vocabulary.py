@@ -26,13 +26,14 @@ from kl_companion.divergences import (
     terms_of_log,
 )
 from kl_companion.estimators.record import ESTIMATOR_FAMILIES, Estimator, register_estimator
+from kl_companion.host_reads import any_wrong
 
 _MODERATE = 20.0  # log-ratios below which f(t) is computed at t = e^u directly, unless a power of t overflows
 
 
 def _check_support(d: Divergence, lost: torch.Tensor, cost: float, text: str) -> None:
     """Refuse an infinite divergence, by name and place."""
-    if math.isinf(cost) and lost.any():
+    if math.isinf(cost) and any_wrong(lost):
         raise ValueError(f"{d.name} is infinite at {lost.nonzero()[0].tolist()}: {text}, {SUPPORT}")
 
 

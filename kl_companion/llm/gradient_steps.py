@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import torch
 
-from kl_companion.host_reads import any_of, collecting, to_host
+from kl_companion.host_reads import any_of, collecting, explained, to_host
 
 Gradients = Callable[[list[torch.nn.Parameter]], None]
 Differentiate = Callable[[], list[torch.Tensor]]
@@ -87,10 +87,6 @@ class GradientSteps:
         """Compute the gradients again without collecting, for the error of the first check that fails."""
         collects, self.collects = self.collects, False
         try:
-            differentiate()
+            explained(differentiate)
         finally:
             self.collects = collects
-        raise RuntimeError(
-            "a value of this step was wrong, and right when it was computed again: expected a model that "
-            "gives the same numbers twice"
-        )

@@ -9,13 +9,21 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion import checks
+from kl_companion.host_reads import any_wrong
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Clamp
 from kl_companion.rollout.vocabularies import common_columns
 
 
-def one_number(name: str, x: Any) -> float | None:
-    """A number or a tensor of one as a float, None for None; ValueError for anything else."""
+def one_number(name: str, x: Any) -> float | torch.Tensor | None:
+    """A number as a float, a tensor of one as it is, None for None; ValueError for anything else."""
+    if isinstance(x, torch.Tensor) and x.numel() == 1:
+        return x.detach()
+    return number_on_host(name, x)
+
+
+def number_on_host(name: str, x: Any) -> float | None:
+    """A number or a tensor of one on the CPU as a float, None for None; ValueError for anything else."""
     if x is None:
         return None
     if isinstance(x, torch.Tensor) and x.numel() == 1:
@@ -121,7 +129,7 @@ def _check_groups(rewards: torch.Tensor | None, prompt_index: torch.Tensor | Non
                 raise ValueError(f"{name} has shape {list(x.shape)}, expected [answers], one or more")
     if rewards is not None:
         checks.check_finite("rewards", rewards, ~rewards.isnan())
-        if rewards.isnan().all():
+        if any_wrong(rewards.isnan().all()):
             raise ValueError("rewards is NaN for every answer, expected a reward for one of them, or None")
     if prompt_index is not None:
         if prompt_index.is_floating_point():
@@ -137,7 +145,7 @@ def _deviations(x: torch.Tensor | float | None) -> torch.Tensor | None:
         checks.check_number("deviations", x)
         x = torch.tensor([float(x)], dtype=torch.float64)
     checks.check_floating("deviations", x)
-    if not x.numel() or not bool(((x >= 0) & x.isfinite()).all()):
+    if not x.numel() or any_wrong(~((x >= 0) & x.isfinite())):
         raise ValueError("deviations is empty or holds a negative or infinite number, expected deviations")
     return x.detach().flatten()
 
@@ -173,7 +181,7 @@ def check_logits(
 def check_ids(tokens: torch.Tensor, inside: torch.Tensor, vocab: int, ends: tuple[int, ...]) -> None:
     """ValueError unless the tokens inside, and the ends, are ids of the vocabulary."""
     outside = ((tokens < 0) | (tokens >= vocab)) & inside
-    if outside.any():
+    if any_wrong(outside):
         raise ValueError(f"tokens holds the id {tokens[outside][0].item()}, expected 0 to {vocab - 1}")
     if ends and max(ends) >= vocab:
         raise ValueError(f"eos_token_id is {max(ends)}, expected 0 to {vocab - 1}")

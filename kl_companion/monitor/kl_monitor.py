@@ -11,6 +11,7 @@ import torch
 
 from kl_companion.checks import check_scalar, check_temperature, check_whole
 from kl_companion.estimators.registry import Estimator, as_estimator
+from kl_companion.host_reads import any_of, collecting, explained, on_host
 from kl_companion.kl_term import KLTerm, as_term
 from kl_companion.monitor import folder as files
 from kl_companion.monitor.given import (
@@ -21,14 +22,17 @@ from kl_companion.monitor.given import (
     clamp_of,
     ends_of,
     engine_of,
+    number_on_host,
     one_number,
 )
 from kl_companion.monitor.largest_tokens import LargeToken, largest
-from kl_companion.monitor.looking import LogitsRead, look
+from kl_companion.monitor.looking import LogitsRead, at_tokens, look
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Asked
 from kl_companion.monitor.observation import Observation
 from kl_companion.monitor.summary import columns_of, sampled_of
+
+Pair = tuple[Any, Any]
 
 
 class KLMonitor:
@@ -160,29 +164,41 @@ class KLMonitor:
                 written.
         """
         begin = time.perf_counter()
-        given = checked(
-            tokens,
-            mask,
-            behavior_logp=behavior_logp,
-            advantages=advantages,
-            rewards=rewards,
-            prompt_index=prompt_index,
-            deviations=deviations,
-        )
+
+        def examine() -> tuple[StepAnswers, LogitsRead | None, Pair]:
+            given = checked(
+                tokens,
+                mask,
+                behavior_logp=behavior_logp,
+                advantages=advantages,
+                rewards=rewards,
+                prompt_index=prompt_index,
+                deviations=deviations,
+            )
+            said = one_number("logged", logged), one_number("loss", loss)
+            return given, self._looked(logits, ref_logits, (logp, ref_logp), given), said
+
+        with collecting() as flags:
+            given, looked, said = examine()
         step = check_whole("step", len(self.observations) if step is None else step, 0)
-        said = {"logged": one_number("logged", logged), "loss": one_number("loss", loss)}
+        seen = (given, looked, (logp, ref_logp), said)
+        (given, looked, sampled, said), wrong = on_host((seen, any_of(flags)))
+        if wrong:
+            explained(examine)
+        return self.conclude(given, looked, sampled, step=step, begin=begin, logged=said[0], loss=said[1])
+
+    def _looked(self, logits: Any, ref_logits: Any, sampled: Pair, given: StepAnswers) -> LogitsRead | None:
+        """What is read of the logits; None where there are log-probs in their place, which are checked."""
         if logits is None:
             if ref_logits is not None:
                 raise ValueError("got ref_logits without logits, expected both or neither")
-            check_sampled(logp, ref_logp, given)
-            looked = None
-        else:
-            if logp is not None or ref_logp is not None:
-                raise ValueError("got logits and log-probs, expected logp and ref_logp only without logits")
-            logits, ref_logits = check_logits(logits, ref_logits, given, self.asked.ends, self.tokenizer)
-            self.vocabulary = logits.shape[-1]
-            looked = self.look(logits, ref_logits, given)
-        return self.conclude(given, looked, (logp, ref_logp), step=step, begin=begin, **said)
+            check_sampled(*sampled, given)
+            return None
+        if sampled != (None, None):
+            raise ValueError("got logits and log-probs, expected logp and ref_logp only without logits")
+        logits, ref_logits = check_logits(logits, ref_logits, given, self.asked.ends, self.tokenizer)
+        self.vocabulary = logits.shape[-1]
+        return self.look(logits, ref_logits, given)
 
     def look(
         self, logits: Any, ref_logits: Any, given: StepAnswers, engine: Engine | None = None
@@ -195,12 +211,12 @@ class KLMonitor:
         self,
         given: StepAnswers,
         looked: LogitsRead | None,
-        sampled: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+        sampled: Pair = (None, None),
         *,
         step: int,
         begin: float,
-        logged: float | None = None,
-        loss: float | None = None,
+        logged: float | torch.Tensor | None = None,
+        loss: float | torch.Tensor | None = None,
     ) -> Observation:
         """The observation of answers whose logits were looked at, written to the folder; for hooks.
 
@@ -213,9 +229,12 @@ class KLMonitor:
             logged: The trainer's KL, where it is known.
             loss: Its loss, where it is known.
         """
+        given, looked, sampled, said = on_host((given, looked, sampled, (logged, loss)))
+        logged, loss = (number_on_host(name, x) for name, x in zip(("logged", "loss"), said, strict=True))
+        looked = None if looked is None else at_tokens(looked, given)
         pair = sampled_of(given, looked, sampled)
         more = columns_of(given, looked, pair, self.asked, self.beta, self.rewards_divided, logged)
-        large = largest(*pair, given.tokens.cpu(), given.inside.cpu(), self.tokenizer)
+        large = largest(*pair, given.tokens, given.inside, self.tokenizer)
         seconds = time.perf_counter() - begin
         made = Observation(
             step=step,

@@ -7,16 +7,17 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.monitor.given import StepAnswers
 from kl_companion.monitor.mismatch import Engine, Parts, fitted, parts
-from kl_companion.monitor.moments import Asked, TokenNumbers, token_numbers
+from kl_companion.monitor.moments import Asked, TokenNumbers, places, token_numbers
 
 
 class LogitsRead(NamedTuple):
-    """Numbers of the completion tokens of some answers, [tokens] each, on the processor.
+    """Numbers of the completion tokens of some answers, [batch, seq] each, on the device of the logits.
 
     Attributes:
-        numbers: Exact numbers of their next-token distributions.
-        parts: Of the mismatch, at the tokens whose engine's log-prob is known; None without one.
+        numbers: Exact numbers of their next-token distributions; of no meaning outside the completions.
+        parts: Of the mismatch, where the engine's log-prob is known; None without one.
         engine: That the parts belong to.
     """
 
@@ -51,20 +52,34 @@ def look(
     Raises:
         ValueError: as `kl_companion.monitor.moments.token_numbers`.
     """
-    numbers = token_numbers(logits, ref_logits, tokens, inside, asked)
+    numbers = TokenNumbers(*_spread(token_numbers(logits, ref_logits, tokens, inside, asked), inside))
     if behavior_logp is None:
-        return LogitsRead(_here(numbers))
+        return LogitsRead(numbers)
     known = inside & ~behavior_logp.isnan()
+    tokens = tokens.where(known, 0).clamp(0, logits.shape[-1] - 1)  # those outside may be any
     hot = {"temperature": asked.temperature}
     if engine is None:
-        entropy = numbers.entropy[known[inside]]
+        entropy = numbers.entropy[places(known)[:2]]
         engine = fitted(logits, tokens, behavior_logp, known, entropy, declared=declared, **hot)
     split = parts(logits, tokens, behavior_logp, known, engine, **hot)
-    return LogitsRead(_here(numbers), Parts(*(x.cpu() for x in split)), engine)
+    return LogitsRead(numbers, Parts(*_spread(split, known)), engine)
 
 
-def _here(x: TokenNumbers) -> TokenNumbers:
-    return TokenNumbers(*(part.cpu() for part in x))
+def _spread(values: Sequence[torch.Tensor], inside: torch.Tensor) -> torch.Tensor:
+    """Values at the `places` inside, [tokens] each, as one tensor [values, batch, seq]."""
+    every = torch.stack(list(values))
+    spread = every.new_zeros(len(every), *inside.shape)
+    spread[:, *places(inside)[:2]] = every
+    return spread
+
+
+def at_tokens(looked: LogitsRead, given: StepAnswers) -> LogitsRead:
+    """The numbers of the completion tokens, answer by answer, [tokens] each; everything is on the host."""
+    numbers = TokenNumbers(*(x[given.inside] for x in looked.numbers))
+    if looked.parts is None or given.behavior_logp is None:
+        return looked._replace(numbers=numbers)
+    known = given.inside & ~given.behavior_logp.isnan()
+    return looked._replace(numbers=numbers, parts=Parts(*(x[known] for x in looked.parts)))
 
 
 def together(looks: Sequence[LogitsRead]) -> LogitsRead:

@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.monitor.moments import blocks
+from kl_companion.host_reads import to_host
+from kl_companion.monitor.moments import blocks, places
 from kl_companion.tabular.rows import normalized
 
 FIT_TOKENS = 64  # of those that are read, the ones with the largest entropy
@@ -68,17 +69,32 @@ class Parts(NamedTuple):
     kept: torch.Tensor
 
 
+class _Rules(NamedTuple):
+    """Rules of truncation, [rules] each, as in `Engine`; ``plain`` is the one that keeps everything."""
+
+    p: torch.Tensor
+    k: torch.Tensor
+    plain: bool
+
+
 class _Fit(NamedTuple):
-    error: float  # mean absolute remainder
-    rate: float
-    rule: tuple[float, int]
+    """An engine and its mean absolute remainder, tensors without axes: the search reads none on the host."""
+
+    error: torch.Tensor
+    rate: torch.Tensor
+    p: torch.Tensor
+    k: torch.Tensor
 
 
 class _Sorted(NamedTuple):
-    """Some rows with their likeliest token first: log-probs [rows, vocab], and the tokens' places [rows]."""
+    """Some rows with their likeliest token first: log-probs [rows, vocab], and the tokens' places [rows].
+
+    ``counted`` says which rows count, [rows] bool; None: all.
+    """
 
     logp: torch.Tensor
     place: torch.Tensor
+    counted: torch.Tensor | None = None
 
 
 def fitted(
@@ -98,41 +114,59 @@ def fitted(
         tokens: [batch, seq].
         engine_logp: What the engine said of them, [batch, seq].
         inside: [batch, seq] bool: the tokens whose log-probs are known.
-        entropy: Of the policy there, [tokens] in the order of ``inside``.
+        entropy: Of the policy there, [tokens] in the order of the `places` inside.
         temperature: The trainer's.
         declared: What the engine is said to be; by default one that samples like the trainer.
     """
     told = Engine(temperature) if declared is None else declared
-    base, rule = temperature / told.temperature, (told.top_p, told.top_k)
+    base, where = temperature / told.temperature, places(inside)
+    if where.counted is not None:
+        entropy = entropy.where(where.counted, -torch.inf)
     at = entropy.topk(min(FIT_TOKENS, len(entropy))).indices.sort().values
-    i, t = (x[at] for x in inside.nonzero(as_tuple=True))
+    i, t, known = (None if x is None else x[at] for x in where)
     if not len(at):
         return told
     with torch.no_grad():
-        rows = _sorted(normalized(logits[i, t], torch.float64, temperature).logp, tokens[i, t])
+        rows = _sorted(normalized(logits[i, t], torch.float64, temperature).logp, tokens[i, t], known)
         off = engine_logp[i, t].double() - rows.logp.gather(-1, rows.place.unsqueeze(-1)).squeeze(-1)
-        rules = list(dict.fromkeys([rule, (1.0, 0), *((p, 0) for p in _TOP_P), *((1.0, k) for k in _TOP_K)]))
-        fits = [
-            (0, _error(rows, off, base, [rule])),
-            (1, _error(rows, off, base, rules)),
-            (1, _over_rates(lambda rate: _error(rows, off, rate, [rule]))),
-            (2, _over_rates(lambda rate: _error(rows, off, rate, rules))),
-        ]
-        n = len(at)
-        price = math.log(n) if n > 1 else math.inf
-        _, best = min(
-            fits, key=lambda x: n * math.log(x[1].error + _RESOLUTION) + (x[0] * price if x[0] else 0)
-        )
-        if best.rule[0] < 1 and best.rule != rule:
-            best = min(best, _error(rows, off, best.rate, _between(best.rule[0])), key=lambda fit: fit.error)
-    return Engine(temperature / best.rate, *best.rule)
+        best = _search(rows, off, base, (told.top_p, told.top_k))
+        count = torch.tensor(len(at)) if known is None else known.sum()
+        rate, p, k, n = (x.item() for x in to_host([best.rate, best.p, best.k, count]))
+    return Engine(temperature / rate, p, int(k)) if n else told
 
 
-def _between(top_p: float) -> list[tuple[float, int]]:
+def _search(rows: _Sorted, off: torch.Tensor, base: float, rule: tuple[float, int]) -> _Fit:
+    """The fit of temperature and rule to log-probs that are ``off`` by so much, [rows]; see the module."""
+    own = _rules([rule], off)
+    every = [rule, (1.0, 0), *((p, 0) for p in _TOP_P), *((1.0, k) for k in _TOP_K)]
+    rules = _rules(list(dict.fromkeys(every)), off)
+    n = off.new_full((), len(off)) if rows.counted is None else rows.counted.sum().to(off.dtype)
+    price = _scalar(math.log, torch.log, n).where(n > 1, torch.inf)
+    fits = [
+        (0, _error(rows, off, base, own)),
+        (1, _error(rows, off, base, rules)),
+        (1, _over_rates(lambda rate: _error(rows, off, rate, own), off)),
+        (2, _over_rates(lambda rate: _error(rows, off, rate, rules), off)),
+    ]
+    prices = [
+        n * _scalar(math.log, torch.log, fit.error + _RESOLUTION) + (free * price if free else 0)
+        for free, fit in fits
+    ]
+    best, least = fits[0][1], prices[0]
+    for (_, fit), cost in zip(fits[1:], prices[1:], strict=True):
+        best, least = _where(cost < least, fit, best), cost.where(cost < least, least)
+    finer = _least(best, _error(rows, off, best.rate, _between(best.p)))
+    cut = (best.p < 1) & ((best.p != own.p[0]) | (best.k != own.k[0]))
+    return _where(cut, finer, best)
+
+
+def _between(top_p: torch.Tensor) -> _Rules:
     """Rules between the neighbors of one of the grid."""
-    at = _TOP_P.index(top_p)
-    low, high = _TOP_P[max(at - 1, 0)], (*_TOP_P, 1.0)[at + 1]
-    return [(low + (high - low) * i / _FINE, 0) for i in range(1, _FINE)]
+    table = top_p.new_tensor([_TOP_P[0], *_TOP_P, 1.0])
+    at = (table[1:-1] == top_p).int().argmax().reshape(1)
+    low, high = table.gather(0, at), table.gather(0, at + 2)
+    p = low + (high - low) * torch.arange(1, _FINE, device=top_p.device, dtype=top_p.dtype) / _FINE
+    return _Rules(p, torch.zeros_like(p, dtype=torch.long), False)
 
 
 def parts(
@@ -144,21 +178,22 @@ def parts(
     *,
     temperature: float = 1.0,
 ) -> Parts:
-    """The parts that an engine explains, at the tokens inside; arguments as `fitted`."""
-    found = torch.empty(4, int(inside.sum()), dtype=torch.float64, device=logits.device)
-    done = 0
+    """The parts that an engine explains, at the `places` of the tokens inside; arguments as `fitted`."""
+    where = places(inside)
+    found = torch.empty(4, len(where.row), dtype=torch.float64, device=logits.device)
+    rules, done = _rules([engine[1:]], found), 0
     with torch.no_grad():
-        for i, t in blocks(inside, logits.shape[-1]):
+        for i, t, _ in blocks(where, logits.shape[-1]):
             logp = normalized(logits[i, t], torch.float64, temperature).logp
             own = logp.gather(-1, tokens[i, t].unsqueeze(-1)).squeeze(-1)
             off = engine_logp[i, t].double() - own
             rate = temperature / engine.temperature
-            if engine.top_p == 1 and engine.top_k == 0:
+            if rules.plain:
                 warm, cut, kept = _tempered(logp, own, rate)[0], off * 0, torch.ones_like(off)
             else:
                 rows = _sorted(logp, tokens[i, t])
                 warm, mass = _tempered(rows.logp, own, rate)
-                held, within = _kept(mass.cumsum(-1), rows.place, [engine[1:]])
+                held, within = _kept(mass.cumsum(-1), rows.place, rules)
                 kept = held.squeeze(-1)
                 cut = -kept.log() * within.squeeze(-1)
             found[:, done : done + len(i)] = torch.stack([warm, cut, off - warm - cut, kept])
@@ -166,71 +201,100 @@ def parts(
     return Parts(*found)
 
 
-def _sorted(logp: torch.Tensor, tokens: torch.Tensor) -> _Sorted:
-    held, order = logp.sort(dim=-1, descending=True, stable=True)
-    return _Sorted(held, (order == tokens.unsqueeze(-1)).to(torch.int8).argmax(-1))
+def _rules(rules: list[tuple[float, int]], like: torch.Tensor) -> _Rules:
+    p = like.new_tensor([p for p, _ in rules])
+    k = like.new_tensor([k for _, k in rules], dtype=torch.long)
+    return _Rules(p, k, rules == [(1.0, 0)])
 
 
-def _tempered(logp: torch.Tensor, own: torch.Tensor, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _scalar(
+    on_host: Callable[[float], float], on_device: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> torch.Tensor:
+    """A function of a number: Python's on the CPU, where a read costs nothing, and torch's elsewhere."""
+    return x.new_full((), on_host(x.item())) if x.device.type == "cpu" else on_device(x)
+
+
+def _where(condition: torch.Tensor, one: _Fit, other: _Fit) -> _Fit:
+    return _Fit(*(x.where(condition, y) for x, y in zip(one, other, strict=True)))
+
+
+def _least(first: _Fit, *others: _Fit) -> _Fit:
+    """The first of the fits with the smallest error."""
+    for fit in others:
+        first = _where(fit.error < first.error, fit, first)
+    return first
+
+
+def _sorted(logp: torch.Tensor, tokens: torch.Tensor, counted: torch.Tensor | None = None) -> _Sorted:
+    ordered, order = logp.sort(dim=-1, descending=True, stable=True)
+    return _Sorted(ordered, (order == tokens.unsqueeze(-1)).to(torch.int8).argmax(-1), counted)
+
+
+def _tempered(
+    logp: torch.Tensor, own: torch.Tensor, rate: float | torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The temperature's part at tokens of log-prob ``own``, [rows]; tempered probabilities, [rows, vocab]."""
-    if rate == 1:
+    if (isinstance(rate, float) or rate.device.type == "cpu") and rate == 1:
         return own * 0, logp.exp()
     warm = logp * rate
     total = warm.logsumexp(-1, keepdim=True)
     return own * (rate - 1) - total.squeeze(-1), (warm - total).exp()
 
 
-def _kept(
-    total: torch.Tensor, place: torch.Tensor, rules: list[tuple[float, int]]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _kept(total: torch.Tensor, place: torch.Tensor, rules: _Rules) -> tuple[torch.Tensor, torch.Tensor]:
     """The mass that rules keep, and whether they keep the sampled token, [rows, rules] each.
 
     Args:
         total: Running sum of the probabilities, the likeliest first, [rows, vocab].
         place: Of the sampled token in this order, [rows].
-        rules: (top_p, top_k), as in `Engine`.
+        rules: Which tokens are kept.
     """
     vocab = total.shape[-1]
-    last = torch.tensor([min(k or vocab, vocab) - 1 for _, k in rules], device=total.device)
-    p = torch.tensor([p for p, _ in rules], dtype=total.dtype, device=total.device)
-    nucleus = torch.searchsorted(total, p * total[:, last])
-    last = torch.where(p < 1, torch.minimum(nucleus, last), last)
+    last = rules.k.where(rules.k > 0, vocab).clamp(max=vocab) - 1
+    nucleus = torch.searchsorted(total, rules.p * total[:, last])
+    last = torch.where(rules.p < 1, torch.minimum(nucleus, last), last)
     mass = total.gather(-1, last).clamp(max=1.0).where(last < vocab - 1, 1.0)
     return mass, place.unsqueeze(-1) <= last
 
 
-def _error(rows: _Sorted, off: torch.Tensor, rate: float, rules: list[tuple[float, int]]) -> _Fit:
+def _error(rows: _Sorted, off: torch.Tensor, rate: float | torch.Tensor, rules: _Rules) -> _Fit:
     """The best of some rules at one temperature."""
     own = rows.logp.gather(-1, rows.place.unsqueeze(-1)).squeeze(-1)
     warm, mass = _tempered(rows.logp, own, rate)
-    left = (off - warm).unsqueeze(-1)
-    if rules == [(1.0, 0)]:
-        return _Fit(float(left.abs().mean()), rate, rules[0])
+    left, number = (off - warm).unsqueeze(-1), off.new_full((), rate) if isinstance(rate, float) else rate
+    if rules.plain:
+        return _Fit(_mean(left.abs().squeeze(-1), rows.counted), number, rules.p[0], rules.k[0])
     kept, inside = _kept(mass.cumsum(-1), rows.place, rules)
-    errors = (left + kept.log() * inside).abs().mean(0).tolist()
-    best = min(range(len(rules)), key=errors.__getitem__)
-    return _Fit(errors[best], rate, rules[best])
+    error, best = _mean((left + kept.log() * inside).abs(), rows.counted).min(0)
+    return _Fit(error, number, *(x.gather(0, best.reshape(1)).squeeze(0) for x in (rules.p, rules.k)))
 
 
-def _over_rates(error: Callable[[float], _Fit]) -> _Fit:
+def _mean(x: torch.Tensor, counted: torch.Tensor | None) -> torch.Tensor:
+    """Mean over the rows that count, of [rows] or [rows, rules]."""
+    if counted is None:
+        return x.mean(0)
+    inside = counted.view(-1, *[1] * (x.ndim - 1))
+    return x.where(inside, 0.0).sum(0) / counted.sum()
+
+
+def _over_rates(error: Callable[[float | torch.Tensor], _Fit], like: torch.Tensor) -> _Fit:
     """The best temperature: the best of a grid, then a golden section between its neighbors."""
     grid = [error(rate) for rate in _RATES]
-    at = min(range(len(grid)), key=lambda i: grid[i].error)
-    low, high = (math.log(_RATES[min(max(at + x, 0), len(_RATES) - 1)]) for x in (-1, 1))
-    return min([grid[at], *_golden(lambda x: error(math.exp(x)), low, high)], key=lambda fit: fit.error)
+    logs = like.new_tensor([math.log(rate) for rate in (_RATES[0], *_RATES, _RATES[-1])])
+    at = torch.stack([fit.error for fit in grid]).argmin().reshape(1)
+    low, high = (logs.gather(0, at + x).squeeze(0) for x in (0, 2))
+    return _least(_least(*grid), *_golden(lambda x: error(_scalar(math.exp, torch.exp, x)), low, high))
 
 
-def _golden(error: Callable[[float], _Fit], low: float, high: float) -> Iterator[_Fit]:
+def _golden(error: Callable[[torch.Tensor], _Fit], low: torch.Tensor, high: torch.Tensor) -> Iterator[_Fit]:
     golden = (math.sqrt(5) - 1) / 2
     a, b = high - golden * (high - low), low + golden * (high - low)
     at_a, at_b = error(a), error(b)
     for _ in range(_STEPS):
-        yield min(at_a, at_b, key=lambda fit: fit.error)
-        if at_a.error <= at_b.error:
-            high, b, at_b = b, a, at_a
-            a = high - golden * (high - low)
-            at_a = error(a)
-        else:
-            low, a, at_a = a, b, at_b
-            b = low + golden * (high - low)
-            at_b = error(b)
+        yield _least(at_a, at_b)
+        left = at_a.error <= at_b.error
+        low, high = low.where(left, a), b.where(left, high)
+        new = (high - golden * (high - low)).where(left, low + golden * (high - low))
+        a, b = new.where(left, b), a.where(left, new)
+        at_new = error(new)
+        at_a, at_b = _where(left, at_new, at_b), _where(left, at_a, at_new)

@@ -14,6 +14,7 @@ import torch
 from kl_companion.checks import check_finite
 from kl_companion.divergences import get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.host_reads import any_wrong
 from kl_companion.kl_term import KLTerm
 from kl_companion.tabular.rows import Rows, draws_of_rows, normalized
 
@@ -77,7 +78,7 @@ def token_numbers(
     inside: torch.Tensor,
     asked: Asked,
 ) -> TokenNumbers:
-    """The numbers of the tokens inside, answer by answer; the arguments were checked before.
+    """The numbers of the tokens inside, at their `places`; the arguments were checked before.
 
     Args:
         logits: [batch, seq, vocab], raw, any floating dtype and layout; -inf in both is a masked token.
@@ -91,32 +92,62 @@ def token_numbers(
             or a token that the policy says and the reference cannot, so that the KL is infinite.
     """
     # made first: small tensors that stay, made in between, would keep the memory of large ones from reuse
-    found = torch.empty(
-        len(TokenNumbers._fields), int(inside.sum()), dtype=torch.float64, device=logits.device
+    where = places(inside)
+    numbers = torch.empty(
+        len(TokenNumbers._fields), len(where.row), dtype=torch.float64, device=logits.device
     )
     done = 0
     with torch.no_grad():
-        for i, t in blocks(inside, logits.shape[-1]):
+        for block in blocks(where, logits.shape[-1]):
             policy, reference = (
-                _rows(name, x[i, t], asked.temperature, i, t)
+                _rows(name, x, asked.temperature, block)
                 for name, x in (("logits", logits), ("ref_logits", ref_logits))
             )
-            found[:, done : done + len(i)] = _of_rows(policy, reference, tokens[i, t], asked)
-            done += len(i)
-    return TokenNumbers(*found)
+            at = slice(done, done := done + len(block.row))
+            numbers[:, at] = _of_rows(policy, reference, tokens[block.row, block.column], asked)
+    return TokenNumbers(*numbers)
 
 
-def blocks(inside: torch.Tensor, vocab: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Rows and columns of the tokens inside, a few at a time."""
-    i, t = inside.nonzero(as_tuple=True)
-    step = max(1, _ENTRIES.get(inside.device.type, _ENTRIES_ELSEWHERE) // vocab)
-    yield from zip(i.split(step), t.split(step), strict=True)
+class Places(NamedTuple):
+    """Rows and columns of tokens, [tokens] each.
+
+    ``counted`` says which of them are inside a mask; None: all.
+    """
+
+    row: torch.Tensor
+    column: torch.Tensor
+    counted: torch.Tensor | None = None
 
 
-def _rows(name: str, scores: torch.Tensor, temperature: float, i: torch.Tensor, t: torch.Tensor) -> Rows:
+def places(inside: torch.Tensor) -> Places:
+    """The places of the tokens inside, [batch, seq] bool, answer by answer.
+
+    On a GPU, whose host would wait for their number, the places of all other tokens follow.
+    """
+    if inside.device.type == "cpu":
+        return Places(*inside.nonzero(as_tuple=True))
+    flat = inside.flatten()
+    order = flat.to(torch.uint8).argsort(descending=True, stable=True)
+    return Places(order // inside.shape[1], order % inside.shape[1], flat[order])
+
+
+def blocks(where: Places, vocab: int) -> Iterator[Places]:
+    """Places, a few at a time."""
+    step = max(1, _ENTRIES.get(where.row.device.type, _ENTRIES_ELSEWHERE) // vocab)
+    for at in range(0, len(where.row), step):
+        some = slice(at, at + step)
+        counted = None if where.counted is None else where.counted[some]
+        yield Places(where.row[some], where.column[some], counted)
+
+
+def _rows(name: str, x: torch.Tensor, temperature: float, where: Places) -> Rows:
+    i, t, counted = where
+    scores = x[i, t]
+    if counted is not None:  # a token outside is read as one of equal logits
+        scores = scores.masked_fill(~counted.unsqueeze(-1), 0.0)
     rows = normalized(scores, torch.float64, temperature)
     bad = rows.missing.isnan().squeeze(-1)
-    if bad.any():
+    if any_wrong(bad):
         at = int(bad.nonzero()[0])
         check_finite(f"{name}[{i[at]}, {t[at]}]", scores[at], ~scores[at].isneginf())
         raise ValueError(
@@ -127,9 +158,9 @@ def _rows(name: str, scores: torch.Tensor, temperature: float, i: torch.Tensor, 
 
 def _of_rows(policy: Rows, reference: Rows, tokens: torch.Tensor, asked: Asked) -> torch.Tensor:
     """The fields of `TokenNumbers` of some rows, [fields, tokens]."""
-    chosen = tokens.unsqueeze(-1)
+    chosen = tokens.clamp(0, policy.p.shape[-1] - 1).unsqueeze(-1)  # who collects flags has not read them
     logp, ref_logp = (x.logp.gather(-1, chosen).squeeze(-1) for x in (policy, reference))
-    if logp.isneginf().any():
+    if any_wrong(logp.isneginf()):
         raise ValueError(
             "a sampled token has probability 0 under the policy, expected tokens that it can say"
         )
@@ -159,7 +190,7 @@ def _log_ratios(policy: Rows, reference: Rows) -> tuple[torch.Tensor, torch.Tens
     if policy.positive and reference.positive:
         return u, -_dot(reference.p, u).clamp(max=0)
     lost = (policy.p > 0) & reference.logp.isneginf()
-    if lost.any():
+    if any_wrong(lost):
         token = int(lost.nonzero()[0, 1])
         raise ValueError(
             f"the reference gives token {token} probability 0 and the policy does not: the KL is infinite, "

@@ -16,10 +16,10 @@ from kl_companion.monitor.moments import Asked, TokenNumbers
 def sampled_of(
     given: StepAnswers, looked: LogitsRead | None, sampled: tuple[torch.Tensor | None, torch.Tensor | None]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs of the tokens inside under policy and reference, [tokens] each, float64."""
+    """Log-probs of the tokens inside under policy and reference, [tokens] each, float64, on the host."""
     if looked is not None:
         return looked.numbers.logp, looked.numbers.ref_logp
-    logp, ref_logp = (x.detach()[given.inside].double().cpu() for x in sampled if x is not None)
+    logp, ref_logp = (x.detach()[given.inside].double() for x in sampled if x is not None)
     return logp, ref_logp
 
 
@@ -54,11 +54,11 @@ def columns_of(
         return found
     if asked.ends and given.advantages is not None:
         inside, end = given.inside, looked.numbers.end
-        ended = torch.isin(given.tokens[inside], torch.tensor(asked.ends, device=inside.device)).cpu()
-        advantages = given.advantages[inside].detach().double().cpu()
+        ended = torch.isin(given.tokens[inside], torch.tensor(asked.ends))
+        advantages = given.advantages[inside].double()
         # minus the gradient of -advantage log-prob by the logit of the end
         found["length_pull_reward"] = (advantages * (ended.double() - end)).sum().item() / len(inside)
-    return found | _exact(looked.numbers, given.inside.nonzero()[:, 0].cpu(), asked, beta, logged)
+    return found | _exact(looked.numbers, given.inside.nonzero()[:, 0], asked, beta, logged)
 
 
 def _exact(
@@ -109,7 +109,7 @@ def _mismatch(given: StepAnswers, looked: LogitsRead | None, logp: torch.Tensor)
     """The mismatch of tokens whose log-probs both are known, its parts, and the engine they belong to."""
     if given.behavior_logp is None:
         return {}
-    engine_logp = given.behavior_logp.detach()[given.inside].double().cpu()
+    engine_logp = given.behavior_logp.detach()[given.inside].double()
     known = ~engine_logp.isnan()
     if not known.any():
         return {}
@@ -128,7 +128,7 @@ def _mismatch(given: StepAnswers, looked: LogitsRead | None, logp: torch.Tensor)
 
 def _groups(given: StepAnswers, beta: float | None, divided: str | None) -> dict[str, float | None]:
     """Rewards, groups and what beta is worth beside them."""
-    rewards, prompt_index, deviations = (None if x is None else x.detach().cpu() for x in given[-3:])
+    rewards, prompt_index, deviations = given[-3:]
     found: dict[str, float | None] = {}
     if rewards is not None:
         rewards = rewards.double()

@@ -20,16 +20,19 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kl_companion.host_reads import any_of, collecting, explained
 from kl_companion.kl_term import as_term
+from kl_companion.monitor.looking import at_tokens
 from kl_companion.monitor.trl_looking import (
     BatchRead,
+    brought,
     has_adapter,
     kl_metric,
     look_at,
@@ -176,13 +179,18 @@ class _Watch:
         if not self.monitor.due(step):
             return original(model, inputs, *given, **options)
         begin, seen = time.perf_counter(), None
-        with self.going_on():
-            seen = look_at(self.monitor, self.trainer, model, inputs, self.said, self.reference, self.rewards)
+
+        def look() -> BatchRead | None:
+            return look_at(self.monitor, self.trainer, model, inputs, self.said, self.reference, self.rewards)
+
+        with self.going_on(), collecting() as flags:
+            seen = look()
         spent, counted = time.perf_counter() - begin, len(kl_metric(self.trainer))
         out = original(model, inputs, *given, **options)
         if seen is not None:
             with self.going_on():
-                self.conclude(seen, inputs, out, time.perf_counter() - spent, counted)
+                begin = time.perf_counter() - spent
+                self.conclude(seen, inputs, out, begin, counted, any_of(flags), look)
         return out
 
     @contextmanager
@@ -198,17 +206,28 @@ class _Watch:
             self.warned.add(kind)
 
     def conclude(
-        self, seen: BatchRead, inputs: Mapping[str, Any], out: Any, begin: float, counted: int
+        self,
+        seen: BatchRead,
+        inputs: Mapping[str, Any],
+        out: Any,
+        begin: float,
+        counted: int,
+        wrong: torch.Tensor,
+        look: Callable[[], object],
     ) -> None:
-        """Write the observation, and keep it for the trainer's log."""
+        """Write the observation, and keep it for the log; ``look`` names a value that is ``wrong``."""
         trainer = self.trainer
-        loss = (out[0] if isinstance(out, tuple) else out).detach().float().mean().item()
+        loss = (out[0] if isinstance(out, tuple) else out).detach().float().mean()
+        seen, logps, (loss, wrong) = brought(trainer, self.said, seen, inputs, loss, wrong)
+        if wrong:
+            explained(look)
+        loss = loss.item()
         if getattr(trainer, "loss_is_scaled_for_ga", None):
             loss *= trainer.current_gradient_accumulation_steps
         values = kl_metric(trainer)[counted:]  # of the tokens of this part of the step, of all processes
         whole = bool(values) and seen.texts.whole and trainer.accelerator.num_processes == 1
-        clamp = self.monitor.asked.clamp
-        logged = values[-1] if whole else number_of(self.said, seen, inputs, clamp)
+        chosen = seen._replace(looked=at_tokens(seen.looked, seen.given))
+        logged = values[-1] if whole else number_of(self.said, chosen, logps, self.monitor.asked.clamp)
         made = self.monitor.conclude(
             seen.given, seen.looked, step=self.step, begin=begin, logged=logged, loss=loss
         )

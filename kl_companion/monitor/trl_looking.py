@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from kl_companion.host_reads import on_host
 from kl_companion.llm.measuring import evaluating
 from kl_companion.monitor.given import StepAnswers, check_logits, checked
 from kl_companion.monitor.looking import LogitsRead, together
@@ -21,7 +22,7 @@ _ENTRIES = 2**26  # of one model's logits at a time: a quarter of a gigabyte in 
 
 
 class BatchRead(NamedTuple):
-    """Completions that were looked at before the trainer computes its loss."""
+    """Completions that were looked at before the trainer computes its loss, on its device."""
 
     texts: Texts
     given: StepAnswers
@@ -65,15 +66,13 @@ def look_at(
     texts = texts_of(inputs, _rows(monitor, trainer, inputs))
     if texts is None:
         return None
-    size = getattr(trainer, "num_generations", 1)
     given = checked(
         texts.tokens,
         texts.mask,
         behavior_logp=texts.of(inputs.get("sampling_per_token_logps")),
         advantages=texts.of(inputs.get("advantages")),
         rewards=rewards,
-        prompt_index=None if rewards is None else torch.arange(len(rewards)) // size,
-        deviations=None if rewards is None else deviations_of(rewards, size, said.divided),
+        prompt_index=None if rewards is None else torch.arange(len(rewards)) // _size(trainer),
     )
     looks: list[LogitsRead] = []
     vocab = trainer.model.config.get_text_config().vocab_size
@@ -91,6 +90,32 @@ def look_at(
             both = check_logits(logits, ref_logits, some, monitor.asked.ends, monitor.tokenizer)
             looks.append(monitor.look(*both, some, looks[0].engine if looks else None))
     return BatchRead(texts, given, together(looks))
+
+
+def _size(trainer: Any) -> int:
+    size: int = getattr(trainer, "num_generations", 1)
+    return size
+
+
+def brought(
+    trainer: Any, said: TrainerFacts, seen: BatchRead, inputs: Mapping[str, Any], *numbers: torch.Tensor
+) -> tuple[BatchRead, dict[str, torch.Tensor | None], list[torch.Tensor]]:
+    """What was looked at, log-probs of the trainer's batch and further numbers, by one read on the host.
+
+    Args:
+        trainer: Whose batch it is.
+        said: What it says of itself; rewards are divided as it does.
+        seen: From `look_at`.
+        inputs: The batch; ``ref_per_token_logps`` and ``old_per_token_logps`` are taken.
+        *numbers: Without axes.
+    """
+    logps = [inputs.get(f"{name}_per_token_logps") for name in ("ref", "old")]
+    seen, logps, more = on_host((seen, logps, list(numbers)))
+    given = seen.given
+    if given.rewards is not None:
+        deviations = deviations_of(given.rewards, _size(trainer), said.divided)
+        seen = seen._replace(given=given._replace(deviations=deviations))
+    return seen, dict(zip(("ref_per_token_logps", "old_per_token_logps"), logps, strict=True)), more
 
 
 def _rows(monitor: KLMonitor, trainer: Any, inputs: Mapping[str, Any]) -> int | None:
@@ -159,14 +184,14 @@ def number_of(
     """What the trainer's estimator makes of the tokens that were looked at; None where that is not known.
 
     The reference's log-probs, and those of the policy that sampled, are the trainer's where its batch holds
-    them.
+    them. Everything is on the host.
     """
     entry, texts, numbers = said.estimator, seen.texts, seen.looked.numbers
     if entry is None or entry.inputs != "sampled":
         return None
-    inside = texts.mask.cpu()
+    inside = texts.mask
     ref_logp, old = (
-        None if x is None else x.detach().cpu()[inside].double()
+        None if x is None else x.detach()[inside].double()
         for x in (texts.of(inputs.get(f"{name}_per_token_logps")) for name in ("ref", "old"))
     )
     x = value(entry, numbers.logp, numbers.ref_logp if ref_logp is None else ref_logp, clamp)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kl_companion.host_reads import to_host
 from kl_companion.kl_term import KLTerm
 from kl_companion.monitor.mismatch import Engine
 
@@ -150,20 +151,22 @@ def texts_of(inputs: Mapping[str, Any], rows: int | None) -> Texts | None:
     else:
         raise ValueError(f"the batch holds {', '.join(inputs)}, expected completion_ids or labels")
     inside[:, 0] = False  # nothing scores the first token
-    there = inside.any(1).nonzero()[:, 0]
+    answered, present = to_host([inside, attention.bool()])  # which tokens there are, by one read
+    there = answered.any(1).nonzero()[:, 0]
     if not len(there):
         return None
     chosen = there if rows is None else there[:rows]
-    ids, attention, inside = ids[chosen], attention[chosen], inside[chosen]
-    used = inside.any(0).nonzero()[:, 0]
+    used = answered[chosen].any(0).nonzero()[:, 0]
     first, end = max(int(used[0]), prompt), int(used[-1]) + 1
-    begin = min(int((attention.bool().any(0)).nonzero()[0, 0]), first - 1)
+    begin = min(int(present[chosen].any(0).nonzero()[0, 0]), first - 1)
+    index = chosen.to(ids.device)
+    ids, attention, inside = ids[index], attention[index], inside[index]
     return Texts(
         ids[:, begin:end],
         attention[:, begin:end],
         ids[:, first:end],
         inside[:, first:end],
-        chosen,
+        index,
         slice(first - prompt, end - prompt),
         len(chosen) == len(there),
     )

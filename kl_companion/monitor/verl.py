@@ -95,8 +95,8 @@ def _numbered(uid: Any) -> torch.Tensor:
 
 def _with_tokens(found: dict[str, Any]) -> dict[str, Any]:
     """Without the answers that have no token; groups and rewards are of all of them."""
-    kept = found["mask"].bool().any(-1)
-    if bool(kept.all()):
+    kept = found["mask"].bool().any(-1).cpu()
+    if kept.all():
         return found
-    whole = ("rewards", "prompt_index")
-    return {name: x if x is None or name in whole else x[kept] for name, x in found.items()}
+    whole, index = ("rewards", "prompt_index"), kept.nonzero()[:, 0]
+    return {name: x if x is None or name in whole else x[index.to(x.device)] for name, x in found.items()}

@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.checks import may_look
 from kl_companion.divergences import Divergence, function_of_log, generator_of_log
 from kl_companion.estimators.registry import Estimator
 from kl_companion.estimators.top_k import TopK
 from kl_companion.estimators.vocabulary import finite_sum_of_entries
+from kl_companion.host_reads import any_wrong
 from kl_companion.tabular.draws import Draws, SinglePlacement
 
 _LONG = 2**14  # length of a row from which on memory traffic costs more than function calls
@@ -33,7 +35,7 @@ class Rows(NamedTuple):
         top: The likeliest token.
         missing: 1 - p of it, the sum of all the others.
         others: Sum of p^2 over all the others, [..., 1].
-        positive: Whether no probability is 0.
+        positive: Whether no probability is 0; False where that is not known, because nothing is read.
     """
 
     logp: torch.Tensor
@@ -52,7 +54,7 @@ def normalized(scores: torch.Tensor, dtype: torch.dtype, temperature: float = 1.
     if temperature != 1:
         logp.div_(temperature)
     p = logp.exp()
-    positive = bool((p.amin(-1) > 0).all())
+    positive = may_look(p) and bool((p.amin(-1) > 0).all())
     p.scatter_(-1, best.indices, 0.0)
     rest = p.sum(-1, keepdim=True) + (best.values - best.values)  # NaN unless the largest is a number
     total = rest + 1
@@ -160,7 +162,7 @@ def _slope_of_log(d: Divergence) -> Callable[[torch.Tensor], torch.Tensor]:
 def _divergence(d: Divergence, policy: Rows, reference: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """D_f of every row, [...], and its gradient by the log-probs, P f'(P/Q)."""
     u = policy.logp - reference.logp  # NaN or infinite where one is -inf: then `<` below is False
-    if not u.numel() or max(abs(x) for x in torch.aminmax(u)) < _MODERATE:
+    if not u.numel() or (may_look(u) and max(abs(x) for x in torch.aminmax(u)) < _MODERATE):
         return _dot(reference.p, generator_of_log(d)(u)), policy.p * _slope_of_log(d)(u)
     return _with_slope(lambda p, q: finite_sum_of_entries(d, p, q), policy.logp, reference.logp)
 
@@ -213,7 +215,7 @@ def _drawn(
     drawn = sampler.p > 0
     drawn = drawn if head is None else drawn.scatter(-1, head, False)
     infinite = drawn & (policy.logp.isneginf() | reference.logp.isneginf())
-    if infinite.any():
+    if any_wrong(infinite):
         raise ValueError(
             f"{entry.name} is infinite at {infinite.nonzero()[0].tolist()}: the sampled token has no "
             "probability under the policy or under the reference, expected some under both"

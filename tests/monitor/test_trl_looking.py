@@ -15,13 +15,22 @@ from typing import Any
 import pytest
 import torch
 
+from kl_companion.host_reads import any_of, collecting
 from kl_companion.monitor import KLMonitor, trl_looking
+from kl_companion.monitor.looking import at_tokens
 from kl_companion.monitor.mismatch import Engine
-from kl_companion.monitor.trl_looking import has_adapter, look_at, number_of
+from kl_companion.monitor.trl_looking import BatchRead, brought, has_adapter, look_at, number_of
 from kl_companion.monitor.trl_reading import TrainerFacts
+from tests.support.emulated_gpu import EmulatedGPU
 from tests.support.frameworks.trl_tiny import save_start
 
 SAID = TrainerFacts("trl.GRPOTrainer", 1.0, Engine())
+
+
+def look(*given: Any) -> BatchRead | None:
+    """`look_at`, with the numbers of the tokens."""
+    seen = look_at(*given)
+    return None if seen is None else seen._replace(looked=at_tokens(seen.looked, seen.given))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +72,7 @@ def test_some_at_a_time(trainer: Any, inputs: dict[str, Any], monkeypatch: pytes
     )
     for entries in (2**26, 14 * 6 * 3, 1):
         monkeypatch.setattr(trl_looking, "_ENTRIES", entries)
-        looks.append(look_at(KLMonitor(), trainer, trainer.model, inputs, SAID))
+        looks.append(look(KLMonitor(), trainer, trainer.model, inputs, SAID))
     assert sizes == [4, 3, 1, 1, 1, 1, 1]
     first, *others = looks
     assert first is not None
@@ -76,10 +85,46 @@ def test_some_at_a_time(trainer: Any, inputs: dict[str, Any], monkeypatch: pytes
         assert len(seen.looked.parts.kept) == 15
 
 
+@pytest.mark.parametrize("engine", [False, True])
+def test_a_gpu_is_read_for_the_masks_and_for_the_numbers(
+    trainer: Any, inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch, engine: bool
+) -> None:
+    """And once more for the engine that is fitted. What the models read themselves is not counted."""
+    draw = torch.Generator().manual_seed(1)
+    inputs |= {f"{name}_per_token_logps": -torch.rand(4, 5, generator=draw) for name in ("ref", "old")}
+    inputs["advantages"] = torch.randn(4, generator=draw)
+    if engine:
+        inputs["sampling_per_token_logps"] = -torch.rand(4, 5, generator=draw)
+    rewards, said = torch.tensor([1.0, 0.0, 2.0, 2.0]), SAID._replace(divided="group_std")
+    trainer.num_generations = 2
+    seen = look_at(KLMonitor(), trainer, trainer.model, inputs, said, None, rewards)
+    assert seen is not None
+    expected, logps, _ = brought(trainer, said, seen, inputs)
+    with EmulatedGPU() as gpu:
+        monkeypatch.setattr(trl_looking, "_undisturbed", lambda model: nullcontext())
+        for model in (trainer.model, trainer.ref_model):
+            gpu.move(model)
+        away = gpu.put(inputs)
+        with gpu.counted() as reads, collecting() as flags:
+            seen = look_at(KLMonitor(), trainer, trainer.model, away, said, None, gpu.put(rewards))
+            assert seen is not None
+            found, other, (loss, wrong) = brought(
+                trainer, said, seen, away, gpu.put(torch.tensor(0.5)), any_of(flags)
+            )
+    assert (loss, wrong) == (0.5, False)
+    assert len([read for read in reads if not read.place.startswith("transformers")]) == 2 + engine
+    for x, y in zip(found.looked.numbers, expected.looked.numbers, strict=True):
+        inside = expected.given.inside
+        torch.testing.assert_close(x[inside], y[inside], atol=1e-5, rtol=1e-4, equal_nan=True)
+    assert torch.equal(found.given.deviations, expected.given.deviations)
+    assert all(torch.equal(other[name], logps[name]) for name in logps)
+    assert (found.texts.columns, found.texts.whole) == (expected.texts.columns, expected.texts.whole)
+
+
 def test_modes_and_gradients_are_left_alone(trainer: Any, inputs: dict[str, Any]) -> None:
     trainer.model.train()
     trainer.ref_model.eval()
-    look_at(KLMonitor(), trainer, trainer.model, inputs, SAID)
+    look(KLMonitor(), trainer, trainer.model, inputs, SAID)
     assert trainer.model.training
     assert not trainer.ref_model.training
     assert all(p.grad is None for p in trainer.model.parameters())
@@ -109,10 +154,10 @@ def test_an_adapter_is_switched(
     assert not has_adapter(trainer)
     trainer.model.peft_config = adapters
     assert has_adapter(trainer)
-    switched = look_at(KLMonitor(), trainer, trainer.model, inputs, SAID)
+    switched = look(KLMonitor(), trainer, trainer.model, inputs, SAID)
     assert asked == [wanted]
     trainer.ref_model = other
-    plain = look_at(KLMonitor(), trainer, trainer.model, inputs, SAID)
+    plain = look(KLMonitor(), trainer, trainer.model, inputs, SAID)
     assert switched is not None
     assert plain is not None
     assert torch.equal(switched.looked.numbers.kl, plain.looked.numbers.kl)
@@ -122,7 +167,7 @@ def test_an_adapter_is_switched(
 def test_a_model_without_logits(trainer: Any, inputs: dict[str, Any]) -> None:
     trainer.model.forward = lambda **_: SimpleNamespace(logits=None)
     with pytest.raises(ValueError, match="Qwen2ForCausalLM returned no logits"):
-        look_at(KLMonitor(), trainer, trainer.model, inputs, SAID)
+        look(KLMonitor(), trainer, trainer.model, inputs, SAID)
 
 
 def test_the_trainers_own_log_probs_make_its_number(trainer: Any, inputs: dict[str, Any]) -> None:
@@ -130,7 +175,7 @@ def test_the_trainers_own_log_probs_make_its_number(trainer: Any, inputs: dict[s
     from kl_companion.estimators.registry import get_estimator
     from kl_companion.kl_term import KLTerm
 
-    seen = look_at(KLMonitor(), trainer, trainer.model, inputs, SAID)
+    seen = look(KLMonitor(), trainer, trainer.model, inputs, SAID)
     assert seen is not None
     logp = seen.looked.numbers.logp
     assert number_of(SAID, seen, inputs, None) is None

@@ -85,6 +85,10 @@ class OnGPU(torch.Tensor):
         """Select entries; a list of Python selects as the tensor of the host that torch makes of it."""
         return super().__getitem__(_lists_as_tensors(index))
 
+    def new_tensor(self, data: Any, *, dtype: Any = None) -> torch.Tensor:  # type: ignore[override]
+        """Return a tensor of these numbers on the GPU, by way of the host as torch does."""
+        return torch.tensor(data, dtype=self.dtype if dtype is None else dtype).to(CUDA)
+
     def data_ptr(self) -> int:
         """Return where the numbers begin."""
         return self.numbers.data_ptr()

@@ -32,6 +32,17 @@ def _nested(*pieces: sympy.Tuple) -> sympy.Expr:
     return expr
 
 
+def folded_constants(expr: sympy.Basic) -> sympy.Basic:
+    """Return an expression whose constants other than small fractions are floats."""
+
+    def is_constant(e: sympy.Basic) -> bool:
+        if e.is_Rational:  # torch multiplies by no integer of more than 64 bits
+            return max(abs(e.p), e.q) > _LARGEST_INTEGER
+        return bool(e.is_number) and not e.is_Float
+
+    return sympy.sympify(expr).replace(is_constant, lambda e: e.evalf(17))
+
+
 def torch_function(
     expr: sympy.Basic, *symbols: sympy.Symbol, names: dict[str, Any] = inline.NAMES
 ) -> Callable[..., Any]:
@@ -43,14 +54,8 @@ def torch_function(
 
     ``printed`` of the result is the function without what makes tensors of constants.
     """
-
-    def is_constant(e: sympy.Basic) -> bool:
-        if e.is_Rational:  # torch multiplies by no integer of more than 64 bits
-            return max(abs(e.p), e.q) > _LARGEST_INTEGER
-        return bool(e.is_number) and not e.is_Float
-
-    folded = sympy.sympify(expr).replace(is_constant, lambda e: e.evalf(17))
-    folded = folded.replace(sympy.Piecewise, _nested).replace(sympy.sign, sympy.Function("sgn"))
+    folded = folded_constants(expr).replace(sympy.Piecewise, _nested)
+    folded = folded.replace(sympy.sign, sympy.Function("sgn"))
     compiled = sympy.lambdify(symbols, folded, modules=[names], cse=True)
 
     def function(*tensors: torch.Tensor) -> Any:
@@ -254,18 +259,27 @@ class OfLarger(NamedTuple):
     ratio: torch.Tensor  # of the smaller probability to the larger
 
 
-def _of_larger(d: Divergence) -> Callable[[torch.Tensor], OfLarger]:
+def forms_of_larger(d: Divergence) -> tuple[sympy.Tuple, int | None]:
+    """Return the expressions of `OfLarger`, in that order, and their m: in u, X = e^(u/m) and W = X - 1.
+
+    Where m is None they are expressions in u alone.
+    """
     inverse = 1 / T
     forms = (d.f, T * d.derivative, T * d.f.subs(T, inverse), d.derivative.subs(T, inverse))
     apart = [logs_apart(form) for form in forms]
     m = _roots(apart)
     if m is None:
         open_forms = (d.f, tidy(T * d.derivative), d.dual, _slope_by_inverse(d))
-        whole = sympy.Tuple(*(_accurate_near_one(form) for form in open_forms), sympy.exp(_U))
-        by_log = torch_function(whole, _U, names=_INLINE)
+        return sympy.Tuple(*(_accurate_near_one(form) for form in open_forms), sympy.exp(_U)), None
+    return sympy.Tuple(*(_in_powers(form, m) for form in apart), _X**m), m
+
+
+def _of_larger(d: Divergence) -> Callable[[torch.Tensor], OfLarger]:
+    forms, m = forms_of_larger(d)
+    if m is None:
+        by_log = torch_function(forms, _U, names=_INLINE)
         return lambda down: OfLarger(*by_log(down))
-    in_powers = sympy.Tuple(*(_in_powers(form, m) for form in apart), _X**m)
-    by_powers = torch_function(in_powers, _U, _X, _W, names=_INLINE)
+    by_powers = torch_function(forms, _U, _X, _W, names=_INLINE)
 
     def of_larger(down: torch.Tensor) -> OfLarger:
         part = down if m == 1 else down * (1 / m)

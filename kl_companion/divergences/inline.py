@@ -18,19 +18,19 @@ import torch
 
 from kl_companion.checks import may_look
 
-_LOG2E, _LN2_HIGH, _LN2_LOW = 1 / math.log(2), 0.693145751953125, 1.428606765330187e-06
+_LOG2E, LN2_HIGH, LN2_LOW = 1 / math.log(2), 0.693145751953125, 1.428606765330187e-06
 _ROUNDER = 1.5 * 2**23  # adding and subtracting it rounds a float32 to a whole number
 _LOW, _HIGH = -87.3, 89.0  # beyond them exp is no normal float32, or infinite
-_BIAS, _MANTISSA = 127, 23
-_ROOT = 0x3F3504F3  # the bits of sqrt(1/2)
+BIAS, MANTISSA = 127, 23
+ROOT = 0x3F3504F3  # the bits of sqrt(1/2)
 # (e^x - 1 - x)/x^2: Taylor's, and fitted to |x| <= 3/4 for float32, where they are off by 6.0e-9
 _EXCESS = tuple(1 / math.factorial(n + 2) for n in range(8))
-_EXCESS_FITTED = (
+EXCESS_FITTED = (
     *(0.5, 0.16666672079307152, 0.041666672071244186, 0.008332564026337459),
     *(0.0013888120646464008, 0.00020114278052231762, 2.507430454818263e-05),
 )
 # (log(1 + x) - x)/x^2 fitted to sqrt(1/2) <= 1 + x <= sqrt(2)
-_LOG_FITTED = (
+LOG_FITTED = (
     *(-0.49999997132727997, 0.33333670610157023, -0.2500114767763388, 0.19972049709984188),
     *(-0.16588488531898676, 0.1483478683882001, -0.14159647010229592, 0.08787265491105985),
 )
@@ -51,8 +51,8 @@ def _inline(x: torch.Tensor) -> bool:
 def _reduced(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """2^k and r with x = k log(2) + r and |r| <= log(2)/2, for x within the ends of exp."""
     k = (x * _LOG2E + _ROUNDER) - _ROUNDER
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    return ((k.to(torch.int32) + _BIAS) << _MANTISSA).view(torch.float32), r
+    r = (x - k * LN2_HIGH) - k * LN2_LOW
+    return ((k.to(torch.int32) + BIAS) << MANTISSA).view(torch.float32), r
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def exp(x: torch.Tensor) -> torch.Tensor:
     if not _inline(x):
         return x.exp()
     scale, r = _reduced(x)
-    return torch.where(x > _LOW, scale + scale * (r + r * r * series_at(_EXCESS_FITTED, r)), 0.0)
+    return torch.where(x > _LOW, scale + scale * (r + r * r * series_at(EXCESS_FITTED, r)), 0.0)
 
 
 _LOWEST_EXPM1 = -50.0  # below it e^x - 1 is -1 in float64
@@ -78,7 +78,7 @@ def expm1(x: torch.Tensor) -> torch.Tensor:
     if not _inline(x):
         return x.expm1()
     scale, r = _reduced(x)
-    return torch.where(x > _LOW, (scale - 1) + scale * (r + r * r * series_at(_EXCESS_FITTED, r)), -1.0)
+    return torch.where(x > _LOW, (scale - 1) + scale * (r + r * r * series_at(EXCESS_FITTED, r)), -1.0)
 
 
 def exp_and_excess(x: torch.Tensor, u: torch.Tensor, near: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,7 +91,7 @@ def exp_and_excess(x: torch.Tensor, u: torch.Tensor, near: torch.Tensor) -> tupl
     x = torch.where(x < _HIGH, x, _HIGH)
     scale, r = _reduced(x)
     r = torch.where(near, u, r)
-    excess = series_at(_EXCESS_FITTED, r)
+    excess = series_at(EXCESS_FITTED, r)
     return torch.where(x > _LOW, scale + scale * (r + r * r * excess), 0.0), excess
 
 
@@ -101,13 +101,13 @@ def log1p(x: torch.Tensor) -> torch.Tensor:
         return x.log1p()
     whole = 1 + x
     lost = x - (whole - 1)
-    shifted = whole.view(torch.int32) - _ROOT
-    k = shifted >> _MANTISSA
-    part = ((shifted & ((1 << _MANTISSA) - 1)) + _ROOT).view(torch.float32)
-    scale = ((_BIAS - k) << _MANTISSA).view(torch.float32)
+    shifted = whole.view(torch.int32) - ROOT
+    k = shifted >> MANTISSA
+    part = ((shifted & ((1 << MANTISSA) - 1)) + ROOT).view(torch.float32)
+    scale = ((BIAS - k) << MANTISSA).view(torch.float32)
     r = (part - 1) + lost * scale
     kf = k.to(torch.float32)
-    return kf * _LN2_HIGH + (r + (r * r * series_at(_LOG_FITTED, r) + kf * _LN2_LOW))
+    return kf * LN2_HIGH + (r + (r * r * series_at(LOG_FITTED, r) + kf * LN2_LOW))
 
 
 def largest(lanes: list[torch.Tensor]) -> torch.Tensor:

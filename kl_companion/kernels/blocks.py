@@ -20,9 +20,7 @@ import torch
 # bytes of a block in the dtype that is worked in
 _BLOCK_BYTES = {"cpu": 1 << 22}
 _COMPILED_BYTES = {"cpu": 1 << 24}
-# a GPU waits for whoever starts its work: few blocks, of fewer entries than int32 can count
-_BLOCK_BYTES_ELSEWHERE = 1 << 27
-_COMPILED_BYTES_ELSEWHERE = 1 << 32
+_BLOCK_BYTES_ELSEWHERE = 1 << 27  # a GPU waits for whoever starts its work: few blocks
 _SHORTEST, _LONGEST = 256, 4096  # entries of a piece
 _MOST_BYTES = 1 << 24  # limit for rows so long that one per thread would take more
 _PAGE = 1 << 21
@@ -36,9 +34,7 @@ def exact_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 def block_bytes(device: torch.device, compiled: bool = False) -> int:
     """Bytes that a block should have on a device."""
-    if compiled:
-        return _COMPILED_BYTES.get(device.type, _COMPILED_BYTES_ELSEWHERE)
-    return _BLOCK_BYTES.get(device.type, _BLOCK_BYTES_ELSEWHERE)
+    return (_COMPILED_BYTES if compiled else _BLOCK_BYTES).get(device.type, _BLOCK_BYTES_ELSEWHERE)
 
 
 def rows_per_block(vocab: int, dtype: torch.dtype, device: torch.device, compiled: bool = False) -> int:
@@ -49,7 +45,7 @@ def rows_per_block(vocab: int, dtype: torch.dtype, device: torch.device, compile
 
 
 def pieces(vocab: int, device: torch.device) -> int:
-    """Into how many equal pieces a row is cut for its sums; on a GPU `lanes.in_pieces` cuts it.
+    """Into how many equal pieces a row is cut for its sums, on a processor.
 
     A piece stays in the smallest cache while it is read several times, and so few float32 numbers are added
     up one after the other that their sum keeps its digits; sums of pieces are added in float64.

@@ -1,7 +1,8 @@
 """Eager or compiled: which form of a kernel runs, and the compiled forms, one for each kind of input.
 
-PyTorch's compiler makes C++ of a kernel on a CPU and Triton on a GPU. What it made is kept on disk by the
-compiler's own cache, so that later processes load it.
+PyTorch's compiler makes C++ of a kernel on a CPU; a GPU has kernels of its own, see
+`kl_companion.kernels.gpu`. What the compiler made is kept on disk by its own cache, so that later processes
+load it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType
@@ -21,7 +22,6 @@ import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from kl_companion.checks import check_choice
-from kl_companion.kernels.lanes import HELD
 
 Backend = Literal["auto", "compiled", "eager"]
 BACKENDS = get_args(Backend)
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def compiler_found(device: str) -> bool:
-    """Whether PyTorch's compiler can make code for a type of device here; logged once where it cannot."""
+    """Whether a compiler for a type of device is found here; logged once where it is not."""
     found = _cpp_compiler() if device == "cpu" else device == "cuda" and find_spec("triton") is not None
     if not found:
         missing = "a C++ compiler" if device == "cpu" else "Triton"
@@ -105,7 +105,7 @@ class Kernel:
                 raise
             except Exception as error:
                 self._made[key] = None
-                _warn_of(error)
+                warn_of(error)
         return self._in_parts(tensors, static)
 
     def _first(
@@ -113,12 +113,11 @@ class Kernel:
     ) -> Any:
         plain = [_plain(t) for t in tensors]
         integers = [t is not None and t.dtype == torch.int32 for t in tensors]
-        on_gpu = any(t is not None and t.is_cuda for t in tensors)
         slow = threading.Timer(_PATIENCE, _log.warning, [_SLOW, self.function.__name__])
         slow.daemon = True
         slow.start()
         try:
-            with _ONE_AT_A_TIME, _patched(on_gpu):
+            with _ONE_AT_A_TIME, _patched():
                 self._made[key], results = _compile(self.function, static, integers, plain)
         finally:
             slow.cancel()
@@ -141,15 +140,13 @@ _SHORTEST = 3  # entries of a row: of fewer a half has a size of 1
 
 
 def _is_regular(t: torch.Tensor) -> bool:
-    """Whether sizes are none that the compiler makes another form for: the eager one runs instead."""
-    return t.is_cuda or (1 not in t.shape and (t.ndim < 2 or t.shape[-1] >= _SHORTEST))
+    """Whether a CPU has it, and no size is one that the compiler makes another form for; else it is eager."""
+    return t.device.type == "cpu" and 1 not in t.shape and (t.ndim < 2 or t.shape[-1] >= _SHORTEST)
 
 
 def _kind(t: torch.Tensor) -> tuple[object, ...]:
-    """Return what a form depends on: dtype, device and layout; on a GPU sizes of 1 and lengths, too."""
-    layout = t.is_contiguous() or tuple(min(step, 2) for step in t.stride())
-    sizes = (*(size == 1 for size in t.shape), *t.shape[1:][-1:]) if t.is_cuda else ()
-    return t.dtype, t.device.type, t.ndim, layout, *sizes
+    """Return what a form depends on: dtype and layout."""
+    return t.dtype, t.ndim, t.is_contiguous() or tuple(min(step, 2) for step in t.stride())
 
 
 def _plain(t: torch.Tensor | None) -> torch.Tensor | None:
@@ -162,13 +159,13 @@ def _plain(t: torch.Tensor | None) -> torch.Tensor | None:
         return None
     t = t.detach()
     t = t.view(torch.float32) if t.dtype == torch.int32 else t
-    return t if t.is_cuda else from_dlpack(to_dlpack(t))
+    return from_dlpack(to_dlpack(t))
 
 
 _CAUSES: set[str] = set()
 
 
-def _warn_of(error: Exception) -> None:
+def warn_of(error: Exception) -> None:
     """Log that eager kernels run because of an error, once in a process for each type of error."""
     cause = getattr(error, "inner_exception", None) or error.__cause__ or error
     name = type(cause).__name__
@@ -179,33 +176,13 @@ def _warn_of(error: Exception) -> None:
 
 
 @contextmanager
-def _patched(on_gpu: bool) -> Iterator[None]:
+def _patched() -> Iterator[None]:
     """Patch internals of the compiler for the kernels; a release that has moved one makes this raise."""
     from torch.fx.experimental import _config
 
     # constants are constants, and two sizes that are equal now need not be equal later
     shapes = _config.patch(use_duck_shape=False)  # type: ignore[attr-defined]
-    once = _read_once() if on_gpu else nullcontext()
-    with torch._dynamo.config.patch(specialize_float=True), shapes, _traced_once(), once:
-        yield
-
-
-@contextmanager
-def _read_once() -> Iterator[None]:
-    """Let a GPU hold what `lanes.in_pieces` made for as many sums as are wanted of it.
-
-    The compiler would see that a piece ends before its row does, and read it again for every sum.
-    """
-    from torch._inductor.choices import InductorChoices
-    from torch._inductor.virtualized import V
-
-    class Held(InductorChoices):
-        @staticmethod
-        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
-            usual = InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
-            return bool(usual or (features.reduction_numel == HELD and not cooperative_reduction))
-
-    with V.set_choices_handler(Held()):
+    with torch._dynamo.config.patch(specialize_float=True), shapes, _traced_once():
         yield
 
 
@@ -270,14 +247,11 @@ def _compile(
         bound.__code__.replace(), bound.__globals__, function.__name__, None, bound.__closure__
     )
     guarded = torch.compile(source, dynamic=True, fullgraph=True, options=_options())
-    for t in tensors:
-        if t is not None and t.is_cuda and t.ndim > 1:
-            torch._dynamo.mark_static(t, t.ndim - 1)  # a GPU is slow to divide by what it does not know
     results = guarded(*tensors)
     entries = torch._dynamo.eval_frame._debug_get_cache_entry_list(source.__code__)
-    if len(entries) != 1 or any(t is not None and t.is_cuda for t in tensors):
+    if len(entries) != 1:
         return guarded, results
-    # On a CPU a form serves all tensors of a kind, so it runs without guards: they would ask for the default
+    # A form serves all tensors of a kind, so it runs without guards: they would ask for the default
     # dtype and the modes of PyTorch of now, compile again where these differ, and after eight times raise.
     form = FunctionType(entries[0].code, source.__globals__, function.__name__, None, source.__closure__)
     return form, results

@@ -5,10 +5,10 @@ The functions of `kl_companion.estimators.vocabulary` say what is computed; thes
 dtype, normalize them, work in float32 (float64 for float64) on blocks of rows that stay in the cache, and
 save per-token numbers only.
 
-``backend`` is "auto", "compiled" or "eager": the same functions, made into one loop each by PyTorch's
-compiler, or run one operation after the other. "auto" compiles where a compiler is found (C++ for a CPU,
-Triton for a GPU) and the logits have at least 2^20 entries; a kernel is compiled once for its dtypes, for all
-sizes, and kept on disk.
+``backend`` is "auto", "compiled" or "eager": loops that PyTorch's compiler makes for a CPU and Triton kernels
+for a GPU, or one operation after the other (as float64 on a GPU). "auto" compiles where a compiler is found
+and the logits have at least 2^20 entries; what was compiled is kept on disk. Triton passes over memory of the
+size of the logits five times for the two KLs, seven for other divergences, three for log-probs.
 
 What is not finite is returned for its row, as torch does. ``validate=True`` refuses it by name and place, and
 ids, masks and weights that are out of range; for that a GPU has to finish its work. Nothing else reads values

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from functools import reduce
 
 import torch
-from torch.nn import functional
 
 from kl_companion.divergences.inline import exp
 
 PAIRS = torch.int32
-HELD = 1024  # entries of a piece that some threads of a GPU hold at once
 LOWEST = -1e30  # stands for -inf where a probability of 0 makes no difference
 _LOW_HALF, _HIGH_HALF, _TO_EVEN = 16, -0x10000, 0x7FFF
 
@@ -25,19 +23,6 @@ def in_pairs(*tensors: torch.Tensor) -> bool:
     """Whether contiguous tensors can be taken as pairs of bfloat16 numbers."""
     narrow = all(t.dtype == torch.bfloat16 and t.shape[-1] % 2 == 0 for t in tensors)
     return narrow and all(t.data_ptr() % PAIRS.itemsize == 0 for t in tensors)
-
-
-def in_pieces(raw: torch.Tensor, *numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Rows as [rows, pieces, entries that a GPU's threads hold at once], the last filled up with -inf.
-
-    So a compiled kernel reads its rows once. Numbers [rows] become numbers [rows, 1]. On a processor all
-    come back as they are.
-    """
-    if raw.device.type != "cuda" or raw.shape[-1] <= HELD:
-        return raw, *numbers
-    count = -(-raw.shape[-1] // HELD)
-    whole = functional.pad(raw, (0, count * HELD - raw.shape[-1]), value=-float("inf"))
-    return whole.view(-1, count, HELD), *(number.unsqueeze(-1) for number in numbers)
 
 
 def load(raw: torch.Tensor, dtype: torch.dtype, cap: torch.Tensor | None) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.divergences import Divergence, entries_of
-from kl_companion.kernels import tokens, walks
+from kl_companion.kernels import gpu, tokens, walks
 from kl_companion.kernels.blocks import exact_dtype
 from kl_companion.kernels.careful import Careful, careful_rows
 from kl_companion.kernels.lanes import cooled, load, past_cap
@@ -56,6 +56,9 @@ class Distances(NamedTuple):
     def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
         """Divergences and numbers of the chunk's rows."""
         (value,), numbers, dtype = results, kept[:, chunk.here], kept.dtype
+        on_gpu = _served(self.d.name, chunk, self.how, numbers)
+        if on_gpu and all(self._on_gpu(tile, numbers, value=value[chunk.here]) for tile in chunk):
+            return
         compiled, scalars = self.how.compiles(len(chunk)), self.how.scalars(dtype)
         kl, entries = self.d.name == walks.REVERSE_KL, entries_of(self.d)
         sums = chunk.sums(
@@ -106,7 +109,17 @@ class Distances(NamedTuple):
             for row, gradient in careful.items():
                 tile.logits[row] = gradient[tile.tokens].to(x.dtype)
 
-        return write
+        def write_on_gpu(tile: Tile) -> None:
+            if not self._on_gpu(tile, numbers, loss_weight=weight, gradient=tile.logits):
+                _fall_back(self, chunk, kept, loss_weights)(tile)
+
+        return write_on_gpu if _served(self.d.name, chunk, self.how, numbers) else write
+
+    def _on_gpu(self, tile: Tile, numbers: torch.Tensor, **what: torch.Tensor) -> bool:
+        assert tile.ref_logits is not None
+        value, weight, gradient = (what.get(name) for name in ("value", "loss_weight", "gradient"))
+        logits = tile.logits, tile.ref_logits
+        return gpu.walk_divergence(self.d, *logits, numbers, value, weight, gradient, self.how, None)
 
     def _careful(self, chunk: Chunk, row: int, dtype: torch.dtype) -> Careful:
         x, y = chunk.row(row)
@@ -156,6 +169,10 @@ class LogProbs(NamedTuple):
     def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
         """Log-probs, entropies and numbers of the chunk's rows."""
         ids, here, dtype = self.tokens[chunk.here], chunk.here, kept.dtype
+        of_rows = {"logp": results[0][here], "entropy": results[1][here] if self.with_entropy else None}
+        on_gpu = _served(gpu.TOKENS, chunk, self.how, kept)
+        if on_gpu and all(self._on_gpu(tile, chunk, kept, **of_rows) for tile in chunk):
+            return
         cool, cap, _ = self.how.scalars(dtype)
         compiled = self.how.compiles(len(chunk))
         of_tokens = kept[3:, here].T
@@ -195,7 +212,33 @@ class LogProbs(NamedTuple):
             walks.TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, None, dtype=dtype)
             tile.room.scatter_(0, at, entries.to(tile.room.dtype))
 
-        return write
+        def write_on_gpu(tile: Tile) -> None:
+            if not self._on_gpu(tile, chunk, kept, loss_weight=of_logp, of_entropy=bend):
+                _fall_back(self, chunk, kept, loss_weights)(tile)
+
+        return write_on_gpu if _served(gpu.TOKENS, chunk, self.how, kept) else write
+
+    def _on_gpu(self, tile: Tile, chunk: Chunk, kept: torch.Tensor, **what: torch.Tensor | None) -> bool:
+        logp, entropy, weight, bend = (
+            what.get(name) for name in ("logp", "entropy", "loss_weight", "of_entropy")
+        )
+        tensors = (tile.logits, self.tokens[chunk.here], kept[:3, chunk.here], logp, entropy, weight, bend)
+        return gpu.walk_tokens(*tensors, tile.logits, self.how, None)
+
+
+def _served(kind: str, chunk: Chunk, how: How, numbers: torch.Tensor) -> bool:
+    """Whether the kernels of a GPU do a kind of walk on a chunk, whose logits are one tile there."""
+    logits = [chunk.room.logits, *([chunk.teacher.logits] if isinstance(chunk.teacher, LogitRows) else [])]
+    whole = chunk.plan.width >= len(chunk.policy.weight) and numbers.dtype == torch.float32
+    return bool(how.compiled) and whole and gpu.serves(kind, *logits)
+
+
+def _fall_back(
+    task: Distances | LogProbs, chunk: Chunk, kept: torch.Tensor, loss_weights: Results
+) -> Callable[[Tile], None]:
+    """The writer of other kernels, for numbers of their own: those of a GPU have failed since."""
+    task.fill(chunk, tuple(torch.zeros_like(weight) for weight in loss_weights), kept)
+    return task.writer(chunk, kept, loss_weights)
 
 
 def _no_numbers(chunk: Chunk, numbers: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch
 from kl_companion.divergences import Entries
 from kl_companion.divergences.compiled import OfLarger
 from kl_companion.divergences.inline import exp, series_at
-from kl_companion.kernels.lanes import added, both_finite, cooled, in_pieces, load_lanes, past_cap, store
+from kl_companion.kernels.lanes import added, both_finite, cooled, load_lanes, past_cap, store
 from kl_companion.kernels.row_numbers import RatioNumbers
 from kl_companion.kernels.rows import differences, is_exact
 
@@ -87,13 +87,11 @@ def divergence_sums(
         entries: Of the divergence.
         dtype: That is worked in.
     """
-    x_raw, *numbers_of_pieces = in_pieces(x_raw, *numbers)
-    (y_raw,) = in_pieces(y_raw)
-    given, sums = (cool, cap, ref_cap, RatioNumbers(*numbers_of_pieces), entries, dtype), []
+    given, sums = (cool, cap, ref_cap, RatioNumbers(*numbers), entries, dtype), []
     for _, seen in _ratios(x_raw, y_raw, *given):
         value = seen.larger * torch.where(seen.below, seen.of.value_below, seen.of.value_above)
         if entries.series is not None:
-            series = _enough(entries.series, NEAR[dtype], torch.finfo(dtype).eps)
+            series = enough(entries.series, NEAR[dtype], torch.finfo(dtype).eps)
             near = seen.e * (seen.u * seen.u * series_at(series, seen.u))
             value = torch.where(seen.down > -NEAR[dtype], near, value)
         sums.append((value.sum(-1), seen.slopes.sum(-1)))
@@ -101,7 +99,7 @@ def divergence_sums(
     return values, slopes
 
 
-def _enough(series: tuple[float, ...], near: float, eps: float) -> tuple[float, ...]:
+def enough(series: tuple[float, ...], near: float, eps: float) -> tuple[float, ...]:
     """The first terms of a power series, those whose size up to ``near`` is not lost in rounding."""
     count = max(n for n, c in enumerate(series) if abs(c) * near**n > eps / 8 * abs(series[0]))
     return series[: count + 1]

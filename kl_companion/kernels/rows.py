@@ -24,7 +24,6 @@ from kl_companion.kernels.lanes import (
     added,
     cooled,
     finite,
-    in_pieces,
     load_lanes,
     of_peak,
     past_cap,
@@ -75,7 +74,6 @@ def first_sums(
     of the likeliest token, and r = exp(y - base): the sums of e, and for the ``kl`` of e D and
     e (e^D - 1 - D), for others of r - e and r. r is e e^D.
     """
-    (x_raw,), (y_raw,) = in_pieces(x_raw), in_pieces(y_raw)
     pairs = [*zip(load_lanes(x_raw, dtype, cap), load_lanes(y_raw, dtype, ref_cap), strict=True)]
     exact = is_exact(x_raw, cap, ref_cap)
     peak = largest([x for x, _ in pairs])

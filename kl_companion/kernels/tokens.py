@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.divergences.inline import exp, largest
-from kl_companion.kernels.lanes import LOWEST, added, cooled, finite, in_pieces, load_lanes, past_cap, store
+from kl_companion.kernels.lanes import LOWEST, added, cooled, finite, load_lanes, past_cap, store
 from kl_companion.kernels.row_numbers import less_one, shares
 
 
@@ -37,7 +37,6 @@ def token_sums(
 
     raw is [pieces, length].
     """
-    (raw,) = in_pieces(raw)
     lanes = load_lanes(raw, dtype, cap)
     peak = largest(lanes)
     top = finite(peak).unsqueeze(-1)

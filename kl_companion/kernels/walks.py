@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.divergences import Divergence, entries_of
-from kl_companion.kernels import ratios, row_numbers, rows, tokens
+from kl_companion.kernels import gpu, ratios, row_numbers, rows, tokens
 from kl_companion.kernels.blocks import blocks, by_piece, exact_dtype, new_like, pieces, rows_per_block
 from kl_companion.kernels.careful import careful_rows
 from kl_companion.kernels.compiling import Kernel
@@ -205,6 +205,11 @@ def walk_divergence(
         how: Temperatures, scales, soft caps, form.
         inside: [rows] bool: the others are not read, their value and gradient are 0.
     """
+    if how.compiled and gpu.takes(x, y):
+        if gpu.walk_divergence(d, x, y, kept, value, loss_weight, gradient, how, inside):
+            return
+        if value is None:  # what is kept may be the numbers of those kernels, which have failed since
+            value = torch.zeros(kept.shape[1], device=x.device)
     dtype, reads = kept.dtype, x.device.type == "cpu"
     counted = _inside(inside, reads, loss_weight if value is None else None)
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1], x.device)
@@ -331,6 +336,9 @@ def walk_tokens(
         how: Temperature, scale, soft cap, form.
         inside: [rows] bool: the others are not read, their values and gradient are 0.
     """
+    tensors = (x, tokens_of_rows, kept, logp, entropy, loss_weight, of_entropy, gradient)
+    if how.compiled and gpu.walk_tokens(*tensors, how, inside):
+        return
     dtype, reads = exact_dtype(x), x.device.type == "cpu"
     counted = inside
     if logp is None and loss_weight is not None:

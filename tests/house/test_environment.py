@@ -58,6 +58,7 @@ def test_the_frameworks_to_audit_are_pinned_apart(root: Path) -> None:
         "torchtune",
         "unsloth-zoo",
         "torchrl",
+        "triton",
         "verl",
     }
     assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in audited.values())

@@ -62,24 +62,3 @@ def test_what_is_masked(no_p, no_q):
     assert found[0].tolist() == [1.0, low if no_p else -INF, low, 1.0]
     assert found[1].tolist() == [1.0, 2.0, low, low if no_q else -INF]
     assert lanes.finite(torch.tensor([float("nan"), -INF])).isnan().tolist() == [True, False]
-
-
-def test_rows_of_a_processor_are_not_cut_again():
-    raw, number = torch.zeros(2, 3000), torch.ones(2)
-    assert lanes.in_pieces(raw, number) == (raw, number)
-
-
-def test_rows_of_a_gpu_are_pieces_that_end_in_minus_infinity(monkeypatch):
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    padded = []
-    pad = torch.nn.functional.pad
-    monkeypatch.setattr(lanes.functional, "pad", lambda *a, **k: padded.append((a[1:], k)) or pad(*a, **k))
-    with FakeTensorMode():
-        raw, number = torch.empty(3, 2500, device="cuda"), torch.empty(3, device="cuda")
-        pieces, of_pieces = lanes.in_pieces(raw, number)
-        assert pieces.shape == (3, 3, 1024)
-        assert of_pieces.shape == (3, 1)
-        short = torch.empty(3, 1024, device="cuda")
-        assert lanes.in_pieces(short)[0] is short
-    assert padded == [(((0, 572),), {"value": -INF})]

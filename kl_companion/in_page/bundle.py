@@ -28,6 +28,7 @@ ROOMS = (
     "losses.py",
     "ops.py",
     "recommendations/*.py",
+    "recommendations/*.toml",
     "rollout/*.py",
     "stand_in/*.py",
     "tabular/*.py",

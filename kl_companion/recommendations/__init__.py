@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
-    from kl_companion.recommendations.logged import LOGGED as LOGGED
-    from kl_companion.recommendations.off_policy import ANY_DIVERGENCE as ANY_DIVERGENCE
-    from kl_companion.recommendations.on_policy import LENGTHS as LENGTHS
     from kl_companion.recommendations.records import VERBS as VERBS
     from kl_companion.recommendations.records import Recommendation as Recommendation
     from kl_companion.recommendations.records import Term as Term
     from kl_companion.recommendations.records import values_of as values_of
+    from kl_companion.recommendations.table import ANY_DIVERGENCE as ANY_DIVERGENCE
     from kl_companion.recommendations.table import GUIDE as GUIDE
+    from kl_companion.recommendations.table import LENGTHS as LENGTHS
+    from kl_companion.recommendations.table import LOGGED as LOGGED
     from kl_companion.recommendations.table import QUESTIONS as QUESTIONS
     from kl_companion.recommendations.table import RECOMMENDATIONS as RECOMMENDATIONS
     from kl_companion.recommendations.table import TRAINED as TRAINED

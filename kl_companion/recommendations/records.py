@@ -1,7 +1,7 @@
 """What a recommendation is: what to log, or what to put into the loss or the reward, in one situation.
 
-Nothing here is believed: ``tests/recommendations`` runs every line of code, and the audit has to find
-the objective that stands beside it.
+The records are in recommendations.toml. Nothing there is believed: ``tests/recommendations`` runs every line
+of code, and the audit has to find the objective that stands beside it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import ast
 from typing import Any, NamedTuple
 
-SUMMED = "loss = loss + beta * (kl * mask).sum(-1).mean()"
-AVERAGED = "loss = loss + beta * kl.mean()"
 # the lines that follow those which compute ``kl``; a trainer multiplies advantages by the ratio itself
 USES = {
     "log": "number = (kl * mask).sum(-1).mean()",
-    "loss": SUMMED,
+    "loss": "loss = loss + beta * (kl * mask).sum(-1).mean()",
     "reward": "advantages = advantages - beta * kl",
 }
 VERBS = {"log": "Log", "loss": "Differentiate", "reward": "Subtract"}
@@ -110,17 +108,3 @@ def values_of(arguments: str) -> tuple[list[Any], dict[str, Any]]:
         raise ValueError(f"got {arguments!r}, wanted the arguments of one call")
     named = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     return [ast.literal_eval(x) for x in call.args], named
-
-
-# lines and a pitfall that several situations share
-K1, K2, K3 = (
-    "kl = logp - ref_logp",
-    "kl = 0.5 * (logp - ref_logp) ** 2",
-    "d = ref_logp - logp\nkl = d.exp() - 1 - d",
-)
-TOTAL = "total = ((logp - ref_logp) * mask).sum(-1)\n"
-CHARGED_K3 = Term(
-    "K3 there",
-    "token_reverse_kl - token_forward_kl",
-    lines="d = ref_logp - logp\nkl = (d.exp() - 1 - d).detach()",
-)

@@ -1,13 +1,28 @@
-"""The rows in one table, the questions of the guide, and which of the rows it reads."""
+"""The rows of recommendations.toml, the questions of the guide, and which of the rows it reads."""
 
 from __future__ import annotations
 
-from kl_companion.recommendations.logged import LOGGED
-from kl_companion.recommendations.off_policy import OFF_POLICY
-from kl_companion.recommendations.on_policy import ON_POLICY
-from kl_companion.recommendations.records import Recommendation
+import tomllib
+from importlib.resources import files
+from typing import Any
 
-TRAINED: tuple[Recommendation, ...] = (*ON_POLICY, *OFF_POLICY)
+from kl_companion.recommendations.records import Recommendation, Term
+
+
+def _terms(rows: list[dict[str, Any]]) -> tuple[Term, ...]:
+    return tuple(Term(**row) for row in rows)
+
+
+def _recommendations(rows: list[dict[str, Any]]) -> tuple[Recommendation, ...]:
+    lists = ("alternatives", "pitfalls")
+    return tuple(Recommendation(**{**row, **{k: _terms(row.get(k, [])) for k in lists}}) for row in rows)
+
+
+_DATA = tomllib.loads((files("kl_companion.recommendations") / "recommendations.toml").read_text("utf-8"))
+ANY_DIVERGENCE: str = _DATA["any_divergence"]
+LENGTHS = _terms(_DATA["lengths"])
+LOGGED = _recommendations(_DATA["logged"])
+TRAINED = _recommendations([*_DATA["on_policy"], *_DATA["off_policy"]])
 RECOMMENDATIONS: dict[str, Recommendation] = {r.key: r for r in (*LOGGED, *TRAINED)}
 # what the guide of the first page asks; the keys are those of the records
 QUESTIONS: dict[str, tuple[str, dict[str, str]]] = {

@@ -31,7 +31,8 @@ def test_sdist_and_wheel_hold_the_package_and_nothing_else(built: tuple[Path, Pa
     assert distributions.problems(ROOT, *built) == []
     with zipfile.ZipFile(built[1]) as wheel:
         names = wheel.namelist()
-    assert {"kl_companion/py.typed", "kl_companion/book/claims/register.csv"} <= set(names)
+    data = ("py.typed", "book/claims/register.csv", "recommendations/recommendations.toml")
+    assert {f"kl_companion/{name}" for name in data} <= set(names)
 
 
 def test_what_is_lost_or_does_not_belong_there_is_named(built: tuple[Path, Path], tmp_path: Path) -> None:

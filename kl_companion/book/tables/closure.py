@@ -14,7 +14,7 @@ it by its path. Code is read as a syntax tree:
   assigns `FRAMEWORK`.
 * What cannot be followed counts as using everything: a starred import or a bare use of a lazy package
   (`getattr(kl, name)`) pulls in all its public names, code that does not parse pulls in the whole package.
-* Data files (csv, yml, yaml, json) beside a used module count as used.
+* Data files (csv, yml, yaml, toml, json) beside a used module count as used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 PACKAGE = "kl_companion"
-DATA_SUFFIXES = (".csv", ".yml", ".yaml", ".json")
+DATA_SUFFIXES = (".csv", ".yml", ".yaml", ".toml", ".json")
 HELPERS = ("__future__", "typing", f"{PACKAGE}.lazy")
 _EVERYTHING = frozenset({"**"})
 _ASSIGNING = "every module that assigns "

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn, TypeVar
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 
 Structure = TypeVar("Structure")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _COLLECTED: ContextVar[list[torch.Tensor] | None] = ContextVar("flags to be read later", default=None)
 
 
@@ -59,6 +62,20 @@ def explained(function: Callable[[], object]) -> NoReturn:
     raise RuntimeError(
         "a value was wrong, and right when it was computed again: expected the same numbers twice"
     )
+
+
+def reads_once(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let the checks of a function collect flags, and read them together once it has its result."""
+
+    @wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with collecting() as flags:
+            result = function(*args, **kwargs)
+        if any_wrong(any_of(flags)):
+            explained(lambda: function(*args, **kwargs))
+        return result
+
+    return checked
 
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from kl_companion import aggregate, kl_loss, kl_reward, kl_terms, policy_gradient_loss
-from kl_companion.host_reads import any_of, any_wrong, collecting, to_host
+from kl_companion.host_reads import any_of, any_wrong, collecting, on_host, reads_once, to_host
 from kl_companion.kernels import fused_f_divergence, fused_kl, fused_logp, linear_kl, linear_logp
 from kl_companion.kl_term import KLTerm
+from kl_companion.policy_losses import (
+    PARTITIONS,
+    apa_loss,
+    f_policy_loss,
+    log_partition,
+    ppo_mask,
+    reinforce_loss,
+    rwr_loss,
+    target_loss,
+)
 from kl_companion.rollout import Rollout, center, credit, importance_ratio
 from kl_companion.token_terms import token_costs, token_terms
 from tests.support.emulated_gpu import EmulatedGPU
@@ -38,6 +48,24 @@ def test_many_tensors_come_by_one_read_bit_by_bit() -> None:
         assert (copy.dtype, copy.shape, copy.device.type) == (x.dtype, x.shape, "cpu")
         torch.testing.assert_close(copy, x, rtol=0, atol=0, equal_nan=True)
     assert here[7][2].signbit()
+
+
+def test_a_structure_comes_by_one_read() -> None:
+    class Pair(NamedTuple):
+        x: torch.Tensor
+        rest: Any = None
+
+    x, y = torch.arange(3), torch.tensor(0.5)
+    with EmulatedGPU() as gpu:
+        structure = Pair(gpu.put(x), [None, (gpu.put(y), 3, "text"), slice(1, 2), x])
+        with gpu.counted() as reads:
+            here = on_host(structure)
+    assert len(reads) == 1
+    assert isinstance(here, Pair)
+    assert torch.equal(here.x, x)
+    nothing, (number, *others), part, same = here.rest
+    assert (nothing, number.device.type, number, others) == (None, "cpu", y, [3, "text"])
+    assert (part, same is not None) == (slice(1, 2), True)
 
 
 def test_flags_are_read_at_once_or_collected() -> None:
@@ -173,6 +201,55 @@ def test_an_error_on_a_gpu_names_the_place() -> None:
     batch["logits"][1, 2, 3] = NAN
     with EmulatedGPU() as gpu, pytest.raises(ValueError, match=r"logits is NaN at \[1, 2, 3\]"):
         rollout_of(gpu.put(batch))
+
+
+POLICY_LOSSES: dict[str, Callable[[Rollout], torch.Tensor]] = {
+    **{f"log_partition {name}": lambda r, name=name: log_partition(r, name) for name in PARTITIONS},
+    "target_loss": lambda r: target_loss(r, "k3", importance="sequence", mask=(0.2, 0.3)),
+    "apa_loss": apa_loss,
+    "rwr_loss": rwr_loss,
+    "reinforce_loss": lambda r: reinforce_loss(r, importance="sequence", mask=(0.2, 0.3)),
+    "f_policy_loss": lambda r: f_policy_loss(r, "jensen_shannon", "target_policy"),
+    "ppo_mask": lambda r: ppo_mask(r.ref_logp, r.logp.detach().exp(), 0.2, 0.2, validate=True),
+}
+
+
+def rewarded(rollout: Rollout, *rewards: float) -> Rollout:
+    return rollout.unchecked(rewards=torch.tensor(rewards, dtype=torch.float64).to(rollout.logp.device))
+
+
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_a_policy_loss_reads_once(name: str) -> None:
+    expected = POLICY_LOSSES[name](rewarded(rollout_of(numbers()), 1.0, 0.0))
+    with EmulatedGPU() as gpu:
+        rollout = rewarded(rollout_of(gpu.put(numbers())), 1.0, 0.0)
+        with gpu.counted() as reads:
+            result = POLICY_LOSSES[name](rollout)
+        assert len(reads) <= 1, reads
+        torch.testing.assert_close(result.detach().cpu(), expected.detach())
+
+
+def test_the_first_wrong_value_of_a_policy_loss_is_named() -> None:
+    rollout = rewarded(rollout_of(numbers()), 1.0, NAN)
+    with pytest.raises(ValueError, match=r"rewards are \[1.0, nan\], expected finite numbers"):
+        target_loss(rollout)
+    with collecting() as flags:
+        target_loss(rollout)
+    assert [bool(flag) for flag in flags] == [True]
+
+
+def test_a_value_that_is_right_the_second_time_is_an_error() -> None:
+    answers = iter([True, False])
+
+    @reads_once
+    def fickle() -> float:
+        any_wrong(torch.tensor(next(answers)))
+        return 0.5
+
+    with pytest.raises(RuntimeError, match="right when it was computed again"):
+        fickle()
+    answers = iter([False])
+    assert fickle() == 0.5
 
 
 KERNELS: dict[str, Callable[..., torch.Tensor]] = {

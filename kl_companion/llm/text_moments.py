@@ -127,8 +127,9 @@ def text_moments(
     if inputs.ndim != 2 or len(inputs) != len(logits):
         raise ValueError(f"inputs has shape {list(inputs.shape)}, expected [{len(logits)}, width]")
     rows: list[torch.Tensor] = []
-    sums = torch.zeros(2, logits.shape[1], inputs.shape[1])  # by the layer's weights: the target's, the bias
-    for part in torch.arange(len(logits)).split(max(1, _ENTRIES // logits.shape[1])):
+    # by the layer's weights: the target's, the bias
+    sums = torch.zeros(2, logits.shape[1], inputs.shape[1], device=logits.device)
+    for part in torch.arange(len(logits), device=logits.device).split(max(1, _ENTRIES // logits.shape[1])):
         logp, ref_logp = (x[part].double().log_softmax(-1) for x in (logits, ref_logits))
         draws = token_statistics(entry, logp, ref_logp, placement=placement, target=against)
         exact = draws.target_gradient.squeeze(-2)

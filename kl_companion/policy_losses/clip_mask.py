@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from kl_companion.checks import check_floating, check_no_nan, check_scalar
+from kl_companion.host_reads import any_wrong
 
 
 def ppo_mask(
@@ -40,7 +41,7 @@ def ppo_mask(
         )
     for name, eps in (("eps_low", eps_low), ("eps_high", eps_high)):
         check_scalar(name, eps, least=0.0)
-    if validate:
+    if validate and any_wrong(advantages.isnan() | ratio.isnan()):
         check_no_nan("advantages", advantages)
         check_no_nan("ratio", ratio)
     stopped = ((advantages > 0) & (ratio > 1 + eps_high)) | ((advantages < 0) & (ratio < 1 - eps_low))

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from kl_companion.checks import check_choice, check_scalar, refuse_nan
+from kl_companion.host_reads import any_wrong, reads_once
 from kl_companion.rollout import Rollout, masked
 
 PartitionName = Literal[
@@ -23,6 +24,7 @@ PARTITIONS: tuple[PartitionName, ...] = (
 )
 
 
+@reads_once
 def log_partition(rollout: Rollout, how: Partition, *, beta: float = 1.0) -> torch.Tensor:
     """log Z of the target of every sequence's prompt, Z = E_ref[exp(R / beta)]; [batch], detached.
 
@@ -51,7 +53,7 @@ def log_partition(rollout: Rollout, how: Partition, *, beta: float = 1.0) -> tor
     rewards = scaled_rewards(rollout, beta)
     if not isinstance(how, str):
         given = torch.as_tensor(how, dtype=rewards.dtype, device=rewards.device).detach()
-        if given.shape not in (rewards.shape, torch.Size([])) or not given.isfinite().all():
+        if given.shape not in (rewards.shape, torch.Size([])) or any_wrong(~given.isfinite()):
             raise ValueError(
                 f"partition has shape {list(given.shape)} and the values {given.tolist()}, expected a finite "
                 f"log Z: a number or {list(rewards.shape)}"
@@ -67,7 +69,7 @@ def log_partition(rollout: Rollout, how: Partition, *, beta: float = 1.0) -> tor
     if others:
         used = used & ~torch.eye(len(group), dtype=torch.bool, device=used.device)
     size = used.sum(-1).to(x.dtype)
-    if size.min() < 1:
+    if any_wrong(size < 1):
         alone = group[size < 1][0].item()
         raise ValueError(
             f"prompt {alone} has one sequence, expected at least two: nothing is left to estimate log Z from "
@@ -91,10 +93,10 @@ def scaled_rewards(rollout: Rollout, beta: float) -> torch.Tensor:
     if rollout.rewards is None:
         raise ValueError("the rollout holds no rewards, expected one per sequence [batch]")
     rewards = rollout.rewards.detach().to(rollout.logp.dtype)
-    if not rewards.isfinite().all():
+    if any_wrong(~rewards.isfinite()):
         raise ValueError(f"rewards are {rewards.tolist()}, expected finite numbers")
     scaled = rewards / beta
-    if not scaled.isfinite().all():
+    if any_wrong(~scaled.isfinite()):
         where = int((~scaled.isfinite()).nonzero()[0])
         raise ValueError(
             f"the reward {rewards[where].item():g} of sequence {where} divided by beta={beta} is beyond "

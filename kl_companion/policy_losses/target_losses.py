@@ -22,9 +22,11 @@ from kl_companion.checks import check_choice, refuse_nan
 from kl_companion.divergences import Divergence, T, W, get_divergence, make_divergence
 from kl_companion.estimators.registry import Estimator, sampled_estimator
 from kl_companion.estimators.sampled import Form, kf_plus_plus
+from kl_companion.host_reads import any_wrong, reads_once
 from kl_companion.policy_losses.clip_mask import ppo_mask
 from kl_companion.policy_losses.partition import Partition, log_partition, scaled_rewards, total
 from kl_companion.rollout import Centering, Rollout, center, importance_ratio, per_token
+from kl_companion.rollout.centering import numbered, sizes
 
 Direction = Literal["policy_target", "target_policy"]
 Weight = Literal["sequence"]
@@ -54,6 +56,7 @@ def _weighted_mean(
     return refuse_nan("the loss", (x if importance is None else x * rho).mean(), term=x)
 
 
+@reads_once
 def target_loss(
     rollout: Rollout,
     estimator: SequenceEstimator = "k4",
@@ -105,6 +108,7 @@ def apa_loss(rollout: Rollout, *, beta: float = 1.0, partition: Partition = "val
     return target_loss(rollout, "k2", beta=beta, partition=partition)
 
 
+@reads_once
 def rwr_loss(rollout: Rollout, *, beta: float = 1.0) -> torch.Tensor:
     """- sum over the group of sg(softmax(R / beta - m)) log pi(y), the mean over prompts; a scalar.
 
@@ -121,14 +125,15 @@ def rwr_loss(rollout: Rollout, *, beta: float = 1.0) -> torch.Tensor:
     """
     rewards = scaled_rewards(rollout, beta)
     log_ratio = total(rollout.sampled_from - rollout.ref_logp.detach(), rollout)
-    _, group, size = rollout.group_index.unique(return_inverse=True, return_counts=True)
+    group = numbered(rollout.group_index)
     # log softmax = x - log mean exp - log N
-    log_size = size.to(rewards.dtype).log()[group]
+    log_size = sizes(group).to(rewards.dtype).log()
     log_weight = rewards - log_ratio - log_partition(rollout, "importance", beta=beta) - log_size
     loss = -(log_weight.exp() * total(rollout.logp, rollout)).sum()
-    return refuse_nan("the loss", loss / len(size), **{"the log of a weight": log_weight})
+    return refuse_nan("the loss", loss / (group.max() + 1), **{"the log of a weight": log_weight})
 
 
+@reads_once
 def reinforce_loss(
     rollout: Rollout,
     *,
@@ -161,7 +166,7 @@ def reinforce_loss(
     rewards = scaled_rewards(rollout, beta) * beta
     _sampled(penalty)
     cost = total(per_token(penalty, rollout).detach(), rollout)
-    if not (charged := rewards - beta * cost).isfinite().all():
+    if any_wrong(~(charged := rewards - beta * cost).isfinite()):
         where = int((~charged.isfinite()).nonzero()[0])
         raise ValueError(
             f"the reward of sequence {where} minus its penalty, {beta} times {cost[where].item():g}, is "

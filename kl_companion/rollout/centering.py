@@ -40,7 +40,7 @@ def center(
     if x.ndim != 1 or not len(x):
         raise ValueError(f"x has shape {list(x.shape)}, expected [batch] with at least one sequence")
     group = numbered(prompt_index)
-    n, flags = torch.zeros_like(group).index_add(0, group, torch.ones_like(group))[group], Flags()
+    n, flags = sizes(group), Flags()
 
     def complain_of_one() -> None:
         raise ValueError(
@@ -66,6 +66,11 @@ def numbered(prompt_index: torch.Tensor) -> torch.Tensor:
     new = torch.zeros_like(order)
     new[1:] = (ordered[1:] != ordered[:-1]).long()
     return torch.zeros_like(order).scatter(0, order, new.cumsum(0))
+
+
+def sizes(group: torch.Tensor) -> torch.Tensor:
+    """Return how many sequences the group of each one has, [batch] int64; groups are `numbered`."""
+    return torch.zeros_like(group).index_add(0, group, torch.ones_like(group))[group]
 
 
 def _centered(

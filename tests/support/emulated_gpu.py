@@ -232,8 +232,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], note: Callable[[str], Non
     generator = kwargs.get("generator")
     if target and generator is not None and generator.device.type == "cpu":
         raise RuntimeError(f"{name}: Expected a 'cuda' device type for generator but found 'cpu'")
-    if wanted is not None:
+    if wanted is not None:  # there is no memory to pin without a driver
         kwargs = {**kwargs, "device": torch.device("cpu")}
+    kwargs = {name: x for name, x in kwargs.items() if name != "pin_memory"}
     on_cpu = pytree.tree_map(lambda x: x.numbers if isinstance(x, OnGPU) else x, (args, kwargs))
     out = func(*on_cpu[0], **on_cpu[1])
     if not target:

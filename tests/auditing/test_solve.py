@@ -5,7 +5,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from kl_companion.auditing.solve import explain, sums
+from kl_companion import prefix_tree
+from kl_companion.auditing.adapt import as_loss
+from kl_companion.auditing.solve import curl, explain, sums
 
 FIELDS = dict(zip("abcd", torch.eye(4, 6, dtype=torch.float64), strict=True))
 
@@ -67,3 +69,21 @@ def test_every_sum_is_looked_at(planted, beside):
 def test_nothing_is_explained_by_no_field(fields):
     with pytest.raises(ValueError, match=r"fields is \["):
         explain(torch.ones(3), fields)
+
+
+def test_explain_finds_every_equally_short_sum():
+    a, b, c = torch.eye(3, dtype=torch.float64)
+    found, residual = explain(2 * a + b, {"a": a, "b": b, "c": c, "sum": 2 * a + b})
+    assert found == ({"sum": 1.0},)
+    assert residual < 1e-12
+    found, _ = explain(a + b, {"a": a, "b": b, "c": c})
+    assert found == ({"a": 1.0, "b": 1.0},)
+    found, residual = explain(c, {"a": a, "b": b})
+    assert found == ()
+    assert residual == pytest.approx(1.0)
+
+
+def test_curl_of_a_gradient_and_of_a_rotation():
+    problem = prefix_tree(2, 2, seed=1)
+    assert curl(as_loss("k2", level="sequence"), problem) < 1e-7
+    assert curl(as_loss("k2"), problem) > 0.01

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,3 +86,13 @@ def nine():
 
     policy, reference = (oracle_model(3, seed=seed, hidden=8) for seed in (3, 4))
     return enumerate_completions(policy, between(policy, reference, 0.6), 2)
+
+
+@pytest.fixture(scope="module")
+def task():
+    """Two digits whose reward is how many of them are odd: a random model earns some of it."""
+    from kl_companion.llm.tasks import make_task
+
+    return replace(
+        make_task("sort", digits=2), reward=lambda text, example: sum(c in "13579" for c in text) / 2
+    )

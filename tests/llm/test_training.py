@@ -1,49 +1,18 @@
 """The training loop: what it learns, what it resumes, and where it stops."""
 
-import contextlib
-import itertools
-import os
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
-from kl_companion.llm.checkpoints import STATE, TENSORS, load_checkpoint, save_checkpoint, steps_in
+from kl_companion.llm.checkpoints import steps_in
 from kl_companion.llm.distillation import distill
 from kl_companion.llm.evaluation import right_logp
-from kl_companion.llm.generation import Samples
-from kl_companion.llm.models import LanguageModel, frozen_copy
+from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.settings import Settings
-from kl_companion.llm.tasks import Example, make_task
+from kl_companion.llm.tasks import make_task
 from kl_companion.llm.training import Run, TrainingStopped, train
-
-FEW = Settings(steps=3, prompts=2, group=2, seed=1, beta=0.3)
-
-
-@pytest.fixture(scope="module")
-def task():
-    """Two digits whose reward is how many of them are odd: a random model earns some of it."""
-    return replace(
-        make_task("sort", digits=2), reward=lambda text, example: sum(c in "13579" for c in text) / 2
-    )
-
-
-def copy(lm):
-    own = frozen_copy(lm)
-    own.model.requires_grad_(True)
-    return own
-
-
-def weights(lm):
-    return torch.cat([p.detach().flatten() for p in lm.model.parameters()])
-
-
-def trained(tiny, task, settings, **options):
-    lm = copy(tiny)
-    history = train(lm, task, settings, **options)
-    return weights(lm), history
-
+from tests.support.llm.short_runs import FEW, copy, trained, weights
 
 CHOICES = [
     {},
@@ -70,103 +39,6 @@ def test_every_choice_trains_and_resumes_to_the_same_numbers(given, tiny, task, 
     assert torch.equal(resumed, whole)
     assert again.records == history.records
     assert steps_in(tmp_path) == [4]
-
-
-KINDS = {
-    "token": ("k1", "k2", "k3", "k3_plus_plus", "exact_kl", "f_divergence(pearson)", "top_k_reverse_kl"),
-    "sequence": ("k1", "k2", "k3", "kf_plus_plus(jensen_shannon)"),
-}
-PLACEMENTS = {"token": ("loss", "reward", "both", "score"), "sequence": ("loss", "reward")}
-HOWS = ("sum", "sequence_mean", "token_mean", "constant")
-PRODUCT = [
-    (level, how, placement)
-    for level, placements in PLACEMENTS.items()
-    for how in HOWS
-    for placement in placements
-]
-LENGTHS = (1, 2, 6, 6, 3)
-
-
-@pytest.fixture(scope="module")
-def unequal():
-    """A policy and a reference in float64, and completions of `LENGTHS` that another policy sampled."""
-    from kl_companion.llm.models import tiny_model
-    from kl_companion.llm.tokenizers import character_tokenizer
-
-    tokenizer = character_tokenizer("0123456789=")
-    policy, reference = (
-        tiny_model(tokenizer, hidden=16, layers=1, seed=seed, dtype=torch.float64) for seed in (0, 1)
-    )
-    generator = torch.Generator().manual_seed(0)
-    count, longest = len(LENGTHS), max(LENGTHS)
-    inside = (torch.arange(longest) < torch.tensor(LENGTHS).unsqueeze(-1)).long()
-    samples = Samples(
-        torch.randint(3, 10, (count, 2), generator=generator),
-        torch.ones(count, 2, dtype=torch.int64),
-        torch.randint(3, 10, (count, longest), generator=generator),
-        inside,
-        inside,
-        -torch.rand(count, longest, generator=generator, dtype=torch.float64) * inside - 2.0 * inside,
-        torch.ones(count, dtype=torch.bool),
-        torch.tensor([0, 0, 0, 1, 1]),
-        [Example("", "")] * count,
-        *([""] * count for _ in range(2)),
-    )
-    return policy, reference, samples
-
-
-def step_on(unequal, settings):
-    """The loss and the gradient of one step on given samples; the parameters do not move."""
-    policy, reference, samples = unequal
-    gradient = []
-
-    def take(parameters):
-        gradient.append(torch.cat([p.grad.flatten() for p in parameters]))
-        for p in parameters:
-            p.grad.zero_()
-
-    run = Run(policy, make_task("sort"), settings, reference, None, take)
-    rewards = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5], dtype=torch.float64)
-    loss, *_ = run.descend(samples, rewards, run.compare(samples, rewards))
-    return loss, gradient[0]
-
-
-@pytest.mark.parametrize(("level", "how", "placement"), PRODUCT)
-def test_accumulation_changes_no_result(level, how, placement, unequal):
-    choices = {"level": level, "how": how, "length": 5.0 if how == "constant" else None}
-    plain = replace(FEW, placement=placement, optimizer="sgd", max_grad_norm=None, group=3, **choices)
-    ratios = [None, "sequence" if level == "sequence" else "token"] if placement == "loss" else [None]
-    for estimator, importance in itertools.product(KINDS[level], ratios):
-        k = 2 if estimator.startswith("top_k") else None
-        settings = replace(plain, estimator=estimator, k=k, importance=importance)
-        loss, gradient = step_on(unequal, settings)
-        assert gradient.norm() > 1e-3
-        for parts in (2, 3, 4):
-            in_parts, same = step_on(unequal, replace(settings, accumulate=parts))
-            assert in_parts == pytest.approx(loss, rel=1e-12), (estimator, parts)
-            torch.testing.assert_close(same, gradient, rtol=1e-10, atol=1e-13)
-
-
-@pytest.mark.parametrize("accumulate", [1, 2, 3, 4])
-def test_a_sequence_level_term_is_a_mean_over_sequences_beside_a_mean_over_tokens(accumulate, unequal):
-    policy, reference, samples = unequal
-    settings = replace(
-        FEW, beta=0.7, level="sequence", how="token_mean", advantages="none", optimizer="sgd", group=3
-    )
-    got, _ = step_on(unequal, replace(settings, accumulate=accumulate))
-    inside, tokens = samples.completion_mask, torch.cat([samples.prompt_tokens, samples.tokens], -1)
-    logp, ref_logp = (
-        (lm.model(tokens).logits[:, 1:-1].log_softmax(-1).gather(-1, samples.tokens.unsqueeze(-1)))
-        .squeeze(-1)
-        .detach()
-        * inside
-        for lm in (policy, reference)
-    )
-    ratio = (logp - samples.behavior_logp).exp()
-    rewards = torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5], dtype=torch.float64)
-    gain = (ratio * rewards.unsqueeze(-1) * inside).sum() / sum(LENGTHS)
-    of_sequences = 0.5 * (logp - ref_logp).sum(-1) ** 2
-    assert got == pytest.approx((0.7 * of_sequences.mean() - gain).item(), rel=1e-12)
 
 
 def _model_for(task):
@@ -281,22 +153,6 @@ def test_a_given_reference_is_not_moved(tiny, task, anchor):
     assert torch.equal(weights(reference), weights(tiny))
 
 
-def test_nan_stops_and_keeps_the_last_checkpoint(tiny, task, tmp_path):
-    lm = copy(tiny)
-
-    def spoil(record):
-        if record["step"] == 2:
-            with torch.no_grad():
-                next(lm.model.parameters()).fill_(torch.nan)
-
-    with pytest.raises((TrainingStopped, ValueError)) as stopped:
-        train(lm, task, replace(FEW, steps=5), every=1, checkpoint=tmp_path, progress=spoil)
-    assert "step 3" in str(stopped.value) or "nan" in str(stopped.value).lower()
-    assert steps_in(tmp_path) == [2]
-    kept = load_checkpoint(tmp_path)
-    assert all(x.isfinite().all() for x in kept.tensors.values())
-
-
 def test_the_message_names_the_optimizer_step_whose_parameters_are_left(tiny, task):
     lm, settings = copy(tiny), replace(FEW, inner_steps=3, lr=0.01)
     calls, states = [], []
@@ -328,72 +184,6 @@ def test_equal_rewards_are_said(tiny, task):
     after, history = trained(tiny, constant, replace(FEW, beta=0.0, advantages="standardized"))
     assert history.frame()["equal_groups"].tolist() == [1.0, 1.0, 1.0]
     assert torch.equal(after, start)
-
-
-def test_a_checkpoint_of_another_run_is_refused(tiny, task, tmp_path):
-    trained(tiny, task, FEW, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match=r"beta=0.3, this run has 0.5"):
-        trained(tiny, task, replace(FEW, beta=0.5), checkpoint=tmp_path)
-    trained(tiny, task, replace(FEW, beta=0.5), checkpoint=tmp_path, resume=False)
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):
-    save_checkpoint(tmp_path, 1, {"x": torch.ones(3)}, {"run": {}})
-    monkeypatch.setattr(
-        "json.dumps", lambda *a, **k: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
-    with pytest.raises(OSError, match=r"step 2 could not be written .*No space left.*step-000001 is kept"):
-        save_checkpoint(tmp_path, 2, {"x": torch.zeros(3)}, {"run": {}})
-    monkeypatch.undo()
-    assert load_checkpoint(tmp_path).tensors["x"].tolist() == [1.0, 1.0, 1.0]
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
-
-
-@pytest.mark.parametrize("at", range(3))
-def test_a_checkpoint_is_never_half_removed(at, tmp_path, monkeypatch):
-    """Removing stops before the n-th file, as it does in a process that is killed there."""
-    save_checkpoint(tmp_path, 2, {"x": torch.ones(3)}, {"run": {}})
-    removed = []
-    unlink = os.unlink
-
-    def stop(*arguments, **options):
-        if len(removed) == at:
-            raise KeyboardInterrupt
-        removed.append(arguments)
-        unlink(*arguments, **options)
-
-    monkeypatch.setattr(os, "unlink", stop)
-    with contextlib.suppress(KeyboardInterrupt):
-        save_checkpoint(tmp_path, 1, {"x": torch.zeros(3)}, {"run": {}})
-    monkeypatch.undo()
-    assert all({p.name for p in f.iterdir()} == {STATE, TENSORS} for f in tmp_path.glob("step-*"))
-    assert load_checkpoint(tmp_path).step == 1
-    save_checkpoint(tmp_path, 3, {"x": torch.zeros(3)}, {"run": {}})
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
-
-
-def test_a_resumed_run_removes_what_a_killed_one_left(tiny, task, tmp_path):
-    trained(tiny, task, FEW, checkpoint=tmp_path)
-    shutil.copytree(tmp_path / "step-000003", tmp_path / "part-7")
-    shutil.copytree(tmp_path / "step-000003", tmp_path / "step-000001")
-    trained(tiny, task, FEW, checkpoint=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
-
-
-def test_interrupted_run_goes_on(tiny, task, tmp_path):
-
-    def interrupt(record):
-        if record["step"] == 3:
-            raise KeyboardInterrupt
-
-    settings = replace(FEW, steps=5)
-    whole, history = trained(tiny, task, settings, every=2)
-    with pytest.raises(KeyboardInterrupt):
-        trained(tiny, task, settings, every=2, checkpoint=tmp_path, progress=interrupt)
-    assert steps_in(tmp_path) == [2]
-    resumed, again = trained(tiny, task, settings, every=2, checkpoint=tmp_path)
-    assert torch.equal(resumed, whole)
-    assert again.records == history.records
 
 
 def test_evaluations_and_progress(tiny, task):

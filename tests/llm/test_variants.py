@@ -9,7 +9,6 @@ from kl_companion.llm.generation import generate
 from kl_companion.llm.models import frozen_copy, load_model, save_model
 from kl_companion.llm.scoring import compare_logp, completion_logits
 from kl_companion.llm.settings import Settings
-from kl_companion.llm.start_models import start_model
 from kl_companion.llm.tasks import Example, make_task
 from kl_companion.llm.training import train
 from kl_companion.llm.variants import quantized, rounded, trained, with_layers
@@ -98,8 +97,8 @@ def test_a_model_of_another_make_is_refused(sharp) -> None:
         with_layers(sharp._replace(model=Other()), [0])
 
 
-def test_a_run_is_kept_as_it_went() -> None:
-    lm, task = start_model("sort")
+def test_a_run_is_kept_as_it_went(tiny, task) -> None:
+    lm = frozen_copy(tiny)
     settings = Settings(estimator="k2", beta=0.1, steps=3, prompts=2, group=2, lr=1e-3)
     kept = trained(lm, task, settings, every=2)
     assert sorted(kept) == [0, 2, 3]

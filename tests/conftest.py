@@ -20,8 +20,10 @@ gc.disable()  # libraries and tests leave no garbage while they load: see `pytes
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = (  # files that are begun first, so that no process is left with one of them at the end
-    *("test_how_to_add.py", "test_closure_chapters.py", "test_cache.py", "test_refusals.py"),
-    *("test_recipe.py", "test_distributed.py", "test_auditor.py"),
+    *("test_fused_modes.py", "test_compiling.py", "test_registry_transforms.py", "test_losses_modes.py"),
+    *("test_answer.py", "test_installation.py", "test_auditor_corpus.py", "test_how_to_add.py"),
+    *("test_matching_free_coefficients.py", "test_cache.py", "test_direction.py", "test_environment.py"),
+    *("test_recipe.py", "test_distributed.py", "test_token_terms_memory.py", "test_auditor.py"),
 )
 collect_ignore = ["support/example_project"]  # of someone else: tests/testing runs it
 if hypothesis.settings.get_current_profile_name() != "mutants":  # they have less to do with a failure

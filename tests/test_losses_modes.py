@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,8 @@ import torch
 
 from kl_companion import aggregate, kl_loss, kl_reward, kl_terms, policy_gradient_loss
 from kl_companion.rollout import Rollout, credit, importance_ratio, importance_weight
-from tests.support.transforms import SETTINGS, host_reads
+from tests.support.transforms import SETTINGS, compiled_by_default, host_reads
+from tests.support.warm import command
 
 ROWS, BATCH, VOCAB = 3, 2, 5
 
@@ -87,6 +87,9 @@ OF_LOGITS = {
 CASES = [*((OF_SAMPLES, sampled, x) for x in OF_SAMPLES), *((OF_LOGITS, scores, x) for x in OF_LOGITS)]
 
 
+BY_DEFAULT = {"k3, ratio in the graph", "reward of tokens", "policy gradient", "top k"}
+
+
 @pytest.mark.parametrize("setting", [x for x in SETTINGS if x != "compile"])
 @pytest.mark.parametrize(("functions", "arguments", "name"), CASES)
 def test_in_every_setting(functions, arguments, name, setting) -> None:
@@ -99,7 +102,13 @@ def test_in_every_setting(functions, arguments, name, setting) -> None:
 def in_graphs() -> None:
     """Compile every function without breaks, and a loss of rollouts that were made before."""
     for functions, arguments, name in CASES:
-        SETTINGS["compile"](functions[name], lambda length, a=arguments: tuple(x[1] for x in a(length)))
+
+        def of_a_batch(length, arguments=arguments):
+            return tuple(x[1] for x in arguments(length))
+
+        SETTINGS["compile"](functions[name], of_a_batch)
+        if name in BY_DEFAULT:
+            compiled_by_default(functions[name], of_a_batch)
     torch._dynamo.reset()
     graphs = []
 
@@ -118,7 +127,7 @@ def in_graphs() -> None:
 def test_in_graphs_of_any_length() -> None:
     """In a process of its own: the graph cannot trace the tests' checker of types."""
     code = "from tests.test_losses_modes import in_graphs; in_graphs()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command(), "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

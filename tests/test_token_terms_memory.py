@@ -12,7 +12,7 @@ from kl_companion.rollout import Rollout
 from kl_companion.token_terms import kernel_estimates, token_terms
 from tests.support.allocations import Allocations
 
-BATCH, SEQ, VOCAB = 8, 12, 5000
+BATCH, SEQ, VOCAB = 4, 12, 5000
 MASKS = {
     "all": torch.ones(BATCH, SEQ, dtype=torch.int64),
     "padding": (torch.arange(SEQ) < torch.arange(5, 5 + BATCH).unsqueeze(-1)).long(),
@@ -46,7 +46,7 @@ def rollout(mask, dtype=torch.float32, spoiled=False):
 @pytest.mark.parametrize("mask", list(MASKS))
 @pytest.mark.parametrize("name", list(TERMS))
 def test_peak_of_memory(name, mask, monkeypatch):
-    """Logits of 1.9 MB: the gradient is as large, and everything else together less than a third of it."""
+    """Logits of 1 MB: the gradient is as large, and everything else together less than a third of it."""
     monkeypatch.setitem(blocks._BLOCK_BYTES, "cpu", 4 * VOCAB)
     monkeypatch.setattr(compiling, "_PART", 2048)
     made, term = rollout(MASKS[mask]), TERMS[name]

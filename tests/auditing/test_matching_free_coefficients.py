@@ -1,13 +1,13 @@
 """A coefficient that is fitted to every world anew explains nothing: no "Exact", no sign, no effect."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
 
 from kl_companion import audit
 from kl_companion.auditing.card import card
+from tests.support.warm import command
 
 KLS = {
     "k2": lambda logp, ref_logp: 0.5 * (logp - ref_logp) ** 2,
@@ -39,16 +39,16 @@ def words(found):
     return " ".join(card(found, height=None).split())
 
 
-@pytest.mark.parametrize(("group_size", "beta"), [(4, 0.1), (4, 1e-3), (5, 30.0)])
 @pytest.mark.parametrize(
-    ("kl", "reduction", "advantage"),
+    ("kl", "reduction", "advantage", "group_size", "beta"),
     [
-        ("k2", "answers", "std"),
-        ("k3", "answers", "population"),
-        ("k2", "tokens", "std"),
-        ("k2", "each", "tanh"),
-        ("k3", "tokens", "median"),
-        ("k3", "summed", "std"),
+        ("k2", "answers", "std", 4, 0.1),
+        ("k2", "answers", "std", 5, 30.0),
+        ("k3", "answers", "population", 4, 1e-3),
+        ("k2", "tokens", "std", 4, 1e-3),
+        ("k2", "each", "tanh", 4, 0.1),
+        ("k3", "tokens", "median", 5, 30.0),
+        ("k3", "summed", "std", 4, 0.1),
     ],
 )
 def test_small_groups_of_normalized_rewards_are_unknown_and_the_card_says_what_is_known(
@@ -143,8 +143,10 @@ def test_the_command_line_says_so(tmp_path):
         "    kl = (ref_logp - logp).exp() - (ref_logp - logp) - 1\n"
         "    return ((beta * kl - logp * adv.unsqueeze(-1)) * mask).sum(-1).mean()\n"
     )
-    command = [sys.executable, "-m", "kl_companion.cli", "audit", "mine.py:grpo", "--group-size", "4"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    audited = ["-m", "kl_companion.cli", "audit", "mine.py:grpo", "--group-size", "4", "--scale", "1"]
+    done = subprocess.run(
+        [*command(), *audited], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
     text = " ".join(done.stdout.split())
     assert "grpo minimizes no objective that is known here." in text
     assert "Exact" not in text

@@ -1,7 +1,6 @@
 """The reader's own function, changed: it passes the audit in its own names and its own reduction."""
 
 import subprocess
-import sys
 from typing import Optional
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from kl_companion import audit
 from kl_companion.auditing.adapt import as_loss
 from kl_companion.auditing.instead import strength
+from tests.support.warm import command
 
 LATE = 0.3
 
@@ -364,8 +364,10 @@ def test_the_command_line_prints_a_patch_that_runs(tmp_path):
         "    kl = masked_mean(kl, mask).mean()\n"
         "    return kl_coef * kl\n"
     )
-    command = [sys.executable, "-m", "kl_companion.cli", "audit", "mine.py:kl_loss", "--want", "reverse_kl"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    audited = ["-m", "kl_companion.cli", "audit", "mine.py:kl_loss", "--want", "reverse_kl"]
+    done = subprocess.run(
+        [*command(), *audited], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
     changes = [x[4:].strip() for x in done.stdout.splitlines() if x.startswith(("  - ", "  + "))]
     assert changes == [
         "kl = torch.exp(ref_logp - logp) - (ref_logp - logp) - 1",

@@ -2,7 +2,6 @@
 
 import math
 import subprocess
-import sys
 
 import pytest
 import sympy
@@ -14,6 +13,7 @@ from sympy import Rational, log
 from kl_companion import divergences as dv
 from kl_companion.divergences import DIVERGENCES, T, W
 from tests.oracles.numeric import exp_minus_line
+from tests.support.warm import command
 
 QUICK = settings(max_examples=60)
 NAMES = list(DIVERGENCES)
@@ -149,7 +149,7 @@ for name in (*DIVERGENCES, "generalized_jensen_shannon(0.9)", "skewed_kl(0.1)"):
 )
 def test_float32_is_accurate_whatever_the_default_dtype_was(before, audited, after):
     """Whether float32 is enough was asked in the default dtype, once for the process: off by 1e-4 then."""
-    arguments = [sys.executable, "-c", SMALL_RATIOS, before, audited, after]
+    arguments = [*command(), "-c", SMALL_RATIOS, before, audited, after]
     out = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=True).stdout
     lines = [line.rsplit(" ", 3) for line in out.splitlines()]
     assert len(lines) == len(DIVERGENCES) + 2

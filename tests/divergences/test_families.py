@@ -2,7 +2,6 @@
 
 import math
 import subprocess
-import sys
 import time
 from fractions import Fraction
 
@@ -32,6 +31,7 @@ from kl_companion.divergences import (
 )
 from kl_companion.estimators import f_divergence, top_k_f_divergence
 from kl_companion.kernels import fused_f_divergence
+from tests.support.warm import command
 
 RATIOS = ("1e-9", "0.3", "0.999", "1.7", "1e9")
 SHARES = (0.1, 0.3, 0.5, 0.75, 0.9, 0.97, 0.999, 1 / 3)
@@ -365,6 +365,6 @@ print((value / by_hand - 1).abs().item(), ((slope - wanted).norm() / wanted.norm
 
 def test_members_in_the_graph_of_a_user():
     """The compiler cannot trace SymPy: a member is looked up while it traces."""
-    done = subprocess.run([sys.executable, "-c", IN_A_GRAPH], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command(), "-c", IN_A_GRAPH], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert max(map(float, done.stdout.split())) < 1e-12

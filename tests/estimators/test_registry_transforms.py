@@ -19,7 +19,7 @@ import kl_companion.estimators.vocabulary
 from kl_companion.divergences import T, make_divergence
 from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES
-from tests.support.transforms import SETTINGS, Function, default_dtype, host_reads
+from tests.support.transforms import SETTINGS, Function, compiled_by_default, default_dtype, host_reads
 
 VOCAB = 7
 CUBIC = make_divergence("cubic", (T - 1) ** 2 * (T + 2), source="test")
@@ -78,6 +78,14 @@ def test_a_formula_in_every_setting(name: str, setting: str) -> None:
     dtypes = (torch.float32,) if setting == "compile" else (torch.float32, torch.float64)
     for dtype in dtypes:
         SETTINGS[setting](fn, partial(arguments, inputs, dtype))
+
+
+@pytest.mark.parametrize(
+    "name", ["k3", "kf_plus_plus", "f_divergence", "exact_kl", "top_k_f_divergence", "truncated_kl"]
+)
+def test_a_formula_in_graphs_by_default(name: str) -> None:
+    inputs, fn = CASES[name]
+    compiled_by_default(fn, partial(arguments, inputs, torch.float32))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -292,7 +292,8 @@ def test_inside_compiled_callers(root):
     """The same numbers, as one operator of the caller's graph, and two graphs for all lengths together."""
     lines = compiled_callers(root)
     assert "kl, fused" in lines
-    assert "linear log-probs at all lengths 2 1" in lines
+    assert "linear log-probs at all lengths 1\n" in lines
+    assert "top-k at all lengths 2 1\n" in lines
 
 
 @pytest.mark.slow

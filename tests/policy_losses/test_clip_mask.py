@@ -8,7 +8,7 @@ import torch
 
 from kl_companion.policy_losses import ppo_mask
 from kl_companion.policy_losses.ratio_losses import POLICY_LOSSES, policy_loss
-from tests.support.transforms import SETTINGS, host_reads
+from tests.support.transforms import SETTINGS, compiled_by_default, host_reads
 
 
 def test_ppo_mask_by_cases_and_at_its_edges():
@@ -50,6 +50,11 @@ FORMULAS = {
 def test_a_formula_in_every_setting(name, setting):
     SETTINGS[setting](FORMULAS[name], of_tokens)
     assert host_reads(FORMULAS[name], *of_tokens(3)) == []
+
+
+@pytest.mark.parametrize("name", ["ppo with a dual clip", "ppo_mask"])
+def test_a_formula_in_graphs_by_default(name):
+    compiled_by_default(FORMULAS[name], of_tokens)
 
 
 def test_ppo_mask_under_vmap():

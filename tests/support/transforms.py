@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Function = Callable[..., torch.Tensor]
 Arguments = Callable[[int], tuple[Any, ...]]
 LENGTHS = (3, 5, 8)
-GRAPHS = 2  # one of the first shape, one of any shape
+GRAPHS = 2  # for all lengths together
 READS = ("aten._local_scalar_dense", "aten.is_nonzero", "aten.item", "aten.nonzero", "aten.equal")
 
 
@@ -69,25 +69,35 @@ def mapped(fn: Function, arguments: Arguments) -> None:
 
 def slope_of(fn: Function, args: tuple[Any, ...]) -> torch.Tensor:
     """Return the gradient of the sum of the result with respect to the first argument, by autograd."""
+    return slope_and_value(fn, args)[0]
+
+
+def slope_and_value(fn: Function, args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return that gradient and the result, of one call."""
     leaf = args[0].detach().clone().requires_grad_()
-    total = fn(leaf, *args[1:]).sum()
-    if not total.requires_grad:
-        return torch.zeros_like(leaf)
-    (slope,) = torch.autograd.grad(total, leaf, allow_unused=True)
-    return torch.zeros_like(leaf) if slope is None else slope
+    value = fn(leaf, *args[1:])
+    if not value.requires_grad:
+        return torch.zeros_like(leaf), value
+    (slope,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True)
+    return torch.zeros_like(leaf) if slope is None else slope, value.detach()
 
 
 def compiled(fn: Function, arguments: Arguments) -> None:
-    """Compare one graph without breaks with the plain call at three lengths; at most two graphs are made.
+    """Compare a graph without breaks with the plain call at three lengths: value and gradient.
 
-    The caller may also ask for ``dynamic=True``: numbers of Python are symbols then.
+    The caller asks for ``dynamic=True``: lengths and numbers of Python are symbols from the first call on.
     """
-    for dynamic in (None, True):
-        torch._dynamo.reset()
-        _compiled(fn, arguments, dynamic)
+    in_graphs(fn, arguments, dynamic=True)
 
 
-def _compiled(fn: Function, arguments: Arguments, dynamic: bool | None) -> None:
+def compiled_by_default(fn: Function, arguments: Arguments) -> None:
+    """Do the same for a caller who asks for nothing: one graph is of the first length, one of any."""
+    in_graphs(fn, arguments, dynamic=None)
+
+
+def in_graphs(fn: Function, arguments: Arguments, dynamic: bool | None) -> None:
+    """Compare graphs and the plain call at every length, and count the graphs."""
+    torch._dynamo.reset()
     graphs: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -99,9 +109,11 @@ def _compiled(fn: Function, arguments: Arguments, dynamic: bool | None) -> None:
         warnings.simplefilter("ignore")
         for length in LENGTHS:
             args = arguments(length)
-            same(in_graph(*args), fn(*args))
-            same(slope_of(in_graph, args), slope_of(fn, args))
-    assert len(graphs) <= 2 * GRAPHS, f"{len(graphs)} graphs: expected {GRAPHS} of values and of gradients"
+            for result, expected in zip(
+                slope_and_value(in_graph, args), slope_and_value(fn, args), strict=True
+            ):
+                same(result, expected)
+    assert len(graphs) <= GRAPHS, f"{len(graphs)} graphs: expected {GRAPHS}"
 
 
 @contextmanager

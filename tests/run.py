@@ -90,7 +90,12 @@ GROUPS = {
         ["tests/book/claims", "tests/book/errata"],
         ["-m", EVERYDAY, "-n", "2", "--dist", "worksteal"],  # two of its files take nearly all its time
     ),
-    "site": Group("site", 2.75, ["tests/site"], ["-m", EVERYDAY, "-rs", "-n", "2", "--maxschedchunk=1"]),
+    "site": Group(
+        "site",
+        2.75,
+        ["tests/site"],
+        ["-m", EVERYDAY, "-rs", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"],
+    ),
     "frameworks": Group(
         "models and frameworks",
         1.25,

@@ -10,7 +10,6 @@ import pytest
 
 SITE = Path(__file__).resolve().parents[2] / "_build" / "html"
 CHAPTERS = sorted(path.relative_to(SITE).as_posix() for path in SITE.glob("book/part*/*.html"))
-every_chapter = pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: Path(page).stem)
 MOST = 0.25  # of a chapter's height may be code
 # outermost boxes of code that show without a click, and what is in them
 CODE = """
@@ -67,43 +66,33 @@ return [texts.reduce((sum, text) => sum + words(text), 0), looked.length];
 WORDS_PER_MINUTE, MINUTES_PER_LOOK, LONGEST = 150, 0.5, 30
 
 
-@pytest.fixture(scope="module")
-def at(base: str, session: Any) -> Any:
-    session.execute_cdp_cmd("Network.enable", {})
-    session.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*mathjax*"]})
-
-    def open_(page: str) -> Any:
-        if session.current_url != f"{base}/{page}":
-            session.get(f"{base}/{page}")
-        return session
-
-    return open_
+@pytest.fixture(scope="module", params=CHAPTERS, ids=lambda page: Path(page).stem)
+def chapter(request: pytest.FixtureRequest, base: str, without_formulas: Any) -> Any:
+    """A browser on a chapter, which is loaded once for all tests."""
+    without_formulas.get(f"{base}/{request.param}")
+    return without_formulas
 
 
-@every_chapter
-def test_a_chapter_shows_little_code_and_no_asserts(at: Any, page: str) -> None:
-    share, shown = at(page).execute_script(CODE)
+def test_a_chapter_shows_little_code_and_no_asserts(chapter: Any) -> None:
+    share, shown = chapter.execute_script(CODE)
     assert share <= MOST
     assert [text for text in shown if re.search(r"^\s*assert\b", text, re.M)] == []
 
 
-@every_chapter
-def test_a_chapter_is_read_in_half_an_hour(at: Any, page: str) -> None:
-    words, looked = at(page).execute_script(READING)
+def test_a_chapter_is_read_in_half_an_hour(chapter: Any) -> None:
+    words, looked = chapter.execute_script(READING)
     assert words > 1000
     assert words / WORDS_PER_MINUTE + looked * MINUTES_PER_LOOK <= LONGEST
 
 
-@every_chapter
-def test_figures_have_numbers_and_captions(at: Any, page: str) -> None:
-    captions = at(page).execute_script(FIGURES)
+def test_figures_have_numbers_and_captions(chapter: Any) -> None:
+    captions = chapter.execute_script(FIGURES)
     assert captions
     assert [c for c in captions if not re.match(r"Figure (\d+\.)?\d+\. \S.{20}", c, re.S)] == []
 
 
-@every_chapter
-def test_tables_have_headings_in_words_and_whole_cells(at: Any, page: str) -> None:
-    empty, nameless, keys, cut = at(page).execute_script(TABLES)
+def test_tables_have_headings_in_words_and_whole_cells(chapter: Any) -> None:
+    empty, nameless, keys, cut = chapter.execute_script(TABLES)
     assert empty == []
     assert nameless == []
     assert keys == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ SHOWN = "return [...document.querySelectorAll('.kl-answer')].filter((e) => e.che
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    with browsers.served(SITE) as base, browsers.opened() as session:
-        browsers.resize(session, browsers.SIZES["desktop"])
-        session.get(f"{base}/book/intro.html")
-        yield session
+def page(session: Any, base: str) -> Any:
+    session.get(f"{base}/book/intro.html")
+    return session
 
 
 def press(session: Any, *keys: str) -> None:

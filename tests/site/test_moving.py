@@ -31,8 +31,6 @@ return {
 def open_page(session: Any, base: str, page: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    session.execute_cdp_cmd("Network.enable", {})
-    session.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*mathjax*"]})
     session.get(f"{base}/{page}")
     ready = "return document.querySelector('.kl-stage')?.dataset.ready === 'yes'"
     WebDriverWait(session, 20, poll_frequency=0.05).until(lambda s: s.execute_script(ready))
@@ -63,6 +61,11 @@ def wait(session: Any, holds: Any, seconds: float = 20) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
     WebDriverWait(session, seconds, poll_frequency=0.02).until(lambda s: holds(at(s)))
+
+
+@pytest.fixture(scope="module")
+def session(without_formulas: Any) -> Any:
+    return without_formulas
 
 
 @pytest.fixture

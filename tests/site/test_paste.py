@@ -29,17 +29,13 @@ K3 = """def kl_loss(logps, ref_logps, mask):
 """
 K2 = "kl = 0.5 * (logp - ref_logp) ** 2\nloss = loss + 0.1 * (kl * mask).sum(-1).mean()\n"
 ENDLESS = "def kl_loss(logp, ref_logp):\n    while True:\n        pass\n"
-TEN = [
+SIX = [  # whole distributions, likeliest tokens, a detached ratio, classes, a method of a trainer
     "areal.joint_distillation_term",
-    "dapo.DAPOLoss.forward",
-    "ema_pg.k3plusplus",
-    "kimi.squared_sequence_kl",
     "likeliest.topk_kl_div",
     "mistakes.k3_detached_in_the_ratio",
     "openrlhf.PolicyLoss.forward",
     "torchtune.ForwardKLLoss.forward",
     "trl.GRPOTrainer._compute_loss",
-    "verl.low_var_kl_of_each_answer",
 ]
 
 
@@ -104,8 +100,8 @@ def test_the_page_says_how_much_is_loaded() -> None:
     assert re.search(r"package from this site, 1[3-5] MB", re.sub(r"\s+", " ", text))
 
 
-def test_ten_losses_of_the_corpus(session: Any, base: str) -> None:
-    assert compared(session, base, TEN) == []
+def test_six_losses_of_the_corpus(session: Any, base: str) -> None:
+    assert compared(session, base, SIX) == []
 
 
 @pytest.mark.reliability

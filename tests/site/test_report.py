@@ -35,12 +35,6 @@ def base(site: Path) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    with browsers.opened() as browser:
-        yield browser
-
-
 def prefer(session: Any, scheme: str) -> None:
     feature = {"name": "prefers-color-scheme", "value": scheme}
     session.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
@@ -57,9 +51,12 @@ def test_a_report_in_a_browser(session: Any, base: str, name: str) -> None:
     problems = [str(problem) for problem in session.execute_script("return klOnce()")]
     accessibility.load(session)
     session.execute_script("document.querySelector('details').open = true")
-    grounds = set()
     for width in browsers.SIZES:
         problems += browsers.layout(session, width)
+    session.execute_script("klThin(arguments[0])", browsers.FEW)
+    grounds = set()
+    for width in browsers.SIZES:
+        browsers.resize(session, browsers.SIZES[width])
         for scheme in ("light", "dark"):
             prefer(session, scheme)
             grounds.add(session.execute_script("return getComputedStyle(document.body).backgroundColor"))

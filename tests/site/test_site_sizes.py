@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -49,12 +48,6 @@ def test_figures_are_files_that_light_and_dark_pages_share() -> None:
     assert not [page.name for page, text in zip(pages, texts, strict=True) if "data:image/svg" in text]
     drawn = [source for text in texts for source in re.findall(r'src="([^"]+\.svg(?:#dark)?)"', text)]
     assert sum(source.endswith("#dark") for source in drawn) > 20
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    with browsers.opened() as browser:
-        yield browser
 
 
 def reads(session: Any, address: str) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -108,6 +108,18 @@ def opened() -> Iterator[Any]:
         if os.environ.get("CI") == "1":
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+def restore(session: Any, blocked: Sequence[str] = ()) -> None:
+    """Take back what a module may have set: width, media, what pages have stored, and what is not loaded."""
+    if (address := session.current_url).startswith("http"):
+        storage = {"origin": "/".join(address.split("/")[:3]), "storageTypes": "local_storage"}
+        session.execute_cdp_cmd("Storage.clearDataForOrigin", storage)
+    session.get("about:blank")
+    resize(session, SIZES["desktop"])
+    session.execute_cdp_cmd("Network.enable", {})
+    session.execute_cdp_cmd("Network.setBlockedURLs", {"urls": [*blocked]})
+    session.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def visit(session: Any, base: str, page: str) -> list[str]:

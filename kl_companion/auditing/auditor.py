@@ -26,7 +26,7 @@ from kl_companion.auditing.looking import (
     worlds,
 )
 from kl_companion.auditing.matching import Explanation, matched, value_matches
-from kl_companion.auditing.objectives import OBJECTIVES, Objective, field, objectives
+from kl_companion.auditing.objectives import OBJECTIVES, Objective, add_divergence, field, objectives
 from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
 from kl_companion.auditing.signs import minimizes_rewards
 from kl_companion.auditing.solve import curl, curl_of
@@ -36,6 +36,7 @@ from kl_companion.auditing.verdict import (
     said_by_name,
     wanted_objectives,
 )
+from kl_companion.divergences import get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.kl_term import EstimatorLike, KLTerm
 from kl_companion.rollout import Rollout
@@ -179,6 +180,8 @@ def audit(
     """
     subject = as_subject(loss, placement, level, mapped=map, settings=set)
     loss_fn, entry = subject.loss, subject.entry
+    if entry is not None:  # a member of a family may be no registered divergence
+        add_divergence(get_divergence(entry.target))
     if want is not None:
         wanted_objectives(want)  # refuses an unknown one before anything is computed
     if scale is not None and not scale > 0:
@@ -242,7 +245,8 @@ def audit(
         c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
     ]
     lowers = any(minimizes_rewards(c) for c in judged)
-    meant = None if subject.placement == "reward" else said_by_name(subject.title, named(entry, same_as))
+    title = subject.title if entry is None else ""  # an estimator's target is not read from its name
+    meant = None if subject.placement == "reward" else said_by_name(title, named(entry, same_as))
     if want is not None:
         meant = (f"was wanted ({want})", want)
     if meant is None:

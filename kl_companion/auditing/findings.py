@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple, NoReturn
+
+from kl_companion.rollout import Rollout
 
 
 class Condition(NamedTuple):
@@ -30,6 +32,11 @@ class GroupGap(NamedTuple):
     degrees: float
     ratio: float
     fails: bool = False
+
+
+def left_out(rollout: Rollout) -> NoReturn:
+    """Stand for the loss in the pickle of a verdict; raise ValueError."""
+    raise ValueError("the verdict was pickled without its loss, which may be any function: audit it again")
 
 
 @dataclass(frozen=True)
@@ -75,3 +82,10 @@ class Finding:
     def gaps(self) -> tuple[GroupGap, ...]:
         """Small groups against large batches; empty for a loss that does not couple its batch."""
         return self.measure_gaps() if self.measure_gaps is not None else ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for a pickle, with numbers instead of the functions that measure them."""
+        measured: dict[str, Any] = {"measure_curl": partial(float, self.curl)}
+        if self.couples:
+            measured["measure_gaps"] = partial(tuple, self.gaps)
+        return self.__dict__ | measured

@@ -11,7 +11,7 @@ from typing import Any
 from kl_companion.auditing.adapt import Reading
 from kl_companion.auditing.card import card
 from kl_companion.auditing.distance import Distance, distances
-from kl_companion.auditing.findings import Finding
+from kl_companion.auditing.findings import Finding, left_out
 from kl_companion.auditing.inputs import dead_rewards
 from kl_companion.auditing.objectives import OBJECTIVES, add_divergence
 from kl_companion.auditing.remedies import lines_for, remedy
@@ -32,6 +32,9 @@ from kl_companion.tabular import Loss
 @dataclass(frozen=True)
 class Audit:
     """The verdict on a loss; ``str()`` is the card that the command line prints.
+
+    A pickle, which takes as long as an audit, contains every number and sentence and not the loss: `figure`
+    of the copy is a ValueError.
 
     Attributes:
         name: What was audited.
@@ -136,6 +139,13 @@ class Audit:
     def dead_rewards(self) -> str:
         """A sentence on rewards or advantages that do not act on the gradient; "" where they do."""
         return "" if self.loss_fn is None or self.head else dead_rewards(self.loss_fn, self.reading)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""
+        if self.loss_fn is None:
+            return self.__dict__
+        computed = {"distances": self.distances, "dead_rewards": self.dead_rewards}
+        return self.__dict__ | computed | {"loss_fn": left_out}
 
     def __str__(self) -> str:
         return card(self)

@@ -12,7 +12,7 @@ import torch
 
 from kl_companion.auditing.adapt import NOTHING
 from kl_companion.auditing.auditor import finding_of
-from kl_companion.auditing.findings import Condition
+from kl_companion.auditing.findings import Condition, left_out
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import explanation, terms
 from kl_companion.auditing.updates.advantages import Advantage
@@ -63,6 +63,8 @@ class OnPrompt(NamedTuple):
 @dataclass(frozen=True)
 class UpdateAudit:
     """The verdict on a whole update; ``str()`` is the card that the command line prints.
+
+    A pickle contains every number and sentence, and not the loss of its step.
 
     Attributes:
         step: What was audited.
@@ -150,6 +152,11 @@ class UpdateAudit:
             return -expected_gradient(self.step.loss, at, logits=logits, group_size=4)
 
         return at_rest(field, at), optimum(at, self.beta)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for a pickle: where the update comes to rest is computed before."""
+        step = self.step._replace(loss=left_out, with_beta=None)
+        return self.__dict__ | {"rest": self.rest, "step": step}
 
     def __str__(self) -> str:
         from kl_companion.auditing.updates.card import card

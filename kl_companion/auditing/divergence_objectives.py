@@ -83,6 +83,7 @@ def add_divergence(d: Divergence) -> None:
         short=f"{short}, next token",
         effect=effect,
         source=d.source,
+        overwrite=True,  # a loss at a temperature may have been found to be this one, see `Distilled`
     )(token)
     register_objective(
         f"policy_token_{d.name}",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.checks import described
+from kl_companion.estimators.record import same_function
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Problem
 
@@ -71,18 +72,27 @@ def register_objective(
     heads_only: bool = False,
     rewards: bool = False,
     cut: bool = False,
+    overwrite: bool = False,
 ) -> Callable[[Scalar], Scalar]:
     """Register a scalar of an enumerated rollout as the objective ``name`` and return it untouched.
 
+    The arguments are the fields of `Objective`; ``overwrite=True`` replaces another one of that name.
+
     Raises:
-        ValueError: the name is taken, or what is registered is no function.
+        ValueError: the name is taken by another function or other words, or what is registered is no
+            function. A function that is defined again may replace itself, see
+            `kl_companion.register_estimator`.
     """
 
     def decorate(fn: Scalar) -> Scalar:
         if not callable(fn):
             raise ValueError(f"the objective {name!r} is {described(fn)}, expected a function of a Rollout")
-        if name in OBJECTIVES and OBJECTIVES[name].words != words:
-            raise ValueError(f"objective {name!r} is registered already, expected a new name")
+        taken = None if overwrite else OBJECTIVES.get(name)
+        if taken is not None and not (taken.words == words and same_function(taken.scalar, fn)):
+            raise ValueError(
+                f"objective {name!r} is registered already ({taken.words}): expected a new name, or "
+                "overwrite=True"
+            )
         OBJECTIVES[name] = Objective(
             name,
             fn,

@@ -83,7 +83,7 @@ def register_estimator(
 
     def decorate(fn: F) -> F:
         taken = ESTIMATORS.get(name)
-        if taken is not None and not overwrite and not _same_function(taken.fn, fn):
+        if taken is not None and not overwrite and not same_function(taken.fn, fn):
             module = getattr(taken.fn, "__module__", type(taken.fn).__module__)
             raise ValueError(
                 f"estimator {name!r} is registered already, by {module}: expected a new name, or "
@@ -95,7 +95,7 @@ def register_estimator(
     return decorate
 
 
-def _same_function(a: Any, b: Any) -> bool:
+def same_function(a: Any, b: Any) -> bool:
     """Return whether two functions are one, or one that was defined a second time."""
     if isinstance(a, partial) and isinstance(b, partial):
         return all(map(_same_value, (a.func, a.args, a.keywords), (b.func, b.args, b.keywords)))
@@ -103,12 +103,16 @@ def _same_function(a: Any, b: Any) -> bool:
         return bool(type(a) is type(b) and a == b)
     if (a.__module__, a.__qualname__) != (b.__module__, b.__qualname__):
         return False
-    if "<" not in a.__qualname__:  # neither a lambda nor inside of another function: the name is its own
-        return True
-    values = (
-        (f.__defaults__, f.__kwdefaults__, [c.cell_contents for c in f.__closure__ or ()]) for f in (a, b)
-    )
+    if "<" not in a.__qualname__ and not hasattr(a, "__wrapped__"):
+        return True  # neither a lambda, nor in a function, nor made by a decorator: the name is its own
+    values = ((f.__defaults__, f.__kwdefaults__, _enclosed(f)) for f in (a, b))
     return a.__code__ == b.__code__ and _same_value(*values)
+
+
+def _enclosed(f: FunctionType) -> list[Any]:
+    """Return the values that a closure holds; of a recursive one without itself, which has no end."""
+    cells = [c.cell_contents for c in f.__closure__ or ()]
+    return [None if x is f else x for x in cells]
 
 
 def _same_value(a: Any, b: Any) -> bool:
@@ -116,7 +120,7 @@ def _same_value(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if isinstance(a, FunctionType | partial) and type(a) is type(b):
-        return _same_function(a, b)
+        return same_function(a, b)
     if isinstance(a, list | tuple) and type(a) is type(b):
         return len(a) == len(b) and all(map(_same_value, a, b))
     if isinstance(a, dict) and isinstance(b, dict):

@@ -1,6 +1,6 @@
 """Every named objective, value and gradient, against the same thing written prefix by prefix."""
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -105,6 +105,22 @@ def test_fields_by_differences(name):
 def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match=r"'expected_reward' is registered already"):
         register_objective("expected_reward", words="another", source="-")(lambda ro: ro.logp.sum())
+
+
+def test_other_functions_and_words_are_other_objectives(monkeypatch):
+    monkeypatch.setattr(record, "OBJECTIVES", dict(OBJECTIVES))
+
+    def scaled(factor):
+        return lambda rollout: factor * rollout.logp.sum()
+
+    registered = partial(register_objective, "mine", source="test")
+    registered(words="one")(scaled(1.0))
+    registered(words="one")(scaled(1.0))  # a cell of a notebook that is run again
+    for words, factor in (("one", 2.0), ("another", 1.0)):
+        with pytest.raises(ValueError, match=r"^objective 'mine' is registered already \(one\)"):
+            registered(words=words)(scaled(factor))
+    replaced = registered(words="two", overwrite=True)(scaled(2.0))
+    assert record.OBJECTIVES["mine"].scalar is replaced
 
 
 def test_a_divergence_that_is_registered_later_is_an_objective(monkeypatch):

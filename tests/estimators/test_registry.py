@@ -3,7 +3,7 @@
 import math
 import pickle
 import re
-from functools import partial
+from functools import partial, wraps
 
 import pytest
 import torch
@@ -135,6 +135,28 @@ def scaled(factor):
     return estimate
 
 
+def recursive(factor):
+    def estimate(logp, ref_logp, again=True):
+        return estimate(logp, ref_logp, False) if again else factor * (logp - ref_logp)
+
+    return estimate
+
+
+def times(factor):
+    def decorate(fn):
+        @wraps(fn)
+        def decorated(logp, ref_logp):
+            return factor * fn(logp, ref_logp)
+
+        return decorated
+
+    return decorate
+
+
+def difference(logp, ref_logp):
+    return logp - ref_logp
+
+
 def power(exponent, logp, ref_logp):
     return (logp - ref_logp) ** exponent
 
@@ -151,6 +173,8 @@ PAIRS = {
     "closures over tensors": (scaled(torch.ones(2)), scaled(torch.zeros(2))),
     "a function and a partial": (power, partial(power, 2)),
     "two named functions": (power, scaled),
+    "two decorators": (times(1.0)(difference), times(2.0)(difference)),
+    "two recursive closures": (recursive(1.0), recursive(2.0)),
 }
 AGAIN = {
     "closures": lambda: scaled(2.0),
@@ -159,6 +183,8 @@ AGAIN = {
     "partials by keyword": lambda: partial(power, exponent=2),
     "closures over functions": lambda: of_samples(scaled(2.0)),
     "members": lambda: k_lambda(0.1),
+    "decorated functions": lambda: times(2.0)(difference),
+    "recursive closures": lambda: recursive(2.0),
 }
 
 

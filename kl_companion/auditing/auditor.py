@@ -36,6 +36,7 @@ from kl_companion.auditing.verdict import (
     said_by_name,
     wanted_objectives,
 )
+from kl_companion.checks import check_scalar
 from kl_companion.divergences import get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.kl_term import EstimatorLike, KLTerm
@@ -184,8 +185,8 @@ def audit(
         add_divergence(get_divergence(entry.target))
     if want is not None:
         wanted_objectives(want)  # refuses an unknown one before anything is computed
-    if scale is not None and not scale > 0:
-        raise ValueError(f"scale is {scale}, expected a positive number")
+    if scale is not None:
+        check_scalar("scale", scale, positive=True)
     if problems is not None and not len(problems):
         raise ValueError("problems is an empty list, expected at least one Problem, or None")
     if problems is not None and (scale is not None or off_policy is not None):

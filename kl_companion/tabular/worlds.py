@@ -160,8 +160,8 @@ def bandit(vocab: int = 100, *, seed: int = 0, scale: float = 1.0, off_policy: b
     """
     if not isinstance(vocab, int) or vocab < 2:
         raise ValueError(f"vocab is {vocab}, expected a whole number, at least 2")
-    if not scale >= 0:
-        raise ValueError(f"scale is {scale}, expected 0 or more")
+    if not 0 <= scale < math.inf:
+        raise ValueError(f"scale is {scale}, expected 0 or more, and finite")
     generator = torch.Generator().manual_seed(seed)
 
     def normal() -> torch.Tensor:
@@ -199,10 +199,10 @@ def prefix_tree(
         ValueError: fewer than two tokens, a length below 1, a negative scale, or more sequences than
             can be enumerated.
     """
-    if vocab < 2 or length < 1 or not scale >= 0:
+    if vocab < 2 or length < 1 or not 0 <= scale < math.inf:
         raise ValueError(
             f"vocab={vocab}, length={length}, scale={scale}: expected vocab of at least 2, "
-            "length of at least 1, scale of 0 or more"
+            "length of at least 1, scale of 0 or more, and finite"
         )
     if vocab**length > MAX_EVALUATIONS:
         raise ValueError(f"{vocab}^{length} sequences, expected at most {MAX_EVALUATIONS} to enumerate")

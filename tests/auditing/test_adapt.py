@@ -1,5 +1,7 @@
 """What a reader may hand in, and what is refused at the door."""
 
+import math
+
 import pytest
 import torch
 
@@ -34,8 +36,9 @@ def test_choices_that_do_not_go_together():
     refuse("exact_kl", r"level='sequence' got 'exact_kl'", level="sequence")
     refuse(lambda rollout: rollout.logp.sum(), r"level='token' got a function of a rollout", level="token")
     refuse(lambda rollout: rollout.logp.sum(), r"placement='reward' got a scalar", placement="reward")
-    with pytest.raises(ValueError, match="scale is -1"):
-        audit("k2", scale=-1)
+    for scale in (-1, math.inf, math.nan, "1"):
+        with pytest.raises(ValueError, match=f"scale is {scale}, expected a positive number"):
+            audit("k2", scale=scale)
     with pytest.raises(ValueError, match="max_terms is 0"):
         audit("k2", max_terms=0)
     with pytest.raises(ValueError, match="group_size is 0"):

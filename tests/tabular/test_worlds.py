@@ -237,6 +237,8 @@ def test_heads_that_are_refused(options, wanted):
         (lambda: prefix_tree(2, 0), "length=0.*length of at least 1"),
         (lambda: prefix_tree(2, 2, scale=-1.0), r"scale=-1\.0.*scale of 0 or more"),
         (lambda: prefix_tree(2, 2, scale=math.nan), "scale=nan.*scale of 0 or more"),
+        (lambda: prefix_tree(2, 2, scale=math.inf), "scale=inf.*scale of 0 or more, and finite"),
+        (lambda: bandit(3, scale=math.inf), "scale is inf, expected 0 or more, and finite"),
         (lambda: bandit(1), "vocab is 1, expected a whole number, at least 2"),
         (lambda: bandit(3, scale=-0.5), r"scale is -0\.5, expected 0 or more"),
         (lambda: bandit(3, scale=math.nan), "scale is nan, expected 0 or more"),

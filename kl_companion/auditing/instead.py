@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ from kl_companion.auditing.card import WIDTH
 from kl_companion.auditing.constructing import Chosen, callable_of, parameters_of
 from kl_companion.auditing.distance import degrees
 from kl_companion.auditing.findings import Condition, Finding
-from kl_companion.auditing.rewriting import Rewritten, names_inside, repaired, undecorated
+from kl_companion.auditing.rewriting import Rewritten, names_inside, names_of_batch, repaired, undecorated
 from kl_companion.auditing.sentences import times
 from kl_companion.auditing.summary import is_beside
 from kl_companion.auditing.verdict import (
@@ -40,11 +41,19 @@ _SAME = 0.1  # of a strength, relatively: estimators of one KL differ by less so
 _OTHER = 3.0  # times the coefficient, to see whether a patch still has it
 _NOTHING = 1e-15  # rounding of a value
 _CONSTANT = 1e-9
+_OURS = {"logp": "logp", "ref_logp": "ref_logp", "behavior_logp": "behavior_logp", "completion_mask": "mask"}
 _PASSED: dict[tuple[str, Condition], bool] = {}  # terms that were audited before
 _MOST = 24  # changes that are audited
 _REDUCTION = (
     "on answers of one length it is what was meant. What differs is how it divides by lengths: take the sum "
     "over the tokens of an answer, or divide by the number of all tokens of the batch"
+)
+
+
+_THIS_TERM = "; this term passes the audit, where yours has its value per token"
+_NOT_TRIED = (
+    "your own lines are not changed here: log-probs of both models have no names in them, or their source is "
+    "not known"
 )
 
 
@@ -97,7 +106,9 @@ def instead(
     """
     place = _Place(loss, found, want, look, mapped, settings, off_policy)
     others: list[str] = []
+    tried = False
     for proposal, why in islice(_proposals(place), _MOST):
+        tried = True
         notes = _notes(place, proposal)
         if notes is None:
             continue
@@ -107,7 +118,7 @@ def instead(
         others.append(text)
     if others:
         return others[0]
-    return _term(place)
+    return _term(place, tried)
 
 
 def _comments(*sentences: str) -> list[str]:
@@ -124,8 +135,12 @@ def _proposals(place: _Place) -> Iterator[tuple[Rewritten, str]]:
     if scale != 1:  # as strong near the reference as one KL
         body = [*body[:-1], re_scaled(body[-1], scale)]
     bound = callable_of(place.loss, Chosen(place.settings))
-    function = place.loss if not hasattr(bound, "__func__") else bound.__func__
+    if not hasattr(bound, "__code__"):  # an instance, of a module or with a __call__ of its own
+        bound = getattr(bound, "forward", bound.__call__)
+    function = getattr(bound, "__func__", bound)
     rollout = probe()
+    keys = _OURS | {r.name: _OURS[r.role] for r in reading.reads if r.role in _OURS}
+    of_batch = names_of_batch(function, bound, keys)
 
     def call(changed: Any) -> object:
         return _subject(place, changed).loss(rollout)
@@ -137,10 +152,8 @@ def _proposals(place: _Place) -> Iterator[tuple[Rewritten, str]]:
     # what a loss computes of logits has no column for the prompt, whether or not what it is given has
     for layout in dict.fromkeys((reading.layout._replace(wide=False), reading.layout)):
         given = Given(rollout, layout)
-        roles = ("logp", "ref_logp", "behavior_logp")
-        values = {n: given.of(n).detach() for n in roles}
-        values["mask"] = given.of("completion_mask").double()
-        names = names_inside(function, lambda: loss_fn(rollout), values)
+        values = {ours: given.of(role).detach().double() for role, ours in _OURS.items()}
+        names = of_batch | names_inside(function, lambda: loss_fn(rollout), values)
         yield from ((proposal, why) for proposal in repaired(function, bound, names, body, call))
 
 
@@ -168,6 +181,8 @@ def _notes(place: _Place, proposal: Rewritten) -> list[str] | None:
         again = _subject(place, proposal.function)
         if again.reading is None or audit.reading is None or again.reading.result != audit.reading.result:
             return None
+        if audit.loss_fn is None or reads_outside(again.loss) and not reads_outside(audit.loss_fn):
+            return None  # the mask was in the expression
         notes = []
         after = place.look(again.loss, Condition(place.off_policy, True, 1.0))
         beside = _beside(after) == _beside(audit.main)
@@ -189,6 +204,23 @@ def _notes(place: _Place, proposal: Rewritten) -> list[str] | None:
         return notes if _has_coefficient(place, proposal, ratio) else None
     except ValueError:
         return None
+
+
+def reads_outside(loss_fn: Loss) -> bool:
+    """Return whether numbers outside the mask change a loss."""
+    rollout = probe()
+    inside = rollout.completion_mask.bool()
+    noise = torch.linspace(-3, -1, inside.numel(), dtype=torch.float64).reshape(inside.shape)
+    changes: dict[str, torch.Tensor] = {}
+    for i, name in enumerate(("logp", "ref_logp", "behavior_logp"), start=1):
+        if (x := getattr(rollout, name)) is not None:
+            changes[name] = x.where(inside, noise.roll(i))
+    for i, name in enumerate(("logits", "ref_logits", "behavior_logits"), start=1):
+        if (x := getattr(rollout, name)) is not None:
+            other = x + noise.roll(i).unsqueeze(-1) * torch.arange(x.shape[-1])
+            changes[name] = x.where(inside.unsqueeze(-1), other)
+    one, other = loss_fn(rollout), loss_fn(replace(rollout, **changes))
+    return bool((one - other).abs() > _CONSTANT * (1 + one.abs()))
 
 
 def _has_coefficient(place: _Place, proposal: Rewritten, ratio: float) -> bool:
@@ -253,8 +285,11 @@ def _beside(finding: Finding) -> set[str]:
     return {n for n in (finding.matches[0] if finding.matches else {}) if is_beside(n)}
 
 
-def _term(place: _Place) -> str:
-    """A term that passes the audit, and why it is no change of the reader's function; or that alone."""
+def _term(place: _Place, tried: bool) -> str:
+    """A term that passes the audit, and why it is no change of the reader's function; or that alone.
+
+    ``tried`` says whether changes of the function were audited.
+    """
     audit, wanted = place.audit, wanted_objectives(place.want)
     condition = Condition(place.off_policy, True, 1.0)
     valid = _passes(place, remedy_for(place.want, audit.findings, None, beta=1.0), condition)
@@ -262,14 +297,15 @@ def _term(place: _Place) -> str:
     of_one_length = Condition(place.off_policy, False, 1.0)
     if own and accepts(place.look(audit.loss_fn, of_one_length), wanted):
         return "\n".join(_comments(f"no patch: {_REDUCTION}"))
-    why = "no change of one expression of it passes the audit" if own else "no term passes the audit"
+    why = "no change of one expression of it passes the audit" if tried else _NOT_TRIED
+    why = why if own else "no term passes the audit"
     if not valid:
-        return f"# no patch: {why}"
+        return "\n".join(_comments(f"no patch: {why}"))
     beta = coefficient_for(place.want, audit.findings, audit.same_as, audit.coefficient[1])
     term = remedy_for(place.want, audit.findings, audit.same_as, beta=beta)
     if not own:
         return term
-    return "\n".join([*_comments(f"{why}; this term does, where yours has its value per token"), term])
+    return "\n".join([*_comments(f"{why}{_THIS_TERM}"), term])
 
 
 def _passes(place: _Place, source: str, condition: Condition) -> bool:

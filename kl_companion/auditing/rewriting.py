@@ -21,6 +21,7 @@ _RATIOS = (
     ("rho * ", ""),
 )
 _NO_GRADIENT = re.compile(r"@(?:torch\.)?(?:no_grad|inference_mode)\b.*")
+_NAMES = ast.Name | ast.Subscript | ast.Attribute
 _SHAPE = "_shape_of_expression"
 _SHORT = 10  # lines of a function that is shown whole
 _LONG = 76  # characters, beyond which a term gets a line of its own
@@ -85,9 +86,10 @@ def repaired(
         return
     *first, last = _free_names(body, {x.id for x in ast.walk(source.node) if isinstance(x, ast.Name)})
     theirs = {n: v for n, v in names.items() if of_answers or n != "mask"}
+    mask = names.get("mask", "")
     before, term = ([_in_their_names(x, theirs) for x in first], _in_their_names(last, theirs))
     term = term.partition(" = ")[2]
-    masks = set() if of_answers else {names.get("mask", "")}
+    masks = set() if of_answers or not mask else {ast.unparse(ast.parse(mask))}
     for statement, expression in _expressions(source.node, masks):
         if _shape(source, expression, call) == (1 if of_answers else 2):
             changed = _replaced(source, statement, expression, before, term)
@@ -136,7 +138,7 @@ def _expressions(node: ast.FunctionDef, without: set[str]) -> Iterator[tuple[ast
         target = ast.unparse(statement).partition("=")[0].lower()
         for x in ast.walk(value):
             compound = isinstance(x, ast.BinOp | ast.Call | ast.UnaryOp)
-            if compound and not without & {y.id for y in ast.walk(x) if isinstance(y, ast.Name)}:
+            if compound and not without & {ast.unparse(y) for y in ast.walk(x) if isinstance(y, _NAMES)}:
                 places.append((statement, x, "kl" in target))  # type: ignore[arg-type]
     places.sort(key=lambda place: (not place[2], sum(1 for _ in ast.walk(place[1]))))
     yield from ((statement, x) for statement, x, _ in places)
@@ -272,6 +274,28 @@ def _parsed(function: Any, bound: Callable[..., Any]) -> _Source | None:
     except (OSError, TypeError, SyntaxError):
         return None
     return _Source(function, bound, text.splitlines(), node) if isinstance(node, ast.FunctionDef) else None
+
+
+def names_of_batch(function: Any, bound: Callable[..., Any], keys: dict[str, str]) -> dict[str, str]:
+    """What a function calls what it takes of a batch: {ours: ``batch["logprobs"]``}.
+
+    Args:
+        function: A function, or a method taken from its class.
+        bound: What is called: the function, or the method of an instance.
+        keys: Our names by the keys of the batch.
+    """
+    source = _parsed(function, bound)
+    if source is None:
+        return {}
+    parameters = {a.arg for a in source.node.args.args}
+    found: dict[str, str] = {}
+    for x in ast.walk(source.node):
+        if not (isinstance(x, ast.Subscript | ast.Attribute) and isinstance(x.value, ast.Name)):
+            continue
+        key = x.attr if isinstance(x, ast.Attribute) else getattr(x.slice, "value", None)
+        if x.value.id in parameters and key in keys:
+            found.setdefault(keys[key], _text(source.lines, x))
+    return found
 
 
 def names_inside(

@@ -307,11 +307,6 @@ def of_logits(logits, ref_logits, mask):
     return ((q.exp() * (q - p)).sum(-1) * mask).sum(-1).mean()
 
 
-def of_batch(batch):
-    log_w = batch["ref_log_probs"] - batch["log_probs"]
-    return ((log_w.exp() - 1 - log_w) * batch["response_mask"]).sum(-1).mean()
-
-
 def on_one_line(logp, ref_logp): return (ref_logp - logp).exp() - 1 - (ref_logp - logp)  # fmt: skip
 
 
@@ -324,11 +319,11 @@ def test_a_function_of_one_line_is_changed_in_it():
 HANDED = {"made": lambda logp, ref_logp: (ref_logp - logp).exp() - 1 - (ref_logp - logp)}
 
 
-@pytest.mark.parametrize("loss", [of_logits, of_batch, HANDED["made"]])
+@pytest.mark.parametrize("loss", [of_logits, HANDED["made"]])
 def test_what_is_no_single_term_with_a_source_gets_a_function_instead(loss):
     found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl")
     assert found.met is False
-    assert found.remedy.startswith("# no change of one expression of it passes the audit; this term does")
+    assert found.remedy.startswith("# your own lines are not changed here: ")  # nothing was tried
     assert "def remedy(logp, ref_logp, behavior_logp)" in found.remedy
 
 

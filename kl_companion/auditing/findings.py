@@ -24,7 +24,8 @@ class GroupGap(NamedTuple):
     Attributes:
         size: Answers in a group.
         degrees: Between the two gradients; NaN where one of them vanishes.
-        ratio: Length of the group's gradient over that of the large batch.
+        ratio: Length of the group's gradient over that of the large batch; infinite where that one vanishes,
+            NaN where both do.
         fails: Some group has no loss: where a standard deviation of equal rewards is 0, say.
     """
 

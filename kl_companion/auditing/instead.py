@@ -134,7 +134,7 @@ def _proposals(place: _Place) -> Iterator[tuple[Rewritten, str]]:
     scale = 1 / curvature_of(place.want)
     if scale != 1:  # as strong near the reference as one KL
         body = [*body[:-1], re_scaled(body[-1], scale)]
-    bound = callable_of(place.loss, Chosen(place.settings))
+    bound: Any = callable_of(place.loss, Chosen(place.settings))
     if not hasattr(bound, "__code__"):  # an instance, of a module or with a __call__ of its own
         bound = getattr(bound, "forward", bound.__call__)
     function = getattr(bound, "__func__", bound)
@@ -181,7 +181,7 @@ def _notes(place: _Place, proposal: Rewritten) -> list[str] | None:
         again = _subject(place, proposal.function)
         if again.reading is None or audit.reading is None or again.reading.result != audit.reading.result:
             return None
-        if audit.loss_fn is None or reads_outside(again.loss) and not reads_outside(audit.loss_fn):
+        if audit.loss_fn is None or (reads_outside(again.loss) and not reads_outside(audit.loss_fn)):
             return None  # the mask was in the expression
         notes = []
         after = place.look(again.loss, Condition(place.off_policy, True, 1.0))
@@ -211,7 +211,7 @@ def reads_outside(loss_fn: Loss) -> bool:
     rollout = probe()
     inside = rollout.completion_mask.bool()
     noise = torch.linspace(-3, -1, inside.numel(), dtype=torch.float64).reshape(inside.shape)
-    changes: dict[str, torch.Tensor] = {}
+    changes: dict[str, Any] = {}
     for i, name in enumerate(("logp", "ref_logp", "behavior_logp"), start=1):
         if (x := getattr(rollout, name)) is not None:
             changes[name] = x.where(inside, noise.roll(i))

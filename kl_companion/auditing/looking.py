@@ -185,6 +185,8 @@ def gaps(loss_fn: Loss, condition: Condition, head: int = 0) -> tuple[GroupGap, 
             continue
         lengths = g.norm().item(), limit.norm().item()
         angle = degrees(g, limit) if min(lengths) > _NOTHING else math.nan
-        ratio = lengths[0] / lengths[1] if lengths[1] > _NOTHING else math.nan
+        ratio = math.nan
+        if max(lengths) > _NOTHING:
+            ratio = lengths[0] / lengths[1] if lengths[1] > _NOTHING else math.inf
         found.append(GroupGap(size, angle, ratio))
     return tuple(found)

@@ -134,9 +134,13 @@ def groups(audit: Audit) -> str:
     if not gaps:
         return ""
     said = "It couples the answers of a batch: the above is for large ones."
-    parts = [f"{g.size}, turned by {g.degrees:.0f}°{_length(g.ratio)}" for g in gaps if not g.fails]
+    turned = [g for g in gaps if not math.isnan(g.degrees)]
+    parts = [f"{g.size}, turned by {g.degrees:.0f}°{_length(g.ratio)}" for g in turned]
     if parts:
         said += f" In groups of {'; of '.join(parts)}."
+    for ratio, what in ((math.inf, "not zero"), (0.0, "zero")):
+        if sizes := [str(g.size) for g in gaps if math.isnan(g.degrees) and g.ratio == ratio]:
+            said += f" In groups of {', '.join(sizes)} the expected gradient is {what}."
     if fails := [str(g.size) for g in gaps if g.fails]:
         said += f" Some groups of {', '.join(fails)} have no gradient (NaN), as those of equal rewards."
     return said

@@ -68,9 +68,13 @@ def test_how_it_was_read_comes_first_and_what_was_assumed_is_marked():
 
 
 def test_groups_of_a_loss_that_couples_its_batch():
-    gaps = (GroupGap(2, 41.2, 0.5), GroupGap(3, math.nan, math.nan))
+    gaps = (GroupGap(2, 41.2, 0.5), GroupGap(3, math.nan, math.inf), GroupGap(4, math.nan, math.nan))
     text = said(case(ONE, measure_gaps=lambda: gaps))
-    assert "the above is for large ones. In groups of 2, turned by 41° and 0.50 times as long; of 3, " in text
+    assert "the above is for large ones. In groups of 2, turned by 41° and 0.50 times as long. In" in text
+    assert text.endswith("In groups of 3 the expected gradient is not zero.")
+    assert "In groups of 3 the expected gradient is zero." in said(
+        case(ONE, measure_gaps=lambda: (GroupGap(3, math.nan, 0.0),))
+    )
     assert "couples" not in said(case(ONE))
     fails = (GroupGap(2, math.nan, math.nan, fails=True), GroupGap(3, 41.2, 0.5))
     text = said(case(ONE, measure_gaps=lambda: fails))

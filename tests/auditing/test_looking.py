@@ -109,6 +109,27 @@ def test_gaps_against_enumerated_groups(name, loss):
         assert g.ratio == pytest.approx((mine.norm() / limit.norm()).item())
 
 
+def test_groups_of_a_loss_without_a_gradient_in_large_batches():
+    """Of K1 over all tokens of a group: the divisor and the scores of a group depend on each other."""
+
+    def mean_k1(logp, ref_logp, mask):
+        return ((logp - ref_logp) * mask).sum() / mask.sum()
+
+    p = population_tree(2, 2, seed=0, eos=True).problem
+    chance = p.token_logp(p.logits).sum(-1).exp()
+    theta = p.logits.clone().requires_grad_()
+    scores = p.token_logp(theta).sum(-1)
+    lengths = p.completion_mask.sum(-1)
+    pairs = itertools.product(range(len(chance)), repeat=2)
+    loss = sum(chance[i] * chance[j] * (scores[i] + scores[j]) / (lengths[i] + lengths[j]) for i, j in pairs)
+    assert torch.autograd.grad(loss, theta)[0].norm() > 0.01
+    verdict = audit(mean_k1, scale=1.0, off_policy=False)
+    assert [g.ratio for g in verdict.main.gaps] == [math.inf] * 3
+    text = " ".join(str(verdict).split())
+    assert "In groups of 2, 3, 4 the expected gradient is not zero." in text
+    assert "nan" not in text
+
+
 def test_groups_that_have_no_gradient_are_said():
     found = gaps(normalized, FRESH)  # two equal rewards have no deviation
     assert [(g.size, g.fails) for g in found] == [(2, True), (3, True), (4, True)]

@@ -145,11 +145,12 @@ def _size(audit: UpdateAudit, of_kl: str, *, away: bool) -> str:
     """Return the end of the headline: how large the coefficient is."""
     ends_of = sorted(-x if away else x for x in ends(audit, audit.group_size))
     low, high = (short(x) for x in ends_of)
+    size = low if low == high else f"{low} to {high}"
     of = " beta" if audit.beta else ""
     if of_kl == DISTORTED:
-        return f": b is beta in large groups, and {low} to {high}{of} in groups of {audit.group_size}"
+        return f": b is beta in large groups, and {size}{of} in groups of {audit.group_size}"
     if of_kl == OTHER:
-        return f": b is {low} to {high}{of} in groups of {audit.group_size}"
+        return f": b is {size}{of} in groups of {audit.group_size}"
     return " (standard deviation of a prompt's rewards) in large groups" if of_kl == SPREAD else ""
 
 

@@ -139,3 +139,12 @@ def test_every_field_of_the_data_is_documented():
     found = verdict("rloo").to_dict()
     names = {*found, *found["fresh"][0], *found["rest"]}
     assert names <= {*re.findall(r"``(\w+)``", data.__doc__)} | {"parameters", "constants", "result"}
+
+
+def test_a_coefficient_that_does_not_vary_is_one_number():
+    def step(logp, ref_logp, rewards, mask):
+        kl = 0.5 * (logp - ref_logp) ** 2
+        return ((0.1 * kl - logp * rewards[:, None]) * mask).sum(-1).mean()
+
+    text = " ".join(str(audit_update(step, groups=(2,), group_size=2)).split())
+    assert "step maximizes E[R] - b x reverse KL, next token: b is 0.1 in groups of 2." in text

@@ -142,9 +142,10 @@ class UpdateAudit:
     def rest(self) -> tuple[Rest, Rest] | None:
         """Where the update comes to rest, and the optimum of E[R] - beta KL of whole answers.
 
-        In groups of 4, from a prompt with half of its answers right; None where the step's beta is not known.
+        In groups of 4, from a prompt with half of its answers right; None where the step's beta is not known,
+        or is not positive: then there is no optimum.
         """
-        if not self.beta or not self.penalties:
+        if not self.beta or self.beta < 0 or not self.penalties:
             return None
         at = prompt(0.5).problem
 

@@ -128,6 +128,11 @@ def headline(audit: UpdateAudit) -> str:
     name, reward, wrong = audit.step.name, _REWARDS[audit.reward], fault(audit)
     if wrong == IDLE:
         return f"The rewards have no effect on the update of {name}{_alone(audit)}."
+    if not audit.named and (low := least_turned(audit)) > _MOSTLY:
+        return (
+            f"{name} maximizes no sum of E[R] and a KL that is known here: {low:.0f}° or more of its update "
+            f"are neither{_consequence(audit, wrong)}."
+        )
     verb = "minimizes" if wrong == LOWERS else "maximizes"
     about = "" if audit.named else "about "
     of_kl = coefficient(audit)
@@ -243,9 +248,17 @@ def turned(seen: Sequence[OnPrompt]) -> float:
     return max((s.share.rest for s in seen if s.deviation > 0 and s.share.size > _NO_UPDATE), default=0.0)
 
 
+def least_turned(audit: UpdateAudit) -> float:
+    """Return the smallest rest, in degrees, of large groups whose rewards differ; 0 without one."""
+    large = [s for s in audit.seen if s.group is None and s.deviation > 0 and s.share.size > _NO_UPDATE]
+    return min((s.share.rest for s in large), default=0.0)
+
+
 def advice(audit: UpdateAudit) -> list[str]:
     """What to change so that beta is a coefficient, a line each; nothing where it is one."""
     wrong = fault(audit)
+    if wrong == LOWERS and not audit.named and least_turned(audit) > _MOSTLY:
+        return []  # it is no policy loss whose sign could be changed
     if wrong:
         return list(_SIGNS[wrong])
     found = coefficient(audit)

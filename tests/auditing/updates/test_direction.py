@@ -247,3 +247,30 @@ def test_the_exit_status(tmp_path, capsys, sign, name, status, headline):
     assert ("That is what was wanted" in capsys.readouterr().out) is (status == 0)
     assert main([*arguments, "--json"]) == status
     assert json.loads(capsys.readouterr().out)["headline"] == headline
+
+
+def negative_beta(logp, ref_logp, rewards, mask, beta=-0.05):
+    cost = beta * 0.5 * (logp - ref_logp) ** 2 - logp * (rewards - rewards.mean())[:, None]
+    return (cost * mask).sum(-1).mean()
+
+
+def test_a_negative_beta_has_no_optimum_and_is_said_to_be_one():
+    verdict = audit_update(negative_beta, groups=(2,), group_size=2)
+    assert verdict.rest is None
+    text = " ".join(str(verdict).split())
+    assert "pushes the policy away from the reference" in text
+    assert verdict.to_dict()["fault"] == "the KL is maximized"
+
+
+def reward_times_kl(logp, ref_logp, rewards, mask):
+    return ((0.5 * (logp - ref_logp) ** 2 * mask).sum(-1) * rewards).mean()
+
+
+def test_an_update_that_is_mostly_rest_maximizes_nothing_that_is_named():
+    verdict = audit_update(reward_times_kl, groups=(2,), group_size=2)
+    large = [s.share.rest for s in verdict.seen if s.group is None and s.deviation > 0]
+    assert min(large) > 45
+    text = " ".join(str(verdict).split())
+    assert f"known here: {min(large):.0f}° or more of its update are neither" in text
+    assert "minimizes E[R]" not in text
+    assert "Instead" not in text

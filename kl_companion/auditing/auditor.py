@@ -36,7 +36,7 @@ from kl_companion.auditing.verdict import (
     said_by_name,
     wanted_objectives,
 )
-from kl_companion.checks import check_scalar
+from kl_companion.checks import check_scalar, described
 from kl_companion.divergences import get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.kl_term import EstimatorLike, KLTerm
@@ -187,8 +187,8 @@ def audit(
         wanted_objectives(want)  # refuses an unknown one before anything is computed
     if scale is not None:
         check_scalar("scale", scale, positive=True)
-    if problems is not None and not len(problems):
-        raise ValueError("problems is an empty list, expected at least one Problem, or None")
+    if problems is not None:
+        _check_problems(problems)
     if problems is not None and (scale is not None or off_policy is not None):
         raise ValueError(
             f"problems got scale={scale}, off_policy={off_policy}, expected None: they choose the default "
@@ -265,6 +265,16 @@ def audit(
         stale = bool(off_policy)
         text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
+
+
+def _check_problems(problems: Sequence[Problem]) -> None:
+    """Raise ValueError unless there is at least one world, in a list: a `Problem` itself is a tuple."""
+    if not len(problems):
+        raise ValueError("problems is an empty list, expected at least one Problem, or None")
+    single = isinstance(problems, Problem)
+    if single or not all(isinstance(p, Problem) for p in problems):
+        got = "one Problem" if single else f"[{', '.join(described(p) for p in problems)}]"
+        raise ValueError(f"problems is {got}, expected a list of them: problems=[prefix_tree(3, 2)]")
 
 
 def conditions(off_policy: bool | None = None, scale: float | None = None) -> list[Condition]:

@@ -31,8 +31,8 @@ def aggregate(
         length: Tokens to divide by, for ``"constant"`` only.
 
     Raises:
-        ValueError: unknown ``how``, shapes differ, ``length`` missing, superfluous or not positive, or
-            values that leave NaN: NaN itself, or infinities of both signs.
+        ValueError: unknown ``how``, shapes differ, no sequence, ``length`` missing, superfluous or not
+            positive, or values that leave NaN: NaN itself, or infinities of both signs.
     """
     check_aggregate(how, length)
     flags = Flags()
@@ -55,6 +55,8 @@ def reduced(
     x: torch.Tensor, inside: torch.Tensor, how: Aggregate, length: float | None, flags: Flags
 ) -> torch.Tensor:
     """Return `aggregate` of a bool mask and a ``how`` that were checked before."""
+    if inside.shape[0] == 0:
+        raise ValueError(f"completion_mask has shape {list(inside.shape)}, expected at least one sequence")
     values = masked(x, inside)
     if how == "token_mean":
         mean = values.sum() / inside.to(x.dtype).sum()

@@ -97,9 +97,12 @@ def _check_symbol(name: str, expr: sympy.Expr, symbol: sympy.Symbol) -> None:
     """Raise ValueError for a text, or an expression in another symbol: a symbol of that name is another."""
     if isinstance(expr, str):
         raise ValueError(f"{name} is the text {expr!r}, expected an expression in {symbol}")
-    if others := sympy.sympify(expr).free_symbols - {symbol}:
+    others = sympy.sympify(expr).free_symbols - {symbol}
+    if others:
         said = ", ".join(sorted(map(str, others)))
         wanted = f"{symbol} ({str(symbol).upper()})"
+        if any(x.name == symbol.name for x in others):
+            wanted = f"{symbol} (kl_companion.divergences.{str(symbol).upper()}, which is positive)"
         raise ValueError(f"{name} {expr} has the symbols {{{said}}}, expected only {wanted}")
 
 

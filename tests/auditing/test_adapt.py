@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kl_companion import audit
+from kl_companion import audit, prefix_tree
 
 
 def refuse(loss, match, **options):
@@ -30,6 +30,19 @@ def test_results_that_are_no_loss():
     refuse(lambda logp: logp.detach(), r"no gradient")
     refuse(lambda logp: logp * float("nan"), r"NaN")
     refuse(lambda: torch.zeros(()), r"takes no tensors")
+
+
+@pytest.mark.parametrize(
+    ("problems", "got"),
+    [
+        ([], "an empty list"),
+        (prefix_tree(2, 2), "one Problem"),
+        ([prefix_tree(2, 2), 1], r"\[a Problem, 1\]"),
+    ],
+)
+def test_problems_are_a_list_of_them(problems, got, as_installed):
+    with pytest.raises(ValueError, match=f"problems is {got}, expected"):
+        audit("k2", problems=problems)
 
 
 def test_choices_that_do_not_go_together():

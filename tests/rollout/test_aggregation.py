@@ -76,6 +76,12 @@ def test_bad_aggregations_are_refused(how, length, wanted, as_installed):
         aggregate(torch.ones(2, 4), MASK, how, length=length)
 
 
+@pytest.mark.parametrize("how", ["sum", "sequence_mean", "token_mean"])
+def test_a_batch_of_no_sequence_has_no_mean(how):
+    with pytest.raises(ValueError, match=r"^completion_mask has shape \[0, 3\], expected at least one"):
+        aggregate(torch.zeros(0, 3), torch.zeros(0, 3), how)
+
+
 def test_aggregation_checks_its_mask():
     with pytest.raises(ValueError, match=r"row .1. has no token"):
         aggregate(torch.ones(2, 2), torch.tensor([[1, 0], [0, 0]]), "sum")

@@ -173,6 +173,11 @@ def test_a_weight_in_other_symbols_is_refused():
             function(T - 1)
     with pytest.raises(ValueError, match="expected only w"):
         calculus.implied_f(log(W) * LOGP)
+    for name, check in (("t", calculus.match_divergence), ("w", calculus.implied_f)):
+        with pytest.raises(
+            ValueError, match=rf"kl_companion\.divergences\.{name.upper()}, which is positive"
+        ):
+            check(sympy.Symbol(name) - 1)
 
 
 @pytest.mark.parametrize(

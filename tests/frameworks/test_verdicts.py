@@ -68,9 +68,15 @@ def mild(off_policy, scale):
 
 def place_of(name, off_policy, scale):
     """Where a setting is looked at."""
-    if name in MILD:
-        return mild(off_policy, scale)
-    return batch(off_policy, scale).problem if couples(name) else world(off_policy, scale)
+    return PLACES[kind_of(name)](off_policy, scale)
+
+
+def kind_of(name):
+    """The kind of its place, which it shares with others."""
+    return "mild" if name in MILD else "batch" if couples(name) else "world"
+
+
+PLACES = {"mild": mild, "world": world, "batch": lambda *at: batch(*at).problem}
 
 
 def gradient_of(name, off_policy, scale):
@@ -80,10 +86,14 @@ def gradient_of(name, off_policy, scale):
     return expected_gradient(loss, place_of(name, off_policy, scale))
 
 
-@cache
 def field_at(objective, at):
+    return field_in(objective, kind_of(at[0]), *at[1:])
+
+
+@cache
+def field_in(objective, kind, *at):
     cut_objectives()
-    return field(OBJECTIVES[objective], place_of(*at))
+    return field(OBJECTIVES[objective], PLACES[kind](*at))
 
 
 @cache

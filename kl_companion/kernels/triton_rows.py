@@ -185,7 +185,6 @@ def row_numbers(
             together = share * ((1.0 + grown) * growth + grown * moment + mass * (grown - centered))
             small = log1p(tl.sum(tl.where(drawn, together, alone * tl.exp(-mean)), 0) / total)
             found = tl.where(small < _PLAIN, small, likeliest - mean)
-            found = tl.where((tl.min(moment, 0) == -_INF) & (total == total), _INF, found)
             tl.store(value + row, found.to(tl.float32))
             total = tl.where(tl.abs(found) < _INF, total, _NAN)
         offset = row_start - top

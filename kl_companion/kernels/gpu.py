@@ -31,7 +31,8 @@ _FAILED: set[str] = set()
 
 def takes(*logits: torch.Tensor) -> bool:
     """Whether these kernels may work on some logits."""
-    return all(x.is_cuda and x.dtype in _NARROW for x in logits)
+    fake = torch._subclasses.FakeTensor
+    return all(x.is_cuda and x.dtype in _NARROW and not isinstance(x, fake) for x in logits)
 
 
 def serves(kind: str, *logits: torch.Tensor) -> bool:
@@ -174,15 +175,12 @@ class _Divergence(NamedTuple):
 
     @property
     def exchanged(self) -> bool:
-        """Whether the numbers are those of the KL with policy and reference exchanged."""
+        """Whether the value is that of the KL with policy and reference exchanged."""
         return self.d.name == "forward_kl"
 
     @property
     def cut(self) -> Cut:
         return Cut(self.policy.logits.shape[-1])
-
-    def _sides(self) -> tuple[Side, Side]:
-        return (self.reference, self.policy) if self.exchanged else (self.policy, self.reference)
 
     def _exact(self) -> bool:
         """Whether differences are exact, see `rows.is_exact`."""
@@ -190,10 +188,10 @@ class _Divergence(NamedTuple):
         return all(s.logits.dtype == torch.bfloat16 and s.factor is None and s.cap is None for s in sides)
 
     def _of(self) -> Any:
-        """The divergence's function in Triton; the two KLs need none."""
+        """The divergence's function in Triton; the KL needs none."""
         from kl_companion.kernels.triton_math import of_larger
 
-        return None if self.kl or self.exchanged else of_larger(self.d)
+        return None if self.kl else of_larger(self.d)
 
     def _counted(self, rows: slice) -> torch.Tensor | None:
         return None if self.inside is None else self.inside[rows]
@@ -203,7 +201,8 @@ class _Divergence(NamedTuple):
         from kl_companion.kernels import triton_rows as kernels
         from kl_companion.kernels.triton_math import series
 
-        (a, b), cut, of, entries = self._sides(), self.cut, self._of(), entries_of(self.d)
+        a, b = (self.reference, self.policy) if self.exchanged else (self.policy, self.reference)
+        cut, of, entries, once = self.cut, self._of(), entries_of(self.d), self.kl or self.exchanged
         terms = entries.series and enough(entries.series, NEAR[torch.float32], torch.finfo(torch.float32).eps)
         infinite = {"NO_P": entries.at_zero == float("inf"), "NO_Q": entries.at_infinity == float("inf")}
         for rows, size, views in parts(a.logits, b.logits):
@@ -214,17 +213,17 @@ class _Divergence(NamedTuple):
             shape = (self.cool, cut.vocab, cut.pieces, count)
             with _on(value):
                 given = (sums, inside, *logits, *shape)
-                cut.launch(kernels.first_sums, size, *given, KL=of is None, EXACT=self._exact())
+                cut.launch(kernels.first_sums, size, *given, KL=once, EXACT=self._exact())
                 cut.put_together(
                     kernels.row_numbers,
                     size,
-                    *(sums, inside, kept, kept.stride(0), found if of is None else None),
+                    *(sums, inside, kept, kept.stride(0), found if once else None),
                     *(self.cool, cut.pieces, count),
                     KL=self.kl,
                     OF=of,
                     AT_INFINITY=entries.at_infinity,
                 )
-                if of is None:
+                if once:
                     continue
                 cut.launch(
                     kernels.divergence_sums,
@@ -243,7 +242,7 @@ class _Divergence(NamedTuple):
         """Write the gradient, times the weights of rows."""
         from kl_companion.kernels import triton_rows as kernels
 
-        (a, b), cut, of = self._sides(), self.cut, self._of()
+        a, b, cut, of = self.policy, self.reference, self.cut, self._of()
         for rows, size, (one, other, place) in parts(a.logits, b.logits, out):
             kept = self.kept[:, rows]
             with _on(out), _writable(place) as to:

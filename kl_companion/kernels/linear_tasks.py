@@ -111,7 +111,7 @@ class Distances(NamedTuple):
 
         def write_on_gpu(tile: Tile) -> None:
             if not self._on_gpu(tile, numbers, loss_weight=weight, gradient=tile.logits):
-                _fall_back(self, chunk, kept, loss_weights)(tile)
+                write(tile)
 
         return write_on_gpu if _served(self.d.name, chunk, self.how, numbers) else write
 
@@ -169,17 +169,24 @@ class LogProbs(NamedTuple):
     def fill(self, chunk: Chunk, results: Results, kept: torch.Tensor) -> None:
         """Log-probs, entropies and numbers of the chunk's rows."""
         ids, here, dtype = self.tokens[chunk.here], chunk.here, kept.dtype
-        of_rows = {"logp": results[0][here], "entropy": results[1][here] if self.with_entropy else None}
-        on_gpu = _served(gpu.TOKENS, chunk, self.how, kept)
-        if on_gpu and all(self._on_gpu(tile, chunk, kept, **of_rows) for tile in chunk):
+        of_tokens = kept[3:, here].T
+
+        def pick(tile: Tile) -> None:
+            at = tile.places(ids)
+            of_tokens.copy_(torch.where(at < tile.logits.numel(), tile.room[at], of_tokens))
+
+        def fill_on_gpu(tile: Tile) -> bool:
+            pick(tile)
+            entropy = results[1][here] if self.with_entropy else None
+            return self._on_gpu(tile, chunk, kept, logp=results[0][here], entropy=entropy)
+
+        if _served(gpu.TOKENS, chunk, self.how, kept) and all(map(fill_on_gpu, chunk)):
             return
         cool, cap, _ = self.how.scalars(dtype)
         compiled = self.how.compiles(len(chunk))
-        of_tokens = kept[3:, here].T
 
         def read(tile: Tile) -> tuple[torch.Tensor, ...]:
-            at = tile.places(ids)
-            of_tokens.copy_(torch.where(at < tile.logits.numel(), tile.room[at], of_tokens))
+            pick(tile)
             cut = tile.cut(tile.logits)
             found: tuple[torch.Tensor, ...] = walks.TOKEN_SUMS(
                 compiled, cut, cool, cap, dtype=dtype, entropy=self.with_entropy
@@ -195,13 +202,25 @@ class LogProbs(NamedTuple):
 
     def writer(self, chunk: Chunk, kept: torch.Tensor, loss_weights: Results) -> Callable[[Tile], None]:
         """What writes the gradient over the logits of a tile."""
+        of_logp, *bends = (weight[chunk.here] for weight in loss_weights)
+        bend = bends[0] if bends else None
+
+        def write_on_gpu(tile: Tile) -> None:
+            if not self._on_gpu(tile, chunk, kept, loss_weight=of_logp, of_entropy=bend):
+                self._writer(chunk, kept, of_logp, bend)(tile)
+
+        on_gpu = _served(gpu.TOKENS, chunk, self.how, kept)
+        return write_on_gpu if on_gpu else self._writer(chunk, kept, of_logp, bend)
+
+    def _writer(
+        self, chunk: Chunk, kept: torch.Tensor, of_logp: torch.Tensor, bend: torch.Tensor | None
+    ) -> Callable[[Tile], None]:
         here, dtype = chunk.here, kept.dtype
         ids, (cool, cap, _) = self.tokens[here], self.how.scalars(dtype)
         peak, rest, surprise, *_ = kept[:, here]
         numbers = tokens.LogProbNumbers(peak, rest, surprise if self.with_entropy else None)
         loaded, compiled = load(kept[3:, here].T, dtype, cap), self.how.compiles(len(chunk))
-        of_logp, *bends = (weight[here].to(dtype) for weight in loss_weights)
-        bend = bends[0] if bends else None
+        of_logp, bend = of_logp.to(dtype), None if bend is None else bend.to(dtype)
         entries = tokens.token_entries(loaded, numbers, cool, of_logp, bend, ids)
         entries = past_cap(entries, loaded, cap).flatten()
         by_row = tokens.gradient_numbers(numbers, cool, of_logp, bend)
@@ -212,11 +231,7 @@ class LogProbs(NamedTuple):
             walks.TOKEN_GRADIENT(compiled, cut, cool, cap, *by_piece, None, dtype=dtype)
             tile.room.scatter_(0, at, entries.to(tile.room.dtype))
 
-        def write_on_gpu(tile: Tile) -> None:
-            if not self._on_gpu(tile, chunk, kept, loss_weight=of_logp, of_entropy=bend):
-                _fall_back(self, chunk, kept, loss_weights)(tile)
-
-        return write_on_gpu if _served(gpu.TOKENS, chunk, self.how, kept) else write
+        return write
 
     def _on_gpu(self, tile: Tile, chunk: Chunk, kept: torch.Tensor, **what: torch.Tensor | None) -> bool:
         logp, entropy, weight, bend = (
@@ -231,14 +246,6 @@ def _served(kind: str, chunk: Chunk, how: How, numbers: torch.Tensor) -> bool:
     logits = [chunk.room.logits, *([chunk.teacher.logits] if isinstance(chunk.teacher, LogitRows) else [])]
     whole = chunk.plan.width >= len(chunk.policy.weight) and numbers.dtype == torch.float32
     return bool(how.compiled) and whole and gpu.serves(kind, *logits)
-
-
-def _fall_back(
-    task: Distances | LogProbs, chunk: Chunk, kept: torch.Tensor, loss_weights: Results
-) -> Callable[[Tile], None]:
-    """The writer of other kernels, for numbers of their own: those of a GPU have failed since."""
-    task.fill(chunk, tuple(torch.zeros_like(weight) for weight in loss_weights), kept)
-    return task.writer(chunk, kept, loss_weights)
 
 
 def _no_numbers(chunk: Chunk, numbers: torch.Tensor) -> torch.Tensor:

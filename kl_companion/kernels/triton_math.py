@@ -5,6 +5,7 @@ function from the lines of its file: functions that are printed get lines of the
 """
 
 import linecache
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -31,7 +32,9 @@ NEAR_EXCESS = tl.constexpr(0.75)  # up to which `excess` is fitted
 
 
 def printed(name: str, source: str, title: str, names: dict[str, Any]) -> Any:
-    """Return the function ``name`` of a text, compiled by Triton."""
+    """Return the function ``name`` of a text, compiled by Triton, under a name that no other text has."""
+    unique = f"{name}_{zlib.crc32(source.encode()):08x}"  # Triton's caches may know a function by its name
+    name, source = unique, source.replace(f"def {name}(", f"def {unique}(")
     place = f"<Triton function {title}>"
     linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
     space = {**names, "tl": tl, "__name__": __name__}

@@ -135,13 +135,23 @@ def _times(factor, number):
 
 
 @triton.jit
+def per_logit(scaled, cool):
+    """The inverse of `cooled`."""
+    if cool is None:
+        return scaled
+    else:
+        return scaled / cool
+
+
+@triton.jit
 def row_numbers(
     sums, inside, kept, kept_step, value, cool, pieces, count,
     KL: tl.constexpr, OF: tl.constexpr, AT_INFINITY: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Put pieces together: the KL if ``value`` is given, and `KLNumbers` or `RatioNumbers` without mean.
 
-    See `kl_companion.kernels.row_numbers`. OF is the divergence's `of_larger`, for the slope.
+    See `kl_companion.kernels.row_numbers`. OF is the divergence's `of_larger`, for the slope. Without KL a
+    ``value`` is that of the forward KL, from sums that were made with policy and reference exchanged.
     """
     row = tl.program_id(0)
     if is_inside(inside, row):
@@ -188,8 +198,6 @@ def row_numbers(
             tl.store(value + row, found.to(tl.float32))
             total = tl.where(tl.abs(found) < _INF, total, _NAN)
         offset = row_start - top
-        tl.store(kept + row, top.to(tl.float32))
-        tl.store(kept + 2 * kept_step + row, total.to(tl.float32))
         if KL:
             rounded = row_start.to(tl.float32) - top.to(tl.float32)
             tl.store(kept + kept_step + row, row_start.to(tl.float32))
@@ -202,20 +210,26 @@ def row_numbers(
             close = drawn & (tl.abs(moved) < 1.0)
             less = tl.sum(tl.where(close, together, alone - share * mass), 0) / total
             likeliest = tl.where(tl.abs(likeliest) < _CLOSE, log1p(less), likeliest)
-            by_logit = likeliest
-            if cool is not None:
-                by_logit = likeliest / cool
-            shift, ref = offset + by_logit, row_start + by_logit
+            shift, ref = offset + per_logit(likeliest, cool), row_start + per_logit(likeliest, cool)
+            base, slope = tl.where(masked, LOWEST, row_start), tl.zeros([], tl.float64)
+            if value is not None:  # the forward KL: numbers of the policy, with slopes P - Q, whose sum is 0
+                ref = top + per_logit(tl.log(total) - tl.log(ref_total), cool)
+                shift, base, top = -shift, tl.zeros([], tl.float64) + LOWEST, ref_top
+                total = tl.where(total == total, ref_total, _NAN)
+            else:
+                _, slope_below, _, slope_above, _ = OF(-tl.abs(likeliest))
+                slope = tl.where(likeliest < 0.0, slope_below * tl.exp(-likeliest), slope_above)
+                slope = tl.where(masked, AT_INFINITY, slope)
             for_shift, for_ref = shift.to(tl.float32), ref.to(tl.float32)
-            tl.store(kept + kept_step + row, tl.where(masked, LOWEST, row_start).to(tl.float32))
+            tl.store(kept + kept_step + row, base.to(tl.float32))
             tl.store(kept + 3 * kept_step + row, for_shift)
             tl.store(kept + 4 * kept_step + row, cooled(shift - for_shift.to(tl.float64), cool))
             tl.store(kept + 5 * kept_step + row, for_ref)
             tl.store(kept + 6 * kept_step + row, cooled(ref - for_ref.to(tl.float64), cool))
-            if OF is not None:
-                _, slope_below, _, slope_above, _ = OF(-tl.abs(likeliest))
-                slope = tl.where(likeliest < 0.0, slope_below * tl.exp(-likeliest), slope_above)
-                tl.store(kept + 7 * kept_step + row, tl.where(masked, AT_INFINITY, slope).to(tl.float32))
+            tl.store(kept + 7 * kept_step + row, slope.to(tl.float32))
+            tl.store(kept + 8 * kept_step + row, 0.0)
+        tl.store(kept + row, top.to(tl.float32))
+        tl.store(kept + 2 * kept_step + row, total.to(tl.float32))
 
 
 @triton.jit
@@ -295,10 +309,7 @@ def gradient(
     x, x_row, x_factor, x_cap, y, y_row, y_factor, y_cap,
     cool, vocab, pieces, KL: tl.constexpr, OF: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write a piece of the gradient, times the row's weight; zeros where a row does not count.
-
-    By x of the KL, or of the divergence OF; without OF by y of KL(x || y), which is Q - P.
-    """
+    """Write a piece of the gradient of the KL or of OF's, times the row's weight; zeros outside."""
     at = tl.program_id(0)
     row = at // pieces
     cols = (at % pieces) * BLOCK + tl.arange(0, BLOCK)
@@ -317,12 +328,8 @@ def gradient(
         else:
             a, b = finite(a), finite(b)
             u, larger = ratios(a, b, kept, kept_step, row, cool, EXACT)
-            if OF is not None:
-                e, slopes, _ = slopes_of(a, b, u, larger, kept, kept_step, row, OF)
-                entry = slopes - e * tl.load(kept + 8 * kept_step + row)
-                store(out, row, out_row, cols, within, entry * factor, a, x_cap)
-            else:
-                entry = larger * tl.where(u < 0.0, -expm1(-tl.abs(u)), expm1(-tl.abs(u)))
-                store(out, row, out_row, cols, within, entry * factor, b, y_cap)
+            e, slopes, _ = slopes_of(a, b, u, larger, kept, kept_step, row, OF)
+            entry = slopes - e * tl.load(kept + 8 * kept_step + row)
+            store(out, row, out_row, cols, within, entry * factor, a, x_cap)
     else:
         store(out, row, out_row, cols, within, tl.zeros([BLOCK], tl.float32), 0.0, None)

@@ -205,11 +205,8 @@ def walk_divergence(
         how: Temperatures, scales, soft caps, form.
         inside: [rows] bool: the others are not read, their value and gradient are 0.
     """
-    if how.compiled and gpu.takes(x, y):
-        if gpu.walk_divergence(d, x, y, kept, value, loss_weight, gradient, how, inside):
-            return
-        if value is None:  # what is kept may be the numbers of those kernels, which have failed since
-            value = torch.zeros(kept.shape[1], device=x.device)
+    if how.compiled and gpu.walk_divergence(d, x, y, kept, value, loss_weight, gradient, how, inside):
+        return
     dtype, reads = kept.dtype, x.device.type == "cpu"
     counted = _inside(inside, reads, loss_weight if value is None else None)
     scalars, of_row = how.scalars(dtype), pieces(x.shape[-1], x.device)

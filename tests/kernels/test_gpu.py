@@ -85,12 +85,14 @@ def test_without_triton_log_probs_from_hidden_states_are_right():
     assert torch.equal(*slopes)
 
 
-def test_which_tensors_go_to_these_kernels():
+def test_which_tensors_go_to_these_kernels(monkeypatch):
     assert not gpu.takes(torch.zeros(2, 3))
     with torch._subclasses.fake_tensor.FakeTensorMode():
-        x = torch.zeros(2, 3, device="cuda", dtype=torch.bfloat16)
-        assert gpu.takes(x, x.float())
-        assert not gpu.takes(x, x.double())
+        assert not gpu.takes(torch.zeros(2, 3, device="cuda"))  # there are no numbers
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    narrow, wide = torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 3, dtype=torch.float64)
+    assert gpu.takes(narrow, narrow.float())
+    assert not gpu.takes(narrow, wide)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from kl_companion.kernels import (
     linear_kl,
     linear_logp_and_entropy,
 )
+from kl_companion.kernels.walks import How, room_for_kept, walk_divergence
 from tests.oracles import fused as oracle
 from tests.support.fused_cases import INF, gradient_error, logits_pair, noise, run, value_error
 from tests.support.mutation import AUDIT
@@ -261,7 +262,7 @@ def assert_near(value, want, leaves, exact):
 
 
 def failures():
-    """Where Triton fails in backward, other kernels make the gradient, from numbers of their own."""
+    """Where Triton fails in backward, other kernels make the gradient from its numbers, and the reverse."""
     x, y = logits_pair(20, 3, 140, gap=0.5)
     h, w, ids = noise(15, 3, 8).float(), noise(16, 140, 8).float().requires_grad_(), torch.arange(3)
     works = {name: partial(fused_f_divergence, name, ref_logits=y) for name in (*KLS, "jensen_shannon")}
@@ -272,6 +273,20 @@ def failures():
     def fail(*_):
         raise RuntimeError("no machine code")
 
+    for name in (*KLS, "jensen_shannon"):
+        d, ways, weights = (
+            get_divergence(name),
+            [How(compiled=compiled) for compiled in (False, True)],
+            torch.ones(3),
+        )
+        slopes = []
+        for first, second in itertools.product(ways, ways):
+            value, out = torch.zeros(3), torch.empty_like(x)
+            kept = room_for_kept(d, value)
+            walk_divergence(d, x, y, kept, value=value, how=first)
+            walk_divergence(d, x, y, kept, loss_weight=weights, gradient=out, how=second)
+            slopes.append(out)
+        torch.testing.assert_close(torch.stack(slopes), slopes[0].expand(4, 3, -1), rtol=1e-5, atol=1e-7)
     # what runs instead is not compiled here
     with mock.patch.object(compiling, "_compile", fail), mock.patch.object(gpu, "attempt", ATTEMPT):
         for name, work in works.items():

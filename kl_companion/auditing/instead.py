@@ -50,6 +50,10 @@ _REDUCTION = (
 )
 
 
+_PADDING = (
+    "without padding it is what was meant. Numbers outside the mask change it: multiply the values of tokens "
+    "by the mask before they are summed, and divide by what the mask counts"
+)
 _THIS_TERM = "; this term passes the audit, where yours has its value per token"
 _NOT_TRIED = (
     "your own lines are not changed here: log-probs of both models have no names in them, or their source is "
@@ -296,7 +300,8 @@ def _term(place: _Place, tried: bool) -> str:
     own = audit.reading is not None
     of_one_length = Condition(place.off_policy, False, 1.0)
     if own and accepts(place.look(audit.loss_fn, of_one_length), wanted):
-        return "\n".join(_comments(f"no patch: {_REDUCTION}"))
+        cause = _PADDING if audit.loss_fn is not None and reads_outside(audit.loss_fn) else _REDUCTION
+        return "\n".join(_comments(f"no patch: {cause}"))
     why = "no change of one expression of it passes the audit" if tried else _NOT_TRIED
     why = why if own else "no term passes the audit"
     if not valid:

@@ -73,3 +73,26 @@ def test_modules_and_what_is_taken_of_a_batch_are_changed_in_their_own_lines(los
     added = [x[2:].strip() for x in found.remedy.splitlines() if x.startswith("+ ")]
     assert added[0].startswith(line)
     assert not found.remedy.startswith("#")
+
+
+def summed_without_its_mask(logp, ref_logp, mask):
+    return (0.5 * (logp - ref_logp) ** 2).sum(-1).mean()
+
+
+def averaged_without_its_mask(logp, ref_logp, mask, beta=0.1):
+    return beta * (0.5 * (logp - ref_logp) ** 2).mean()
+
+
+def averaged_by_answer(logp, ref_logp, mask):
+    return ((0.5 * (logp - ref_logp) ** 2 * mask).sum(-1) / mask.sum(-1)).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "outside"),
+    [(summed_without_its_mask, True), (averaged_without_its_mask, True), (averaged_by_answer, False)],
+)
+def test_a_mask_that_is_not_used_is_the_cause_and_not_a_division_by_lengths(loss, outside):
+    found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl")
+    text = " ".join(found.remedy.replace("# ", "").split())
+    assert ("Numbers outside the mask change it" in text) is outside
+    assert ("how it divides by lengths" in text) is not outside

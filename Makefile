@@ -22,7 +22,7 @@ export OMP_NUM_THREADS ?= 1
 # Hundreds of processes import the package: each would compile it again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help book test quick nets tables bench reliability real print zip pictures lint install-check lowest lock audit-dependencies clean
+.PHONY: help book test quick nets tables bench gpu gpu-bundle reliability real print zip pictures lint install-check versions lowest lock audit-dependencies clean
 
 help:
 	@echo "make book      build the book; its first page is $(PAGE)"
@@ -31,6 +31,8 @@ help:
 	@echo "make nets      compare what tables, cards, ledger, names and pages say with what was frozen (NETS='survivors mutants': hours)"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance (DEVICE=cuda: on a GPU)"
+	@echo "make gpu       on a machine with a GPU: measure all that needs one, in 11 minutes (STEP=b: one step of a, b, c, d)"
+	@echo "make gpu-bundle           gather in .gpu what such a machine lacks, if it has no network (110 MB)"
 	@echo "make reliability          kill, mutate, repeat and install it many times: the table of what failed (2 hours)"
 	@echo "make real      fetch and convert a real model, test it, and try the tables that need it (93 MB, then 540 on disk)"
 	@echo "make print     the book as _build/kl-book.pdf, its chapters to read as kl-reading.pdf, the cheat sheet as one page (needs chromium)"
@@ -38,7 +40,8 @@ help:
 	@echo "make pictures  take the pictures of README.md again (needs chromium)"
 	@echo "make lint      ruff and mypy"
 	@echo "make install-check        build the package, install it into empty environments and use it (half an hour)"
-	@echo "make lowest               run the tests of formulas and kernels with the oldest releases of pyproject.toml (several GB)"
+	@echo "make versions             run the tests of the core with other releases of Python, torch and NumPy (5 GB each)"
+	@echo "make lowest               the same with the oldest releases of pyproject.toml alone"
 	@echo "make lock                 resolve pyproject.toml anew and write requirements.lock"
 	@echo "make audit-dependencies   ask for known vulnerabilities of the pinned packages (needs the network)"
 	@echo "make clean     remove what was built (.venv stays)"
@@ -74,6 +77,12 @@ else
 endif
 	@echo && $(BIN)/python -m benchmarks.goals
 
+gpu: $(STAMP) $(AUDIT)/.installed $(REAL)/.installed
+	@$(BIN)/python -m benchmarks.gpu $(if $(STEP),--step $(STEP))
+
+gpu-bundle: $(STAMP)
+	@$(BIN)/python -m benchmarks.gpu_bundle
+
 reliability: book $(AUDIT)/.installed
 	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/kernels tests/house/test_how_to_add.py tests/book/claims tests/notebooks tests/site
 	@$(BIN)/kl-companion table run reliability --fresh
@@ -101,8 +110,8 @@ lint: $(STAMP)
 install-check: $(STAMP)
 	@$(BIN)/python -m tests.installing.installation
 
-lowest: $(STAMP)
-	@$(BIN)/python -m tests.installing.installation --only lowest
+versions lowest: $(STAMP)
+	@$(BIN)/python -m tests.installing.installation --only $@
 
 lock: $(STAMP)
 	@$(BIN)/python -m tests.installing.lock

@@ -108,10 +108,10 @@ def _plain(x: Any) -> Any:
 
 def versions() -> dict[str, str]:
     """Of the package, of torch and of Python."""
-    from importlib.metadata import version
+    from kl_companion import __version__  # no metadata: a checkout that is not installed has none
 
     return {
-        "kl_companion": version("kl-companion"),
+        "kl_companion": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

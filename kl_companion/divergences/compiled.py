@@ -14,7 +14,7 @@ from sympy.codegen.cfunctions import expm1, log1p
 
 from kl_companion.divergences import inline
 from kl_companion.divergences.forms import T, logs_apart, tidy
-from kl_companion.divergences.generator import Divergence
+from kl_companion.divergences.generator import LIVING, Divergence
 
 _U = sympy.Symbol("u", real=True)
 _LARGEST_INTEGER = 2**53
@@ -90,7 +90,7 @@ def _part(d: Divergence, name: str) -> Any:
     SymPy; there all of them are made at once, before the first is looked up.
     """
     if torch.compiler.is_compiling():
-        _make_all(d)
+        _make_all(id(d))
         return d._parts[name]  # type: ignore[attr-defined]
     parts = vars(d).setdefault("_parts", _Parts())
     if name not in parts:
@@ -98,7 +98,8 @@ def _part(d: Divergence, name: str) -> Any:
     return parts[name]
 
 
-def _make_all(d: Divergence) -> bool:
+def _make_all(divergence: int) -> bool:
+    d = LIVING[divergence]
     parts = vars(d).setdefault("_parts", _Parts())
     parts.update({name: make(d) for name, make in _MAKE.items() if name not in parts})
     return True

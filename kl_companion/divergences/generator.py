@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
 
 import sympy
 
@@ -20,6 +22,10 @@ from kl_companion.divergences.forms import LARGEST_POWER, T, W, highest_power, s
 SUPPORT = "expected one support, or a divergence that is finite without it"  # in messages of several modules
 _S = sympy.Symbol("s", real=True)
 _ROUNDING = 1e-13  # of f(1), relative to the largest float in f
+
+
+# by id: before torch 2.13 a function that a graph takes as a constant receives numbers and no objects
+LIVING: WeakValueDictionary[int, Divergence] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,12 @@ class Divergence:
     source: str
     kinked: sympy.Expr | None = None
     slope: sympy.Expr = sympy.S.Zero
+
+    def __new__(cls, *_: Any, **__: Any) -> Divergence:
+        """Create a divergence that is found by its id; copies and pickles are created here too."""
+        new = super().__new__(cls)
+        LIVING[id(new)] = new
+        return new
 
     def with_forms(self, **forms: object) -> Divergence:
         """Keep derived properties that were worked out by hand, so that SymPy does not search for them.

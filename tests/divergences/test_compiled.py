@@ -1,6 +1,9 @@
 """Functions of tensors that are made of f: its values and gradients, near t = 1 and far from it."""
 
+import copy
+import dataclasses
 import math
+import pickle
 import subprocess
 
 import pytest
@@ -12,6 +15,7 @@ from sympy import Rational, log
 
 from kl_companion import divergences as dv
 from kl_companion.divergences import DIVERGENCES, T, W
+from kl_companion.divergences.generator import LIVING
 from tests.oracles.numeric import exp_minus_line
 from tests.support.warm import command
 
@@ -156,3 +160,12 @@ def test_float32_is_accurate_whatever_the_default_dtype_was(before, audited, aft
     for name, narrow, off, dtype in lines:
         assert (narrow, dtype) == ("True", "torch.float32"), name
         assert float(off) < 2e-6, name
+
+
+def test_a_divergence_and_its_copies_are_found_by_their_ids():
+    made = dv.get_divergence("jensen_shannon")
+    for d in (made, copy.deepcopy(made), dataclasses.replace(made), pickle.loads(pickle.dumps(made))):
+        assert LIVING[id(d)] is d
+    number = id(d)
+    del d
+    assert number not in LIVING

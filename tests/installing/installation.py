@@ -18,12 +18,12 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from tests.installing import clones, distributions, lowest, others
+from tests.installing import clones, distributions, others, versions
 from tests.installing.trying import ROOT, Report, call, clean, environment, install, packages, use_core
 
 EXTRAS = Path(distributions.__file__).with_name("extras.py")
 PARTS = ("environments", "pythons", "clone", "whole clone")
-LOWEST = "lowest"  # only where it is named: several gigabytes of an old torch
+VERSIONS = "versions"  # all rows of `tests.installing.versions`; only where they are named: gigabytes each
 # what is done with an extra beyond imports and messages: a module of it, run as a reader would run it
 RECIPE = (
     "--steps 2 --pretraining-steps 2 --pretraining-until none --evaluate 0 --prompts 2 --group 2 --device cpu"
@@ -79,9 +79,9 @@ def main(arguments: list[str]) -> int:
         prog="python -m tests.installing.installation", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--json", type=Path, help="write the counts and every outcome to this file")
-    parser.add_argument(
-        "--only", choices=(*PARTS, LOWEST), nargs="*", default=PARTS, help="none: what is built"
-    )
+    rows = {row.name: row for row in versions.rows()}
+    named = (*PARTS, VERSIONS, *rows)
+    parser.add_argument("--only", choices=named, nargs="*", default=PARTS, help="none: what is built")
     chosen = parser.parse_args(arguments)
     report = Report()
     with tempfile.TemporaryDirectory(prefix="kl companion ", ignore_cleanup_errors=True) as temporary:
@@ -100,8 +100,9 @@ def main(arguments: list[str]) -> int:
                 others.pythons(report, wheel, folder, env)
             if {"clone", "whole clone"} & set(chosen.only):
                 clones.clone(report, folder, env, whole="whole clone" in chosen.only)
-            if LOWEST in chosen.only:
-                lowest.lowest(report, folder, env)
+            for name, row in rows.items():
+                if {name, VERSIONS} & set(chosen.only):
+                    versions.try_row(report, row, wheel, folder, env)
     counts = report.counts()
     print("\n{tried} tried, {failed} failed, {not_tried} not tried".format(**counts))
     if chosen.json:

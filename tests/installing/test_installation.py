@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installing import clones, distributions, extras, installation, lock, lowest
+from tests.installing import clones, distributions, extras, installation, lock, versions
 from tests.installing.trying import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,33 +191,65 @@ def test_the_whole_clone_tells_the_seconds_of_each_group(
     assert done[-2:] == ["make -n tables", "make clean"]
 
 
-# -- the oldest releases -------------------------------------------------------------------------------------
+# -- other releases ------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_torch_is_the_one_that_is_tested() -> None:
-    torch, *others = lowest.lower_bounds()
-    assert torch == "torch==2.7.*"
-    assert [pin.split("==")[0] for pin in others] == ["sympy", "numpy", "pandas"]
-    workflow = (ROOT / ".github/workflows/versions.yml").read_text(encoding="utf-8")
-    assert f'torch: "{torch}"' in workflow
-    assert installation.LOWEST not in installation.PARTS
+def test_the_rows_are_the_oldest_releases_those_of_rented_gpus_and_a_newer_python() -> None:
+    rows = {row.name: row for row in versions.rows()}
+    assert rows["lowest"].install == versions.lower_bounds()
+    assert rows["lowest"].install[0] == "torch==2.7.*"
+    locked = {line.split("==")[0]: line for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    assert rows["newer Python"].install == [locked["torch"].rpartition(".")[0] + ".*"]
+    assert [row.python for row in rows.values()] == ["3.11", "3.12", "3.13"]
+    assert not {*rows, installation.VERSIONS} & set(installation.PARTS)
 
 
-def test_what_is_installed_and_tried_of_the_oldest_releases(tmp_path: Path, monkeypatch) -> None:
-    calls = []
+@pytest.mark.parametrize("row", versions.rows(), ids=lambda row: row.name)
+def test_what_is_installed_and_tried_of_a_row(row: versions.Row, tmp_path: Path, monkeypatch) -> None:
+    calls, made = [], []
 
     def record(*command, **options):
         calls.append([str(word) for word in command])
-        return "1 passed"
+        return "3 passed in 1 s"
 
-    monkeypatch.setattr(lowest, "call", record)
-    monkeypatch.setattr(lowest, "environment", lambda *_: tmp_path / "python")
+    def environment(python, *_):
+        made.append(python)
+        return tmp_path / "python"
+
+    monkeypatch.setattr(versions, "call", record)
+    monkeypatch.setattr(versions, "environment", environment)
+    monkeypatch.setattr(versions.others, "found", lambda: {n: Path(f"/3.{n}") for n in (11, 12, 13)})
     monkeypatch.setenv("TORCH_INDEX", "https://cpu")
     report = Report()
-    lowest.lowest(report, tmp_path, {})
+    versions.try_row(report, row, tmp_path / "a.whl", tmp_path, {})
     assert [outcome.status for outcome in report.outcomes] == ["passed", "passed"]
+    assert report.outcomes[-1].said.endswith("3 passed in 1 s")
+    own = row.python == f"3.{sys.version_info[1]}"
+    assert made == [Path(sys.executable) if own else Path(f"/{row.python}")]
     torch, others, tests = calls
-    assert torch[-3:] == ["--index-url", "https://cpu", "torch==2.7.*"]
-    assert {"numpy==1.26.*", "pandas==2.2.*"} <= set(others)
+    assert torch[-3:] == ["--index-url", "https://cpu", row.install[0]]
+    assert {*row.install, str(tmp_path / "a.whl")} <= set(others)
     assert any(word.startswith("pytest==") for word in others)
-    assert {"tests/kernels", "tests/test_losses_reward.py"} <= set(tests)
+    assert tests[1:3] == ["tests/run.py", "quick"]
+
+
+def test_a_row_whose_python_is_missing_is_not_tried(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(versions.others, "found", dict)
+    report = Report()
+    versions.try_row(report, versions.Row("old", "3.10", ["torch"]), tmp_path / "a.whl", tmp_path, {})
+    assert [(outcome.status, outcome.said) for outcome in report.outcomes] == [
+        ("not tried", "no Python 3.10 on this machine")
+    ]
+
+
+def test_one_row_or_all_of_them_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(
+        installation.distributions, "build", lambda *_: (ROOT / "README.md", ROOT / "LICENSE")
+    )
+    monkeypatch.setattr(installation.distributions, "problems", lambda *_: [])
+    monkeypatch.setattr(versions, "try_row", lambda report, row, *_: tried.append(row.name))
+    assert installation.main(["--only", "lowest"]) == 0
+    assert tried == ["lowest"]
+    installation.main(["--only", installation.VERSIONS])
+    assert tried[1:] == [row.name for row in versions.rows()]

@@ -11,6 +11,7 @@ forward, backward, optimizer.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kl_companion.book.tables.provenance import gpu_name
 from kl_companion.llm.packaged import missing, packaged_folder
 from kl_companion.llm.tasks import make_task
 from kl_companion.monitor import KLMonitor
@@ -79,6 +81,7 @@ def measured(steps: int, completions: int, parts: int, length: int, *, tiny: boo
             num_generations=min(8, completions),
             max_completion_length=length,
             learning_rate=1e-5,
+            use_cpu=not torch.cuda.is_available(),
             generation_kwargs={"min_new_tokens": length},
         )
         clock = Clock()
@@ -120,8 +123,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--parts", type=int, default=1, help="of a step (default: %(default)s)")
     parser.add_argument("--length", type=int, default=64, help="in tokens (default: %(default)s)")
     parser.add_argument("--tiny", action="store_true", help="the tiny model")
+    parser.add_argument("--out", type=Path, help="a file for what was measured, as JSON")
     chosen = parser.parse_args(arguments)
     found = measured(chosen.steps, chosen.completions, chosen.parts, chosen.length, tiny=chosen.tiny)
+    if chosen.out:
+        kept = ("model", "step", "observation", "share")
+        numbers = {name: getattr(found, name) for name in kept} | {"answers": found.last.answers}
+        numbers |= {"limit": LIMIT, "torch": torch.__version__, "gpu": gpu_name()}
+        chosen.out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
     size = f"{chosen.parts} x {chosen.completions} x {chosen.length} tokens"
     print(f"{f'KL monitor / step, {found.model}, {size}':<58}{found.share:>8.2%}{found.step:>10.4f}")
     answers = f"an observation of {found.last.answers} answers, at most {LIMIT:.0%}"

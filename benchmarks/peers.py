@@ -29,7 +29,9 @@ from kl_companion.kernels import fused
 
 ROOT = Path(__file__).resolve().parents[1]
 Outcome = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
-FLOORS = ("roof", "bare products")
+FIVE = "five passes"
+FLOORS = ("roof", "bare products", FIVE)
+AUTO = "ours, auto"
 
 
 class Variant(NamedTuple):
@@ -129,17 +131,28 @@ def _roof(name: str, i: Inputs) -> Outcome:
     return i.weights[0], ()
 
 
+def _five_passes(i: Inputs) -> Outcome:
+    """The traffic of a kernel that cannot keep a row: read two, read two again, write one, as copies."""
+    with torch.no_grad():
+        i.x.copy_(i.y)
+        i.x.copy_(i.y)
+        half = i.x.numel() // 2
+        i.x.view(-1)[:half].copy_(i.y.view(-1)[:half])
+    return i.weights[0], ()
+
+
 def _ours_and_roof(name: str) -> dict[str, Variant]:
     modes: dict[str, dict[str, Any]] = {
         "ours": {"backend": "compiled"},
         "ours, eager": {"backend": "eager"},
         "ours, in place": {"backend": "compiled", "inplace": True},
+        AUTO: {},
     }
     if name in (*DIVERGENCES, "logp"):
         modes[OURS] = {"backend": "compiled", "weights": True}
-        modes["ours, in place"]["weights"] = True
+        modes["ours, in place"]["weights"] = modes[AUTO]["weights"] = True
     found = {
-        mode: Variant(partial(_ours, name, o), name, "inplace" in o, o["backend"] == "compiled")
+        mode: Variant(partial(_ours, name, o), name, "inplace" in o, o.get("backend") != "eager")
         for mode, o in modes.items()
     }
     return {**found, "roof": Variant(partial(_roof, name), spoils=True)}
@@ -273,6 +286,7 @@ VARIANTS["reverse_kl"] |= {
     "F.kl_div": Variant(_kl_div, "reverse_kl"),
     "TRL": Variant(_trl_jsd, "reverse_kl", needs="trl"),
     "Liger JSD": Variant(_liger_jsd, "reverse_kl", needs="triton"),
+    FIVE: Variant(_five_passes, spoils=True),
 }
 VARIANTS["forward_kl"]["Liger KL"] = Variant(_liger_kl, "forward_kl", needs="triton")
 VARIANTS["logp"] |= {
@@ -293,6 +307,7 @@ VARIANTS["linear_kl"] = {
     "Liger, Triton": Variant(_linear_liger_triton, "linear_kl", needs="triton"),
     "ours, eager": Variant(partial(_linear_ours, {"backend": "eager"}), "linear_kl"),
     "ours": Variant(partial(_linear_ours, {"backend": "compiled"}), "linear_kl", compiled=True),
+    AUTO: Variant(partial(_linear_ours, {}), "linear_kl", compiled=True),
     "ours, frugal": Variant(
         partial(_linear_ours, {"backend": "compiled", "memory": "frugal"}), "linear_kl", compiled=True
     ),

@@ -3,11 +3,13 @@
     python -m benchmarks.performance --suite smoke            # seconds: tiny sizes, one process
     python -m benchmarks.performance --suite cpu              # minutes: what `make bench` runs
     python -m benchmarks.performance --suite gpu              # needs CUDA; the same variants, in its memory
+    python -m benchmarks.performance --suite gpu_short        # in a few minutes: see `benchmarks.gpu`
     python -m benchmarks.performance --suite cpu --groups log-probs top-k
 
 Every group of works (`benchmarks.suites`) gets a fresh process per number of threads and allocator. `warm` is
 glibc told, in the environment of the process, to keep the memory that it was given, as a training loop with
-another allocator would. With --out the rows go to a JSON file, in any case a summary to the terminal.
+another allocator would. With --out the rows go to a JSON file after
+every case, and a summary to the terminal.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -35,6 +37,7 @@ WARM = {
     "MALLOC_MMAP_THRESHOLD_": "100000000000",
 }
 Job = dict[str, object]
+ROWS = "rows: "  # before what a child's process prints for this one
 COLUMNS = (
     *(*KEY, "rounds", "milliseconds", "best_milliseconds", "times_faster", "of_floor"),
     *("extra_megabytes", "extra_of_logits", "gradient_error", "figure", "unit", "device"),
@@ -50,31 +53,35 @@ def variables(threads: int, allocator: str) -> dict[str, str]:
     return environment | (WARM if allocator == "warm" else {})
 
 
-def child(job: Job, environment: dict[str, str]) -> list[Row]:
-    """Do one job in a fresh process, which says on standard error how far it is; RuntimeError if it fails."""
+def child(job: Job, environment: dict[str, str]) -> Iterator[Row]:
+    """Yield the rows of one job, done in a fresh process, which reports its progress on standard error.
+
+    Raises:
+        RuntimeError: The process failed.
+    """
     command = [sys.executable, "-m", "benchmarks.performance", "--job", json.dumps(job)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            if line.startswith(ROWS):  # libraries print too
+                yield from json.loads(line.removeprefix(ROWS))
+    if process.returncode:
         raise RuntimeError(f"{job} failed, see above")
-    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
-    return rows
 
 
-def do(job: Job) -> list[Row]:
-    """What a child does: {"machine": ...}, {"moments": ...}, {"training_step": ...} or {"cases": ...}."""
+def do(job: Job) -> Iterator[list[Row]]:
+    """Yield what a child measures of a job: "machine", "moments", "training_step" or "cases"."""
     if "machine" in job:
-        return measure.machine(*job["machine"])  # type: ignore[misc]
-    if "moments" in job:
-        return moments_rows(*job["moments"])  # type: ignore[misc]
-    if "training_step" in job:
-        return training_rows(StepSizes(**job["training_step"]))  # type: ignore[arg-type]
-    rows: list[Row] = []
-    for fields in job["cases"]:  # type: ignore[attr-defined]
-        case, begin = Case(**fields), time.perf_counter()
-        rows += measure.measured(case)
-        seconds = time.perf_counter() - begin
-        print(f"  {seconds:5.1f} s  {case.base()}", file=sys.stderr, flush=True)
-    return rows
+        yield measure.machine(*job["machine"])  # type: ignore[misc]
+    elif "moments" in job:
+        yield moments_rows(*job["moments"])  # type: ignore[misc]
+    elif "training_step" in job:
+        yield training_rows(StepSizes(**job["training_step"]))  # type: ignore[arg-type]
+    else:
+        for fields in job["cases"]:  # type: ignore[attr-defined]
+            case, begin = Case(**fields), time.perf_counter()
+            yield measure.measured(case)
+            seconds = time.perf_counter() - begin
+            print(f"  {seconds:5.1f} s  {case.base()}", file=sys.stderr, flush=True)
 
 
 def moments_rows(vocab: int, tokens: int, rounds: int) -> list[Row]:
@@ -111,7 +118,7 @@ def groups_of(suite: str) -> tuple[str, ...]:
 def jobs_of(suite: str, groups: Iterable[str] = ()) -> dict[str, tuple[Job, int, str]]:
     """What some groups of a suite do (none: all), by name, with threads and allocator of their processes."""
     wanted = tuple(groups) or groups_of(suite)
-    machine = ["cuda", 2000, 8192, 9] if suite == "gpu" else ["cpu", 400, 1024, 5]
+    machine = ["cuda", 2000, 8192, 9] if suite.startswith("gpu") else ["cpu", 400, 1024, 5]
     found: dict[str, tuple[Job, int, str]] = {"machine": ({"machine": machine}, 2, "default")}
     for name, cases in suites.batches(suite, wanted).items():
         job: Job = {"cases": [case._asdict() for case in cases]}
@@ -121,24 +128,19 @@ def jobs_of(suite: str, groups: Iterable[str] = ()) -> dict[str, tuple[Job, int,
     return {name: job for name, job in found.items() if name.partition(",")[0] in wanted}
 
 
-def suite_rows(suite: str, groups: Iterable[str] = ()) -> list[Row]:
-    """The rows of a suite, all columns; progress goes to standard error."""
-    device = "cuda" if suite == "gpu" else "cpu"
-    rows: list[Row] = []
-    if suite == "smoke":
-        rows += do({"machine": [device, 1, 64, 1]}) + do({"moments": [64, 2, 1]})
-        rows += [
-            row
-            for case in suites.batches("smoke")["all, 1 threads, default"]
-            for row in measure.measured(case)
-        ]
-    else:
-        jobs = jobs_of(suite, groups)
-        for number, (name, (job, threads, allocator)) in enumerate(jobs.items(), 1):
-            print(f"[{number}/{len(jobs)}] {name}", file=sys.stderr, flush=True)
-            rows += child(job, variables(threads, allocator))
+def suite_rows(suite: str, groups: Iterable[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a suite, all columns; progress goes to standard error."""
+    device = "cuda" if suite.startswith("gpu") else "cpu"
     whole = dict.fromkeys(COLUMNS) | {"device": measure.device_name(device)}
-    return [whole | row for row in rows]
+    if suite == "smoke":
+        cases = [case._asdict() for case in suites.batches("smoke")["all, 1 threads, default"]]
+        jobs: tuple[Job, ...] = ({"machine": [device, 1, 64, 1]}, {"moments": [64, 2, 1]}, {"cases": cases})
+        yield from (whole | row for job in jobs for rows in do(job) for row in rows)
+        return
+    every = jobs_of(suite, groups)
+    for number, (name, (job, threads, allocator)) in enumerate(every.items(), 1):
+        print(f"[{number}/{len(every)}] {name}", file=sys.stderr, flush=True)
+        yield from (whole | row for row in child(job, variables(threads, allocator)))
 
 
 def main() -> None:
@@ -150,16 +152,19 @@ def main() -> None:
     parser.add_argument("--job", type=json.loads, help="for its own processes")
     arguments = parser.parse_args()
     if arguments.job:
-        print(json.dumps(do(arguments.job)))
+        for part in do(arguments.job):
+            print(f"{ROWS}{json.dumps(part)}", flush=True)
         return
     if unknown := set(arguments.groups) - set(groups_of(arguments.suite)):
         parser.error(f"no groups {sorted(unknown)}, expected some of {', '.join(groups_of(arguments.suite))}")
-    rows = suite_rows(arguments.suite, arguments.groups)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(rows), encoding="utf-8")
+    rows = []
+    for row in suite_rows(arguments.suite, arguments.groups):
+        rows.append(row)
+        if arguments.out:
+            arguments.out.write_text(json.dumps(rows), encoding="utf-8")
     print(pd.DataFrame(rows)[list(SHOWN)].to_string(index=False, na_rep="", float_format="{:.4g}".format))
-    if arguments.suite != "smoke":
-        goals.report(rows, GPU if arguments.suite == "gpu" else CPU)
+    if at := {"cpu": CPU, "gpu": GPU}.get(arguments.suite):
+        goals.report(rows, at)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="every table; run leaves those that take hours or lack a model"
     )
-    parser.add_argument("--profile", choices=("cpu", "gpu", "smoke"), default="cpu")
+    parser.add_argument("--profile", choices=("cpu", "gpu", "gpu_short", "smoke"), default="cpu")
     parser.add_argument(
         "--jobs", type=int, help="points at a time; by default 2, on a cluster one per thread of its workers"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,23 @@ def test_a_process_says_how_far_it_is_and_its_failure_is_not_silent(
     assert row["variant"] == "naive"
     assert "'work': 'reverse_kl'" in capfd.readouterr().err
     with pytest.raises(RuntimeError, match="failed, see above"):
-        performance.child({"cases": [{**case, "work": "no such work"}]}, environment)
+        list(performance.child({"cases": [{**case, "work": "no such work"}]}, environment))
+
+
+class Event:
+    """What `torch.cuda.Event` does, on a processor."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
 
 
 def test_a_case_for_a_gpu_runs_the_same_variants(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +153,14 @@ def test_a_case_for_a_gpu_runs_the_same_variants(monkeypatch: pytest.MonkeyPatch
     real = measure.make_inputs
     monkeypatch.setattr(measure, "make_inputs", lambda *sizes, device: real(*sizes, device="cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 100 + 3 * 6 * 97 * 2)
     works = set()
-    for cases in suites.batches("gpu").values():
+    for cases in [*suites.batches("gpu").values(), *suites.batches("gpu_short").values()]:
         for case in cases:
+            assert case.device == "cuda"
             case = case._replace(tokens=6, vocab=97, hidden=min(case.hidden, 16), rounds=1)
             naive, _ = measure.measured(case._replace(variants=("naive", "ours")))[:2]
             assert naive["milliseconds"] > 0
@@ -198,14 +217,14 @@ def test_a_suite_can_be_cut_down_to_some_groups() -> None:
 def test_whole_training_steps_in_the_columns_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"milliseconds": 8.0, "of_sampled": 1.25, "vocab": 97, "hidden": 16, "megabytes": 3.0}
     monkeypatch.setattr(performance.training_step, "rows", lambda sizes: [{"loss": "exact KL", **found}])
-    (row,) = performance.do({"training_step": {"batch": 2, "length": 3, "rounds": 1}})
+    ((row,),) = performance.do({"training_step": {"batch": 2, "length": 3, "rounds": 1}})
     assert set(row) <= set(performance.COLUMNS)
     assert [row[name] for name in ("variant", "tokens", "vocab", "hidden")] == ["exact KL", 6, 97, 16]
     assert (row["times_faster"], row["extra_megabytes"]) == (0.8, 3.0)
 
 
 def test_the_smallest_suite_fills_the_columns_of_the_table() -> None:
-    rows = performance.suite_rows("smoke")
+    rows = list(performance.suite_rows("smoke"))
     assert {tuple(row) for row in rows} == {performance.COLUMNS}
     assert {row["work"] for row in rows} == {*VARIANTS, "moments", "machine"}
     assert [row["device"] for row in rows] == [measure.device_name("cpu")] * len(rows)

@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 
 from kl_companion.book.tables.checking import FILES
 from kl_companion.book.tables.closure import notebook_code, parse
-from kl_companion.book.tables.manifest import Manifest, read_manifest
+from kl_companion.book.tables.manifest import ON_GPU, Manifest, read_manifest
 from kl_companion.book.tables.notebook_process import EXECUTED, LOG, WRITTEN, Backend, TableError
 from kl_companion.book.tables.project import names, unknown
 from kl_companion.book.tables.worker import Outcome, PointTask, Worker, identify, refusal, run_task
@@ -150,7 +150,7 @@ def pack(manifest: Manifest, record: Mapping[str, Any]) -> PointTask:
         paths |= {other.root / "tables" / other.like / "manifest.yml"} if other.like else set()
     files = {path.relative_to(manifest.root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     main = notebook.relative_to(manifest.root).as_posix()
-    return PointTask(files, main, record["package_files"], record["versions"], record["profile"] == "gpu")
+    return PointTask(files, main, record["package_files"], record["versions"], record["profile"] in ON_GPU)
 
 
 def _refused(name: str, answer: Any, task: PointTask) -> str | None:

@@ -5,7 +5,7 @@ title: EMA anchor against fixed anchor
 notebook: book/experiments/ema_pg.ipynb
 grid: {anchor: [fixed, ema], seed: [0, 1, 2]}     # one run of the notebook per point; absent: one run
 parameters: {beta: 0.02}                          # passed as they stand
-profiles: {smoke: {seed: [0], beta: 0.1}}         # smoke, cpu, gpu: override axes of the grid, or parameters
+profiles: {smoke: {seed: [0], beta: 0.1}}         # smoke, cpu, gpu, gpu_short: override axes or parameters
 columns: {anchor: str, seed: int, kl: {type: float, digits: 4, missing: true}}
 key: [anchor, seed]
 cost: seconds                                     # seconds, minutes or hours
@@ -36,7 +36,9 @@ from typing import Any, NamedTuple
 from kl_companion.book.tables.project import book_extra, known_table, project_root, unknown
 from kl_companion.book.tables.rows import Cell, Column
 
-PROFILES = ("smoke", "cpu", "gpu")
+PROFILES = ("smoke", "cpu", "gpu", "gpu_short")
+ON_GPU = ("gpu", "gpu_short")  # profiles that need a CUDA device, and their own entry under `profiles`
+KEPT = ("cpu", "gpu")  # profiles whose tables are in `tables/`
 COSTS = ("seconds", "minutes", "hours")
 TYPES = ("str", "int", "float", "bool")
 REQUIRED = ("title", "notebook", "columns", "key", "cost", "deterministic")
@@ -98,12 +100,12 @@ def settings(manifest: Manifest, profile: str) -> ProfileSettings:
     """The grid and the parameters of a profile.
 
     Raises:
-        ValueError: an unknown profile, or `gpu` where the manifest has none.
+        ValueError: an unknown profile, or one of a GPU where the manifest has none.
     """
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
-    if profile == "gpu" and "gpu" not in manifest.profiles:
-        raise ValueError(f"table {manifest.name!r} has no profile 'gpu', expected one under `profiles`")
+    if profile in ON_GPU and profile not in manifest.profiles:
+        raise ValueError(f"table {manifest.name!r} has no profile {profile!r}, expected one under `profiles`")
     changes = manifest.profiles.get(profile, {})
     grid = {name: _listed(changes.get(name, values)) for name, values in manifest.grid.items()}
     other = {name: value for name, value in changes.items() if name not in grid}

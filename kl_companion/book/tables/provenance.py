@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from kl_companion.book.tables import closure
-from kl_companion.book.tables.manifest import Manifest, code_cells, manifest_digest, notebook_digest, settings
+from kl_companion.book.tables.manifest import (
+    ON_GPU,
+    Manifest,
+    code_cells,
+    manifest_digest,
+    notebook_digest,
+    settings,
+)
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 VERSIONS = ("torch", "numpy", "sympy", "pandas")
@@ -104,7 +111,7 @@ def begin(manifest: Manifest, profile: str) -> dict[str, Any]:
     commit, dirty = git_state(manifest.root)
     return {
         "commit": commit,
-        "device": {"gpu": gpu_name() if profile == "gpu" else None, "processor": processor_name()},
+        "device": {"gpu": gpu_name() if profile in ON_GPU else None, "processor": processor_name()},
         "digests": digests(manifest, profile),
         "dirty": dirty,
         "grid": grid,

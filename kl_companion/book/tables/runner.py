@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from kl_companion.book.tables import cluster, provenance
 from kl_companion.book.tables.grid import SECONDS, Point, points_of, unfinished
-from kl_companion.book.tables.manifest import OUT, Manifest, read_manifest, settings
+from kl_companion.book.tables.manifest import ON_GPU, OUT, Manifest, read_manifest, settings
 from kl_companion.book.tables.needs import lacking
 from kl_companion.book.tables.notebook_process import EXECUTED, HERE, WRITTEN, Backend, TableError
 from kl_companion.book.tables.project import book_extra
@@ -57,7 +57,8 @@ def run(
 
     Args:
         name: a folder of `tables/`.
-        profile: "cpu" writes `table.csv`, "gpu" `table.gpu.csv`; "smoke" never touches `tables/`.
+        profile: "cpu" writes `table.csv`, "gpu" `table.gpu.csv`; "smoke" and "gpu_short" never
+            touch `tables/`.
         jobs: number of points that run at the same time; by default one, or as many as the workers of the
             cluster have threads. A table of timings, `alone` in its manifest, runs one in any case.
         progress: receives a line per finished point; by default they go to the standard error stream as soon
@@ -75,7 +76,7 @@ def run(
             does not know, `jobs` below 1, an unknown backend, an address that is missing or malformed.
         TableError: a notebook failed or handed over wrong rows, or a worker of the cluster holds other code
             than this machine. Other points stay finished, and the table is as it was.
-        RuntimeError: profile "gpu" without a CUDA device.
+        RuntimeError: profile "gpu" or "gpu_short" without a CUDA device.
         ImportError: the extra `book`, what the backend needs, or the model that the table needs is not
             installed. On a cluster the workers need the model, and this machine does not.
         ConnectionError: nothing answers at the address, or the cluster has no worker.
@@ -85,8 +86,8 @@ def run(
     manifest = read_manifest(name)
     settings(manifest, profile)
     connected = _backend(backend, address)
-    if backend is None and profile == "gpu" and provenance.gpu_name() is None:
-        raise RuntimeError(f"profile 'gpu' of table {name!r} needs a CUDA device, and torch finds none")
+    if backend is None and profile in ON_GPU and provenance.gpu_name() is None:
+        raise RuntimeError(f"profile {profile!r} of table {name!r} needs a CUDA device, and torch finds none")
     for module in ("joblib", "papermill"):
         book_extra(module)
     if (line := lacking(manifest)) and backend is None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kl_companion.book.tables.manifest import PROFILES, Manifest, read_manifest
+from kl_companion.book.tables.manifest import KEPT, PROFILES, Manifest, read_manifest
 from kl_companion.book.tables.project import unknown
 from kl_companion.book.tables.rows import Column, Row, parse
 
@@ -19,7 +19,7 @@ def load(name: str, profile: str = "cpu") -> pd.DataFrame:
 
     Args:
         name: a folder of `tables/`.
-        profile: "cpu", "gpu" (where a GPU made one), or "smoke" (the last smoke run, never kept).
+        profile: "cpu", "gpu" (where a GPU made one), or "smoke" and "gpu_short" (the last such run).
 
     Returns:
         One column per entry of the manifest's `columns`, with dtypes str, int64, float64 and bool (Int64 and
@@ -50,7 +50,7 @@ def table_path(manifest: Manifest, profile: str) -> Path:
     """The file of a profile's table; that of its provenance is beside it."""
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
-    if profile == "smoke":
+    if profile not in KEPT:
         return work_folder(manifest, profile) / "table.csv"
     return manifest.folder / ("table.gpu.csv" if profile == "gpu" else "table.csv")
 

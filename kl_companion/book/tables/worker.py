@@ -89,7 +89,7 @@ def refusal(name: str, worker: Worker, task: PointTask) -> str | None:
             "update the checkout that the worker runs from, and repeat the command: finished points are kept."
         )
     if task.gpu and worker.device["gpu"] is None:
-        return f"worker {name} has no CUDA device that torch finds, and profile 'gpu' needs one."
+        return f"worker {name} has no CUDA device that torch finds, and this profile needs one."
     return None
 
 

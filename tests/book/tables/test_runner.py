@@ -153,6 +153,22 @@ def test_a_gpu_table_has_its_own_files(
         tables.run("toy", profile="gpu")
 
 
+def test_a_short_run_on_a_gpu_never_touches_tables(
+    project: Path, edit: Edit, quick: Runs, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="has no profile 'gpu_short'"):
+        tables.run("toy", profile="gpu_short")
+    edit(FILE, "gpu: {scale: 3.0}", "gpu_short: {scale: 3.0}")
+    before = tree(project / "tables")
+    monkeypatch.setattr(provenance, "gpu_name", lambda: None)
+    with pytest.raises(RuntimeError, match="profile 'gpu_short' of table 'toy' needs a CUDA device"):
+        tables.run("toy", profile="gpu_short")
+    monkeypatch.setattr(provenance, "gpu_name", lambda: "A device")
+    frame = tables.run("toy", profile="gpu_short", progress=quiet)
+    assert tree(project / "tables") == before
+    assert frame.equals(tables.load("toy", profile="gpu_short"))
+
+
 def test_a_table_without_a_grid_is_one_run(project: Path, edit: Edit, quick: Runs) -> None:
     edit(FILE, "grid: {method: [b, a], seed: [0, 1]}\n", "")
     edit(FILE, "  method: str\n  seed: int\n", "")

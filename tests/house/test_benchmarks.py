@@ -164,7 +164,7 @@ def test_a_case_for_a_gpu_runs_the_same_variants(monkeypatch: pytest.MonkeyPatch
             case = case._replace(tokens=6, vocab=97, hidden=min(case.hidden, 16), rounds=1)
             naive, _ = measure.measured(case._replace(variants=("naive", "ours")))[:2]
             assert naive["milliseconds"] > 0
-            if case.dtype == "bfloat16" and case.work not in LINEAR:
+            if case.memory and case.dtype == "bfloat16" and case.work not in LINEAR:
                 assert naive["extra_of_logits"] == 3.0
             works.add(case.work)
     assert works >= {"reverse_kl", "logp", "top_k", "linear_kl"}

@@ -20,7 +20,16 @@ from tests.installing import others
 from tests.installing.trying import LOCK, ROOT, Report, call, environment
 
 WORKFLOW = ROOT / ".github/workflows/versions.yml"
-NEEDED = ("pytest", "pytest-xdist", "hypothesis", "beartype")
+NEEDED = (
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+    "beartype",
+    "seaborn",
+    "font-source-sans-pro",
+    "PyYAML",
+    "safetensors",
+)
 
 
 class Row(NamedTuple):

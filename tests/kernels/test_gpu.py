@@ -15,9 +15,9 @@ from tests.support.warm import command
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is made for Linux alone")
 
 
-def run(root, tmp_path, *arguments, **environment):
-    """The program of `tests.support.triton_kernels`; what Triton compiles is kept nowhere."""
-    program = [*command(), "-m", "tests.support.triton_kernels", *arguments]
+def run(root, tmp_path, module, *arguments, **environment):
+    """A program of tests.support; what Triton compiles is kept nowhere."""
+    program = [*command(), "-m", f"tests.support.{module}", *arguments]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), **environment}
     done = subprocess.run(
         program, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=3000
@@ -28,17 +28,17 @@ def run(root, tmp_path, *arguments, **environment):
 
 @pytest.mark.slow
 def test_kernels_in_the_interpreter_against_float64(root, tmp_path):
-    run(root, tmp_path, "interpreted", TRITON_INTERPRET="1")
+    run(root, tmp_path, "triton_kernels", TRITON_INTERPRET="1")
 
 
 @pytest.mark.slow
 def test_machine_code_reads_every_logit_once(root, tmp_path):
-    run(root, tmp_path, "compiled", "few")
+    run(root, tmp_path, "triton_machine_code", "few")
 
 
 @pytest.mark.reliability
 def test_machine_code_of_every_kernel(root, tmp_path):
-    run(root, tmp_path, "compiled", "all")
+    run(root, tmp_path, "triton_machine_code", "all")
 
 
 @pytest.fixture

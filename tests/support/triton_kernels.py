@@ -1,14 +1,11 @@
-"""The kernels of a GPU where there is none, run as a program by test_triton_rows.
+"""The kernels of a GPU in Triton's interpreter, where there is none; run as a program by test_gpu.
 
-`python -m tests.support.triton_kernels interpreted` (with TRITON_INTERPRET=1) runs them in Triton's
-interpreter, through the public functions, against float64. `compiled few` and `compiled all` have Triton make
-machine code of an H100 from every launch: of what the interpreter cannot see, whether it compiles, whether
-every logit is read once and 16 bytes at a time, and that nothing is put aside in memory.
+`TRITON_INTERPRET=1 python -m tests.support.triton_kernels` calls the public functions and compares them with
+float64. What the interpreter cannot see is looked at by `tests.support.triton_machine_code`.
 """
 
 import itertools
 import os
-import re
 import sys
 from functools import partial
 from unittest import mock
@@ -27,7 +24,6 @@ from kl_companion.kernels import (
     fused_logp_and_entropy,
     gpu,
     linear_f_divergence,
-    linear_kl,
     linear_logp_and_entropy,
 )
 from kl_companion.kernels.walks import How, room_for_kept, walk_divergence
@@ -304,110 +300,22 @@ def failures():
             torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-7)
 
 
-# -- machine code, without a device --------------------------------------------------------------------------
-
-TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.bool: "*i1", torch.int64: "*i64"}
-WHOLE = {
-    "first_sums": 2,
-    "divergence_sums": 2,
-    "gradient": 2,
-    "token_sums": 1,
-    "token_gradient": 1,
-}  # readings
-
-
-def specialized(value):
-    """Type of an argument as Triton sees it, and whether it is known to be a multiple of 16."""
-    if isinstance(value, torch.Tensor):
-        return TYPES[value.dtype], value.data_ptr() % 16 == 0
-    if isinstance(value, float):
-        return "fp32", False
-    if isinstance(value, int) and not isinstance(value, bool) and value != 1:
-        return "i32", value % 16 == 0
-    return "constexpr", False
-
-
-def machine_code(kernel, *arguments, grid, warmup, num_warps, **static):
-    """Compile a launch for an H100 instead of running it, and look at the code."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    values = dict(zip(kernel.arg_names, arguments, strict=False)) | static
-    found = {name: specialized(value) for name, value in values.items()}
-    types = {name: "constexpr" if name in static else kind for name, (kind, _) in found.items()}
-    places = [
-        (kernel.arg_names.index(name),) for name, (_, whole) in found.items() if whole and name not in static
-    ]
-    source = ASTSource(
-        fn=kernel,
-        signature=types,
-        constexprs={name: values[name] for name, kind in types.items() if kind == "constexpr"},
-        attrs={place: [["tt.divisibility", 16]] for place in places},
-    )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
-    name, code = kernel.fn.__name__, made.asm["ptx"]
-    assert made.asm["cubin"], name
-    assert ".local" not in code, name
-    if name in WHOLE:
-        narrow = arguments[kernel.arg_names.index("x")].dtype == torch.bfloat16
-        each = static["BLOCK"] // (32 * num_warps * (8 if narrow else 4))
-        assert len(re.findall(r"ld\.global\S*\.v4", code)) == WHOLE[name] * each, name
-        assert "f64" not in code, name
-    COMPILED.add((name, *(v for v in static.values() if isinstance(v, bool))))
-
-
-COMPILED: set = set()
-
-
-def compiled(which):
-    """Every launch of the public functions, forward and backward, on long rows that nobody reads."""
-    from triton.runtime.jit import JITFunction
-
-    mock.patch.object(JITFunction, "run", machine_code).start()
-    mock.patch.object(compiling.Kernel, "__call__", None).start()  # another kernel is an error
-    few = (*KLS, "jensen_shannon")
-    for dtype in (torch.bfloat16,) if which == "few" else (torch.bfloat16, torch.float32):
-        x, y = torch.zeros(2, 3, 8192, dtype=dtype)
-        for name in few if which == "few" else (*DIVERGENCES, "amari_alpha(0.3)"):
-            leaf = x.clone().requires_grad_()
-            fused_f_divergence(get_divergence(name), leaf, y, backend="compiled").sum().backward()
-        leaf, ids = x.clone().requires_grad_(), torch.zeros(3, 2, dtype=torch.int64)
-        logp, entropy = fused_logp_and_entropy(leaf, ids, mask=torch.ones(3), backend="compiled")
-        (logp.sum() + entropy.sum()).backward()
-    h, w = torch.zeros(3, 4).requires_grad_(), torch.zeros(2048, 4)
-    options = {"soft_cap": 30.0, "ref_soft_cap": 30.0, "temperature": 0.7, "ref_temperature": 0.9}
-    linear_kl(
-        h, w, ref_logits=torch.zeros(3, 2048), mask=torch.ones(3), backend="compiled", **options
-    ).sum().backward()
-    assert {name for name, *_ in COMPILED} == {*WHOLE, "row_numbers", "value_and_mean", "token_numbers"}
-
-
-def main(what, which=""):
-    """Do what is asked for; raises where something is wrong."""
+def main():
+    """Run all checks; raises where something is wrong."""
     sys.path.append(str(AUDIT))  # at the end: what .venv has comes from there
     on_gpu()
-    if what == "compiled":
-        compiled(which)
-    else:
-        assert os.environ["TRITON_INTERPRET"] == "1"
-        mock.patch.object(gpu, "_BLOCK", 128).start()
-        for check in (
-            sizes_and_dtypes,
-            families,
-            tails,
-            no_numbers,
-            modes,
-            log_probs,
-            hidden_states,
-            failures,
-        ):
-            check()
-            print(check.__name__, flush=True)
-        mock.patch.object(gpu, "_BLOCK", 4096).start()
-        compare("reverse_kl", *logits_pair(19, 2, 4097, gap=0.5))
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    mock.patch.object(gpu, "_BLOCK", 128).start()
+    for check in (
+        *(sizes_and_dtypes, families, tails, no_numbers, modes),
+        *(log_probs, hidden_states, failures),
+    ):
+        check()
+        print(check.__name__, flush=True)
+    mock.patch.object(gpu, "_BLOCK", 4096).start()
+    compare("reverse_kl", *logits_pair(19, 2, 4097, gap=0.5))
     print("done", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

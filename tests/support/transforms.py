@@ -97,7 +97,10 @@ def compiled_by_default(fn: Function, arguments: Arguments) -> None:
 
 def in_graphs(fn: Function, arguments: Arguments, dynamic: bool | None) -> None:
     """Compare graphs and the plain call at every length, and count the graphs."""
-    if "pytest" in sys.modules and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+    if "tests.support.typecheck" in sys.modules and tuple(map(int, torch.__version__.split(".")[:2])) < (
+        2,
+        13,
+    ):
         import pytest
 
         pytest.skip("torch before 2.13 cannot trace the tests' checker of types")

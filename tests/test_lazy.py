@@ -74,6 +74,7 @@ def test_what_is_read_without_a_syntax_tree_is_what_a_checker_of_types_sees(pack
 
 def test_a_package_without_its_source_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(kl_companion.__spec__.loader), "get_source", lambda *_: None)
+    monkeypatch.setattr(kl_companion, "__file__", "/nowhere/__init__.pyc")
     with pytest.raises(ImportError, match="kl_companion was installed without its source"):
         lazy("kl_companion")
 

@@ -11,7 +11,6 @@ of the loaded modules, read in their compiled code, are run too, until nothing i
 from __future__ import annotations
 
 import ast
-import contextlib
 import dis
 import gc
 import importlib
@@ -96,14 +95,34 @@ def loads(source: str) -> tuple[list[str], list[str]]:
         load_attributes(part, names)
     loaded = sorted(ours())
     done: set[str] = set()
+    unloaded: set[str] = set()
     while todo := ours().keys() - done:
         for name, function in [(n, f) for n in todo for f in FUNCTIONS[n]]:
             for statement in IMPORTS.get(function, ()):
-                with contextlib.suppress(ImportError):  # of a library that is not installed
+                try:
                     exec(statement, {})
+                except ImportError:  # of a library that is not installed
+                    unloaded |= named(statement)
             load_attributes(function, vars(sys.modules[name]))
         done |= todo
-    return loaded, sorted(done)
+    return loaded, sorted(done | unloaded)
+
+
+def named(source: str) -> set[str]:
+    """The modules of the package that a source imports, and those that these import: read, not loaded."""
+    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
+    modules = {alias.name for n in nodes for alias in n.names}
+    modules |= {
+        f"{n.module}.{alias.name}" for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names
+    }
+    modules |= {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module}
+    found = {name for name in modules if name in FUNCTIONS}
+    for name in found - ours().keys():
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        found = found | named(Path(spec.origin).read_text(encoding="utf-8"))
+    return found
 
 
 def apart(source: str) -> tuple[list[str], list[str]]:

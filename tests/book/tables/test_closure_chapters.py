@@ -22,7 +22,7 @@ CHAPTERS = {
     path.relative_to(ROOT / "book").as_posix(): path.read_text(encoding="utf-8")
     for path in sorted((ROOT / "book").glob("part*/*.ipynb"))
 }
-MOST = 46  # files of the package that half of the chapters reach at most
+MOST = 48  # files of the package that half of the chapters reach at most
 TOUCHED = ("auditing/auditor.py", "kernels/linear.py", "tabular/anchors.py", "theory/transforms.py")
 
 

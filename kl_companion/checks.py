@@ -138,7 +138,7 @@ def check_whole(name: str, x: Any, least: int, most: int | None = None) -> int:
 
 def check_clip(clip: object) -> None:
     """Raise ValueError unless ``clip`` is a pair (lowest, highest) with 0 <= lowest <= highest."""
-    pair = clip if isinstance(clip, tuple | list) and len(clip) == 2 else (math.nan, math.nan)
+    pair = clip if isinstance(clip, (tuple, list)) and len(clip) == 2 else (math.nan, math.nan)
     if not all(isinstance(x, Real) for x in pair) or not (0 <= pair[0] <= pair[1] and pair[0] < math.inf):
         raise ValueError(f"clip is {clip}, expected (lowest, highest) with 0 <= lowest <= highest")
 
@@ -147,7 +147,7 @@ def described(x: object) -> str:
     """A value that was got, short enough for a message: numbers and texts themselves, else the type."""
     if isinstance(x, torch.Tensor):
         return f"a Tensor of shape {list(x.shape)}"
-    return repr(x)[:40] if x is None or isinstance(x, str | bool | int | float) else f"a {type(x).__name__}"
+    return repr(x)[:40] if x is None or isinstance(x, (str, bool, int, float)) else f"a {type(x).__name__}"
 
 
 def check_choice(kind: str, value: object, allowed: Iterable[str]) -> None:
@@ -179,7 +179,7 @@ def check_scalar(
         good = bool(((entries.abs() <= largest) & ((entries > 0) if positive else (entries >= least))).all())
     else:
         try:
-            plain = math.nan if isinstance(value, str | bytes) else float(value)
+            plain = math.nan if isinstance(value, (str, bytes)) else float(value)
         except (TypeError, ValueError, OverflowError):
             plain = math.nan
         good = abs(plain) <= largest and (plain > 0 if positive else plain >= least)

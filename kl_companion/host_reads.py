@@ -104,7 +104,7 @@ def on_host(structure: Structure) -> Structure:
 def _walk(x: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(x, torch.Tensor):
         return fn(x)
-    if isinstance(x, tuple | list):
+    if isinstance(x, (tuple, list)):
         parts = [_walk(part, fn) for part in x]
         return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     return x

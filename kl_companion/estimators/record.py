@@ -119,9 +119,9 @@ def _same_value(a: Any, b: Any) -> bool:
     """Return whether two values in a function are one; tensors and arrays are so only if identical."""
     if a is b:
         return True
-    if isinstance(a, FunctionType | partial) and type(a) is type(b):
+    if isinstance(a, (FunctionType, partial)) and type(a) is type(b):
         return same_function(a, b)
-    if isinstance(a, list | tuple) and type(a) is type(b):
+    if isinstance(a, (list, tuple)) and type(a) is type(b):
         return len(a) == len(b) and all(map(_same_value, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same_value(a[key], b[key]) for key in a)

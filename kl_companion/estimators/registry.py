@@ -38,7 +38,7 @@ def as_estimator(estimator: str | Estimator | Callable[..., Any]) -> Estimator:
     Raises:
         ValueError: an unknown name, or neither a name nor a function.
     """
-    if isinstance(estimator, str | Estimator):
+    if isinstance(estimator, (str, Estimator)):
         return get_estimator(estimator)
     if not callable(estimator):
         raise ValueError(f"estimator is {described(estimator)}, expected a name or a function")

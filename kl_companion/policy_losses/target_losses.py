@@ -48,7 +48,7 @@ def _weighted_mean(
         return refuse_nan("the loss", x.mean(), term=x)
     rho = importance_ratio(rollout, scope="sequence")[:, 0].detach()
     if mask is not None:
-        if not isinstance(mask, tuple | list) or len(mask) != 2:
+        if not isinstance(mask, (tuple, list)) or len(mask) != 2:
             raise ValueError(f"mask is {mask}, expected (eps_low, eps_high)")
         # the sign is that of the rewards, so beta is of no account
         advantages = center(scaled_rewards(rollout, 1.0), rollout.group_index, "mean")

@@ -183,7 +183,7 @@ def task_of(profile: str = "cpu") -> worker.PointTask:
     [
         ({"package_files": {"kl_companion/ops.py": "0"}}, "the difference is in kl_companion/__init__.py, "),
         ({"versions": {"torch": "0.1"}}, r"has torch 2\S+, expected 0.1 as on this machine. Install require"),
-        ({"gpu": True}, "has no CUDA device that torch finds, and profile 'gpu' needs one"),
+        ({"gpu": True}, "has no CUDA device that torch finds, and this profile needs one"),
     ],
 )
 def test_a_worker_that_came_late_or_changed_is_refused(

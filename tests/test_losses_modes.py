@@ -124,6 +124,7 @@ def in_graphs() -> None:
     assert len(graphs) <= 2, graphs
 
 
+@pytest.mark.slow
 def test_in_graphs_of_any_length() -> None:
     """In a process of its own: the graph cannot trace the tests' checker of types."""
     code = "from tests.test_losses_modes import in_graphs; in_graphs()"

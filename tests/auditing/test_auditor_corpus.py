@@ -8,6 +8,8 @@ from kl_companion.auditing.card import HEIGHT, WIDTH
 from kl_companion.auditing.matching import COMMON, VARIES
 from tests.support.corpus import corpus, load
 
+pytestmark = pytest.mark.slow
+
 LOSSES = {f"{path.stem}.{name}": (path, name, hand) for path, name, hand in corpus()}
 UNITS = {
     "": "",

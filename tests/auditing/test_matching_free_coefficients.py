@@ -9,6 +9,8 @@ from kl_companion import audit
 from kl_companion.auditing.card import card
 from tests.support.warm import command
 
+pytestmark = pytest.mark.slow
+
 KLS = {
     "k2": lambda logp, ref_logp: 0.5 * (logp - ref_logp) ** 2,
     "k3": lambda logp, ref_logp: (ref_logp - logp).exp() - 1 - (ref_logp - logp),

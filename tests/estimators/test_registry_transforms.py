@@ -21,6 +21,8 @@ from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator
 from kl_companion.estimators.registry import ESTIMATOR_FAMILIES
 from tests.support.transforms import SETTINGS, Function, compiled_by_default, default_dtype, host_reads
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 7
 CUBIC = make_divergence("cubic", (T - 1) ** 2 * (T + 2), source="test")
 MEMBERS = {  # of each family another one than those that are registered

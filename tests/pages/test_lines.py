@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.advice import BOOK, markdown
 from tests.support.extensions import extension
 
 lines = extension("kl_lines")
@@ -29,3 +30,14 @@ F = r'<span class="math notranslate nohighlight">\(a\)</span>'
 def test_what_a_line_keeps_together(text: str, better: str) -> None:
     assert lines.held(text) == better
     assert lines.held(better) == better
+
+
+def test_no_line_of_a_page_is_lost_as_a_comment() -> None:
+    """Markdown of this book takes a line that begins with a percent sign for a comment."""
+    lost = [
+        f"{path.name}: {line}"
+        for path in sorted([*BOOK.rglob("*.md"), *BOOK.rglob("*.ipynb")])
+        for line in markdown(path).splitlines()
+        if line.startswith("%")
+    ]
+    assert lost == []

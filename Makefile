@@ -28,7 +28,7 @@ help:
 	@echo "make book      build the book; its first page is $(PAGE)"
 	@echo "make test      run every test, the notebooks and the built pages included (GROUPS='unit site': those alone)"
 	@echo "make quick     lint and the tests of the core, in 90 seconds: no browser, no frameworks, no built book"
-	@echo "make nets      compare what tables, cards, ledger, names and pages say with what was frozen (NETS='survivors mutants': hours)"
+	@echo "make nets      compare what tables, cards, ledger and names say with what was frozen (NETS='pages': the built book, too)"
 	@echo "make tables    make again every result table whose inputs changed"
 	@echo "make bench     measure speed and memory against the peers, and make the table performance (DEVICE=cuda: on a GPU)"
 	@echo "make gpu       on a machine with a GPU: measure all that needs one, in 11 minutes (STEP=b: one step of a, b, c, d)"

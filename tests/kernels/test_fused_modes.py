@@ -293,7 +293,7 @@ def test_inside_compiled_callers(root):
     lines = compiled_callers(root)
     assert "kl, fused" in lines
     assert "linear log-probs at all lengths 1\n" in lines
-    assert "linear, masked at all lengths 2 1\n" in lines
+    assert "top-k at all lengths 2 1\n" in lines
 
 
 @pytest.mark.slow

@@ -201,4 +201,4 @@ def _lines(entry: dict[str, Any]) -> str:
 NETS: dict[str, Callable[[], dict[str, str]]] = {
     net.__name__: net for net in (tables, names, cards, ledger, pages, survivors, mutants)
 }
-QUICK = ("tables", "names", "cards", "ledger", "pages")
+QUICK = ("tables", "names", "cards", "ledger")

@@ -42,7 +42,7 @@ CALLERS = {  # what no caller below has
 
 LENGTHS = (7, 11, 17, 8)  # a form for each would be four, and none is another size here
 # callers that do not ask for dynamic=True either: a graph of the first length and one of any
-BY_DEFAULT = {"kl", "linear, masked"}
+BY_DEFAULT = {"kl", "top-k", "linear, masked"}
 # losses of hidden states, those of the reference, and ids, whose length changes from call to call
 OF_ANY_LENGTH = {
     "kl": lambda h, r, ids: fused_kl(h @ WEIGHT.T, r @ REF_WEIGHT.T),
@@ -57,7 +57,7 @@ OF_ANY_LENGTH = {
     ),
     "linear log-probs": lambda h, r, ids: linear_logp(h, WEIGHT, ids),
     "linear entropy": lambda h, r, ids: sum(linear_logp_and_entropy(h, WEIGHT, ids)),
-    "top-k": lambda h, r, ids: fused_top_k_f_divergence("pearson", h @ WEIGHT.T, ids, **shipped(r, ids)),
+    "top-k": lambda h, r, ids: fused_top_k_f_divergence("forward_kl", h @ WEIGHT.T, ids, **shipped(r, ids)),
     "linear top-k": lambda h, r, ids: linear_top_k_f_divergence(
         "reverse_kl", h, WEIGHT, ids, **shipped(r, ids)
     ),

@@ -277,7 +277,7 @@ def _parsed(function: Any, bound: Callable[..., Any]) -> _Source | None:
 
 
 def names_of_batch(function: Any, bound: Callable[..., Any], keys: dict[str, str]) -> dict[str, str]:
-    """What a function calls what it takes of a batch: {ours: ``batch["logprobs"]``}.
+    """Expressions by which a function reads a batch, by our names: {"logp": ``batch["logprobs"]``}.
 
     Args:
         function: A function, or a method taken from its class.
@@ -288,14 +288,14 @@ def names_of_batch(function: Any, bound: Callable[..., Any], keys: dict[str, str
     if source is None:
         return {}
     parameters = {a.arg for a in source.node.args.args}
-    found: dict[str, str] = {}
+    expressions: dict[str, str] = {}
     for x in ast.walk(source.node):
         if not (isinstance(x, ast.Subscript | ast.Attribute) and isinstance(x.value, ast.Name)):
             continue
         key = x.attr if isinstance(x, ast.Attribute) else getattr(x.slice, "value", None)
         if x.value.id in parameters and key in keys:
-            found.setdefault(keys[key], _text(source.lines, x))
-    return found
+            expressions.setdefault(keys[key], _text(source.lines, x))
+    return expressions
 
 
 def names_inside(

@@ -56,12 +56,12 @@ def source_of_larger(d: Divergence) -> str:
     The text calls functions of Triton's language ``tl``, and expm1, log1p and power(x, n).
     """
     forms, m = forms_of_larger(d)
-    shared, found = sympy.cse(folded_constants(forms))
+    shared, reduced = sympy.cse(folded_constants(forms))
     lines = ["def of_larger(u):"]
     if m is not None:
         lines += [f"X = tl.exp(u * {1 / m!r})", f"W = expm1(u * {1 / m!r})"]
     write = _Printer().doprint
     lines += [f"{name} = {write(expr)}" for name, expr in shared]
     # a constant becomes numbers of the shape of u, which is finite
-    results = (write(e) if e.free_symbols else f"0.0 * u + {write(e)}" for e in found[0])
+    results = (write(e) if e.free_symbols else f"0.0 * u + {write(e)}" for e in reduced[0])
     return "\n    ".join([*lines, f"return {', '.join(results)}"]) + "\n"

@@ -67,7 +67,7 @@ class Side(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How rows are cut into pieces."""
+    """A cut of rows [rows, vocab] into pieces."""
 
     vocab: int
 
@@ -209,15 +209,15 @@ class _Divergence(NamedTuple):
             count = size * cut.pieces
             logits = (*a.of(views[0]), *b.of(views[1]))
             sums, inside = value.new_empty(_SUMS, count), self._counted(rows)
-            kept, found = self.kept[:, rows], value[rows]
+            kept, values = self.kept[:, rows], value[rows]
             shape = (self.cool, cut.vocab, cut.pieces, count)
             with _on(value):
-                given = (sums, inside, *logits, *shape)
-                cut.launch(kernels.first_sums, size, *given, KL=once, EXACT=self._exact())
+                arguments = (sums, inside, *logits, *shape)
+                cut.launch(kernels.first_sums, size, *arguments, KL=once, EXACT=self._exact())
                 cut.put_together(
                     kernels.row_numbers,
                     size,
-                    *(sums, inside, kept, kept.stride(0), found if once else None),
+                    *(sums, inside, kept, kept.stride(0), values if once else None),
                     *(self.cool, cut.pieces, count),
                     KL=self.kl,
                     OF=of,
@@ -235,8 +235,8 @@ class _Divergence(NamedTuple):
                     SERIES=series(terms) if terms else None,
                     EXACT=self._exact(),
                 )
-                given = (sums, inside, kept, kept.stride(0), found, cut.pieces, count)
-                cut.put_together(kernels.value_and_mean, size, *given)
+                arguments = (sums, inside, kept, kept.stride(0), values, cut.pieces, count)
+                cut.put_together(kernels.value_and_mean, size, *arguments)
 
     def write(self, weights: torch.Tensor, out: torch.Tensor) -> None:
         """Write the gradient, times the weights of rows."""
@@ -299,13 +299,13 @@ class _Tokens(NamedTuple):
         for rows, size, (view,) in parts(self.policy.logits):
             count = size * cut.pieces
             (x, x_row, _, cap), sums = self.policy.of(view), logp.new_empty(_TOKEN_SUMS, count)
-            inside, found, entropies = self._of(rows, logp, entropy)
+            inside, log_probs, entropies = self._of(rows, logp, entropy)
             kept, shape = self.kept[:, rows], (self.cool, cut.vocab, cut.pieces, count)
-            numbers = (kept, kept.stride(0), found, entropies, self.tokens[rows], k)
+            numbers = (kept, kept.stride(0), log_probs, entropies, self.tokens[rows], k)
             with _on(logp):
                 cut.launch(kernels.token_sums, size, sums, inside, x, x_row, cap, *shape)
-                given = (sums, inside, *numbers, x, x_row, cap, *shape)
-                cut.put_together(kernels.token_numbers, size, *given, K=_power_of_two(k))
+                arguments = (sums, inside, *numbers, x, x_row, cap, *shape)
+                cut.put_together(kernels.token_numbers, size, *arguments, K=_power_of_two(k))
 
     def write(self, weights: torch.Tensor, of_entropy: torch.Tensor | None, out: torch.Tensor) -> None:
         """Write the gradient, for weights of the log-probs [rows, k] and of the entropies [rows]."""

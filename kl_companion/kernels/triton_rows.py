@@ -68,6 +68,12 @@ def store(out, row, stride, cols, within, gradient, x, cap):
 
 
 @triton.jit
+def of_pieces(at, there, other):
+    """One number of every piece of a row, as float64; ``other`` beyond the last piece."""
+    return tl.load(at, mask=there, other=other).to(tl.float64)
+
+
+@triton.jit
 def lost(x, y, difference):
     """What the rounding of y - x lost."""
     back = y - difference
@@ -158,14 +164,14 @@ def row_numbers(
         lane = tl.arange(0, PIECES)
         there = lane < pieces
         at = sums + row * pieces + lane
-        peak = tl.load(at, mask=there, other=-_INF).to(tl.float64)
-        base = tl.load(at + count, mask=there, other=-_INF).to(tl.float64)
-        ref_peak = tl.load(at + 2 * count, mask=there, other=-_INF).to(tl.float64)
-        mass = tl.load(at + 3 * count, mask=there, other=0.0).to(tl.float64)
-        moment = tl.load(at + 4 * count, mask=there, other=0.0).to(tl.float64)
-        growth = tl.load(at + 5 * count, mask=there, other=0.0).to(tl.float64)
-        far = tl.load(at + 6 * count, mask=there, other=0.0).to(tl.float64)
-        ref_mass = tl.load(at + 7 * count, mask=there, other=0.0).to(tl.float64)
+        peak = of_pieces(at, there, -_INF)
+        base = of_pieces(at + count, there, -_INF)
+        ref_peak = of_pieces(at + 2 * count, there, -_INF)
+        mass = of_pieces(at + 3 * count, there, 0.0)
+        moment = of_pieces(at + 4 * count, there, 0.0)
+        growth = of_pieces(at + 5 * count, there, 0.0)
+        far = of_pieces(at + 6 * count, there, 0.0)
+        ref_mass = of_pieces(at + 7 * count, there, 0.0)
 
         top = finite(tl.max(peak, 0))
         top_base = tl.max(tl.where(peak == top, base, -_INF), 0)
@@ -294,8 +300,8 @@ def value_and_mean(sums, inside, kept, kept_step, value, pieces, count, PIECES: 
     if is_inside(inside, row):
         lane = tl.arange(0, PIECES)
         at = sums + row * pieces + lane
-        values = tl.load(at, mask=lane < pieces, other=0.0).to(tl.float64)
-        slopes = tl.load(at + count, mask=lane < pieces, other=0.0).to(tl.float64)
+        values = of_pieces(at, lane < pieces, 0.0)
+        slopes = of_pieces(at + count, lane < pieces, 0.0)
         mass = tl.load(kept + 2 * kept_step + row)
         found = (tl.sum(values, 0) / mass.to(tl.float64)).to(tl.float32)
         tl.store(value + row, found)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from kl_companion.kernels.triton_math import log1p
-from kl_companion.kernels.triton_rows import LOWEST, cooled, finite, is_inside, load, store
+from kl_companion.kernels.triton_rows import LOWEST, cooled, finite, is_inside, load, of_pieces, store
 
 _INF, _NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
 
@@ -37,10 +37,10 @@ def token_numbers(
         lane = tl.arange(0, PIECES)
         there = lane < pieces
         at = sums + row * pieces + lane
-        peak = tl.load(at, mask=there, other=-_INF).to(tl.float64)
-        below = tl.load(at + count, mask=there, other=0.0).to(tl.float64)
-        equal = tl.load(at + 2 * count, mask=there, other=0.0).to(tl.float64)
-        surprise = tl.load(at + 3 * count, mask=there, other=0.0).to(tl.float64)
+        peak = of_pieces(at, there, -_INF)
+        below = of_pieces(at + count, there, 0.0)
+        equal = of_pieces(at + 2 * count, there, 0.0)
+        surprise = of_pieces(at + 3 * count, there, 0.0)
         top = tl.max(peak, 0)
         highest, moved = peak == top, cooled(peak - finite(top), cool)
         share = tl.exp(moved)

@@ -41,12 +41,13 @@ def ledger() -> dict[str, str]:
 
     texts: dict[str, str] = {}
     for row in register().values():
-        evidence = run(row.id)._asdict()
+        verdict = run(row.id)
+        evidence = verdict._asdict()
         for name in ("printed", "inside", "corrected"):
             error = evidence[name]
             known = error is not None and error > TOLERANCE
             evidence[name] = f"{error:.3g}" if known else None if error is None else "rounding"
-        entry = {**row._asdict(), "how": CLAIMS[row.id].how, "verdict": run(row.id).verdict, **evidence}
+        entry = {**row._asdict(), "how": CLAIMS[row.id].how, "verdict": verdict.verdict, **evidence}
         file = f"{row.source}.txt"
         texts[file] = texts.get(file, "") + _lines({k: v for k, v in entry.items() if v not in (None, "")})
     return texts

@@ -10,14 +10,11 @@ import pytest
 from kl_companion.book import tables
 from kl_companion.book.tables.planning import Plan, announcement, plan
 from kl_companion.cli import main
+from tests.support.tables.network import quiet
 
 Runs = list[dict[str, Any]]
 Edit = Callable[[str, str, str], None]
 PROVENANCE = "tables/toy/provenance.json"
-
-
-def quiet(line: str) -> None:
-    """Report nothing."""
 
 
 def took(project: Path, seconds: float | None) -> None:

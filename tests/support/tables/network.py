@@ -1,4 +1,4 @@
-"""Small things that the tests of clusters share."""
+"""Small things that the tests of tables and clusters share."""
 
 import socket
 

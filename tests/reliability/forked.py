@@ -55,8 +55,8 @@ class Outcome(NamedTuple):
 
 def ready() -> None:
     """Import the libraries, and make every run of hypothesis the same; before anything is forked."""
-    if loaded := [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
-        raise RuntimeError(f"{loaded[0]} is imported already: a change of it would not be seen")
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]  # the reader of public names: a change of it would not be seen
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # hypothesis is the only plugin that is needed
     for name in LIBRARIES:
         importlib.import_module(name)

@@ -1,36 +1,10 @@
-"""Gradients through graphs, and the switch that keeps steps or not, agree with PyTorch's."""
+"""Gradients through graphs, and the switch that keeps steps or not."""
 
 import pytest
 
-from tests.support.stand_in import OURS, agree
+from tests.support.stand_in import OURS
 
 ours = OURS["torch"]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        *(
-            "z = x * y; z * z + z",
-            "x.exp() - x.exp().detach()",
-            "(x * x.detach()).sum()",
-            "z = x.exp(); z / z.detach()",
-        ),
-        *(
-            "w = x.detach(); x * w + w",
-            "z = x + y; z = z * x; z + y",
-            "torch.where(x > 0, x, x.detach())",
-            "x + x + x",
-        ),
-        *(
-            "z = x[0] * y[1]; z.sum() * x.sum()",
-            "z = x * 1; [z.sum(), (z * y).mean()]",
-            "x.sum(), x.exp().sum()",
-        ),
-    ],
-)
-def test_graphs(code):
-    agree(code)
 
 
 def test_backward_adds_up():

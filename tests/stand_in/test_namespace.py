@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.stand_in import OURS, agree
+from tests.support.stand_in import OURS
 
 ours = OURS["torch"]
 
@@ -45,31 +45,3 @@ def test_what_is_compiled_is_the_function_itself():
         return x
 
     assert ours.compile(f) is ours.jit.script(f) is ours.compile(dynamic=True)(f) is f
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        *(
-            "torch.allclose(x, x)",
-            "torch.allclose(x, y)",
-            "torch.allclose(edges, edges)",
-            "torch.equal(x, x)",
-        ),
-        *(
-            "torch.allclose(edges, edges, equal_nan=True)",
-            "torch.equal(x, y)",
-            "torch.is_tensor(x)",
-            "torch.numel(x)",
-        ),
-        *("torch.is_tensor(1)", "torch.inf", "x.dtype == torch.float64", "isinstance(x, torch.Tensor)"),
-        *(
-            "torch.equal(x, row)",
-            "torch.cuda.is_available()",
-            "isinstance(x.dtype, torch.dtype)",
-            "x.device.type",
-        ),
-    ],
-)
-def test_questions(code):
-    agree(code)

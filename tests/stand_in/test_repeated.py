@@ -1,6 +1,9 @@
 """Loops over answers that are copies: what PyTorch computes for each, computed once for all of them."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from kl_companion.stand_in.repeated import DEEPEST
 from tests.support.stand_in import OURS, agree
@@ -11,102 +14,16 @@ BATCH = (
     f"at = torch.tensor({WHICH}); b = x[at]; c = y[at]; f = flags.float(); m = mask[at]; i = index[at]; "
     "total = 0.0; out = []; "
 )
-LOOPS = {
-    "a sum of means": "total = sum((p * q).sum() / q.sum().clamp(min=1) for p, q in zip(b, m)); total",
-    "a list to stack": "torch.stack([(p - q).exp().mean() for p, q in zip(b, c)]).mean()",
-    "rows to stack": "torch.stack([p * q for p, q in zip(b, c)])",
-    "rows to join": "torch.cat([p * 2 for p in b])",
-    "by number": "torch.stack([b[k] * c[k] + b[-k - 1].detach() for k in range(len(b))])",
-    "one row as a batch": "torch.cat([b[k : k + 1] / c.narrow(0, k, 1).exp() for k in range(7)], 0)",
-    "selected": "sum(b.select(0, k).square().sum() for k in range(7))",
-    "split": "sum(p.logsumexp(-1).sum() * (k + 1) for k, p in enumerate(b.split(1)))",
-    "masked": "sum(p[q].sum() for p, q in zip(b, m))",
-    "gathered": "torch.stack([p.gather(0, q) for p, q in zip(b, i)])",
-    "several results": "sum(p.max(dim=0).values + p.sort().values[1] + p.unbind(0)[2] for p in b)",
-    "numbers of both signs": "torch.stack([p / k for p in b.detach() for k in (0.0, -0.0, 1, 1.0, True)])",
-    "numbers of all kinds": "[q * k for q in m for k in (True, 1, 1.0)]",
-    "with and without its axis": "[t for k in range(7) for t in (b[k], b[k : k + 1])]",
-    "one after another": "sum(p * k for k, p in enumerate(b))",
-    "compared": "torch.stack([torch.where(p > q, p, -q) for p, q in zip(b, c)])",
-    "with the whole batch": "torch.stack([p - b.mean(0) for p in b])",
-    "with another tensor": "torch.stack([p * f + q for p, q in zip(b, c)])",
-    "a tensor by name": "torch.stack([torch.mul(p, other=q) for p, q in zip(b, c)])",
-    "a chain longer than is kept": f"sum(p for _ in range({DEEPEST}) for p in b)",
-}
-# bodies of functions, by what they do
-WRITTEN = """
-added up in place:
-    t = 0.0
-    for p in b:
-        t += p.sum() * p[0]
-    return t
-
-a result changed:
-    for n, (p, q) in enumerate(zip(b, c)):
-        r = p - q
-        r *= n
-        out.append(r + p.exp())
-    return torch.stack(out)
-
-a copy changed:
-    for n, p in enumerate(b):
-        r = p.clone()
-        r[0] = float(n)
-        out.append(r * p)
-    return torch.stack(out)
-
-changed and used again:
-    for n, p in enumerate(b):
-        r = p * 1
-        s = r.sum()
-        r.add_(n)
-        out.append(s + r.sum())
-    return torch.stack(out)
-
-without a gradient:
-    for p, q in zip(b, c):
-        with torch.no_grad():
-            w = (p - q).exp()
-        out.append(w * (p - q))
-    return torch.stack(out)
-
-rows without a gradient, and with one:
-    with torch.no_grad():
-        w = [p.exp() for p in b]
-    return torch.stack([p * q for p, q in zip(b, w)])
-
-the same tensor under another name:
-    for p in b:
-        r = p * 2
-        s = r.double()
-        s += 1
-        out.append(r)
-    return torch.stack(out)
-
-the batch changed after the loop:
-    d = b * 1
-    t = sum([p.sum() for p in d])
-    d += 1
-    return t + sum([p.prod() for p in d])
-
-a new leaf:
-    for p in b:
-        r = (p * 2).detach().requires_grad_()
-        (g,) = torch.autograd.grad((r * r).sum(), r)
-        out.append(g * p)
-    return torch.stack(out)
-"""
 
 
-def loops():
-    """Every loop by its name."""
-    bodies = [block.split(":\n", 1) for block in WRITTEN.strip().split("\n\n")]
-    return LOOPS | {name: f"def run():\n{body}; run()" for name, body in bodies}
+LOOPS = yaml.safe_load(Path(__file__).with_name("loops.yml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("code", loops().values(), ids=loops())
+@pytest.mark.parametrize("code", LOOPS.values(), ids=LOOPS)
 def test_a_loop_gives_what_it_gives_in_pytorch(code):
-    agree(BATCH + code)
+    code = code.replace("DEEPEST", str(DEEPEST))
+    body = code.replace("\n", "\n    ")
+    agree(BATCH + (f"def run():\n    {body}; run()" if "\n" in code else code))
 
 
 def calls(loop):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kl_companion.stand_in.copies import Copies
+from kl_companion.stand_in.copies import Copies, copies_of
 from tests.support.stand_in import OURS
 
 T, F = OURS["torch"], OURS["torch.nn.functional"]
@@ -195,3 +195,9 @@ def test_some_rows_of_a_leaf_are_no_leaf():
 @pytest.mark.parametrize("code", split(OF_ENTRIES))
 def test_whatever_else_is_asked_reads_the_entries(code):
     agree(code)
+
+
+def test_an_index_that_repeats_nothing_or_leaves_a_row_out_makes_no_batch():
+    assert copies_of((0, 1, 2), 3) is None
+    assert copies_of((0, 0, 1, 1), 3) is None
+    assert copies_of((), 0) is None

@@ -1,75 +1,11 @@
-"""What a tensor says of itself, and gradients through graphs, agree with PyTorch's."""
+"""Kinds of tensors, and methods that are not here."""
 
 import pytest
+import torch
 
-from tests.support.stand_in import OURS, agree, both_refuse
+from tests.support.stand_in import OURS
 
 ours = OURS["torch"]
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        *(
-            "list(x.shape)",
-            "x.size(1)",
-            "x.dim()",
-            "x.ndim",
-            "x.numel()",
-            "len(x)",
-            "x.shape[-1]",
-            "x.shape.numel()",
-        ),
-        *(
-            "x.is_floating_point()",
-            "x[0, 0].item()",
-            "x.tolist()",
-            "float(number)",
-            "int(number)",
-            "bool(number > 0)",
-        ),
-        *(
-            "x.requires_grad",
-            "x.is_leaf",
-            "(x * 2).is_leaf",
-            "x.detach().requires_grad",
-            "f'{number:.2f}'",
-            "1.75 in number",
-        ),
-        *(
-            "x.long()",
-            "x.bool()",
-            "edges[3:].bool()",
-            "index.double()",
-            "mask.long()",
-            "index.to(torch.float64)",
-        ),
-        *(
-            "x.to(torch.int64)",
-            "x.to(index)",
-            "index.type_as(x)",
-            "x.to('cpu')",
-            "x.cpu()",
-            "x.clone()",
-            "x.data * y",
-        ),
-        *(
-            "[i for i in places.tolist()]",
-            "[[1, 2, 3][i] for i in places]",
-            "x.detach().clone()",
-            "x.double()",
-        ),
-    ],
-)
-def test_what_it_is(code):
-    agree(code)
-
-
-@pytest.mark.parametrize(
-    "code", ["x.item()", "bool(x)", "len(number)", "list(number)", "x.sum().backward().item()"]
-)
-def test_what_both_refuse(code):
-    both_refuse(code)
 
 
 def test_every_floating_kind_is_float64():
@@ -96,3 +32,9 @@ def test_what_is_not_here_is_said_with_the_command():
         assert "kl-companion audit loss.py:NAME" in str(caught.value)
     assert not hasattr(x, "cholesky")
     assert not hasattr(x, "__array__")
+
+
+def test_every_method_is_one_of_pytorch():
+    inner = "entries size_ kind step base views copies small taken same kept whose as_kind fill zero copy"
+    own = {n for n in vars(ours.Tensor) if not n.startswith("_")} - {*inner.split()}
+    assert [n for n in sorted(own) if not hasattr(torch.Tensor, n)] == []

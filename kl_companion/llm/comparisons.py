@@ -6,7 +6,6 @@ what a seed does to both of them drops out of the difference.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -15,10 +14,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
+from kl_companion.student_t import LEVEL, check_level, t_quantile
+
 Numbers: TypeAlias = Sequence[float] | np.ndarray | pd.Series
-LEVEL = 0.95
 MOST_RUNS = 1_000_000
-SERIES_FROM = 1000  # degrees of freedom from which two terms in 1/degrees are exact to nine digits
 
 
 class Comparison(NamedTuple):
@@ -102,7 +101,7 @@ def runs_needed(difference: float, spread: float, *, level: float = LEVEL) -> fl
         raise ValueError(
             f"got difference={difference}, spread={spread}, expected finite numbers, spread >= 0"
         )
-    _check_level(level)
+    check_level(level)
     if difference == 0:
         return math.inf
     ratio = spread / abs(difference)
@@ -113,49 +112,6 @@ def runs_needed(difference: float, spread: float, *, level: float = LEVEL) -> fl
     while t_quantile(n - 1, level) * ratio >= math.sqrt(n):
         n += 1
     return n
-
-
-def t_quantile(degrees: int, level: float = LEVEL) -> float:
-    """The t within which Student's distribution holds ``level`` of its mass, for whole degrees of freedom.
-
-    Raises:
-        ValueError: degrees below 1, or a level outside 0 to 1.
-    """
-    if isinstance(degrees, bool) or not isinstance(degrees, int) or degrees < 1:
-        raise ValueError(f"degrees is {degrees!r}, expected a whole number of at least 1")
-    _check_level(level)
-    return _quantile(degrees, level)
-
-
-@functools.cache
-def _quantile(degrees: int, level: float) -> float:
-    if degrees > SERIES_FROM:
-        z = NormalDist().inv_cdf((1 + level) / 2)
-        second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-        return z + (z**3 + z) / 4 / degrees + second / degrees**2
-    low, high = 0.0, math.pi / 2  # of the angle whose tangent is t / sqrt(degrees)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _mass(middle, degrees) < level else (low, middle)
-    return math.sqrt(degrees) * math.tan((low + high) / 2)
-
-
-def _mass(angle: float, degrees: int) -> float:
-    """Mass of (-t, t) with t = sqrt(degrees) tan(angle): a finite sum for whole degrees."""
-    s, c = math.sin(angle), math.cos(angle)
-    odd = degrees % 2
-    term, total = (c, 0.0) if odd else (1.0, 0.0)
-    for j in range(degrees // 2):
-        total += term
-        term *= c * c * (2 * j + 1 + odd) / (2 * j + 2 + odd)
-        if term < 1e-18 * total:
-            break
-    return 2 / math.pi * (angle + s * total) if odd else s * total
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level!r}, expected a number between 0 and 1")
 
 
 def _numbers(name: str, given: Numbers | float) -> np.ndarray:

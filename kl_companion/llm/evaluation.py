@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from kl_companion.eval_mode import evaluating
 from kl_companion.llm.generation import Samples, answer_samples, generate
 from kl_companion.llm.measuring import (
     KLEstimate,
     check_examples,
     check_models,
-    evaluating,
     measure,
     right_logp,
     sequence_kl,

@@ -8,13 +8,12 @@ samples come from another distribution than the one that is trained. And no envi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
+from kl_companion.eval_mode import evaluating
 from kl_companion.host_reads import to_host
 from kl_companion.llm.decoding import decoder
 from kl_companion.llm.models import LanguageModel, chat_prompts
@@ -177,7 +176,7 @@ def generate(
     uniforms = torch.rand(len(ids) * n, length, dtype=torch.float64, generator=generator)
     index = torch.arange(len(ids), device=lm.device).repeat_interleave(n)
     everyone = [example for example in examples for _ in range(n)]
-    with torch.no_grad(), _evaluating(lm.model):
+    with evaluating(lm.model):
         run = _Run(lm, task, everyone, uniforms.to(lm.device), temperature)
         run.sample(prompts, mask, n, ids)
     return run.samples(prompts[index], mask[index], index, [row for row in ids for _ in range(n)])
@@ -323,19 +322,6 @@ def answer_samples(lm: LanguageModel, task: Task, examples: list[Example]) -> Sa
         token_count(lm.tokenizer),
         ids,
     )
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Without dropout: the policy that samples is the one whose log-probs are recorded."""
-    was = model.training
-    if was:
-        model.eval()
-    try:
-        yield
-    finally:
-        if was:
-            model.train()
 
 
 def _pad(lm: LanguageModel) -> int:

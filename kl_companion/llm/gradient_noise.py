@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from kl_companion.llm.measuring import eval_mode
+from kl_companion.eval_mode import eval_mode
 from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Task

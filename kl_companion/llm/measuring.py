@@ -12,12 +12,12 @@ the sum does not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
 from kl_companion.checks import check_choice
+from kl_companion.eval_mode import evaluating
 from kl_companion.kernels.fused import (
     fused_forward_kl,
     fused_kl,
@@ -67,26 +67,6 @@ class Measured(NamedTuple):
     entropy: torch.Tensor
     length: torch.Tensor
     mass: torch.Tensor | None
-
-
-@contextmanager
-def evaluating(*models: torch.nn.Module) -> Iterator[None]:
-    """No dropout and no gradients inside; every module's mode is put back afterwards."""
-    with eval_mode(*models), torch.no_grad():
-        yield
-
-
-@contextmanager
-def eval_mode(*models: torch.nn.Module) -> Iterator[None]:
-    """No dropout inside; every module's mode is put back afterwards."""
-    modes = [(m, m.training) for model in models for m in model.modules()]
-    try:
-        for model in models:
-            model.eval()
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def sequence_kl(

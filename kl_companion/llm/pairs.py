@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.checks import look_up
+from kl_companion.eval_mode import evaluating
 from kl_companion.llm import variants
 from kl_companion.llm.generation import generate
-from kl_companion.llm.measuring import evaluating, sequence_kl
+from kl_companion.llm.measuring import sequence_kl
 from kl_companion.llm.models import LanguageModel, load_model, same_vocabulary
 from kl_companion.llm.pretraining import pretrained
 from kl_companion.llm.scoring import completion_logits

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Literal, get_args
 
 from kl_companion.checks import check_choice, check_whole
@@ -199,6 +200,11 @@ class Settings:
     def entry(self) -> Estimator:
         """The registered estimator."""
         return self.term.entry
+
+    def examined(self) -> Any:
+        """Return the loop of these settings, for `kl_companion.monitor.diagnose`."""
+        # by name, because the loop itself reads these settings
+        return import_module("kl_companion.llm.own_loop").ExaminedLoop(self)
 
     @property
     def charges(self) -> bool:

@@ -18,8 +18,8 @@ import torch
 from kl_companion.checks import check_floating, check_shape
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.eval_mode import evaluating
 from kl_companion.llm.generation import Samples
-from kl_companion.llm.measuring import evaluating
 from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.scoring import with_output_inputs
 from kl_companion.tabular.draws import SinglePlacement

@@ -7,10 +7,10 @@ import math
 import torch
 
 from kl_companion.estimators.sampled import k3
-from kl_companion.llm.comparisons import t_quantile
 from kl_companion.monitor.given import StepAnswers
 from kl_companion.monitor.looking import LogitsRead
 from kl_companion.monitor.moments import Asked, TokenNumbers
+from kl_companion.student_t import t_quantile
 
 
 def sampled_of(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from kl_companion.eval_mode import evaluating
 from kl_companion.host_reads import on_host
-from kl_companion.llm.measuring import evaluating
 from kl_companion.monitor.given import StepAnswers, check_logits, checked
 from kl_companion.monitor.looking import LogitsRead, together
 from kl_companion.monitor.moments import Clamp, value

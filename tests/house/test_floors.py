@@ -19,12 +19,14 @@ LONGEST = 400
 
 FLOORS = {
     "checks": 0,
+    "eval_mode": 0,
     "file_lock": 0,
     "host_reads": 0,
     "files": 0,
     "lazy": 0,
     "ending": 0,
     "ops": 0,
+    "student_t": 0,
     "stand_in": 0,
     "divergences": 1,
     "plotting": 1,
@@ -41,12 +43,12 @@ FLOORS = {
     "auditing": 5,
     "in_page": 6,
     "testing": 6,
-    "llm": 6,
     "frameworks": 6,
     "monitor": 7,
-    "book": 8,
-    "cli": 9,
-    "__main__": 9,
+    "llm": 8,
+    "book": 9,
+    "cli": 10,
+    "__main__": 10,
 }
 # What the other rooms of their floor hold.
 SHARED = ("checks", "host_reads", "kl_term")

@@ -1,33 +1,12 @@
-"""Intervals over seeds: quantiles against integrals of the density, verdicts on exact cases."""
+"""Intervals over seeds: verdicts on exact cases."""
 
 import math
 
-import mpmath
 import numpy as np
 import pytest
 
-from kl_companion.llm.comparisons import Comparison, compare, runs_needed, t_quantile
-
-NINETY_FIVE = {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 9: 2.26216, 10: 2.22814, 30: 2.04227}
-
-
-def mass_by_integral(t, degrees):
-    """Mass of (-t, t) under Student's distribution, by quadrature of its density."""
-    v = mpmath.mpf(degrees)
-    scale = mpmath.gamma((v + 1) / 2) / (mpmath.sqrt(v * mpmath.pi) * mpmath.gamma(v / 2))
-    return 2 * mpmath.quad(lambda x: scale * (1 + x * x / v) ** (-(v + 1) / 2), [0, 1, 4, t])
-
-
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 10, 61, 1000, 1001])
-@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
-def test_quantile_against_the_integral_of_the_density(degrees, level):
-    assert float(mass_by_integral(t_quantile(degrees, level), degrees)) == pytest.approx(level, abs=1e-9)
-
-
-def test_quantile_as_printed_in_tables():
-    for degrees, printed in NINETY_FIVE.items():
-        assert t_quantile(degrees) == pytest.approx(printed, rel=3e-6)
-    assert t_quantile(10**6) == pytest.approx(1.959966, abs=1e-6)
+from kl_companion.llm.comparisons import Comparison, compare, runs_needed
+from kl_companion.student_t import t_quantile
 
 
 def test_a_difference_with_its_interval():
@@ -131,7 +110,6 @@ def test_the_fewest_runs(difference, spread):
         (lambda: compare([1.0], [1.0], level=0.0), "level is 0.0"),
         (lambda: compare([1.0, 2.0], margin=0.0), "margin is 0.0"),
         (lambda: compare([1.0, 2.0], margin=math.nan), "margin is nan"),
-        (lambda: t_quantile(0), "degrees is 0"),
         (lambda: runs_needed(1.0, -1.0), "spread=-1.0"),
     ],
 )

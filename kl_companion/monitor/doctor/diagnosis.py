@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from kl_companion.checks import check_scalar, check_whole
-from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.checks import all_findings
 from kl_companion.monitor.doctor.findings import DoctorFinding
-from kl_companion.monitor.doctor.own_loop import ExaminedLoop
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.step import ExaminedStep
-from kl_companion.monitor.doctor.subject import Declared, Examined
+from kl_companion.monitor.doctor.subject import Declared, Examinable, Examined
 from kl_companion.monitor.doctor.trainers import ExaminedTrainer, is_trainer
 from kl_companion.monitor.doctor.whole_update import audited
 from kl_companion.monitor.doctor.world import Ids
@@ -133,7 +131,7 @@ def diagnose(
 
     Args:
         trainer: A trainer object of TRL (GRPO, RLOO, distillation, GKD, or derived from them), made as for
-            training; `kl_companion.llm.settings.Settings` of the project's own loop; or a function
+            training; an `Examinable`, such as the `Settings` of `kl_companion.llm`; or a function
             ``step(model, batch)``, or ``step(model, ref_model, batch)``, that gives its loss or calls
             ``backward`` on it. Its batch answers to the names that trainers use.
         temperature: Of the sampler, where the trainer does not say it.
@@ -154,7 +152,7 @@ def diagnose(
 
     Raises:
         ValueError: neither such a trainer nor such a function; a setting outside its range; options of a step
-            for a trainer; any of these options for `Settings`, which contain all of them.
+            for a trainer; any of these options for an `Examinable`, which has all of them.
     """
     sampler: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     engine_of(Engine(**{name: x for name, x in sampler.items() if x is not None}))
@@ -177,17 +175,17 @@ def diagnose(
         "summed": summed,
     }
     superfluous = [name for name, set_ in of_a_step.items() if set_]
-    superfluous += list(given) if isinstance(trainer, Settings) else []
+    superfluous += list(given) if isinstance(trainer, Examinable) else []
     subject: Examined
-    if superfluous and (is_trainer(trainer) or isinstance(trainer, Settings)):
+    if superfluous and (is_trainer(trainer) or isinstance(trainer, Examinable)):
         raise ValueError(
             f"{type(trainer).__name__} got {', '.join(superfluous)}, expected none of them: it has its own"
         )
     if is_trainer(trainer):
         subject = ExaminedTrainer(trainer)
         subject.declared = subject.declared._replace(**given)
-    elif isinstance(trainer, Settings):
-        subject = ExaminedLoop(trainer)
+    elif isinstance(trainer, Examinable):
+        subject = trainer.examined()
     elif callable(trainer):
         subject = ExaminedStep(
             trainer,

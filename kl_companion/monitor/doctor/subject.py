@@ -83,6 +83,15 @@ class Examined(Protocol):
         ...
 
 
+@runtime_checkable
+class Examinable(Protocol):
+    """Settings of a loop that can be run on any `SmallWorld`."""
+
+    def examined(self) -> Examined:
+        """Return the loop that runs with these settings."""
+        ...
+
+
 def seen(
     loss: Callable[[], torch.Tensor | None],
     policy: Body,

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from kl_companion.auditing.updates import audit as update_audit
+from kl_companion.llm.own_loop import ExaminedLoop
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor import whole_update
-from kl_companion.monitor.doctor.own_loop import ExaminedLoop
 from kl_companion.monitor.doctor.step import ExaminedStep
 from kl_companion.monitor.doctor.subject import Declared
 from kl_companion.monitor.doctor.whole_update import audited, loss_of

@@ -15,20 +15,20 @@ class Cache:
         """The script has a row for every completion already."""
 
 
-class Scripted:
+class Scripted(torch.nn.Module):
     """Logits that leave one token, ``script[row][t]``, whatever was read; ``read`` has what was fed."""
 
     device = torch.device("cpu")
-    training = False
 
     def __init__(self, script: list[list[int]], vocab: int, *, examples: int | None = None) -> None:
+        super().__init__()
         self.script, self.vocab = torch.tensor(script), vocab
         self.examples = len(script) if examples is None else examples
         self.read: list[torch.Tensor] = []
         self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=64))
         self.generation_config = SimpleNamespace(eos_token_id=None)
 
-    def __call__(self, tokens, past_key_values=None, **_):
+    def forward(self, tokens, past_key_values=None, **_):
         cache = past_key_values or Cache(self.script)
         wanted = self.script[:, cache.step]
         if cache.step == 0:

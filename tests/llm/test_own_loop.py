@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from kl_companion.llm.own_loop import ExaminedLoop
 from kl_companion.llm.settings import Settings
-from kl_companion.monitor.doctor.own_loop import ExaminedLoop
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, world
 

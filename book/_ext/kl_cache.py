@@ -7,6 +7,7 @@ So every chapter gets a digest of what it really uses:
 * the files of kl_companion that its cells import, directly or not (kl_companion/book/tables/closure.py);
 * the tables that it loads: each file of `tables/<name>/` for every `load("<name>")` in its cells, and in
   those of the files that import kl_companion.book.tables, and the manifest that a table's own is `like`;
+* the files of tests/refusals, and what they import, for the page that shows those cases;
 * the versions of the numerical libraries that those files import.
 
 `outdated` has Sphinx read again the chapters whose digest changed; `stamp` writes the digest into the
@@ -42,6 +43,7 @@ LIBRARIES = frozenset(
     {"torch", "numpy", "sympy", "pandas", "scipy", "matplotlib", "seaborn", "joblib", "bokeh"}
 )
 IMPORTS_TABLES = re.compile(r"^\s*(from|import) kl_companion\.book(\.tables\b| import .*\btables\b)", re.M)
+MODULE = re.compile(r"\bkl_\w+(?:\.\w+)+")  # in a list of cases
 logger = logging.getLogger(__name__)
 
 
@@ -109,7 +111,8 @@ def digest(text: str) -> str:
     """
     tool = closure()
     code = tool.notebook_code(text)
-    modules = tool.module_files(ROOT, code)
+    catalogue = [path for path in catalogue_files() if "tests.refusals" in code]
+    modules = tool.module_files(ROOT, "\n".join([code, *map(imports, catalogue)]))
     texts = [path.read_text(encoding="utf-8") for path in modules if path.suffix == ".py"]
     loading = [code, *(text for text in texts if IMPORTS_TABLES.search(text))]
     names = {name for text in loading for name in tables_used(text, table_names())}
@@ -120,8 +123,20 @@ def digest(text: str) -> str:
     total = hashlib.sha256(f"python={platform.python_version()}\n".encode())
     for name in sorted(libraries_used(sources)):
         total.update(f"{name}={version(name)}\n".encode())
-    total.update(tool.files_digest(ROOT, modules | tables).encode())
+    total.update(tool.files_digest(ROOT, modules | tables | {*catalogue}).encode())
     return total.hexdigest()[:16]
+
+
+def catalogue_files() -> list[Path]:
+    """The cases of bad input, and the modules that run them."""
+    files = sorted((ROOT / "tests" / "refusals").glob("*.*"))
+    return [path for path in files if path.suffix in (".py", ".yml") and not path.name.startswith("test_")]
+
+
+def imports(path: Path) -> str:
+    """Code that imports what a module or a list of cases imports."""
+    text = path.read_text(encoding="utf-8")
+    return text if path.suffix == ".py" else "\n".join(f"import {name}" for name in MODULE.findall(text))
 
 
 def table_names() -> list[str]:

@@ -1,1 +1,1 @@
-"""What only this book needs: claims and errata of the sources, refusals, the explorer, the result tables."""
+"""What only this book needs: claims and errata of the sources, the explorer, the result tables."""

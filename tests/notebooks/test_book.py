@@ -23,6 +23,7 @@ MAY_IMPORT |= {"os", "pathlib", "tempfile", "nbformat", "nbclient"}  # "Extendin
 MAY_IMPORT |= {"subprocess", "sys", "json"}  # two experiments start programs and read what they write
 MAY_IMPORT |= {"contextlib", "inspect"}  # what a command says to stderr is shown; a loss's source is printed
 MAY_IMPORT |= {"html", "re"}  # words of the package are set in a table
+MAY_IMPORT |= {"tests"}  # the cases of bad input
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda p: p.stem)
 

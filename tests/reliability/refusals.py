@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kl_companion.book.refusals import GROUPS, run, unclear
-from kl_companion.cli import main
+from tests.refusals import GROUPS, run, unclear
 from tests.reliability.trying import Trial
 
 
@@ -13,7 +12,7 @@ def trials(quick: bool, seed: int) -> Iterator[Trial]:
     """A line per theme; quick is the first theme. The seed plays no part."""
     for theme, cases in list(GROUPS.items())[: 1 if quick else None]:
         said = []
-        for refusal in (run(case, main) for case in cases):
+        for refusal in (run(case) for case in cases):
             if fault := unclear(refusal):
                 said.append(f"{refusal.entry}, {refusal.kind}: {fault}")
         yield Trial(f"bad input, {theme[0].lower()}{theme[1:]}", len(cases), len(said), said=tuple(said))

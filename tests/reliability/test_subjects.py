@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book.refusals import Case
 from kl_companion.book.tables.rows import Column
+from tests.refusals import Case
 from tests.reliability import __main__ as command
 from tests.reliability import determinism, installation, numerics, refusals, security
 from tests.reliability.trying import Trial

@@ -15,7 +15,7 @@ from kl_companion.lazy import public_names as names_in
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, TESTS = ROOT / "kl_companion", ROOT / "tests"
 GENERAL = frozenset(
-    "house installing notebooks numerics oracles pages reliability site support".split()  # noqa: SIM905
+    "house installing notebooks numerics oracles pages refusals reliability site support".split()  # noqa: SIM905
 )
 
 
@@ -102,7 +102,8 @@ def covered() -> frozenset[str]:
 
 # Tests of what is far above the core would notice too, in minutes.
 FAR = ("book", "llm", "frameworks", "recommendations")
-DOORS = ("numerics", "cli")  # everything public at the edges of what it takes, and the command line
+# what everything public answers to bad input and at the edges of what it takes, and the command line
+DOORS = ("refusals", "numerics", "cli")
 
 
 @cache

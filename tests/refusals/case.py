@@ -6,19 +6,16 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kl_companion.files import ROOT_VARIABLE
 
-Main = Callable[[Sequence[str]], int]  # the command line: from its arguments to its exit status
 SHORTEST, LONGEST = 20, 400
-COMMAND = "kl-companion"  # how the entry point of a case begins that runs a command
 _WANTED = re.compile(
     r"\bexpected\b|\b(?:is|are) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: "
     r"|Say what |\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|load|lower|set|work) "
@@ -31,7 +28,6 @@ _KIND = re.compile(
 )
 _TORCH = ("size mismatch", "must match the size", "has no attribute", "unsupported operand", "Traceback")
 _folder: ContextVar[Path] = ContextVar("folder")
-_main: ContextVar[Main] = ContextVar("main")
 
 
 class Case(NamedTuple):
@@ -41,11 +37,15 @@ class Case(NamedTuple):
         entry: A public name of the package, a dotted name below it, or a command.
         kind: What is wrong with the input, in a few words.
         call: Feeds it; it raises, or returns the `Exit` of a command.
+        exception: Name of the exception's type, or ``"exit status 2"``.
+        names: Texts that the message contains in this order, " .. " between them.
     """
 
     entry: str
     kind: str
     call: Callable[[], object]
+    exception: str = "ValueError"
+    names: str = ""
 
 
 class Exit(NamedTuple):
@@ -71,19 +71,9 @@ class Refusal(NamedTuple):
     message: str
 
 
-def bad(kind: str, function: Callable[..., Any], *args: Any, **options: Any) -> Case:
-    """The case of a public function that is called with these arguments, of which one is wrong."""
-    return Case(function.__qualname__, kind, partial(function, *args, **options))
-
-
 def folder() -> Path:
     """The temporary folder of the case that is being run; it is gone afterwards."""
     return _folder.get()
-
-
-def command_line() -> Main:
-    """The ``main`` that was given to `run`."""
-    return _main.get()
 
 
 @contextmanager
@@ -99,39 +89,27 @@ def project_root(root: Path | None) -> Iterator[None]:
             os.environ[ROOT_VARIABLE] = before
 
 
-def run(case: Case, main: Main | None = None) -> Refusal:
+def run(case: Case) -> Refusal:
     """Run a case in a temporary folder, silently, and keep what it was answered.
 
     Whatever the case raises is its answer; a case that is not refused has an empty ``exception``.
-
-    Args:
-        case: One of the catalogue, or another.
-        main: The command line, `kl_companion.cli.main`: the cases that run a command need it.
-
-    Raises:
-        ValueError: The case runs a command, and there is no ``main``.
     """
-    if main is None and case.entry.startswith(COMMAND):
-        raise ValueError(f"main is None, expected kl_companion.cli.main: {case.entry!r} is a command")
+    exception, message = "", ""
     with TemporaryDirectory(prefix="kl-refusals-") as made, warnings.catch_warnings():
         here = Path(made).resolve()
-        tokens = _folder.set(here), _main.set(main) if main else None
-        warnings.simplefilter("ignore")
-        answer: object = None
+        token = _folder.set(here)
+        warnings.simplefilter("ignore")  # the tests' own checker of types among them
         try:
             with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                 answer = case.call()
         except Exception as error:  # whatever is raised is what a reader would see
-            said, message = type(error).__name__, str(error)
+            exception, message = type(error).__name__, str(error)
         else:
-            said, message = "", ""
             if isinstance(answer, Exit) and answer.status == 2:
-                said, message = "exit status 2", answer.stderr
+                exception, message = "exit status 2", answer.stderr
         finally:
-            _folder.reset(tokens[0])
-            if tokens[1]:
-                _main.reset(tokens[1])
-    return Refusal(case.entry, case.kind, said, message.replace(f"{here}/", "").replace(str(here), "."))
+            _folder.reset(token)
+    return Refusal(case.entry, case.kind, exception, message.replace(f"{here}/", "").replace(str(here), "."))
 
 
 def parts(message: str) -> tuple[str, str]:

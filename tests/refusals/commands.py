@@ -1,0 +1,58 @@
+"""Bad input to the command line: names, options, and a reader's own file."""
+
+from __future__ import annotations
+
+import io
+from contextlib import chdir, redirect_stderr
+from pathlib import Path
+
+from kl_companion.cli import main
+from tests.refusals.case import Exit, folder, project_root
+from tests.refusals.projects import project
+
+_LOSSES = """
+import torch
+
+def k3(logp, ref_logp):
+    return torch.expm1(ref_logp - logp) - (ref_logp - logp)
+
+def unread(logp, reference):
+    return logp - reference
+
+def raises(logp, ref_logp):
+    return logp @ ref_logp.missing
+
+def no_scalar(logp, ref_logp):
+    return (logp - ref_logp).sum(0)
+
+def nothing(logp, ref_logp):
+    print("forgot to return")
+
+def detached(logp, ref_logp):
+    return (logp - ref_logp).detach()
+
+number = 3
+"""
+
+
+def command(*arguments: str, root: Path | None = None) -> Exit:
+    """The command line in this process and in the case's folder; its last message alone."""
+    err = io.StringIO()
+    with redirect_stderr(err), chdir(folder()), project_root(root):
+        try:
+            status = main(arguments)
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+    text = err.getvalue().strip()
+    return Exit(status, text[max(text.rfind("\nkl-companion") + 1, 0) :])
+
+
+def audit_file(*arguments: str, text: str = _LOSSES) -> Exit:
+    """``kl-companion audit`` beside a file ``losses.py``."""
+    (folder() / "losses.py").write_text(text, encoding="utf-8")
+    return command("audit", *arguments, "--scale", "1", "--quiet")
+
+
+def table(*arguments: str) -> Exit:
+    """``kl-companion table`` in a project with one table."""
+    return command("table", *arguments, root=project())

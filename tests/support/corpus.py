@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import yaml
+
 FOLDER = Path(__file__).parents[1] / "auditing" / "corpus"
 
 
@@ -59,7 +61,11 @@ def load(path: Path) -> ModuleType:
 
 def corpus() -> Iterator[tuple[Path, str, Hand]]:
     """Every loss: its file, its name in it (``function`` or ``Class.method``), and its verdict."""
-    for path in sorted(FOLDER.glob("*.py")):
-        if path.stem != "__init__":
-            for name, hand in load(path).VERDICTS.items():
-                yield path, name, hand
+    for stem, losses in yaml.safe_load((FOLDER / "verdicts.yml").read_text(encoding="utf-8")).items():
+        path = FOLDER / f"{stem}.py"
+        for name, fields in losses.items():
+            if "both" in fields:
+                fields["fresh"] = fields["stale"] = fields.pop("both")
+            # an option may be an expression of the file
+            options = {n: eval(str(x), vars(load(path))) for n, x in fields.pop("options", {}).items()}
+            yield path, name, Hand(**fields, options=options)

@@ -6,7 +6,6 @@ import json
 import math
 from argparse import Namespace
 from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Any
 
 from kl_companion.auditing import audit
@@ -32,10 +31,10 @@ def difference(a: Any, b: Any, path: str = "") -> str:
 
 
 def requests() -> dict[str, dict[str, str]]:
-    """Every loss of the corpus as it is pasted, by its name: its file up to the verdicts, and the fields."""
+    """Every loss of the corpus as it is pasted, by its name: its file, and the fields."""
     return {
         f"{path.stem}.{name}": {
-            "code": losses(path),
+            "code": path.read_text(encoding="utf-8"),
             "name": name,
             "want": WANT,
             "map": ", ".join(f"{theirs}={ours}" for theirs, ours in hand.map.items()),
@@ -50,13 +49,6 @@ def _options(name: str, value: Any) -> list[str]:
     if is_dataclass(value) or isinstance(value, Namespace):
         return [f"{name}.{field}={x!r}" for field, x in vars(value).items()]
     return [f"{name}={value!r}"]
-
-
-def losses(path: Path) -> str:
-    """A file of the corpus without what its hand-made verdicts need."""
-    code, verdicts, _ = path.read_text(encoding="utf-8").partition("\nVERDICTS = {")
-    assert verdicts
-    return code.replace("from tests.support.corpus import Hand\n", "")
 
 
 def by_command_line(loss: str) -> Any:

@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def ppo_actor_loss_fn(
     logprobs: torch.Tensor,
@@ -62,33 +60,3 @@ def pure_distillation_loss(logprobs, old_logp, teacher_logp, loss_mask):
     rkl_reward = (teacher_logp - logprobs).detach()
     ratio = torch.exp(logprobs - old_logp)
     return -(ratio * rkl_reward * loss_mask).sum() / loss_mask.sum()
-
-
-VERDICTS = {
-    "ppo_actor_loss_fn": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        options={"eps_clip": 0.2},
-        why="three policies that agree on fresh samples (prox is the policy, detached, or the sampler).",
-    ),
-    "grpo_loss_fn": Hand(
-        map={"input_data.logprobs": "behavior_logp"},
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        why="the distillation term is K1 differentiated: its expected gradient is zero.",
-    ),
-    "joint_distillation_term": Hand(
-        fresh={},
-        stale={"behavior_log_likelihood": 1.0},
-        per="tokens",
-        why="K1 differentiated: the teacher has no part in the gradient.",
-    ),
-    "pure_distillation_loss": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"token_reverse_kl": 1.0},
-        per="tokens",
-        why="(pi/mu) sg(k1) score.",
-    ),
-}

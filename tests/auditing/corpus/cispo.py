@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def cispo_loss(
     log_prob: torch.Tensor,
@@ -32,25 +30,3 @@ def detached_weight_k3(log_probs, old_log_probs, ref_log_probs, loss_mask):
         rho = torch.exp(log_probs - old_log_probs)
     log_ratio = ref_log_probs - log_probs
     return (rho * (torch.exp(log_ratio) - log_ratio - 1) * loss_mask).sum() / loss_mask.sum()
-
-
-VERDICTS = {
-    "cispo_loss": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        why="weight 1 on fresh samples: REINFORCE. Stale: the weights of tokens are not those of sequences.",
-    ),
-    "tis_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_reverse_kl": 0.01},
-        stale=None,
-        why="both ratios are 1 on fresh samples; K2 differentiated.",
-    ),
-    "detached_weight_k3": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"token_forward_kl": 1.0},
-        per="tokens",
-        why="E_mu[sg(pi/mu) (1 - w) score] is E_pi[(1 - w) score]: with a detached ratio K3 keeps "
-        "its own gradient.",
-    ),
-}

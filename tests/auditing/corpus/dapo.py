@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 class DAPOLoss(torch.nn.Module):
     def __init__(self, eps_low: float = 0.2, eps_high: float = 0.28, normalize: bool = True):
@@ -22,13 +20,3 @@ class DAPOLoss(torch.nn.Module):
         loss = -torch.minimum(ratio * adv, clipped * adv)
         loss = loss.masked_fill(response_mask == 0, 0)
         return loss.sum() / response_mask.sum()
-
-
-VERDICTS = {
-    "DAPOLoss.forward": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens_deviation",
-        why="REINFORCE with a baseline, over the standard deviation and the number of tokens.",
-    ),
-}

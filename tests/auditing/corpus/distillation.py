@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from tests.support.corpus import Hand
-
 
 def reverse_kl_loss(student_logits, teacher_logits, labels, ignore_index=-100):
     shift_student = F.log_softmax(student_logits[:, :-1, :], dim=-1)
@@ -57,43 +55,3 @@ def mixed_kl(student_logits, teacher_logits, mask, alpha=0.25):
     forward = (t.exp() * (t - s)).sum(-1)
     reverse = (s.exp() * (s - t)).sum(-1)
     return ((alpha * forward + (1 - alpha) * reverse) * mask).sum(-1).mean()
-
-
-VERDICTS = {
-    "reverse_kl_loss": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"token_reverse_kl": 1.0},
-        per="tokens",
-        why="kl_div(teacher, student) is KL(student||teacher), at every label that is not ignored.",
-    ),
-    "reverse_kl_loss_exchanged": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"token_forward_kl": 1.0},
-        per="tokens",
-        why="kl_div(student, teacher) is KL(teacher||student), whatever the function is called.",
-    ),
-    "compute_loss_func": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"token_forward_kl": 1.0},
-        per="tokens",
-        why="the cross-entropy of the teacher has the gradient of the forward KL.",
-    ),
-    "sampled_token_kl": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"behavior_squared_log_ratio": 1.0},
-        per="tokens",
-        why="sg(k1) score, no ratio.",
-    ),
-    "topk_reverse_kl_notail": Hand(
-        fresh={"token_truncated_reverse_kl_policy_top_2": 1.0},
-        stale={"token_truncated_reverse_kl_policy_top_2": 1.0},
-        per="tokens",
-        why="sum_S pi log(pi/ref), S the policy's two likeliest, has slope sum_S (k1 + 1) grad pi: neither "
-        "the KL nor its coarse form.",
-    ),
-    "mixed_kl": Hand(
-        fresh={"token_forward_kl": 0.25, "token_reverse_kl": 0.75},
-        stale={"token_forward_kl": 0.25, "token_reverse_kl": 0.75},
-        why="a sum of two exact KLs.",
-    ),
-}

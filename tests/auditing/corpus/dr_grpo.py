@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 @dataclass
 class ZeroMathArgs:
@@ -62,18 +60,3 @@ class ZeroMathLearner:
 def dr_grpo_kl(logps, ref_logps, response_masks, max_completion_length=256):
     per_token = (logps - ref_logps).square() / 2
     return (per_token * response_masks).sum() / (per_token.size(0) * max_completion_length)
-
-
-VERDICTS = {
-    "ZeroMathLearner.learning_step": Hand(
-        map={"action_logprobs": "behavior_logp"},
-        fresh={"expected_reward": -0.001, "token_forward_kl": 0.0001},
-        stale=None,
-        why="sums over the constant 1000; the mean of the rewards is a baseline; K3 differentiated.",
-    ),
-    "dr_grpo_kl": Hand(
-        fresh={"token_reverse_kl": 1 / 256},
-        stale={"behavior_squared_log_ratio": 1 / 256},
-        why="k1 score, over a constant.",
-    ),
-}

@@ -4,8 +4,6 @@ from typing import Literal
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def average_loss(
     values: torch.Tensor, mask: torch.Tensor, mode: Literal["token", "seq"], eps: float = 0.0
@@ -44,25 +42,3 @@ def mse_of_each_answer(log_probs, ref_log_probs, response_mask):
     kld = compute_kl(log_probs, ref_log_probs, "mse")
     kld.mul_(response_mask)
     return (kld.sum(-1) / response_mask.sum(-1)).mean()
-
-
-VERDICTS = {
-    "compute_kl": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        clamped=True,
-        why="K3 differentiated, where the clamps are not reached.",
-    ),
-    "actor_kl_loss": Hand(
-        fresh={"token_forward_kl": 0.01},
-        stale={"behavior_log_likelihood": 0.01, "behavior_reference_ratio": 0.01},
-        per="tokens",
-        clamped=True,
-        why="K3 differentiated, over the number of tokens.",
-    ),
-    "mse_of_each_answer": Hand(
-        fresh={"sampled_mean_squared_log_ratio": 1.0},
-        stale={"sampled_mean_squared_log_ratio": 1.0},
-        why="(1/T) sum k1 score with the samples held fixed.",
-    ),
-}

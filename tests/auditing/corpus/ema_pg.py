@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def k3plusplus(logprob, ref_logprob):
     kl = ref_logprob - logprob
@@ -36,29 +34,3 @@ def memory_efficient_kl(
         tail = (log_prob - ref_log_prob).detach() * torch.exp(log_prob - log_prob.detach())
         loss = loss + kl_iw * torch.where(in_tail, tail, 0.0)
     return (loss * response_mask).sum(-1).mean()
-
-
-VERDICTS = {
-    "k3plusplus": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"behavior_squared_log_ratio": 1.0},
-        clamped=True,
-        why="(1 - w) score and K3 score are k1 score together, where the clamp is not reached.",
-    ),
-    "k4": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"behavior_squared_log_ratio": 1.0},
-        why="sg(k1) score.",
-    ),
-    "k5": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        why="-sg(w) score + score.",
-    ),
-    "memory_efficient_kl": Hand(
-        fresh={"token_reverse_kl": 1.0, "token_top_2_mass": 1.0},
-        stale={"token_reverse_kl": 1.0, "token_top_2_mass": 1.0},
-        why="the head has slope sum_S (k1 + 1) grad pi, the sampled rest k1 grad pi: left over is the "
-        "gradient of the probability of the head, k = 2.",
-    ),
-}

@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def sequence_log_ratio(logps, old_logps, mask):
     return ((logps - old_logps) * mask).sum(dim=-1)
@@ -36,35 +34,3 @@ def sequence_weighted_k3(logps, old_logps, ref_logps, mask):
 def truncated_weight_k2(logps, old_logps, ref_logps, mask, cap=2.0):
     rho = (logps - old_logps).exp().clamp(max=cap).detach()
     return (rho * (logps - ref_logps).pow(2) / 2 * mask).sum() / mask.sum()
-
-
-VERDICTS = {
-    "gspo_loss": Hand(
-        fresh={"expected_reward_per_token": -1.0, "expected_inverse_length": None},
-        stale=None,
-        why="the root of order T of the ratio has slope (1/T) score: E[r/T], less the baseline times E[1/T]. "
-        "Stale: the root is no ratio of any E.",
-    ),
-    "sequence_ratio_loss": Hand(
-        fresh={"expected_reward": -1.0, "sequence_reverse_kl": 0.05},
-        stale={"expected_reward": -1.0, "sequence_reverse_kl": 0.05},
-        why="E_mu[(pi/mu) x score] is E_pi[x score]: exact whoever samples.",
-    ),
-    "sequence_weighted_k2": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"policy_token_reverse_kl": 1.0},
-        why="sg(pi/mu) of sequences moves the expectation to the policy, states included.",
-    ),
-    "sequence_weighted_k3": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"policy_token_forward_kl": 1.0},
-        why="the same with (1 - w) score.",
-    ),
-    "truncated_weight_k2": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"token_reverse_kl": 1.0},
-        per="tokens",
-        clamped=True,
-        why="sg(pi/mu) k1 score, while no weight is above 2: what is cut has no name.",
-    ),
-}

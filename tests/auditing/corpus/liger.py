@@ -5,8 +5,6 @@ import math
 import torch
 import torch.nn.functional as F
 
-from tests.support.corpus import Hand
-
 
 def k3_loss_fn(log_p, log_q):
     return torch.exp(log_p - log_q) - (log_p - log_q) - 1.0
@@ -79,25 +77,3 @@ class LigerFusedLinearJSDFunction:
 def reversed_k3(per_token_logps, ref_per_token_logps, completion_mask):
     kl = k3_loss_fn(per_token_logps, ref_per_token_logps)
     return (kl * completion_mask).sum() / completion_mask.sum()
-
-
-VERDICTS = {
-    "LigerFusedLinearGRPOFunction.ppo_loss_fn": Hand(
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.04},
-        stale=None,
-        per="tokens",
-        why="K3 without a ratio; attention_mask is that of the answer.",
-    ),
-    "LigerFusedLinearJSDFunction.distillation_loss_fn": Hand(
-        fresh={"token_jensen_shannon": 1.0},
-        stale={"token_jensen_shannon": 1.0},
-        per="answers",
-        why="exact over the vocabulary, summed over all that has a target.",
-    ),
-    "reversed_k3": Hand(
-        fresh={"token_pearson": 0.5},
-        stale=None,
-        per="tokens",
-        why="the arguments of K3 exchanged: (t - 1) score with t = pi/ref, f' of (t - 1)^2 / 2.",
-    ),
-}

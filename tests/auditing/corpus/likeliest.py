@@ -7,8 +7,6 @@ world of the audit has k + 2 tokens.
 import torch
 import torch.nn.functional as F
 
-from tests.support.corpus import Hand
-
 
 def compute_forward_kl_topk(  # verl
     student_logits: torch.Tensor,
@@ -119,53 +117,3 @@ class SparseKD(torch.nn.Module):  # ms-swift, torchtune
         logps = logits[:, :-1].log_softmax(-1).gather(-1, teacher_topk_indices[:, :-1])
         cross_entropy = -(targets * logps).sum(-1)
         return cross_entropy[labels[:, 1:] != self.ignore_index].mean()
-
-
-def _both(objectives, **more):
-    """A sum over a head is exact in every state that was visited, whoever has sampled."""
-    return Hand(fresh=objectives, stale=objectives, **more)
-
-
-VERDICTS = {
-    "compute_forward_kl_topk": _both(
-        {"token_truncated_forward_kl_reference_top_2": 1.0},
-        per="tokens",
-        why="sum_S q log(q/p) with whole-vocabulary q and p, S the reference's, and nothing for the rest.",
-    ),
-    "DistillationLossFn": _both(
-        {
-            "token_conditional_forward_kl_reference_top_2": 0.25,
-            "token_conditional_reverse_kl_reference_top_2": 0.75,
-        },
-        per="tokens",
-        why="a softmax over the gathered logits is the distribution given S: KLs of those, both ways.",
-    ),
-    "server_distillation_loss": _both(
-        {"sampled_mean_bucketed_reverse_kl_reference_top_2": 1.0},
-        why="kl_div(teacher, student) is KL(student||teacher), of k + 1 outcomes; each answer, then of all.",
-    ),
-    "topk_self_distillation_loss": _both(
-        {"token_conditional_jensen_shannon_policy_top_2": 1.0},
-        per="tokens",
-        why="the student's own 2 likeliest, renormalized in both; half KL to their middle from either. 100 "
-        "is more than a small world has, and becomes 2.",
-    ),
-    "topk_kl_div": _both(
-        {"token_bucketed_forward_kl_reference_top_2": 1.0},
-        per="answers",
-        why="q log(q/p) of k tokens and of one ghost for the rest, summed over tokens and answers.",
-    ),
-    "opd_topk_loss": _both(
-        {"sampled_mean_truncated_reverse_kl_reference_top_2": 0.5},
-        why="0.5 sum_S p log(p/q), S the reference's, p attached in both places; a mean over each answer.",
-    ),
-    "student_head_loss": _both(
-        {"token_conditional_reverse_kl_policy_top_2": 1.0},
-        why="both renormalized on the student's own 2 likeliest: KL(student given S||teacher given S).",
-    ),
-    "SparseKD": _both(
-        {"token_cropped_forward_kl_reference_top_2": 1.0},
-        per="tokens",
-        why="-sum_S q/q(S) log p has the gradient of sum_S q/q(S) log(q/q(S)/p): p is not renormalized.",
-    ),
-}

@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def calculate_grpo_loss(
     current_logprobs: torch.Tensor,
@@ -31,20 +29,3 @@ def topk_kl_div(student_logits, teacher_logits, loss_mask, k=2):
     student_logprobs = student_logits.gather(-1, indices).log_softmax(dim=-1)
     kl = (teacher_logprobs.exp() * (teacher_logprobs - student_logprobs)).sum(dim=-1)
     return (kl * loss_mask).sum() / loss_mask.sum()
-
-
-VERDICTS = {
-    "calculate_grpo_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.01},
-        stale=None,
-        options={"clamp_eps_lower": 0.2, "clamp_eps_upper": 0.28, "kl_beta": 0.01},
-        why="one value per token; K3 differentiated.",
-    ),
-    "topk_kl_div": Hand(
-        fresh={"token_conditional_forward_kl_reference_top_2": 1.0},
-        stale={"token_conditional_forward_kl_reference_top_2": 1.0},
-        per="tokens",
-        why="the KL of the two distributions conditioned on the reference's top k, k = 2: nothing of the "
-        "probability of leaving it.",
-    ),
-}

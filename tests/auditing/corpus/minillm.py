@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 class MiniLLMLoss:
     def __init__(self, gamma: float = 1.0, cliprange: float = 0.2, length_norm: bool = False):
@@ -29,12 +27,3 @@ class MiniLLMLoss:
         loss1 = -advantages * ratio
         loss2 = -advantages * torch.clamp(ratio, 1.0 - self.cliprange, 1.0 + self.cliprange)
         return torch.sum(torch.max(loss1, loss2).float() * mask) / mask.shape[0]
-
-
-VERDICTS = {
-    "MiniLLMLoss.pg_loss": Hand(
-        fresh={"sequence_reverse_kl": 1.0},
-        stale=None,
-        why="all K1 from here on, times the score: the KL of the sequences. Stale: K1 of the sampler.",
-    ),
-}

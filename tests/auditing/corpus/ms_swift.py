@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def k3(per_token_logps, ref_per_token_logps):
     delta = ref_per_token_logps - per_token_logps
@@ -45,25 +43,3 @@ def reinforce_kl_loss(
     policy_loss = -advantages.unsqueeze(-1) * per_token_logps
     loss = policy_loss + beta * k3(per_token_logps, ref_per_token_logps)
     return (loss * completion_mask).sum(-1).mean()
-
-
-VERDICTS = {
-    "k3": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        clamped=True,
-        why="K3 differentiated, where the clamp is not reached.",
-    ),
-    "GRPOTrainer._compute_loss_kl_in_reward": Hand(
-        fresh={"expected_reward": -1.0, "sequence_reverse_kl": 0.04},
-        stale=None,
-        per="varies",
-        why="reward and penalty are divided by one standard deviation (and the number of tokens).",
-    ),
-    "reinforce_kl_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.04},
-        stale={"behavior_reward": -1.0, "behavior_log_likelihood": None, "behavior_reference_ratio": 0.04},
-        clamped=True,
-        why="a baseline from the batch is a constant; K3 differentiated. Stale: the baseline stays.",
-    ),
-}

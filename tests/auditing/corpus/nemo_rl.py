@@ -4,8 +4,6 @@ from typing import Any, TypedDict
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def masked_mean(values, mask, global_normalization_factor=None):
     total = mask.sum() if global_normalization_factor is None else global_normalization_factor
@@ -104,34 +102,3 @@ def on_policy_weighted_k1_loss(
     weights = torch.exp(curr_logprobs - generation_logprobs)
     kl = calculate_kl(curr_logprobs, reference_policy_logprobs, "k1", importance_sampling_weights=weights)
     return reference_policy_kl_penalty * masked_mean(kl, mask)
-
-
-VERDICTS = {
-    "calculate_kl": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        clamped=True,
-        why="K3 differentiated, where neither clamp is reached.",
-    ),
-    "ClippedPGLossFn.__call__": Hand(
-        fresh={"expected_reward": -1.0, "token_reverse_kl": 0.01},
-        stale=None,
-        per="tokens",
-        clamped=True,
-        why="pi/sg(pi) x K3 is k1 score, KL(policy||ref). Stale: the ratios of tokens are clipped.",
-    ),
-    "weighted_k2_loss": Hand(
-        fresh={"token_squared_log_ratio": 1.0},
-        stale=None,
-        per="tokens",
-        why="pi/sg(pi) x K2 is (k1 + k1^2/2) score: the gradient of E_pi[K2], no KL. Stale: the k1^2/2 score "
-        "part is of no known objective.",
-    ),
-    "on_policy_weighted_k1_loss": Hand(
-        fresh={"token_reverse_kl": 0.01},
-        stale={"token_reverse_kl": 0.01},
-        per="tokens",
-        clamped=True,
-        why="E_mu[(pi/mu) k1] is E_pi[k1] at every state that was visited.",
-    ),
-}

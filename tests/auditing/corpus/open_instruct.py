@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 @dataclass
 class ExperimentConfig:
@@ -53,19 +51,3 @@ def weighted_kl_loss(new_logprobs, old_logprobs, ref_logprobs, response_masks, b
     diff = (new_logprobs - ref_logprobs).clamp(-40.0, 40.0)
     kl_all = estimate_kl(diff, torch.exp(new_logprobs - old_logprobs))
     return beta * masked_mean(kl_all[kl_estimator], response_masks)
-
-
-VERDICTS = {
-    "compute_grpo_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.05},
-        stale=None,
-        per="tokens",
-        why="the default estimator is K3 without the ratio.",
-    ),
-    "weighted_kl_loss": Hand(
-        fresh={"token_reverse_kl": 0.05},
-        stale={"token_reverse_kl": 0.05},
-        per="tokens",
-        why="E_mu[(pi/mu) k1] is E_pi[k1] at every state that was visited.",
-    ),
-}

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 
-from tests.support.corpus import Hand
-
 
 def masked_mean(tensor: torch.Tensor, mask: torch.Tensor | None, dim: int | None = None) -> torch.Tensor:
     if mask is None:
@@ -91,38 +89,3 @@ def reinforce_plus_plus_loss(
     ratio = (action_log_probs - old_action_log_probs).exp()
     surrogate = torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
     return -masked_mean(surrogate, action_mask)
-
-
-VERDICTS = {
-    "compute_approx_kl": Hand(
-        fresh={},
-        stale={"behavior_log_likelihood": 1.0},
-        clamped=True,
-        why="K1 differentiated is the score, whose mean is zero; the reference has no part in it.",
-    ),
-    "compute_unbiased_kl": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"token_reverse_kl": 1.0},
-        clamped=True,
-        why="sg(pi/mu) k1 score: E over a token is under the policy, in states of the sampling policy.",
-    ),
-    "PolicyLoss.forward": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        why="ratio 1 on fresh samples; ratios of tokens, clipped, on stale ones.",
-    ),
-    "kl_loss_of_experience": Hand(
-        fresh={"sampled_mean_squared_log_ratio": 0.01},
-        stale={"sampled_mean_squared_log_ratio": 0.01},
-        clamped=True,
-        why="(1/T) sum k1 score with the samples held fixed.",
-    ),
-    "reinforce_plus_plus_loss": Hand(
-        fresh={"expected_reward": -1.0, "sequence_reverse_kl": 0.01},
-        stale=None,
-        per="varies",
-        why="returns to go of r - beta K1: what came before a token has no part in its expected gradient. "
-        "The mean is a constant, the deviation and the number of tokens one common factor.",
-    ),
-}

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 @dataclass
 class LossInputs:
@@ -51,26 +49,3 @@ def teacher_gain_loss(trainer_logprobs, inference_logprobs, teacher_logprobs, lo
     ratio = torch.exp(trainer_logprobs - inference_logprobs)
     gain = teacher_logprobs - trainer_logprobs.detach()
     return -(ratio * gain)[loss_mask].sum()
-
-
-VERDICTS = {
-    "default_loss_fn": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="answers",
-        why="on fresh samples no token is dropped and the square of the log-ratio has no slope.",
-    ),
-    "ref_kl_loss_fn": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale=None,
-        per="answers",
-        why="-sg(log ref/pi) score is k1 score. Stale: tokens are dropped, and the square of log pi/mu is "
-        "none of the known objectives.",
-    ),
-    "teacher_gain_loss": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"token_reverse_kl": 1.0},
-        per="answers",
-        why="(pi/mu) sg(k1) score: the expectation of a token is under the policy.",
-    ),
-}

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def masked_mean(values: torch.Tensor, mask: torch.Tensor, axis=None) -> torch.Tensor:
     return (values * mask).sum(axis=axis) / mask.sum(axis=axis)
@@ -54,34 +52,3 @@ def fsdp_kl_loss(ref_logprobs, logprobs, loss_mask, kl_beta=0.001, kl_penalty_ty
 def megatron_kl_loss(ref_logprobs, logprobs, loss_mask, kl_beta=0.001, kl_penalty_type="low_var_kl"):
     kl_loss = kl_penalty(logprobs, ref_logprobs, kl_penalty_type)
     return kl_beta * masked_mean(kl_loss, loss_mask)
-
-
-VERDICTS = {
-    "kl_penalty": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        clamped=True,
-        why="K3 differentiated, where the clamp is not reached.",
-    ),
-    "compute_ppo_actor_loss": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        options={"clip_ratio_low": 0.2, "clip_ratio_high": 0.2},
-        why="ratio 1 on fresh samples. Stale: ratios of tokens, clipped.",
-    ),
-    "fsdp_kl_loss": Hand(
-        fresh={"token_pearson": 0.0005},
-        stale=None,
-        per="tokens",
-        clamped=True,
-        why="the arguments exchanged: t - log t - 1 has slope (t - 1) score, f' of (t - 1)^2 / 2.",
-    ),
-    "megatron_kl_loss": Hand(
-        fresh={"token_forward_kl": 0.001},
-        stale={"behavior_log_likelihood": 0.001, "behavior_reference_ratio": 0.001},
-        per="tokens",
-        clamped=True,
-        why="K3 differentiated.",
-    ),
-}

@@ -3,8 +3,6 @@
 import torch
 import torch.nn.functional as F
 
-from tests.support.corpus import Hand
-
 
 def compute_loss(log_probs, ref_log_probs, rewards, mask, beta=0.02):
     token_adv = rewards[:, None] - beta * (log_probs - ref_log_probs).detach()
@@ -41,41 +39,3 @@ def summed_squares(log_probs, ref_log_probs, attention_mask):
 def padded_mean(log_probs, ref_log_probs, attention_mask):
     delta = (log_probs - ref_log_probs) * attention_mask
     return (0.5 * delta.square()).mean()
-
-
-VERDICTS = {
-    "compute_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_reverse_kl": 0.02},
-        stale={"behavior_reward": -1.0, "behavior_squared_log_ratio": 0.02},
-        why="r is charged to every token, the K1 of a token to that token alone.",
-    ),
-    "policy_entropy_kl_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_reverse_kl": 0.01, "token_entropy": -0.001},
-        stale={"behavior_reward": -1.0, "token_reverse_kl": 0.01, "token_entropy": -0.001},
-        per="tokens",
-        why="REINFORCE, an exact KL, an exact entropy that is maximized. Stale: no ratio.",
-    ),
-    "causal_lm_loss": Hand(
-        fresh={},
-        stale={"behavior_log_likelihood": -1.0},
-        per="tokens",
-        why="the score of the samples: zero where the policy itself has sampled.",
-    ),
-    "leave_one_out_loss": Hand(
-        fresh={"expected_reward": -1.0},
-        stale={"behavior_reward": -1.0, "behavior_log_likelihood": None},
-        why="the baseline is of the other answers; N/(N - 1) is 1 in the limit. Stale: it stays.",
-    ),
-    "summed_squares": Hand(
-        fresh={"token_reverse_kl": 2.0},
-        stale={"behavior_squared_log_ratio": 2.0},
-        per="answers",
-        why="twice K2, summed over the batch.",
-    ),
-    "padded_mean": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"behavior_squared_log_ratio": 1.0},
-        per="width",
-        why="K2; padding is 0 and counts in the mean.",
-    ),
-}

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 
-from tests.support.corpus import Hand
-
 
 @dataclass
 class DataProto:
@@ -81,31 +79,3 @@ def topr_loss(log_probs, old_log_probs, scores, response_mask):
     seq_ratio = (seq_log_probs - (old_log_probs * response_mask).sum(-1)).exp()
     weight = positive + (1 - positive) * seq_ratio.clamp(0.0, 1.0).detach()
     return -(weight * scores * seq_log_probs).mean()
-
-
-VERDICTS = {
-    "compute_approx_kl": Hand(
-        fresh={},
-        stale={"behavior_log_likelihood": 1.0},
-        why="the default is K1: differentiated, it is the score.",
-    ),
-    "ActorWorker.loss_func": Hand(
-        map={"output_tensor": "logits"},
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.2},
-        stale=None,
-        clamped=True,
-        why="sums over tokens, a mean over answers; K3 differentiated. Stale: ratios of tokens, clipped.",
-    ),
-    "full_kl_loss": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"token_reverse_kl": 1.0},
-        per="tokens",
-        why="kl_div(input, target) is KL(target||input), and the target is the policy.",
-    ),
-    "topr_loss": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        why="on fresh samples every weight is 1: REINFORCE. On stale ones answers of positive reward have no "
-        "ratio, the others a truncated one.",
-    ),
-}

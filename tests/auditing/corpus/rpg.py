@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def token_mean(loss_mat, loss_mask):
     return (loss_mat * loss_mask).sum() / loss_mask.sum()
@@ -57,35 +55,3 @@ def rpg_reference_advantage(log_prob, ref_log_prob, response_mask, kl_loss_coef=
     log_ratio = (log_prob - ref_log_prob).detach()
     weight = torch.clamp(log_ratio.exp() * (log_ratio + 1), min=-10, max=10)
     return kl_loss_coef * token_mean(weight * log_prob, response_mask)
-
-
-VERDICTS = {
-    "rpg_fkl": Hand(
-        fresh={},
-        stale={"behavior_log_likelihood": -1.0},
-        why="-log w differentiated: the score, negative. It is a KL only where the reference samples.",
-    ),
-    "rpg_ufkl": Hand(
-        fresh={"token_pearson": 0.5},
-        stale=None,
-        clamped=True,
-        why="(w - 1) score with w = pi/ref: on samples of the policy, f' of (t - 1)^2 / 2.",
-    ),
-    "rpg_urkl": Hand(
-        fresh=None,
-        stale=None,
-        why="w log w score on samples of the policy is f'(t) = t log t, no known divergence. It is the "
-        "reverse KL only where the reference samples.",
-    ),
-    "compute_policy_loss_reinforce": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        why="w is the policy over the sampler: 1 on fresh samples, where the KL term is a constant.",
-    ),
-    "rpg_reference_advantage": Hand(
-        fresh=None,
-        stale=None,
-        why="t (log t + 1) score with t = pi/ref is f'(t) = t (log t + 1), no known divergence.",
-    ),
-}

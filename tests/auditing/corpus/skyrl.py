@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def masked_mean(tensor: torch.Tensor, mask: torch.Tensor | None, dim: int | None = None) -> torch.Tensor:
     if mask is None:
@@ -48,31 +46,3 @@ def reinforce_with_k3_reward(
 def reinforce_with_k2_reward(action_log_probs, base_action_log_probs, loss_mask, kl_coef=0.1):
     kl = approx_kl_in_reward(action_log_probs, base_action_log_probs, loss_mask, "k2").sum(-1)
     return kl_coef * (kl * (action_log_probs * loss_mask).sum(-1)).mean()
-
-
-VERDICTS = {
-    "compute_approx_kl": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        clamped=True,
-        why="K3 differentiated, where neither clamp is reached.",
-    ),
-    "kl_loss": Hand(
-        fresh={"expected_inverse_length": 0.001, "sampled_mean_reference_ratio": 0.001},
-        stale={"sampled_mean_log_likelihood": 0.001, "sampled_mean_reference_ratio": 0.001},
-        clamped=True,
-        why="(1/T) sum (1 - w) score.",
-    ),
-    "reinforce_with_k3_reward": Hand(
-        fresh={"expected_reward": -1.0, "sequence_reverse_kl": 0.1, "token_forward_kl": -0.1},
-        stale=None,
-        clamped=True,
-        why="E[sum K3] is the KL of the sequences; its gradient is E[(sum K3) score] and E[grad K3], and the "
-        "second, the forward KL of the tokens, is what a reward leaves out. Stale: no ratio.",
-    ),
-    "reinforce_with_k2_reward": Hand(
-        fresh={"summed_squared_log_ratio": 0.1, "token_reverse_kl": -0.1},
-        stale=None,
-        why="the gradient of E[sum K2] without E[grad K2].",
-    ),
-}

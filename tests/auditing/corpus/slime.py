@@ -4,8 +4,6 @@ from argparse import Namespace
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def compute_approx_kl(
     log_probs: torch.Tensor,
@@ -50,29 +48,3 @@ def unbiased_kl_loss(args: Namespace, log_probs, old_log_probs, ref_log_probs, l
 def weighted_k2_loss(log_probs, old_log_probs, ref_log_probs, loss_mask):
     kl = compute_approx_kl(log_probs, ref_log_probs, "k2", torch.exp(log_probs - old_log_probs))
     return (kl * loss_mask).sum(-1).mean()
-
-
-VERDICTS = {
-    "compute_approx_kl": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"behavior_squared_log_ratio": 1.0},
-        why="K2 differentiated is k1 score.",
-    ),
-    "kl_loss_of_lists": Hand(
-        fresh={"expected_inverse_length": 1.0},
-        stale={"sampled_mean_log_likelihood": 1.0},
-        per="answers",
-        why="K1 differentiated, over the length: E[(1/T) score] is the gradient of E[1/T].",
-    ),
-    "unbiased_kl_loss": Hand(
-        fresh={"token_reverse_kl": 0.01},
-        stale={"token_reverse_kl": 0.01},
-        options={"args": Namespace(use_unbiased_kl=True, kl_loss_type="k3", kl_loss_coef=0.01)},
-        why="E_mu[(pi/mu) K3] is E_pi[K3] at every state that was visited, and the ratio is differentiated.",
-    ),
-    "weighted_k2_loss": Hand(
-        fresh={"token_squared_log_ratio": 1.0},
-        stale={"token_squared_log_ratio": 1.0},
-        why="E_mu[(pi/mu) K2] is E_pi[K2], no KL.",
-    ),
-}

@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def importance_sampling_loss(target_logprobs: torch.Tensor, loss_fn_inputs: dict[str, torch.Tensor]):
     prob_ratio = torch.exp(target_logprobs - loss_fn_inputs["logprobs"])
@@ -34,28 +32,3 @@ def kl_penalized_loss(
 def on_policy_distillation_loss(logprobs, sampled_logprobs, teacher_logprobs, mask, kl_penalty_coef=1.0):
     advantages = -kl_penalty_coef * (sampled_logprobs - teacher_logprobs) * mask
     return -(torch.exp(logprobs - sampled_logprobs) * advantages * mask).sum()
-
-
-VERDICTS = {
-    "importance_sampling_loss": Hand(
-        map={"target_logprobs": "logp", "logprobs": "behavior_logp"},
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="answers",
-        why="REINFORCE, summed. Stale: the ratios of tokens are no ratios of sequences.",
-    ),
-    "kl_penalized_loss": Hand(
-        map={"sampled_logprobs": "behavior_logp"},
-        fresh={"expected_reward": -1.0, "token_reverse_kl": 0.1},
-        stale=None,
-        per="answers",
-        why="the K1 of each token is charged to that token alone; the mean of K1 is a constant.",
-    ),
-    "on_policy_distillation_loss": Hand(
-        map={"sampled_logprobs": "behavior_logp"},
-        fresh={"token_reverse_kl": 1.0},
-        stale=None,
-        per="answers",
-        why="sg(k1) score. Stale: K1 is of the sampler, KL(pi||ref) - KL(pi||mu), the second not known.",
-    ),
-}

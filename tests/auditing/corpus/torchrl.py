@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 
-from tests.support.corpus import Hand
-
 
 @dataclass
 class LLMLossOutput:
@@ -49,20 +47,3 @@ def kl_to_ref(cur_log_prob, ref_log_prob, mask, coeff=0.01):
     diff = torch.where(mask.bool(), ref_log_prob - cur_log_prob, 0.0)
     kl_penalty = (diff.expm1() - diff).mean()
     return coeff * kl_penalty, kl_penalty.detach()
-
-
-VERDICTS = {
-    "GRPOLoss.forward": Hand(
-        map={"log_probs": "behavior_logp"},
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.01},
-        stale=None,
-        per="width",
-        why="the sum of both losses, each a mean over [batch, padded length] in which padding counts as 0.",
-    ),
-    "kl_to_ref": Hand(
-        fresh={"token_forward_kl": 0.01},
-        stale={"behavior_log_likelihood": 0.01, "behavior_reference_ratio": 0.01},
-        per="width",
-        why="K3 differentiated; padding is 0 and counts in the mean.",
-    ),
-}

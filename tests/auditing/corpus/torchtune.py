@@ -4,8 +4,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from tests.support.corpus import Hand
-
 
 def masked_mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (x * mask).sum() / (mask.sum())
@@ -66,27 +64,3 @@ class ReverseKLLoss(nn.Module):
         x = (student_prob * (teacher_logprob - student_logprob)).sum(-1).view(-1)
         mask = (labels != self.ignore_index).int().view(-1)
         return -torch.sum(x * mask) / torch.sum(mask)
-
-
-VERDICTS = {
-    "GRPOSimpleLoss.forward": Hand(
-        map={"padding_masks": "completion_mask"},
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.1},
-        stale={"behavior_reward": -1.0, "behavior_log_likelihood": 0.1, "behavior_reference_ratio": 0.1},
-        per="tokens",
-        why="pi/sg(pi) x A is REINFORCE; K3 differentiated. Stale: no ratio. The mask is 1 on what counts, "
-        "in spite of its name.",
-    ),
-    "ForwardKLLoss.forward": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"token_forward_kl": 1.0},
-        per="tokens",
-        why="the cross-entropy has the gradient of the KL. Labels stand where the logits stand.",
-    ),
-    "ReverseKLLoss.forward": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"token_reverse_kl": 1.0},
-        per="tokens",
-        why="exact at every token.",
-    ),
-}

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from tests.support.corpus import Hand
-
 
 def per_token_kl(per_token_logps, ref_per_token_logps):
     return torch.exp(ref_per_token_logps - per_token_logps) - (ref_per_token_logps - per_token_logps) - 1
@@ -88,32 +86,3 @@ class GKDTrainer:
         if reduction == "batchmean":
             return jsd.sum() / (mask.sum() if labels is not None else jsd.size(0))
         return jsd.sum() if reduction == "sum" else jsd
-
-
-VERDICTS = {
-    "per_token_kl": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        why="K3 differentiated is (1 - w) score, w = ref/policy: E_pi over a token is the gradient of "
-        "KL(ref||policy). On samples held fixed it is that of log pi + w.",
-    ),
-    "GRPOTrainer._compute_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_reverse_kl": 0.04},
-        stale=None,
-        per="tokens",
-        why="ratio x K3 has the gradient of KL(policy||ref) at every token. On stale samples the ratios of "
-        "the tokens are no ratios of sequences, and they are clipped.",
-    ),
-    "rloo_loss": Hand(
-        fresh={"expected_reward": -1.0, "sequence_reverse_kl": 0.05},
-        stale=None,
-        why="REINFORCE with r - beta (sum of K1); leaving one out multiplies by N/(N - 1), which is 1 in the "
-        "limit. Stale: K1 is of the sampling policy, and the ratio is clipped.",
-    ),
-    "GKDTrainer.generalized_jsd_loss": Hand(
-        fresh={"token_jensen_shannon": 1.0},
-        stale={"token_jensen_shannon": 1.0},
-        per="tokens",
-        why="exact over the vocabulary at every token that was visited, whoever sampled; beta is 1/2.",
-    ),
-}

@@ -4,8 +4,6 @@ import dataclasses
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainExample:
@@ -55,23 +53,3 @@ def grpo_loss_fn(per_token_logps, train_example: TrainExample, algo_config: GRPO
 def kl_of_each_answer(per_token_logps, ref_per_token_logps, completion_mask, beta=0.04):
     kl = compute_kl_divergence(per_token_logps, ref_per_token_logps, method="kl")
     return beta * ((kl * completion_mask).sum(dim=-1) / completion_mask.sum(dim=-1).clip(min=1)).mean()
-
-
-VERDICTS = {
-    "compute_kl_divergence": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        why="K3 differentiated.",
-    ),
-    "grpo_loss_fn": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        why="K1 differentiated and divided by a constant has no expected gradient: beta does nothing.",
-    ),
-    "kl_of_each_answer": Hand(
-        fresh={"expected_inverse_length": 0.04},
-        stale={"sampled_mean_log_likelihood": 0.04},
-        why="K1 differentiated and divided by the length of the answer lengthens answers.",
-    ),
-}

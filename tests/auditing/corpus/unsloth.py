@@ -2,8 +2,6 @@
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def grpo_compute_loss(
     ref, new, old, input_ids, mask, beta=0.001, advantages=None, epsilon_low=0.2, epsilon_high=0.2, **kwargs
@@ -39,15 +37,3 @@ def grpo_compute_loss(
     with torch.no_grad():
         mean_kl = ((kl_i * mask).sum(1) / n_mask_per_reward).mean()
     return loss, n_mask_per_reward.mean(), mean_kl
-
-
-VERDICTS = {
-    "grpo_compute_loss": Hand(
-        map={"ref": "ref_logits", "new": "logits", "old": "behavior_logits"},
-        fresh={"expected_reward": -1.0, "token_reverse_kl": 0.001},
-        stale=None,
-        per="tokens",
-        clamped=True,
-        why="the first three arguments are logits; ratio x K3 is k1 score where no clamp is reached.",
-    ),
-}

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.support.corpus import Hand
-
 
 def masked_sum(values, mask, axis=None):
     return torch.where(mask.bool(), values, 0.0).sum(axis)
@@ -142,57 +140,3 @@ def reward_with_kl_loss(
         advantages = (outcome - outcome.mean()).unsqueeze(-1) * response_mask
     ratio = torch.exp(log_probs - old_log_probs)
     return agg_loss(-advantages * ratio, response_mask, "token-mean")
-
-
-VERDICTS = {
-    "kl_penalty_forward": Hand(
-        fresh={"token_forward_kl": 1.0},
-        stale={"behavior_log_likelihood": 1.0, "behavior_reference_ratio": 1.0},
-        clamped=True,
-        why="K3 differentiated; where ref/pi > 13.6 the outer clamp takes the gradient away.",
-    ),
-    "kl_penalty": Hand(
-        fresh={"token_reverse_kl": 1.0},
-        stale={"behavior_squared_log_ratio": 1.0},
-        why="the value of K3 with the gradient of K2, k1 score: KL(policy||ref) on fresh samples.",
-    ),
-    "abs_kl_loss": Hand(
-        fresh={"token_total_variation": 0.002},
-        stale=None,
-        per="tokens",
-        why="sign(k1) score; f'(t) = sign(t - 1), and total variation has half of that.",
-    ),
-    "low_var_kl_of_each_answer": Hand(
-        fresh={"expected_inverse_length": 1.0, "sampled_mean_reference_ratio": 1.0},
-        stale={"sampled_mean_log_likelihood": 1.0, "sampled_mean_reference_ratio": 1.0},
-        clamped=True,
-        why="(1/T) sum (1 - w) score: the constant no longer vanishes, E[(1/T) score] is the gradient of "
-        "E[1/T]. The 1e-8 beside T moves the gradient by 1e-8 of itself (more than 1e-9).",
-    ),
-    "compute_policy_loss_vanilla": Hand(
-        fresh={"expected_reward": -1.0},
-        stale=None,
-        per="tokens",
-        why="at ratio 1 nothing is clipped. Stale: ratios of tokens, clipped.",
-    ),
-    "ppo_loss": Hand(
-        fresh={"expected_reward": -1.0, "token_forward_kl": 0.001},
-        stale=None,
-        per="tokens",
-        options={"config": ActorConfig()},
-        clamped=True,
-        why="the policy loss and K3 differentiated.",
-    ),
-    "compute_policy_loss_gspo": Hand(
-        fresh={"expected_reward_per_token": -1.0},
-        stale=None,
-        why="A (1/T) score is the gradient of E[A/T], with A held fixed.",
-    ),
-    "reward_with_kl_loss": Hand(
-        fresh={"expected_reward": -1.0, "sequence_reverse_kl": 0.001},
-        stale=None,
-        per="tokens",
-        why="(r - beta sum K1) times the score of the sequence, over the number of tokens. Stale: ratios of "
-        "tokens.",
-    ),
-}

@@ -19,14 +19,13 @@ class GradientSteps:
     """Steps along the gradients of some parameters.
 
     Args:
-        parameters: Of a model; those of a sharded one are DTensors.
+        parameters: Of a model.
         max_norm: The norm to which a longer gradient is shortened; None leaves it.
         average: Called with the parameters before their gradients are shortened, or None.
         check: Raises the error of a number that is not finite, given its name.
 
     Attributes:
-        collects: Whether checks collect flags. Not with sharded weights: a process that computed something
-            again, for its error, would wait for the others.
+        collects: Whether checks collect flags: not while something is computed again for its error.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class GradientSteps:
     ) -> None:
         self.parameters, self.average, self.check = parameters, average, check
         self.max_norm = math.inf if max_norm is None else max_norm
-        self.collects = not any(hasattr(p, "full_tensor") for p in parameters)
+        self.collects = True
 
     def collecting(self) -> AbstractContextManager[list[torch.Tensor]]:
         """Return the context in which checks of values collect flags; the list stays empty without one."""
@@ -74,7 +73,6 @@ class GradientSteps:
                 self._explain(differentiate)
             self.average(self.parameters)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.max_norm)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         *read, wrong = to_host([norm, *more, *numbers, any_of(flags)])
         if wrong:
             self._explain(differentiate)

@@ -18,28 +18,13 @@ The same line works on a machine without a GPU, where the processes talk through
 
 (`accelerate launch --cpu` starts one process whatever number it is given, unless MPI is installed. The recipe
 stops when it sees that.)
-
-**Sharded**, for a model that one device cannot hold: the same, with `--shard`. Weights, gradients and moments
-are spread over all processes. Each reads the whole model into its host's memory first, so a host needs room
-for one model per process. The anchor must be fixed and the sampler fresh (`--lag 1`), because a sharded model
-cannot be copied; no checkpoint is kept.
-
-**Several nodes**: start the same command on every node, with the node's own rank; the address is that of node
-0, the port any free one there. With two nodes of eight GPUs,
-
-    accelerate launch --multi_gpu --num_machines 2 --num_processes 16 --machine_rank 0 \
-        --main_process_ip 10.0.0.1 --main_process_port 29500 \
-        -m kl_companion.llm.recipe --model PATH --shard ...
-
-on node 0 and the same with `--machine_rank 1` on node 1. Both need the model under the same path or name, and
-the same version of this package; only process 0, on node 0, writes. An embedded model is trained by each node
-that lacks it in its cache: its bytes depend on the recipe and on the kind of machine, so give a path instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -52,9 +37,7 @@ import pandas as pd
 import torch
 
 from kl_companion.files import write_atomically
-from kl_companion.llm.checkpoints import steps_in
 from kl_companion.llm.distributed import (
-    Sharded,
     average_gradients,
     average_records,
     join,
@@ -67,10 +50,10 @@ from kl_companion.llm.evaluation import evaluate
 from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save_model
 from kl_companion.llm.pretraining import pretrained
 from kl_companion.llm.settings import Settings
-from kl_companion.llm.start_models import EMBEDDED
 from kl_companion.llm.tasks import Task, make_task
 from kl_companion.llm.training import Record, train
 
+EMBEDDED = "embedded"
 HELD_OUT = 1_000_003  # seed of the prompts that are evaluated
 
 
@@ -83,12 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = json.loads(chosen.options)
         if not isinstance(options, dict):
             raise ValueError(f"--options is {chosen.options!r}, expected a JSON object")
-        if chosen.shard and (settings.anchor != "fixed" or settings.lag != 1 or chosen.checkpoint):
-            raise ValueError(
-                f"--shard got anchor={settings.anchor!r}, lag={settings.lag}, "
-                f"checkpoint={chosen.checkpoint}: expected 'fixed', 1 and none, because a sharded model "
-                "cannot be copied"
-            )
+        if chosen.checkpoint and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            raise ValueError("--checkpoint got several processes, expected one")
         task = make_task(chosen.task, **options)
     except ValueError as error:
         parser.error(str(error))
@@ -111,15 +90,11 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
 def run(chosen: argparse.Namespace, settings: Settings, task: Task, options: dict[str, Any]) -> None:
     """Train as the parsed command line says, in this process of perhaps many, and write the results."""
     device = join(chosen.device)
-    # what is sharded goes to its device in shards
-    policy, reference = models(chosen, options, "cpu" if chosen.shard else str(device))
-    sharded = Sharded(policy, reference, device=device) if chosen.shard else None
+    policy, reference = models(chosen, options, str(device))
     examples = task.draw(chosen.evaluate, torch.Generator().manual_seed(HELD_OUT)) if chosen.evaluate else []
 
     def look(lm: LanguageModel, step: int) -> Record:
         found = evaluate(lm, reference, task, examples=examples, temperature=settings.temperature)
-        if sharded:
-            sharded.wait()
         return {f"held_out_{key}": x for key, x in found.items()}
 
     history = train(
@@ -130,17 +105,14 @@ def run(chosen: argparse.Namespace, settings: Settings, task: Task, options: dic
         evaluate=look if examples else None,
         every=chosen.every,
         progress=Lines(settings.steps) if rank() == 0 else None,
-        checkpoint=_checkpoint(chosen.checkpoint, device),
-        gradients=None if sharded else average_gradients,
-        mean=sharded.mean if sharded else mean_over_processes,
+        checkpoint=chosen.checkpoint,
+        gradients=average_gradients,
+        mean=mean_over_processes,
     )
     records = average_records(history.records, device)
-    if sharded:
-        sharded.wait()
-    finished = sharded.whole(policy) if sharded else policy if rank() == 0 else None
-    if finished is not None:
+    if rank() == 0:
         recipe = {**vars(chosen), **asdict(settings), "options": options, "processes": world_size()}
-        write(Path(chosen.output), records, finished, recipe)
+        write(Path(chosen.output), records, policy, recipe)
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -192,18 +164,6 @@ class Lines:
             print(f"step {step} of {self.total}: {shown}", flush=True)
 
 
-def _checkpoint(folder: str | None, device: torch.device) -> Path | None:
-    """The folder of this process's checkpoints; ValueError where the processes' are of different steps."""
-    if folder is None:
-        return None
-    own = Path(folder) / f"process-{rank()}"
-    step = max(steps_in(own), default=0)
-    mean = average_records([{"step": float(step), "square": float(step) ** 2}], device)[0]
-    if mean["square"] != mean["step"] ** 2:
-        raise ValueError(f"{folder} holds checkpoints of different steps (this process: {step}): begin anew")
-    return own
-
-
 # -- the command line ----------------------------------------------------------------------------------------
 
 
@@ -235,7 +195,6 @@ def make_parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: a GPU per process where there are any",
     )
-    add("--shard", action="store_true", help="spread the weights over the processes (torch's fully_shard)")
     add("--pretraining-steps", type=int, default=400, help="of the embedded model, at most")
     add("--pretraining-until", type=_or_none(float), default=0.35, help="its expected reward, or none")
     add("--pretraining-seed", type=int, default=0, help="of the embedded model")

@@ -25,7 +25,6 @@ from kl_companion.llm.checkpoints import (
     optimizer_tensors,
     restore_optimizer,
     save_checkpoint,
-    tidy,
 )
 from kl_companion.llm.generation import Samples, answer_samples, generate
 from kl_companion.llm.gradient_steps import Gradients, GradientSteps
@@ -361,8 +360,8 @@ class Run:
         """Keep all that a resumed run needs."""
         tensors = {f"{m}.{name}": x for m, lm in self.kept().items() for name, x in weights_of(lm).items()}
         tensors |= optimizer_tensors(self.optimizer) | {"generator": self.generator.get_state()}
-        state = {"run": self.said(), "records": self.records}
-        save_checkpoint(self.folder, self.finished, tensors, state)  # type: ignore[arg-type]
+        state = {"step": self.finished, "run": self.said(), "records": self.records}
+        save_checkpoint(self.folder, tensors, state)  # type: ignore[arg-type]
 
     def resume(self) -> None:
         """Go on from the folder's checkpoint, if it has one."""
@@ -370,15 +369,13 @@ class Run:
         if found is None:
             return
         check_same_run(found, self.said(), self.folder)  # type: ignore[arg-type]
-        tidy(self.folder, found.step)  # type: ignore[arg-type]
         with torch.no_grad():
             for m, lm in self.kept().items():
                 for name, x in weights_of(lm).items():
                     x.copy_(found.tensors[f"{m}.{name}"])
         restore_optimizer(self.optimizer, found.tensors)
         self.generator.set_state(found.tensors["generator"].cpu())
-        self.records = found.state["records"]
-        self.finished = found.step
+        self.records, self.finished = found.state["records"], found.state["step"]
 
     def said(self) -> dict[str, Any]:
         """What makes two runs the same run, as JSON gives it back."""

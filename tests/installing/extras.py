@@ -28,7 +28,7 @@ ASKED = [
     (
         "llm",
         "safetensors",
-        "from kl_companion.llm.checkpoints import save_checkpoint as s; s('x', 1, {}, {})",
+        "from kl_companion.llm.checkpoints import save_checkpoint as s; s('x', {}, {})",
     ),
     (
         "llm",

@@ -1,4 +1,4 @@
-"""Several processes train as one would: data parallel against averages by hand, sharded against those."""
+"""Several processes train as one would, against averages by hand; and the recipe that they run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def by_hand(start: Path) -> dict[str, torch.Tensor]:
 
 
 def test_two_processes_take_the_steps_of_the_averaged_gradient(launched: Path) -> None:
-    first, second = (load_file(launched / f"sort-parallel-{rank}.safetensors") for rank in (0, 1))
+    first, second = (load_file(launched / f"sort-{rank}.safetensors") for rank in (0, 1))
     assert apart(first, second) == 0
     assert apart(first, by_hand(launched / "start")) < 1e-6
     start = {name: p.detach() for name, p in load_model(launched / "start").model.named_parameters()}
@@ -118,36 +118,20 @@ def on_the_union(start: Path) -> dict[str, torch.Tensor]:
 
 def test_a_mean_over_tokens_is_one_over_the_tokens_of_all_processes(launched: Path) -> None:
     expected = on_the_union(launched / "start")
-    for kind in ("parallel", "sharded"):
-        assert apart(load_file(launched / f"uneven-{kind}-0.safetensors"), expected) < 1e-5
+    assert apart(load_file(launched / "uneven-0.safetensors"), expected) < 1e-5
     start = {name: p.detach() for name, p in load_model(launched / "start").model.named_parameters()}
     assert apart(expected, start) > 0.01
 
 
-@pytest.mark.parametrize("name", ["sort", "ending", "uneven"])
-def test_shards_are_trained_as_whole_models_are(launched: Path, name: str) -> None:
-    """Also where completions end at other times in the two processes, and with Adam on accumulated parts."""
-    whole = load_file(launched / f"{name}-parallel-0.safetensors")
-    for rank in (0, 1):
-        assert apart(whole, load_file(launched / f"{name}-sharded-{rank}.safetensors")) < 1e-5
-        for one, other in zip(
-            *(said(launched, rank)[f"{name}-{k}"] for k in ("parallel", "sharded")), strict=True
-        ):
-            assert one == pytest.approx(other, abs=1e-4)
-    again = load_file(launched / f"whole-{name}.safetensors")
-    assert apart(again, load_file(launched / f"{name}-sharded-0.safetensors")) == 0
-
-
 def test_the_processes_draw_samples_of_their_own(launched: Path) -> None:
-    """Of other lengths, so the sharded ones wait for each other; the gradient is the same for both."""
+    """Of other lengths; the gradient is the same for both, with Adam on accumulated parts too."""
     assert said(launched, 0)["world"] == 2
     batch, longest = ADAM.prompts * ADAM.group, []
     for rank in (0, 1):
         lengths = said(launched, rank)["lengths"]
-        assert lengths[: len(lengths) // 2] == lengths[len(lengths) // 2 :]  # in parallel, and sharded
         longest.append([max(lengths[i : i + batch]) for i in range(0, ADAM.steps * batch, batch)])
     assert all(one != other for one, other in zip(*longest, strict=True))
-    norms = [[record["grad_norm"] for record in said(launched, rank)["ending-parallel"]] for rank in (0, 1)]
+    norms = [[record["grad_norm"] for record in said(launched, rank)["ending"]] for rank in (0, 1)]
     assert norms[0] == norms[1]
     assert min(norms[0]) > 0
     assert ADAM.accumulate > 1
@@ -157,7 +141,7 @@ def test_records_are_averaged(launched: Path) -> None:
     assert said(launched, 0)["mean"] == said(launched, 1)["mean"] == [{"rank": 0.5, "two": 2.0}]
 
 
-def test_the_sharded_recipe_leaves_a_model_and_a_history(launched: Path) -> None:
+def test_the_recipe_leaves_a_model_and_a_history(launched: Path) -> None:
     policy, start = load_model(launched / "recipe" / "model"), load_model(launched / "start")
     assert policy.tokenizer.get_vocab() == start.tokenizer.get_vocab()
     history = pd.read_csv(launched / "recipe" / "history.csv")
@@ -165,7 +149,6 @@ def test_the_sharded_recipe_leaves_a_model_and_a_history(launched: Path) -> None
     assert history.held_out_kl.notna().tolist() == [True, False, True]
     told = json.loads((launched / "recipe" / "recipe.json").read_text())
     assert told["processes"] == 2
-    assert told["shard"]
 
 
 # -- one process ---------------------------------------------------------------------------------------------
@@ -188,11 +171,6 @@ def test_without_a_group_nothing_is_averaged() -> None:
     assert parameter.grad.tolist() == [1.0, 2.0]
     assert distributed.average_records([{"a": 1.0}], torch.device("cpu")) == [{"a": 1.0}]
     assert distributed.own_seed(SGD) == SGD
-
-
-def test_shards_need_a_group(tiny: LanguageModel) -> None:
-    with pytest.raises(RuntimeError, match="start them with accelerate or torchrun"):
-        distributed.Sharded(tiny, device=torch.device("cpu"))
 
 
 def test_a_launcher_that_starts_one_process_only_is_noticed(
@@ -265,9 +243,6 @@ def test_every_setting_is_an_option() -> None:
         ("--task nothing", "task"),
         ("--options [1]", "expected a JSON object"),
         ("--options {", "Expecting property name"),
-        ("--shard --anchor ema", "a sharded model cannot be copied"),
-        ("--shard --lag 2", "a sharded model cannot be copied"),
-        ("--shard --checkpoint x", "a sharded model cannot be copied"),
         ("--k 1.5", "invalid int value"),
     ],
 )

@@ -221,14 +221,3 @@ def test_nothing_wrong_reaches_other_processes() -> None:
     with pytest.raises(RuntimeError):
         steps.take(optimizer, lambda: [], [], [torch.tensor(True)])
     assert averaged == []
-
-
-def test_sharded_weights_are_checked_at_once() -> None:
-    """A process that computed a step again would wait for the others."""
-    parameter = torch.nn.Parameter(torch.tensor(1.0))
-    parameter.full_tensor = lambda: parameter  # type: ignore[attr-defined]
-    steps = GradientSteps([parameter], None, None, lambda what, x: None)
-    assert not steps.collects
-    with steps.collecting() as flags, collecting() as outer:
-        pass
-    assert flags == outer == []

@@ -19,6 +19,7 @@ from nbclient import NotebookClient
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
+from kl_companion.llm.checkpoints import FILE
 from kl_companion.llm.models import load_model, save_model, tiny_model
 from kl_companion.llm.recipe import make_parser
 from kl_companion.llm.settings import Settings
@@ -81,7 +82,7 @@ def test_rl_on_a_model_and_problems_of_ones_own(kernel, root, brought, tmp_path)
         output=str(tmp_path),
         **SMALL,
     )
-    assert [path.name for path in (tmp_path / "run-000" / "checkpoints").iterdir()] == ["step-000002"]
+    assert (tmp_path / "run-000" / "checkpoints" / FILE).is_file()
     trained = load_model(str(tmp_path / "run-000" / "model"))
     assert trained.tokenizer.chat_template == TEMPLATE
 
@@ -125,7 +126,7 @@ def test_a_moving_anchor_on_a_model_of_ones_own(kernel, root, brought, tmp_path)
     shown = json.dumps([cell.get("outputs") for cell in done.cells])
     assert "k 0" in shown
     assert "k 5" in shown
-    assert (tmp_path / "run-000" / "checkpoints" / "step-000002").is_dir()
+    assert (tmp_path / "run-000" / "checkpoints" / FILE).is_file()
 
 
 def printed(root: Path) -> list[list[str]]:

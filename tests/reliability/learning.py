@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kl_companion.llm import pretraining, recipe
 from kl_companion.llm.cache import CACHE_VARIABLE, whole
-from kl_companion.llm.checkpoints import steps_in
+from kl_companion.llm.checkpoints import load_checkpoint
 from tests.reliability.disturbing.sitecustomize import disturb
 from tests.reliability.killing import Running, Work, environment_of
 
@@ -60,7 +60,7 @@ class Forked(Work):
     def result(self, folder: Path) -> dict[str, bytes]:
         """What was trained, and the models that are kept."""
         found = {}
-        last = f"project/kept/process-0/step-{STEPS:06d}/*"
+        last = "project/kept/*"
         for pattern in ("project/output/[!.]*", "project/output/model/*", "project/models/[!.]*/*", last):
             for path in folder.glob(pattern):
                 if path.is_file():
@@ -69,7 +69,8 @@ class Forked(Work):
 
     def finished(self, folder: Path) -> set[str]:
         """The steps that a checkpoint holds, and the pretraining whose model is kept."""
-        last = max(steps_in(folder / "project/kept/process-0"), default=0)
+        kept = load_checkpoint(folder / "project/kept")
+        last = 0 if kept is None else kept.state["step"]
         models = [path for path in (folder / "project/models").glob("[!.]*") if whole(path)]
         return {f"step {n}" for n in range(1, last + 1)} | {"pretraining" for _ in models}
 

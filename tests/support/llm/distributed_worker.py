@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 
 from kl_companion.llm import recipe
 from kl_companion.llm.distributed import (
-    Sharded,
     average_gradients,
     average_records,
     join,
@@ -66,37 +65,8 @@ ENDING = Task(name="ending", alphabet="0123456789=", max_new_tokens=48, draw=dra
 
 
 def weights(lm: LanguageModel) -> dict[str, torch.Tensor]:
-    """Parameters, put together where they are sharded."""
-    found = {}
-    for name, x in lm.model.named_parameters():
-        whole = x.detach().full_tensor() if hasattr(x, "full_tensor") else x.detach()
-        found[name] = whole.contiguous().clone()
-    return found
-
-
-def trained(
-    start: Path, task: Task, settings: Settings, shard: bool
-) -> tuple[LanguageModel, list[dict[str, float]]]:
-    """The recipe without its files."""
-    policy = load_model(start)
-    reference = frozen_copy(policy)
-    sharded = Sharded(policy, reference, device=torch.device("cpu")) if shard else None
-    history = train(
-        policy,
-        task,
-        own_seed(settings),
-        reference=reference,
-        gradients=None if shard else average_gradients,
-        mean=sharded.mean if sharded else mean_over_processes,
-    )
-    if sharded:
-        sharded.wait()
-        whole = sharded.whole(policy)
-        assert (whole is None) == (rank() != 0)
-        if whole is not None:
-            again = weights(whole)
-            save_file(again, start.parent / f"whole-{task.name}.safetensors")
-    return policy, history.records
+    """Parameters by name."""
+    return {name: x.detach().clone() for name, x in lm.model.named_parameters()}
 
 
 def main(folder: Path) -> None:
@@ -104,16 +74,17 @@ def main(folder: Path) -> None:
     join("cpu")
     said: dict[str, object] = {"rank": rank(), "world": world_size()}
     for name, task, settings in (("sort", FIXED, SGD), ("ending", ENDING, ADAM), ("uneven", UNEVEN, MEAN)):
-        for kind, shard in (("parallel", False), ("sharded", True)):
-            lm, records = trained(folder / "start", task, settings, shard)
-            save_file(weights(lm), folder / f"{name}-{kind}-{rank()}.safetensors")
-            said[f"{name}-{kind}"] = records
+        policy = load_model(folder / "start")
+        averaged = {"gradients": average_gradients, "mean": mean_over_processes}
+        history = train(policy, task, own_seed(settings), reference=frozen_copy(policy), **averaged)
+        save_file(weights(policy), folder / f"{name}-{rank()}.safetensors")
+        said[name] = history.records
     said["lengths"] = LENGTHS
     said["mean"] = average_records([{"rank": float(rank()), "two": 2.0}], torch.device("cpu"))
     (folder / f"said-{rank()}.json").write_text(json.dumps(said))
     options = ["--task", "sort", "--options", '{"digits": 3}', "--device", "cpu", "--steps", "2"]
     options += ["--prompts", "2", "--group", "2", "--evaluate", "4", "--model", str(folder / "start")]
-    recipe.main([*options, "--shard", "--output", str(folder / "recipe")])
+    recipe.main([*options, "--output", str(folder / "recipe")])
 
 
 if __name__ == "__main__":

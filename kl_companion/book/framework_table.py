@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from kl_companion.book import tables
-from kl_companion.frameworks import FRAMEWORKS, framework, setting
+from kl_companion.frameworks import FRAMEWORKS, framework, setting, settings
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding
 from kl_companion.frameworks.history.found import found, in_plain_words, stretches, versions_of
 from kl_companion.frameworks.records import Setting
@@ -114,7 +114,7 @@ def _title(name: str, rows: pd.DataFrame) -> str:
 
 def _body(name: str, rows: pd.DataFrame) -> str:
     known = framework(name)
-    order = [s.name for s in known.settings]
+    order = [s.name for s in settings(name)]
     rows = rows.loc[sorted(rows.index, key=lambda name: (rows.purpose[name] != "RL", order.index(name)))]
     shown = rows[rows.default != "no"]
     if shown.empty:

@@ -19,7 +19,7 @@ from kl_companion.frameworks.installed import SourceLocation
 from kl_companion.policy_losses.ratio_losses import policy_loss
 from kl_companion.rollout import Rollout, aggregate
 
-PolicyLoss = Callable[[Rollout, torch.Tensor], torch.Tensor]
+PolicyLoss = Callable[..., torch.Tensor]
 _OVER: dict[str, Literal["group", "batch"]] = {
     "group_std": "group",
     "others_std": "group",
@@ -61,7 +61,7 @@ class Algorithm(NamedTuple):
     def policy_loss(self, rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
         """The policy loss of these advantages, [batch, seq]; a scalar."""
         if self.policy is not None:
-            return self.policy(rollout, advantages)
+            return self.policy(rollout, advantages=advantages)
         mask = rollout.completion_mask
         x = policy_loss(self.recipe.policy_loss, rollout.logp - rollout.sampled_from, advantages, mask)
         return aggregate(x, mask, self.recipe.aggregate)

@@ -6,20 +6,17 @@ Its other GRPO trainer is TRL's own (see `trl`). The functions are cut out of th
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
-from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.installed import Distribution, SourceLocation, known, load, loaded_from
 from kl_companion.frameworks.trl_distillation import trainer_stand_in
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.19.0",)
+__all__ = ["distillation", "trainer_loss"]
+
 _TRAINER = "axolotl/core/trainers/grpo/async_trainer.py"
 _LOSS = SourceLocation(_TRAINER, "AsyncGRPOTrainer._compute_loss")
 _KD = SourceLocation(
@@ -27,7 +24,7 @@ _KD = SourceLocation(
 )
 
 
-@loaded_from("axolotl", VERSIONS)
+@loaded_from(*known("axolotl"))
 def functions(axolotl: Distribution) -> SimpleNamespace:
     """axolotl's own functions, out of the installed files; `Unavailable` without them."""
     utils = load(axolotl, "axolotl/integrations/kd/utils.py", "normalize_logprobs")
@@ -82,14 +79,14 @@ def trainer_loss(
     return loss
 
 
-def distillation(beta: float, k: int, normalized: bool, rollout: Rollout) -> torch.Tensor:
+def distillation(rollout: Rollout, *, beta: float, k: int, normalize_topk: bool) -> torch.Tensor:
     """`distillation_loss_fn` of the reference's k likeliest tokens, renormalized as the data set stores them.
 
     Args:
+        rollout: The samples.
         beta: 0 for the forward KL, 1 for the reverse KL.
         k: Size of the head.
-        normalized: ``kd_normalize_topk``: renormalize the student's head too.
-        rollout: The samples.
+        normalize_topk: ``kd_normalize_topk``: renormalize the student's head too.
     """
     assert rollout.logits is not None
     inside = rollout.completion_mask.bool()
@@ -100,77 +97,6 @@ def distillation(beta: float, k: int, normalized: bool, rollout: Rollout) -> tor
         head.values.log_softmax(-1),
         torch.ones_like(head.indices),
         beta=beta,
-        normalize_topk=normalized,
+        normalize_topk=normalize_topk,
     )
     return total / len(rollout.tokens)
-
-
-_GRPO = Algorithm(
-    "GRPO",
-    Recipe("group_std", eps=1e-4),
-    SourceLocation(_TRAINER, "AsyncGRPOTrainer._compute_deferred_scores"),
-    instead="trl: scale_rewards=none",
-    policy=trainer_loss,
-)
-
-
-def _grpo(corrected: bool, loss_type: str = "dapo") -> Setting:
-    shipped = not corrected and loss_type == "dapo"
-    return Setting(
-        name="axolotl.async_grpo"
-        + ("_corrected" if corrected else "")
-        + ("" if shipped or corrected else "_grpo"),
-        option=f"trl: use_data_producer=true, async_prefetch=true, beta, "
-        f"use_bias_correction_kl={str(corrected).lower()}, loss_type={loss_type}",
-        loss=partial(trainer_loss, use_bias_correction_kl=corrected, loss_type=loss_type),
-        place=_LOSS,
-        placement="loss",
-        level="token",
-        aggregation="dapo: sum / tokens of the generation batch"
-        if loss_type == "dapo"
-        else "grpo: mean over sequences of token means",
-        default="of the asynchronous trainer once beta > 0 (beta is 0 by default)" if shipped else "",
-        note="The synchronous trainer is TRL's, whose use_bias_correction_kl is true by default."
-        if shipped
-        else "",
-        algorithms=(_GRPO,),
-        beta=0.0 if shipped else None,
-    )
-
-
-def _kd(name: str, beta: float, normalized: bool) -> Setting:
-    return Setting(
-        name=f"axolotl.kd_{name}_top_2" + ("_normalized" if normalized else ""),
-        option=f"KDPlugin: kd_beta={beta}, kd_normalize_topk={'true' if normalized else 'unset'}, a top 2",
-        loss=partial(distillation, beta, 2, normalized),
-        place=_KD,
-        placement="loss",
-        level="token",
-        aggregation="sum / tokens of the batch",
-        default="of the KD plugin with stored log-probs" if beta == 0 and not normalized else "",
-        note="The stored log-probs of the teacher are always renormalized over its k tokens.",
-        sampled=False,
-    )
-
-
-FRAMEWORK = Framework(
-    name="axolotl",
-    title="axolotl",
-    distribution="axolotl",
-    versions=VERSIONS,
-    settings=(
-        _grpo(False),
-        _grpo(True),
-        _grpo(False, "grpo"),
-        *(
-            _kd(name, beta, normalized)
-            for name, beta in (("forward", 0.0), ("reverse", 1.0))
-            for normalized in (False, True)
-        ),
-    ),
-    remedy=Remedy(
-        sequence=None,
-        token="axolotl.async_grpo_corrected",
-        words="There is no KL in the reward.",
-    ),
-)

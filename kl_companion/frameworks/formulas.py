@@ -1,7 +1,7 @@
-"""Formulas that the adapters of frameworks share: estimates, ratios, aggregation, and placement.
+"""Formulas that frameworks share: estimates, ratios, aggregation, and placement.
 
 The estimators are the package's own; frameworks differ in what they clamp, weight and aggregate, and their
-adapters hold these differences. Policy gradients are REINFORCE with the ratio of policy to sampler attached
+files hold these differences. Policy gradients are REINFORCE with the ratio of policy to sampler attached
 to every token, which is what a PPO loss is inside its clip range; on-policy the ratio is 1. A baseline has
 mean zero and is left out.
 """
@@ -13,25 +13,20 @@ from typing import Literal
 
 import torch
 
+from kl_companion.auditing.updates.advantages import whitened
 from kl_companion.estimators.registry import get_estimator
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import SourceLocation
-from kl_companion.frameworks.records import Setting
-from kl_companion.rollout import Rollout, aggregate, credit, masked
+from kl_companion.rollout import Rollout, aggregate, credit, masked, per_token
 
+__all__ = ["estimate", "exact", "nothing", "whitened"]
+Loss = Callable[[Rollout], torch.Tensor]  # a scalar
 Terms = Callable[[Rollout], torch.Tensor]  # a rollout's KL estimates, [batch, seq]
-TOKENS = "sum / tokens of the batch"
-SEQUENCES = "mean over sequences of token means"
+GATHERED = {"tokens": "sum / tokens of the batch", "sequences": "mean over sequences of token means"}
+CHARGED = {True: "sum of what follows", False: "each token its own term"}  # by whether it is ahead
 
 
 def token_sum(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
     """Sum over the tokens of the batch, divided by a constant number of them (see `records`)."""
     return aggregate(x, rollout.completion_mask)
-
-
-def sequence_mean(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:
-    """Mean over sequences of the mean over tokens."""
-    return aggregate(x, rollout.completion_mask, "sequence_mean")
 
 
 def ratio(rollout: Rollout) -> torch.Tensor:
@@ -57,109 +52,61 @@ def charged(penalty: torch.Tensor, rollout: Rollout, *, ahead: bool) -> torch.Te
 
 
 def estimate(
-    kind: str,
     rollout: Rollout,
     *,
+    kind: str,
     of: Literal["policy", "sampler"] = "policy",
     input_clamp: float | None = None,
     output_clamp: float | None = None,
-    weight: torch.Tensor | None = None,
+    weight: torch.Tensor | Literal["ratio"] | None = None,
+    finite: bool = False,
 ) -> torch.Tensor:
     """An estimate of KL(policy || reference) per token, clamped as frameworks do; [batch, seq].
 
     Args:
-        kind: ``"abs"``, or a registered sampled estimator of log-probs.
         rollout: The samples.
+        kind: ``"abs"``, or a registered sampled estimator of log-probs.
         of: Whose log-probs are compared with the reference: the policy's, with their gradient, or those of
             the policy that sampled.
         input_clamp: Largest size of the log-ratio.
         output_clamp: Largest size of the weighted value.
-        weight: [batch, seq], multiplied before the output is clamped.
+        weight: [batch, seq], multiplied before the output is clamped; ``"ratio"`` is `ratio`.
+        finite: Put zero where the value is no finite number.
     """
     log_w = rollout.ref_logp - (rollout.logp if of == "policy" else rollout.sampled_from)
     if input_clamp is not None:
         log_w = log_w.clamp(-input_clamp, input_clamp)
     x = log_w.abs() if kind == "abs" else get_estimator(kind).fn(-log_w, torch.zeros_like(log_w))
-    x = x if weight is None else x * weight
-    return x if output_clamp is None else x.clamp(-output_clamp, output_clamp)
+    if weight is not None:
+        x = x * (ratio(rollout) if weight == "ratio" else weight)
+    x = x if output_clamp is None else x.clamp(-output_clamp, output_clamp)
+    return x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) if finite else x
 
 
-# the names of verl's `kl_penalty`, which others have copied with it
-OF_VERL = {"kl": "k1", "low_var_kl": "k3", "mse": "k2", "abs": "abs"}
+def exact(rollout: Rollout, *, kind: str) -> torch.Tensor:
+    """A registered divergence of the distributions before every token, [batch, seq]."""
+    return per_token(kind, rollout)
 
 
-def as_verl(kind: str, rollout: Rollout, **options: str) -> torch.Tensor:
-    """verl's `kl_penalty` by its name: low_var_kl alone is clamped, before and after; [batch, seq]."""
-    clamps = {"input_clamp": 20.0, "output_clamp": 10.0} if kind == "low_var_kl" else {}
-    return estimate(OF_VERL[kind], rollout, **clamps, **options)  # type: ignore[arg-type]
+def nothing(rollout: Rollout) -> torch.Tensor:
+    """What an option comes to that is read and not used: zeros, [batch, seq]."""
+    return rollout.logp - rollout.logp
 
 
-def in_loss(
-    name: str,
-    option: str,
-    terms: Terms,
-    place: SourceLocation,
-    *,
-    how: Literal["tokens", "sequences"] = "tokens",
-    default: str = "",
-    note: str = "",
-    sampled: bool = True,
-    algorithms: tuple[Algorithm, ...] = (),
-    beta: float | None = None,
-    read: str = "",
-) -> Setting:
-    """The setting that differentiates these terms, aggregated over tokens or over sequences."""
-    gather = token_sum if how == "tokens" else sequence_mean
+def in_loss(terms: Terms, how: Literal["tokens", "sequences"] = "tokens") -> Loss:
+    """The loss that differentiates terms, aggregated over tokens or over sequences."""
 
     def loss(rollout: Rollout) -> torch.Tensor:
-        return gather(terms(rollout), rollout)
+        mode: Literal["sum", "sequence_mean"] = "sum" if how == "tokens" else "sequence_mean"
+        return aggregate(terms(rollout), rollout.completion_mask, mode)
 
-    return Setting(
-        name=name,
-        option=option,
-        loss=loss,
-        place=place,
-        placement="loss",
-        level="token",
-        aggregation=TOKENS if how == "tokens" else SEQUENCES,
-        default=default,
-        note=note,
-        sampled=sampled,
-        algorithms=algorithms,
-        beta=beta,
-        read=read,
-    )
+    return loss
 
 
-def in_reward(
-    name: str,
-    option: str,
-    terms: Terms,
-    place: SourceLocation,
-    *,
-    ahead: bool,
-    default: str = "",
-    note: str = "",
-    algorithms: tuple[Algorithm, ...] = (),
-    beta: float | None = None,
-    read: str = "",
-) -> Setting:
-    """The setting that charges these terms, detached, to the tokens before them or to their own token."""
+def in_reward(terms: Terms, *, ahead: bool) -> Loss:
+    """The loss that charges terms, detached, to the tokens before them too, or to their own token."""
 
     def loss(rollout: Rollout) -> torch.Tensor:
         return charged(terms(rollout), rollout, ahead=ahead)
 
-    return Setting(
-        name=name,
-        option=option,
-        loss=loss,
-        place=place,
-        placement="reward",
-        level="sequence" if ahead else "token",
-        aggregation="sum of what follows" if ahead else "each token its own term",
-        default=default,
-        note=note,
-        algorithms=algorithms,
-        beta=beta,
-        read=read,
-    )
+    return loss

@@ -12,6 +12,7 @@ import ast
 import hashlib
 import importlib
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.nn import functional as F
 
+FOLDER = Path(__file__).parent
 # where `pip install --target` puts what cannot live beside the rest: the project's folder .audit
 AUDIT = Path(__file__).resolve().parents[2] / ".audit"
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -58,12 +60,13 @@ _RELEASES: ContextVar[Mapping[str, Distribution]] = ContextVar("releases", defau
 class SourceLocation(NamedTuple):
     """Where a function stands: a file below the folder of the packages, and names inside it.
 
-    ``framework`` names the framework that it is part of, if that is another one than the one that uses it.
+    ``distribution`` and its known ``versions`` are given if it is not the one of the framework that uses it.
     """
 
     file: str
     function: str
-    framework: str = ""
+    distribution: str = ""
+    versions: tuple[str, ...] = ()
 
 
 def paths() -> list[str]:
@@ -98,6 +101,17 @@ def find(name: str, versions: Sequence[str]) -> Distribution:
             )
         return Distribution(name, found.version, Path(str(found.locate_file(""))))
     raise Unavailable(f"{name} is not installed (known to work: {known}). Install it: {how_to_install(name)}")
+
+
+def read(framework: str) -> dict[str, Any]:
+    """The file of a framework, see `adapter`."""
+    return tomllib.loads((FOLDER / f"{framework}.toml").read_text(encoding="utf-8"))
+
+
+def known(framework: str) -> tuple[str, tuple[str, ...]]:
+    """The distribution of a framework, "" for formulas, and its versions that are known to work."""
+    data = read(framework)
+    return data.get("distribution", ""), tuple(data["versions"])
 
 
 @contextmanager

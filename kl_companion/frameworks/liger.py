@@ -6,27 +6,20 @@ states and the identity is the output layer; ``compiled=False``, because what is
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
 
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import SourceLocation, find, import_from
-from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.installed import find, import_from, known
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.8.5",)
-_LOSS = SourceLocation("liger_kernel/chunked_loss/grpo_loss.py", "LigerFusedLinearGRPOFunction.ppo_loss_fn")
-_JSD = SourceLocation(
-    "liger_kernel/chunked_loss/jsd_loss.py", "LigerFusedLinearJSDFunction.distillation_loss_fn"
-)
+__all__ = ["grpo", "jsd"]
 
 
 @cache
 def _from(module: str, name: str) -> Any:
-    return getattr(import_from(find("liger-kernel", VERSIONS), f"liger_kernel.chunked_loss.{module}"), name)
+    return getattr(import_from(find(*known("liger")), f"liger_kernel.chunked_loss.{module}"), name)
 
 
 def _head(rollout: Rollout) -> torch.Tensor:
@@ -78,58 +71,3 @@ def jsd(rollout: Rollout, *, beta: float) -> torch.Tensor:
         rollout.logits.flatten(0, 1), head, rollout.ref_logits.flatten(0, 1), head, labels.flatten()
     )
     return loss * rollout.completion_mask.sum() / len(rollout.tokens)
-
-
-def _policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
-    return grpo(rollout, advantages=advantages)
-
-
-_ALGORITHM = Algorithm("GRPO loss, advantages as handed in", Recipe("mean"), _LOSS, policy=_policy)
-
-
-def _grpo(corrected: bool, level: str) -> Setting:
-    suffix = ("_corrected" if corrected else "") + ("" if level == "token" else "_sequence_ratio")
-    return Setting(
-        name=f"liger.grpo{suffix}",
-        option=f"LigerFusedLinearGRPOLoss(beta=0.04, use_bias_correction_kl={corrected}, "
-        f'importance_sampling_level="{level}")',
-        loss=partial(grpo, use_bias_correction_kl=corrected, importance_sampling_level=level),
-        place=_LOSS,
-        placement="loss",
-        level="token",
-        aggregation="dapo: sum / tokens of the generation batch",
-        default="of the class" if not suffix else "",
-        algorithms=(_ALGORITHM,),
-        beta=None if suffix else 0.04,
-    )
-
-
-def _jsd(name: str, beta: float) -> Setting:
-    return Setting(
-        name=f"liger.jsd_{name}",
-        option=f"LigerFusedLinearJSDLoss(weight_hard_loss=0.0, weight_soft_loss=1.0, beta={beta})",
-        loss=partial(jsd, beta=beta),
-        place=_JSD,
-        placement="loss",
-        level="token",
-        aggregation="sum / tokens of the batch",
-        default="of the class (which adds half of a hard loss)" if beta == 0.5 else "",
-        sampled=False,
-    )
-
-
-FRAMEWORK = Framework(
-    name="liger",
-    title="Liger-Kernel",
-    distribution="liger-kernel",
-    versions=VERSIONS,
-    settings=(
-        *(_grpo(corrected, level) for corrected in (False, True) for level in ("token", "sequence")),
-        *(_jsd(name, beta) for name, beta in {"forward": 0.0, "jensen_shannon": 0.5, "reverse": 1.0}.items()),
-    ),
-    remedy=Remedy(
-        sequence=None,
-        token="liger.grpo_corrected",
-        words="A loss has no reward: the gradient of the sequence KL is the trainer's business.",
-    ),
-)

@@ -7,34 +7,23 @@ The package imports transformers and more; its functions are cut out of the inst
 from __future__ import annotations
 
 from enum import Enum
-from functools import partial
 from types import SimpleNamespace
 
 import torch
 
 from kl_companion.auditing.exact import CastsAsDoubles
-from kl_companion.auditing.updates.advantages import Advantage
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
-from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.installed import Distribution, SourceLocation, known, load, loaded_from
 from kl_companion.rollout import Rollout, masked
 
-VERSIONS = ("4.6.0",)
+__all__ = ["by", "gkd", "in_loss", "in_reward", "opd", "policy"]
+
 _TRAINER = "swift/rlhf_trainers/grpo_trainer.py"
 _LOSS = SourceLocation(_TRAINER, "GRPOTrainer._compute_loss_and_metrics")
-_REWARD = SourceLocation(_TRAINER, "GRPOTrainer._compute_advantages")
 _ADVANTAGES = SourceLocation("swift/rl_core/advantage.py", "compute_advantages")
 _GKD = "swift/rlhf_trainers/gkd_loss.py"
-_LOSS_TYPES = {
-    "grpo": "grpo: mean over sequences of token means",
-    "bnpo": "bnpo: sum / tokens of the micro-batch",
-    "dr_grpo": "dr_grpo: sum / (sequences x max_completion_length)",
-    "dapo": "dapo: sum / tokens of the accumulation window",
-}
 
 
-@loaded_from("ms-swift", VERSIONS)
+@loaded_from(*known("ms_swift"))
 def functions(swift: Distribution) -> SimpleNamespace:
     """ms-swift's own functions, out of the installed files; `Unavailable` without them."""
     metrics = {"nanmin": torch.min, "nanmax": torch.max}
@@ -93,31 +82,31 @@ def trainer_loss(rollout: Rollout, advantages: torch.Tensor, loss_type: str, bet
     return loss
 
 
-def in_loss(loss_type: str, rollout: Rollout) -> torch.Tensor:
+def in_loss(rollout: Rollout, *, loss_type: str) -> torch.Tensor:
     """The KL of GRPO's loss alone."""
     return trainer_loss(rollout, torch.zeros_like(rollout.sampled_from), loss_type, 1.0)
 
 
-def policy(loss_type: str, rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
+def policy(rollout: Rollout, advantages: torch.Tensor, *, loss_type: str) -> torch.Tensor:
     """The clipped policy loss alone."""
     return trainer_loss(rollout, advantages, loss_type, 0.0)
 
 
-def in_reward(loss_type: str, rollout: Rollout) -> torch.Tensor:
+def in_reward(rollout: Rollout, *, loss_type: str) -> torch.Tensor:
     """The policy loss of minus the sum of an answer's log-ratios, a baseline left out."""
     mask = rollout.completion_mask
     penalty = masked(rollout.sampled_from - rollout.ref_logp, mask).sum(-1)
     each = functions().expand_advantage_to_per_token(-penalty, mask)
-    return policy(loss_type, rollout, each)
+    return policy(rollout, each, loss_type=loss_type)
 
 
-def opd(loss_type: str, rollout: Rollout) -> torch.Tensor:
+def opd(rollout: Rollout, *, loss_type: str) -> torch.Tensor:
     """The policy loss of the teacher's signal on every token, with the reference in the teacher's place."""
     nothing = torch.zeros(len(rollout.tokens), dtype=rollout.sampled_from.dtype)
     each = functions().expand_advantage_to_per_token(
         nothing, rollout.completion_mask, rollout.ref_logp, rollout.sampled_from, 1.0
     )
-    return policy(loss_type, rollout, each)
+    return policy(rollout, each, loss_type=loss_type)
 
 
 class _Teacher(SimpleNamespace):
@@ -131,7 +120,7 @@ class _Teacher(SimpleNamespace):
         return _Teacher(**{k: v[mask] if isinstance(v, torch.Tensor) else v for k, v in vars(self).items()})
 
 
-def gkd(beta: float, k: int | None, rollout: Rollout) -> torch.Tensor:
+def gkd(rollout: Rollout, *, beta: float, k: int | None = None) -> torch.Tensor:
     """`gkd_loss`, with the teacher in the place of the reference; a scalar.
 
     The trainer divides it by the number of tokens of the micro-batch, which is a constant there and not to
@@ -150,7 +139,7 @@ def gkd(beta: float, k: int | None, rollout: Rollout) -> torch.Tensor:
     return total / len(labels)
 
 
-def by(estimator: str, scale: str, returns: torch.Tensor) -> torch.Tensor:
+def by(returns: torch.Tensor, *, estimator: str, scale: str) -> torch.Tensor:
     """`compute_advantages`, each row the answers to one prompt, or a batch of them; [groups, n]."""
 
     def one(group: torch.Tensor) -> torch.Tensor:
@@ -161,112 +150,3 @@ def by(estimator: str, scale: str, returns: torch.Tensor) -> torch.Tensor:
         return found
 
     return torch.stack([one(group) for group in returns])
-
-
-def _algorithm(name: str, estimator: str, how: Advantage, scale: str, loss_type: str) -> Algorithm:
-    return Algorithm(
-        name,
-        Recipe(how, eps=1e-4, normalize=partial(by, estimator, scale)),
-        _ADVANTAGES,
-        when="" if estimator in ("grpo", "rloo") else f"--advantage_estimator {estimator}",
-        instead="" if how == "leave_one_out" else "--scale_rewards none",
-        policy=partial(policy, loss_type),
-    )
-
-
-_GRPO = _algorithm("GRPO", "grpo", "group_std", "group", "grpo")
-_IN_REWARD = (
-    _algorithm("RLOO", "rloo", "leave_one_out", "none", "dapo"),
-    _algorithm("REINFORCE++", "reinforce_plus_plus", "batch_std", "batch", "dapo"),
-)
-
-
-def _grpo(loss_type: str) -> Setting:
-    shipped = loss_type == "grpo"
-    return Setting(
-        name="ms_swift.grpo" + ("" if shipped else f"_{loss_type}"),
-        option=f"--rlhf_type grpo --beta 0.04 --loss_type {loss_type}",
-        loss=partial(in_loss, loss_type),
-        place=_LOSS,
-        placement="loss",
-        level="token",
-        aggregation=_LOSS_TYPES[loss_type],
-        default="of --rlhf_type grpo (beta is 0.04 where none is given)" if shipped else "",
-        note="The log-ratio is clamped to +-20 and the term to +-10, without a ratio to the sampler.",
-        algorithms=(_GRPO,),
-        beta=0.04 if shipped else None,
-    )
-
-
-def _in_reward(loss_type: str) -> Setting:
-    shipped = loss_type == "grpo"
-    return Setting(
-        name="ms_swift.kl_in_reward" + ("" if shipped else f"_{loss_type}"),
-        option=f"--advantage_estimator rloo --kl_in_reward true --beta 0.04 --loss_type {loss_type}",
-        loss=partial(in_reward, loss_type),
-        place=_REWARD,
-        placement="reward",
-        level="sequence",
-        aggregation=f"sum over the sequence, then the policy loss by {_LOSS_TYPES[loss_type]}",
-        default="of the estimators rloo and reinforce_plus_plus (beta is 0.04 where none is given)"
-        if shipped
-        else "",
-        note="The KL is that of the policy that sampled; the ratio is clipped (0.2) off-policy.",
-        algorithms=() if shipped else _IN_REWARD,
-        beta=None if shipped else 0.04,
-    )
-
-
-def _gkd(name: str, beta: float, k: int | None = None) -> Setting:
-    head = "" if k is None else f" --gkd_logits_topk {k}"
-    return Setting(
-        name=f"ms_swift.gkd_{name}" + ("" if k is None else f"_top_{k}"),
-        option=f"--rlhf_type gkd --beta {beta}{head}",
-        loss=partial(gkd, beta, k),
-        place=SourceLocation(_GKD, "gkd_loss"),
-        placement="loss",
-        level="token",
-        aggregation="sum / tokens of the micro-batch",
-        default="of --rlhf_type gkd (half of its answers are the student's own, lmbda 0.5)"
-        if beta == 0.5 and k is None
-        else "",
-        note="" if k is None else "Both policies are renormalized over the teacher's k likeliest tokens.",
-        sampled=False,
-    )
-
-
-def _opd(loss_type: str) -> Setting:
-    return Setting(
-        name=f"ms_swift.opd_{loss_type}",
-        option=f"--rlhf_type grpo with a teacher, --teacher_kl_coef 1.0 --loss_type {loss_type}",
-        loss=partial(opd, loss_type),
-        place=SourceLocation(_ADVANTAGES.file, "expand_advantage_to_per_token"),
-        placement="reward",
-        level="token",
-        aggregation=_LOSS_TYPES[loss_type],
-        default="with a teacher model (teacher_kl_coef is 1.0)" if loss_type == "grpo" else "",
-        note="Added to the advantage after it is normalized.",
-    )
-
-
-FRAMEWORK = Framework(
-    name="ms_swift",
-    title="ms-swift",
-    distribution="ms-swift",
-    versions=VERSIONS,
-    settings=(
-        *(_grpo(loss_type) for loss_type in _LOSS_TYPES),
-        *(_in_reward(loss_type) for loss_type in ("grpo", "dapo")),
-        *(_opd(loss_type) for loss_type in ("grpo", "dapo")),
-        _gkd("jensen_shannon", 0.5),
-        _gkd("forward", 0.0),
-        _gkd("reverse", 1.0),
-        _gkd("forward", 0.0, 2),
-        _gkd("reverse", 1.0, 2),
-    ),
-    remedy=Remedy(
-        sequence="ms_swift.kl_in_reward_dapo",
-        token="ms_swift.opd_dapo",
-        words="The token-level one is by distillation, with the reference as the teacher.",
-    ),
-)

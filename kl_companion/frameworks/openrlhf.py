@@ -9,29 +9,24 @@ from __future__ import annotations
 import itertools
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
 from kl_companion.auditing.exact import CastsAsDoubles
-from kl_companion.auditing.updates.advantages import Advantage
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import charged
-from kl_companion.frameworks.installed import SourceLocation, find, load
-from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.installed import find, known, load
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.11.2",)
+__all__ = ["by", "in_loss", "in_reward", "policy"]
+
 _UTILS = "openrlhf/models/utils.py"
 _MAKER = "openrlhf/trainer/ppo_utils/experience_maker.py"
-_ADVANTAGES = SourceLocation(_MAKER, "RemoteExperienceMaker.compute_advantages_and_returns")
 
 
 @cache
 def functions() -> SimpleNamespace:
     """OpenRLHF's own functions, out of the installed files; `Unavailable` without them."""
-    openrlhf = find("openrlhf", VERSIONS)
+    openrlhf = find(*known("openrlhf"))
     utils = load(openrlhf, _UTILS, "KL_IS_WEIGHT_CLIP", "compute_approx_kl", "compute_reward", "masked_mean")
     loss = load(
         openrlhf,
@@ -50,7 +45,7 @@ def functions() -> SimpleNamespace:
     return SimpleNamespace(**utils, **loss, **maker)
 
 
-def in_loss(kind: str, rollout: Rollout, *, unbiased_gradient: bool) -> torch.Tensor:
+def in_loss(rollout: Rollout, *, kind: str, unbiased_gradient: bool) -> torch.Tensor:
     """`compute_approx_kl` as the actor calls it under ``use_loss``, then `aggregate_loss`."""
     openrlhf, count = functions(), len(rollout.tokens)
     kl = openrlhf.compute_approx_kl(
@@ -70,7 +65,7 @@ def in_loss(kind: str, rollout: Rollout, *, unbiased_gradient: bool) -> torch.Te
     return total
 
 
-def in_reward(kind: str, rollout: Rollout) -> torch.Tensor:
+def in_reward(rollout: Rollout, *, kind: str) -> torch.Tensor:
     """`compute_approx_kl` of the sampler, `compute_reward`, and returns with discount 1."""
     openrlhf = functions()
     kl = openrlhf.compute_approx_kl(rollout.sampled_from, rollout.ref_logp, kl_estimator=kind)
@@ -79,7 +74,7 @@ def in_reward(kind: str, rollout: Rollout) -> torch.Tensor:
     return charged(-rewards, rollout, ahead=True)
 
 
-def by(estimator: str, returns: torch.Tensor) -> torch.Tensor:
+def by(returns: torch.Tensor, *, estimator: str) -> torch.Tensor:
     """`compute_advantages_and_returns`, each row a batch of answers of one token to one prompt."""
     openrlhf, n = functions(), returns.shape[1]
     args = SimpleNamespace(
@@ -122,69 +117,3 @@ def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
         global_batch_size=count,
     )[0]
     return loss
-
-
-def _algorithm(name: str, estimator: str, how: Advantage, **options: Any) -> Algorithm:
-    recipe = Recipe(how, normalize=partial(by, estimator))
-    when = f"--algo.advantage.estimator {estimator}"
-    return Algorithm(name, recipe, _ADVANTAGES, when=when, policy=policy, **options)
-
-
-_UNDIVIDED = "--algo.advantage.no_std_norm"
-_ALGORITHMS = (
-    _algorithm("PPO", "gae", "whitened", instead=_UNDIVIDED)._replace(when=""),
-    _algorithm("REINFORCE++", "reinforce", "whitened", instead=_UNDIVIDED),
-    _algorithm("RLOO", "rloo", "leave_one_out", after=True),
-    _algorithm("GRPO", "group_norm", "group_std", after=True, instead="--algo.advantage.estimator dr_grpo"),
-    _algorithm("Dr. GRPO", "dr_grpo", "mean", after=True),
-)
-
-
-def _in_loss(kind: str, unbiased: bool) -> Setting:
-    suffix = "_unbiased" if unbiased else ""
-    flag = " --algo.kl.unbiased_gradient" if unbiased else ""
-    return Setting(
-        name=f"openrlhf.loss_{kind}{suffix}",
-        option=f"--algo.kl.use_loss --algo.kl.estimator {kind}{flag}",
-        loss=partial(in_loss, kind, unbiased_gradient=unbiased),
-        place=SourceLocation(_UTILS, "compute_approx_kl"),
-        placement="loss",
-        level="token",
-        aggregation="sum / tokens of the global batch",
-        default="once use_loss is given (OpenRLHF then recommends k2 or k3)"
-        if kind == "k1" and not suffix
-        else "",
-        note=("The ratio to the sampler is detached and at most 10. " if unbiased else "")
-        + "--actor.loss_agg_mode reaches the policy loss and not this term.",
-        algorithms=_ALGORITHMS,
-        beta=0.0 if kind == "k1" and not suffix else None,
-    )
-
-
-def _in_reward(kind: str) -> Setting:
-    return Setting(
-        name=f"openrlhf.reward_{kind}",
-        option=f"--algo.kl.init_coef 0.01 --algo.kl.estimator {kind}",
-        loss=partial(in_reward, kind),
-        place=SourceLocation(_UTILS, "compute_approx_kl"),
-        placement="reward",
-        level="sequence",
-        aggregation="return-to-go (gamma = lambda = 1)",
-        default="of the trainer (init_coef is 0.01 by default)" if kind == "k1" else "",
-        note="The KL is that of the policy that sampled; PPO's clip is left out.",
-        algorithms=_ALGORITHMS,
-        beta=0.01 if kind == "k1" else None,
-    )
-
-
-FRAMEWORK = Framework(
-    name="openrlhf",
-    title="OpenRLHF",
-    distribution="openrlhf",
-    versions=VERSIONS,
-    settings=(
-        *(_in_reward(kind) for kind in ("k1", "k2", "k3")),
-        *(_in_loss(kind, unbiased) for kind in ("k1", "k2", "k3") for unbiased in (False, True)),
-    ),
-    remedy=Remedy(sequence="openrlhf.reward_k1", token="openrlhf.loss_k3_unbiased"),
-)

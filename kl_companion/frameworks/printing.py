@@ -26,7 +26,7 @@ def print_list() -> None:
     for name in FRAMEWORKS:
         known = framework(name)
         print(f"{known.title} ({known.status})")
-        for chosen in known.settings:
+        for chosen in settings(name):
             default = f"  [default {chosen.default}]" if chosen.default else ""
             print(f"  {chosen.name:<46}  {chosen.option}{default}")
 

@@ -30,11 +30,77 @@ from kl_companion.frameworks.installed import (
     installed_version,
     line_of,
 )
-from kl_companion.frameworks.registry import framework
 from kl_companion.rollout import Rollout
 
 # in the names of settings whose reference is a teacher
 _TEACHER = re.compile(r"distill|opd|gkd|jsd|sdpo|sdft|kd_|logit_strategy|^prime_rl|^megatron\.top")
+
+
+class Remedy(NamedTuple):
+    """The settings of a framework that give the two gradients of the reverse KL; None where it has none."""
+
+    sequence: str | None
+    token: str | None
+    words: str = ""
+
+
+class Framework(NamedTuple):
+    """A framework; `kl_companion.frameworks.settings` has its settings.
+
+    Attributes:
+        name: That of its file here.
+        title: As its authors write it.
+        distribution: The installable package whose functions are called; "" if they are formulas of ours.
+        versions: Those that are known to work; of a formula, the one that was read.
+        remedy: Which of its settings to take instead.
+        without: Why it has no default of RL with a KL; "" if it has one.
+    """
+
+    name: str
+    title: str
+    distribution: str
+    versions: tuple[str, ...]
+    remedy: Remedy
+    without: str = ""
+
+    @property
+    def version(self) -> str:
+        """The installed version, if it is a known one; of a formula the version that was read.
+
+        Raises:
+            Unavailable: not installed, or an unknown version.
+        """
+        if not self.distribution:
+            return self.versions[0]
+        return find(self.distribution, self.versions).version
+
+    def located(self, place: SourceLocation) -> str:
+        """``file:line, function`` if the framework is installed; file and function for a formula."""
+        if not self.distribution:
+            return f"{place.file}, {place.function}"
+        name, versions = place.distribution or self.distribution, place.versions or self.versions
+        try:
+            line = line_of(find(name, versions), place)
+        except Unavailable:
+            if place.distribution:  # this framework is here, that one is not
+                return f"{place.file}, {place.function}"
+            raise
+        return f"{place.file}:{line}, {place.function}"
+
+    def digest(self, place: SourceLocation) -> str:
+        """Of an installed file."""
+        return digest_of(find(self.distribution, self.versions), place)
+
+    @property
+    def status(self) -> str:
+        """``installed 1.2``, ``formula`` or what is missing, for a list."""
+        if not self.distribution:
+            return f"formula, read in {self.versions[0]}"
+        try:
+            return f"installed, {self.version}"
+        except Unavailable:
+            found = installed_version(self.distribution)
+            return "not installed" if found is None else f"installed in the unknown version {found}"
 
 
 class Setting(NamedTuple):
@@ -49,6 +115,7 @@ class Setting(NamedTuple):
         placement: ``"loss"`` or ``"reward"``.
         level: ``"token"``: a token is charged with its own term; ``"sequence"``: with all that follow too.
         aggregation: How tokens become one number.
+        framework: The framework that it belongs to.
         default: What it is the default of; "" if it is not a default.
         note: Remarks for the reader.
         sampled: Whether only the log-prob of the sampled token is read, not the whole distribution.
@@ -67,17 +134,13 @@ class Setting(NamedTuple):
     placement: Literal["loss", "reward"]
     level: Literal["token", "sequence"]
     aggregation: str
+    framework: Framework
     default: str = ""
     note: str = ""
     sampled: bool = True
     algorithms: tuple[Algorithm, ...] = ()
     beta: float | None = None
     read: str = ""
-
-    @property
-    def framework(self) -> Framework:
-        """The framework that it belongs to."""
-        return framework(self.name.partition(".")[0])
 
     @property
     def purpose(self) -> str:
@@ -120,71 +183,3 @@ class Setting(NamedTuple):
         """The default algorithm if it divides the penalty with the rewards; None if it does not."""
         found = (a for a in self.algorithms if not a.when and self.divides(a) == "rewards and penalty")
         return next(found, None)
-
-
-class Remedy(NamedTuple):
-    """The settings of a framework that give the two gradients of the reverse KL; None where it has none."""
-
-    sequence: str | None
-    token: str | None
-    words: str = ""
-
-
-class Framework(NamedTuple):
-    """A framework and its settings.
-
-    Attributes:
-        name: That of its file here.
-        title: As its authors write it.
-        distribution: The installable package whose functions are called; "" if they are formulas of ours.
-        versions: Those that are known to work; of a formula, the one that was read.
-        settings: In the order of the page.
-        remedy: Which of its settings to take instead.
-        without: Why it has no default of RL with a KL; "" if it has one.
-    """
-
-    name: str
-    title: str
-    distribution: str
-    versions: tuple[str, ...]
-    settings: tuple[Setting, ...]
-    remedy: Remedy
-    without: str = ""
-
-    @property
-    def version(self) -> str:
-        """The installed version, if it is a known one; of a formula the version that was read.
-
-        Raises:
-            Unavailable: not installed, or an unknown version.
-        """
-        if not self.distribution:
-            return self.versions[0]
-        return find(self.distribution, self.versions).version
-
-    def located(self, place: SourceLocation) -> str:
-        """``file:line, function`` if the framework is installed; file and function for a formula."""
-        if not self.distribution:
-            return f"{place.file}, {place.function}"
-        if place.framework:
-            try:
-                return framework(place.framework).located(place._replace(framework=""))
-            except Unavailable:  # this framework is here, that one is not
-                return f"{place.file}, {place.function}"
-        line = line_of(find(self.distribution, self.versions), place)
-        return f"{place.file}:{line}, {place.function}"
-
-    def digest(self, place: SourceLocation) -> str:
-        """Of an installed file."""
-        return digest_of(find(self.distribution, self.versions), place)
-
-    @property
-    def status(self) -> str:
-        """``installed 1.2``, ``formula`` or what is missing, for a list."""
-        if not self.distribution:
-            return f"formula, read in {self.versions[0]}"
-        try:
-            return f"installed, {self.version}"
-        except Unavailable:
-            found = installed_version(self.distribution)
-            return "not installed" if found is None else f"installed in the unknown version {found}"

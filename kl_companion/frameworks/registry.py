@@ -1,28 +1,23 @@
 """Which frameworks there are, and their settings by name.
 
-A file of this folder that assigns `FRAMEWORK` is the adapter of a framework, and its name is the framework's:
-to add one is to add its file. The adapter is imported when it is first asked for.
+A framework is a TOML file of this folder, see `adapter`: to add one is to add its file. It is read when it is
+first asked for.
 """
 
 from __future__ import annotations
 
-import re
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kl_companion.checks import unknown_name
-
-if TYPE_CHECKING:
-    from kl_companion.frameworks.records import Framework, Setting
+from kl_companion.frameworks.adapter import adapter
+from kl_companion.frameworks.records import Framework, Setting
 
 _FIRST = ("trl", "verl", "openrlhf", "liger")  # the best known; behind them all others by name
 
 
 def _adapters(folder: Path) -> tuple[str, ...]:
-    """Names of the modules of a folder that assign `FRAMEWORK`."""
-    files = (p for p in folder.glob("*.py") if re.search(r"^FRAMEWORK = ", p.read_text("utf-8"), re.M))
-    names = sorted(path.stem for path in files)
+    """Names of the TOML files of a folder."""
+    names = sorted(path.stem for path in folder.glob("*.toml"))
     return tuple(sorted(names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)))
 
 
@@ -33,15 +28,13 @@ def framework(name: str) -> Framework:
     """The framework of this name; ValueError for an unknown one."""
     if name not in FRAMEWORKS:
         raise unknown_name("framework", name, FRAMEWORKS)
-    # what decides whether a table or a chapter is stale reads this line: it leads to every adapter
-    found: Framework = import_module(f"kl_companion.frameworks.{name}").FRAMEWORK
-    return found
+    return adapter(name).framework
 
 
 def settings(framework_name: str | None = None) -> tuple[Setting, ...]:
     """The settings of one framework, or of all of them; ValueError for an unknown one."""
-    chosen = FRAMEWORKS if framework_name is None else (framework_name,)
-    return tuple(s for name in chosen for s in framework(name).settings)
+    chosen = FRAMEWORKS if framework_name is None else (framework(framework_name).name,)
+    return tuple(s for name in chosen for s in adapter(name).settings)
 
 
 def setting(name: str) -> Setting:

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from kl_companion.auditing.exact import CastsAsDoubles
-from kl_companion.auditing.updates.advantages import Advantage
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import SEQUENCES, estimate, in_reward
-from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
-from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.installed import Distribution, known, load, loaded_from
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.3.0",)
+__all__ = ["in_loss", "of_answers", "of_batches", "penalty", "policy"]
+
 _UTILS = "skyrl/backends/skyrl_train/utils/"
 _CORE = f"{_UTILS}ppo_utils.py"
 _TRAINER = "skyrl/train/trainer.py"
 _PENALTY = "RayPPOTrainer.apply_reward_kl_penalty"
-_CHOICE = "trainer.algorithm.advantage_estimator="
 
 
 class _Batch(dict[str, Any]):
@@ -39,7 +33,7 @@ class _Batch(dict[str, Any]):
         self.metadata: dict[str, Any] = {}
 
 
-@loaded_from("skyrl", VERSIONS)
+@loaded_from(*known("skyrl"))
 def functions(skyrl: Distribution) -> SimpleNamespace:
     """SkyRL's own functions, out of the installed files; `Unavailable` without them."""
     means = load(skyrl, f"{_UTILS}torch_utils.py", "masked_mean", "safe_exp_delta")
@@ -57,7 +51,7 @@ def functions(skyrl: Distribution) -> SimpleNamespace:
     return SimpleNamespace(**means, **core, **trainer)
 
 
-def in_loss(kind: str, rollout: Rollout) -> torch.Tensor:
+def in_loss(rollout: Rollout, *, kind: str) -> torch.Tensor:
     """The lines of SkyRL's worker under ``use_kl_loss``: `compute_approx_kl`, then `masked_mean`."""
     skyrl, mask = functions(), rollout.completion_mask
     kl = skyrl.compute_approx_kl(rollout.logp, rollout.ref_logp, loss_mask=mask, kl_estimator_type=kind)
@@ -65,7 +59,7 @@ def in_loss(kind: str, rollout: Rollout) -> torch.Tensor:
     return total
 
 
-def penalty(kind: str, rollout: Rollout) -> torch.Tensor:
+def penalty(rollout: Rollout, *, kind: str) -> torch.Tensor:
     """What `apply_reward_kl_penalty` subtracts from the rewards, [batch, seq]."""
     algorithm = SimpleNamespace(kl_estimator_type=kind, kl_loss_coef=1.0)
     trainer = SimpleNamespace(
@@ -98,7 +92,7 @@ def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def _of_answers(name: str, returns: torch.Tensor) -> torch.Tensor:
+def of_answers(returns: torch.Tensor, *, name: str) -> torch.Tensor:
     """An estimator of groups, each row the answers to one prompt, of one token."""
     prompt = torch.arange(len(returns)).repeat_interleave(returns.shape[1]).tolist()
     column = returns.reshape(-1, 1)
@@ -106,7 +100,7 @@ def _of_answers(name: str, returns: torch.Tensor) -> torch.Tensor:
     return found.view_as(returns)
 
 
-def _of_batches(name: str, returns: torch.Tensor) -> torch.Tensor:
+def of_batches(returns: torch.Tensor, *, name: str) -> torch.Tensor:
     """An estimator of batches without a critic, each row a batch of answers of one token."""
     estimator: Callable[..., tuple[torch.Tensor, torch.Tensor]] = getattr(functions(), name)
 
@@ -117,86 +111,3 @@ def _of_batches(name: str, returns: torch.Tensor) -> torch.Tensor:
         return estimator(token_level_rewards=column, response_mask=mask, gamma=1.0, **more)[0].squeeze(1)
 
     return torch.stack([one(batch) for batch in returns])
-
-
-def _algorithm(name: str, how: Advantage, estimator: str, when: str = "", instead: str = "") -> Algorithm:
-    normalize = partial(_of_batches if how == "whitened" else _of_answers, estimator)
-    place = SourceLocation(_CORE, estimator)
-    return Algorithm(name, Recipe(how, normalize=normalize), place, when=when, instead=instead, policy=policy)
-
-
-_RLOO = f"{_CHOICE}rloo"
-_ALGORITHMS = (
-    _algorithm(
-        "GRPO",
-        "group_std",
-        "compute_grpo_outcome_advantage",
-        instead="trainer.algorithm.grpo_norm_by_std=false",
-    ),
-    _algorithm("RLOO", "leave_one_out", "compute_rloo_outcome_advantage", _RLOO),
-    _algorithm("PPO", "whitened", "compute_gae_advantage_return", f"{_CHOICE}gae", _RLOO),
-    _algorithm(
-        "REINFORCE++",
-        "whitened",
-        "compute_reinforce_plus_plus_outcome_advantage",
-        f"{_CHOICE}reinforce++",
-        _RLOO,
-    ),
-)
-_KINDS = ("k3", "k1", "k2", "abs")
-
-
-def _in_loss(kind: str) -> Setting:
-    return Setting(
-        name=f"skyrl.loss_{kind}",
-        option=f"trainer.algorithm: use_kl_loss=true, kl_loss_coef=0.001, kl_estimator_type={kind}",
-        loss=partial(in_loss, kind),
-        place=SourceLocation(_CORE, "compute_approx_kl"),
-        placement="loss",
-        level="token",
-        aggregation=SEQUENCES,
-        default="of the trainer" if kind == "k3" else "",
-        algorithms=_ALGORITHMS,
-        beta=0.001 if kind == "k3" else None,
-    )
-
-
-def _in_reward(kind: str) -> Setting:
-    return in_reward(
-        f"skyrl.reward_{kind}",
-        f"trainer.algorithm: use_kl_in_reward=true, kl_estimator_type={kind}",
-        partial(penalty, kind),
-        SourceLocation(_TRAINER, _PENALTY),
-        ahead=True,
-        default="once use_kl_in_reward is true (the type is shared with the loss)" if kind == "k3" else "",
-        note="The KL is that of the policy that sampled; PPO's clip is left out.",
-        algorithms=_ALGORITHMS,
-        beta=0.0 if kind == "k3" else None,
-    )
-
-
-FRAMEWORK = Framework(
-    name="skyrl",
-    title="SkyRL",
-    distribution="skyrl",
-    versions=VERSIONS,
-    settings=(
-        *(_in_loss(kind) for kind in _KINDS),
-        *(_in_reward(kind) for kind in _KINDS),
-        in_reward(
-            "skyrl.opd",
-            "the example of on-policy distillation (advantage estimator no_op)",
-            partial(estimate, "k1", of="sampler"),
-            SourceLocation(
-                "examples/train/on_policy_distillation/main_on_policy_distill.py", "apply_reward_kl_penalty"
-            ),
-            ahead=False,
-            read="commit a9564572e (2026-08-21)",
-        ),
-    ),
-    remedy=Remedy(
-        sequence="skyrl.reward_k1",
-        token="skyrl.opd",
-        words="In the loss, k2 has the token-level gradient on-policy, divided by each sequence's length.",
-    ),
-)

@@ -15,14 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.formulas import charged
-from kl_companion.frameworks.installed import SourceLocation, find, load
-from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.installed import SourceLocation, find, known, load
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.6.1",)
+__all__ = ["by_group", "charge"]
+
 _RL = SourceLocation("tinker_cookbook/rl/metrics.py", "incorporate_kl_penalty")
 _DISTILLATION = SourceLocation("tinker_cookbook/distillation/train_on_policy.py", "incorporate_kl_penalty")
 _ADVANTAGES = SourceLocation("tinker_cookbook/rl/data_processing.py", "compute_advantages")
@@ -80,7 +78,7 @@ def _run(task: Coroutine[Any, Any, Any]) -> None:
 @cache
 def functions() -> SimpleNamespace:
     """The cookbook's own functions, out of the installed files; `Unavailable` without them."""
-    cookbook = find("tinker-cookbook", VERSIONS)
+    cookbook = find(*known("tinker"))
     given = {
         "tinker": SimpleNamespace(TensorData=_Data),
         "safezip": partial(zip, strict=True),
@@ -131,7 +129,7 @@ def advantages(rollout: Rollout, discount: float, *, distills: bool) -> torch.Te
     return found.T
 
 
-def charge(discount: float, rollout: Rollout, *, distills: bool) -> torch.Tensor:
+def charge(rollout: Rollout, *, discount: float, distills: bool) -> torch.Tensor:
     """The loss importance_sampling of these advantages."""
     return charged(-advantages(rollout, discount, distills=distills), rollout, ahead=False)
 
@@ -140,52 +138,3 @@ def by_group(returns: torch.Tensor) -> torch.Tensor:
     """`compute_advantages`, each row the answers to one prompt."""
     groups = [SimpleNamespace(get_total_rewards=row.numpy) for row in returns]
     return torch.stack(functions().compute_advantages(groups))
-
-
-_ALGORITHM = Algorithm(
-    "policy gradient, rewards centered",
-    Recipe("mean", normalize=by_group, policy_loss="importance", aggregate="sum"),
-    _ADVANTAGES,
-    after=True,
-)
-
-
-_MEAN = "The mean log-ratio of the batch's tokens is subtracted from that of every token"
-_NOTES = (
-    f"{_MEAN}, which is a baseline.",
-    f"{_MEAN}, and so from a sum as often as it has tokens. Where lengths vary that is no baseline: the "
-    "gradient is that of the KL of whole answers divided by their mean length, times that length.",
-)
-
-
-def _setting(discount: int, *, distills: bool) -> Setting:
-    trainer = "distillation" if distills else "rl"
-    default = "of on-policy distillation" if distills else "of RL once kl_penalty_coef > 0"
-    return Setting(
-        name=f"tinker.{'distillation_' if distills else ''}kl_discount_{discount}",
-        option=f"{trainer}: kl_penalty_coef=1.0, kl_discount_factor={discount}.0",
-        loss=partial(charge, float(discount), distills=distills),
-        place=_DISTILLATION if distills else _RL,
-        placement="reward",
-        level="sequence" if discount else "token",
-        aggregation="sum of what follows" if discount else "each token its own term",
-        default="" if discount else default,
-        note="" if distills else _NOTES[discount],
-        algorithms=() if distills else (_ALGORITHM,),
-        beta=None if discount or distills else 0.0,
-    )
-
-
-FRAMEWORK = Framework(
-    name="tinker",
-    title="tinker-cookbook",
-    distribution="tinker-cookbook",
-    versions=VERSIONS,
-    settings=tuple(_setting(d, distills=distills) for distills in (False, True) for d in (0, 1)),
-    remedy=Remedy(
-        sequence="tinker.distillation_kl_discount_1",
-        token="tinker.kl_discount_0",
-        words="The trainer of RL has no option for the first where lengths vary: with kl_discount_factor=1.0 "
-        "the mean that it subtracts is counted once for every token that is still to come.",
-    ),
-)

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
+from kl_companion.frameworks.installed import Distribution, SourceLocation, known, load, loaded_from
 
-VERSIONS = ("0.14.1",)
 _LLM = "torchrl/objectives/llm"
 GRPO = SourceLocation(f"{_LLM}/grpo.py", "GRPOLoss._kl_to_ref")
 DISTILLATION = SourceLocation(f"{_LLM}/distillation.py", "DistillationLoss.forward")
@@ -59,7 +58,7 @@ def _as_right(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim)).expand_as(like)
 
 
-@loaded_from("torchrl", VERSIONS)
+@loaded_from(*known("torchrl"))
 def functions(torchrl: Distribution) -> SimpleNamespace:
     """torchrl's own functions, out of the installed files; `Unavailable` without them."""
     wanted: tuple[str, ...] = ("_reduce_loss", "_expand_loss_mask", "_loss_mask_keys")

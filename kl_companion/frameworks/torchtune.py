@@ -7,23 +7,19 @@ not.
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 
 import torch
 
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.formulas import estimate, in_loss, in_reward
-from kl_companion.frameworks.installed import Distribution, SourceLocation, load, loaded_from
-from kl_companion.frameworks.records import Framework, Remedy
+from kl_companion.frameworks.installed import Distribution, known, load, loaded_from
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.6.1",)
+__all__ = ["by_batch", "penalty", "policy"]
+
 _REWARDS = "torchtune/rlhf/rewards.py"
 
 
-@loaded_from("torchtune", VERSIONS)
+@loaded_from(*known("torchtune"))
 def functions(torchtune: Distribution) -> SimpleNamespace:
     """torchtune's own functions, out of the installed files; `Unavailable` without them."""
     names = ("get_rewards_ppo", "estimate_advantages", "whiten", "masked_mean", "masked_var")
@@ -67,51 +63,3 @@ def by_batch(returns: torch.Tensor) -> torch.Tensor:
         return found.squeeze(1)
 
     return torch.stack([one(batch) for batch in returns])
-
-
-_GRPO = Algorithm(
-    "GRPO",
-    Recipe("group_std", eps=1e-4, aggregate="sum"),
-    SourceLocation(
-        "recipes/dev/grpo_full_finetune_distributed.py",
-        "FullGRPOFinetuneRecipeDistributed.generate_trajectory",
-    ),
-)
-_PPO = Algorithm(
-    "PPO",
-    Recipe("whitened", normalize=by_batch, aggregate="sum"),
-    SourceLocation(_REWARDS, "estimate_advantages"),
-    policy=policy,
-)
-
-FRAMEWORK = Framework(
-    name="torchtune",
-    title="torchtune",
-    distribution="torchtune",
-    versions=VERSIONS,
-    settings=(
-        in_loss(
-            "torchtune.grpo",
-            "GRPOLoss(kl_coeff=0.1)",
-            partial(estimate, "k3"),
-            SourceLocation("torchtune/dev/grpo/loss.py", "GRPOLoss"),
-            default="of the GRPO losses",
-            algorithms=(_GRPO,),
-            beta=0.1,
-            read="commit bd2a0fc7c (2026-04-23)",
-        ),
-        in_reward(
-            "torchtune.ppo",
-            "kl_coeff of the PPO recipe",
-            penalty,
-            SourceLocation(_REWARDS, "get_rewards_ppo"),
-            ahead=True,
-            default="of the PPO recipe",
-            note="With gamma and lambda of 1. The KL is that of the policy that sampled; PPO's clip is left "
-            "out.",
-            algorithms=(_PPO,),
-            beta=0.01,
-        ),
-    ),
-    remedy=Remedy(sequence="torchtune.ppo", token=None, words="The GRPO losses offer k3 alone."),
-)

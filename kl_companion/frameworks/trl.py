@@ -8,27 +8,15 @@ advantages stands among its lines for several processes, and is written here as 
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import SourceLocation
-from kl_companion.frameworks.records import Framework, Remedy, Setting
-from kl_companion.frameworks.trl_distillation import DISTILLATION, VERSIONS, from_trl, trainer_stand_in
+from kl_companion.frameworks.trl_distillation import from_trl, trainer_stand_in
 from kl_companion.rollout import Rollout, masked
 
-_GRPO = SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer._compute_loss")
-_RLOO = SourceLocation("trl/trainer/rloo_trainer.py", "RLOOTrainer._generate_and_score_completions")
-_LOSS_TYPES = {
-    "dapo": "dapo: sum / tokens of the generation batch",
-    "grpo": "grpo: mean over sequences of token means",
-    "dr_grpo": "dr_grpo: sum / (sequences x max_completion_length)",
-    "bnpo": "bnpo: sum / tokens of the local batch",
-}
+__all__ = ["grpo", "rloo"]
 
 
 def _inputs(rollout: Rollout, **more: Any) -> dict[str, Any]:
@@ -95,30 +83,6 @@ def rloo(rollout: Rollout, advantages: torch.Tensor | None = None) -> torch.Tens
     return loss
 
 
-def _grpo_policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
-    return grpo(rollout, advantages=advantages)
-
-
-_GRPO_ALGORITHM = Algorithm(
-    "GRPO",
-    Recipe("group_std", eps=1e-4),
-    SourceLocation(_GRPO.file, "GRPOTrainer._generate_and_score_completions"),
-    instead='scale_rewards="none"',
-    policy=_grpo_policy,
-)
-_RLOO_ALGORITHMS = (
-    Algorithm("RLOO", Recipe("leave_one_out"), _RLOO, policy=rloo),
-    Algorithm(
-        "RLOO, advantages normalized",
-        Recipe("batch_std", eps=1e-4),
-        _RLOO,
-        when="RLOOConfig(normalize_advantages=True)",
-        instead="normalize_advantages=False",
-        policy=rloo,
-    ),
-)
-
-
 def anchor_decay(ref_model_mixup_alpha: float) -> float:
     """The EMA decay of TRL's ``sync_ref_model``: anchor <- alpha x policy + (1 - alpha) x anchor.
 
@@ -131,65 +95,3 @@ def anchor_decay(ref_model_mixup_alpha: float) -> float:
     if not 0 <= ref_model_mixup_alpha <= 1:
         raise ValueError(f"ref_model_mixup_alpha is {ref_model_mixup_alpha}, expected a number from 0 to 1")
     return 1 - ref_model_mixup_alpha
-
-
-def _grpo(corrected: bool, level: str, loss_type: str) -> Setting:
-    parts = ["trl.grpo"]
-    parts += [] if corrected else ["uncorrected"]
-    parts += [] if level == "token" else ["sequence_ratio"]
-    parts += [] if loss_type == "dapo" else [loss_type]
-    return Setting(
-        name="_".join(parts),
-        option=f"GRPOConfig(beta=..., use_bias_correction_kl={corrected}, "
-        f'importance_sampling_level="{level}", loss_type="{loss_type}")',
-        loss=partial(
-            grpo,
-            use_bias_correction_kl=corrected,
-            importance_sampling_level=level,
-            loss_type=loss_type,
-        ),
-        place=_GRPO,
-        placement="loss",
-        level="token",
-        aggregation=_LOSS_TYPES[loss_type],
-        default="of GRPOTrainer once beta > 0 (beta is 0 by default)" if len(parts) == 1 else "",
-        algorithms=(_GRPO_ALGORITHM,),
-        beta=0.0 if len(parts) == 1 else None,
-    )
-
-
-_SETTINGS = (
-    *(
-        _grpo(corrected, level, loss_type)
-        for corrected in (True, False)
-        for level in ("token", "sequence")
-        for loss_type in _LOSS_TYPES
-    ),
-    Setting(
-        name="trl.rloo",
-        option="RLOOConfig(beta=0.05)",
-        loss=rloo,
-        place=_RLOO,
-        placement="reward",
-        level="sequence",
-        aggregation="sum over the sequence",
-        default="of RLOOTrainer (beta is 0.05 by default)",
-        note="The KL is that of the policy that sampled; the sequence's ratio is clipped (0.2) off-policy.",
-        algorithms=_RLOO_ALGORITHMS,
-        beta=0.05,
-    ),
-    *DISTILLATION,
-)
-
-FRAMEWORK = Framework(
-    name="trl",
-    title="TRL",
-    distribution="trl",
-    versions=VERSIONS,
-    settings=_SETTINGS,
-    remedy=Remedy(
-        sequence="trl.rloo",
-        token="trl.grpo",
-        words="GRPOTrainer itself has no KL in the reward; RLOOTrainer has, on-policy.",
-    ),
-)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cache, partial
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from kl_companion.frameworks.installed import SourceLocation, find, import_from
-from kl_companion.frameworks.records import Setting
+from kl_companion.frameworks.installed import find, import_from, known
 from kl_companion.rollout import Rollout, aggregate
 
-VERSIONS = ("1.16.0",)
-_GKD = SourceLocation("trl/experimental/gkd/gkd_trainer.py", "GKDTrainer.generalized_jsd_loss")
-_IW_OPD = "trl/experimental/iw_opd/iw_opd_trainer.py"
-_CHUNKED = SourceLocation("trl/trainer/distillation_trainer.py", "_chunked_divergence_loss")
+__all__ = ["chunked", "gkd", "iw_opd", "iw_opd_jsd", "self_distillation"]
+
 _SDPO, _SDFT = "trl/experimental/sdpo/loss_utils.py", "trl/experimental/sdft/loss_utils.py"
-_PER_ANSWER = "mean over sequences of token means"
 
 
 @cache
 def from_trl(module: str, name: str) -> Any:
     """What TRL's module ``trl.<module>`` calls ``name``; `Unavailable` unless TRL is installed."""
-    return getattr(import_from(find("trl", VERSIONS), f"trl.{module}"), name)
+    return getattr(import_from(find(*known("trl")), f"trl.{module}"), name)
 
 
 def trainer_stand_in(rollout: Rollout, **attributes: Any) -> SimpleNamespace:
@@ -125,142 +121,3 @@ def self_distillation(rollout: Rollout, *, function: str, **options: Any) -> tor
         weigh = from_trl("experimental.sdpo.loss_utils", "apply_importance_sampling_clipping")
         terms = weigh(terms, rollout.logp, rollout.behavior_logp, 2.0)
     return aggregate(terms, rollout.completion_mask, "sequence_mean")
-
-
-def _exact(
-    name: str, option: str, loss: Any, place: SourceLocation, default: str = "", note: str = ""
-) -> Setting:
-    return Setting(
-        name=f"trl.{name}",
-        option=option,
-        loss=loss,
-        place=place,
-        placement="loss",
-        level="token",
-        aggregation="sum / tokens of the batch",
-        default=default,
-        note=note,
-        sampled=False,
-    )
-
-
-_DIRECTIONS = {"forward": 0.0, "jensen_shannon": 0.5, "reverse": 1.0}
-_SUPPORT = {"forward": "teacher's", "jensen_shannon": "student's and teacher's", "reverse": "student's"}
-
-
-def _iw_opd_jsd(direction: str, top_k: int, add_tail: bool) -> Setting:
-    beta = _DIRECTIONS[direction]
-    tail = "tail" if add_tail else "no_tail"
-    return _exact(
-        f"iw_opd_{direction}_top_{top_k}_{tail}",
-        f'IWOPDConfig(distillation_objective="jsd", beta={beta}, loss_top_k={top_k}, '
-        f"loss_add_tail={add_tail})",
-        partial(iw_opd_jsd, beta=beta, top_k=top_k, add_tail=add_tail),
-        SourceLocation(_IW_OPD, "IWOPDTrainer.generalized_jsd_loss"),
-        note=f"Head: the {_SUPPORT[direction]} likeliest. Audited with a vocabulary of three tokens.",
-    )
-
-
-def _self_distillation(
-    name: str, option: str, file: str, function: str, *, default: str = "", note: str = "", **options: Any
-) -> Setting:
-    function = f"compute_{function}_self_distillation_loss"
-    return Setting(
-        name=f"trl.{name}",
-        option=option,
-        loss=partial(self_distillation, function=function, **options),
-        place=SourceLocation(file, function),
-        placement="loss",
-        level="token",
-        aggregation=_PER_ANSWER,
-        default=default,
-        note=note,
-        sampled=function == "compute_sampled_token_self_distillation_loss",
-    )
-
-
-def _self_full(direction: str) -> Setting:
-    alpha = _DIRECTIONS[direction]
-    return _self_distillation(
-        f"sdpo_full_{direction}",
-        f'SDPOConfig(distillation_mode="full_logits", distillation_alpha={alpha})',
-        _SDPO,
-        "full_logit",
-        distillation_alpha=alpha,
-    )
-
-
-def _self_top_k(direction: str, k: int, tail: bool, default: str = "") -> Setting:
-    alpha = _DIRECTIONS[direction]
-    return _self_distillation(
-        f"sdft_{direction}_top_{k}_{'tail' if tail else 'no_tail'}",
-        f'SDFTConfig(distillation_mode="topk_logits", distillation_topk={k}, distillation_alpha={alpha}, '
-        f"distillation_add_tail={tail})",
-        _SDFT,
-        "topk",
-        default=default,
-        note="Head: the student's likeliest. Audited with a vocabulary of three tokens.",
-        distillation_topk=k,
-        distillation_alpha=alpha,
-        distillation_add_tail=tail,
-    )
-
-
-DISTILLATION = (
-    *(
-        _exact(
-            f"gkd_{direction}",
-            f"GKDConfig(beta={beta})",
-            partial(gkd, beta=beta),
-            _GKD,
-            default="of GKDTrainer" if beta == 0.5 else "",
-        )
-        for direction, beta in _DIRECTIONS.items()
-    ),
-    *(
-        _exact(
-            f"distillation_{direction}",
-            f"DistillationConfig(beta={beta})",
-            partial(chunked, beta=beta),
-            _CHUNKED,
-            default="of DistillationTrainer" if beta == 1 else "",
-        )
-        for direction, beta in _DIRECTIONS.items()
-    ),
-    Setting(
-        name="trl.iw_opd",
-        option='IWOPDConfig(distillation_objective="iw_opd", iw_opd_gamma=0.5)',
-        loss=partial(iw_opd, gamma=0.5),
-        place=SourceLocation(_IW_OPD, "IWOPDTrainer._compute_iw_opd_loss"),
-        placement="reward",
-        level="token",
-        aggregation="sum / tokens of the batch",
-        default="of IWOPDTrainer",
-        note="Early tokens weigh more, up to 1 + gamma times.",
-    ),
-    Setting(
-        name="trl.iw_opd_unweighted",
-        option='IWOPDConfig(distillation_objective="iw_opd", iw_opd_gamma=0.0)',
-        loss=partial(iw_opd, gamma=0.0),
-        place=SourceLocation(_IW_OPD, "IWOPDTrainer._compute_iw_opd_loss"),
-        placement="reward",
-        level="token",
-        aggregation="sum / tokens of the batch",
-    ),
-    _iw_opd_jsd("reverse", 0, True),
-    *(_iw_opd_jsd(direction, 1, True) for direction in _DIRECTIONS),
-    *(_iw_opd_jsd(direction, 2, False) for direction in ("forward", "reverse")),
-    _self_distillation(
-        "sdpo",
-        'SDPOConfig(distillation_mode="sampled_token", distillation_alpha=1.0)',
-        _SDPO,
-        "sampled_token",
-        default="of SDPOTrainer",
-        note="Averaged over each answer.",
-        distillation_alpha=1.0,
-    ),
-    *(_self_full(direction) for direction in _DIRECTIONS),
-    _self_top_k("jensen_shannon", 2, False, "of SDFTTrainer (with k = 100)"),
-    _self_top_k("reverse", 2, False),
-    _self_top_k("reverse", 1, True),
-)

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from kl_companion.auditing.exact import CastsAsDoubles
-from kl_companion.frameworks.installed import Distribution, load, loaded_from
+from kl_companion.frameworks.installed import Distribution, known, load, loaded_from
 from kl_companion.frameworks.jax_numpy import array, jax, jnp, optax
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.1.7",)
+__all__ = ["by_batch", "by_group", "dr_grpo_policy", "grpo_policy", "ppo_policy"]
+
 COMMON = "tunix/rl/common.py"
 CORE = "tunix/rl/algo_core.py"
 LOGIT = "tunix/distillation/strategies/logit.py"
@@ -29,7 +30,7 @@ def _log_probs(rollout: Rollout, *_: Any, **__: Any) -> tuple[torch.Tensor, torc
     return array(rollout.logp), array(torch.zeros_like(rollout.logp).unsqueeze(-1))
 
 
-@loaded_from("google-tunix", VERSIONS)
+@loaded_from(*known("tunix"))
 def functions(tunix: Distribution) -> SimpleNamespace:
     """Tunix's own functions, out of the installed files; `Unavailable` without them."""
     names = ("compute_kl_divergence", "aggregate_loss", "_check_get_norm")

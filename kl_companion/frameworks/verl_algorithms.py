@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import torch
 
-from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import SourceLocation
-from kl_companion.frameworks.verl_functions import CORE, Configuration, functions, global_batch
+from kl_companion.frameworks.verl_functions import Configuration, functions, global_batch
 from kl_companion.rollout import Rollout
+
+__all__ = ["by_batch", "by_group", "by_others", "by_returns", "policy"]
 
 
 def policy(rollout: Rollout, advantages: torch.Tensor) -> torch.Tensor:
@@ -68,37 +67,3 @@ def by_group(returns: torch.Tensor) -> torch.Tensor:
 def by_others(returns: torch.Tensor) -> torch.Tensor:
     """`compute_rloo_outcome_advantage`, each row the answers to one prompt, of one token."""
     return _of_answers("compute_rloo_outcome_advantage", returns)
-
-
-ALGORITHMS = (
-    Algorithm(
-        "PPO",
-        Recipe("whitened", normalize=by_batch),
-        SourceLocation(CORE, "compute_gae_advantage_return"),
-        instead="algorithm.adv_estimator=rloo",
-        policy=policy,
-    ),
-    Algorithm(
-        "GRPO",
-        Recipe("group_std", normalize=by_group),
-        SourceLocation(CORE, "compute_grpo_outcome_advantage"),
-        when="algorithm.adv_estimator=grpo",
-        instead="algorithm.norm_adv_by_std_in_grpo=False",
-        policy=policy,
-    ),
-    Algorithm(
-        "RLOO",
-        Recipe("leave_one_out", normalize=by_others),
-        SourceLocation(CORE, "compute_rloo_outcome_advantage"),
-        when="algorithm.adv_estimator=rloo",
-        policy=policy,
-    ),
-    Algorithm(
-        "REINFORCE++",
-        Recipe("whitened", normalize=by_returns),
-        SourceLocation(CORE, "compute_reinforce_plus_plus_outcome_advantage"),
-        when="algorithm.adv_estimator=reinforce_plus_plus",
-        instead="algorithm.adv_estimator=rloo",
-        policy=policy,
-    ),
-)

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.installed import find, load
+from kl_companion.frameworks.installed import find, known, load
 from kl_companion.rollout import Rollout
 
-VERSIONS = ("0.9.1",)
 CORE = "verl/trainer/ppo/core_algos.py"
 DISTILLATION = "verl/trainer/distillation/losses.py"
 TOP_K = "verl/trainer/distillation/fsdp/losses.py"
@@ -58,7 +57,7 @@ class Jagged(SimpleNamespace):
 @cache
 def functions() -> SimpleNamespace:
     """verl's own functions, out of the installed files; `Unavailable` without them."""
-    verl = find("verl", VERSIONS)
+    verl = find(*known("verl"))
     masked = load(
         verl, "verl/utils/torch_functional.py", "masked_sum", "masked_mean", "masked_var", "masked_whiten"
     )

@@ -19,6 +19,7 @@ from kl_companion.auditing.updates.expected import expected_update
 from kl_companion.auditing.updates.worlds import equal_rewards, prompt
 from kl_companion.frameworks.formulas import ratio
 from kl_companion.frameworks.recipes import FrameworkRecipe, charged_with
+from kl_companion.frameworks.registry import settings
 from kl_companion.rollout import Aggregate, Rollout, aggregate
 from kl_companion.tabular import expected_gradient
 from kl_companion.tabular.expectations import multisets
@@ -119,7 +120,7 @@ def shared(
 
 def _without(recipe: FrameworkRecipe) -> FrameworkRecipe:
     """The same for all settings of an algorithm, so that it is enumerated once."""
-    first = recipe.setting.framework.settings[0]
+    first = settings(recipe.setting.framework.name)[0]
     return recipe._replace(setting=first)
 
 

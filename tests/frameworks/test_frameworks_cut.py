@@ -10,7 +10,7 @@ import yaml
 
 from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import areal, setting, skyrl, torchtune, unsloth
-from kl_companion.frameworks.installed import find
+from kl_companion.frameworks.installed import find, known
 from kl_companion.rollout import Rollout, credit
 
 
@@ -27,9 +27,13 @@ WEIGHTS = torch.tensor([[1.0, -1.0], [3.0, 5.0]], dtype=torch.float64)
 CLIPPED = -1.2 + 0.8 - 3 * 1.2  # advantages 1, -1 and 3, with ratios clipped to 0.8 ... 1.2 in PPO's way
 
 
+def _of_unsloth(rollout, advantages):
+    return unsloth.grpo(rollout, advantages=advantages)
+
+
 @pytest.mark.parametrize(
     ("policy", "count"),
-    [(areal.grpo, 2), (skyrl.policy, 3), (torchtune.policy, 2), (unsloth._policy, 2)],
+    [(areal.grpo, 2), (skyrl.policy, 3), (torchtune.policy, 2), (_of_unsloth, 2)],
     ids=["areal", "skyrl", "torchtune", "unsloth"],
 )
 def test_a_policy_loss_is_clipped_and_divided(policy, count):
@@ -40,18 +44,18 @@ def test_a_policy_loss_is_clipped_and_divided(policy, count):
 def test_what_areal_charges_is_at_most_ten():
     """All log-ratios of the sampler are 12."""
     for kind, most in (("k1", 10.0), ("k2", 10.0), ("k3", 10.0)):
-        cost = exactly_penalty(areal.penalty, kind)
+        cost = exactly_penalty(areal.penalty, kind=kind)
         assert cost.tolist() == [[most, most], [most, 0.0]]
 
 
-def exactly_penalty(penalty, *arguments):
+def exactly_penalty(penalty, **options):
     with torch.no_grad():
-        return penalty(*arguments, two_answers())
+        return penalty(two_answers(), **options)
 
 
 @pytest.mark.parametrize(("kind", "cost"), [("k1", 12.0), ("abs", 12.0), ("k2", 72.0), ("k3", 10.0)], ids=str)
 def test_what_skyrl_charges_is_clamped_in_k3_alone(kind, cost):
-    found = exactly_penalty(skyrl.penalty, kind)
+    found = exactly_penalty(skyrl.penalty, kind=kind)
     torch.testing.assert_close(found, cost * two_answers().completion_mask)
 
 
@@ -88,9 +92,9 @@ def test_the_two_branches_of_areals_distillation(name, weight):
 # -- what is called a default is one ------------------------------------------------------------------------
 
 
-def fields(name, versions, file, of):
+def fields(name, file, of):
     """{field: default} of a dataclass in an installed file; of ``field(default=...)`` the default."""
-    tree = ast.parse((find(name, versions).root / file).read_text())
+    tree = ast.parse((find(*known(name)).root / file).read_text())
     (body,) = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == of]
     found = {}
     for node in body:
@@ -104,48 +108,48 @@ def fields(name, versions, file, of):
 
 
 def test_defaults_of_areal():
-    actor = fields("areal", areal.VERSIONS, "areal/api/cli_args.py", "PPOActorConfig")
+    actor = fields("areal", "areal/api/cli_args.py", "PPOActorConfig")
     wanted = {"kl_ctl": 0.1, "kl_estimator": "k1", "adv_norm": None, "discount": 1.0, "gae_lambda": 1.0}
     wanted |= {"eps_clip": 0.2, "eps_clip_higher": None, "c_clip": None, "reward_clip": 20.0}
     wanted |= {"use_decoupled_loss": False, "recompute_logprob": False}
     assert {name: actor[name] for name in wanted} == wanted
-    norm = fields("areal", areal.VERSIONS, "areal/api/cli_args.py", "NormConfig")
+    norm = fields("areal", "areal/api/cli_args.py", "NormConfig")
     wanted = {"mean_level": "batch", "mean_leave1out": False, "std_level": "batch", "std_unbiased": True}
     assert {name: norm[name] for name in (*wanted, "eps")} == wanted | {"eps": 1e-5}
-    text = (find("areal", areal.VERSIONS).root / areal._ACTOR).read_text()
+    text = (find(*known("areal")).root / areal._ACTOR).read_text()
     assert 'input_data.get("rl_loss_weight", 1.0)' in text
 
 
 def test_defaults_of_skyrl():
-    found = fields("skyrl", skyrl.VERSIONS, "skyrl/train/config/config.py", "AlgorithmConfig")
+    found = fields("skyrl", "skyrl/train/config/config.py", "AlgorithmConfig")
     wanted = {"advantage_estimator": "grpo", "kl_estimator_type": "k3", "use_kl_loss": True}
     wanted |= {"use_kl_in_reward": False, "kl_loss_coef": 0.001, "loss_reduction": "token_mean"}
     wanted |= {"grpo_norm_by_std": True, "eps_clip_low": 0.2, "eps_clip_high": 0.2}
     assert {name: found[name] for name in wanted} == wanted
-    text = (find("skyrl", skyrl.VERSIONS).root / "skyrl/backends/skyrl_train/workers/worker.py").read_text()
+    text = (find(*known("skyrl")).root / "skyrl/backends/skyrl_train/workers/worker.py").read_text()
     assert "kl_loss = masked_mean(kl_loss, loss_mask, dim=-1).mean()" in text
 
 
 def test_defaults_of_torchtune():
-    root = find("torchtune", torchtune.VERSIONS).root
+    root = find(*known("torchtune")).root
     config = yaml.safe_load((root / "recipes/configs/mistral/7B_full_ppo_low_memory.yaml").read_text())
     assert (config["kl_coeff"], config["gamma"], config["lmbda"]) == (0.01, 1, 0.95)
     assert config["loss"]["epsilon"] == 0.2
 
 
 def test_the_installed_torchtune_has_a_grpo_recipe_and_not_its_loss():
-    root = find("torchtune", torchtune.VERSIONS).root
+    root = find(*known("torchtune")).root
     assert "from torchtune.dev.grpo." in (root / "recipes/dev/grpo_full_finetune_distributed.py").read_text()
     assert not (root / "torchtune/dev").exists()
     assert not setting("torchtune.grpo").installed
     assert setting("torchtune.grpo").version.startswith("commit ")
     assert setting("torchtune.grpo").digest == "none"
-    assert setting("torchtune.ppo").version == torchtune.VERSIONS[0]
+    assert setting("torchtune.ppo").version == known("torchtune")[1][0]
 
 
 def test_defaults_of_unsloth():
     """Off by default; and who calls the function without the option has no ratio, unlike the trainer."""
-    root = find("unsloth_zoo", unsloth.VERSIONS).root
+    root = find(*known("unsloth")).root
     text = (root / "unsloth_zoo/mlx/grpo.py").read_text()
     assert re.search(r'config\.beta = 0\.0 if config\.loss_type in \("dapo", "dr_grpo"\) else 0\.001', text)
     assert "loss_type defaults to TRL's 'dapo' with beta=0.0, as on " in text

@@ -94,13 +94,13 @@ def test_static_methods_stay_static_and_what_is_given_is_not_imported(tmp_path):
 
 
 def test_the_place_of_another_framework_is_looked_for_there(tmp_path, monkeypatch):
-    place = SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer")
-    assert framework("unsloth").located(place._replace(framework="trl")) == framework("trl").located(place)
+    place, of_trl = SourceLocation("trl/trainer/grpo_trainer.py", "GRPOTrainer"), framework("trl").versions
+    there = place._replace(distribution="trl", versions=of_trl)
+    assert framework("unsloth").located(there) == framework("trl").located(place)
     with pytest.raises(Unavailable, match=r"unsloth_zoo .* has no file trl/"):
         framework("unsloth").located(place)
     monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
-    of_trl = place._replace(framework="trl")
-    assert framework("unsloth").located(of_trl) == "trl/trainer/grpo_trainer.py, GRPOTrainer"
+    assert framework("unsloth").located(there) == "trl/trainer/grpo_trainer.py, GRPOTrainer"
 
 
 def test_what_runs_names_its_file_and_its_line(planted):

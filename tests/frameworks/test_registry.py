@@ -1,16 +1,40 @@
-"""Frameworks are found by their files."""
+"""Frameworks are found by their files, and what a file says is read."""
 
-from kl_companion.frameworks import FRAMEWORKS, framework, registry
+import re
+import tomllib
+
+import pytest
+
+from kl_companion.frameworks import FRAMEWORKS, framework, registry, settings
+from kl_companion.frameworks.adapter import _functions
+from kl_companion.frameworks.installed import FOLDER
+from kl_companion.frameworks.records import Setting
+
+WRITTEN = {*Setting._fields, "shipped", "terms", "with", "ahead", "how", "each"} - {"beta", "framework"}
 
 
-def test_a_file_that_assigns_framework_is_an_adapter(tmp_path):
-    (tmp_path / "zeta.py").write_text("from x import Framework\n\nFRAMEWORK = Framework()\n")
-    (tmp_path / "alpha.py").write_text("FRAMEWORK = None\n")
-    (tmp_path / "openrlhf.py").write_text("FRAMEWORK = None\n")
-    (tmp_path / "helper.py").write_text("def f():\n    FRAMEWORK = 1\n    return FRAMEWORK == 1\n")
+def test_a_file_of_the_folder_is_a_framework(tmp_path):
+    for name in ("zeta.toml", "alpha.toml", "openrlhf.toml", "helper.py"):
+        (tmp_path / name).write_text("")
     assert registry._adapters(tmp_path) == ("openrlhf", "alpha", "zeta")
 
 
-def test_every_adapter_names_itself_as_its_file():
+def test_every_framework_is_named_as_its_file():
     assert [framework(name).name for name in FRAMEWORKS] == list(FRAMEWORKS)
-    assert all(s.name.startswith(f"{name}.") for name in FRAMEWORKS for s in framework(name).settings)
+    assert all(s.name.startswith(f"{name}.") for name in FRAMEWORKS for s in settings(name))
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_all_that_a_file_says_is_used(name):
+    """A key is one of a setting, an option of its function, or stands in a text; a function is called."""
+    text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    for family in data["settings"]:
+        for own in family.get("each", [{}]):
+            row = {**data.get("common", {}), **family, **own}
+            filled = re.findall(r"{(\w+)}", " ".join(x for x in row.values() if isinstance(x, str)))
+            assert set(row) - WRITTEN <= {*filled, *row.get("with", ())}, row["name"]
+    modules = [m for m in data.get("functions", (name,)) if (FOLDER / f"{m}.py").is_file()]
+    if modules == [name]:
+        of_module = set(_functions(modules)) - set(_functions(()))
+        assert of_module == {f for f in of_module if f'"{f}"' in text}

@@ -8,7 +8,7 @@ import torch
 
 from kl_companion import prefix_tree
 from kl_companion.frameworks import setting, tinker
-from kl_companion.frameworks.installed import find
+from kl_companion.frameworks.installed import find, known
 from kl_companion.tabular.populations import large_batches, population_tree
 
 
@@ -63,7 +63,7 @@ def test_a_mean_is_subtracted_in_rl(discount, eos):
 
 
 def defaults(file, name):
-    tree = ast.parse((find("tinker-cookbook", tinker.VERSIONS).root / file).read_text())
+    tree = ast.parse((find(*known("tinker")).root / file).read_text())
     (body,) = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
     given = {n.target.id: n.value for n in body if isinstance(n, ast.AnnAssign) and n.value}
     return [ast.literal_eval(given[n]) for n in ("kl_penalty_coef", "kl_discount_factor", "loss_fn")]

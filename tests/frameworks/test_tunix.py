@@ -10,7 +10,7 @@ import torch
 from kl_companion import prefix_tree
 from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import setting, settings, tunix, tunix_functions
-from kl_companion.frameworks.installed import find
+from kl_companion.frameworks.installed import find, known
 from kl_companion.frameworks.jax_numpy import Array, array, jax, jnp, optax
 from tests.support.frameworks.by_hand import rollout
 
@@ -118,25 +118,6 @@ def _same(one, other):
     assert (x - y).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("tunix.grpo_low_var_kl", "trl.grpo_uncorrected_grpo"),
-        ("tunix.grpo_low_var_kl_token_mean", "trl.grpo_uncorrected_bnpo"),
-        ("tunix.grpo_low_var_kl_sequence_mean_token_scale", "trl.grpo_uncorrected_dr_grpo"),
-        ("tunix.grpo_low_var_kl_seq_mean_token_sum", "trl.grpo_uncorrected"),
-        ("tunix.grpo_mse_kl", "verl.loss_k2_seq_mean_token_mean"),
-        ("tunix.grpo_mse_kl_seq_mean_token_sum", "verl.loss_k2"),
-        ("tunix.grpo_kl", "slime.loss_k1"),
-        ("tunix.grpo_kl_seq_mean_token_sum", "verl.loss_k1"),
-        ("tunix.ppo_kl", "openrlhf.reward_k1"),
-        ("tunix.ppo_mse_kl", "openrlhf.reward_k2"),
-    ],
-)
-def test_the_installed_text_is_what_others_compute(name, function):
-    _same(setting(name).loss, setting(function).loss)
-
-
 def test_two_names_of_one_aggregation():
     """No caller hands in the norm of sequence-mean-token-sum-norm, which is then the number of sequences."""
     _same(
@@ -239,7 +220,7 @@ def test_the_default_lengthens_answers_whatever_the_reference(reference):
 
 def _fields(file, name):
     """The annotated assignments of a class of an installed file."""
-    tree = ast.parse((find("google-tunix", tunix.VERSIONS).root / file).read_text())
+    tree = ast.parse((find(*known("tunix")).root / file).read_text())
     (found,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
     return [n for n in found.body if isinstance(n, ast.AnnAssign)]
 
@@ -294,6 +275,6 @@ def test_what_is_called_a_default_of_tunix():
         "tunix.ppo_low_var_kl": 0.04,
         "tunix.logit_strategy": None,
     }
-    text = (find("google-tunix", tunix.VERSIONS).root / "tunix/distillation/strategies/logit.py").read_text()
+    text = (find(*known("tunix")).root / "tunix/distillation/strategies/logit.py").read_text()
     for line in ("temperature: float = 2.0", "alpha: float = 0.5", "distill_top_k: int = 0"):
         assert f"      {line},\n" in text

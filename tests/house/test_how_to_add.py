@@ -21,7 +21,7 @@ from tests.support.warm import command
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {cell.id: cell.source for cell in nbformat.read(ROOT / "book/how_to_add.ipynb", as_version=4).cells}
 TEXT = "\n\n".join(CELLS.values())
-BLOCKS = dict(re.findall(r"```\{code-block\} python\n:caption: (\S+)\n\n(.*?)\n```", TEXT, re.S))
+BLOCKS = dict(re.findall(r"```\{code-block\} \w+\n:caption: (\S+)\n\n(.*?)\n```", TEXT, re.S))
 PARTS = ("kl_companion", "tests", "tables", "book", "_toc.yml", "_config.yml", "pyproject.toml", "README.md")
 
 

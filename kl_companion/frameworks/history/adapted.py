@@ -16,7 +16,7 @@ import torch
 from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
 from kl_companion.frameworks.installed import Distribution, in_place_of_installed, line_of
 from kl_companion.frameworks.records import Setting
-from kl_companion.frameworks.registry import framework
+from kl_companion.frameworks.registry import framework, settings
 from kl_companion.rollout import Rollout
 
 # what a loss is named for where that is not the reverse KL
@@ -34,7 +34,7 @@ def project_of(name: str) -> Project:
         FollowedLoss(
             s.name, f"the default {s.default}", partial(_ship, s), _PROMISES.get(s.name, "reverse_kl")
         )
-        for s in adapter.settings
+        for s in settings(name)
         if s.default and s.installed
     )
     return Project(name, adapter.distribution, adapter.versions[0], followed)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kl_companion.frameworks import framework
+from kl_companion.frameworks import framework, settings
 from kl_companion.frameworks.history import adapted
 from kl_companion.frameworks.history.audits import NOT_THERE, entry
 from kl_companion.frameworks.history.found import found
@@ -46,14 +46,14 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """An adapter of the planted releases: one default, one other setting, and one that is a formula."""
     place = SourceLocation("toy/loss.py", "kl_term")
     common = {"loss": loss, "place": place, "placement": "loss", "level": "token", "aggregation": "sum"}
+    known = Framework("toy", "Toy", "toy", ("0.2",), Remedy(None, None))
     settings = (
-        Setting("toy.default", "kl: on", default="of the toy", **common),
-        Setting("toy.other", "kl: other", **common),
-        Setting("toy.formula", "kl: formula", default="of an example", read="commit 1", **common),
+        Setting("toy.default", "kl: on", default="of the toy", framework=known, **common),
+        Setting("toy.other", "kl: other", framework=known, **common),
+        Setting("toy.formula", "kl: formula", default="x", read="commit 1", framework=known, **common),
     )
-    known = Framework("toy", "Toy", "toy", ("0.2",), settings, Remedy(None, None))
     monkeypatch.setattr(adapted, "framework", lambda name: known)
-    monkeypatch.setattr(Setting, "installed", property(lambda self: not self.read))
+    monkeypatch.setattr(adapted, "settings", lambda name: settings)
 
 
 def test_the_default_is_audited_with_the_functions_of_each_release(toy: None, tmp_path: Path) -> None:
@@ -143,6 +143,6 @@ def test_the_installed_release_is_found_to_do_what_its_adapter_does(name: str, t
     world = prefix_tree(3, 2, seed=1)
     rollout = world.rollout(world.logits)
     for subject in of.subjects[:1]:
-        (setting,) = (s for s in adapter.settings if s.name == subject.name)
+        (setting,) = (s for s in settings(name) if s.name == subject.name)
         shipped = subject.ship(installed._replace(version="newer"), {})
         assert torch.equal(shipped.loss(rollout), setting.loss(rollout))

@@ -6,13 +6,12 @@ import zipfile
 import pytest
 import torch
 
-from kl_companion.frameworks import openrlhf as adapter
-from kl_companion.frameworks import setting
+from kl_companion.frameworks import setting, settings
 from kl_companion.frameworks.history import openrlhf
 from kl_companion.frameworks.history.blocks import block, call
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.wheels import unpack
-from kl_companion.frameworks.installed import Distribution, Unavailable, find
+from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
 from tests.support.frameworks.by_hand import rollout
 from tests.support.frameworks.one_token import value_and_slope
 
@@ -21,7 +20,7 @@ LOG2 = math.log(2)
 
 @pytest.fixture(scope="module")
 def installed():
-    return find("openrlhf", adapter.VERSIONS)
+    return find(*known("openrlhf"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_the_mode_of_aggregation_is_that_of_the_policy_loss_alone(installed):
 
 def test_the_defaults_are_those_of_the_adapter(installed):
     loss, reward = openrlhf.loss(installed, {}), openrlhf.reward(installed, {})
-    known = {s.name: s for s in setting("openrlhf.reward_k1").framework.settings if s.default}
+    known = {s.name: s for s in settings("openrlhf") if s.default}
     assert reward.option == known["openrlhf.reward_k1"].option + " --actor.loss_agg_mode token-mean"
     assert loss.option.replace("--algo.kl.init_coef 0.01 ", "").startswith(known["openrlhf.loss_k1"].option)
     assert (loss.beta, reward.beta) == (known["openrlhf.loss_k1"].beta, known["openrlhf.reward_k1"].beta)

@@ -5,12 +5,12 @@ import torch
 
 from kl_companion import kl_loss, prefix_tree
 from kl_companion.auditing.exact import exactly
-from kl_companion.frameworks import setting, trl
+from kl_companion.frameworks import setting
 from kl_companion.frameworks.history.subjects import project
 from kl_companion.frameworks.history.trl import grpo
-from kl_companion.frameworks.installed import Distribution, Unavailable, find
+from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
 
-NEWEST = find("trl", trl.VERSIONS)
+NEWEST = find(*known("trl"))
 SUBJECTS = {s.name: s for s in project("trl").subjects}
 CONFIG = (
     "class GRPOConfig:\n    beta: float = field(default=0.04)\n    loss_type: str = field(default='bnpo')\n"

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from kl_companion.frameworks import setting, verl_functions
+from kl_companion.frameworks import setting, settings
 from kl_companion.frameworks.history import verl
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.yaml_defaults import yaml_defaults
-from kl_companion.frameworks.installed import Distribution, Unavailable, find
+from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
 from tests.support.frameworks.by_hand import rollout
 from tests.support.frameworks.one_token import value_and_slope
 
@@ -19,7 +19,7 @@ K3 = (0.5 - 1 + LOG2, 4 - 1 - 2 * LOG2)  # of the two tokens of the rollout by h
 
 @pytest.fixture(scope="module")
 def installed():
-    return find("verl", verl_functions.VERSIONS)
+    return find(*known("verl"))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_installed_release_is_what_the_adapter_has(installed, subject, optio
 
 def test_the_defaults_are_those_of_the_adapter(installed):
     loss, reward = verl.loss(installed, {}), verl.reward(installed, {})
-    known = {s.name: s for s in setting("verl.reward_k1").framework.settings if s.default}
+    known = {s.name: s for s in settings("verl") if s.default}
     both_names = known["verl.loss_k3"].option, known["verl.reward_k1"].option
     in_loss, in_reward = (re.sub(r" \(or k\d\)", "", option) for option in both_names)
     assert loss.option == in_loss

@@ -1,4 +1,4 @@
-"""RPG: KLs to the old policy, the clamp, constants in the reward."""
+"""Terms of single tokens: KLs to the old policy, clamps and what is dropped."""
 
 import math
 
@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from kl_companion import expected_gradient, prefix_tree
-from kl_companion.frameworks import rpg, setting
+from kl_companion.frameworks import setting, terms
 from kl_companion.frameworks.recipes import charged_with
-from tests.support.frameworks.one_token import batch, gradients, one_token
+from kl_companion.frameworks.terms import rpg_in_loss
+from tests.support.frameworks.by_hand import rollout
+from tests.support.frameworks.one_token import batch, one_token
 
 
 def world(off_policy=True, scale=1.0):
@@ -46,7 +48,10 @@ def to_the_sampler(problem, reverse, forward):
 )
 def test_with_the_old_policy_as_the_reference_rpg_descends_kls_to_the_old_policy(kind, reverse, forward):
     problem = world()
-    terms = rpg._old(lambda r: rpg.loss_terms(kind, r))
+
+    def terms(r):
+        return rpg_in_loss(r, kind=kind, to="sampler")
+
     found = expected_gradient(lambda r: (terms(r) * r.completion_mask).sum(-1).mean(), problem)
     assert (found - to_the_sampler(problem, reverse, forward)).norm() < 1e-12 * (1 + found.norm())
 
@@ -54,9 +59,9 @@ def test_with_the_old_policy_as_the_reference_rpg_descends_kls_to_the_old_policy
 @pytest.mark.parametrize("kind", ["rkl", "ufkl", "urkl", "js", "ujs"])
 def test_rpg_clamps_at_ten_where_the_policy_is_far_above_the_reference(kind):
     near, far = one_token((0.5, 0.5), (0.25, 0.75)), one_token((0.5, 0.5), (0.002, 0.998))
-    assert rpg.loss_terms("fkl", far).item() == pytest.approx(-math.log(250))
-    assert rpg.loss_terms(kind, far).item() == 10
-    assert 0 < rpg.loss_terms(kind, near).item() < 10
+    assert rpg_in_loss(far, kind="fkl").item() == pytest.approx(-math.log(250))
+    assert rpg_in_loss(far, kind=kind).item() == 10
+    assert 0 < rpg_in_loss(near, kind=kind).item() < 10
 
 
 def test_rpgs_shipped_penalties_in_the_reward_are_constants():
@@ -67,14 +72,19 @@ def test_rpgs_shipped_penalties_in_the_reward_are_constants():
         assert torch.allclose(charged, each * ahead, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("formula", "function", "off_policy"),
-    [
-        ("rpg.loss_low_var_kl", "verl.loss_k3", True),
-        ("rpg.loss_mse", "verl.loss_k2", True),
-        ("rpg.reward_kl", "openrlhf.reward_k1", True),
-    ],
-)
-def test_a_formula_beside_the_function_that_has_the_same_gradient(formula, function, off_policy):
-    found = gradients(formula, function, off_policy)
-    assert (found[0] - found[1]).abs().max() < 1e-7 * found[1].abs().max()
+def test_rllm_clips_what_it_has_summed():
+    """k1 of the sampler: log 25 = 3.219 and log 0.3125 = -1.163, whose sum is within three."""
+    r = rollout(reference=(0.016, 0.8))
+    first, second = math.log(25), math.log(0.3125)
+    clipped = setting("rllm.distill_clipped").loss(r).item()
+    assert clipped == pytest.approx(5 / 4 * 3 + 4 / 5 * second, abs=1e-12)
+    ahead = setting("rllm.distill_discount_1_clipped").loss(r).item()
+    assert ahead == pytest.approx(5 / 4 * (first + second) + 4 / 5 * second, abs=1e-12)
+
+
+def test_prime_rl_drops_tokens_that_have_fallen():
+    kept = terms.fallen_dropped(rollout(sampler=(0.4, 0.39)), kl_tau=0.0)
+    fallen = terms.fallen_dropped(rollout(sampler=(0.4, 0.41)), kl_tau=0.0)
+    assert kept[0, 1] != 0
+    assert fallen[0, 1] == 0
+    assert fallen[0, 0] == kept[0, 0] != 0

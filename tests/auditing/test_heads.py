@@ -1,7 +1,10 @@
 """Names, values and sizes of tensors of the k likeliest tokens; what nobody says is refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import yaml
 
 from kl_companion import audit
 from kl_companion.auditing.adapt import as_subject
@@ -15,27 +18,8 @@ from kl_companion.tabular.populations import population_rollout, population_tree
 
 ROLLOUT = population_rollout(population_tree(4, 3, parts=12, eos=True, off_policy=True, ranked=True))
 
-# what frameworks call them, alone
-OWN = {
-    "ref_topk_logp": "teacher_topk_logps teacher_topk_logprobs teacher_topk_log_probs ref_topk_logprobs"
-    " topk_teacher_log_probs teacherTopKLogProbs teacher_top_k_logprobs teacher_top1_logprobs"
-    " teacher_top_logprobs teacher_logprobs_topk",
-    "ref_topk_logits": "teacher_topk_logits topk_teacher_logits teacher_logits_topk",
-    "ref_topk_probs": "teacher_topk_probs topk_teacher_probs",
-    "ref_topk_ids": "teacher_topk_ids teacher_topk_indices teacher_topk_token_ids teacher_topk_tokens"
-    " teacher_top1_token_ids teacher_topk_idx ref_topk_index",
-    "policy_topk_logp": "student_topk_logps policy_topk_logprobs topk_student_log_probs"
-    " student_top_k_log_probs",
-    "policy_topk_logits": "student_topk_logits",
-    "policy_topk_ids": "student_topk_ids student_topk_indices policy_topk_token_ids",
-    "behavior_topk_logp": "rollout_topk_logprobs sampler_topk_logps old_topk_log_probs",
-    "behavior_topk_ids": "rollout_topk_ids sampler_topk_token_ids",
-    "policy_logp_at_ref_topk": "student_logps_at_teacher_topk student_at_teacher_topk_logprobs"
-    " student_logprobs_on_teacher_topk",
-    "ref_logp_at_policy_topk": "teacher_logps_at_student_topk teacher_at_student_topk_log_probs",
-    "ref_logits_at_policy_topk": "teacher_logits_at_student_topk",
-    "topk_mask": "topk_mask teacher_topk_mask top_k_mask",
-}
+NAMES = yaml.safe_load(Path(__file__).with_name("names_of_heads.yml").read_text(encoding="utf-8"))
+OWN = NAMES["own"]
 
 
 @pytest.mark.parametrize(("role", "name"), [(r, n) for r, names in OWN.items() for n in names.split()])
@@ -45,19 +29,7 @@ def test_a_name_that_says_whose(role, name):
     assert (found.role, found.said, found.note) == (role, HEADS[role].said, "")
 
 
-UNSAID = {
-    "topk_ids": "whose",
-    "topk_indices": "whose",
-    "topk_logprobs": "whose",
-    "student_logps_at_topk": "whose",
-    "topk": "how many",
-    "teacher_topk": "no word",
-    "teacher_topk_x": "no word",
-    "teacher_topk_rewards": "reference",
-    "topk_entropy": "only log-probs",
-    "student_teacher_topk_logps": "two owners",
-    "old_logps_at_teacher_topk": "whose",
-}
+UNSAID = NAMES["unsaid"]
 
 
 @pytest.mark.parametrize("name", UNSAID)
@@ -73,34 +45,7 @@ def roles(text, **mapped):
     return {r.name: r.role for r in reads} | {u.name: u.suggestions for u in unread}
 
 
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        ("teacher_topk_logps topk_indices", "ref_topk_logp ref_topk_ids"),
-        ("topk_ids teacher_topk_logits", "ref_topk_ids ref_topk_logits"),
-        ("student_topk_logps topk_ids", "policy_topk_logp policy_topk_ids"),
-        # numbers of two models at one set of tokens: those that the ids are of
-        (
-            "student_topk_logps teacher_topk_logps teacher_topk_ids",
-            "policy_logp_at_ref_topk ref_topk_logp ref_topk_ids",
-        ),
-        (
-            "student_topk_logps teacher_topk_logps student_topk_ids",
-            "policy_topk_logp ref_logp_at_policy_topk policy_topk_ids",
-        ),
-        # each at its own
-        (
-            "student_topk_logps student_topk_ids teacher_topk_logps teacher_topk_ids",
-            "policy_topk_logp policy_topk_ids ref_topk_logp ref_topk_ids",
-        ),
-        # one says where both are
-        ("student_topk_logps teacher_at_student_topk_logps", "policy_topk_logp ref_logp_at_policy_topk"),
-        (
-            "student_logps_at_teacher_topk teacher_topk_logps topk_ids",
-            "policy_logp_at_ref_topk ref_topk_logp ref_topk_ids",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("names", "wanted"), NAMES["together"].items())
 def test_names_say_it_together(names, wanted):
     assert roles(names) == dict(zip(names.split(), wanted.split(), strict=True))
 

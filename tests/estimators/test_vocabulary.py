@@ -4,7 +4,6 @@ import math
 import re
 
 import pytest
-import sympy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,17 +57,6 @@ def softmax_pair(seed, *shape, scale=2.0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     a, b = torch.randn(2, *shape, generator=generator, dtype=torch.float64) * scale
     return a.to(dtype), b.to(dtype)
-
-
-def test_hand_derived_numbers_are_of_registered_divergences():
-    assert set(BY_HAND) <= set(NAMES)
-
-
-@pytest.mark.parametrize("name", list(BY_HAND))
-def test_value_by_hand(name):
-    got = f_divergence(name, log_of(0.75, 0.25), log_of(0.5, 0.5))
-    assert got.shape == ()
-    assert got.item() == pytest.approx(BY_HAND[name][0], rel=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,50 +149,6 @@ def test_gradient_through_logits_where_the_policy_has_lost_a_token(name):
     torch.testing.assert_close(got[[0, 2]], wanted, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_very_different_policies_stay_finite(name):
-    # probabilities down to exp(-60): t runs from 1e-26 to 1e26, whose powers float32 cannot hold
-    p = torch.tensor([0.0, -60.0, -1.0], dtype=torch.float32).log_softmax(-1)
-    q = torch.tensor([-60.0, 0.0, -1.0], dtype=torch.float32).log_softmax(-1)
-    x = p.clone().requires_grad_()
-    value = f_divergence(name, x, q)
-    (grad,) = torch.autograd.grad(value, x)
-    assert value.isfinite()
-    assert grad.isfinite().all()
-    generator = worlds.GENERATORS[name]
-    wanted = sum(b * generator(a / b) for a, b in zip(p.double().exp(), q.double().exp(), strict=True))
-    assert value.item() == pytest.approx(wanted.item(), rel=1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_half_precision_holds_ratios_beyond_its_largest_number(name):
-    p = torch.tensor([0.0, 0.0], dtype=torch.float64).log_softmax(-1).half()
-    q = torch.tensor([10.0, -1.9], dtype=torch.float64).log_softmax(-1).half()  # t = 73,000
-    generator = worlds.GENERATORS[name]
-    wanted = sum(b * generator(a / b) for a, b in zip(p.double().exp(), q.double().exp(), strict=True))
-    x = p.clone().requires_grad_()
-    value = f_divergence(name, x, q)
-    assert value.item() == pytest.approx(wanted.item(), rel=0.02)
-    assert not torch.autograd.grad(value, x)[0].isnan().any()  # that of pearson is 73,000 as well
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_float32_keeps_its_digits_near_equality(name):
-    logits, shift = softmax_pair(5, 2, 50, scale=1.0)
-    p, q = ((x).float().log_softmax(-1) for x in (logits + 1e-4 * shift, logits))
-    d = DIVERGENCES[name]
-    got = f_divergence(name, p, q)
-    for row in range(2):  # the same rounded log-probs, summed to forty digits
-        total = 0
-        for a, b in zip(p[row].tolist(), q[row].tolist(), strict=True):
-            total += sympy.exp(sympy.Float(b, 40)) * d.f.subs(
-                T, sympy.exp(sympy.Float(a, 40) - sympy.Float(b, 40))
-            )
-        assert got[row].item() == pytest.approx(float(total), rel=3e-3)
-    same = f_divergence(name, q, q)
-    assert same.tolist() == [0.0, 0.0]
-
-
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 def test_the_last_axis_is_summed(shape):
     logits, ref_logits = softmax_pair(6, *shape, 4)
@@ -273,38 +217,11 @@ rows = st.lists(st.floats(-6, 6), min_size=4, max_size=4)
 
 
 @QUICK
-@given(st.sampled_from(NAMES), rows, rows)
-def test_divergences_are_explicit_sums_and_never_negative(name, a, b):
-    p, q = (torch.tensor(x, dtype=torch.float64).log_softmax(-1) for x in (a, b))
-    got = f_divergence(name, p, q).item()
-    terms = [(y * worlds.GENERATORS[name](x / y)).item() for x, y in zip(p.exp(), q.exp(), strict=True)]
-    assert got == pytest.approx(math.fsum(terms), rel=1e-9, abs=1e-13 * (1 + max(map(abs, terms))))
-    assert got >= -1e-15
-    assert f_divergence(name, p, p).item() == 0
-
-
-@QUICK
 @given(st.sampled_from([("reverse_kl", "forward_kl"), ("pearson", "neyman")]), rows, rows)
 def test_exchanging_the_arguments_is_the_dual(pair, a, b):
     p, q = (torch.tensor(x, dtype=torch.float64).log_softmax(-1) for x in (a, b))
     one, other = f_divergence(pair[0], p, q).item(), f_divergence(pair[1], q, p).item()
     assert one == pytest.approx(other, rel=1e-10, abs=1e-15)
-
-
-@settings(max_examples=15)
-@given(st.floats(-3, 3), rows, rows)
-def test_the_alpha_family_is_its_power_sum(alpha, a, b):
-    alpha = round(alpha, 2)
-    if abs(abs(alpha) - 1) < 0.05:  # the sum below cancels near the two KLs
-        return
-    p, q = (torch.tensor(x, dtype=torch.float64).log_softmax(-1) for x in (a, b))
-    power = sum(
-        math.exp(x * (1 + alpha) / 2 + y * (1 - alpha) / 2)
-        for x, y in zip(p.tolist(), q.tolist(), strict=True)
-    )
-    wanted = 4 / (1 - alpha**2) * (1 - power)
-    got = f_divergence(get_divergence(f"amari_alpha({alpha})"), p, q).item()
-    assert got == pytest.approx(wanted, rel=1e-8, abs=1e-11)
 
 
 @pytest.mark.parametrize(

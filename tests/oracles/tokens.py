@@ -21,14 +21,6 @@ def aggregated(batch: list[list[float]], how: str, length: float | None = None) 
     return math.fsum(totals) / len(totals)
 
 
-def credited(row: list[float], places: list[int], discount: float) -> list[float]:
-    """For each token the discounted sum of itself and what follows; ``places`` are its columns."""
-    out = []
-    for i in range(len(row)):
-        out.append(math.fsum(discount ** (places[j] - places[i]) * row[j] for j in range(i, len(row))))
-    return out
-
-
 def weights(logp: list[float], behavior_logp: list[float], scope: str) -> list[float]:
     """pi / mu of each token: of itself, of the sequence up to it, or of the whole sequence."""
     out = []

@@ -14,7 +14,7 @@ from kl_companion.rollout import (
     masked,
 )
 from tests.oracles import tokens as oracle
-from tests.support.rollouts import INF, MASK, NAN, doubles, rollout, sampled
+from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
 
 QUICK = settings(max_examples=50)
 
@@ -92,32 +92,6 @@ def test_aggregation_checks_its_mask():
 # importance weights, credit, leave one out
 
 
-@pytest.mark.parametrize("scope", ["token", "prefix", "sequence"])
-def test_importance_weights_by_loops(scope):
-    rollout = sampled()
-    rollout = sampled(logp=rollout.logp.nan_to_num(-1.0).requires_grad_())
-    got = importance_weight(rollout, scope=scope)
-    assert not got.requires_grad
-    for row, logp, behavior in zip(
-        ragged(got), ragged(rollout.logp), ragged(rollout.behavior_logp), strict=True
-    ):
-        assert row == pytest.approx(oracle.weights(logp, behavior, scope), rel=1e-12)
-    assert got.isfinite().all()  # NaN outside the mask has no say
-
-
-def test_importance_weights_are_clipped_after_the_product():
-    free = importance_weight(sampled(), scope="sequence")
-    got = importance_weight(sampled(), scope="sequence", clip=(0.95, 1.05))
-    assert torch.equal(got, free.clamp(0.95, 1.05))
-    assert not torch.equal(got, free)
-
-
-def test_on_policy_weights_are_one():
-    for scope in ("token", "prefix", "sequence"):
-        got = importance_weight(sampled(behavior_logp=None), scope=scope)
-        assert torch.equal(got, torch.ones(2, 4).double())
-
-
 @pytest.mark.parametrize("clip", [(2.0, 1.0), (-0.1, 1.0), (0.0, NAN)])
 def test_bad_clips_are_refused(clip):
     with pytest.raises(
@@ -145,12 +119,6 @@ def test_credit_by_hand():
 def test_bad_discounts_are_refused(discount):
     with pytest.raises(ValueError, match=rf"discount is {discount}, expected a number from 0 to 1"):
         credit(torch.ones(2, 4), MASK, discount=discount)
-
-
-def test_leave_one_out_by_hand():
-    x = doubles(1.0, 10.0, 2.0, 30.0, 6.0)
-    prompts = torch.tensor([7, -2, 7, -2, 7])  # any ids, in any order
-    assert leave_one_out(x, prompts).tolist() == [1 - 4, 10 - 30, 2 - 3.5, 30 - 10, 6 - 1.5]
 
 
 def test_leave_one_out_needs_company():
@@ -181,40 +149,6 @@ def test_aggregation_is_that_of_the_deleted_tokens(batch, how):
     length = 7.5 if how == "constant" else None
     got = aggregate(x.where(mask, torch.tensor(NAN).double()), mask, how, length=length)
     assert got.item() == pytest.approx(oracle.aggregated(ragged(x, mask), how, length), rel=1e-12, abs=1e-11)
-
-
-@QUICK
-@given(batches(), st.floats(0, 1))
-def test_credit_is_that_of_the_loops(batch, discount):
-    x, mask = batch
-    got = ragged(credit(x.where(mask, torch.tensor(NAN).double()), mask, discount=discount), mask)
-    for row, wanted, places in zip(got, ragged(x, mask), mask.tolist(), strict=True):
-        columns = [i for i, m in enumerate(places) if m]
-        assert row == pytest.approx(oracle.credited(wanted, columns, discount), rel=1e-12, abs=1e-11)
-
-
-@QUICK
-@given(st.lists(st.tuples(values, st.integers(0, 2)), min_size=1, max_size=5))
-def test_leave_one_out_is_that_of_the_loops(pairs):
-    x = [v for v, _ in pairs] * 2  # everybody has company
-    prompts = [p for _, p in pairs] * 2
-    got = leave_one_out(torch.tensor(x, dtype=torch.float64), torch.tensor(prompts))
-    assert got.tolist() == pytest.approx(oracle.without_oneself(x, prompts), rel=1e-12, abs=1e-11)
-
-
-@QUICK
-@given(batches(), st.sampled_from(["token", "prefix", "sequence"]), st.floats(0.1, 3))
-def test_importance_weights_are_those_of_the_loops(batch, scope, scale):
-    x, mask = batch
-    logp, behavior = -x.abs() * scale / 50, -x.abs().sqrt() / 5
-    batch = rollout(logp, torch.zeros_like(logp), mask, behavior_logp=behavior)
-    for row, a, b in zip(
-        ragged(importance_weight(batch, scope=scope), mask),
-        ragged(logp, mask),
-        ragged(behavior, mask),
-        strict=True,
-    ):
-        assert row == pytest.approx(oracle.weights(a, b, scope), rel=1e-11)
 
 
 SAMPLED = [*(name for name, e in ESTIMATORS.items() if e.inputs == "sampled"), "k_lambda(0.5)"]

@@ -12,6 +12,7 @@ from kl_companion.kl_term import KLTerm, penalties
 from kl_companion.losses import kl_loss, kl_reward
 from kl_companion.rollout import Rollout, credit
 from kl_companion.token_terms import token_costs, token_terms
+from tests.support.rollouts import drawn
 
 B, T, V = 3, 4, 6
 MASK = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0]])
@@ -27,12 +28,10 @@ FAMILIES = [
 
 def rollout(*, off_policy: bool = True) -> tuple[Rollout, torch.Tensor]:
     """Samples of a random policy in float64, and its logits."""
-    draw = torch.Generator().manual_seed(0)
-    logits, ref_logits, other = (torch.randn(B, T, V, generator=draw, dtype=torch.float64) for _ in range(3))
-    tokens = torch.randint(V, (B, T), generator=draw)
-    logits.requires_grad_()
-    scored = {"behavior_logits": other} if off_policy else {}
-    return Rollout.from_logits(tokens, MASK, logits, ref_logits, **scored), logits
+    given = drawn(MASK, V)
+    logits = given["logits"].requires_grad_()
+    scored = {"behavior_logits": given["behavior_logits"]} if off_policy else {}
+    return Rollout.from_logits(given["tokens"], MASK, logits, given["ref_logits"], **scored), logits
 
 
 def same(term: KLTerm, **options: Any) -> None:

@@ -11,6 +11,7 @@ from kl_companion.losses import term_loss
 from kl_companion.rollout import Rollout
 from kl_companion.token_terms import kernel_estimates, token_terms
 from tests.support.allocations import Allocations
+from tests.support.rollouts import drawn
 
 BATCH, SEQ, VOCAB = 4, 12, 5000
 MASKS = {
@@ -29,18 +30,13 @@ TERMS = {
 }
 
 
-def rollout(mask, dtype=torch.float32, spoiled=False):
-    draw = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(BATCH, SEQ, VOCAB, generator=draw, dtype=dtype) for _ in range(2))
-    tokens = torch.randint(VOCAB, (BATCH, SEQ), generator=draw)
-    logp, ref_logp = (t.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) for t in (x, y))
-    if spoiled:
-        outside = mask == 0
-        for t in (x, y, logp, ref_logp):
-            t[outside] = float("nan")
-        tokens[outside] = -100
-    given = {"logits": x.requires_grad_(), "ref_logits": y}
-    return Rollout(tokens, mask, logp.requires_grad_(), ref_logp, **given)
+def rollout(mask):
+    """A batch in float32 without a sampler, whose log-probs and logits take a gradient."""
+    given = drawn(mask, VOCAB, torch.float32)
+    leaves = {x: given[x].requires_grad_() for x in ("logp", "logits")}
+    return Rollout(
+        given["tokens"], mask, ref_logp=given["ref_logp"], ref_logits=given["ref_logits"], **leaves
+    )
 
 
 @pytest.mark.parametrize("mask", list(MASKS))

@@ -18,6 +18,7 @@ from kl_companion import ESTIMATORS, KLTerm, Rollout
 from kl_companion.book.names import kl
 from kl_companion.policy_losses.ratio_losses import POLICY_LOSSES, policy_loss
 from kl_companion.token_terms import token_costs, token_terms
+from tests.support.rollouts import drawn
 
 BATCH, SEQ, VOCAB = 4, 5, 6
 MASK = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 1, 1, 1], [0, 0, 1, 1, 0], [1, 0, 0, 0, 0]])
@@ -81,17 +82,8 @@ SCORES = {"logits", "ref_logits", "behavior_logits"}
 
 def tensors(dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
     """Every tensor of a batch of two prompts, whose logits say its log-probs."""
-    draw = torch.Generator().manual_seed(0)
-    shape = (BATCH, SEQ, VOCAB)
-    scores = {x: torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype) for x in sorted(SCORES)}
-    tokens = torch.randint(VOCAB, shape[:2], generator=draw)
-    sampled = {
-        x.replace("logits", "logp"): y.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
-        for x, y in scores.items()
-    }
     rewards = torch.tensor([1.0, 0.0, -0.5, 2.0], dtype=dtype)
-    given = {"tokens": tokens, "completion_mask": MASK.clone(), "rewards": rewards, "prompt_index": PROMPTS}
-    return {**given, **sampled, **scores}
+    return {**drawn(MASK, VOCAB, dtype), "rewards": rewards, "prompt_index": PROMPTS}
 
 
 def result_of(name: str, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:

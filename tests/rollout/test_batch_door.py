@@ -13,7 +13,7 @@ import torch
 from kl_companion import kl_loss, kl_reward
 from kl_companion.kernels import fused_kl
 from kl_companion.rollout import Rollout, check_rollout, importance_ratio, per_token
-from tests.support.rollouts import INF, NAN
+from tests.support.rollouts import INF, NAN, drawn
 from tests.support.transforms import host_reads
 
 B, T, V = 2, 3, 4
@@ -23,24 +23,8 @@ LOGITS = ("logits", "ref_logits", "behavior_logits")
 
 def tensors(**changes: Any) -> dict[str, Any]:
     """Every tensor of a rollout, in float64."""
-    draw = torch.Generator().manual_seed(0)
-    scores = {name: torch.randn(B, T, V, generator=draw, dtype=torch.float64) for name in LOGITS}
-    tokens = torch.randint(V, (B, T), generator=draw)
-
-    def sampled(name: str) -> torch.Tensor:
-        return scores[name].log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-
-    return {
-        "tokens": tokens,
-        "completion_mask": MASK.clone(),
-        "logp": sampled("logits"),
-        "ref_logp": sampled("ref_logits"),
-        "behavior_logp": sampled("behavior_logits"),
-        "rewards": torch.tensor([1.0, -1.0]),
-        "prompt_index": torch.tensor([0, 0]),
-        **scores,
-        **changes,
-    }
+    rewarded = {"rewards": torch.tensor([1.0, -1.0]), "prompt_index": torch.tensor([0, 0])}
+    return {**drawn(MASK, V), **rewarded, **changes}
 
 
 def at(x: torch.Tensor, place: tuple[Any, ...], value: Any) -> torch.Tensor:

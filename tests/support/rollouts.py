@@ -33,3 +33,20 @@ def sampled(**changes: Any) -> Rollout:
         "behavior_logp": doubles([NAN, -0.9, -2.3, NAN], [-0.7, -0.25, -2.5, -1.6]),
     }
     return rollout(mask=MASK, **{**fields, **changes})
+
+
+def drawn(
+    mask: torch.Tensor, vocab: int, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Tensors of a random batch with this mask: logits of three policies, tokens, and their log-probs."""
+    draw = torch.Generator().manual_seed(seed)
+    names = ("logits", "ref_logits", "behavior_logits")
+    scores = {
+        x: torch.randn(*mask.shape, vocab, generator=draw, dtype=torch.float64).to(dtype) for x in names
+    }
+    tokens = torch.randint(vocab, mask.shape, generator=draw)
+    sampled = {
+        x.replace("logits", "logp"): y.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        for x, y in scores.items()
+    }
+    return {"tokens": tokens, "completion_mask": mask.clone(), **sampled, **scores}

@@ -14,7 +14,6 @@ from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
 from kl_companion import audit
 from kl_companion.book.speed_goals import OURS
-from kl_companion.book.tables.manifest import read_manifest, settings
 from kl_companion.cli.loading import load_function
 from kl_companion.kernels import arguments, blocks, compiling
 
@@ -181,37 +180,6 @@ def test_every_case_names_variants_that_exist_and_is_measured_once(suite: str) -
     assert len({case[:7] for case in cases}) == len(cases)
     for batch in batches.values():  # a process has one number of threads and one allocator
         assert len({(case.threads, case.allocator) for case in batch}) == 1
-
-
-def test_the_suite_of_processors_has_the_sizes_threads_and_allocators_of_the_table() -> None:
-    cases = [case for cases in suites.batches("cpu").values() for case in cases]
-    grid = {case[1:6] for case in cases if case.work == "reverse_kl"}
-    sizes = [(128, 8_192), *((n, v) for n in (32, 256, 1024) for v in (8_192, 49_152, 151_936))]
-    assert grid == {
-        (dtype, threads, allocator, *size)
-        for dtype in measure.DTYPES
-        for threads in (1, 2)
-        for allocator in ("default", "warm")
-        for size in sizes
-    }
-    assert {case.work for case in cases} == set(VARIANTS)
-    assert all(
-        (case.threads, case.allocator, case.tokens) == (2, "default", 256) for case in cases if case.memory
-    )
-
-
-def test_a_suite_can_be_cut_down_to_some_groups() -> None:
-    found = performance.jobs_of("cpu", ["top-k", "machine"])
-    assert list(found) == ["machine", "top-k, 2 threads, default"]
-    assert found["top-k, 2 threads, default"][1:] == (2, "default")
-    for suite in ("cpu", "gpu"):
-        groups = performance.groups_of(suite)
-        parts = [performance.jobs_of(suite, [group]) for group in groups]
-        assert all(parts)
-        assert [name for part in parts for name in part] == [*performance.jobs_of(suite)]
-        manifest = read_manifest("performance")
-        assert settings(manifest, suite).grid == {"group": list(groups)}
-        assert manifest.alone
 
 
 def test_whole_training_steps_in_the_columns_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

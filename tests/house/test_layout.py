@@ -35,7 +35,7 @@ def test_every_module_has_a_test_of_its_own_or_of_the_neighbor_that_is_made_of_i
     ("file", "subject"),
     [
         ("tests/test_ops.py", "ops"),
-        ("tests/test_losses_off_policy.py", "losses"),
+        ("tests/test_losses_heads.py", "losses"),
         ("tests/estimators/test_sampled_forms.py", "estimators.sampled"),
         ("tests/estimators/test_estimators.py", "estimators"),
         ("tests/estimators/test_sample.py", None),

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book.tables.rows import Column
 from tests.refusals import Case
 from tests.reliability import __main__ as command
 from tests.reliability import determinism, installation, numerics, refusals, security
@@ -50,20 +49,6 @@ def test_environments_are_counted_and_what_was_not_tried_is_not() -> None:
     assert (newer.tried, newer.failed) == (1, 0)
 
 
-def test_the_table_has_every_part_and_the_quick_form_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def main(arguments: list[str]) -> int:
-        asked.append(arguments[arguments.index("--only") + 1 :])
-        Path(arguments[1]).write_text('{"outcomes": []}')
-        return 0
-
-    monkeypatch.setattr(installation.installation, "main", main)
-    for quick in (False, True):
-        assert list(installation.trials(quick, 0)) == []
-    assert asked == [["environments", "pythons", "clone", "whole clone"], []]
-
-
 def test_a_message_that_is_not_clear_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = Case("nothing", "everything", lambda: None)
     monkeypatch.setattr(refusals, "GROUPS", {"One": (silent,), "Other": (silent, silent)})
@@ -83,11 +68,6 @@ def test_tests_of_security_are_counted(tmp_path: Path) -> None:
     assert [line.partition("::")[2] for line in trial.said] == ["test_b", "test_c"]
     with pytest.raises(RuntimeError, match="did not run"):
         security.passed("toys", ["--no-such-option"])
-
-
-def test_the_tests_of_security_exist() -> None:
-    for arguments in security.TESTS.values():
-        assert (security.ROOT / arguments[0]).is_file()
 
 
 def test_a_page_that_loads_from_elsewhere_is_a_failure(tmp_path: Path) -> None:
@@ -123,70 +103,6 @@ def test_how_far_two_tables_are_apart() -> None:
     assert determinism.distances(one, [one[0], {**one[1], "n": 4}]) == [0.0, math.inf]
     assert determinism.distances(one, [{**one[0], "name": "c"}, one[1]]) == [math.inf, 0.0]
     assert determinism.distances([{"x": None}], [{"x": 1.0}]) == [math.inf]
-
-
-@pytest.mark.parametrize(
-    ("second", "same", "apart"), [("0.1200", True, 0.0), ("0.1204", True, 4e-4), ("0.1206", False, 6e-4)]
-)
-def test_bytes_are_those_of_the_table(
-    second: str, same: bool, apart: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manifest = determinism.read_manifest("value_mse")
-    manifest = manifest._replace(columns=[Column("n", "int"), Column("mse", "float", 3)], key=["n"])
-    written = iter(["0.1200", second, second])
-
-    def run(notebook: Path, parameters: object, folder: Path, variables: object) -> tuple[int, str]:
-        (folder / determinism.WRITTEN).write_text(f"n,mse\n1,{next(written)}\n")
-        return 0, ""
-
-    monkeypatch.setattr(determinism, "run_here", run)
-    point = determinism.Point({}, {}, tmp_path)
-    found = determinism.again(manifest, point, tmp_path)
-    assert found.same is same
-    assert found.distances == pytest.approx([apart], abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("name", "apart", "failed"),
-    [
-        ("value_mse", [0.0, 1e-7, 1e-7], 0),
-        ("value_mse", [0.0, 0.0, 1e-5], 1),
-        ("llm_rl", [1e-4, 0.3, 0.2, 0.0], 0),  # one draw turned in half of its lines
-        ("llm_rl", [1e-4, 0.3, 0.2], 1),
-        ("llm_rl", [math.inf], 1),
-    ],
-)
-def test_bytes_and_numbers_that_differ_are_failures(
-    name: str, apart: list[float], failed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = {
-        "llm_oracle": determinism.Again("llm_oracle", False, [1e-4]),
-        "off_policy_losses": determinism.Again("off_policy_losses", True, None),
-        name: determinism.Again(name, True, apart),
-    }
-    monkeypatch.setattr(determinism, "names", lambda: [*found, "performance"])
-    monkeypatch.setattr(determinism, "chosen", lambda manifest: [(manifest, None, True)])
-    monkeypatch.setattr(determinism, "again", lambda manifest, *rest, same, two: found[manifest.name])
-    bytes_, *others = determinism.trials(False, 0)
-    assert (bytes_.tried, bytes_.failed) == (3, 1)
-    assert bytes_.said == ("llm_oracle: other bytes the second time",)
-    with_two = {trial.what: (trial.tried, trial.failed) for trial in others}
-    trained = [counts for what, counts in with_two.items() if "train" in what]
-    computed = [counts for what, counts in with_two.items() if "train" not in what]
-    assert (computed, trained) == (([(1, failed)], [(1, 0)]) if name == "value_mse" else ([], [(2, failed)]))
-
-
-@pytest.mark.parametrize(
-    ("name", "points", "two"), [("value_mse", 2, 2), ("policy_gradient_losses", 4, 1), ("llm_rl", 1, 1)]
-)
-def test_short_tables_are_made_whole_and_of_long_ones_the_last_point(
-    name: str, points: int, two: int
-) -> None:
-    found = determinism.chosen(determinism.read_manifest(name))
-    assert (len(found), sum(with_two for *_, with_two in found)) == (points, two)
-    assert found[-1][2]
-    if name == "llm_rl":
-        assert found[0][1].values == {"name": "stale, weighted K3++ in loss"}
 
 
 @pytest.mark.interruption
@@ -231,9 +147,3 @@ def test_the_status_tells_of_failures_and_losses(
     assert f"something: 5 tried, {failed} failed" in said
     assert ("a line" in said) == bool(failed)
     assert ("lost" in said) == (lost is not None)
-
-
-def test_an_unknown_subject_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["numberics"])
-    assert "unknown subject 'numberics', expected one of: numerics, mutation" in capsys.readouterr().err

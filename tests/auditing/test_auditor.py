@@ -8,7 +8,7 @@ from kl_companion.auditing.recognize import recognize, single_tokens
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.kl_term import KLTerm
 from kl_companion.losses import kl_loss
-from kl_companion.rollout import credit, leave_one_out
+from kl_companion.rollout import leave_one_out
 
 TOKEN_REVERSE, TOKEN_FORWARD = {"token_reverse_kl": 1.0}, {"token_forward_kl": 1.0}
 SEQUENCE_REVERSE = {"sequence_reverse_kl": 1.0}
@@ -85,23 +85,6 @@ def test_value_and_gradient_may_belong_to_different_objectives():
     assert found.matches == TOKEN_FORWARD
 
 
-def importance_k3(logp, ref_logp, behavior_logp):
-    return (logp - behavior_logp).exp() * ESTIMATORS["k3"].fn(logp, ref_logp)
-
-
-def test_off_policy_needs_the_attached_ratio():
-    assert all_match(quick(importance_k3, off_policy=True), TOKEN_REVERSE)
-    naive = quick("k2", off_policy=True)
-    assert all_match(naive, {"behavior_squared_log_ratio": 1.0})
-
-
-def test_attached_ratio_on_k4_counts_the_kl_twice():
-    def doubled(logp, ref_logp, behavior_logp):
-        return (logp - behavior_logp).exp() * ESTIMATORS["k4"].fn(logp, ref_logp)
-
-    assert all_match(quick(doubled, off_policy=True, scale=1.0), {"token_reverse_kl": 2.0})
-
-
 def clamped_k3(logp, ref_logp):
     log_w = (ref_logp - logp).clamp(-20, 20)
     return (log_w.exp() - 1 - log_w).clamp(-10, 10)
@@ -138,52 +121,12 @@ def test_leave_one_out_keeps_the_sequence_kl():
     assert all_match(quick(loss, group_size=2, scale=1.0), SEQUENCE_REVERSE)
 
 
-@pytest.mark.parametrize(("discount", "wanted"), [(0.0, TOKEN_REVERSE), (1.0, SEQUENCE_REVERSE)])
-def test_credit_runs_from_the_token_field_to_the_sequence_gradient(discount, wanted):
-    def loss(rollout):
-        cost = (rollout.logp - rollout.ref_logp).detach()
-        ahead = credit(cost, rollout.completion_mask, discount=discount)
-        return (ahead * rollout.logp * rollout.completion_mask).sum(-1).mean()
-
-    assert all_match(quick(loss, scale=1.0), wanted)
-
-
-def mutant_sign(logp, ref_logp):
-    return -((logp - ref_logp) ** 2) / 2
-
-
-def mutant_attached(logp, ref_logp):
-    return (logp - logp.detach()).exp() * (logp - ref_logp)  # k4 without its detach: weight 1 more, same mean
-
-
 def mutant_detached(logp, ref_logp):
     return (logp - ref_logp).detach() * (logp - ref_logp)  # k2 with a detach: the same again
 
 
-def mutant_missing_detach(logp, ref_logp):
-    return (logp - ref_logp) * (logp - ref_logp)
-
-
-def mutant_double_ratio(logp, ref_logp):  # k4 holds a ratio of its own: three in all
-    return (logp - logp.detach()).exp() ** 2 * ESTIMATORS["k4"].fn(logp, ref_logp)
-
-
 def mutant_swapped(logp, ref_logp):
     return ESTIMATORS["k3"].fn(ref_logp, logp)
-
-
-@pytest.mark.parametrize(
-    ("loss", "wanted"),
-    [
-        (mutant_sign, {"token_reverse_kl": -1.0}),
-        (mutant_attached, TOKEN_REVERSE),
-        (mutant_detached, TOKEN_REVERSE),
-        (mutant_missing_detach, {"token_reverse_kl": 2.0}),
-        (mutant_double_ratio, {"token_reverse_kl": 3.0}),
-    ],
-)
-def test_mutants_of_losses(loss, wanted):
-    assert all_match(quick(loss, scale=1.0), wanted)
 
 
 def test_a_swapped_argument_and_a_dropped_mask_change_the_verdict():
@@ -194,20 +137,6 @@ def test_a_swapped_argument_and_a_dropped_mask_change_the_verdict():
 
     found = quick(unmasked, scale=1.0)
     assert [c.matches == (TOKEN_REVERSE,) for c in found.findings] == [True, False]  # without and with EOS
-
-
-def test_dividing_by_the_length_is_another_objective():
-    def mean(rollout):
-        x = ESTIMATORS["k2"].fn(rollout.logp, rollout.ref_logp) * rollout.completion_mask
-        return (x.sum(-1) / rollout.completion_mask.sum(-1)).mean()
-
-    found = quick(mean, scale=1.0)
-    # where all answers are of one length, dividing by it is dividing by the mean length
-    assert found.findings[0].matches == (TOKEN_REVERSE,)
-    assert found.findings[0].units == ({"token_reverse_kl": "tokens"},)
-    # with end-of-sequence each sequence counts by its own length, and nothing with a KL in its name fits
-    assert found.findings[1].matches == ({"sampled_mean_squared_log_ratio": 1.0},)
-    assert found.findings[1].residual < 1e-10
 
 
 @pytest.mark.parametrize(("discount", "name"), [(0.5, {}), (1.0, SEQUENCE_REVERSE), (0.0, TOKEN_REVERSE)])
@@ -259,7 +188,9 @@ def test_two_problems_show_whose_value_a_loss_estimates_and_one_does_not():
 def test_want_accepts_rewards_beside_the_regularizer_and_both_levels():
     assert audit("k2", want="reverse_kl", off_policy=False).met
     assert not audit("k2", want="sequence_reverse_kl", off_policy=False, scale=1.0).met
-    assert not audit(mutant_sign, want="reverse_kl", off_policy=False, scale=1.0).met
+    assert not audit(
+        lambda logp, ref_logp: -((logp - ref_logp) ** 2) / 2, want="reverse_kl", off_policy=False, scale=1.0
+    ).met
     assert not audit("k2", want="reverse_kl", off_policy=True, scale=1.0).met
     assert not audit("k1", want="reverse_kl", off_policy=False, scale=1.0).met
 

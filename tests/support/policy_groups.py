@@ -115,19 +115,6 @@ def log_z(problem):
     return (log_probs(problem)[1] + problem.rewards / BETA).logsumexp(0)
 
 
-def at_target(problem):
-    """The same world with the target as its policy: the soft value of every prefix, from the leaves up."""
-    wanted = log_probs(problem)[1] + problem.rewards / BETA
-    logits = torch.zeros_like(problem.logits)
-    for row in range(len(logits)):
-        for token in range(logits.shape[1]):
-            below = (
-                (problem.rows == row) & (problem.sequences == token) & (problem.completion_mask > 0)
-            ).any(1)
-            logits[row, token] = wanted[below].logsumexp(0)
-    return problem._replace(logits=logits)
-
-
 def stacked(field, problems=WORLDS):
     return torch.cat([field(p).flatten() for p in problems])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kl_companion.monitor.doctor.findings import DoctorFinding
+from kl_companion.monitor.doctor.findings import DoctorFinding, finding
 from kl_companion.monitor.doctor.lines import policy_line, reduction_line
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING, same
@@ -27,50 +27,19 @@ def samples(probe: Probe) -> Iterator[DoctorFinding]:
             f for f in probe.trace.forwards if f.model == "policy" and not (f.gradient or f.base or f.scoring)
         ]
         if corrected:
-            yield DoctorFinding(
-                "samples",
-                "fine",
-                f"Each batch is used for {declared.updates} updates, and tokens are weighted by the ratio to "
-                "the policy that sampled.",
-            )
+            yield finding("samples.fine", updates=declared.updates)
         elif frozen:
-            yield DoctorFinding(
-                "samples",
-                "wrong",
-                f"The old log-probs are recomputed by the updated policy: in all {declared.updates} updates "
-                "on a batch the ratio is 1, and nothing is clipped or corrected.",
-                frozen[-1].call,
-                "compute the old log-probs once, when the batch is sampled, and keep them",
-                "recomputed-old",
-            )
+            yield finding("samples.recomputed", frozen[-1].call, updates=declared.updates)
         else:
-            yield DoctorFinding(
-                "samples",
-                "wrong",
-                f"Each batch is used for {declared.updates} updates, and no ratio to the policy that sampled "
-                "reaches the loss.",
-                probe.trace.first([POLICY], ("detach",)) or policy_line(probe),
-                "ratio = exp(logp - old_log_probs), with the log-probs of the policy that sampled",
-                "recomputed-old",
-            )
+            line = probe.trace.first([POLICY], ("detach",)) or policy_line(probe)
+            yield finding("samples.no-ratio", line, updates=declared.updates)
     if declared.top_p < 1 or declared.top_k > 0:
         cut = f"top_p={declared.top_p:g}" if declared.top_p < 1 else f"top_k={declared.top_k}"
         if declared.engine and corrected:
-            yield DoctorFinding(
-                "sampler", "fine", f"The sampler is truncated ({cut}), and its log-probs are used."
-            )
+            yield finding("sampler.fine", cut=cut)
         else:
-            yield DoctorFinding(
-                "sampler",
-                "wrong",
-                f"The sampler draws from a truncated distribution ({cut}), and log-probs are those of the "
-                "whole one: tokens outside the kept ones are never drawn, and every estimate of "
-                "the KL is biased.",
-                policy_line(probe),
-                f"sample with {declared.names.get('sampler', 'top_p=1.0, top_k=0')}, or weight every "
-                "token by its probability over that of the sampler (its own log-probs)",
-                "truncated-sampler",
-            )
+            name = declared.names.get("sampler", "top_p=1.0, top_k=0")
+            yield finding("sampler.truncated", policy_line(probe), cut=cut, name=name)
 
 
 def denominator(probe: Probe) -> Iterator[DoctorFinding]:
@@ -78,11 +47,7 @@ def denominator(probe: Probe) -> Iterator[DoctorFinding]:
     try:
         whole, halves = probe.halves
     except RuntimeError as error:  # it counts on whole groups
-        yield DoctorFinding(
-            "denominator",
-            "fine",
-            f"Micro-batches were not tried: on half of the batch the step raises {error}.",
-        )
+        yield finding("denominator.not-tried", error=error)
         return
     inside = whole.completion.abs().amax(-1) > NOTHING
     if not inside.any():
@@ -90,76 +55,29 @@ def denominator(probe: Probe) -> Iterator[DoctorFinding]:
     both = [(x.completion * whole.completion).sum((-1, -2)) for x in (halves, whole)]
     ratios = (both[0] / both[1])[both[1] > NOTHING]
     low, high = ratios.min().item(), ratios.max().item()
-    declared = probe.subject.declared
+    declared, line = probe.subject.declared, reduction_line(probe)
+    alone = declared.accumulate == 1
     if high - low < 1e-4 * abs(high):
-        if declared.accumulate == 1 and abs(high - 0.5) < 1e-4:
-            yield DoctorFinding(
-                "denominator",
-                "fine",
-                "The denominator is that of the whole step: under gradient accumulation add up the "
-                "gradients of micro-batches, and do not average them.",
-            )
-        elif declared.accumulate == 1 and abs(high - 2) < 1e-4:
-            yield DoctorFinding(
-                "denominator",
-                "fine",
-                "Gradients of micro-batches are added up: under gradient accumulation divide the loss by "
-                "their number.",
-            )
+        if alone and abs(high - 0.5) < 1e-4:
+            yield finding("denominator.whole-step")
+        elif alone and abs(high - 2) < 1e-4:
+            yield finding("denominator.added-up")
         elif abs(high - 1) < 1e-4:
-            yield DoctorFinding(
-                "denominator", "fine", "Two micro-batches give the gradient of the whole batch."
-            )
+            yield finding("denominator.fine")
         else:
-            yield DoctorFinding(
-                "denominator",
-                "wrong",
-                f"Two micro-batches give {high:.3g} times the gradient of the whole batch: it is divided "
-                f"{'twice' if high < 1 else 'too rarely'}.",
-                reduction_line(probe),
-                "divide by the tokens (or answers) of the whole batch, once"
-                + ("; if micro-batches' gradients are added up, say summed=True" if high < 1 else ""),
-                "denominator",
-            )
+            yield finding(f"denominator.{'twice' if high < 1 else 'too-rarely'}", line, times=high)
         return
     if not _within_halves(both, whole.completion):
-        yield DoctorFinding(
-            "denominator",
-            "fine" if declared.accumulate == 1 else "attention",
-            "A mean over the batch, of rewards or of terms, is taken within each micro-batch: gradients that "
-            "are accumulated over several are not those of one batch.",
-            reduction_line(probe),
-            "compute advantages and denominators once, of the whole batch",
-            "" if declared.accumulate == 1 else "denominator",
-        )
-        return
-    if low == 0 < high:
-        yield DoctorFinding(
-            "denominator",
-            "fine" if declared.accumulate == 1 else "wrong",
-            "The gradients of one micro-batch are gone after the next: the step itself calls zero_grad().",
-            None,
-            "call zero_grad() once for all micro-batches of an optimizer step",
-            "" if declared.accumulate == 1 else "denominator",
-        )
-        return
-    said = f"the same answer counts {high / low:.2g} times as much in one micro-batch as in another"
-    if declared.accumulate == 1:
-        yield DoctorFinding(
-            "denominator",
-            "fine",
-            f"Tokens are averaged within the micro-batch. Under gradient accumulation {said}.",
-        )
-        return
-    yield DoctorFinding(
-        "denominator",
-        "attention" if declared.token_mean_of == "micro-batch" else "wrong",
-        f"Under gradient accumulation {said}: tokens are averaged within each micro-batch.",
-        reduction_line(probe),
-        "divide the sum by the tokens of all micro-batches of the step (num_items_in_batch), or by a "
-        "constant",
-        "denominator",
-    )
+        found = finding("denominator.within", line)
+    elif low == 0 < high:
+        found = finding("denominator.zero-grad")
+    elif alone:
+        found = finding("denominator.token-mean-alone", times=high / low)
+    else:
+        found = finding("denominator.token-mean", line, times=high / low)
+        if declared.token_mean_of == "micro-batch":
+            found = found._replace(level="attention")
+    yield found._replace(level="fine", fault="") if alone else found
 
 
 def _within_halves(both: list[torch.Tensor], whole: torch.Tensor) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import tomllib
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
 
 from kl_companion.monitor.doctor.tracing import Line
 
@@ -30,30 +32,13 @@ class DoctorFinding(NamedTuple):
     fault: str = ""
 
 
-FAULTS = {
-    "exchanged": "policy and reference are exchanged",
-    "no-mask": "the completion mask is missing",
-    "shifted-mask": "the completion mask is shifted by one",
-    "shifted-tokens": "log-probs are those of the neighboring token",
-    "prompt": "prompt tokens are in the loss",
-    "no-eos": "the end-of-sequence token is left out",
-    "denominator": "the denominator is wrong under gradient accumulation",
-    "merged-reference": "the reference of a LoRA model is the merged one",
-    "policy-reference": "the reference is the policy, and follows it",
-    "scored-differently": "policy and reference are not scored alike",
-    "reference-gradient": "the reference is trained",
-    "no-reference": "nothing reads the reference",
-    "temperature": "the sampler's temperature is not applied",
-    "truncated-sampler": "a truncated sampler without a correction",
-    "recomputed-old": "the old log-probs are recomputed by the updated policy",
-    "stale": "stale samples without a ratio",
-    "packed": "packed answers attend to each other",
-    "padding": "padding is attended to",
-    "kl-times-advantage": "the KL is multiplied by advantages",
-    "clipped": "the value or the log-ratio is clipped",
-    "detached": "the KL has no gradient",
-    "wrong-sign": "the KL is subtracted from the loss",
-    "rewards-minimized": "the log-probs of better answers fall",
-    "rewards-idle": "the rewards have no effect",
-    "k1-in-loss": "K1 in the loss, whose expected gradient is 0",
-}
+_DATA = tomllib.loads((files("kl_companion.monitor.doctor") / "findings.toml").read_text("utf-8"))
+FAULTS: dict[str, str] = _DATA["faults"]
+
+
+def finding(key: str, line: Line | None = None, **gaps: Any) -> DoctorFinding:
+    """Return the finding ``name.what`` of findings.toml, with the gaps of its texts filled."""
+    name, _, what = key.partition(".")
+    row = _DATA[name][what]
+    said, instead = (row.get(text, "").format(**gaps) for text in ("said", "instead"))
+    return DoctorFinding(name, row["level"], said, line, instead, row.get("fault", ""))

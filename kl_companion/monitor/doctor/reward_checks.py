@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kl_companion.monitor.doctor.findings import DoctorFinding
+from kl_companion.monitor.doctor.findings import DoctorFinding, finding
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import NOTHING
 from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, Line
@@ -27,17 +27,9 @@ def direction(probe: Probe) -> Iterator[DoctorFinding]:
         return
     rises = -(change * _scores(probe)).sum((-1, -2))  # of every answer's log-prob
     if ((REWARDS - REWARDS.mean()) * rises).sum() < 0:
-        yield DoctorFinding(
-            "rewards",
-            "wrong",
-            "The rewards are minimized: under a step down the loss the log-probs of better answers fall, and "
-            "those of worse answers rise.",
-            _policy_part(probe),
-            "change the sign of the policy loss: policy_loss = -(ratio * advantages), and add the KL to it",
-            "rewards-minimized",
-        )
-        return
-    yield DoctorFinding("rewards", "fine", "Better answers become more likely.")
+        yield finding("rewards.minimized", _policy_part(probe))
+    else:
+        yield finding("rewards.fine")
 
 
 def _scores(probe: Probe) -> torch.Tensor:
@@ -52,34 +44,12 @@ def _without_effect(probe: Probe, *, nothing_acts: bool) -> DoctorFinding:
     """Return the finding of a step that does the same whatever the rewards are."""
     trace = probe.trace
     if nothing_acts and probe.rewarded.loss != 0:
-        said = "Nothing has a gradient, the rewards included"
-        instead = (
-            "ratio = torch.exp(logp - old_log_probs), where logp has a gradient; if the step calls "
-            "zero_grad() after backward(), leave that out"
-        )
-        return DoctorFinding("rewards", "wrong", f"{said}.", _dead_line(probe), instead, "rewards-idle")
+        return finding("rewards.nothing-acts", _dead_line(probe))
     if not getattr(probe.subject, "reads_rewards", True):
-        return DoctorFinding(
-            "rewards", "fine", "The step reads neither rewards nor advantages: it has no policy part."
-        )
+        return finding("rewards.no-policy-part")
     if not any(_ADVANTAGES in op.all_origins for op in trace.operations):
-        return DoctorFinding(
-            "rewards",
-            "wrong",
-            "The rewards have no effect: they are read, and the loss is not made of them.",
-            trace.last([POLICY]),
-            "loss = policy_loss + beta * kl, with policy_loss = -(ratio * advantages)",
-            "rewards-idle",
-        )
-    return DoctorFinding(
-        "rewards",
-        "wrong",
-        "The rewards have no effect: what the advantages multiply has no gradient by the policy's log-probs, "
-        "or is the same for all of them.",
-        _dead_line(probe),
-        "ratio = torch.exp(logp - old_log_probs): old_log_probs are fixed, and logp has a gradient",
-        "rewards-idle",
-    )
+        return finding("rewards.not-in-loss", trace.last([POLICY]))
+    return finding("rewards.idle", _dead_line(probe))
 
 
 def _policy_part(probe: Probe) -> Line | None:

@@ -23,13 +23,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kl_companion.host_reads import any_of, collecting, explained
 from kl_companion.kl_term import as_term
 from kl_companion.monitor.looking import at_tokens
+from kl_companion.monitor.observer import Observer
 from kl_companion.monitor.trl_looking import (
     BatchRead,
     brought,
@@ -41,13 +42,10 @@ from kl_companion.monitor.trl_looking import (
 )
 from kl_companion.monitor.trl_reading import TrainerFacts, rewards_of, said_by
 
-if TYPE_CHECKING:
-    from kl_companion.monitor.kl_monitor import KLMonitor
-
 PREFIX = "kl_monitor/"
 
 
-def attach(monitor: KLMonitor, trainer: Any, *, reference: Any = None) -> Any:
+def attach(monitor: Observer, trainer: Any, *, reference: Any = None) -> Any:
     """Observe the steps of a trainer.
 
     What the trainer says of itself (temperature, sampling, beta, estimator, how rewards are divided, the
@@ -115,7 +113,7 @@ class _Wrapped:
 class _Watch:
     """A monitor in a trainer: what it remembers between two calls of the trainer's methods."""
 
-    def __init__(self, monitor: KLMonitor, trainer: Any, said: TrainerFacts, reference: Any) -> None:
+    def __init__(self, monitor: Observer, trainer: Any, said: TrainerFacts, reference: Any) -> None:
         self.monitor, self.trainer, self.said, self.reference = monitor, trainer, said, reference
         self.step = -1  # the last one that was looked at or passed over
         self.rewards: torch.Tensor | None = None
@@ -234,7 +232,7 @@ class _Watch:
         self.pending = {f"{PREFIX}{name}": x for name, x in made.known().items() if math.isfinite(x)}
 
 
-def _take_over(monitor: KLMonitor, trainer: Any, said: TrainerFacts) -> None:
+def _take_over(monitor: Observer, trainer: Any, said: TrainerFacts) -> None:
     """Tell the monitor what it was not told."""
     asked = monitor.asked
     if monitor.tokenizer is None:

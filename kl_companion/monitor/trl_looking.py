@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,10 +13,8 @@ from kl_companion.host_reads import on_host
 from kl_companion.monitor.given import StepAnswers, check_logits, checked
 from kl_companion.monitor.looking import LogitsRead, together
 from kl_companion.monitor.moments import Clamp, value
+from kl_companion.monitor.observer import Observer
 from kl_companion.monitor.trl_reading import Texts, TrainerFacts, deviations_of, texts_of
-
-if TYPE_CHECKING:
-    from kl_companion.monitor.kl_monitor import KLMonitor
 
 _ENTRIES = 2**26  # of one model's logits at a time: a quarter of a gigabyte in float32
 
@@ -41,7 +39,7 @@ def has_adapter(trainer: Any) -> bool:
 
 
 def look_at(
-    monitor: KLMonitor,
+    monitor: Observer,
     trainer: Any,
     model: Any,
     inputs: Mapping[str, Any],
@@ -118,7 +116,7 @@ def brought(
     return seen, dict(zip(("ref_per_token_logps", "old_per_token_logps"), logps, strict=True)), more
 
 
-def _rows(monitor: KLMonitor, trainer: Any, inputs: Mapping[str, Any]) -> int | None:
+def _rows(monitor: Observer, trainer: Any, inputs: Mapping[str, Any]) -> int | None:
     """How many completions are taken: at most half of a step's, so that the share of the time stays small."""
     if monitor.rows is None:
         return None

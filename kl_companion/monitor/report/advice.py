@@ -6,7 +6,16 @@ from collections.abc import Callable
 
 from kl_companion.monitor.report import drift, engine, logged_number, outliers
 from kl_companion.monitor.report.run_folder import MonitoredRun
-from kl_companion.monitor.report.verdicts import LEVELS, RECENT, Level, RunVerdict, number, percent, recent
+from kl_companion.monitor.report.verdicts import (
+    LEVELS,
+    RECENT,
+    Level,
+    RunVerdict,
+    number,
+    percent,
+    recent,
+    verdict,
+)
 
 # Within a level, what spoils the weights comes before what misleads, and that before what costs.
 RULES: tuple[Callable[[MonitoredRun], RunVerdict | None], ...] = (
@@ -43,25 +52,18 @@ def run_verdicts(run: MonitoredRun) -> tuple[RunVerdict, ...]:
     Returns:
         At least one verdict; those of level ``"fine"`` come last, and a run without troubles has no others.
     """
-    found = [verdict for rule in RULES if (verdict := rule(run)) is not None]
+    found = [said for rule in RULES if (said := rule(run)) is not None]
     if not found:
         row = run.last
-        said = f"Step {row.step} was observed, and nothing in its numbers stands out."
-        found = [
-            RunVerdict(
-                "fine", "nothing", said, f"{row.answers} answers, {row.tokens:,} tokens.", step=row.step
-            )
-        ]
-    if {"bias", "other_divergence", "not_its_noise"} & {verdict.topic for verdict in found}:
-        found = [
-            verdict for verdict in found if verdict.topic != "logged"
-        ]  # they say it too, and it is not fine
-    return tuple(sorted(found, key=lambda verdict: LEVELS.index(verdict.level)))
+        found = [verdict("nothing", step=row.step, answers=row.answers, tokens=row.tokens)]
+    if {"bias", "other_divergence", "not_its_noise"} & {said.topic for said in found}:
+        found = [said for said in found if said.topic != "logged"]  # they say it too, and it is not fine
+    return tuple(sorted(found, key=lambda said: LEVELS.index(said.level)))
 
 
 def worst(verdicts: tuple[RunVerdict, ...]) -> Level:
     """The gravest level of some verdicts."""
-    return min((verdict.level for verdict in verdicts), key=LEVELS.index)
+    return min((said.level for said in verdicts), key=LEVELS.index)
 
 
 def headline(run: MonitoredRun, verdicts: tuple[RunVerdict, ...]) -> str:

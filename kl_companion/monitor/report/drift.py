@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from statistics import fmean
+from typing import Any
 
 from kl_companion.monitor.report.run_folder import MonitoredRun
 from kl_companion.monitor.report.verdicts import (
     LEAST_KL,
     RECENT,
+    Level,
     RunVerdict,
     between,
     finite,
@@ -16,6 +18,7 @@ from kl_companion.monitor.report.verdicts import (
     number,
     percent,
     recent,
+    verdict,
 )
 
 NO_KL = 1e-7  # nats per token: rounding of two passes of one model in float32
@@ -41,30 +44,13 @@ def no_kl(run: MonitoredRun) -> RunVerdict | None:
     """A KL that stays zero."""
     seen = [r for r in run.observations if r.step > 0 and r.kl is not None]
     if len(seen) >= RECENT and all(abs(r.kl or 0) <= NO_KL for r in seen):
-        return RunVerdict(
-            "wrong",
-            "no_kl",
-            f"Policy and reference are the same at all {len(seen)} observations: the KL is 0.",
-            f"The last is of step {seen[-1].step}; a policy that learns moves away from a reference that "
-            "stays.",
-            "Either nothing is trained (learning rate, frozen weights, equal rewards), or the reference is "
-            "the policy: adapters that are not switched off for the reference's pass, or weights that both "
-            "share.",
-        )
+        return verdict("no_kl", count=len(seen), last=seen[-1].step)
     return None
 
 
 def no_beta(run: MonitoredRun) -> RunVerdict | None:
     """A coefficient that is zero, which many trainers have as their default."""
-    if run.settings.get("beta") != 0:
-        return None
-    return RunVerdict(
-        "fine",
-        "no_beta",
-        "β is 0: no KL term acts, the KL is only measured.",
-        "Nothing holds the policy near the reference but the learning rate and the clip of the ratio. "
-        "Several trainers have 0 as their default; if you meant to have a KL term, it is not there.",
-    )
+    return verdict("no_beta") if run.settings.get("beta") == 0 else None
 
 
 def far(run: MonitoredRun) -> RunVerdict | None:
@@ -84,15 +70,8 @@ def far(run: MonitoredRun) -> RunVerdict | None:
     over = min(RECENT, len(run.observations))
     says = f"Over the last {over} observations the KL is {size}" if over > 1 else f"The KL is {size}"
     says += f", {number(grown[1])} times as much as around step {grown[0]}." if grown else "."
-    return RunVerdict(
-        "wrong" if kl >= VERY_FAR else "attention",
-        "far",
-        says,
-        "Common values are 0.001 to 0.1 nats per token with a KL term and up to 0.3 without; above 1 the "
-        f"policy writes a different text than the reference would.{likelier}{_bought(run)}",
-        "Read some answers. If the reward no longer grows with the KL, stop or go back to an earlier "
-        "checkpoint; else a larger β or a smaller learning rate keeps it nearer.",
-    )
+    level: Level = "wrong" if kl >= VERY_FAR else "attention"
+    return verdict("far", level, says=says, likelier=likelier, bought=_bought(run))
 
 
 def _likelier(nats: float) -> str:
@@ -131,17 +110,16 @@ def effective_beta(run: MonitoredRun) -> RunVerdict | None:
     factor = max(acts / beta, beta / acts)
     if factor < BETA_TO_NOTE:
         return None
-    weaker = acts < beta
-    return RunVerdict(
-        "wrong" if factor >= BETA_TO_ACT else "attention",
+    return verdict(
         "effective_beta",
-        f"β = {number(beta)} acts like {number(acts)}: {number(factor)} times "
-        f"{'weaker' if weaker else 'stronger'}.",
-        f"Rewards are divided by their standard deviation, {number(acts / beta)} on average, which makes "
-        f"them {number(factor)} times {'larger' if weaker else 'smaller'}; the KL term is not divided. The "
-        "factor changes with the batch, and from prompt to prompt.",
-        f"Compare runs by this number, not by β. For {number(beta)} in units of your reward set β to "
-        f"{number(beta * beta / acts)}, or do not divide rewards by their standard deviation.",
+        "wrong" if factor >= BETA_TO_ACT else "attention",
+        beta=float(beta),
+        acts=acts,
+        factor=factor,
+        weaker="weaker" if acts < beta else "stronger",
+        larger="larger" if acts < beta else "smaller",
+        deviation=acts / beta,
+        instead=beta * beta / acts,
     )
 
 
@@ -150,15 +128,7 @@ def equal_groups(run: MonitoredRun) -> RunVerdict | None:
     share = recent(run, "equal_groups")
     if share is None or share < EQUAL_TO_NOTE:
         return None
-    return RunVerdict(
-        "wrong" if share >= EQUAL_TO_ACT else "attention",
-        "equal_groups",
-        f"In {percent(share)} of the groups all rewards agree: there only the KL term acts.",
-        "Their advantages are zero, so these prompts pull the policy back to the reference and teach it "
-        "nothing; the rest of the batch has to make up for that.",
-        "Take prompts that the policy solves sometimes, draw more answers to each, or leave groups without "
-        "a difference out of the batch, out of the KL term too.",
-    )
+    return verdict("equal_groups", "wrong" if share >= EQUAL_TO_ACT else "attention", share=percent(share))
 
 
 def entropy(run: MonitoredRun) -> RunVerdict | None:
@@ -169,17 +139,9 @@ def entropy(run: MonitoredRun) -> RunVerdict | None:
     start = fmean(seen[:3])
     if start <= 0 or (now > COLLAPSE * start and (now > LEAST_ENTROPY or start < 2 * LEAST_ENTROPY)):
         return None
-    return RunVerdict(
-        "wrong" if now <= COLLAPSE_TO_ACT * start else "attention",
-        "entropy",
-        f"The entropy of the next token fell from {number(start)} to {number(now)} nats.",
-        f"The policy now chooses among {number(math.exp(now))} tokens on average, where it was "
-        f"{number(math.exp(start))}: the answers to a prompt become alike, their rewards too, and no "
-        "difference is left to learn from.",
-        "Look at some answers to one prompt. A larger β, a smaller learning rate, an upper clip that is "
-        "wider than the lower one, or prompts that are not solved yet keep the entropy up; it seldom comes "
-        "back by itself.",
-    )
+    level: Level = "wrong" if now <= COLLAPSE_TO_ACT * start else "attention"
+    choices, before = math.exp(now), math.exp(start)
+    return verdict("entropy", level, start=start, now=now, choices=choices, before=before)
 
 
 def length_pull(run: MonitoredRun) -> RunVerdict | None:
@@ -190,15 +152,7 @@ def length_pull(run: MonitoredRun) -> RunVerdict | None:
     beside = ""
     if reward is not None:
         beside = f", the reward term with {number(abs(reward))} for {_direction(reward)} ones"
-    return RunVerdict(
-        "attention",
-        "length_pull",
-        f"The KL term pulls toward {_direction(kl)} answers, with {number(abs(kl))} per answer{beside}.",
-        "That is the gradient by the log-odds of ending an answer. An answer that ends saves the KL of all "
-        "tokens that it would have had, and a mean per token rewards long answers of a low KL.",
-        "If the lengths drift and the task does not ask for it, average over a fixed number of tokens, or "
-        "take the KL of the next token (no credit for what follows) instead of the KL in the reward.",
-    )
+    return verdict("length_pull", direction=_direction(kl), pull=abs(kl), beside=beside)
 
 
 def _direction(pull: float) -> str:
@@ -215,16 +169,14 @@ def wide(run: MonitoredRun) -> RunVerdict | None:
     if not half > WIDE * kl:
         return None
     needed = math.ceil(row.answers * (half / (0.2 * kl)) ** 2)
-    return RunVerdict(
-        "attention",
-        "wide",
-        f"{row.answers} answers are too few: the KL is {number(kl)}, between {number(row.kl_low)} and "
-        f"{number(row.kl_high)} with 95 % confidence.",
-        "A change of the same size between two observations may be chance.",
-        f"Read about {needed:,} answers for ±20 %, by the monitor's number of rows or by averaging over "
-        "observations.",
-        row.step,
-    )
+    given: dict[str, Any] = {
+        "answers": row.answers,
+        "kl": kl,
+        "low": row.kl_low,
+        "high": row.kl_high,
+        "needed": needed,
+    }
+    return verdict("wide", step=row.step, **given)
 
 
 def size(run: MonitoredRun) -> RunVerdict | None:
@@ -235,10 +187,4 @@ def size(run: MonitoredRun) -> RunVerdict | None:
     interval = between(row.kl_low, row.kl_high)
     span = f" ({interval} with 95 % confidence)" if interval else ""
     answers = "" if row.kl_of_answers is None else f", {number(row.kl_of_answers)} per answer"
-    return RunVerdict(
-        "fine",
-        "size",
-        f"At step {row.step} the KL to the reference is {number(row.kl)} nats per token{span}{answers}.",
-        "Common values are 0.001 to 0.1 nats per token with a KL term and up to 0.3 without.",
-        step=row.step,
-    )
+    return verdict("size", step=row.step, kl=row.kl, span=span, answers=answers)

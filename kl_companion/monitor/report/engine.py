@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from kl_companion.monitor.report.run_folder import MonitoredRun
-from kl_companion.monitor.report.verdicts import RECENT, RunVerdict, finite, number, percent, recent
+from kl_companion.monitor.report.verdicts import RECENT, RunVerdict, finite, number, percent, recent, verdict
 
 SETTING = 0.005  # nats per token: a temperature of 0.99 instead of 1 makes as much
 ROUNDING = 0.05  # two engines in bfloat16 differ by 0.01 to 0.02; above, something else is unlike
@@ -41,14 +41,15 @@ def mismatch(run: MonitoredRun) -> RunVerdict | None:
         + (": the samples are further from the policy than it is from the reference." if outweighs else ".")
     )  # fmt: skip
     also = f" The rest has grown by a factor of {number(grown)} over the run." if grown else ""
-    return RunVerdict(
-        "wrong" if outweighs or parts["rounding"] >= ROUNDING_TO_ACT else "attention",
+    return verdict(
         "mismatch",
-        f"The engine's log-probs differ from the trainer's by {number(total)} nats per token, mostly by "
-        f"{names[cause].replace('the rest', 'rounding or other weights')}.",
-        f"By cause: {shares}.{also}{beside} It matters where the engine's log-probs enter a ratio, and for "
-        "the KL: its samples are those of the engine.",
-        todo,
+        "wrong" if outweighs or parts["rounding"] >= ROUNDING_TO_ACT else "attention",
+        total=total,
+        cause=names[cause].replace("the rest", "rounding or other weights"),
+        shares=shares,
+        also=also,
+        beside=beside,
+        todo=todo,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from kl_companion.estimators.registry import ESTIMATORS, get_estimator
 from kl_companion.monitor.observation import Observation
@@ -19,6 +20,7 @@ from kl_companion.monitor.report.verdicts import (
     number,
     percent,
     recent,
+    verdict,
     visible,
 )
 from kl_companion.plotting import label
@@ -55,19 +57,9 @@ def not_its_noise(run: MonitoredRun) -> RunVerdict | None:
     off = mean([abs(x) for x in finite(run.series("logged_noise"))])
     if (size < NOT_NOISE and not sided) or (off or 0) < BIAS_TO_NOTE * (mean(run.series("kl")) or 0):
         return None
-    return RunVerdict(
-        "wrong",
-        "not_its_noise",
-        f"The logged number is not {name_of(run)} of these tokens: it is {number(size)} standard errors "
-        "away from what that has as expectation.",
-        f"That is the middle of {len(z)} observations; noise alone gives 0.7. On average it is "
-        f"{number(mean(run.series('logged')) or 0)} where "
-        f"{number(mean(run.series('logged_expected')) or 0)} is expected and the exact KL is "
-        f"{number(mean(run.series('kl')) or 0)}.",
-        "See what the trainer averages: another mask (prompt or padding tokens), a mean per answer instead "
-        "of per token, log-probs at another temperature, log-probs of before the update, or a number that β "
-        "already multiplies.",
-    )
+    averages = (mean(run.series(name)) or 0.0 for name in ("logged", "logged_expected", "kl"))
+    given: dict[str, Any] = dict(zip(("logged", "expected", "kl"), averages, strict=True))
+    return verdict("not_its_noise", name=name_of(run), size=size, count=len(z), **given)
 
 
 def z_scores(run: MonitoredRun) -> list[float]:
@@ -92,28 +84,18 @@ def bias(run: MonitoredRun) -> RunVerdict | None:
     if kl is None or off is None or kl < LEAST_KL or abs(off) < BIAS_TO_NOTE * kl:
         return None
     if of_forward(run):
-        return RunVerdict(
-            "attention",
-            "other_divergence",
-            f"{name_of(run)} estimates the forward KL, {number(kl + off)} nats per token; the reverse KL is "
-            f"{number(kl)}.",
-            "Both are divergences from the reference, but they are different numbers: a target or a plot of "
-            "the one cannot be compared with the other.",
-            "Say in the plot which one it is, or log K3, which estimates the reverse KL.",
-        )
+        return verdict("other_divergence", name=name_of(run), forward=kl + off, kl=kl)
     share = off / kl
-    verb = "overstates" if off > 0 else "understates"
-    gradient = " As a loss, K2 has the gradient of the reverse KL all the same." * (named == "k2")
-    level = "wrong" if abs(share) >= BIAS_TO_ACT else "attention"
-    return RunVerdict(
-        level,  # type: ignore[arg-type]
+    return verdict(
         "bias",
-        f"{name_of(run)} {verb} the KL by {percent(abs(share))}: its expectation is {number(kl + off)}, the "
-        f"exact KL {number(kl)} nats per token.",
-        "That is bias, which no averaging removes. It matters where the number is used: for a target KL, "
-        f"for a controller of β, and in comparisons with runs that log another estimator.{gradient}"
-        f"{_last(run)}",
-        "Log K3 or the exact KL; leave the loss as it is.",
+        "wrong" if abs(share) >= BIAS_TO_ACT else "attention",
+        name=name_of(run),
+        verb="overstates" if off > 0 else "understates",
+        share=percent(abs(share)),
+        expected=kl + off,
+        kl=kl,
+        gradient=" As a loss, K2 has the gradient of the reverse KL all the same." * (named == "k2"),
+        last=_last(run),
     )
 
 
@@ -127,14 +109,7 @@ def negative(run: MonitoredRun) -> RunVerdict | None:
     seen += f"{number(lowest.logged or 0)} at the lowest (step {lowest.step})"
     named = run.settings.get("estimator")
     if named in ("k2", "k3", "exact_kl"):
-        return RunVerdict(
-            "wrong",
-            "negative",
-            f"{seen}: {label(named)} cannot be.",
-            "It is a sum of terms of which none is negative.",
-            "The trainer logs something else under this name: the loss, a KL with the sign turned, or K1.",
-            lowest.step,
-        )
+        return verdict("negative_sum", step=lowest.step, seen=seen, name=label(named))
     error = lowest.logged_error
     if named != "k1" or not error or lowest.logged_noise is None:
         return None
@@ -142,14 +117,7 @@ def negative(run: MonitoredRun) -> RunVerdict | None:
     if worst > NOT_NOISE:
         return None  # `not_its_noise`, or an outlier among many
     quieter = "" if lowest.k3_error is None else f"; K3 would have had {number(lowest.k3_error)}"
-    return RunVerdict(
-        "fine",
-        "negative",
-        f"{seen}: that is noise of K1, {number(worst)} standard errors from its expectation.",
-        "A KL is never negative, but K1 of single tokens is, for those that the policy made less likely. "
-        f"Its standard error is {number(error)} there{quieter}.",
-        step=lowest.step,
-    )
+    return verdict("negative", step=lowest.step, seen=seen, worst=worst, error=error, quieter=quieter)
 
 
 def noise(run: MonitoredRun) -> RunVerdict | None:
@@ -164,15 +132,13 @@ def noise(run: MonitoredRun) -> RunVerdict | None:
     known = {n: x for n, x in others.items() if x is not None and n != "K2"}
     best = min(known, key=lambda n: known[n]) if known else ""
     better = bool(best) and known[best] < error / 2
-    return RunVerdict(
-        "attention",
+    return verdict(
         "noise",
-        f"One value of the logged number is mostly noise: its standard error is {number(error)}, the KL "
-        f"{number(kl)}.",
-        f"That is sampling of the tokens. A mean of {math.ceil((error / kl / 0.1) ** 2)} values would be "
-        "known to 10 %."
-        + (f" On the same tokens {best} would have {number(known[best])}." if better else ""),
-        f"Log {best if better else 'the exact KL'} instead, or smooth the curve before reading it.",
+        error=error,
+        kl=kl,
+        values=math.ceil((error / kl / 0.1) ** 2),
+        better=f" On the same tokens {best} would have {number(known[best])}." if better else "",
+        best=best if better else "the exact KL",
     )
 
 
@@ -181,23 +147,12 @@ def what_it_is(run: MonitoredRun) -> RunVerdict | None:
     row = run.last
     if not is_finite(row.logged) or not is_finite(row.kl):
         return None
-    said = f"Your logged {number(row.logged)} is {name_of(run)}; the exact KL is {number(row.kl)}."
+    given: dict[str, Any] = {"step": row.step, "logged": row.logged, "kl": row.kl, "name": name_of(run)}
     if row.logged_noise is None or row.logged_bias is None:
-        return RunVerdict(
-            "fine", "logged", said, "The run does not say which estimator the number is.", step=row.step
-        )
+        return verdict("logged_unknown", **given)
     if of_forward(run) and row.forward_kl is not None:
-        said = (
-            f"Your logged {number(row.logged)} estimates the forward KL, which is {number(row.forward_kl)}."
-        )
-        return RunVerdict("fine", "logged", said, f"The reverse KL is {number(row.kl)}.", step=row.step)
-    return RunVerdict(
-        "fine",
-        "logged",
-        f"Your logged {number(row.logged)} is {_off(row)} (step {row.step}).",
-        f"It is {name_of(run)} of {row.tokens:,} tokens, the exact KL is {number(row.kl)}.{_parts(row)}",
-        step=row.step,
-    )
+        return verdict("logged_forward", forward=row.forward_kl, **given)
+    return verdict("logged", off=_off(row), tokens=row.tokens, parts=_parts(row), **given)
 
 
 def _last(run: MonitoredRun) -> str:
@@ -237,11 +192,4 @@ def negative_loss(run: MonitoredRun) -> RunVerdict | None:
     below = [x for x in finite(run.series("loss")) if x < 0]
     if not below:
         return None
-    return RunVerdict(
-        "fine",
-        "negative_loss",
-        f"The loss is negative at {len(below)} of {len(run.observations)} observations, which is normal.",
-        "The reward term is −advantage times a ratio, and advantages have mean zero in a group: its value "
-        "says nothing about progress. The KL term adds β times the logged number, and only that part cannot "
-        "be below zero.",
-    )
+    return verdict("negative_loss", below=len(below), count=len(run.observations))

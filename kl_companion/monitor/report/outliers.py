@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from kl_companion.monitor.largest_tokens import LargeToken
 from kl_companion.monitor.observation import Observation
@@ -10,6 +11,7 @@ from kl_companion.monitor.report.run_folder import MonitoredRun
 from kl_companion.monitor.report.unlikely_tokens import LEVEL, share_of_tokens, unlikely_tokens
 from kl_companion.monitor.report.verdicts import (
     LEAST_KL,
+    Level,
     RunVerdict,
     at_steps,
     median,
@@ -18,6 +20,7 @@ from kl_companion.monitor.report.verdicts import (
     probability,
     quoted,
     recent,
+    verdict,
 )
 
 # e^20 is half a billion: no sample of 10^5 tokens has a log-ratio of -20 by chance (it has probability e^-20
@@ -41,18 +44,8 @@ def not_a_number(run: MonitoredRun) -> RunVerdict | None:
             continue
         said = " and ".join(f"the {names[n]} is {number(getattr(row, n))}" for n in bad)
         later = sum(any(_broken(r, n) for n in names) for r in run.observations)
-        return RunVerdict(
-            "wrong",
-            "not_a_number",
-            f"At step {row.step} {said}.",
-            f"{later} of {len(run.observations)} observations are affected, this is the first. "
-            + _why_no_number(row, bad),
-            "Stop here and go back to a checkpoint from before that step: an update with NaN leaves no "
-            "weight as it was. Look for log-probs of −infinity in that batch (a token that is masked out in "
-            "one model and not in the other; a row without completion tokens, where 0/0 is averaged), and "
-            "compute exponentials of log-ratios in float32.",
-            row.step,
-        )
+        count, cause = len(run.observations), _why_no_number(row, bad)
+        return verdict("not_a_number", step=row.step, said=said, later=later, count=count, cause=cause)
     return None
 
 
@@ -89,15 +82,16 @@ def impossible_token(run: MonitoredRun) -> RunVerdict | None:
         logged += "." if row.kl is None else f", the exact KL {number(row.kl)}."
     why, todo = _sides(token)
     again = f"It happens {at_steps(rows)}. " if len(rows) > 1 else ""
-    return RunVerdict(
-        "wrong",
+    return verdict(
         "impossible_token",
-        f"A token has a log-ratio of {number(math.copysign(largest, side))} nats {at_steps([row])}"
-        + (f": {quoted(token)}." if token else "."),
-        f"{why}{logged} {again}K1 adds the log-ratio itself, K2 half its square, and K3 the exponential of "
-        "its negative: a negative one of 21 nats makes 1.3 billion of one token.",
-        todo,
-        row.step,
+        step=row.step,
+        ratio=math.copysign(largest, side),
+        at=at_steps([row]),
+        token=f": {quoted(token)}" if token else "",
+        why=why,
+        logged=logged,
+        again=again,
+        todo=todo,
     )
 
 
@@ -116,15 +110,15 @@ def _unlikely_token(run: MonitoredRun) -> RunVerdict | None:
         if row.logged is None
         else (f" The logged number is {number(row.logged)} there; of such tokens it need not be wrong.")
     )
-    return RunVerdict(
-        "wrong",
-        "impossible_token",
-        f"The policy gives a sampled token the probability {probability(token.logp)} {at_steps([row])}: "
-        f"{quoted(token)}.",
-        f"{why} By chance that is seen in at most one of {round(1 / LEVEL):,} runs.{again}{logged}",
-        todo,
-        row.step,
-    )
+    given: dict[str, Any] = {
+        "why": why,
+        "runs": round(1 / LEVEL),
+        "again": again,
+        "logged": logged,
+        "todo": todo,
+    }
+    p, at = probability(token.logp), at_steps([row])
+    return verdict("unlikely_token", step=row.step, p=p, at=at, token=quoted(token), **given)
 
 
 def _sides(token: LargeToken | None) -> tuple[str, str]:
@@ -172,18 +166,18 @@ def spike(run: MonitoredRun) -> RunVerdict | None:
     row = max(rows, key=lambda r: r.logged or 0)
     tokens, share = run.tokens[row.step], share_of_tokens(run, row) or 0
     exact = "" if row.kl is None else f" The exact KL of the same tokens is {number(row.kl)}."
-    return RunVerdict(
-        "attention",
+    return verdict(
         "spike",
-        f"At step {row.step} the logged number jumps to {number(row.logged or 0)}, "
-        f"{number((row.logged or 0) / around[row.step])} times the usual: {len(tokens)} of {row.tokens:,} "
-        f"tokens make {percent(min(share, 1))} of it.",
-        f"The first is {quoted(tokens[0])} with a log-ratio of {number(tokens[0].log_ratio)}.{exact} Such "
-        f"jumps are seen {at_steps(rows)}.",
-        "Do not let a controller of β or an early stop act on one such value: take the exact KL, or a mean "
-        "over observations. Read the tokens in the report's table of tokens: if it is the same one each "
-        "time, look at the data.",
-        row.step,
+        step=row.step,
+        logged=row.logged,
+        times=(row.logged or 0) / around[row.step],
+        few=len(tokens),
+        tokens=row.tokens,
+        share=percent(min(share, 1)),
+        token=quoted(tokens[0]),
+        ratio=tokens[0].log_ratio,
+        exact=exact,
+        at=at_steps(rows),
     )
 
 
@@ -201,17 +195,8 @@ def jump(run: MonitoredRun) -> RunVerdict | None:
     if not found:
         return None
     row, around = max(found, key=lambda pair: pair[0].kl or 0)
-    return RunVerdict(
-        "attention",
-        "jump",
-        f"At step {row.step} the exact KL jumps to {number(row.kl or 0)}, {number((row.kl or 0) / around)} "
-        "times that of its neighbors.",
-        "It is no noise of an estimator: that batch had prompts on which the two models differ, or the "
-        "policy moved and came "
-        "back." + (f" Such jumps are seen {at_steps([r for r, _ in found])}." if len(found) > 1 else ""),
-        "Read that batch. If the gradient norm jumped there too, clip it, or take a smaller learning rate.",
-        row.step,
-    )
+    others = f" Such jumps are seen {at_steps([r for r, _ in found])}." if len(found) > 1 else ""
+    return verdict("jump", step=row.step, kl=row.kl, times=(row.kl or 0) / around, others=others)
 
 
 def dead_zone(run: MonitoredRun) -> RunVerdict | None:
@@ -220,12 +205,5 @@ def dead_zone(run: MonitoredRun) -> RunVerdict | None:
     if share is None or share < DEAD_TO_NOTE:
         return None
     bounds = "" if clamp is None else f" to [{', '.join(number(x) if x is not None else '…' for x in clamp)}]"
-    return RunVerdict(
-        "wrong" if share >= DEAD_TO_ACT else "attention",
-        "dead_zone",
-        f"The clamp of the log-ratio{bounds} leaves {percent(share)} of the tokens without a gradient.",
-        "The KL term no longer pulls these tokens back, and they are those that moved furthest. The clamped "
-        "number stays small while the KL grows.",
-        "Take the clamp away, or make it wide enough that it cuts overflows only (20 nats does). K2 in the "
-        "loss has no exponential and needs none.",
-    )
+    level: Level = "wrong" if share >= DEAD_TO_ACT else "attention"
+    return verdict("dead_zone", level, bounds=bounds, share=percent(share))

@@ -6,14 +6,15 @@ Everything that comes from the run, words of its tokens included, is escaped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 from kl_companion.monitor.report.advice import headline, run_verdicts, worst
 from kl_companion.monitor.report.curves import drawn_curves
 from kl_companion.monitor.report.page_tables import all_rows, as_text, numbers, settings, tokens
 from kl_companion.monitor.report.run_folder import MonitoredRun
-from kl_companion.monitor.report.style import STYLE
 from kl_companion.monitor.report.verdicts import RunVerdict, between, finite, number
 
+STYLE = "\n" + (files("kl_companion.monitor.report") / "style.css").read_text("utf-8")
 LEVEL_WORDS = {"wrong": "✕ Wrong", "attention": "! Needs attention", "fine": "✓ Fine"}
 
 

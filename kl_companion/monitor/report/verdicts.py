@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from typing import Literal, NamedTuple, TypeGuard
 
 from kl_companion.monitor.largest_tokens import LargeToken
@@ -39,6 +41,17 @@ class RunVerdict(NamedTuple):
     why: str
     todo: str = ""
     step: int | None = None
+
+
+_TEXTS = tomllib.loads((files("kl_companion.monitor.report") / "verdicts.toml").read_text("utf-8"))
+
+
+def verdict(key: str, level: Level | None = None, step: int | None = None, **gaps: object) -> RunVerdict:
+    """Return the verdict of a key of verdicts.toml, with the gaps of its texts filled, floats by `number`."""
+    row = _TEXTS[key]
+    words = {name: number(x) if isinstance(x, float) else x for name, x in {"step": step, **gaps}.items()}
+    says, why, todo = (row.get(text, "").format(**words) for text in ("says", "why", "todo"))
+    return RunVerdict(level or row["level"], row.get("topic", key), says, why, todo, step)
 
 
 def recent(run: MonitoredRun, name: str) -> float | None:

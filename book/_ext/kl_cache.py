@@ -129,8 +129,9 @@ def digest(text: str) -> str:
 
 def catalogue_files() -> list[Path]:
     """The cases of bad input, and the modules that run them."""
-    files = sorted((ROOT / "tests" / "refusals").glob("*.*"))
-    return [path for path in files if path.suffix in (".py", ".yml") and not path.name.startswith("test_")]
+    folder = ROOT / "tests" / "refusals"
+    modules = (path for path in folder.glob("*.py") if not path.name.startswith("test_"))
+    return sorted([*modules, *folder.glob("page/*.yml")])
 
 
 def imports(path: Path) -> str:

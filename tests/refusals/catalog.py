@@ -74,5 +74,7 @@ def cases(name: str) -> Iterator[Case]:
                     yield Case(where, kind, partial(eval, call, known), raised, named)
 
 
-GROUPS: dict[str, tuple[Case, ...]] = {content(name)["section"]: (*cases(name),) for name in PAGE.split()}
+GROUPS: dict[str, tuple[Case, ...]] = {
+    content(f"page/{name}")["section"]: (*cases(f"page/{name}"),) for name in PAGE.split()
+}
 CASES: tuple[Case, ...] = tuple(case for group in GROUPS.values() for case in group)

@@ -17,8 +17,7 @@ from tests.refusals.commands import command
 
 LEAST = 2
 COMMANDS = ("list", "derive", "audit", "claims", "table")
-OTHERS = sorted({path.stem for path in FOLDER.glob("*.yml")} - {*PAGE.split()})
-ALL = [*CASES, *(case for name in OTHERS for case in cases(name))]
+ALL = [*CASES, *(case for path in sorted(FOLDER.glob("*.yml")) for case in cases(path.stem))]
 
 
 def public_functions():
@@ -66,6 +65,10 @@ def test_every_verb_of_the_command_line_has_a_case():
     entries = {case.entry for case in CASES}
     assert {f"kl-companion {verb}" for verb in COMMANDS} <= entries
     assert {"tables.load", "tables.run", "tables.write_rows", "a notebook's parameters"} <= entries
+
+
+def test_every_file_of_the_page_is_on_it():
+    assert {path.stem for path in (FOLDER / "page").iterdir()} == {*PAGE.split()}
 
 
 def test_cases_are_told_apart():

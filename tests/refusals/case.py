@@ -17,14 +17,15 @@ from kl_companion.files import ROOT_VARIABLE
 
 SHORTEST, LONGEST = 20, 400
 _WANTED = re.compile(
-    r"\bexpected\b|\bwanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: |Make it: "
-    r"|Say what |\bchoose from\b|\binvalid \w+ value\b|pip install|: (?:use|give|load|lower|set|work) "
-    r"|\bis not a file\b"
+    r"\bexpected\b|(?:\bis|\bare|,) wanted\b|\bneed(?:s|ed)?\b|\brequired\b|\bDid you mean\b|Known: "
+    r"|Make it: |Say what |\bchoose from\b|\binvalid \w+ value\b|pip install|\bis not a file\b"
+    r"|: (?:use|give|load|lower|set|work) "
 )
 _QUOTED = re.compile(r"--\w|\{|'|\"|\[|\d|\btorch\.|=|\.[a-z]+\b")
 _KIND = re.compile(
     r"\b(?:a|an) [a-zA-Z]+, expected|\b(?:holds|returned|reads|requires|required|missing|NaN|empty|of its own"
-    r"|nothing|neither|no|none|None|not|different|twice|another|nan|inf|True|False|one)\b"
+    r"|nothing|neither|no|none|None|not|different|twice|another"
+    r"|is -?(?:nan|inf|True|False|one))\b"
 )
 _TORCH = ("size mismatch", "must match the size", "has no attribute", "unsupported operand", "Traceback")
 _folder: ContextVar[Path] = ContextVar("folder")

@@ -56,9 +56,9 @@ def cases(name: str) -> Iterator[Case]:
     """The cases of a file, in its order."""
     file = content(name)
     names: dict[str, Any] = {"math": math, "partial": partial, "sympy": sympy, "torch": torch}
-    names |= {each: getattr(kl, each) for each in kl}
     for module in map(import_module, [SAMPLES, *file.get("from", [])]):
         names |= {each: getattr(module, each) for each in dir(module)}
+    names |= {each: getattr(kl, each) for each in kl}
     for each, expression in file.get("given", {}).items():
         names[each] = eval(expression, names)
     for block in file["cases"]:

@@ -9,12 +9,10 @@ from kl_companion.estimators import ESTIMATORS, get_estimator
 from kl_companion.rollout import (
     aggregate,
     credit,
-    importance_weight,
-    leave_one_out,
     masked,
 )
 from tests.oracles import tokens as oracle
-from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
+from tests.support.rollouts import INF, MASK, NAN, doubles
 
 QUICK = settings(max_examples=50)
 
@@ -31,8 +29,6 @@ def ragged(x, mask=MASK):
 def test_masked_writes_zeros():
     x = doubles([NAN, 1.0, INF, 2.0], [1.0, 2.0, 3.0, 4.0])
     assert masked(x, torch.tensor([[0, 1, 0, 1], [1, 1, 0, 1]])).tolist() == [[0, 1, 0, 2], [1, 2, 0, 4]]
-    with pytest.raises(ValueError, match=r"x has shape \[2, 4\], expected \[2, 3\] like completion_mask"):
-        masked(x, torch.ones(2, 3))
 
 
 @pytest.mark.parametrize(
@@ -56,53 +52,7 @@ def test_the_default_is_the_sum():
     assert aggregate(torch.ones(2, 4), MASK).item() == 3
 
 
-@pytest.mark.parametrize(
-    ("how", "length", "wanted"),
-    [
-        ("mean", None, r"unknown how 'mean'.*Known: constant, sequence_mean, sum, token_mean"),
-        (
-            "constant",
-            None,
-            "how='constant' got length=None: a length is wanted for 'constant' and only there",
-        ),
-        ("sum", 3, "how='sum' got length=3: a length is wanted for 'constant' and only there"),
-        ("constant", 0, "length is 0, expected a positive number of tokens"),
-        ("constant", -2.0, r"length is -2.0, expected a positive"),
-        ("constant", NAN, "length is nan"),
-    ],
-)
-def test_bad_aggregations_are_refused(how, length, wanted, as_installed):
-    with pytest.raises(ValueError, match=wanted):
-        aggregate(torch.ones(2, 4), MASK, how, length=length)
-
-
-@pytest.mark.parametrize("how", ["sum", "sequence_mean", "token_mean"])
-def test_a_batch_of_no_sequence_has_no_mean(how):
-    with pytest.raises(ValueError, match=r"^completion_mask has shape \[0, 3\], expected at least one"):
-        aggregate(torch.zeros(0, 3), torch.zeros(0, 3), how)
-
-
-def test_aggregation_checks_its_mask():
-    with pytest.raises(ValueError, match=r"row .1. has no token"):
-        aggregate(torch.ones(2, 2), torch.tensor([[1, 0], [0, 0]]), "sum")
-    with pytest.raises(ValueError, match=r"x has shape \[2, 3\], expected \[2, 2\]"):
-        aggregate(torch.ones(2, 3), torch.ones(2, 2), "sum")
-
-
 # importance weights, credit, leave one out
-
-
-@pytest.mark.parametrize("clip", [(2.0, 1.0), (-0.1, 1.0), (0.0, NAN)])
-def test_bad_clips_are_refused(clip):
-    with pytest.raises(
-        ValueError, match=r"clip is .*, expected \(lowest, highest\) with 0 <= lowest <= highest"
-    ):
-        importance_weight(sampled(), scope="token", clip=clip)
-
-
-def test_an_unknown_scope_is_refused(as_installed):
-    with pytest.raises(ValueError, match=r"unknown scope 'tokens'\. Did you mean 'token'\? Known: prefix"):
-        importance_weight(sampled(), scope="tokens")
 
 
 def test_credit_by_hand():
@@ -111,21 +61,6 @@ def test_credit_by_hand():
     assert credit(x, MASK)[0, 1:3].tolist() == [3.0, 2.0]
     assert credit(x, MASK, discount=0.0)[1].tolist() == [3.0, 4.0, 5.0, 6.0]
     assert credit(x, MASK, discount=0.5)[1].tolist() == [3 + 2 + 1.25 + 0.75, 4 + 2.5 + 1.5, 8.0, 6.0]
-    with pytest.raises(ValueError, match=r"x has shape \[2, 4\], expected \[2, 3\]"):
-        credit(x, torch.ones(2, 3))
-
-
-@pytest.mark.parametrize("discount", [-0.1, 1.01, NAN])
-def test_bad_discounts_are_refused(discount):
-    with pytest.raises(ValueError, match=rf"discount is {discount}, expected a number from 0 to 1"):
-        credit(torch.ones(2, 4), MASK, discount=discount)
-
-
-def test_leave_one_out_needs_company():
-    with pytest.raises(ValueError, match="prompt 9 has one sequence, expected at least two: nothing is left"):
-        leave_one_out(torch.ones(3), torch.tensor([4, 9, 4]))
-    with pytest.raises(ValueError, match=r"prompt_index has shape \[2\], expected \[3\] like x"):
-        leave_one_out(torch.ones(3), torch.tensor([4, 4]))
 
 
 values = st.floats(-100, 100)

@@ -14,46 +14,9 @@ from kl_companion.rollout import (
     check_rollout,
     per_token,
 )
-from tests.support.rollouts import INF, MASK, NAN, doubles, sampled
+from tests.support.rollouts import doubles, sampled
 
 # at the door
-
-
-@pytest.mark.parametrize(
-    ("changes", "wanted"),
-    [
-        ({"completion_mask": torch.ones(4)}, r"completion_mask has shape \[4\], expected \[batch, seq\]"),
-        ({"completion_mask": MASK * 2}, "completion_mask is neither 0 nor 1"),
-        (
-            {"completion_mask": torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]])},
-            r"row \[0\] has no token: expected at least one",
-        ),
-        (
-            {"tokens": torch.zeros(2, 3, dtype=torch.long)},
-            r"tokens has shape \[2, 3\], expected \[2, 4\] like completion_mask",
-        ),
-        ({"logp": -torch.ones(2, 3)}, r"logp has shape \[2, 3\], expected \[2, 4\] like completion_mask"),
-        ({"ref_logp": -torch.ones(2, 4, 1)}, r"ref_logp has shape \[2, 4, 1\], expected \[2, 4\]"),
-        ({"behavior_logp": -torch.ones(4)}, r"behavior_logp has shape \[4\], expected \[2, 4\]"),
-        ({"logp": torch.ones(2, 4)}, r"logp is 1 at \[0, 1\], expected at most 0"),
-        ({"ref_logp": torch.full((2, 4), -INF)}, r"ref_logp is -inf at \[0, 1\], expected finite"),
-        ({"behavior_logp": torch.full((2, 4), NAN)}, r"behavior_logp is NaN at \[0, 1\]"),
-        ({"logp": torch.zeros(2, 4, dtype=torch.long)}, "logp has dtype torch.int64, expected floating"),
-        ({"rewards": torch.ones(3)}, r"rewards has shape \[3\], expected \[2\] like one per sequence"),
-        ({"rewards": torch.tensor([0.0, NAN])}, r"rewards is NaN at \[1\]"),
-        ({"prompt_index": torch.zeros(2, 1).long()}, r"prompt_index has shape \[2, 1\], expected \[2\]"),
-        ({"logits": torch.zeros(2, 4)}, r"logits has shape \[2, 4\], expected \[2, 4, vocab\]"),
-        ({"ref_logits": torch.zeros(2, 3, 5)}, r"ref_logits has shape \[2, 3, 5\], expected \[2, 4, vocab\]"),
-        (
-            {"logits": torch.zeros(2, 4, 5), "ref_logits": torch.zeros(2, 4, 6)},
-            r"ref_logits has shape \[2, 4, 6\], expected \[2, 4, 5\] like logits",
-        ),
-        ({"logits": torch.zeros(2, 4, 5).long()}, "logits has dtype torch.int64, expected floating"),
-    ],
-)
-def test_bad_fields_are_refused_at_the_door(changes, wanted):
-    with pytest.raises(ValueError, match=wanted):
-        sampled(**changes)
 
 
 LOGITS = torch.tensor([[[0.0, math.log(3)], [math.log(4), 0.0]], [[0.0, 0.0], [1.0, 1.0]]]).double()
@@ -92,50 +55,10 @@ def test_log_probs_are_gathered_from_logits():
     assert rollout.group_index.tolist() == [4, 5]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "logits", "ref_logits", "wanted"),
-    [
-        (torch.tensor([[2, 0], [1, 0]]), LOGITS, REF_LOGITS, "tokens holds the id 2, expected 0 to 1"),
-        (torch.tensor([[0, 0], [-1, 0]]), LOGITS, REF_LOGITS, "tokens holds the id -1, expected 0 to 1"),
-        (
-            TOKENS[:, :1],
-            LOGITS,
-            REF_LOGITS,
-            r"tokens has shape \[2, 1\], expected \[2, 2\] like completion_mask",
-        ),
-        (
-            TOKENS,
-            LOGITS[:, :1],
-            REF_LOGITS,
-            r"logits has shape \[2, 1, 2\], expected \[2, 2, 2\] like tokens",
-        ),
-        (
-            TOKENS,
-            LOGITS,
-            REF_LOGITS[..., :1],
-            r"ref_logits has shape \[2, 2, 1\], expected \[2, 2, 2\] like logits",
-        ),
-        (TOKENS, LOGITS * NAN, REF_LOGITS, r"logits is NaN at \[0, 0, 0\]"),
-    ],
-)
-def test_bad_logits_are_refused(tokens, logits, ref_logits, wanted):
-    with pytest.raises(ValueError, match=wanted):
-        Rollout.from_logits(tokens, ONES, logits, ref_logits)
-
-
-def test_behavior_logits_of_another_shape_are_refused():
-    with pytest.raises(
-        ValueError, match=r"behavior_logits has shape \[2, 2, 1\], expected \[2, 2, 2\] like logits"
-    ):
-        Rollout.from_logits(TOKENS, ONES, LOGITS, REF_LOGITS, behavior_logits=LOGITS[..., :1])
-
-
 def test_padding_may_hold_any_id_and_an_error_names_the_id_that_counts():
     mask = torch.tensor([[0, 1], [1, 1]])
     padded = torch.tensor([[-100, 0], [1, 0]])
     assert Rollout.from_logits(padded, mask, LOGITS, REF_LOGITS).logp.isfinite().all()
-    with pytest.raises(ValueError, match="tokens holds the id 7, expected 0 to 1"):
-        Rollout.from_logits(torch.tensor([[-100, 7], [1, 0]]), mask, LOGITS, REF_LOGITS)
 
 
 def test_whole_distributions_need_logits():
@@ -170,17 +93,6 @@ def test_estimators_get_what_they_read():
     assert whole[0, 0].item() == pytest.approx(wanted, rel=1e-6)
     scaled = per_token(lambda logp, ref_logp, scale: scale * logp, rollout, scale=3.0)
     assert torch.equal(scaled, 3 * rollout.logp)
-
-
-def test_missing_logits_are_named():
-    with pytest.raises(
-        ValueError, match=r"^exact_kl needs logits; this Rollout holds sampled log-probs only$"
-    ):
-        per_token("exact_kl", sampled())
-    with pytest.raises(ValueError, match=r"^exact_kl needs ref_logits; this Rollout holds sampled"):
-        per_token("exact_kl", sampled(logits=torch.zeros(2, 4, 3)))
-    with pytest.raises(ValueError, match=r"unknown estimator 'kk1'\. Did you mean 'k1'"):
-        per_token("kk1", sampled())
 
 
 @pytest.mark.parametrize("with_logits", [True, False])
@@ -224,8 +136,6 @@ def test_a_batch_with_repetitions_is_what_building_it_gives():
     assert found.logits.is_leaf
     slopes = [torch.autograd.grad((r.logp**3).sum(), r.logits)[0] for r in (found, wanted)]
     assert torch.equal(*slopes)
-    with pytest.raises(ValueError, match="logits is needed"):
-        dataclasses.replace(every, logits=None).repeated(index)
 
 
 def test_tensors_are_exchanged_without_a_check():

@@ -15,17 +15,3 @@ def test_decompose_by_hand():
     assert found.residual == pytest.approx(4 / math.sqrt(9 + 1 + 16), rel=1e-14)
     assert decompose(0 * x, a=x) == ({"a": 0.0}, 0.0)
     assert decompose(1e-200 * y.double(), a=y).coefficients["a"] == pytest.approx(1e-200)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({}, "got no field"),
-        ({"a": torch.ones(2)}, r"a has shape \[2\], expected \[3\] like gradient"),
-        ({"a": torch.zeros(3)}, "a depend on one another"),
-        ({"a": torch.ones(3), "b": 2 * torch.ones(3)}, "a, b depend on one another"),
-    ],
-)
-def test_decompose_refuses(fields, message):
-    with pytest.raises(ValueError, match=message):
-        decompose(torch.ones(3), **fields)

@@ -10,7 +10,6 @@ from kl_companion.tabular import (
     prefix_tree,
     pulled_back,
     pulled_back_spectrum,
-    stack,
     stiffest,
     tiny_transformer,
     visits,
@@ -166,28 +165,3 @@ def test_a_network_is_the_same_for_a_seed_and_its_jacobian_is_a_slope():
     )
     ahead, behind = (network.logits(network.parameters + x * way) for x in (1e-5, -1e-5))
     assert torch.allclose(network.jacobian() @ way, ((ahead - behind) / 2e-5).flatten(), atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("call", "wanted"),
-    [
-        (lambda: fisher_matrix(stack([bandit(3), bandit(3, seed=1)])), "got a stack of 2 worlds"),
-        (lambda: fisher_bound(bandit(3), torch.zeros(1, 4)), r"logits has shape \[1, 4\], expected \[1, 3\]"),
-        (
-            lambda: pulled_back(torch.ones(2, 3), torch.ones(2, 1)),
-            r"fisher has shape \[2, 3\], expected \[m, m\]",
-        ),
-        (
-            lambda: pulled_back(torch.eye(2), torch.ones(3, 1)),
-            r"jacobian has shape \[3, 1\], expected \[2, d\]",
-        ),
-        (lambda: pulled_back(torch.eye(2), torch.ones(2, 1).long()), "jacobian has dtype torch.int64"),
-        (lambda: stiffest(torch.eye(2), torch.zeros(2, 1)), "no positive eigenvalue"),
-        (lambda: tiny_transformer(stack([bandit(3), bandit(3)])), "got a stack of 2 worlds"),
-        (lambda: tiny_transformer(bandit(3), width=6, heads=4), "width=6, layers=1, heads=4"),
-        (lambda: tiny_transformer(bandit(3), layers=0), "layers=0"),
-    ],
-)
-def test_what_is_refused(call, wanted, as_installed):
-    with pytest.raises(ValueError, match=wanted):
-        call()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kl_companion.tabular import bandit, prefix_tree, stack
+from kl_companion.tabular import bandit, prefix_tree
 from kl_companion.tabular.expectations import multisets
 from kl_companion.tabular.groups import group_update
 from tests.oracles import sampling
@@ -53,15 +53,3 @@ def test_multisets_are_counted_with_their_chances():
     drawn, chance = multisets(torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64), 2)
     assert drawn.tolist() == [[0, 0], [0, 1], [0, 2], [1, 1], [1, 2], [2, 2]]
     assert chance.tolist() == pytest.approx([1 / 16, 6 / 16, 0, 9 / 16, 0, 0])
-
-
-def test_what_cannot_be_enumerated_is_refused():
-    world = WORLDS["bandit"]
-    with pytest.raises(ValueError, match="n is 0, expected at least 1"):
-        group_update(lambda drawn: drawn, world, 0)
-    with pytest.raises(ValueError, match=r"20 sequences in groups of 8 are 2220075 multisets"):
-        group_update(lambda drawn: drawn, bandit(20), 8)
-    with pytest.raises(ValueError, match=r"advantages have shape \[10\], expected \[10, 2\]"):
-        group_update(lambda drawn: drawn[:, 0], world, 2)
-    with pytest.raises(ValueError, match="got a stack of 2 worlds, expected one world"):
-        group_update(lambda drawn: drawn, stack([world, world]), 2)

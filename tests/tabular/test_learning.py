@@ -1,14 +1,13 @@
 """Learning on bandits: every update against autograd on the same samples, the draws, fixed points, errors."""
 
 import itertools
-import math
 
 import pytest
 import torch
 
 from kl_companion.estimators import get_estimator
 from kl_companion.losses import kl_loss
-from kl_companion.tabular import bandit, descend, learn, learning, prefix_tree, stack
+from kl_companion.tabular import bandit, descend, learn, learning, stack
 
 WORLD = bandit(3, seed=4)
 SETTINGS = [
@@ -143,34 +142,3 @@ def test_the_ends_of_the_unit_interval_fall_on_arms_that_can_be_drawn(monkeypatc
     )  # rounding, exaggerated: the sum is 0.95
     monkeypatch.setattr(torch, "rand", lambda *shape, **options: torch.full(shape, u, dtype=torch.float64))
     assert learning._draw(policy, 2, torch.Generator()).tolist() == [[arm, arm]]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"problem": prefix_tree(2, 2)}, "expected 1: learning is for bandits"),
-        ({"problem": bandit(3, off_policy=True)}, "expected an on-policy bandit"),
-        ({"estimator": "k9"}, "unknown estimator 'k9'"),
-        ({"estimator": "exact_kl"}, "expected a sampled estimator"),
-        ({"placement": "elsewhere"}, "unknown placement"),
-        ({"placement": "reward", "baseline": "median"}, "unknown baseline"),
-        ({"baseline": "mean"}, "expected 'reward' and a number of samples"),
-        ({"placement": "reward", "baseline": "mean", "n": None}, "expected 'reward' and a number of samples"),
-        ({"n": 0}, "n is 0, expected at least 1"),
-        ({"n": 1, "rewards": True}, "n is 1, expected at least 2"),
-        ({"n": 1, "placement": "reward", "baseline": "leave_one_out"}, "n is 1, expected at least 2"),
-        ({"steps": 0}, "expected at least one step"),
-        ({"record": 0}, "records between 1 and steps"),
-        ({"record": [0, 2]}, "records between 1 and steps"),
-        ({"record": [2, 4]}, "records between 1 and steps"),
-        ({"lr": 0.0}, "lr is 0.0, expected positive"),
-        ({"beta": -1.0}, "beta is -1.0, expected finite numbers of at least 0"),
-        ({"beta": math.nan}, "beta is nan, expected finite numbers of at least 0"),
-        ({"beta": torch.ones(2)}, r"beta has shape \[2\], expected a number or \[1\]"),
-        ({"estimator": "k3", "n": None, "lr": 1e6, "steps": 50}, "not finite after .* expected a lower lr"),
-    ],
-)
-def test_errors_at_the_door(change, message, as_installed):
-    arguments = {"problem": WORLD, "estimator": "k2", "steps": 3} | change
-    with pytest.raises(ValueError, match=message):
-        learn(**arguments)

@@ -148,20 +148,3 @@ def test_what_is_never_sampled_is_never_drawn():
         if sampling.chance(world, problem.sampled_from, leaf) > 0
     }
     assert {round(x, 9) for x in ones.values.tolist()} == possible
-
-
-@pytest.mark.parametrize(
-    ("n", "repeats", "options", "wanted"),
-    [
-        (0, 5, {}, "n=0, repeats=5: expected n of at least 1 with baseline=None, and at least one repeat"),
-        (2, 0, {}, "n=2, repeats=0: expected n of at least 1.*at least one repeat"),
-        (1, 5, {"placement": "reward", "baseline": "mean"}, "n=1, .*n of at least 2 with baseline='mean'"),
-        (1, 5, {"placement": "reward", "baseline": "leave_one_out"}, "n of at least 2"),
-        (2, 5, {"baseline": "mean"}, "placement='loss' got baseline='mean', expected 'reward'"),
-        (2, 5, {"placement": "reward", "baseline": "median"}, "unknown baseline 'median'"),
-        (2, 5, {"placement": "full"}, "unknown placement 'full'"),
-    ],
-)
-def test_samples_that_are_refused(n, repeats, options, wanted, as_installed):
-    with pytest.raises(ValueError, match=wanted):
-        simulate("k1", WORLDS["bandit"], n, repeats=repeats, seed=0, **options)

@@ -137,25 +137,6 @@ def test_a_stack_of_one_and_one_of_two():
     assert torch.equal(stack((tree, other)).rewards, torch.stack([tree.rewards, other.rewards]))
 
 
-def test_stacks_that_are_refused():
-    tree = prefix_tree(2, 2)
-    with pytest.raises(ValueError, match="got no problem to stack, expected at least one"):
-        stack([])
-    with pytest.raises(ValueError, match="problem 1 is a stack of 2 worlds already, expected one world"):
-        stack([tree, stack([tree, tree])])
-    for other in (
-        prefix_tree(2, 3),  # other lengths
-        prefix_tree(3, 2),
-        prefix_tree(2, 2, eos=True),
-        prefix_tree(2, 2, off_policy=True),
-        tree._replace(sequences=tree.sequences.flip(0)),
-        tree._replace(rows=tree.rows.flip(0)),
-        tree._replace(completion_mask=tree.completion_mask * torch.tensor([1.0, 0.0])),
-    ):
-        with pytest.raises(ValueError, match="problem 2 lists other sequences than problem 0, or differs in"):
-            stack([tree, tree, other])
-
-
 # policies cut to their head
 
 
@@ -210,40 +191,3 @@ def test_a_stack_is_cut_world_by_world():
     many = truncate(stack(problems), top_p=0.6)
     for w, p in enumerate(problems):
         assert torch.equal(many.behavior_logits[w], truncate(p, top_p=0.6).behavior_logits)
-
-
-@pytest.mark.parametrize(
-    ("options", "wanted"),
-    [
-        ({}, "top_k=None, top_p=None: expected exactly one of them"),
-        ({"top_k": 2, "top_p": 0.5}, r"top_k=2, top_p=0\.5: expected exactly one of them"),
-        ({"top_k": 0}, "top_k is 0, expected 1 to 3"),
-        ({"top_k": 4}, "top_k is 4, expected 1 to 3"),
-        ({"top_p": 0.0}, r"top_p is 0\.0, expected more than 0 and at most 1"),
-        ({"top_p": 1.1}, r"top_p is 1\.1, expected more than 0"),
-        ({"top_p": math.nan}, "top_p is nan, expected more than 0"),
-    ],
-)
-def test_heads_that_are_refused(options, wanted):
-    with pytest.raises(ValueError, match=wanted):
-        truncate(prefix_tree(3, 2), **options)
-
-
-@pytest.mark.parametrize(
-    ("call", "wanted"),
-    [
-        (lambda: prefix_tree(10, 6), r"10\^6 sequences, expected at most 100000 to enumerate"),
-        (lambda: prefix_tree(1, 2), "vocab=1, length=2, scale=1.0: expected vocab of at least 2"),
-        (lambda: prefix_tree(2, 0), "length=0.*length of at least 1"),
-        (lambda: prefix_tree(2, 2, scale=-1.0), r"scale=-1\.0.*scale of 0 or more"),
-        (lambda: prefix_tree(2, 2, scale=math.nan), "scale=nan.*scale of 0 or more"),
-        (lambda: prefix_tree(2, 2, scale=math.inf), "scale=inf.*scale of 0 or more, and finite"),
-        (lambda: bandit(3, scale=math.inf), "scale is inf, expected 0 or more, and finite"),
-        (lambda: bandit(1), "vocab is 1, expected a whole number, at least 2"),
-        (lambda: bandit(3, scale=-0.5), r"scale is -0\.5, expected 0 or more"),
-        (lambda: bandit(3, scale=math.nan), "scale is nan, expected 0 or more"),
-    ],
-)
-def test_worlds_that_cannot_be_listed_are_refused(call, wanted):
-    with pytest.raises(ValueError, match=wanted):
-        call()

@@ -42,16 +42,6 @@ def test_a_trace_keeps_the_stop_gradients():
     assert not calculus.value("k4").has(StopGradient)
 
 
-def test_estimators_of_whole_distributions_are_refused():
-    with pytest.raises(
-        ValueError,
-        match=r"a derivation got 'exact_kl', which reads .* distributions, expected a sampled",
-    ):
-        calculus.trace("exact_kl")
-    with pytest.raises(ValueError, match=r"unknown estimator 'k33'\. Did you mean 'k3'"):
-        calculus.gradient_weight("k33")
-
-
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -84,12 +74,6 @@ def test_log_probs_that_cancel_are_no_dependence():
 
     assert equal(calculus.value(mixture), log(1 + W))
     assert equal(calculus.gradient_weight(mixture), -W / (1 + W))
-
-
-def test_unknown_placements_are_refused(as_installed):
-    wanted = r"unknown placement 'rewards'\. Did you mean 'reward'\? Known: full, loss, reward"
-    with pytest.raises(ValueError, match=wanted):
-        calculus.gradient_weight(k1, "rewards")
 
 
 # f'(t) = h(1/t) - h(1), integrated from 1 with pencil
@@ -143,19 +127,6 @@ def test_an_integral_that_needs_a_dilogarithm():
         e = Rational(1, 10**12)
         slope = (f.subs(T, p + e) - f.subs(T, p - e)) / (2 * e)
         assert abs(sympy.N(slope - calculus.implied_slope(weight).subs(T, p), 60)) < sympy.Float("1e-20")
-
-
-def test_a_weight_in_other_symbols_is_refused():
-    for function in (calculus.implied_f, calculus.implied_slope):
-        with pytest.raises(ValueError, match=r"the weight t - 1 has the symbols \{t\}, expected only w"):
-            function(T - 1)
-    with pytest.raises(ValueError, match="expected only w"):
-        calculus.implied_f(log(W) * LOGP)
-    for name, check in (("t", calculus.match_divergence), ("w", calculus.implied_f)):
-        with pytest.raises(
-            ValueError, match=rf"kl_companion\.divergences\.{name.upper()}, which is positive"
-        ):
-            check(sympy.Symbol(name) - 1)
 
 
 @pytest.mark.parametrize(
@@ -248,8 +219,6 @@ def test_the_longest_sum_to_try():
         "forward_kl": 2,
         "jensen_shannon": 1,
     }
-    with pytest.raises(ValueError, match="max_terms is 0, expected at least 1"):
-        calculus.match_divergence(two, max_terms=0)
 
 
 @pytest.mark.parametrize(

@@ -69,23 +69,3 @@ def test_shapes_broadcast():
     found = success_at_rest(torch.tensor([0.1, 0.4]), torch.tensor([[0.1], [1.0], [4.0]]), 8)
     assert found.shape == (3, 2)
     assert found[1, 1].item() == pytest.approx(success_at_rest(0.4, 1.0, 8).item(), abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        ((0.0, 0.1, 2), "reference"),
-        ((1.0, 0.1, 2), "reference"),
-        ((0.5, 0.0, 2), "beta"),
-        ((0.5, torch.tensor([0.1, -1.0]), 2), "beta"),
-        ((0.5, 0.1, 1), "size"),
-    ],
-)
-def test_what_is_refused(arguments, word):
-    with pytest.raises(ValueError, match=word):
-        success_at_rest(*arguments)
-
-
-def test_a_group_without_answers_is_refused():
-    with pytest.raises(ValueError, match="size"):
-        mean_group_deviation(0.5, 0)

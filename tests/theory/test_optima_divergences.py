@@ -140,10 +140,6 @@ def test_the_multiplier_lies_in_its_range_and_gives_the_policy_back(name):
 
 def test_a_multiplier_without_a_policy_is_refused():
     r, q = numbers(0.0, 1.0), logs(0.5, 0.5)
-    with pytest.raises(ValueError, match=r"multiplier is 0, expected more than 0 \(the largest reward minus"):
-        policy_at(0.0, r, q, "forward_kl", 1.0)
-    with pytest.raises(ValueError, match="multiplier is nan, expected more than 0"):
-        policy_at(math.nan, r, q, "forward_kl", 1.0)
     policy_at(1e-3, r, q, "forward_kl", 1.0)
     policy_at(-1e3, r, q, "reverse_kl", 1.0)
 
@@ -204,11 +200,6 @@ def test_multiples_of_total_variation_and_other_kinks():
     torch.testing.assert_close(
         optimal_policy(r, q, double, 0.25).logp, optimal_policy(r, q, "total_variation", 0.5).logp
     )
-    other = make_divergence(
-        "kinked", sympy.Abs(T - 1) + (T - 1) ** 2, source="test", derivative=sympy.sign(T - 1) + 2 * (T - 1)
-    )
-    with pytest.raises(ValueError, match="'kinked' has a kink and is no multiple of total variation"):
-        optimal_policy(r, q, other)
 
 
 # many rows, many tokens, other generators

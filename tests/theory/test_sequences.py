@@ -132,20 +132,3 @@ def test_a_sum_of_logarithms_is_zero_only_if_it_comes_out_as_zero():
     assert in_logs((x**2 - y**2) / (x - y) * sympy.log(x) - (x + y) * sympy.log(x)) == 0
     assert in_logs(sympy.log(x) * x / (x + y) - sympy.log(x)) != 0
     assert in_logs(x + sympy.log(y)) == x + sympy.log(y)
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: symbolic_tree(1, 2), "vocab=1"),
-        (lambda: symbolic_tree(2, 0), "length=0"),
-        (lambda: symbolic_tree(3, 4), "at most 64"),
-        (lambda: credit_term(symbolic_tree(2, 2), 2, 0), "s=2"),
-        (lambda: in_logs(sympy.log(sympy.Symbol("a", positive=True)) ** 2), "sum of logarithms"),
-        (lambda: add(), "0 fields"),
-        (lambda: add({sympy.Symbol("a"): sympy.S.One}, {sympy.Symbol("b"): sympy.S.One}), "same logits"),
-    ],
-)
-def test_bad_input_is_named(call, text):
-    with pytest.raises(ValueError, match=text):
-        call()

@@ -86,14 +86,6 @@ def test_the_gradient_is_that_of_the_loss_or_refused(name, loss, trained, waited
             torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
-def test_a_row_of_little_weight_is_checked_too():
-    leaf = REF.float().requires_grad_()
-    weights = torch.tensor([1.0, 1.0, 1e-6, 1.0, 1.0, 1.0])
-    value = fused_kl(leaf, REF.float().flip(0), weights=weights)
-    with pytest.raises(ValueError, match=r"by 3e-06 where weights= gave 1e-06"):
-        (value * torch.where(weights < 1, 3e-6, weights)).sum().backward()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("scale", [2.0**16, 2.0**13 / 3])
 @pytest.mark.parametrize("name", ["fused", "linear", "linear, frozen", "reference"])

@@ -10,7 +10,6 @@ from kl_companion.kernels import (
     fused_forward_kl,
     fused_kl,
     fused_logp,
-    fused_logp_and_entropy,
     fused_top_k_f_divergence,
     linear_forward_kl,
     linear_kl,
@@ -109,26 +108,6 @@ def test_values_are_refused_by_place_where_they_are_validated(name, row):
         assert function(x, y, validate=True, mask=mask).isfinite().all()
 
 
-def test_places_of_leading_axes():
-    x = (
-        noise(3, 2, 3, 8)
-        .float()
-        .index_put((torch.tensor(1), torch.tensor(2), torch.tensor(0)), torch.tensor(NAN))
-    )
-    with pytest.raises(ValueError, match=r"logits is NaN at \[1, 2\]"):
-        fused_kl(x, torch.zeros(2, 3, 8), validate=True)
-    with pytest.raises(ValueError, match=r"logits is NaN at \[1, 2\]"):
-        fused_logp_and_entropy(x, torch.zeros(2, 3, 2, dtype=torch.int64), validate=True)
-    with pytest.raises(ValueError, match=r"token at \[1, 0, 1\] of tokens is masked"):
-        fused_logp(
-            torch.zeros(2, 3, 8).index_put(
-                (torch.tensor(1), torch.tensor(0), torch.tensor(4)), torch.tensor(-INF)
-            ),
-            torch.tensor([1, 4]).expand(2, 3, 2),
-            validate=True,
-        )
-
-
 def test_validated_gradients_are_the_same():
     x, y, weights = X[:1].repeat(3, 1), Y[:3], torch.tensor([0.5, -1.0, 2.0])
     results = []
@@ -149,8 +128,6 @@ def test_an_id_that_no_logit_has():
     hidden, layer = noise(4, 2, 3), noise(5, 7, 3)
     value = linear_logp(hidden, layer, torch.tensor([9, 3]))
     assert value.isnan().tolist() == [True, False]
-    with pytest.raises(ValueError, match="tokens holds the id 9, expected 0 to 6"):
-        linear_logp(hidden, layer, torch.tensor([9, 3]), validate=True)
 
 
 @pytest.mark.parametrize("trained", [False, True])

@@ -196,45 +196,6 @@ def test_inside_gradient_checkpointing(reentrant, known):
 
 M = inputs(18, (4,), dtype=torch.float32, bias=True)
 H, W, B, RH, RW, RB = (M[n] for n in ("hidden", "weight", "bias", "ref_hidden", "ref_weight", "ref_bias"))
-T4 = torch.zeros(4, dtype=torch.int64)
-BAD = {
-    r"hidden has shape \[4, 6\], expected \[..., 3\]": lambda: linear_kl(
-        H, W[:, :3], ref_hidden=RH, ref_weight=RW
-    ),
-    r"ref_weight has shape \[5, 6\], expected \[40, features\]": lambda: linear_kl(
-        H, W, ref_hidden=RH, ref_weight=RW[:5]
-    ),
-    r"ref_hidden has shape \[2, 6\], expected \[4, 'features'\]": lambda: linear_kl(
-        H, W, ref_hidden=RH[:2], ref_weight=RW
-    ),
-    "bias has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, bias=B[:2]),
-    "ref_bias has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, ref_bias=B[:2]),
-    "ref_logits has shape": lambda: linear_kl(H, W, ref_logits=torch.zeros(4, 7)),
-    "given by nothing": lambda: linear_kl(H, W),
-    r"weight has shape \[40\]": lambda: linear_kl(H, W[:, 0], ref_logits=H @ W.T),
-    "one dtype": lambda: linear_kl(H, W.double(), ref_logits=H @ W.T),
-    "expected exactly one": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, ref_logits=H @ W.T),
-    "soft_cap": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=0.0),
-    "soft_cap is 1e-300": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=1e-300),
-    "soft_cap is inf": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, soft_cap=float("inf")),
-    "temperature": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, temperature=0.0),
-    "memory": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, memory="slow"),
-    "memory is 0": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, memory=0),
-    "weights has shape": lambda: linear_kl(H, W, ref_hidden=RH, ref_weight=RW, weights=torch.ones(3)),
-    "tokens has shape": lambda: linear_logp(H, W, T4[:3]),
-    "tokens holds the id 40": lambda: linear_logp(H, W, T4 + 40, validate=True),
-    "unknown divergence": lambda: linear_f_divergence("revers_kl", H, W, ref_hidden=RH, ref_weight=RW),
-    r"^logits is NaN at \[0\]": lambda: linear_kl(
-        H * float("nan"), W, ref_hidden=RH, ref_weight=RW, validate=True
-    ),
-}
-
-
-@pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize("says", list(BAD))
-def test_bad_input_is_refused_by_name(says):
-    with pytest.raises(ValueError, match=says):
-        BAD[says]()
 
 
 @pytest.mark.usefixtures("as_installed")
@@ -252,10 +213,3 @@ def test_second_derivatives_are_refused():
         value = linear_kl(hidden, W, ref_hidden=RH, ref_weight=RW, **rest).sum()
         with pytest.raises(RuntimeError, match="second derivative"):
             torch.autograd.grad(torch.autograd.grad(value, hidden, create_graph=True)[0].sum(), hidden)
-
-
-def test_weights_of_another_loss_are_refused():
-    hidden = H.clone().requires_grad_()
-    value = linear_kl(hidden, W, ref_hidden=RH, ref_weight=RW, weights=torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    with pytest.raises(ValueError, match="multiple"):
-        value.sum().backward()

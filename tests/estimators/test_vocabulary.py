@@ -179,38 +179,12 @@ def test_every_divergence_is_an_exact_estimator_by_name(name):
 
 def test_an_exact_estimator_descends_its_divergence():
     assert audit("f_divergence(pearson)", scale=1.0, off_policy=False).matches == {"token_pearson": 1.0}
-    with pytest.raises(ValueError, match=r"unknown divergence 'pearsn'\. Did you mean 'pearson'"):
-        get_estimator("f_divergence(pearsn)")
 
 
 def test_divergence_objects_are_welcome():
     cubic = make_divergence("cubic", (T - 1) ** 2 * (T + 2), source="test")  # t^3 - 3t + 2
     got = f_divergence(cubic, log_of(0.75, 0.25), log_of(0.5, 0.5)).item()
     assert got == pytest.approx(0.5 * (1.5**3 - 4.5 + 2) + 0.5 * (0.5**3 - 1.5 + 2), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("p", "q", "wanted"),
-    [
-        (
-            log_of(0.5, 0.5),
-            log_of(0.2, 0.3, 0.5),
-            r"ref_logp_all has shape \[3\], expected \[2\] like logp_all",
-        ),
-        (log_of(0.5, 0.4), log_of(0.5, 0.5), r"^logp_all has a row .* sum to 0\.9, expected 1"),
-        (log_of(0.5, 0.5), torch.zeros(2).double(), r"ref_logp_all has a row .* sum to 2, expected 1"),
-        (torch.tensor([0.0, math.nan]), torch.zeros(2), r"logp_all is NaN at \[1\]"),
-        (torch.tensor([1, 0]), torch.tensor([1, 0]), "logp_all has dtype torch.int64, expected floating"),
-    ],
-)
-def test_bad_input_is_refused(p, q, wanted):
-    with pytest.raises(ValueError, match=wanted):
-        f_divergence("reverse_kl", p, q, validate=True)
-
-
-def test_an_unknown_divergence_is_refused():
-    with pytest.raises(ValueError, match=r"unknown divergence 'reverse'\. Did you mean 'reverse_kl'"):
-        f_divergence("reverse", log_of(0.5, 0.5), log_of(0.5, 0.5))
 
 
 rows = st.lists(st.floats(-6, 6), min_size=4, max_size=4)

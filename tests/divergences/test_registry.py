@@ -208,17 +208,8 @@ def test_what_is_not_a_generator_is_refused(f, wanted, monkeypatch):
     assert "wrong" not in dv.DIVERGENCES
 
 
-def test_a_kink_whose_slope_falls_is_refused():
-    one = T - 1
-    for slope in (-sympy.sign(one), sympy.sign(one) * sympy.exp(-(one**2)), sympy.sign(one) / T):
-        with pytest.raises(ValueError, match="'wrong' is not convex: f' falls between t = "):
-            dv.make_divergence("wrong", sympy.Abs(one), source="test", derivative=slope)
-
-
 def test_generators_that_numpy_cannot_compute_are_looked_at_too():
     assert dv.make_divergence("gamma", sympy.loggamma(T) + sympy.EulerGamma * (T - 1), source="test").smooth
-    with pytest.raises(ValueError, match="'wrong' is not convex"):
-        dv.make_divergence("wrong", -sympy.loggamma(T), source="test")
 
 
 def test_divergences_by_name():
@@ -227,18 +218,6 @@ def test_divergences_by_name():
     assert dv.get_divergence(pearson) is pearson
     assert equal_functions(dv.get_divergence("amari_alpha(0.3)").f, amari_alpha(0.3).f)
     assert equal_functions(dv.get_divergence("power_divergence(1/3)").f, power_divergence(Rational(1, 3)).f)
-    with pytest.raises(
-        ValueError, match=r"unknown divergence 'reverse_lk'\. Did you mean 'reverse_kl'\? Known"
-    ):
-        dv.get_divergence("reverse_lk")
-    with pytest.raises(ValueError, match="unknown divergence 'reverse_kl"):
-        dv.get_divergence("reverse_kl(2)")
-
-
-@pytest.mark.parametrize("text", ["x", "", "1, 2", "nan", "inf"])
-def test_a_family_wants_a_number(text):
-    with pytest.raises(ValueError, match=rf"amari_alpha has the parameter '{text}', expected a number"):
-        dv.get_divergence(f"amari_alpha({text})")
 
 
 def test_a_kink_times_itself_is_none():

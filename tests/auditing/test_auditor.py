@@ -274,12 +274,6 @@ def test_the_samples_of_a_function_are_drawn_once():
     assert seen.count(1) == 8  # four tokens of two bandits, one after the other
 
 
-def test_a_term_says_its_placement_and_level():
-    for options in ({"placement": "reward"}, {"level": "token"}):
-        with pytest.raises(ValueError, match=r"got a KLTerm and placement=.*: expected both in the term"):
-            quick(KLTerm("k2"), **options)
-
-
 @pytest.mark.parametrize("option", [{"scale": 7.0}, {"off_policy": True}, {"off_policy": False}])
 def test_options_of_the_default_worlds_are_refused_beside_problems(option):
     ((name, value),) = option.items()

@@ -262,24 +262,6 @@ def test_where_a_loss_is_and_how_it_is_reduced(shape, wrap):
     assert ("loss" in how) == (wrap not in ("bare", "tuple", "after a number"))
 
 
-@pytest.mark.parametrize(
-    ("out", "why"),
-    [
-        (2.0, "f returned float, expected a tensor"),
-        (None, "f returned NoneType"),
-        ({"kl": 1.0}, "f returned dict"),
-        (
-            X[:, 0, None].expand(-1, 5),
-            r"returned shape \[16, 5\], expected a scalar, or one per token \[16, 2\]",
-        ),
-        (X.masked_fill(INSIDE, float("nan")), "NaN"),
-    ],
-)
-def test_what_is_no_loss(out, why):
-    with pytest.raises(Unusable, match=why):
-        loss_of(out, ROLLOUT, "f")
-
-
 def test_nan_on_padding_is_not_the_readers():
     x, _ = loss_of(X.masked_fill(~INSIDE, float("nan")), ROLLOUT, "f")
     assert x.isnan().any()

@@ -10,7 +10,7 @@ from kl_companion import audit
 from kl_companion.auditing.adapt import as_subject
 from kl_companion.auditing.calling import Given, Layout
 from kl_companion.auditing.card import HEIGHT, WIDTH
-from kl_companion.auditing.heads import HEADS, head_value, with_size
+from kl_companion.auditing.heads import HEADS, with_size
 from kl_companion.auditing.naming import ROLES, Read, Unread, read_name, read_names
 from kl_companion.auditing.pictures import figure
 from kl_companion.cli import main
@@ -95,11 +95,6 @@ def test_a_head_has_the_columns_of_the_logits():
     torch.testing.assert_close(wide.of("policy_topk_logits"), logits.gather(-1, ids))
     (g,) = torch.autograd.grad(wide.of("policy_topk_logits").sum(), wide.beyond)
     assert g.any()  # what is behind the last token is the same tensor for all that read it
-
-
-def test_a_head_is_smaller_than_the_vocabulary():
-    with pytest.raises(ValueError, match="k is 4, expected less than the 4 tokens"):
-        head_value("ref_topk_logp", lambda _: torch.zeros(1, 2, 4), 4)
 
 
 def test_words():

@@ -120,20 +120,6 @@ def test_a_map_decides():
     assert roles("logp", "x", x="logp") == ({"x": "logp"}, ["logp"])
 
 
-@pytest.mark.parametrize(
-    ("mapped", "match"),
-    [
-        ({"x": "old_logp"}, r"x is mapped to 'old_logp', expected a role: behavior_logp$"),
-        ({"x": "refernce_logp"}, r"expected a role: ref_logp"),
-        ({"x": "nonsense"}, r"unknown role that x is mapped to: 'nonsense'\. .*Known: "),
-        ({"logpp": "logp"}, r"unknown parameter in the map: 'logpp'. Did you mean 'logp'"),
-    ],
-)
-def test_a_wrong_map_is_refused(mapped, match):
-    with pytest.raises(ValueError, match=match):
-        read_names(["x", "logp"], mapped)
-
-
 def test_the_refusal_says_what_to_write():
     _, unread = read_names(["student_logprobs_x", "old_lgp", "ref_logp"])
     message = str(refusal("my_loss", unread))

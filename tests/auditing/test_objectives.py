@@ -102,11 +102,6 @@ def test_fields_by_differences(name):
     torch.testing.assert_close(field(OBJECTIVES[name], problem), wanted, rtol=1e-5, atol=1e-8)
 
 
-def test_a_name_is_registered_once():
-    with pytest.raises(ValueError, match=r"'expected_reward' is registered already"):
-        register_objective("expected_reward", words="another", source="-")(lambda ro: ro.logp.sum())
-
-
 def test_other_functions_and_words_are_other_objectives(monkeypatch):
     monkeypatch.setattr(record, "OBJECTIVES", dict(OBJECTIVES))
 

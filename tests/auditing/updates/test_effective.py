@@ -239,18 +239,3 @@ def test_the_world_of_the_coin() -> None:
     assert p.tolist() == pytest.approx([0.15, 0.15, 0.35, 0.35], rel=1e-15)
     assert (p * rewards).sum().item() == pytest.approx(0.3, rel=1e-15)
     assert (p * costs).sum() == (p * costs * rewards).sum() == 0
-
-
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        ((0.0, 0.1, 2), "success is 0.0, expected a chance between 0 and 1"),
-        ((1.0, 0.1, 2), "success is 1.0, expected a chance"),
-        ((math.nan, 0.1, 2), "success is nan"),
-        ((0.5, math.nan, 2), "beta is nan, expected a finite number"),
-        ((0.5, 0.1, 1), "got a group of 1 answer, expected at least two"),
-    ],
-)
-def test_coins_that_are_refused(call: tuple[float, float, int], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        coin_share(*call, before=True)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from kl_companion.auditing.updates import expected_update, expected_updates, prompt
-from kl_companion.tabular import expected_gradient, stack
-from kl_companion.tabular.populations import Population
+from kl_companion.tabular import expected_gradient
 from tests.support.updates import PROMPTS, SIZES, apart, by_hand, critic, recipe_of, value_of
 
 CASES: dict[str, dict[str, Any]] = {
@@ -175,32 +174,10 @@ def test_updates_that_are_refused(call: dict[str, Any], why: str) -> None:
         expected_updates(recipe_of().loss, PROMPTS["on-policy"], group, **call)
 
 
-@pytest.mark.parametrize(
-    ("loss", "why"),
-    [
-        (lambda ro, old: ro.logp.detach().sum(), "the loss has no gradient with respect to the policy"),
-        (lambda ro, old: ro.logp.sum(-1), r"returned shape \[2\], expected a scalar"),
-        (lambda ro, old: ro.logp.sum() * float("nan"), "NaN"),
-    ],
-)
-def test_what_is_no_loss(loss: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        expected_updates(loss, PROMPTS["on-policy"], 2, steps=1, rate=1.0)
-
-
 def test_a_loss_that_does_not_read_the_policy_moves_nothing() -> None:
     leaf = torch.zeros((), dtype=torch.float64, requires_grad=True)
     found = expected_updates(lambda ro, old: leaf * 2, PROMPTS["tree"], 2, steps=2, rate=1.0)
     assert found.abs().max() == 0
-
-
-def test_a_stack_of_worlds_and_a_loss_without_a_limit_are_refused() -> None:
-    at = PROMPTS["on-policy"]
-    two = Population(stack([at.problem] * 2), at.which)
-    with pytest.raises(ValueError, match="got a stack of 2 worlds, expected one world"):
-        expected_updates(recipe_of().loss, two, 2, steps=1, rate=1.0)
-    with pytest.raises(ValueError, match="no limit in large batches, expected one whose gradient settles"):
-        expected_update(lambda ro: ro.logp.sum() * len(ro.logp) ** 0.5, at, None)
 
 
 def test_the_critic_of_the_oracle_is_that_of_the_batch() -> None:

@@ -120,8 +120,6 @@ def test_entropy_is_that_of_the_policy_and_is_added_whatever_is_left_out() -> No
     ro = rollout(logp=logp, logits=logits, behavior_logp=None)
     found = Recipe("mean", entropy=0.5, keep_ratios=(2.0, 3.0)).loss(ro)
     assert found.item() == pytest.approx(-0.5 * math.log(4), rel=1e-14)
-    with pytest.raises(ValueError, match="logits is needed"):
-        Recipe("mean", entropy=0.5).loss(rollout())
 
 
 def test_a_recipe_if_nothing_is_said() -> None:
@@ -156,99 +154,8 @@ def test_properties() -> None:
     assert Recipe(clip=[0.1, 0.2], keep_ratios=[0.5, 2]) == Recipe(clip=(0.1, 0.2), keep_ratios=(0.5, 2))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("choices", "why"),
-    [
-        ({"advantage": "grpo"}, "unknown advantage 'grpo'"),
-        ({"penalty": "during"}, "unknown penalty 'during'"),
-        ({"policy_loss": "trpo"}, "unknown policy_loss 'trpo'"),
-        ({"aggregate": "mean"}, "unknown how 'mean'"),
-        ({"aggregate": "constant"}, "how='constant' got length=None: a length is wanted"),
-        (
-            {"length": 3.0},
-            "how='token_mean' got length=3.0: a length is wanted for 'constant' and only there",
-        ),
-        ({"aggregate": "constant", "length": 0.0}, "length is 0.0, expected a positive number"),
-        ({"beta": -1.0}, "beta is -1.0, expected a finite number of at least 0"),
-        ({"beta": math.nan}, "beta is nan"),
-        ({"entropy": math.inf}, "entropy is inf"),
-        ({"eps": -1e-4}, "eps is -0.0001"),
-        ({"clip": 0.2}, "clip is 0.2, expected two numbers that are not negative"),
-        ({"clip": None}, "clip is None, expected two numbers"),
-        ({"clip": (0.2,)}, r"clip is \(0.2,\), expected two numbers"),
-        ({"clip": (0.2, -0.2)}, "clip is .*, expected two numbers that are not negative"),
-        ({"clip": (math.nan, 0.2)}, "clip is .*, expected two numbers that are not negative"),
-        ({"keep_ratios": (0.5, -2)}, "keep_ratios is .*, expected two numbers that are not negative"),
-        ({"keep_ratios": (2.0, 0.5)}, r"keep_ratios is \(2.0, 0.5\), expected \(lowest, highest\)"),
-        ({"keep_kl": math.nan}, "keep_kl is nan, expected a finite number"),
-        ({"dual_clip": 0.5}, "dual_clip is 0.5, expected a number of at least 1, or None"),
-        ({"dual_clip": 3.0, "policy_loss": "cispo"}, "got policy_loss='cispo', expected one of ppo, gspo"),
-        ({"sampler_cap": 0.5}, "sampler_cap is 0.5, expected a number of at least 1, or None"),
-        ({"sampler_cap": math.nan}, "sampler_cap is nan"),
-        ({"sampler_cap": "2"}, "sampler_cap is '2'"),
-        ({"dual_clip": "3"}, "dual_clip is '3'"),
-        ({"updates": 1.5}, "updates is 1.5"),
-        ({"updates": True}, "updates is True"),
-        ({"updates": "2"}, "updates is '2'"),
-        ({"updates": math.nan}, "updates is nan"),
-        ({"updates": None}, "updates is None"),
-        ({"clip": (0.5, None)}, r"clip is \(0.5, None\)"),
-        ({"clip": ("a", 0.2)}, r"clip is \('a', 0.2\)"),
-        ({"keep_ratios": (None, 2.0)}, r"keep_ratios is \(None, 2.0\)"),
-        ({"critic": 3.0, "advantage": "none"}, "critic is 3.0, expected a function, or None"),
-        ({"normalize": "mean"}, "normalize is 'mean', expected a function, or None"),
-        ({"critic": lambda ro: 0}, "got a critic and advantage='group_std', expected one of none, whitened"),
-        ({"kl": "k3"}, "kl is 'k3', expected a KLTerm, or None"),
-        ({"kl": KLTerm("k2", "both")}, "kl has placement 'both', expected 'loss', 'score' or 'reward'"),
-        ({"kl": KLTerm("k2", level="sequence")}, "kl has level 'sequence' in the loss, expected 'token'"),
-        ({"kl": replace(K1, credit=0.5)}, "kl has credit=0.5 and is charged before advantage='group_std'"),
-    ],
-)
-@pytest.mark.usefixtures("as_installed")
-def test_recipes_that_are_refused(choices: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        Recipe(**choices)
-
-
 EXACT = KLTerm("exact_kl", "reward")
 OF_LOGITS = {"logits": torch.zeros(2, 3, 4).double(), "ref_logits": torch.zeros(2, 3, 4).double()}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "changes", "old", "why"),
-    [
-        (Recipe(), {"rewards": None}, None, r"the rollout has no rewards, expected one per answer \[batch\]"),
-        (Recipe(), {"prompt_index": torch.tensor([0, 5])}, None, "answers 2 prompts, expected one"),
-        (Recipe(), {}, OLD[:1], r"old_logp has shape \[1, 3\], expected \[2, 3\] like logp"),
-        (Recipe(kl=K1), {}, OLD[:, 0], r"old_logp has shape \[2\], expected \[2, 3\]"),
-        (
-            Recipe("none", critic=lambda ro: ro.rewards),
-            {},
-            None,
-            r"what the critic returned has shape \[2\], expected \[2, 3\] like completion_mask",
-        ),
-        (
-            Recipe("none", critic=lambda ro: 0.0),
-            {},
-            None,
-            "what the critic returned is 0.0, expected a torch.Tensor",
-        ),
-        (
-            Recipe(normalize=lambda x: x.mean(-1)),
-            {},
-            None,
-            r"what normalize returned has shape \[1\], expected \[1, 2\]",
-        ),
-        (Recipe(kl=EXACT), {}, None, "exact_kl needs logits"),
-        (Recipe(kl=EXACT), OF_LOGITS, OLD, "exact_kl in the reward got old_logp of another policy than logp"),
-    ],
-)
-@pytest.mark.usefixtures("as_installed")
-def test_batches_that_are_refused(
-    recipe: Recipe, changes: dict[str, Any], old: torch.Tensor | None, why: str
-) -> None:
-    with pytest.raises(ValueError, match=why):
-        recipe.loss(rollout(**changes), old)
 
 
 def test_one_answer_cannot_be_compared_and_one_prompt_may_have_any_number() -> None:

@@ -7,7 +7,6 @@ import torch
 
 from kl_companion.auditing.updates.stationary import at_rest, optimum, rest_of
 from kl_companion.auditing.updates.worlds import prompt
-from kl_companion.tabular import bandit
 
 AT = prompt(0.5).problem
 
@@ -58,8 +57,3 @@ def test_what_rests_already():
     assert found.settled
     assert found == rest_of(found.logits, AT)
     assert torch.allclose(AT.token_logp(found.logits), AT.token_logp(AT.logits))
-
-
-def test_three_tokens_are_refused():
-    with pytest.raises(ValueError, match="the world has 3 tokens, expected 2"):
-        at_rest(torch.zeros_like, bandit(3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -67,24 +66,3 @@ def test_stale_samples_have_two_tokens_outside_a_clip_of_a_fifth(success: float)
     whole = (answers(p, p.logits) / answers(p, p.behavior_logits)).log()
     wanted = torch.tensor([-0.3, 0.35, 0.1, -0.05], dtype=torch.float64)
     assert (whole - wanted).tolist() == pytest.approx([(whole - wanted)[0].item()] * 4, abs=1e-13)
-
-
-@pytest.mark.parametrize(
-    "success", [0.0, 1.0, -0.5, 1.5, 0.0005, 0.12345, 1e-13, 1 - 1e-13, math.nan, math.inf]
-)
-def test_a_chance_is_one_of_a_thousand(success: float) -> None:
-    with pytest.raises(ValueError, match=r"success is .*, expected a multiple of 0.001 between 0 and 1"):
-        prompt(success)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"rewards": [1.0, 2.0]}, r"rewards has shape \[2\], expected \[4\] like the answers"),
-        ({"rewards": [1.0, 2.0, math.nan, 0.0]}, r"rewards is nan at \[2\]"),
-        ({"scale": math.inf}, "scale is inf, expected a finite number"),
-    ],
-)
-def test_prompts_that_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        prompt(**options)

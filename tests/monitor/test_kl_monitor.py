@@ -322,29 +322,6 @@ def test_an_infinite_kl_is_refused(batch: dict[str, Any]) -> None:
         KLMonitor().observe(**batch)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"every": 0}, "every is 0"),
-        ({"rows": 2.0}, "rows is 2.0"),
-        ({"temperature": 0.0}, "temperature is 0.0"),
-        ({"estimator": "k33"}, "unknown estimator 'k33'"),
-        ({"clamp": (1, 0)}, "clamp is"),
-        ({"clamp": 1.0}, "clamp is 1.0"),
-        ({"beta": math.nan}, "beta is nan"),
-        ({"eos_token_id": -1}, "eos_token_id is -1"),
-        ({"engine": (1.0, 0.0, 0)}, "top_p is 0.0"),
-        ({"engine": (1.0, 1.5, 0)}, "top_p is 1.5"),
-        ({"engine": (1.0, 1.0, -1)}, "top_k is -1"),
-        ({"engine": 1.0}, "engine is 1.0"),
-    ],
-)
-@pytest.mark.usefixtures("as_installed")
-def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        KLMonitor(**settings)
-
-
 def test_an_end_outside_the_vocabulary(batch: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="eos_token_id is 3, expected 0 to 2"):
         KLMonitor(eos_token_id=[1, 3]).observe(**batch)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from kl_companion.monitor.doctor.step import ALIGNMENTS, ExaminedStep, StepBatch
-from kl_companion.monitor.doctor.subject import Declared
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, Ids, world
 
@@ -201,9 +200,3 @@ def test_ids_of_the_steps_own():
 def test_functions_with_other_parameters_are_refused(step, said):
     with pytest.raises(ValueError, match=said):
         ExaminedStep(step)
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_an_unknown_alignment_is_refused():
-    with pytest.raises(ValueError, match="alignment"):
-        ExaminedStep(first_token, Declared(), alignment="left")

@@ -198,11 +198,3 @@ def test_outputs_are_read_by_name_attribute_and_number():
     assert (out.logits, out["logits"], out[0], out[1], out[:1]) == (1, 1, 1, (2,), [1])
     with pytest.raises(AttributeError, match="output has no loss, it has logits, past_key_values"):
         _ = out.loss
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_what_is_refused():
-    with pytest.raises(ValueError, match="got no input_ids, expected token ids"):
-        model()(inputs_embeds=torch.zeros(1, 2, 3))
-    with pytest.raises(ValueError, match=r"calls model.generate, expected one that takes its answers"):
-        model().generate(LAYOUT.prompt_ids, max_new_tokens=4)

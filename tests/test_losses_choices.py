@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kl_companion.kl_term import KLTerm
-from kl_companion.losses import kl_loss, kl_reward, kl_terms, policy_gradient_loss
+from kl_companion.losses import kl_loss, kl_reward, kl_terms
 from tests.support.by_hand import MASK, NAN, rollout, slope
 
 
@@ -56,13 +56,6 @@ def test_an_unknown_keyword_is_an_error_of_the_function_that_was_called(function
         function(rollout(), "k2", credit=1.0, **{name: "token"})
 
 
-@pytest.mark.parametrize("level", ["", None, 0])
-@pytest.mark.parametrize("function", [kl_loss, kl_terms, kl_reward])
-def test_an_empty_level_is_no_default(function, level, as_installed):
-    with pytest.raises(ValueError, match="level"):
-        function(rollout(), "k2", level=level)
-
-
 def test_penalties_of_tokens_by_hand():
     """K1 of the tokens is (1/2, -1) and (0, 1, -1); with the later ones (-1/2, -1) and (0, 0, -1)."""
     own, ahead = [[0, 0.5, -1.0], [0, 1.0, -1.0]], [[-0.5, -0.5, -1.0], [0, 0, -1.0]]
@@ -75,10 +68,3 @@ def test_penalties_of_tokens_by_hand():
     assert torch.equal(got, kl_reward(rollout(), KLTerm("k1", "reward", "token")))
     half = kl_reward(rollout(), "k1", beta=2.0, level="token", credit=0.5)
     assert half[1].tolist() == [0.5, 1.0, -2.0]
-
-
-@pytest.mark.parametrize("advantages", [torch.ones(2), torch.ones(2, 3)])
-@pytest.mark.parametrize("rollout", [{"logp": torch.zeros(2, 3)}, torch.zeros(2, 3), None])
-def test_the_policy_gradient_of_something_else_is_refused(rollout, advantages, as_installed):
-    with pytest.raises(ValueError, match=f"rollout is a {type(rollout).__name__}"):
-        policy_gradient_loss(rollout, advantages)

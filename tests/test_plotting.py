@@ -223,11 +223,6 @@ def test_one_legend_stands_below_all_panels_and_fits(shape: tuple[int, int]) -> 
     assert len({round(text.get_window_extent().y0) for text in legend.get_texts()}) < len(texts)  # in columns
 
 
-def test_a_legend_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"1 panel without a label, wanted .*label="):
-        plotting.figure(plotting.legend_below, alt="nothing")
-
-
 def test_unknown_names_get_a_look_that_depends_on_the_name_alone() -> None:
     assert plotting.style("my_estimator") == plotting.style("my_estimator")
     assert plotting.color("my_estimator") in plotting._FALLBACK

@@ -25,12 +25,3 @@ def test_quantile_as_printed_in_tables():
     for degrees, printed in NINETY_FIVE.items():
         assert t_quantile(degrees) == pytest.approx(printed, rel=3e-6)
     assert t_quantile(10**6) == pytest.approx(1.959966, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("degrees", "level", "says"),
-    [(0, 0.95, "degrees is 0"), (2, 1.0, "level is 1.0"), (2, 0.0, "level is 0.0")],
-)
-def test_what_is_out_of_range(degrees, level, says):
-    with pytest.raises(ValueError, match=says):
-        t_quantile(degrees, level)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from kl_companion.auditing import remedy
 from kl_companion.divergences import DIVERGENCES
@@ -16,42 +18,7 @@ from tests.support.advice import BOOK, GUIDES, PRACTICE, ROOT, advice, allowed, 
 
 PAGES = pages()
 # sentences that contradict the table, each in another way
-WRONG = (
-    "Log K5 for the forward KL.",
-    "For the forward KL log K5.",
-    "If you want one number, log K2.",
-    "Log $k_2$ and the length of answers.",
-    "You should report `k4`.",
-    "K2 is the number to log.",
-    "The number to log is K2.",
-    "Put K1 in the loss.",
-    "Close to the reference, put K1 into the loss.",
-    "For the reverse KL, take K3 in the loss.",
-    "We recommend K1 in the loss.",
-    "Default: K1 in the loss.",
-    "The best choice is K3 in the reward.",
-    "In the reward, use K2.",
-    "Use K3 in the reward, and K2 in the loss.",
-    "Subtract K3 from the reward.",
-    "Differentiate K1, charged to its own token, in the reward.",
-    "Off-policy, use K2 in the loss.",
-    "With samples of an older policy use K2 without the ratio in the loss.",
-    "With samples of an older policy use K2 with the ratio in the graph.",
-    r"Off-policy take $\sg(\rho)\,$K3 in the loss.",
-    "Never put K2 in the loss.",
-    "Do not subtract K1 from the reward.",
-    "Close to the reference do not log K3.",
-    "Use K5.",
-)
-RIGHT = (
-    "Log K3 close to the reference, and K1 far from it.",
-    "For the forward KL log Kf++, and put K3 or Kf++ in the loss.",
-    "Put K2 in the loss or K1 in the reward; never put K1 in the loss, and never K3 in the reward.",
-    r"Off-policy use $\sg(\rho)\,$K2 or $\rho\,$K3 in the loss.",
-    "Do not log K2.",
-    "K1 in the loss has no gradient, and most frameworks use K3 in the loss.",
-    "Log the exact KL where the logits are at hand.",
-)
+SENTENCES = yaml.safe_load(Path(__file__).with_name("advice.yml").read_text(encoding="utf-8"))
 
 
 def extension() -> ModuleType:
@@ -84,8 +51,8 @@ def test_a_page_advises_what_the_table_recommends(page: str) -> None:
 
 @pytest.mark.parametrize("page", list(PAGES))
 def test_a_contradiction_is_found_on_every_page(page: str) -> None:
-    assert planted(page, WRONG) == list(WRONG)
-    assert planted(page, RIGHT) == []
+    assert planted(page, SENTENCES["wrong"]) == SENTENCES["wrong"]
+    assert planted(page, SENTENCES["right"]) == []
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p in GUIDES or f"## {PRACTICE}" in PAGES[p]])

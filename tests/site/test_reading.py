@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from bs4 import BeautifulSoup
 
 from tests.support.extensions import extension
@@ -221,33 +222,7 @@ def test_the_ledger_filters(reader: Reader, width: int) -> None:
 
 
 # what readers typed, and pages one of which must be among the first three
-SEARCHES = {
-    "negative kl": "03_reading_your_run",
-    "grpo": "01_what_the_frameworks_optimize",
-    "k3": "01_measuring_kl 02_two_parts_of_a_gradient",
-    "reference model": "glossary",
-    "beta": "which_one",
-    "detach": "05_off_policy",
-    "verl low_var_kl": "01_what_the_frameworks_optimize",
-    "distillation": "03_distillation",
-    "importance": "05_off_policy",
-    "kl spike": "03_reading_your_run",
-    "clip": "05_off_policy 01_what_the_frameworks_optimize",
-    "kl penalty": "04_loss_or_reward",
-    "kl coefficient": "which_one",
-    "kl explodes": "03_reading_your_run",
-    "remove kl": "03_reading_your_run",
-    "kl in reward": "04_loss_or_reward",
-    "k3 reward": "04_loss_or_reward",
-    "kl_loss_coef": "01_what_the_frameworks_optimize",
-    "adaptive kl controller": "03_reading_your_run",
-    "vllm mismatch": "03_reading_your_run",
-    "dapo": "03_reading_your_run 01_what_the_frameworks_optimize",
-    "gae": "02_less_variance 01_what_the_frameworks_optimize",
-    "lora": "06_training_a_real_model",
-    "leave-one-out": "02_less_variance 02_two_parts_of_a_gradient",
-    "EMA anchor": "01_ema_anchor",
-}
+SEARCHES = yaml.safe_load(Path(__file__).with_name("searches.yml").read_text(encoding="utf-8"))
 RESULTS = "[...document.querySelectorAll('#search-results li > a:first-child')].map((link) => link.href)"
 
 

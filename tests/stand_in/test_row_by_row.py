@@ -1,6 +1,9 @@
 """What is taken row by row is what the whole batch has, and is known by its few rows where it can be."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from kl_companion.stand_in.copies import Copies, copies_of
 from tests.support.stand_in import OURS
@@ -19,55 +22,9 @@ ROWS = {
     "ids": [[2, 0], [1, 1], [0, 2]],
     "mask": [[True, True], [True, False], [True, True]],
 }
-# results that are known by their rows
-BY_ROWS = """
-x.exp() | -x | x + y | 2 * x | x - z.unsqueeze(-1) | z.view(-1, 1) * y | x + T.tensor([1.0, -1.0]) | x == y
-~mask | x.isnan() | T.maximum(x, y) | x.clamp(-1, 1) | T.where(mask, x, y) | T.where(x > 0, x, 0.0)
-x.masked_fill(mask, 7.0) | x.masked_fill(~mask, 0) | x.pow(2) | x.abs().log1p()
-F.kl_div(x, y, reduction="none", log_target=True) | F.huber_loss(x, y, reduction="none") | x.nan_to_num()
-x * mask | (x - y).relu() | logits - logits.detach() | logits.log_softmax(-1) | F.softmax(logits, dim=2)
-logits.logsumexp(-1) | logits.sum(-1) | logits.mean((1, 2)) | x.sum(-1) | x.sum(1, keepdim=True)
-x.mean(-1) | x.var(-1) | x.std(-1) | logits.amax(-1) | logits.argmax(-1) | x.max(dim=-1).values
-logits.max(-1).indices | mask.any(-1) | mask.all(1) | x.norm(dim=-1) | x.cumsum(-1) | x.prod(-1)
-logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) | T.gather(logits, 2, index=ids[..., None])
-logits.sort(-1).values | logits.topk(2, dim=-1).indices | logits.topk(2).values | logits.argsort(-1)
-F.one_hot(ids, 3) | T.zeros_like(x) | T.ones_like(x) | T.full_like(ids, 3) | x[:, 1:] | x[:, -1] | x[..., 0]
-logits[:, :, 1] | logits[..., None] | x[:] | x.unsqueeze(1) | x.reshape(7, -1) | x.reshape(7, 1, 2)
-x.flatten() | x.view(-1) | logits.flatten(0, 1) | x.view(14, 1) | logits.flatten(0, 1).view(7, 2, 3)
-x.view(-1).view(7, 2) | logits.transpose(1, 2) | logits.permute(0, 2, 1) | z[:, None].expand(-1, 2)
-z[:, None].expand(7, 2) | z[:, None].expand_as(x) | T.cat([x, y], 1) | T.stack([x, y], -1)
-T.cat([T.zeros(7, 1), x], 1) | x.flip(-1) | x.roll(1, 1) | x.diff(dim=-1) | x.double() | ids.float()
-mask.long() | x.detach() | x.clone() | x + T.ones(7, 2) | x.index_select(1, T.tensor([1, 0])) | x[mask]
-T.masked_select(x, mask) | x[T.tensor([6, 5, 4, 3, 3, 0, 0, 2])] | x.split(1, dim=1)[1] | x.unbind(-1)[0]
-x.chunk(2, -1)[1] | -z | z * z | T.zeros_like(x).scatter(1, ids.clamp(max=1), y)
-x.scatter_add(-1, ids.clamp(max=1), y) | logits[:, 0] | x.to(T.float32) | logits[:, 1:].reshape(7, -1)
-x.movedim(-1, 1) | x.narrow(1, 0, 1) | x.logsumexp(-1, keepdim=True) | z.double()
-"""
-# numbers of the whole batch, for which no entries have to be made
-NUMBERS = """
-x[0] | x[3] | x[-2].exp() * y[0] | T.stack([x[0], x[6], x[1]]) | x.unbind(0)[3] | x[2:5]
-x.narrow(0, 1, 4).sum(0)
-x.sum() | x.mean() | x.sum(0) | x.mean(0) | x.mean((0, 1)) | x.var() | z.var(correction=0) | x.std()
-z.std(0) | x.std(unbiased=False) | mask.sum() | ids.sum() | mask.any() | mask.all()
-(x * mask).sum() / mask.sum() | z.mean() | (x * mask).sum(1).mean() | x.detach().max() | x.detach().min()
-x.detach().amax(0) | F.kl_div(x, y, log_target=True)
-F.kl_div(x, y, reduction="batchmean", log_target=True) | F.mse_loss(x, y)
-((z - z.mean()) / (z.std() + 1e-4)).mean() | x[mask].mean()
-F.cross_entropy(logits.flatten(0, 1), ids.flatten()) | x.view(-1).mean() | logits.log_softmax(-1).mean()
-T.zeros(14).index_add(0, T.arange(3)[T.tensor(WHICH)], z)
-"""
-# what needs all entries
-OF_ENTRIES = """
-x.T | x.unsqueeze(0) | x.sort(0).values | x.cumsum(0) | x.roll(1, 0) | T.cat([x, y], 0)
-x @ T.ones(2, 3) | x.prod() | x.norm() | x.max() | x.amax(0) | x.argmax() | x[T.tensor([0, 6])]
-z.logsumexp(0) | x.flip(0) | x.reshape(2, 7) | z * T.arange(7.0) | x[1, 0] | z.view(7, 1) - z.view(1, 7)
-T.stack([x, y]) | mask.count_nonzero() | x[:, T.tensor([1, 1])] | z.view(1, 7).expand(2, 7)
-x[T.arange(7), ids[:, 0] // 2] | x.repeat(2, 1) | x[..., 1, 0]
-"""
 
 
-def split(text):
-    return [code.strip() for line in text.strip().splitlines() for code in line.split(" | ")]
+CODES = yaml.safe_load(Path(__file__).with_name("rows.yml").read_text(encoding="utf-8"))
 
 
 def given(*, packed):
@@ -109,14 +66,14 @@ def agree(code):
     return found
 
 
-@pytest.mark.parametrize("code", split(BY_ROWS))
+@pytest.mark.parametrize("code", CODES["by_rows"].splitlines())
 def test_what_all_copies_of_a_row_have_alike_is_known_by_the_rows(code):
     found = agree(code)
     assert found.copies is not None
     assert len(found.small.entries) < found.numel()
 
 
-@pytest.mark.parametrize("code", split(NUMBERS))
+@pytest.mark.parametrize("code", CODES["numbers"].splitlines())
 def test_numbers_of_the_batch_count_every_copy(code, monkeypatch):
     agree(code)
     monkeypatch.setattr(Copies, "spread", _refuse)
@@ -192,7 +149,7 @@ def test_some_rows_of_a_leaf_are_no_leaf():
     assert whole.tolist() == [[2.0, 2.0], [2.0, 2.0], [3.0, 3.0]]
 
 
-@pytest.mark.parametrize("code", split(OF_ENTRIES))
+@pytest.mark.parametrize("code", CODES["of_entries"].splitlines())
 def test_whatever_else_is_asked_reads_the_entries(code):
     agree(code)
 

@@ -4,9 +4,11 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from kl_companion import audit_update
 from kl_companion.auditing.card import HEIGHT, WIDTH
@@ -53,45 +55,10 @@ def test_it_fits_a_screen(name):
     assert len(re.findall(r"\ba = ", details)) == len(verdict(name).seen) + len(verdict(name).stale)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentences"),
-    [
-        (
-            "dapo_with_kl",
-            [
-                "dapo_with_kl maximizes E[R] - beta x the reward spread x reverse KL, next token (standard",
-                "0.3 0.5 0.3",
-                "the KL alone moves the policy, with beta as its coefficient",
-                "does not come to rest, and is last at E[R] = 0.123, KL = 12.34 nats. The optimum of "
-                "E[R] - beta KL has 0.500 and 0.10.",
-                "Instead: center the rewards and do not divide them",
-            ],
-        ),
-        (
-            "kl_in_reward",
-            [
-                "kl_in_reward maximizes E[R] - b x reverse KL, whole answer: b is beta in large groups, and",
-                "large groups 1 1 1 1 1 1",
-                "beta has no effect: the penalty is divided by its own spread. Ten times beta makes the "
-                "update 1 times",
-                "Instead: take the penalty out of what is normalized:",
-            ],
-        ),
-        (
-            "rloo",
-            [
-                "rloo maximizes E[R] - beta x reverse KL, whole answer.",
-                "groups of 2 1 1 1 1 1 1",
-                "it ends at the optimum of E[R] - beta KL: E[R] = ",
-            ],
-        ),
-        ("k1_in_loss", ["k1_in_loss maximizes E[R]; its KL term has no expected gradient."]),
-        (
-            "grpo_per_answer, advantages centered",
-            ["E[(R - mean) / length] - beta x (ref/policy, mean over each answer + 1 / answer length)"],
-        ),
-    ],
-)
+SENTENCES = yaml.safe_load(Path(__file__).with_name("sentences.yml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("name", "sentences"), SENTENCES.items())
 def test_what_it_says(name, sentences):
     text = said(name)
     for sentence in sentences:

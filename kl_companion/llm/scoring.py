@@ -1,4 +1,4 @@
-"""The log-probs that a trainer computes from the samples, and how far they are from the sampler's."""
+"""The log-probs that a trainer computes from the samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from kl_companion.checks import check_temperature
-from kl_companion.estimators.sampled import k1, k3
 from kl_companion.llm.decoding import common_prefix, positions, read_after, saves_a_fifth, unpadded
 from kl_companion.llm.generation import Samples, scores
 from kl_companion.rollout import masked
@@ -141,27 +140,3 @@ def completion_logp(model: Any, samples: Samples, *, temperature: float = 1.0) -
     """Log-prob of every choice, [batch, seq], 0 outside the mask. Arguments as `completion_logits`."""
     logp = completion_logits(model, samples, temperature=temperature).log_softmax(-1)
     return masked(logp.gather(-1, samples.tokens.unsqueeze(-1)).squeeze(-1), samples.completion_mask)
-
-
-def compare_logp(model: Any, samples: Samples, *, temperature: float = 1.0) -> dict[str, float]:
-    """How far the trainer's log-probs are from the sampler's, on the sampler's own choices.
-
-    One and the same policy has two values where the two forwards round differently (bfloat16, other kernels):
-    then training is off-policy without a step in between.
-
-    Returns:
-        ``max`` and ``mean`` of |trainer - sampler| over choices; ``k1`` and ``k3``, two estimates of
-        KL(sampler || trainer) in nats per sequence.
-    """
-    with torch.no_grad():
-        inside = samples.completion_mask.bool()
-        trainer = completion_logp(model, samples, temperature=temperature).double()
-        sampler = samples.behavior_logp.double()
-        off = (trainer - sampler)[inside].abs()
-        rows = len(samples.tokens)
-        return {
-            "max": off.max().item(),
-            "mean": off.mean().item(),
-            "k1": k1(sampler, trainer)[inside].sum().item() / rows,
-            "k3": k3(sampler, trainer)[inside].sum().item() / rows,
-        }

@@ -11,19 +11,10 @@ from kl_companion.llm import decoding
 from kl_companion.llm.decoding import decoder, positions
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import LanguageModel, tiny_model
-from kl_companion.llm.scoring import compare_logp
-from kl_companion.llm.tasks import Example, Task
 from kl_companion.llm.tokenizers import character_tokenizer
+from tests.support.llm.digits import DIGITS, EQUAL, TASK, UNEQUAL, off_sampler, seeded
 
-DIGITS = "0123456789="
-EQUAL = [Example("12=", ""), Example("98=", ""), Example("07=", "")]
-UNEQUAL = [Example("1=", ""), Example("98765=", ""), Example("", ""), Example("432=", "")]
-TASK = Task("digits", DIGITS, 6, lambda n, g: EQUAL[:n], None)
 SIZES = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2}
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(4)
 
 
 def lively(dtype=torch.float32, **sizes) -> LanguageModel:
@@ -49,24 +40,24 @@ def test_written_out_it_is_the_same_model(monkeypatch, dtype, examples, sizes, n
     lm = lively(dtype, **sizes)
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "_through_the_model", refuse)
-        ours = generate(lm, TASK, examples, n=n, generator=seeded())
+        ours = generate(lm, TASK, examples, n=n, generator=seeded(4))
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "WIDEST", 0)
         patch.setattr(decoding, "_written_out", refuse)
-        theirs = generate(lm, TASK, examples, n=n, generator=seeded())
+        theirs = generate(lm, TASK, examples, n=n, generator=seeded(4))
     assert torch.equal(ours.tokens, theirs.tokens)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(ours.behavior_logp, theirs.behavior_logp, rtol=0, atol=tolerance)
-    assert compare_logp(lm.model, ours)["max"] < tolerance
+    assert off_sampler(lm.model, ours) < tolerance
 
 
 def test_new_weights_are_read() -> None:
     lm = lively()
-    generate(lm, TASK, EQUAL, generator=seeded())
+    generate(lm, TASK, EQUAL, generator=seeded(4))
     with torch.no_grad():
         for p in lm.model.parameters():
             p.mul_(1.1)
-    assert compare_logp(lm.model, generate(lm, TASK, EQUAL, generator=seeded()))["max"] < 1e-5
+    assert off_sampler(lm.model, generate(lm, TASK, EQUAL, generator=seeded(4))) < 1e-5
 
 
 def hooked(model):
@@ -89,18 +80,18 @@ def adapted(model):
 @pytest.mark.parametrize("change", [hooked, adapted, lambda model: model.bfloat16()])
 def test_what_is_not_plain_goes_through_the_model(monkeypatch, change) -> None:
     lm = lively()
-    plain = generate(lm, TASK, EQUAL, generator=seeded())
+    plain = generate(lm, TASK, EQUAL, generator=seeded(4))
     lm = LanguageModel(change(copy.deepcopy(lm.model)), lm.tokenizer)
     monkeypatch.setattr(decoding, "_written_out", refuse)
-    samples = generate(lm, TASK, EQUAL, generator=seeded())
+    samples = generate(lm, TASK, EQUAL, generator=seeded(4))
     assert not torch.equal(samples.behavior_logp, plain.behavior_logp)
-    assert compare_logp(lm.model, samples)["max"] < (0.1 if lm.model.dtype == torch.bfloat16 else 1e-5)
+    assert off_sampler(lm.model, samples) < (0.1 if lm.model.dtype == torch.bfloat16 else 1e-5)
 
 
 def test_autocast_goes_through_the_model(monkeypatch) -> None:
     monkeypatch.setattr(decoding, "_written_out", refuse)
     with torch.autocast("cpu", torch.bfloat16):
-        generate(lively(), TASK, EQUAL, generator=seeded())
+        generate(lively(), TASK, EQUAL, generator=seeded(4))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -122,8 +113,8 @@ def test_other_architectures(kind, examples) -> None:
         model = transformers.LlamaForCausalLM(config)
     model.generation_config.eos_token_id = None
     lm = LanguageModel(model.eval(), tokenizer)
-    samples = generate(lm, TASK, examples, n=2, generator=seeded())
-    assert compare_logp(model, samples)["max"] < 1e-5
+    samples = generate(lm, TASK, examples, n=2, generator=seeded(4))
+    assert off_sampler(model, samples) < 1e-5
     for i, row in enumerate(samples.tokens):
         prompt = samples.prompt_tokens[i][samples.prompt_mask[i].bool()]
         with torch.no_grad():

@@ -16,7 +16,7 @@ from kl_companion.llm.generation import generate
 from kl_companion.llm.gradient_noise import gradient_noise
 from kl_companion.llm.measuring import measure, sequence_kl, teacher_forced
 from kl_companion.llm.models import LanguageModel
-from kl_companion.llm.scoring import compare_logp
+from kl_companion.llm.scoring import completion_logp
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.text_moments import read_text, text_moments
 from kl_companion.llm.training import train
@@ -36,7 +36,7 @@ def moments(lm: LanguageModel, other: LanguageModel) -> Any:
 def measured(lm: LanguageModel, other: LanguageModel) -> Any:
     samples = generate(lm, TASK, UNEQUAL, n=2, generator=seeded())
     parts = measure(lm, other, samples, batch=3), measure(lm, other, samples, direction="forward", k=2)
-    return [*parts, teacher_forced(other, samples), compare_logp(lm.model, samples)["k1"]]
+    return [*parts, teacher_forced(other, samples), completion_logp(lm.model, samples)]
 
 
 USES: dict[str, Callable[[LanguageModel, LanguageModel], Any]] = {

@@ -15,13 +15,13 @@ from kl_companion.llm.evaluation import evaluate, right_logp, sequence_kl
 from kl_companion.llm.generation import Samples, answer_samples, generate
 from kl_companion.llm.measuring import measure
 from kl_companion.llm.models import LanguageModel, tiny_model
-from kl_companion.llm.scoring import compare_logp
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, make_task
 from kl_companion.llm.text_moments import read_text
 from kl_companion.llm.tokenizers import character_tokenizer
 from kl_companion.llm.training import train
 from kl_companion.monitor import KLMonitor
+from tests.support.llm.digits import off_sampler
 
 ROWS = [(0, 8), (5, 0), (3, 8), (8, 3), (4, 4)]  # that are added to the policy and to the reference
 TASK = replace(make_task("sort", digits=3), reward=lambda text, example: float(text.count("1")))
@@ -69,7 +69,7 @@ def test_no_added_row_is_drawn(way: str, temperature: float, monkeypatch: pytest
     expected, got = (written(lm, temperature=temperature) for lm in (plain, wide))
     assert torch.equal(got.tokens, expected.tokens)
     torch.testing.assert_close(got.behavior_logp, expected.behavior_logp, rtol=1e-10, atol=1e-12)
-    assert compare_logp(wide.model, got, temperature=temperature)["max"] < 1e-9
+    assert off_sampler(wide.model, got, temperature=temperature) < 1e-9
     with torch.no_grad():  # else the test would show nothing
         assert wide.model(got.prompt_tokens).logits[:, -1].softmax(-1)[:, plain.vocab :].sum(-1).max() > 0.3
 

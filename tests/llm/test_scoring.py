@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -11,37 +10,15 @@ import torch
 from kl_companion.llm import generation
 from kl_companion.llm.generation import Samples, answer_samples, generate
 from kl_companion.llm.models import LanguageModel, frozen_copy, tiny_model
-from kl_companion.llm.scoring import compare_logp, completion_logits, completion_logp
+from kl_companion.llm.scoring import completion_logits, completion_logp
 from kl_companion.llm.tasks import Example, Task
 from kl_companion.llm.tokenizers import character_tokenizer
 from kl_companion.losses import kl_loss, policy_gradient_loss
 from kl_companion.rollout import Rollout
+from tests.support.llm.digits import DIGITS, ENDING, EQUAL, TASK, UNEQUAL, off_sampler, seeded
 
-DIGITS = "0123456789="
-EQUAL = [Example("12=", "12"), Example("98=", "89"), Example("07=", "07")]
-UNEQUAL = [Example("1=", "1"), Example("98765=", "5"), Example("", "7"), Example("432=", "2")]
-FIXED = Task("digits", DIGITS, 6, lambda n, g: EQUAL[:n], None)
-ENDING = replace(FIXED, ends=True, max_new_tokens=10)
 LOW = "01234"
 OBSERVING = replace(ENDING, observe=lambda text, example: "=0" if text[-1:] in LOW and text[-1:] else None)
-
-
-def sharpened(lm: LanguageModel, factor: float = 1.5) -> LanguageModel:
-    """Scaled weights: the next token depends on what was read."""
-    with torch.no_grad():
-        for p in lm.model.parameters():
-            if p.ndim > 1:
-                p.mul_(factor)
-    return lm
-
-
-@pytest.fixture(scope="module")
-def sharp() -> LanguageModel:
-    return sharpened(tiny_model(character_tokenizer(DIGITS), hidden=32, layers=2, seed=3))
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def token_by_token(model, samples: Samples, i: int) -> torch.Tensor:
@@ -54,19 +31,19 @@ def token_by_token(model, samples: Samples, i: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("examples", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
-@pytest.mark.parametrize("task", [FIXED, ENDING, OBSERVING], ids=["fixed", "ending", "observing"])
+@pytest.mark.parametrize("task", [TASK, ENDING, OBSERVING], ids=["fixed", "ending", "observing"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_trainer_and_sampler_agree(sharp, examples, task, temperature) -> None:
     samples = generate(sharp, task, examples, n=4, temperature=temperature, generator=seeded(1))
-    if task is not FIXED:
+    if task is not TASK:
         assert samples.finished.any()
         assert (samples.attention_mask == 0).any()
     assert (task is OBSERVING) == bool((samples.attention_mask != samples.completion_mask).any())
     off = completion_logp(sharp.model, samples, temperature=temperature) - samples.behavior_logp
     assert off.abs().max() < 1e-5
-    assert compare_logp(sharp.model, samples, temperature=temperature)["max"] < 1e-5
-    wrong = compare_logp(sharp.model, samples, temperature=2 * temperature)
-    assert wrong["max"] > 0.1, "another temperature is another distribution"
+    assert off_sampler(sharp.model, samples, temperature=temperature) < 1e-5
+    wrong = off_sampler(sharp.model, samples, temperature=2 * temperature)
+    assert wrong > 0.1, "another temperature is another distribution"
 
 
 @pytest.mark.parametrize("examples", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
@@ -120,17 +97,17 @@ def test_what_stands_in_the_padding_reaches_nothing(sharp, examples) -> None:
 
 
 def test_logits_carry_the_gradient_and_their_dtype(sharp) -> None:
-    samples = generate(sharp, FIXED, EQUAL, generator=seeded())
+    samples = generate(sharp, TASK, EQUAL, generator=seeded())
     assert completion_logits(sharp.model, samples).requires_grad
     with torch.no_grad():
         assert not completion_logits(sharp.model, samples).requires_grad
     half = LanguageModel(frozen_copy(sharp).model.bfloat16(), sharp.tokenizer)
     assert completion_logits(half.model, samples).dtype == torch.float32
-    assert generate(half, FIXED, EQUAL, generator=seeded()).behavior_logp.dtype == torch.float32
+    assert generate(half, TASK, EQUAL, generator=seeded()).behavior_logp.dtype == torch.float32
     double = tiny_model(sharp.tokenizer, hidden=16, layers=1, heads=2, dtype=torch.float64)
-    exact = generate(double, FIXED, EQUAL, generator=seeded())
+    exact = generate(double, TASK, EQUAL, generator=seeded())
     assert exact.behavior_logp.dtype == completion_logits(double.model, exact).dtype == torch.float64
-    assert compare_logp(double.model, exact)["max"] < 1e-13
+    assert off_sampler(double.model, exact) < 1e-13
 
 
 def test_the_probability_of_the_answer_by_teacher_forcing(sharp) -> None:
@@ -153,36 +130,7 @@ def test_the_probability_of_the_answer_by_teacher_forcing(sharp) -> None:
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
 def test_temperature_must_be_above_zero(sharp, temperature) -> None:
     with pytest.raises(ValueError, match="temperature is"):
-        completion_logits(sharp.model, answer_samples(sharp, FIXED, EQUAL), temperature=temperature)
-
-
-# ---- mismatch
-
-
-def test_a_forward_in_bfloat16_is_reported(sharp) -> None:
-    samples = generate(sharp, ENDING, UNEQUAL, n=4, generator=seeded())
-    same = compare_logp(sharp.model, samples)
-    assert same["max"] < 1e-5
-    assert abs(same["k1"]) < 1e-5
-    assert 0 <= same["k3"] < 1e-9
-    half = compare_logp(frozen_copy(sharp).model.bfloat16(), samples)
-    assert half["max"] > half["mean"] > 1e-3
-    assert half["k3"] > 1e-6
-
-
-def test_what_a_mismatch_costs_by_hand(sharp) -> None:
-    samples = generate(sharp, ENDING, UNEQUAL, generator=seeded())
-    shift = torch.where(samples.completion_mask.bool(), 0.25, 9.0)
-    shift[0, 0] = -0.5
-    found = compare_logp(sharp.model, replace(samples, behavior_logp=samples.behavior_logp + shift))
-    count, rows = int(samples.completion_mask.sum()), len(UNEQUAL)
-    expected = {
-        "max": 0.5,
-        "mean": (0.5 + 0.25 * (count - 1)) / count,
-        "k1": (-0.5 + 0.25 * (count - 1)) / rows,
-        "k3": (math.exp(0.5) - 1.5 + (math.exp(-0.25) - 0.75) * (count - 1)) / rows,
-    }
-    assert found == pytest.approx(expected, abs=1e-4)
+        completion_logits(sharp.model, answer_samples(sharp, TASK, EQUAL), temperature=temperature)
 
 
 # ---- audit: two turns of looking up, everything enumerated

@@ -11,8 +11,8 @@ from kl_companion.llm.models import LanguageModel, frozen_copy, tiny_model
 from kl_companion.llm.scoring import _row_by_row, completion_logits
 from kl_companion.llm.tasks import Example, Task
 from kl_companion.llm.tokenizers import character_tokenizer
+from tests.support.llm.digits import DIGITS, seeded
 
-DIGITS = "0123456789="
 EQUAL = [Example("123=", "12"), Example("983=", "89"), Example("073=", "07")]
 UNEQUAL = [Example("1=", "1"), Example("98765=", "5"), Example("432=", "2")]
 TASK = Task("digits", DIGITS, 4, lambda n, g: EQUAL[:n], None)
@@ -58,7 +58,7 @@ def tokens_read(lm: LanguageModel, samples: Samples) -> int:
 @pytest.mark.parametrize("examples", [EQUAL, UNEQUAL], ids=["equal", "padded"])
 def test_sharing_changes_neither_logits_nor_gradients(name, examples) -> None:
     lm = MODELS[name]
-    samples = generate(lm, TASK, examples, n=4, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, examples, n=4, generator=seeded(1))
     width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
     assert tokens_read(lm, samples) == 3 * width + 12 * (length - 1)
     shared, plain = completion_logits(lm.model, samples), _row_by_row(lm.model, samples)
@@ -71,7 +71,7 @@ def test_sharing_changes_neither_logits_nor_gradients(name, examples) -> None:
 
 def test_rows_in_any_order() -> None:
     lm = MODELS["qwen2"]
-    samples = generate(lm, TASK, UNEQUAL, n=4, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, UNEQUAL, n=4, generator=seeded(1))
     mixed = samples.select([0, 1, 2, 9, 10, 11, 3, 4, 5, 6, 8])
     width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
     assert tokens_read(lm, mixed) == 5 * width + 11 * (length - 1)
@@ -82,16 +82,16 @@ def test_rows_in_any_order() -> None:
 
 def test_prompts_read_alone_where_sharing_saves_little() -> None:
     lm = MODELS["qwen2"]
-    single = generate(lm, TASK, EQUAL, n=1, generator=torch.Generator().manual_seed(1))
+    single = generate(lm, TASK, EQUAL, n=1, generator=seeded(1))
     width, length = single.prompt_tokens.shape[1], single.tokens.shape[1]
     assert tokens_read(lm, single) == 3 * (width + length - 1)
-    lone = generate(lm, TASK, EQUAL, n=4, max_new_tokens=1, generator=torch.Generator().manual_seed(1))
+    lone = generate(lm, TASK, EQUAL, n=4, max_new_tokens=1, generator=seeded(1))
     assert tokens_read(lm, lone) == 12 * width, "one token each: nothing follows the prompt"
 
 
 def test_recomputed_activations_have_no_cache_to_share() -> None:
     lm = models()["qwen2"]
-    samples = generate(lm, TASK, EQUAL, n=4, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, EQUAL, n=4, generator=seeded(1))
     expected = gradients(lm, _row_by_row(lm.model, samples))
     lm.model.train()
     lm.model.activation_checkpointing_enable()
@@ -105,7 +105,7 @@ def test_a_frozen_copy_rounds_as_its_policy_does(examples, n) -> None:
     """Else the KL of a policy to itself has a gradient of 1e-6, and Adam's first step is a full one."""
     lm = tiny_model(character_tokenizer(DIGITS), hidden=64, layers=2)
     lm.model.requires_grad_(True)
-    samples = generate(lm, TASK, examples, n=n, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, examples, n=n, generator=seeded(1))
     policy, copy = (completion_logits(x.model, samples).detach() for x in (lm, frozen_copy(lm)))
     assert torch.equal(policy, copy)
 
@@ -122,7 +122,7 @@ SAME_START = [Example(f"{LONG}{x}", "1") for x in ("1=", "98765=", "432=", "77="
 )
 def test_what_all_prompts_begin_with_is_read_once(name, examples, less) -> None:
     lm = MODELS[name]
-    samples = generate(lm, TASK, examples, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, examples, generator=seeded(1))
     width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
     prefix = len(LONG) + int(lm.tokenizer.bos_token_id in samples.prompt_tokens) - less
     assert tokens_read(lm, samples) == prefix + 4 * (width - prefix + length - 1)
@@ -155,13 +155,13 @@ def test_the_sampler_reads_a_common_beginning_once_and_chooses_the_same_tokens()
     lm = MODELS["qwen2"]
     read = []
     hook = lm.model.get_input_embeddings().register_forward_hook(lambda m, i, o: read.append(i[0].shape))
-    samples = generate(lm, TASK, SAME_START, n=2, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, SAME_START, n=2, generator=seeded(1))
     hook.remove()
     width = samples.prompt_tokens.shape[1]
     prefix = read[0][1]
     assert [tuple(x) for x in read[:2]] == [(1, prefix), (4, width - prefix)]
     assert prefix >= len(LONG)
-    uniforms = torch.rand(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    uniforms = torch.rand(8, 4, dtype=torch.float64, generator=seeded(1))
     with torch.no_grad():
         for row in range(8):
             kept = samples.prompt_mask[row].bool()
@@ -175,7 +175,7 @@ def test_the_sampler_reads_a_common_beginning_once_and_chooses_the_same_tokens()
 
 def test_a_window_is_never_filled_with_padding() -> None:
     lm = MODELS["mistral"]
-    samples = generate(lm, TASK, SAME_START, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, SAME_START, generator=seeded(1))
     width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
     assert tokens_read(lm, samples) == 4 * (width + length - 1)
 
@@ -183,6 +183,6 @@ def test_a_window_is_never_filled_with_padding() -> None:
 def test_a_short_beginning_is_not_worth_a_call_of_its_own() -> None:
     lm = MODELS["qwen2"]
     examples = [Example(f"1234567890={x}", "1") for x in ("1=", "2=", "3=", "4=")]
-    samples = generate(lm, TASK, examples, generator=torch.Generator().manual_seed(1))
+    samples = generate(lm, TASK, examples, generator=seeded(1))
     width, length = samples.prompt_tokens.shape[1], samples.tokens.shape[1]
     assert tokens_read(lm, samples) == 4 * (width + length - 1)

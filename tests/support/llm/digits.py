@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from kl_companion.llm.generation import Samples
+from kl_companion.llm.scoring import completion_logp
 from kl_companion.llm.tasks import Example, Task
 
 DIGITS = "0123456789="
@@ -18,3 +21,10 @@ ENDING = replace(TASK, ends=True, max_new_tokens=10)
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def off_sampler(model: Any, samples: Samples, temperature: float = 1.0) -> float:
+    """The largest difference of the trainer's log-probs and the sampler's, on the sampler's own choices."""
+    with torch.no_grad():
+        logp = completion_logp(model, samples, temperature=temperature)
+    return float((logp - samples.behavior_logp)[samples.completion_mask.bool()].abs().max())

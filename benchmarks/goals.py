@@ -1,12 +1,12 @@
 """The goals of the fast kernels, and what the table `performance` says of each: `python -m benchmarks.goals`.
 
-The goals are in `kl_companion.book.speed_goals`. The last two lines are those of book/using.md.
+The goals are in `kl_book.speed_goals`. The last two lines are those of book/using.md.
 """
 
 from __future__ import annotations
 
-from kl_companion.book import speed_tables
-from kl_companion.book.speed_goals import CPU, GPU, MeasuredAt, Rows, findings
+from kl_book import speed_tables
+from kl_book.speed_goals import CPU, GPU, MeasuredAt, Rows, findings
 
 
 def report(rows: Rows, at: MeasuredAt = CPU) -> None:

@@ -28,10 +28,10 @@ from typing import IO, Any, NamedTuple
 import pandas as pd
 import torch
 
-from kl_companion.book import tables
-from kl_companion.book.tables.manifest import read_manifest
-from kl_companion.book.tables.needs import lacking
-from kl_companion.book.tables.provenance import git_state, gpu_name
+from kl_book import tables
+from kl_book.tables.manifest import read_manifest
+from kl_book.tables.needs import lacking
+from kl_book.tables.provenance import git_state, gpu_name
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMIT = (

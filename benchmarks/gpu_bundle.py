@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kl_companion.book.tables.provenance import git_state
+from kl_book.tables.provenance import git_state
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, LOCK = ROOT / ".gpu", ROOT / "requirements-gpu.lock"

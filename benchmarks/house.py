@@ -58,7 +58,7 @@ def reached(root: Path) -> dict[str, tuple[int, int]]:
 def rooms(root: Path) -> dict[str, tuple[int, int]]:
     """Files and lines of every room of the package, and of the folders beside it.
 
-    What lies in `kl_companion/book` is told apart: it is several rooms.
+    What lies in `book/kl_book` is told apart: it is several rooms.
     """
     package = root / "kl_companion"
     tops = sorted(p for p in package.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file())

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.book.tables.provenance import gpu_name
+from kl_book.tables.provenance import gpu_name
 from kl_companion.llm.packaged import missing, packaged_folder
 from kl_companion.llm.tasks import make_task
 from kl_companion.monitor import KLMonitor

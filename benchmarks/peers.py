@@ -23,7 +23,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.works import DIVERGENCES, FORMULAS, Inputs
-from kl_companion.book.speed_goals import OURS
+from kl_book.speed_goals import OURS
 from kl_companion.estimators import sampled
 from kl_companion.kernels import fused
 

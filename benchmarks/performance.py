@@ -29,7 +29,7 @@ from benchmarks import goals, measure, suites, training_step
 from benchmarks.measure import KEY, Case, Row
 from benchmarks.peers import ROOT
 from benchmarks.training_step import StepSizes
-from kl_companion.book.speed_goals import CPU, GPU
+from kl_book.speed_goals import CPU, GPU
 
 WARM = {
     "MALLOC_TOP_PAD_": "1000000000",

@@ -1,7 +1,7 @@
 """The cases of the suites, in named groups. A process measures those of a group that share its settings.
 
 To add a work: its inputs in `works`, its variants in `peers`, a group here, its goals in
-`kl_companion.book.speed_goals`.
+`kl_book.speed_goals`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import product
 from benchmarks.measure import DTYPES, Case
 from benchmarks.peers import AUTO, FIVE, VARIANTS
 from benchmarks.works import LINEAR
-from kl_companion.book.speed_goals import OURS
+from kl_book.speed_goals import OURS
 
 VOCAB, TOKENS = 151_936, 256  # where the goals are set
 FEW = ("naive", "torch.compile", "ours", OURS, "ours, in place", "roof")

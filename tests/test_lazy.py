@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kl_companion
-from kl_companion.book.tables.closure import lazy_names
+from kl_book.tables.closure import lazy_names
 from kl_companion.lazy import lazy, public_names
 from tests.support.warm import command
 
@@ -19,7 +19,7 @@ PACKAGE = Path(kl_companion.__file__).resolve().parent
 INITS = {
     ".".join(path.parent.relative_to(PACKAGE.parent).parts): path for path in PACKAGE.rglob("__init__.py")
 }
-EAGER = ("kl_companion.book.claims.", "kl_companion.cli")  # a source registers its checks, a command runs
+EAGER = ("kl_book.ledger.claims.", "kl_companion.cli")  # a source registers its checks, a command runs
 LAZY = {package: names for package, path in INITS.items() if (names := lazy_names(path))}
 
 

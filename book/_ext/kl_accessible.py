@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from bs4 import BeautifulSoup
-
 from kl_lines import held
 
 # Written by a macro of the theme; the fonts of the style sheet have the same icons (kl_light.py).

@@ -18,8 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sphinx.util import logging
-
 import kl_accessible
 import kl_cache
 import kl_citation
@@ -29,6 +27,7 @@ import kl_figures
 import kl_light
 import kl_numbers
 import kl_typeface
+from sphinx.util import logging
 
 MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 logger = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from docutils import nodes
-from sphinx import addnodes
-
 from kl_tex import inline_html
+from sphinx import addnodes
 
 GLOSSARY, API = "book/glossary", "book/api"
 # words of daily language, or of several meanings, that a dotted line would mark in the wrong places
@@ -75,7 +74,7 @@ def code_of_terms(env: Any) -> dict[str, list[str]]:
 
 def functions(env: Any) -> Cards:
     """The card of every public name that the API page documents, by its short name."""
-    from kl_companion.book.names import kl
+    from kl_book.names import kl
 
     documented = {}
     for desc in env.get_doctree(API).findall(addnodes.desc):

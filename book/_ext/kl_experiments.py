@@ -7,12 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import kl_cache
 import yaml
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
-
-import kl_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,11 +17,12 @@ from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
 from kl_companion import recommendations as table
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.words import gradient_words, typeset
 from kl_companion.recommendations import Recommendation
-from sphinx.util.docutils import SphinxDirective
 
 SOURCES = sorted(Path(table.__file__).parent.glob("*.py"))
 TITLES = {

@@ -13,10 +13,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import kl_cards
 from docutils import nodes
 from sphinx import addnodes
-
-import kl_cards
 
 LEDGER = "book/ledger"
 FEW = 6  # links that are shown; more of them fold
@@ -41,9 +40,9 @@ def imported(notebook: str) -> set[str]:
 @cache
 def names_in_checks() -> dict[str, frozenset[str]]:
     """The identifiers in the code of each check of the ledger, by the id of its row."""
-    from kl_companion.book.claims.ledger import checks
-    from kl_companion.book.claims.listing import source_of
-    from kl_companion.book.claims.statements import register
+    from kl_book.ledger.claims.ledger import checks
+    from kl_book.ledger.claims.listing import source_of
+    from kl_book.ledger.claims.statements import register
 
     code = {id: source_of(checks()[id].check) for id in register()}
     return {id: frozenset(re.findall(r"[A-Za-z_]\w*", text)) for id, text in code.items()}
@@ -54,7 +53,7 @@ def add_to_api(app: Any, doctree: nodes.document, docname: str) -> None:
     env = app.env
     if docname != kl_cards.API or LEDGER not in env.all_docs:
         return
-    from kl_companion.book.claims.page import anchor
+    from kl_book.ledger.claims.page import anchor
 
     chapters = {
         name: imported(Path(env.doc2path(name)).read_text(encoding="utf-8"))
@@ -91,7 +90,7 @@ def add_to_ledger(app: Any, pagename: str, context: dict[str, Any]) -> None:
     """In each row of the ledger: the API's entry of each public name in the code of its check."""
     if pagename != LEDGER or kl_cards.API not in app.env.all_docs:
         return
-    from kl_companion.book.claims.page import anchor
+    from kl_book.ledger.claims.page import anchor
 
     api = app.builder.get_relative_uri(pagename, kl_cards.API)
     links = {

@@ -2,7 +2,7 @@
 
 The directive ``{paste-your-loss}`` writes the form; its scripts and style sheets are on those pages alone.
 A code cell with the tag ``try``, and a code block of the class ``try``, gets a link that opens the editor
-with that code. Pyodide (`kl_npm`) and the package's own sources (`kl_companion.in_page.bundle`) are
+with that code. Pyodide (`kl_npm`) and the package's own sources (`kl_book.paste.bundle`) are
 copied to ``_python`` in the built pages.
 """
 
@@ -17,15 +17,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import kl_npm
 import yaml
 from docutils import nodes
-from kl_companion.auditing.words import divergence_words
-from kl_companion.divergences import DIVERGENCES
-from kl_companion.in_page.bundle import sources, write_bundle
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
-import kl_npm
+from kl_book.paste.bundle import sources, write_bundle
+from kl_companion.auditing.words import divergence_words
+from kl_companion.divergences import DIVERGENCES
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE / "kl_paste.yml"

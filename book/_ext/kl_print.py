@@ -20,11 +20,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kl_companion.file_lock import exclusive_lock
-
 import kl_citation
 import kl_pdf
 import kl_single
+
+from kl_companion.file_lock import exclusive_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

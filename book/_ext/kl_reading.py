@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from docutils import nodes
-from myst_nb.sphinx_ import HideCodeCellNode
-
 import kl_cards
 import kl_links
 import kl_search
+from docutils import nodes
 from kl_tex import inline_html
+from myst_nb.sphinx_ import HideCodeCellNode
 
 GRADES = {"grade-1": "warm-up", "grade-2": "pen and paper", "grade-3": "project"}
 FOLD = re.compile(r'<div\b[^>]*\bclass="[^"]*\badmonition\b[^"]*"[^>]*>')

@@ -17,11 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import kl_npm
 import yaml
 from docutils import nodes
 from sphinx import addnodes
-
-import kl_npm
 
 ENTRIES, LIBRARY, SCRIPT = "kl_entries.js", "minisearch.js", "kl_search.js"
 SPHINX = re.compile(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>')

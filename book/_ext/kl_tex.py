@@ -10,7 +10,8 @@ import re
 from html import escape
 
 from docutils import nodes
-from kl_companion.book.claims.texts import GROUP, LETTERS
+
+from kl_book.ledger.claims.texts import GROUP, LETTERS
 
 FUNCTIONS = ("log", "exp", "min", "max", "sqrt", "tanh")
 DROPPED = re.compile(

@@ -11,6 +11,7 @@ from typing import Any
 
 from fontTools.subset import Options, Subsetter
 from fontTools.ttLib import TTFont
+
 from kl_companion.plotting import typeface
 
 WEIGHTS = ("Regular", "It", "Semibold")

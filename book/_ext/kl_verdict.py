@@ -32,7 +32,7 @@ class Verdict(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """The link; an error for an id that the ledger does not have."""
-        from kl_companion.book.claims.page import anchor
+        from kl_book.ledger.claims.page import anchor
 
         self.env.note_dependency(str(TABLE))
         id = self.text.strip()

@@ -1,4 +1,4 @@
-// Figures that move. kl_companion.book.moving computed every frame; this file shows one of them, and no more.
+// Figures that move. kl_book.moving computed every frame; this file shows one of them, and no more.
 (() => {
   "use strict";
   const SECONDS = 8;  // from the first frame to the last

@@ -20,8 +20,8 @@ def run(args: argparse.Namespace) -> int:
     """Check what the sources say, one row after the other, and print what each check found."""
     import torch
 
-    from kl_companion.book import claims
-    from kl_companion.book.claims.texts import letters, plain
+    from kl_book.ledger import claims
+    from kl_book.ledger.claims.texts import letters, plain
     from kl_companion.checks import check_choice, unknown_name
 
     torch.set_num_threads(1)

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what is registered."""
     if args.topic == "tables":
-        from kl_companion.book import tables
+        from kl_book import tables
 
         for name in tables.names():
             print(name)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
         print_list()
     elif args.topic == "claims":
-        from kl_companion.book.claims import register
+        from kl_book.ledger.claims import register
 
         for claim in register().values():
             row(claim.id, f"{claim.source}, {claim.location}", claim.statement)

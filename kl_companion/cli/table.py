@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run, check or show result tables."""
-    from kl_companion.book import tables
+    from kl_book import tables
 
     if args.action != "check" and not args.names and not args.all:
         raise ValueError(
@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_models(names: Sequence[str]) -> None:
     """Raise ImportError where a table lacks its model, before the first of them is made."""
-    from kl_companion.book.tables.manifest import read_manifest
-    from kl_companion.book.tables.needs import lacking
+    from kl_book.tables.manifest import read_manifest
+    from kl_book.tables.needs import lacking
 
     for name in names:
         if line := lacking(read_manifest(name)):
@@ -84,8 +84,8 @@ def _check_models(names: Sequence[str]) -> None:
 
 def _in_minutes(names: Sequence[str], *, here: bool) -> list[str]:
     """The tables that `--all` makes: none that takes hours or, where they are run here, lacks its model."""
-    from kl_companion.book.tables.manifest import read_manifest
-    from kl_companion.book.tables.needs import lacking
+    from kl_book.tables.manifest import read_manifest
+    from kl_book.tables.needs import lacking
 
     found = []
     for name in names:
@@ -101,7 +101,7 @@ def _in_minutes(names: Sequence[str], *, here: bool) -> list[str]:
 
 def _announce(names: Sequence[str], args: argparse.Namespace, jobs: int | None) -> None:
     """Say on stderr what is to be made and how long that will take, before it starts."""
-    from kl_companion.book.tables.planning import announcement, plan
+    from kl_book.tables.planning import announcement, plan
 
     plans = [plan(name, profile=args.profile, fresh=args.fresh) for name in names]
     for line in announcement(plans, max(jobs or 1, 1)):

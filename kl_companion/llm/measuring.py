@@ -184,7 +184,7 @@ def right_logp(
 ) -> torch.Tensor:
     """Log-probability of each example's one right answer, [prompts] float64, by teacher forcing.
 
-    It is what `kl_companion.llm.frontier` computes the whole reward-KL frontier from.
+    It is what `kl_book.lab.frontier` computes the whole reward-KL frontier from.
 
     Raises:
         ValueError: the task's answers are not unique, or there is no example.

@@ -65,7 +65,7 @@ class RealSetUp(NamedTuple):
     Attributes:
         words: What keeps the student from its teacher.
         model: The teacher, a name for `load_model`.
-        student: A function of `kl_companion.llm.variants`.
+        student: A function of `kl_book.lab.variants`.
         options: Of that function.
         task: Where prompts come from.
         task_options: Of the task.

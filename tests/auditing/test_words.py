@@ -2,10 +2,10 @@
 
 import pytest
 
+from kl_book.explorer.formulas import objectives as of_explorer
 from kl_companion import audit
 from kl_companion.auditing.objectives import OBJECTIVES, objectives
 from kl_companion.auditing.words import divergence_words, gradient_words, in_words, objective_words, typeset
-from kl_companion.book.explorer.formulas import objectives as of_explorer
 from kl_companion.recommendations import LENGTHS, RECOMMENDATIONS
 
 SAID = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kl_companion.book.claims.page import anchor
-from kl_companion.book.claims.standard import VERDICTS
-from kl_companion.book.concordance import PlaceInBook, Result, concordance, places, result
-from kl_companion.book.concordance_works import OUTSIDE
+from kl_book.ledger.claims.page import anchor
+from kl_book.ledger.claims.standard import VERDICTS
+from kl_book.ledger.concordance import PlaceInBook, Result, concordance, places, result
+from kl_book.ledger.concordance_works import OUTSIDE
 
 # February, June and December 2025, February 2026, and 2026 without a month
 VY, TM, WZ, EMA, ZCPO = "VY-2.2-reverse", "TM-eq3", "WZ-naive-k3", "EMA-eq81", "ZCPO-F6-k3grad"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kl_companion.book import tables
-from kl_companion.book.claims import SOURCES, register
-from kl_companion.book.concordance import GROUPS, STATING, concordance, places
-from kl_companion.book.concordance_results import RESULTS
-from kl_companion.book.concordance_works import OUTSIDE
+from kl_book import tables
+from kl_book.ledger.claims import SOURCES, register
+from kl_book.ledger.concordance import GROUPS, STATING, concordance, places
+from kl_book.ledger.concordance_results import RESULTS
+from kl_book.ledger.concordance_works import OUTSIDE
 from tests.support.claims_table import VERDICT_OF
 
 BOOK = Path(__file__).resolve().parents[2] / "book"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kl_companion.book.claims.standard import READINGS
-from kl_companion.book.concordance_works import DATES, OUTSIDE, by_date, date_of, dates, name_of
+from kl_book.ledger.claims.standard import READINGS
+from kl_book.ledger.concordance_works import DATES, OUTSIDE, by_date, date_of, dates, name_of
 
 BIBLIOGRAPHY = Path(__file__).resolve().parents[2] / "book" / "references.bib"
 ENTRIES = dict(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kl_companion.book import framework_table as module
-from kl_companion.book.framework_table import framework_table, option_lines
+from kl_book import framework_table as module
+from kl_book.framework_table import framework_table, option_lines
 from kl_companion.frameworks import FRAMEWORKS, framework, settings
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.printing import print_list

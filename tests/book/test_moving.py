@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.book.moving import LEFT, RIGHT, Moving
+from kl_book.moving import LEFT, RIGHT, Moving
 from kl_companion.plotting import color
 from tests.support.extensions import extension
 

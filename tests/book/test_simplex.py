@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kl_companion.book import simplex
-from kl_companion.book.example import ANSWERS, TOKENS, policy, reference
+from kl_book import simplex
+from kl_book.example import ANSWERS, TOKENS, policy, reference
 from kl_companion.plotting import PALETTE, on_dark
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import speed_goals
-from kl_companion.book.speed_goals import CPU, DTYPES, FROM_HIDDEN, GOALS, GPU, OTHERS, OURS, Goal, MeasuredAt
+from kl_book import speed_goals
+from kl_book.speed_goals import CPU, DTYPES, FROM_HIDDEN, GOALS, GPU, OTHERS, OURS, Goal, MeasuredAt
 
 COLUMNS = ("milliseconds", "of_floor", "extra_of_logits", "gradient_error", "figure")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kl_companion.book import speed_tables, tables
-from kl_companion.book.speed_goals import CPU, GPU, OURS, MeasuredAt
+from kl_book import speed_tables, tables
+from kl_book.speed_goals import CPU, GPU, OURS, MeasuredAt
 
 COLUMNS = ("milliseconds", "times_faster", "of_floor", "extra_megabytes", "extra_of_logits", "gradient_error")
 

@@ -241,10 +241,10 @@ def test_progress_is_silent_for_two_seconds(monkeypatch, capsys):
 
 
 VERBS = [  # and what of the package, or of its slow libraries, is not loaded
-    (["audit", "k1", "--scale", "1", "--quiet"], ["kl_companion.book", "kl_companion.llm"]),
-    (["list", "objectives"], ["kl_companion.book", "kl_companion.llm", "kl_companion.frameworks"]),
-    (["derive", "k3"], ["kl_companion.book", "kl_companion.auditing"]),
-    (["table", "check"], ["kl_companion.book.claims", "kl_companion.auditing", "sympy"]),
+    (["audit", "k1", "--scale", "1", "--quiet"], ["kl_book", "kl_companion.llm"]),
+    (["list", "objectives"], ["kl_book", "kl_companion.llm", "kl_companion.frameworks"]),
+    (["derive", "k3"], ["kl_book", "kl_companion.auditing"]),
+    (["table", "check"], ["kl_book.ledger.claims", "kl_companion.auditing", "sympy"]),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kl_companion.book.claims import Evidence, ledger, register, run
+from kl_book.ledger.claims import Evidence, ledger, register, run
 from kl_companion.cli import main
 from tests.support.claims_table import VERDICT_OF
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.book.faults import examined, trl_trainers
-from kl_companion.book.faults.catalog import TRL_CASES, found
+from kl_book.faults import examined, trl_trainers
+from kl_book.faults.catalog import TRL_CASES, found
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor import diagnose
 from kl_companion.monitor.doctor.trainers import ExaminedTrainer

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kl_companion.book import tables
+from kl_book import tables
 from kl_companion.cli import main
 from kl_companion.frameworks import FRAMEWORKS, meaning, worth
 from kl_companion.frameworks.meaning import no_effect, recipe_rows, what_beta_means, what_to_set

@@ -12,8 +12,9 @@ from benchmarks import auditing, goals, measure, monitoring, peers, performance,
 from benchmarks.measure import Case
 from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
+from kl_book.speed_goals import OURS
+from kl_book.tables.manifest import read_manifest, settings
 from kl_companion import audit
-from kl_companion.book.speed_goals import OURS
 from kl_companion.cli.loading import load_function
 from kl_companion.kernels import arguments, blocks, compiling
 

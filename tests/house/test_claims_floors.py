@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from kl_companion.book.claims import CLAIMS, ledger
-from kl_companion.book.claims.ledger import checks
-from kl_companion.book.claims.standard import SOURCES
+from kl_book.ledger.claims import CLAIMS, ledger
+from kl_book.ledger.claims.ledger import checks
+from kl_book.ledger.claims.standard import SOURCES
 from tests.support.warm import command
 
-ROOM = "kl_companion.book.claims"
+ROOM = "kl_book.ledger.claims"
 FOLDER = Path(ledger.__file__).parent
 # what a module of checks may import from the room, beside the ground
 BELOW = {f"{ROOM}.{name}" for name in ("ledger", "sources", "standard", "statements", "ground")}
@@ -73,12 +73,12 @@ def test_checks_import_from_the_ground_alone():
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("emapg2026.loop", "from kl_companion.book.claims.emapg2026.weights import second"),
-        ("emapg2026.loop", "from kl_companion.book.claims.tang2025pitfalls import learning"),
-        ("shah2025comedy", "from kl_companion.book.claims import summary2025pitfalls"),
-        ("ground.sums", "from kl_companion.book.claims.emapg2026.weights import second"),
-        ("ground.sums", "from kl_companion.book.claims.page import anchor"),
-        ("emapg2026.loop", "def f():\n    from kl_companion.book.claims.listing import Ledger"),
+        ("emapg2026.loop", "from kl_book.ledger.claims.emapg2026.weights import second"),
+        ("emapg2026.loop", "from kl_book.ledger.claims.tang2025pitfalls import learning"),
+        ("shah2025comedy", "from kl_book.ledger.claims import summary2025pitfalls"),
+        ("ground.sums", "from kl_book.ledger.claims.emapg2026.weights import second"),
+        ("ground.sums", "from kl_book.ledger.claims.page import anchor"),
+        ("emapg2026.loop", "def f():\n    from kl_book.ledger.claims.listing import Ledger"),
     ],
 )
 def test_an_import_that_leaves_the_floors_is_found(name, source):

@@ -161,8 +161,8 @@ def test_imports_that_go_down_or_stay_in_the_room_are_fine():
         "kl_companion.auditing.auditor": ("from kl_companion.auditing.solve import curl\nimport os", False),
         "kl_companion.cli": ("from kl_companion import k3, audit, __version__", False),
         "kl_companion.ops": ("from kl_companion.checks import unknown_name", False),
-        "kl_companion.book.tables": ("from .store import load\nfrom . import rows", True),
-        "kl_companion.book.tables.store": ("from . import rows\nfrom .project import names", False),
+        "kl_book.tables": ("from .store import load\nfrom . import rows", True),
+        "kl_book.tables.store": ("from . import rows\nfrom .project import names", False),
     }
     assert violations(fine) == []
 

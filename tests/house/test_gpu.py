@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import gpu, gpu_bundle, suites
 from benchmarks.gpu import TASKS, Task
-from kl_companion.book.tables.manifest import read_manifest, settings
+from kl_book.tables.manifest import read_manifest, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = Task("a", "broken", 1.0, "", ("-c", "raise ValueError('no such card')"), (), ())

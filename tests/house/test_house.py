@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import house
-from kl_companion.book.tables import closure
+from kl_book.tables import closure
 
 INIT = '''"""A package."""
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ def small(tmp_path: Path) -> Path:
         "kl_companion/__init__.py": INIT,
         "kl_companion/core.py": "one = 1\ntwo = 2\n",
         "kl_companion/unused.py": "three = 3\n",
-        "kl_companion/book/__init__.py": "",
-        "kl_companion/book/tables/__init__.py": "",
+        "book/kl_book/__init__.py": "",
+        "book/kl_book/tables/__init__.py": "",
         "tests/test_core.py": "\n\n\n",
     }
     for name, text in written.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    shutil.copy(closure.__file__, tmp_path / "kl_companion/book/tables/closure.py")
+    shutil.copy(closure.__file__, tmp_path / "book/kl_book/tables/closure.py")
     cell = {"cell_type": "code", "source": "from kl_companion.core import one", "metadata": {}}
     chapter = tmp_path / "book" / "part1_basics" / "01_first.ipynb"
     chapter.parent.mkdir(parents=True)

@@ -192,8 +192,8 @@ def test_a_framework(copy):
     manifest.write_text(text.replace("  framework:\n", f"  framework:\n    {line}\n"), encoding="utf-8")
     code = """
 import pandas
-from kl_companion.book import tables
-from kl_companion.book.tables.manifest import read_manifest
+from kl_book import tables
+from kl_book.tables.manifest import read_manifest
 from kl_companion.frameworks import audit_setting, rows
 assert "my_trainer" in read_manifest("framework_audit").grid["framework"]
 file = "tables/framework_audit/table.csv"
@@ -224,7 +224,7 @@ def test_a_chapter(copy):
 
 # `kl-companion table run curvatures --quiet`; its notebooks' processes are forks too
 TABLE_RUN = """
-from kl_companion.book.tables import notebook_process
+from kl_book.tables import notebook_process
 from kl_companion.cli import main
 from tests.support.warm import command
 notebook_process.POINT = (*command(), *notebook_process.POINT[1:])

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from kl_companion.book import speed_tables
+from kl_book import speed_tables
 from tests.support.warm import command
 
 ROOT = Path(__file__).resolve().parents[2]

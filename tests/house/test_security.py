@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kl_companion.book import tables
+from kl_book import tables
 from kl_companion.cli import main
 from kl_companion.llm.models import load_model
 from tests.installing import advisories
@@ -34,13 +34,13 @@ ALLOWED = {
     # `audit -`: the user's own text, as --help says; and the imports that are there without its asking
     ("kl_companion/auditing/pasted.py", "exec"): 2,
     # functions of the divergences, printed by this package when the book was built
-    ("kl_companion/in_page/divergences.py", "exec"): 1,
+    ("book/kl_book/paste/divergences.py", "exec"): 1,
     ("kl_companion/frameworks/history/blocks.py", "exec"): 1,  # a part of a function of a release
     ("kl_companion/frameworks/history/reproduction.py", "exec"): 1,  # one of a few formulas of its own
     ("kl_companion/frameworks/linking.py", "exec"): 1,  # functions of a release that was fetched
     ("kl_companion/frameworks/installed.py", "exec"): 1,  # single functions of an installed framework
     ("kl_companion/kernels/triton_math.py", "exec"): 1,  # functions of divergences, printed by this package
-    ("kl_companion/book/mutants/making.py", "exec"): 1,  # a loss of this book with one symbol changed
+    ("book/kl_book/mutants/making.py", "exec"): 1,  # a loss of this book with one symbol changed
     ("benchmarks/house.py", "exec_module"): 1,  # the same module of another checkout
     ("book/_ext/kl_cache.py", "exec_module"): 1,  # a module of this package, without importing all of it
 }
@@ -267,7 +267,7 @@ def hook(event, arguments):
         seen.append(event)
 import torch, sympy, pandas
 sys.addaudithook(hook)
-import kl_companion.cli, kl_companion.auditing, kl_companion.book.tables, kl_companion.llm.models
+import kl_companion.cli, kl_companion.auditing, kl_book.tables, kl_companion.llm.models
 print(seen)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

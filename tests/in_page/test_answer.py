@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kl_book.paste.bundle import PACKAGE, sources, write_bundle
 from kl_companion.auditing.pasted import pasted_loss
 from kl_companion.cli import main
-from kl_companion.in_page.bundle import PACKAGE, sources, write_bundle
 from tests.support.verdicts import difference
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "in_page.py"

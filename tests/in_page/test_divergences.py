@@ -5,6 +5,8 @@ import json
 import pytest
 import torch
 
+from kl_book.paste import divergences as page
+from kl_book.paste.recorded import recorded
 from kl_companion.divergences import (
     DIVERGENCES,
     SUPPORT,
@@ -14,8 +16,6 @@ from kl_companion.divergences import (
     stable_generator,
     stable_slope,
 )
-from kl_companion.in_page import divergences as page
-from kl_companion.in_page.recorded import recorded
 
 U = torch.tensor([-40.0, -3.0, -1e-3, 0.0, 1e-3, 0.7, 3.0, 40.0], dtype=torch.float64)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 BRINGS = {"book": "papermill", "llm": "transformers", "trl": "trl", "cluster": "distributed"}
 # (extra, the module that is missed first, what is asked for): nothing in the package needs the extra `test`
 ASKED = [
-    ("book", "yaml", "from kl_companion.book import tables; tables.load('toy')"),
-    ("book", "papermill", "from kl_companion.book import tables; tables.run('toy')"),
+    ("book", "yaml", "from kl_book import tables; tables.load('toy')"),
+    ("book", "papermill", "from kl_book import tables; tables.run('toy')"),
     ("book", "seaborn", "from kl_companion.plotting import figure; figure(print, alt='An empty plot')"),
-    ("book", "bokeh", "from kl_companion.book.explorer.page import plots; plots()"),
+    ("book", "bokeh", "from kl_book.explorer.page import plots; plots()"),
     ("llm", "transformers", "from kl_companion.llm.models import load_model; load_model('nobody/nothing')"),
     ("llm", "tokenizers", "from kl_companion.llm.tokenizers import character_tokenizer as c; c('ab')"),
     (
@@ -40,7 +40,7 @@ ASKED = [
     (
         "cluster",
         "distributed",
-        "from kl_companion.book.tables import cluster as c; c.checked('dask', 'tcp://a:1')",
+        "from kl_book.tables import cluster as c; c.checked('dask', 'tcp://a:1')",
     ),
 ]
 NEEDS = {"kl_companion.frameworks.trl_trainer": "trl"}  # modules that only import with an extra

@@ -35,7 +35,7 @@ USED = {
     "trl": ["-m", "kl_companion.frameworks.trl_example", "--kl", "exact_kl", "--steps", "1"],
     "cluster": [
         "-c",
-        "from kl_companion.book.tables import cluster; cluster.checked('dask', 'tcp://localhost:1')",
+        "from kl_book.tables import cluster; cluster.checked('dask', 'tcp://localhost:1')",
     ],
     "test": ["-c", "import pytest, xdist, nbmake, hypothesis, beartype, selenium, mypy"],
 }

@@ -51,8 +51,8 @@ def test_what_is_lost_or_does_not_belong_there_is_named(built: tuple[Path, Path]
         "the wheel has no script kl-companion",
         "the wheel lacks the license",
         "the wheel holds tests/site/test_site.py",
-        "the sdist lacks kl_companion/book/claims/register.csv",
-        "the sdist holds kl_companion/book/notes.txt",
+        "the sdist lacks book/kl_book/ledger/claims/register.csv",
+        "the sdist holds book/kl_book/notes.txt",
     ]
 
 

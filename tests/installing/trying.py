@@ -129,7 +129,7 @@ def use_core(report: Report, name: str, python: Path, work: Path, env: dict[str,
         assert "descends it" in call(script, *asked, cwd=work, env=env)
     with report.trying(name, "an audit loads nothing of the book"):
         code = "import sys; from kl_companion import audit; audit('k3'); "
-        code += "print([m for m in sys.modules if m.startswith('kl_companion.book')])"
+        code += "print([m for m in sys.modules if m.startswith('kl_book')])"
         said = call(python, "-c", code, cwd=work, env=env)
         assert said.strip() == "[]", said
     with report.trying(name, "kl-companion claims, the data file"):

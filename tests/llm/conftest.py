@@ -56,7 +56,7 @@ def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def models():
     """A policy, a reference near it and a sampler nearer still, of four tokens, in float64."""
-    from kl_companion.llm.oracle import between, oracle_model
+    from kl_book.lab.oracle import between, oracle_model
 
     policy, other, third = (oracle_model(4, seed=seed) for seed in range(3))
     return policy, between(policy, other, 0.7), between(policy, third, 0.3)
@@ -65,7 +65,7 @@ def models():
 @pytest.fixture(scope="module")
 def on_policy(models):
     """Every completion of three tokens."""
-    from kl_companion.llm.oracle import enumerate_completions
+    from kl_book.lab.oracle import enumerate_completions
 
     return enumerate_completions(*models[:2], 3)
 
@@ -73,7 +73,7 @@ def on_policy(models):
 @pytest.fixture(scope="module")
 def off_policy(models):
     """Every completion of two tokens, drawn by another policy."""
-    from kl_companion.llm.oracle import enumerate_completions
+    from kl_book.lab.oracle import enumerate_completions
 
     policy, reference, sampler = models
     return enumerate_completions(policy, reference, 2, sampler=sampler)
@@ -82,7 +82,7 @@ def off_policy(models):
 @pytest.fixture(scope="module")
 def nine():
     """Nine completions, for what is enumerated over groups, or for every estimator in every place."""
-    from kl_companion.llm.oracle import between, enumerate_completions, oracle_model
+    from kl_book.lab.oracle import between, enumerate_completions, oracle_model
 
     policy, reference = (oracle_model(3, seed=seed, hidden=8) for seed in (3, 4))
     return enumerate_completions(policy, between(policy, reference, 0.6), 2)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from kl_companion.llm.comparisons import Comparison, compare, runs_needed
+from kl_book.lab.comparisons import Comparison, compare, runs_needed
 from kl_companion.student_t import t_quantile
 
 

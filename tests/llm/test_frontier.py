@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kl_companion.llm.frontier import frontier, kl_at_reward, optimal_value
+from kl_book.lab.frontier import frontier, kl_at_reward, optimal_value
 from tests.support.rollouts import doubles
 
 RIGHT = (0.02, 0.3, 0.5, 0.97)

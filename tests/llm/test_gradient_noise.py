@@ -7,8 +7,8 @@ import statistics
 import pytest
 import torch
 
+from kl_book.lab.gradient_noise import Spread, gradient_noise
 from kl_companion.llm.generation import generate
-from kl_companion.llm.gradient_noise import Spread, gradient_noise
 from kl_companion.llm.models import frozen_copy
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, Task

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from kl_book.lab.gradient_noise import gradient_noise
+from kl_book.lab.text_moments import read_text, text_moments
 from kl_companion.llm.evaluation import evaluate
 from kl_companion.llm.generation import generate
-from kl_companion.llm.gradient_noise import gradient_noise
 from kl_companion.llm.measuring import measure, sequence_kl, teacher_forced
 from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.scoring import completion_logp
 from kl_companion.llm.settings import Settings
-from kl_companion.llm.text_moments import read_text, text_moments
 from kl_companion.llm.training import train
 from tests.support.emulated_gpu import EmulatedGPU
 from tests.support.llm.digits import TASK, UNEQUAL, seeded

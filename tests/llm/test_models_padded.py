@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from kl_book.lab.text_moments import read_text
 from kl_companion.llm import decoding
 from kl_companion.llm.distillation import distill
 from kl_companion.llm.evaluation import evaluate, right_logp, sequence_kl
@@ -17,7 +18,6 @@ from kl_companion.llm.measuring import measure
 from kl_companion.llm.models import LanguageModel, tiny_model
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, make_task
-from kl_companion.llm.text_moments import read_text
 from kl_companion.llm.tokenizers import character_tokenizer
 from kl_companion.llm.training import train
 from kl_companion.monitor import KLMonitor

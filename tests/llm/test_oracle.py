@@ -6,13 +6,8 @@ import math
 import pytest
 import torch
 
-from kl_companion import kl_loss
-from kl_companion.auditing import Finding
-from kl_companion.auditing.adapt import as_loss
-from kl_companion.estimators import ESTIMATORS
-from kl_companion.llm import oracle_check
-from kl_companion.llm.objective import kl_term
-from kl_companion.llm.oracle import (
+from kl_book.lab import oracle_check
+from kl_book.lab.oracle import (
     between,
     enumerate_completions,
     expected_gradient,
@@ -20,7 +15,12 @@ from kl_companion.llm.oracle import (
     objective_gradient,
     oracle_model,
 )
-from kl_companion.llm.oracle_check import Place, audited, audited_loss, places, residual, words
+from kl_book.lab.oracle_check import Place, audited, audited_loss, places, residual, words
+from kl_companion import kl_loss
+from kl_companion.auditing import Finding
+from kl_companion.auditing.adapt import as_loss
+from kl_companion.estimators import ESTIMATORS
+from kl_companion.llm.objective import kl_term
 from kl_companion.llm.settings import Settings
 from kl_companion.tabular import expected_gradient as tabular_gradient
 from tests.support.expected_verdicts import EXPECTED

@@ -6,9 +6,7 @@ import math
 import pytest
 import torch
 
-from kl_companion import kl_loss, leave_one_out, policy_gradient_loss
-from kl_companion.auditing.adapt import as_loss
-from kl_companion.llm.oracle import (
+from kl_book.lab.oracle import (
     enumerate_completions,
     expected_gradient,
     gradient_moments,
@@ -18,7 +16,9 @@ from kl_companion.llm.oracle import (
     sample_gradients,
     samples_to_overtake,
 )
-from kl_companion.llm.oracle_check import audited_loss, words
+from kl_book.lab.oracle_check import audited_loss, words
+from kl_companion import kl_loss, leave_one_out, policy_gradient_loss
+from kl_companion.auditing.adapt import as_loss
 from kl_companion.losses import kl_reward
 from kl_companion.tabular import prefix_tree
 from tests.support.llm.by_hand import (

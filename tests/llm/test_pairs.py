@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from kl_book.lab.pairs import SETUPS, by_style, distillation_pair, loaded_pair
 from kl_companion.llm.measuring import sequence_kl
 from kl_companion.llm.models import frozen_copy, save_model, tiny_model
-from kl_companion.llm.pairs import SETUPS, by_style, distillation_pair, loaded_pair
 from kl_companion.llm.setups import SetUp
 from kl_companion.llm.tasks import make_task
 from kl_companion.llm.tokenizers import character_tokenizer
@@ -73,7 +73,7 @@ def thirty_blocks(name, **_):
 
 @pytest.mark.parametrize("name", [name for name in SETUPS if name not in EMBEDDED])
 def test_a_real_student_is_its_teacher_made_smaller(name, monkeypatch):
-    monkeypatch.setattr("kl_companion.llm.pairs.load_model", thirty_blocks)
+    monkeypatch.setattr("kl_book.lab.pairs.load_model", thirty_blocks)
     student, teacher, task = distillation_pair(name, seed=3)
     assert all(p.requires_grad for p in student.model.parameters())
     assert not any(p.requires_grad for p in teacher.model.parameters())

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kl_book.lab.studies import study
 from kl_companion.llm.models import frozen_copy, load_model
 from kl_companion.llm.settings import Settings, expand
-from kl_companion.llm.studies import study
 from kl_companion.llm.tasks import make_task
 from kl_companion.llm.training import train
 

@@ -9,10 +9,10 @@ import re
 import pytest
 import torch
 
+from kl_book.lab.text_moments import TextMoments, read_text, rounding_and_truncation, text_moments
 from kl_companion.llm.generation import generate
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.tasks import make_task
-from kl_companion.llm.text_moments import TextMoments, read_text, rounding_and_truncation, text_moments
 
 VOCAB, WIDTH, TOKENS = 6, 4, 5
 
@@ -93,7 +93,7 @@ def test_moments_are_those_of_all_draws(name: str, placement: str, monkeypatch: 
     inputs, weights, ref = world()
     wanted = enumerated(name, placement)
     for entries in (2**22, 2 * VOCAB):  # in one block, and in three
-        monkeypatch.setattr("kl_companion.llm.text_moments._ENTRIES", entries)
+        monkeypatch.setattr("kl_book.lab.text_moments._ENTRIES", entries)
         found = text_moments(name, inputs @ weights.T, ref, inputs, placement=placement)
         for field, x, y in zip(TextMoments._fields, found, wanted, strict=True):
             # the sums over the layer's weights are kept in float32

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kl_book.lab.variants import quantized, rounded, trained, with_layers
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import frozen_copy, load_model, save_model
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, make_task
 from kl_companion.llm.training import train
-from kl_companion.llm.variants import quantized, rounded, trained, with_layers
 from tests.support.llm.digits import off_sampler
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kl_book.lab.variants import rounded
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import load_model
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.tasks import make_task
-from kl_companion.llm.variants import rounded
 from kl_companion.monitor import KLMonitor
 
 

@@ -36,8 +36,8 @@ def tables() -> dict[str, str]:
 
 def ledger() -> dict[str, str]:
     """Verdict, texts and errors to three digits of every claim, a file for each source."""
-    from kl_companion.book.claims import CLAIMS, register, run
-    from kl_companion.book.claims.standard import TOLERANCE
+    from kl_book.ledger.claims import CLAIMS, register, run
+    from kl_book.ledger.claims.standard import TOLERANCE
 
     texts: dict[str, str] = {}
     for row in register().values():
@@ -55,7 +55,7 @@ def ledger() -> dict[str, str]:
 
 def survivors() -> dict[str, str]:
     """Which rows of the ledger do not notice which sabotage of the ground under their checks."""
-    from kl_companion.book.claims import CLAIMS, run
+    from kl_book.ledger.claims import CLAIMS, run
     from tests.support import sabotage
 
     ids = [id for id, claim in CLAIMS.items() if claim.how != "reading"]
@@ -109,8 +109,8 @@ def _updates() -> Iterator[tuple[str, Any]]:
 
 
 def _diagnoses() -> Iterator[tuple[str, Any]]:
-    from kl_companion.book.faults import GROUPS
-    from kl_companion.book.faults.catalog import examined
+    from kl_book.faults import GROUPS
+    from kl_book.faults.catalog import examined
 
     for cases in GROUPS.values():
         for case in cases.values():

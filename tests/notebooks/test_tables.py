@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kl_companion.book import tables
-from kl_companion.book.tables import notebook_process
-from kl_companion.book.tables.planning import plan
+from kl_book import tables
+from kl_book.tables import notebook_process
+from kl_book.tables.planning import plan
 from tests.support import warm
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kl_companion.book.names import kl
+from kl_book.names import kl
 from tests.numerics.draws import Draw
 from tests.numerics.settings import EXAMPLES
 

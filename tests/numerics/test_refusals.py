@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.book.names import kl
+from kl_book.names import kl
 from kl_companion.checks import check_scalar, refuse_nan
 from tests.support import rollouts
 

@@ -12,7 +12,7 @@ from tests.support.chapters import about, run_with_shuffled_tables
 from tests.support.warm import command
 
 CHAPTER = [
-    "import math\nfrom kl_companion.book import tables\nfound = tables.load('value_mse')",
+    "import math\nfrom kl_book import tables\nfound = tables.load('value_mse')",
     "other = tables.load('gradient_mse')\nslow = sum(range(10))",
     "rows = []\nrows.append(found.mse.max())\ndef largest():\n    return max(rows)",
     "text = {'largest': 0.0}\ntext['largest'] = largest()",
@@ -35,7 +35,7 @@ def test_only_what_depends_on_the_table_is_asserted() -> None:
 def test_everything_that_an_assert_needs_is_there_and_in_order() -> None:
     assert [line.splitlines()[0] for line in sources("value_mse")] == [
         "import math",
-        "from kl_companion.book import tables",
+        "from kl_book import tables",
         "found = tables.load('value_mse')",
         "rows = []",
         "rows.append(found.mse.max())",
@@ -56,12 +56,12 @@ def test_everything_that_an_assert_needs_is_there_and_in_order() -> None:
     ],
 )
 def test_what_the_status_says(last: str, status: int, tmp_path: Path, root: Path) -> None:
-    from kl_companion.book import tables
+    from kl_book import tables
 
     honest = float(tables.load("value_mse").mse[0])
     cells = [
         f"honest = {honest!r}",
-        "from kl_companion.book import tables",
+        "from kl_book import tables",
         "found = tables.load('value_mse')",
     ]
     book = nbformat.v4.new_notebook()

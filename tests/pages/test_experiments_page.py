@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from docutils import nodes
 
-from kl_companion.book import tables
+from kl_book import tables
 from tests.support.extensions import ROOT, extension
 
 experiments, figures = extension("kl_experiments"), extension("kl_figures")
@@ -33,7 +33,7 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / "tables" / name).mkdir(parents=True)
         (tmp_path / "tables" / name / "manifest.yml").write_text(text, encoding="utf-8")
     notebook(tmp_path / "book" / "experiments" / "noise.ipynb", "Experiment: noise of one sample")
-    loads = 'from kl_companion.book import tables\n\ntables.load("noise_real")\n'
+    loads = 'from kl_book import tables\n\ntables.load("noise_real")\n'
     notebook(tmp_path / "book" / "part1" / "01_noise.ipynb", "Noise", loads)
     notebook(tmp_path / "book" / "part1" / "02_none.ipynb", "None", "x = 1\n")
     return tmp_path
@@ -107,13 +107,13 @@ def run_directive(target: str) -> tuple[list[nodes.Node], list[str]]:
 def test_text_of_the_package_is_read_as_markdown_and_a_drawing_stays_html(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import kl_companion.book.front as front
+    import kl_book.front as front
 
     monkeypatch.setattr(front, "words", lambda: "| a |\n| :--- |", raising=False)
     monkeypatch.setattr(front, "drawn", lambda: SimpleNamespace(_repr_html_=lambda: "<svg/>"), raising=False)
-    (text,), watched = run_directive("kl_companion.book.front:words")
+    (text,), watched = run_directive("kl_book.front:words")
     assert text.astext() == "| a |\n| :--- |"
     assert str(ROOT / "tables" / "real_rl" / "table.csv") in watched
     assert __file__ in watched
-    (html,), _ = run_directive("kl_companion.book.front:drawn")
+    (html,), _ = run_directive("kl_book.front:drawn")
     assert (html.astext(), html["format"]) == ("<svg/>", "html")

@@ -7,6 +7,7 @@ import pytest
 import sympy
 import torch
 
+from kl_book import tables
 from kl_companion import (
     OBJECTIVES,
     audit,
@@ -16,7 +17,6 @@ from kl_companion import (
     implied_f,
     optimal_policy,
 )
-from kl_companion.book import tables
 from kl_companion.divergences import DIVERGENCES, T
 from kl_companion.policy_losses import apa_loss, decompose, reinforce_loss, rwr_loss
 from kl_companion.recommendations import LOGGED

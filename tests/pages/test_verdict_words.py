@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kl_companion.book.claims import register
+from kl_book.ledger.claims import register
 from tests.support.claims_table import VERDICT_OF
 
 ROOT = Path(__file__).resolve().parents[2]

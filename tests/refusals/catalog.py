@@ -26,7 +26,7 @@ import sympy
 import torch
 import yaml
 
-from kl_companion.book.names import kl
+from kl_book.names import kl
 from tests.refusals.case import Case
 
 FOLDER = Path(__file__).parent

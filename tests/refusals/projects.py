@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.book import tables
+from kl_book import tables
 from tests.refusals.case import folder, project_root
 
 _NOTEBOOK = "curvatures.ipynb"
@@ -47,7 +47,7 @@ def project(*, assigned: str = _PARAMETERS, tags: tuple[str, ...] = ("parameters
     manifest = {key: value for key, value in {**_GOOD, **changes}.items() if value is not None}
     # JSON is YAML
     (root / "tables" / "curvatures" / "manifest.yml").write_text(json.dumps(manifest), encoding="utf-8")
-    cells = [_cell(assigned, *tags), _cell("from kl_companion.book import tables")]
+    cells = [_cell(assigned, *tags), _cell("from kl_book import tables")]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     (root / _NOTEBOOK).write_text(json.dumps(notebook), encoding="utf-8")
     return root

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from kl_book.names import kl
 from kl_companion import DIVERGENCES, ESTIMATORS, OBJECTIVES
-from kl_companion.book.names import kl
 from kl_companion.checks import check_choice, unknown_name
 from tests.refusals import CASES, Case, Exit, Refusal, parts, run, unclear
 from tests.refusals.case import folder

@@ -19,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from kl_companion.book.tables import names, provenance
-from kl_companion.book.tables.grid import Point, points_of
-from kl_companion.book.tables.manifest import Manifest, read_manifest
-from kl_companion.book.tables.notebook_process import ONE_THREAD, WRITTEN, run_here
-from kl_companion.book.tables.rows import Row, parse, render
-from kl_companion.book.tables.store import provenance_path, table_path
+from kl_book.tables import names, provenance
+from kl_book.tables.grid import Point, points_of
+from kl_book.tables.manifest import Manifest, read_manifest
+from kl_book.tables.notebook_process import ONE_THREAD, WRITTEN, run_here
+from kl_book.tables.rows import Row, parse, render
+from kl_book.tables.store import provenance_path, table_path
 from tests.reliability.trying import Trial
 
 WHOLE, WHOLE_WITH_TWO = 300.0, 60.0  # seconds of a table that is made whole

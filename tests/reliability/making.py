@@ -19,7 +19,7 @@ OLDER = "the table of an earlier run\n"
 # what `kl-companion table run` does, without the two seconds in which it imports torch
 RUN = """
 import json, sys
-from kl_companion.book import tables
+from kl_book import tables
 try:
     tables.run("toy", progress=print, **json.loads(sys.argv[1]))
 except Exception as error:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
+from kl_book.explorer.enumerated import Exact, exact, loss_of, problem_of, ratio_of
+from kl_book.explorer.presets import PLAIN, PRESETS
+from kl_book.explorer.sentences import neighborhood
 from kl_companion import audit, bandit, get_estimator
-from kl_companion.book.explorer.enumerated import Exact, exact, loss_of, problem_of, ratio_of
-from kl_companion.book.explorer.presets import PLAIN, PRESETS
-from kl_companion.book.explorer.sentences import neighborhood
 from kl_companion.tabular import learn
 from tests.support import explorer_states as states
 from tests.support.site.explorer import SENTENCES, as_exact, open_page

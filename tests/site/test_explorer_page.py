@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import torch
 
-from kl_companion.book.explorer.enumerated import exact
-from kl_companion.book.explorer.presets import PLAIN, PRESETS
-from kl_companion.book.explorer.sentences import of_forward, of_reverse
+from kl_book.explorer.enumerated import exact
+from kl_book.explorer.presets import PLAIN, PRESETS
+from kl_book.explorer.sentences import of_forward, of_reverse
 from tests.support import explorer_states as states
 from tests.support.site import browser as browsers
 from tests.support.site.explorer import PAGE, as_exact, choose, open_page, settle, shown

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.book.explorer.enumerated import exact, problem_of, ratio_of
-from kl_companion.book.explorer.presets import PLAIN, PRESETS
+from kl_book.explorer.enumerated import exact, problem_of, ratio_of
+from kl_book.explorer.presets import PLAIN, PRESETS
 from kl_companion.tabular import learn
 from tests.support import explorer_states as states
 from tests.support.site import browser as browsers

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kl_companion.stand_in.repeated import DEEPEST
+from kl_book.paste.stand_in.repeated import DEEPEST
 from tests.support.stand_in import OURS, agree
 
 T = OURS["torch"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kl_companion.stand_in.copies import Copies, copies_of
+from kl_book.paste.stand_in.copies import Copies, copies_of
 from tests.support.stand_in import OURS
 
 T, F = OURS["torch"], OURS["torch.nn.functional"]

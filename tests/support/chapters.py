@@ -140,7 +140,7 @@ def main(path: str, table: str) -> int:
 
     from kl_companion import plotting
 
-    store = importlib.import_module("kl_companion.book.tables.store")
+    store = importlib.import_module("kl_book.tables.store")
     honest = store.load
     child: list[int] = []  # empty before the table is loaded; then the other process, or 0 in that process
 
@@ -151,7 +151,7 @@ def main(path: str, table: str) -> int:
         return shuffle(frame) if name == table and child == [0] else frame
 
     store.load = load
-    importlib.import_module("kl_companion.book.tables").load = load
+    importlib.import_module("kl_book.tables").load = load
     plotting.figure = lambda *args, **options: None
     namespace: dict[str, Any] = {"__name__": "__main__", "display": lambda *args: None}
     failed = None

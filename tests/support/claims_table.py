@@ -1,6 +1,6 @@
 """Verdicts of the ledger as its table has them; `test_ledger.py` compares each with its check."""
 
-from kl_companion.book import tables
+from kl_book import tables
 
 _TABLE = tables.load("claims")
 VERDICT_OF = dict(zip(_TABLE["id"], _TABLE["verdict"], strict=True))

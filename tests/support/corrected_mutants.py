@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
-from kl_companion.book.claims import CLAIMS
+from kl_book.ledger.claims import CLAIMS
 from tests.support.mutation import changed, changes
 from tests.support.sabotage import forget, modules
 
-CLAIMED = "kl_companion.book.claims"
+CLAIMED = "kl_book.ledger.claims"
 GROUND = tuple(
     f"{CLAIMED}.ground.{name}" for name in ("errors", "off_policy", "sums", "worlds")
 )  # rest on nothing else in the claims

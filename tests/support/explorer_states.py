@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kl_companion.book.explorer.presets import PLAIN, PRESETS
+from kl_book.explorer.presets import PLAIN, PRESETS
 from kl_companion.estimators import ESTIMATORS
 
 State = dict[str, Any]

@@ -13,10 +13,10 @@ if __name__ == "__main__":
     with zipfile.ZipFile(sys.argv[1]) as archive:
         archive.extractall(folder)
     sys.path.insert(0, folder)
-    from kl_companion.in_page.start import start
+    from kl_book.paste.start import start
 
     start()
-    from kl_companion.in_page.answer import answer, picture
+    from kl_book.paste.answer import answer, picture
 
     for line in sys.stdin:
         steps = []

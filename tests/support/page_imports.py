@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from kl_companion.book.tables.closure import notebook_code
+from kl_book.tables.closure import notebook_code
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "kl_companion"

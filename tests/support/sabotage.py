@@ -10,15 +10,15 @@ import warnings
 import pytest
 import torch
 
-from kl_companion.book.claims import CLAIMS, run
-from kl_companion.book.claims.standard import TOLERANCE
+from kl_book.ledger.claims import CLAIMS, run
+from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.estimators import ESTIMATORS
 from tests.support.claims_table import ALTERED, ARITHMETIC
 
 
 def modules():
     """Every module of claims that is loaded."""
-    return [m for name, m in sorted(sys.modules.items()) if name.startswith("kl_companion.book.claims")]
+    return [m for name, m in sorted(sys.modules.items()) if name.startswith("kl_book.ledger.claims")]
 
 
 def everywhere(monkeypatch, name, make):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 
-from kl_companion.stand_in.namespace import modules
+from kl_book.paste.stand_in.namespace import modules
 
 OURS = modules()
 INF, NAN = math.inf, math.nan

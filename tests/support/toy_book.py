@@ -44,7 +44,7 @@ def make_project(root: Path, project: Path) -> None:
     shutil.copytree(root / "book/_static", project / "book/_static")
     package = project / "kl_companion"
     (package / "book/tables").mkdir(parents=True)
-    shutil.copy(root / "kl_companion/book/tables/closure.py", package / "book/tables/closure.py")
+    shutil.copy(root / "book/kl_book/tables/closure.py", package / "book/tables/closure.py")
     shutil.copy(root / "kl_companion/lazy.py", package / "lazy.py")
     (package / "book/__init__.py").touch()
     (package / "book/tables/__init__.py").write_text(TABLES)
@@ -58,7 +58,7 @@ def make_project(root: Path, project: Path) -> None:
         (project / "tables" / name / "table.csv").write_text("a\n1\n")
     chapters = {
         "imports": "from kl_companion import one\nprint(one)",
-        "loads": "from kl_companion.book import tables\nprint(tables.load('numbers'))",
+        "loads": "from kl_book import tables\nprint(tables.load('numbers'))",
         "attribute": "import kl_companion as kl\nprint(kl.one, kl.two)",
     }
     for name, code in chapters.items():

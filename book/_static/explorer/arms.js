@@ -1,5 +1,5 @@
 // A choice between a few arms, enumerated: value, spread and expected gradient of an estimate, nothing sampled.
-// Formulas come from window.klFormulas (kl_companion.book.explorer.formulas); this file only sums them.
+// Formulas come from window.klFormulas (kl_book.explorer.formulas); this file only sums them.
 window.klArms = (() => {
   "use strict";
   const sum = (x) => x.reduce((a, b) => a + b, 0);

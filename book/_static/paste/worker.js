@@ -34,9 +34,9 @@ const load = async (home, archive) => {
   python.runPython(`
 import sys
 sys.path.insert(0, "/kl")
-from kl_companion.in_page.start import start
+from kl_book.paste.start import start
 start()
-from kl_companion.in_page.answer import answer, picture
+from kl_book.paste.answer import answer, picture
 `);
   return python;
 };

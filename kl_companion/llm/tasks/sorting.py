@@ -2,7 +2,7 @@
 
 Every prompt has one right completion of fixed length, so the expected reward is that string's probability,
 read off by teacher forcing; and what is best for E[reward] - beta KL follows from it in closed form
-(`kl_companion.llm.frontier`).
+(`kl_book.lab.frontier`).
 """
 
 from __future__ import annotations

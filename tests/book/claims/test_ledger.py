@@ -11,8 +11,8 @@ from importlib.resources import files
 import pytest
 import torch
 
-from kl_companion.book import tables
-from kl_companion.book.claims import (
+from kl_book import tables
+from kl_book.ledger.claims import (
     CLAIMS,
     FAILING,
     SOURCES,
@@ -23,10 +23,10 @@ from kl_companion.book.claims import (
     register,
     run,
 )
-from kl_companion.book.claims.ground import errors, sums, worlds
-from kl_companion.book.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE, UNEXAMINED
-from kl_companion.book.claims.texts import rows_as_texts
-from kl_companion.book.errata.entries import ERRATA
+from kl_book.ledger.claims.ground import errors, sums, worlds
+from kl_book.ledger.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE, UNEXAMINED
+from kl_book.ledger.claims.texts import rows_as_texts
+from kl_book.ledger.errata.entries import ERRATA
 from kl_companion.tabular import bandit
 from tests.support.claims_table import CORRECTED, VERDICT_OF
 
@@ -141,7 +141,7 @@ def test_worlds_of_the_checks_are_what_they_say():
 
 
 def test_rows_are_complete_and_have_chapters_that_exist_or_are_planned():
-    with files("kl_companion.book.claims").joinpath("register.csv").open(encoding="utf-8") as lines:
+    with files("kl_book.ledger.claims").joinpath("register.csv").open(encoding="utf-8") as lines:
         raw = list(csv.DictReader(lines))
     assert len(raw) == len(register()), "an id stands twice"
     for row in register().values():

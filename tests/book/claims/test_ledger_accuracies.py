@@ -2,8 +2,8 @@
 
 import pytest
 
-from kl_companion.book.claims import CLAIMS, run
-from kl_companion.book.claims.ground import printed_accuracies as printed
+from kl_book.ledger.claims import CLAIMS, run
+from kl_book.ledger.claims.ground import printed_accuracies as printed
 from tests.support.claims_table import ALTERED
 from tests.support.sabotage import passes
 

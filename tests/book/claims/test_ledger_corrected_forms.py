@@ -10,9 +10,9 @@ import math
 import pytest
 import torch
 
-from kl_companion.book.claims import CLAIMS, register, run
-from kl_companion.book.claims.ground import synthetic_task
-from kl_companion.book.claims.standard import TOLERANCE
+from kl_book.ledger.claims import CLAIMS, register, run
+from kl_book.ledger.claims.ground import synthetic_task
+from kl_book.ledger.claims.standard import TOLERANCE
 from tests.support.claims_table import CORRECTED, UNCORRECTED, VERDICT_OF
 from tests.support.corrected_mutants import edited, mutants_behind, outcome
 from tests.support.sabotage import everywhere, forget

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kl_companion.book.claims import CLAIMS, register, run
-from kl_companion.book.claims.emapg2026 import reported_comparisons, reported_tables
-from kl_companion.book.claims.ground import printed_results as printed
-from kl_companion.book.claims.ground import scores
+from kl_book.ledger.claims import CLAIMS, register, run
+from kl_book.ledger.claims.emapg2026 import reported_comparisons, reported_tables
+from kl_book.ledger.claims.ground import printed_results as printed
+from kl_book.ledger.claims.ground import scores
 from tests.support.claims_table import ARITHMETIC
 from tests.support.sabotage import passes
 

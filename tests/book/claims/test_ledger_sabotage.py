@@ -2,7 +2,7 @@
 
 import pytest
 
-from kl_companion.book.claims import register
+from kl_book.ledger.claims import register
 from tests.support.sabotage import assert_noticed, what_is_noticed
 
 IDS = [row.id for row in register().values() if row.source != "emapg2026"]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.claims import FAILING, VERDICTS, register
-from kl_companion.book.claims.ledger import checks
-from kl_companion.book.claims.listing import Ledger, chapter_titles, section_of, source_of
-from kl_companion.book.claims.page import anchor
+from kl_book import tables
+from kl_book.ledger.claims import FAILING, VERDICTS, register
+from kl_book.ledger.claims.ledger import checks
+from kl_book.ledger.claims.listing import Ledger, chapter_titles, section_of, source_of
+from kl_book.ledger.claims.page import anchor
 from tests.support.chapters import code_cells
 from tests.support.claims_table import VERDICT_OF
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kl_companion.book.claims import FAILING, register
-from kl_companion.book.claims.page import source_statements
-from kl_companion.book.claims.texts import plain
+from kl_book.ledger.claims import FAILING, register
+from kl_book.ledger.claims.page import source_statements
+from kl_book.ledger.claims.texts import plain
 from tests.support.claims_table import VERDICT_OF
 
 CHAPTER = "part3_sequences/01_token_or_sequence"
@@ -137,12 +137,12 @@ def test_an_unknown_chapter_is_refused():
 
 def test_no_check_is_loaded_for_a_chapter():
     code = (
-        "import sys; from kl_companion.book.claims.page import source_statements; "
+        "import sys; from kl_book.ledger.claims.page import source_statements; "
         f"source_statements({CHAPTER!r}); "
-        "print(*(m for m in sys.modules if m.startswith('kl_companion.book.claims.')))"
+        "print(*(m for m in sys.modules if m.startswith('kl_book.ledger.claims.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    modules = {name.removeprefix("kl_companion.book.claims.") for name in done.stdout.split()}
+    modules = {name.removeprefix("kl_book.ledger.claims.") for name in done.stdout.split()}
     assert modules == {"page", "standard", "texts"}
 
 
@@ -150,14 +150,14 @@ def test_a_chapter_depends_on_the_table_and_not_on_the_checks(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(ROOT / "book/_ext"))
     import kl_cache
 
-    shutil.copytree(ROOT / "kl_companion/book", tmp_path / "kl_companion/book")
+    shutil.copytree(ROOT / "book/kl_book", tmp_path / "book/kl_book")
     for name in ("__init__.py", "checks.py", "lazy.py"):
         if (ROOT / "kl_companion" / name).is_file():
             shutil.copy(ROOT / "kl_companion" / name, tmp_path / "kl_companion" / name)
     for name in ("claims", "value_mse"):
         shutil.copytree(ROOT / "tables" / name, tmp_path / "tables" / name)
     monkeypatch.setattr(kl_cache, "ROOT", tmp_path)
-    cell = f"from kl_companion.book.claims.page import source_statements\nsource_statements({CHAPTER!r})"
+    cell = f"from kl_book.ledger.claims.page import source_statements\nsource_statements({CHAPTER!r})"
     chapter = json.dumps({"cells": [{"cell_type": "code", "source": cell}]})
     other = json.dumps({"cells": [{"cell_type": "code", "source": "import kl_companion.checks"}]})
 
@@ -169,7 +169,7 @@ def test_a_chapter_depends_on_the_table_and_not_on_the_checks(tmp_path, monkeypa
             a != b for a, b in zip(before, (kl_cache.digest(chapter), kl_cache.digest(other)), strict=True)
         )
 
-    claims = "kl_companion/book/claims"
+    claims = "book/kl_book/ledger/claims"
     assert changes("tables/claims/table.csv") == (True, False)
     assert changes(f"{claims}/page.py") == (True, False)
     assert changes("tables/value_mse/table.csv") == (False, False)

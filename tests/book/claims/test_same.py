@@ -5,8 +5,8 @@ from itertools import chain, combinations
 
 import pytest
 
-from kl_companion.book.claims import register
-from kl_companion.book.claims.same import SAME, others
+from kl_book.ledger.claims import register
+from kl_book.ledger.claims.same import SAME, others
 from tests.support.claims_table import VERDICT_OF
 
 ALIKE = 0.7  # share of the words and symbols that two statements have in common

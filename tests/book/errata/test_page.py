@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.claims import CORRECTED, register
-from kl_companion.book.claims.page import anchor
-from kl_companion.book.claims.standard import NAMES
-from kl_companion.book.claims.texts import letters, rows_as_texts, typeset
-from kl_companion.book.errata import ERRATA, Erratum
-from kl_companion.book.errata.erratum import CONSEQUENCES, checked
-from kl_companion.book.errata.page import COLUMNS, conditions_page, errata_page
+from kl_book import tables
+from kl_book.ledger.claims import CORRECTED, register
+from kl_book.ledger.claims.page import anchor
+from kl_book.ledger.claims.standard import NAMES
+from kl_book.ledger.claims.texts import letters, rows_as_texts, typeset
+from kl_book.ledger.errata import ERRATA, Erratum
+from kl_book.ledger.errata.erratum import CONSEQUENCES, checked
+from kl_book.ledger.errata.page import COLUMNS, conditions_page, errata_page
 from tests.support.claims_table import VERDICT_OF
 
 TEXTS = ("title", "printed", "why", "charitable")

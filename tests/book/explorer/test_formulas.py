@@ -8,11 +8,11 @@ import pytest
 import sympy
 import torch
 
+from kl_book.explorer import formulas
+from kl_book.explorer.enumerated import estimator_of, exact, loss_of, problem_of, ratio_of
+from kl_book.explorer.page import MOST_ARMS, Explorer
+from kl_book.explorer.presets import PLAIN, PRESETS
 from kl_companion import bandit, exact_moments, expected_gradient
-from kl_companion.book.explorer import formulas
-from kl_companion.book.explorer.enumerated import estimator_of, exact, loss_of, problem_of, ratio_of
-from kl_companion.book.explorer.page import MOST_ARMS, Explorer
-from kl_companion.book.explorer.presets import PLAIN, PRESETS
 from kl_companion.divergences import W
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.theory.calculus import gradient_weight, value

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from kl_companion.book.explorer.enumerated import exact, trained
-from kl_companion.book.explorer.page import Notes
-from kl_companion.book.explorer.presets import PLAIN, PRESETS
-from kl_companion.book.explorer.sentences import Preset, Sentence, failures, neighborhood, same
+from kl_book.explorer.enumerated import exact, trained
+from kl_book.explorer.page import Notes
+from kl_book.explorer.presets import PLAIN, PRESETS
+from kl_book.explorer.sentences import Preset, Sentence, failures, neighborhood, same
 
 SENTENCES = [(key, number) for key, preset in PRESETS.items() for number in range(len(preset.sentences))]
 

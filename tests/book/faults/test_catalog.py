@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book.faults import CASES, examined
-from kl_companion.book.faults.catalog import found
+from kl_book.faults import CASES, examined
+from kl_book.faults.catalog import found
 from kl_companion.monitor.doctor import FAULTS
 from kl_companion.monitor.doctor.diagnosis import Diagnosis
 from kl_companion.monitor.doctor.findings import DoctorFinding

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kl_companion.book.mutants import FORMULAS, LOSSES, judged
-from kl_companion.book.mutants.judging import agrees, conforms, equivalent, formula, verdict
+from kl_book.mutants import FORMULAS, LOSSES, judged
+from kl_book.mutants.judging import agrees, conforms, equivalent, formula, verdict
 from kl_companion.frameworks.installed import installed_version
 
 pytestmark = pytest.mark.skipif(

@@ -5,8 +5,8 @@ import inspect
 import pytest
 import torch
 
-from kl_companion.book.mutants import FORMULAS, LOSSES
-from kl_companion.book.mutants.making import mutants_of
+from kl_book.mutants import FORMULAS, LOSSES
+from kl_book.mutants.making import mutants_of
 
 
 def small(logprobs, ref_logprobs, response_mask):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book.tables import notebook_process
+from kl_book.tables import notebook_process
 from tests.support.tables.toy import MANIFEST, PARAMETERS, TABLE, WORK, notebook, write_project
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables import provenance
-from kl_companion.book.tables.manifest import read_manifest
+from kl_book import tables
+from kl_book.tables import provenance
+from kl_book.tables.manifest import read_manifest
 
 Edit = Callable[[str, str, str], None]
 AGAIN = "make it again: kl-companion table run toy"
@@ -131,19 +131,19 @@ def test_a_page_uses_a_table_by_loading_it(made: Path, toy: dict[str, Any], cell
 def test_drift_names_the_changed_code_and_is_no_problem(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = made / "installed"
     real = Path(tables.__file__).parents[2]
-    (root / "kl_companion/book/tables").mkdir(parents=True)
+    (root / "book/kl_book/tables").mkdir(parents=True)
     room = ("book/__init__.py", "book/tables/__init__.py", "book/tables/rows.py")
     for name in ("__init__.py", "files.py", "lazy.py", *room):
         shutil.copy(real / name, root / "kl_companion" / name)
     monkeypatch.setattr(provenance, "PACKAGE_ROOT", root)
     assert tables.drift("toy") == []
-    rows = root / "kl_companion/book/tables/rows.py"
+    rows = root / "book/kl_book/tables/rows.py"
     text = rows.read_text()
     rows.write_text(text.replace('"""Rows of', '"""Some rows of', 1))
     assert rows.read_text() != text
     assert tables.drift("toy") == []
     rows.write_text(text + "\nSIGN = -1\n")
-    assert tables.drift("toy") == ["kl_companion/book/tables/rows.py"]
+    assert tables.drift("toy") == ["book/kl_book/tables/rows.py"]
     assert tables.check() == []
     record = json.loads((made / "tables/toy/provenance.json").read_text())
     assert record["digests"]["package"] != provenance.digests(read_manifest("toy"), "cpu")["package"]

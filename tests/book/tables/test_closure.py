@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kl_companion.book.tables import closure
+from kl_book.tables import closure
 
 TOY = {
     "__init__.py": """

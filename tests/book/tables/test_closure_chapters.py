@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book.tables import closure
+from kl_book.tables import closure
 from tests.support.warm import command
 
 ROOT = Path(closure.__file__).resolve().parents[3]

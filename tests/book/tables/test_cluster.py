@@ -17,9 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables import cluster, notebook_process, provenance, worker
-from kl_companion.book.tables.manifest import read_manifest
+from kl_book import tables
+from kl_book.tables import cluster, notebook_process, provenance, worker
+from kl_book.tables.manifest import read_manifest
 from kl_companion.cli import main
 from tests.support.tables.clusters import PATIENCE, Started, count, started, wait_until
 from tests.support.tables.network import quiet
@@ -131,7 +131,7 @@ def other_package(tmp_path: Path) -> Path:
     root = tmp_path / "other"
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(provenance.PACKAGE_ROOT / "kl_companion", root / "kl_companion", ignore=ignore)
-    rows = root / "kl_companion/book/tables/rows.py"
+    rows = root / "book/kl_book/tables/rows.py"
     text = rows.read_text()
     assert text.count('text.removeprefix("-") if') == 1
     rows.write_text(text.replace('text.removeprefix("-") if', "text if"))
@@ -154,7 +154,7 @@ def test_a_worker_with_another_package_is_refused(
     there = said.partition("holds the package digest ")[2].partition(",")[0]
     assert len(there) == 64 != here
     assert there != here
-    assert "the difference is in kl_companion/book/tables/rows.py. Install the same version" in said
+    assert "the difference is in book/kl_book/tables/rows.py. Install the same version" in said
     assert [path.name for path in (project / "_build").rglob("*") if path.is_file()] == ["lock"]
 
 

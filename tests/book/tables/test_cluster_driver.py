@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables import cluster, provenance, worker
+from kl_book import tables
+from kl_book.tables import cluster, provenance, worker
 from kl_companion.cli import main
 from tests.support.tables.network import free_port, quiet
 

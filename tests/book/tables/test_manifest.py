@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables.manifest import manifest_digest, points, read_manifest, settings
+from kl_book import tables
+from kl_book.tables.manifest import manifest_digest, points, read_manifest, settings
 
 Edit = Callable[[str, str, str], None]
 FILE, NOTEBOOK = "tables/toy/manifest.yml", "book/experiments/toy.ipynb"

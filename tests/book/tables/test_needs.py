@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables.manifest import read_manifest
-from kl_companion.book.tables.needs import lacking
+from kl_book import tables
+from kl_book.tables.manifest import read_manifest
+from kl_book.tables.needs import lacking
 from kl_companion.cli import main
 from kl_companion.llm import packaged
 
@@ -58,7 +58,7 @@ def test_nothing_is_lacking_where_all_is_there(
 ) -> None:
     assert lacking(read_manifest("toy")) is None
     edit(FILE, "cost:", "needs: smollm2\ncost:")
-    monkeypatch.setattr("kl_companion.book.tables.needs.missing", lambda name: None)
+    monkeypatch.setattr("kl_book.tables.needs.missing", lambda name: None)
     assert len(tables.run("toy", progress=lambda line: None)) == 8
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables.planning import Plan, announcement, plan
+from kl_book import tables
+from kl_book.tables.planning import Plan, announcement, plan
 from kl_companion.cli import main
 from tests.support.tables.network import quiet
 

@@ -12,7 +12,7 @@ from pathlib import Path
 BUSY = """
 import sys
 from pathlib import Path
-from kl_companion.book.tables import point
+from kl_book.tables import point
 
 def execute(specification, sockets):
     print("busy", flush=True)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from kl_companion.book.tables.rows import Column, parse, render, write_rows
+from kl_book.tables.rows import Column, parse, render, write_rows
 
 NAME, COUNT, RATE = Column("name", "str"), Column("count", "int"), Column("rate", "float", digits=2)
 

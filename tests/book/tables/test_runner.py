@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables import notebook_process, provenance, runner
+from kl_book import tables
+from kl_book.tables import notebook_process, provenance, runner
 from kl_companion.file_lock import exclusive_lock
 from tests.support.tables.network import quiet
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kl_companion.book import tables
+from kl_book import tables
 
 Edit = Callable[[str, str, str], None]
 PATIENCE = 40.0
@@ -57,7 +57,7 @@ def test_a_killed_run_is_resumed(
         (folder / "table.csv").write_text(before)
     names = sorted(path.name for path in folder.iterdir())
     code = f"import sys; sys.path.insert(0, {str(Path(tables.__file__).parents[3])!r})\n"
-    code += "from kl_companion.book import tables; tables.run('toy')"
+    code += "from kl_book import tables; tables.run('toy')"
     temporary = Path(tempfile.mkdtemp())  # a short path, for the sockets of the kernels
     environment = {**os.environ, "TMPDIR": str(temporary)}
     runner = subprocess.Popen(

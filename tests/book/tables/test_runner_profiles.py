@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kl_companion.book import tables
-from kl_companion.book.tables import provenance
+from kl_book import tables
+from kl_book.tables import provenance
 from tests.support.tables.network import quiet
 
 Edit = Callable[[str, str, str], None]

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kl_companion.book import tables
+from kl_book import tables
 
 Edit = Callable[[str, str, str], None]
 
@@ -90,7 +90,7 @@ def test_loading_needs_no_runner_and_importing_needs_nothing(project: Path, toy:
     (project / "tables/toy/table.csv").write_text(toy["table"])
     code = """
 import sys
-from kl_companion.book import tables
+from kl_book import tables
 tables.write_rows(None, [{"a": 1}])
 heavy = {"papermill", "joblib", "matplotlib", "pandas", "yaml", "torch", "sympy"}
 print(sorted(heavy & set(sys.modules)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from kl_companion.book.explorer.enumerated import Exact
-from kl_companion.book.explorer.presets import PRESETS
+from kl_book.explorer.enumerated import Exact
+from kl_book.explorer.presets import PRESETS
 
 SENTENCES = [(key, number) for key, preset in PRESETS.items() for number in range(len(preset.sentences))]
 PAGE = "book/explorer.html"

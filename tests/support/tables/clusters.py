@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from kl_companion.book.tables import provenance
+from kl_book.tables import provenance
 
 PATIENCE = 60.0
 

@@ -16,7 +16,7 @@ WORK = """\
 import os
 import time
 
-from kl_companion.book import tables
+from kl_book import tables
 
 if log:
     from ipykernel.connect import get_connection_info

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from kl_companion.book.claims.ground import groups, off_policy, spreads, sums, worlds
-from kl_companion.book.claims.ground.sums import terms
-from kl_companion.book.claims.ground.worlds import two_policies
+from kl_book.ledger.claims.ground import groups, off_policy, spreads, sums, worlds
+from kl_book.ledger.claims.ground.sums import terms
+from kl_book.ledger.claims.ground.worlds import two_policies
 
 SMALL = worlds.three_policies((0.75, 0.25), (0.5, 0.5), (0.5, 0.5))
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kl_companion.book.claims.ground import calibration, errors, groups, sequences, sums, updates, worlds
+from kl_book.ledger.claims.ground import calibration, errors, groups, sequences, sums, updates, worlds
 
 SIGMA = math.sqrt(0.75 * 0.25)
 RIGHT = torch.tensor([1.0, 0.0], dtype=torch.float64)

@@ -1,0 +1,233 @@
+"""The best policy of a regularized objective, for the checks of emapg2026, appendix I.
+
+A policy is the best of a concave objective J exactly if no answer's slope of J exceeds the mean slope: the
+gap max g - sum pi g bounds what J can still gain. The multiplier is bisected in plain numbers, and every
+policy is judged by its gap, with slopes from automatic differentiation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import sympy
+import torch
+
+from kl_book.ledger.claims.ground.divergences import as_function
+from kl_book.ledger.claims.ground.errors import apart, violation, worst
+from kl_book.ledger.claims.ground.printed_optima import BETA, LAMBDA, TABLE_6, Form, R, S, alpha_6
+from kl_book.ledger.claims.ground.sums import forward_kl, reverse_kl, terms
+from kl_book.ledger.claims.ground.worlds import bandits, trees, two_policies
+from kl_companion.divergences import T
+from kl_companion.tabular import Problem
+
+Objective = Callable[[torch.Tensor], torch.Tensor]
+Setting = tuple[Problem, float]
+BETAS = (0.3, 1.0, 4.0)
+ALPHAS = ("-3", "-1/2", "0", "2", "3", "5")
+INTERIOR = r"$f'(0+) = -\infty$, or $\beta$ is so large that the optimum gives every answer probability"
+EXAMPLE = r"$\beta = 1$, rewards (0, 1, 5), $\pref$ = (0.5, 0.3, 0.2)"
+CONDITION = f"$f$ is strictly convex and differentiable, and {INTERIOR}"
+PEARSON = r"$\beta > \E_{ref}[R] - \min R$ with Pearson's $(t - 1)^2/2$"
+ALPHA = r"$\alpha < 1$, or $\alpha > 1$ and $\beta$ so large that the optimum gives every answer probability"
+NO_TILT = f"Pearson, {EXAMPLE}: the formula gives"
+NO_TRANSFORM = (
+    f"Pearson to reverse KL, {EXAMPLE}: under the reverse KL no finite rewards give an answer probability "
+    "0, as in Pearson's optimum"
+)
+CUT = (
+    r"where $(R - \lambda)/\beta \le f'(0+)$ the optimum is 0; elsewhere it is $\pref\,(f')^{-1}((R - "
+    r"\lambda)/\beta)$, with $\lambda$ such that both add up to 1"
+)
+
+
+class BestPolicyCase(NamedTuple):
+    """A printed row as functions of numbers: f, (f')^{-1}, the range of f', f'(1), and policy/reference."""
+
+    form: Form
+    f: Callable[[torch.Tensor], torch.Tensor]
+    inverse: Callable[[float], float]
+    low: float
+    high: float
+    at_one: float
+    tilt: Callable[[float, float, float], float]
+
+
+@cache
+def case(name: str) -> BestPolicyCase:
+    """A row of table 6, or ``"alpha = a"``."""
+    form = TABLE_6[name] if name in TABLE_6 else alpha_6(sympy.nsimplify(name.partition("= ")[2]))
+    slope = sympy.diff(form.f, T)
+    return BestPolicyCase(
+        form,
+        as_function(form.f, T),
+        sympy.lambdify(S, form.inverse, "math"),
+        float(sympy.limit(slope, T, 0)),
+        float(sympy.limit(slope, T, sympy.oo)),
+        float(slope.subs(T, 1)),
+        sympy.lambdify((R, LAMBDA, BETA), form.tilt, "math"),
+    )
+
+
+def cases() -> dict[str, BestPolicyCase]:
+    """The rows of table 6 and the alpha row at several alpha."""
+    return {name: case(name) for name in (*TABLE_6, *(f"alpha = {a}" for a in ALPHAS))}
+
+
+@cache
+def three_answers() -> Problem:
+    """Three answers: rewards 0, 1, 5, reference .5, .3, .2."""
+    q = (0.5, 0.3, 0.2)
+    return two_policies(q, q)._replace(rewards=torch.tensor([0.0, 1.0, 5.0], dtype=torch.float64))
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """Prompts with two to nine answers, each at several beta, in the order of beta."""
+    at = {beta: (*bandits(), *trees()[:2], *((three_answers(),) if beta >= 1 else ())) for beta in BETAS}
+    return tuple((problem, beta) for beta, problems in at.items() for problem in problems)
+
+
+def reference(problem: Problem) -> torch.Tensor:
+    """pi_ref of every answer, as the policies are built from it."""
+    return terms(problem).ref_logp.sum(-1).exp()
+
+
+def true_reference(problem: Problem) -> torch.Tensor:
+    """pi_ref of every answer, as the objectives hold it."""
+    return problem.token_logp(problem.ref_logits).sum(-1).exp()
+
+
+def regularized(f: Callable[[torch.Tensor], torch.Tensor], problem: Problem, beta: float) -> Objective:
+    """sum pi R - beta sum ref f(pi/ref), eq (136), of a vector of probabilities."""
+    q, r = true_reference(problem), problem.rewards
+    return lambda p: (p * r).sum() - beta * (q * f(p / q)).sum()
+
+
+def with_kl(direction: str, problem: Problem, beta: float) -> Objective:
+    """Eq (127), ``"reverse"``, or eq (128), ``"forward"``."""
+    log_q, r = true_reference(problem).log(), problem.rewards
+    if direction == "reverse":
+        return lambda p: (p * r).sum() - beta * reverse_kl(p.log(), log_q)
+    return lambda p: (p * r).sum() - beta * forward_kl(p.log(), log_q)
+
+
+def simplex_slopes(f: Objective, at: torch.Tensor) -> torch.Tensor:
+    """Derivatives of a function of a vector of probabilities, each by itself, [count]."""
+    leaf = at.detach().clone().requires_grad_()
+    (found,) = torch.autograd.grad(f(leaf), leaf)
+    return found
+
+
+def not_best(policy: torch.Tensor, objective: Objective, unit: float = 1.0) -> float:
+    """Error of "this is a distribution, and none has a larger value of the (concave) objective".
+
+    ``unit``: What the objective's values are measured in; rewards of size 1e6 are rounded at 1e-10.
+    """
+    error = max(apart(policy.sum(), 1.0), violation(-float(policy.min())))
+    if error > 1e-6:
+        return error
+    slopes = simplex_slopes(objective, policy)
+    return worst((error, violation(float(slopes.max() - (policy * slopes).sum()) / unit)))
+
+
+class Best(NamedTuple):
+    """The optimum of eq (136): policy, lambda, and how far the sum of eq (138) stays above 1.
+
+    ``excess``: the smallest value of that sum over all lambda where (f')^{-1} exists for every answer,
+    minus 1, and 0 where it can be 1.
+    """
+
+    policy: torch.Tensor
+    multiplier: float
+    excess: float
+
+
+@cache
+def best_policy(name: str, problem: Problem, beta: float) -> Best:
+    """ref (f')^{-1}((R - lambda)/beta), 0 where R - lambda is not above beta f'(0+); lambda by bisection."""
+    c, r, q = case(name), problem.rewards.tolist(), reference(problem).tolist()
+
+    def tilts(lam: float) -> list[float]:
+        found = []
+        for reward in r:
+            s = (reward - lam) / beta
+            found.append(0.0 if s <= c.low else math.inf if s >= c.high else c.inverse(s))
+        return found
+
+    def total(lam: float) -> float:
+        return math.fsum(a * b for a, b in zip(q, tilts(lam), strict=True))
+
+    high = max(r) - beta * c.at_one  # no answer above its reference
+    low = max(min(r) - beta * c.at_one, max(r) - beta * c.high)
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if total(middle) > 1 else (low, middle)
+    policy = torch.tensor([a * b for a, b in zip(q, tilts(high), strict=True)], dtype=torch.float64)
+    excess = 0.0 if math.isinf(c.low) else violation(total(min(r) - beta * c.low) - 1)
+    return Best(policy, high, excess)
+
+
+def z_star_solved(problem: Problem, beta: float) -> float:
+    """Z* of eq (131): bisected between the largest reward and beta above it."""
+    r, q = problem.rewards.tolist(), reference(problem).tolist()
+    low, high = max(r), max(r) + beta
+    while low < (middle := (low + high) / 2) < high:
+        above = math.fsum(b / (middle - a) for a, b in zip(r, q, strict=True)) > 1 / beta
+        low, high = (middle, high) if above else (low, middle)
+    return high
+
+
+def vanishing_error(expr: sympy.Expr) -> float:
+    """0 if the expression vanishes, otherwise 1."""
+    return float(sympy.simplify(expr) != 0)
+
+
+def in_words(numbers: list[float]) -> str:
+    """A vector in words."""
+    return "(" + ", ".join(f"{x:.2f}" for x in numbers) + ")"
+
+
+def tensor(values: list[float]) -> torch.Tensor:
+    """[answers] in float64."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def with_changed_rewards(problem: Problem, change: Callable[..., float], *constants: float) -> Problem:
+    """The same prompt with every reward changed: change(R, *constants)."""
+    return problem._replace(rewards=tensor([change(r, *constants) for r in problem.rewards.tolist()]))
+
+
+def clipped_example() -> tuple[list[float], list[float]]:
+    """Table 6's Pearson row, normalized as eq (138) says, and the optimum: rewards 0, 1, 5 at beta 1."""
+    problem, q = three_answers(), reference(three_answers())
+    lam = float((q * problem.rewards).sum())  # 1 + (R - lambda)/beta is linear in lambda
+    printed = q * (1 + problem.rewards - lam)
+    return printed.tolist(), best_policy("Pearson", problem, 1.0).policy.tolist()
+
+
+def in_training() -> str:
+    """How often beta is too small for Pearson, in words: rewards of 0 and 1, and the beta of appendix A."""
+    rate, beta = 0.3, 0.001
+    q = tensor([1 - rate, rate])
+    problem = two_policies(q.tolist(), q.tolist())._replace(rewards=tensor([0.0, 1.0]))
+    found, formula = best_policy("Pearson", problem, beta), 1 + (0 - rate) / beta
+    return (
+        r"with rewards 0 and 1 Pearson needs $\beta$ no smaller than the reference's rate of success. With "
+        rf"$\beta$ = {beta} of appendix A and a rate of {rate} the formula gives a wrong answer "
+        rf"{formula:.0f} times $\pref$; the optimum gives it {float(found.policy[0]):.0f}. Both KLs, "
+        r"Jensen-Shannon, Hellinger, Neyman and $\alpha < 1$ are never affected"
+    )
+
+
+def form_errors(name: str) -> Iterator[tuple[float, float, float]]:
+    """Per setting: error of the printed policy, of the one that is cut off at 0, and eq (138)'s excess."""
+    c = case(name)
+    for problem, beta in settings():
+        found, objective = best_policy(name, problem, beta), regularized(c.f, problem, beta)
+        error = found.excess
+        if not error:
+            tilts = [c.tilt(r, found.multiplier, beta) for r in problem.rewards.tolist()]
+            error = not_best(reference(problem) * torch.tensor(tilts, dtype=torch.float64), objective)
+        yield error, not_best(found.policy, objective), found.excess

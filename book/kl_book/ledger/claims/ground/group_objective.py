@@ -1,0 +1,112 @@
+"""GRPO's objective as eq (1) prints it, group by group, of vectors of probabilities (vojnovic2025alignment).
+
+Every group is a list of answers; every answer of it has its own reward. Nothing is simplified here, so that
+the formulas of the paper can be held against it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kl_book.ledger.claims.ground.best_policies import Objective, reference
+from kl_book.ledger.claims.ground.groups import groups, ordered, standardized_or_zero
+from kl_book.ledger.claims.ground.off_policy import rho
+from kl_book.ledger.claims.ground.preferences import expected_preference
+from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, terms
+from kl_companion.tabular import Problem
+
+
+def policy(problem: Problem) -> torch.Tensor:
+    """pi of whole answers, [count]."""
+    return terms(problem).logp.sum(-1).exp()
+
+
+def old_policy(problem: Problem) -> torch.Tensor:
+    """pi_old, which samples, [count]."""
+    return terms(problem).p
+
+
+def policy_mean(problem: Problem, x: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """E_pi[x] of a number per answer, and its exact gradient, [rows, vocab]."""
+    return exact(lambda p, q: p.exp() @ x, problem)
+
+
+def exact_in_policy(problem: Problem, f: Objective) -> tuple[float, torch.Tensor]:
+    """Value and exact gradient, [rows, vocab], of a function of the probabilities of all answers."""
+    return exact(lambda p, q: f(p.exp()), problem)
+
+
+def clipped(ratio: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """The ratio between 1 - epsilon and 1 + epsilon, the nearer bound outside, as section 1 prints it."""
+    low, high = torch.full_like(ratio, 1 - epsilon), torch.full_like(ratio, 1 + epsilon)
+    return torch.where(ratio < 1 - epsilon, low, torch.where(ratio > 1 + epsilon, high, ratio))
+
+
+def group_rewards(
+    new: torch.Tensor,
+    old: torch.Tensor,
+    levels: torch.Tensor,
+    chances: torch.Tensor,
+    size: int,
+    epsilon: float | None = None,
+) -> torch.Tensor:
+    """E[(1/G) sum_i min(w_i A_i, clip(w_i) A_i)] over all groups of answers of ``old``, a scalar.
+
+    Args:
+        new: pi_theta of every answer, [count]; may carry a gradient.
+        old: pi_old, [count].
+        levels: Rewards that an answer may get, [count, levels].
+        chances: How likely each is, [count, levels].
+        size: G.
+        epsilon: Of the clip; None leaves it out.
+    """
+    index = ordered(levels.numel(), size)
+    chance = (old[:, None] * chances).flatten()[index].prod(-1)
+    advantage = standardized_or_zero(levels.flatten()[index])
+    ratio = (new / old)[index // levels.shape[1]]
+    weighted = ratio * advantage
+    if epsilon is not None:
+        weighted = torch.minimum(weighted, clipped(ratio, epsilon) * advantage)
+    return chance @ weighted.mean(-1)
+
+
+def group_penalty(new: torch.Tensor, old: torch.Tensor, ref: torch.Tensor, size: int) -> torch.Tensor:
+    """E[(1/G) sum_i D_i] over all groups that ``old`` samples with a positive probability, a scalar."""
+    index = ordered(len(old), size)
+    chance = old[index].prod(-1)
+    index, chance = index[chance > 0], chance[chance > 0]
+    ratio = (ref / new)[index]
+    return chance @ (ratio - ratio.log() - 1).mean(-1)
+
+
+def printed_objective(problem: Problem, size: int, beta: float, epsilon: float | None = None) -> Objective:
+    """Eq (1) for one context with certain rewards, as a function of pi_theta, [count] to a scalar."""
+    old, ref, levels = old_policy(problem), reference(problem), problem.rewards[:, None]
+
+    def objective(new: torch.Tensor) -> torch.Tensor:
+        reward = group_rewards(new, old, levels, torch.ones_like(levels), size, epsilon)
+        return reward - beta * group_penalty(new, old, ref, size)
+
+    return objective
+
+
+def reward_update(problem: Problem, size: int, rewards: torch.Tensor) -> torch.Tensor:
+    """Gradient of the reward part of eq (1) without its clip, group by group, [rows, vocab]."""
+    p, index = groups(problem, size)
+    weighted = standardized_or_zero(rewards[index]) * rho(problem)[index]
+    return torch.einsum("g,gi,girv->rv", p, weighted, terms(problem).score[index]) / size
+
+
+def preference_gradient(problem: Problem, size: int) -> torch.Tensor:
+    """Exact gradient of the expected preference of an answer of the policy, [rows, vocab]."""
+    return policy_mean(problem, expected_preference(problem.rewards, old_policy(problem), size))[1]
+
+
+def in_logits(problem: Problem, slopes: torch.Tensor) -> torch.Tensor:
+    """A gradient in the probabilities of the answers as one in the logits, [rows, vocab]."""
+    return mean(policy(problem) * slopes, terms(problem).score)
+
+
+def kl_from_reference(problem: Problem) -> Objective:
+    """KL(pi_ref || pi) as a function of pi_theta."""
+    return lambda new: forward_kl(new.log(), reference(problem).log())

@@ -1,0 +1,71 @@
+"""Training with exact gradients: what an estimate in the reward does, and comparisons over worlds."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from kl_book.ledger.claims.ground.errors import apart, differs, violation, worst
+from kl_book.ledger.claims.ground.off_policy import average, in_reward
+from kl_book.ledger.claims.ground.spreads import bias_of_value
+from kl_book.ledger.claims.ground.sums import kl_gradient, reverse_kl
+from kl_book.ledger.claims.ground.worlds import all_worlds, arms, worlds
+from kl_companion.tabular import learn
+
+
+def mean_gap(a: torch.Tensor, b: torch.Tensor) -> tuple[float, float]:
+    """Mean of a - b over paired worlds, and its standard error."""
+    d = a - b
+    return float(d.mean()), float(d.std()) / len(d) ** 0.5
+
+
+def lower_mean(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Error of "a is below b on average": three standard errors must lie between them."""
+    difference, error = mean_gap(a, b)
+    return violation(difference + 3 * error)
+
+
+def value_is_unbiased(name: str) -> float:
+    """Error of "the mean of the estimate is the KL"."""
+    return worst(abs(bias_of_value(name, p)) for p in worlds())
+
+
+def update_is_right(name: str) -> float:
+    """Error of "E[rho s k] is grad KL", on- and off-policy."""
+    return worst(apart(average(in_reward(name, p), p), kl_gradient(p)) for p in all_worlds())
+
+
+def update_is_wrong(name: str) -> float:
+    """Error of "E[rho s k] is not grad KL"."""
+    return worst(differs(average(in_reward(name, p), p), kl_gradient(p)) for p in all_worlds())
+
+
+@cache
+def kl_after_training(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """KL before and after 600 exact steps with the estimate in the reward, [2, worlds]; least probability."""
+    problem = arms(50, 6)
+    logp = learn(problem, name, placement="reward", n=None, steps=600, lr=0.5, record=600).logp
+    return reverse_kl(logp, problem.ref_logits.squeeze(1).log_softmax(-1)), logp[-1].exp().amin(-1)
+
+
+def what_training_did(name: str) -> str:
+    """What training with exact gradients did, in words."""
+    kl, least = kl_after_training(name)
+    return (
+        f"in exact training on {kl.shape[1]} bandits of 6 arms the KL rose in "
+        f"{int((kl[1] > kl[0]).sum())}, on average from {float(kl[0].mean()):.2f} to "
+        f"{float(kl[1].mean()):.2g}; the least probability left is {float(least.min()):.1g}"
+    )
+
+
+def training_is_stable(name: str) -> float:
+    """Error of "the KL falls below a thousandth of itself on average, and rises nowhere"."""
+    kl, _ = kl_after_training(name)
+    return violation(*(kl[1] - kl[0]).tolist(), float(kl[1].mean()) - 1e-3 * float(kl[0].mean()))
+
+
+def training_is_unstable(name: str) -> float:
+    """Error of "in some world the KL grows and an arm dies out"."""
+    kl, least = kl_after_training(name)
+    return violation(float((kl[0] - kl[1]).min()) + 0.1, float(least.min()) - 1e-4)

@@ -1,0 +1,132 @@
+"""Variances of the values of k2 and k3 against that of k1, and where they are smaller."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import sympy
+
+from kl_book.ledger.claims.ground.errors import differs, violation, worst
+from kl_book.ledger.claims.ground.off_policy import share_of_cases
+from kl_book.ledger.claims.ground.sums import exact, forward_kl, mean, reverse_kl, terms, values, variance
+from kl_book.ledger.claims.ground.worlds import near, two_policies, worlds
+from kl_book.ledger.claims.ledger import Evidence
+from kl_book.ledger.claims.standard import TOLERANCE
+from kl_companion.tabular import Problem
+
+
+def bias_of_value(estimator: str, problem: Problem) -> float:
+    """Expected estimate minus KL(policy || reference)."""
+    return float(mean(terms(problem).p, values(estimator, problem))) - exact(reverse_kl, problem)[0]
+
+
+def value_variance(name: str, problem: Problem) -> float:
+    """Variance of the value of an estimate."""
+    return variance(terms(problem).p, values(name, problem))
+
+
+@cache
+def far_apart() -> Problem:
+    """A world where both k2 and k3 have the larger variance."""
+    return two_policies((0.99, 0.01), (0.5, 0.5))
+
+
+def excess_of_k3(problem: Problem) -> float:
+    """Error of "Var k3 - Var k1 = chi2(p||q) - 2 [KL(q||p) + KL(p||q)]", relative."""
+    chi2 = float(mean(terms(problem).p, (-2 * values("k1", problem)).exp())) - 1
+    both = exact(reverse_kl, problem)[0] + exact(forward_kl, problem)[0]
+    return abs(value_variance("k3", problem) - value_variance("k1", problem) - (chi2 - 2 * both)) / (1 + chi2)
+
+
+# The largest p/q at which the term (p/q - 1) (p/q - 1 - 2 log(p/q)) of the difference below is not positive:
+# the root beyond 1 of w - 1 = 2 log w
+K3_BOUND = float(-2 * sympy.LambertW(-sympy.exp(-sympy.Rational(1, 2)) / 2, -1))
+
+
+WITHIN = {"k2": 1.0, "k3": math.log(K3_BOUND)}  # largest |k1| for which the variance cannot grow
+
+
+@cache
+def one_sided() -> tuple[Problem, ...]:
+    """p/q at most `K3_BOUND`, on a rare arm exactly that, while q/p is large on some arms."""
+    pairs = [((0.5, 0.5), (0.99, 0.01)), ((0.4, 0.4, 0.2), (0.2, 0.799, 0.001)), ((0.7, 0.3), (0.5, 0.5))]
+    pairs += [((1 - d, d), (1 - d * K3_BOUND, d * K3_BOUND)) for d in (0.1, 1e-2, 1e-4)]
+    return tuple(two_policies(q, p) for q, p in pairs)
+
+
+@cache
+def just_beyond() -> Problem:
+    """p/q a thousandth above `K3_BOUND` on one rare arm: k3 has the larger variance already."""
+    d = 1e-5
+    return two_policies((1 - d, d), (1 - 1.001 * d * K3_BOUND, 1.001 * d * K3_BOUND))
+
+
+def larger(name: str, problem: Problem) -> bool:
+    """Whether an estimate has a larger variance than k1, up to rounding."""
+    return value_variance(name, problem) > value_variance("k1", problem) * (1 + 1e-12)
+
+
+def share_of_larger_variance(*names: str) -> tuple[float, float]:
+    """Share of worlds where the variance of ``names`` exceeds that of k1: anywhere, and where |k1| is small.
+
+    The derivative of k2 in k1 is k1: where it is at most 1 in size, the variance cannot grow. For k3, the
+    exact difference is chi2(p||q) - 2 [KL(q||p) + KL(p||q)], the mean under q of
+    (p/q - 1) (p/q - 1 - 2 log(p/q)), which is negative between 1 and `K3_BOUND`, and below 1.
+    """
+    far = (*worlds(), far_apart())
+    printed = [larger(n, p) for n in names for p in far]
+    inside = [larger(n, near(p, WITHIN[n])) for n in names for p in worlds()]
+    if "k3" in names:
+        inside += [larger("k3", p) for p in one_sided()]
+        inside += [excess_of_k3(p) > TOLERANCE for p in far]
+        inside.append(not larger("k3", just_beyond()))  # the bound is sharp
+    return share_of_cases(printed), share_of_cases(inside)
+
+
+def variances_in_words(problem: Problem) -> str:
+    """The three variances of a world in words."""
+    return ", ".join(f"$k_{n[1]}$ {value_variance(n, problem):.3f}" for n in ("k1", "k2", "k3"))
+
+
+ORDER = {
+    "k2": r"for $k_2$, $|\log(p/q)| \le 1$ for everything that is sampled is enough",
+    "k3": (
+        r"for $k_3$, exactly where $\chi^2(p \| q) \le 2 [\KL{q}{p} + \KL{p}{q}]$; $p/q \le "
+        f"{K3_BOUND:.2f}$ for everything that is sampled is enough"
+    ),
+}
+
+
+GIVEN = {
+    "k2": (
+        "implied by section 3.1, where k2 is a local surrogate near q = p; section 4 says after the table "
+        "that its regime is that of a small KL with good coverage"
+    ),
+    "k3": (
+        "stated in section 4: before the table the comparison is left open where p/q becomes very large, "
+        "after it the regime is that of a small KL with good coverage"
+    ),
+}
+
+
+def variances_stay_lower(name: str, *others: str, extra: float | None = None) -> Evidence:
+    """Evidence that the variances of ``others`` stay below that of k1, and that ``extra`` is no error.
+
+    Without ``extra`` it is the bias of ``name``: 0, or not 0 for k2. No sample of ``others`` is negative.
+    """
+    if extra is None:
+        found = [bias_of_value(name, p) for p in worlds()]
+        extra = worst(differs(b, 0.0, by=1e-9) if name == "k2" else abs(b) for b in found)
+    extra = max(extra, violation(*(-float(values(n, p).min()) for n in others for p in worlds())))
+    printed, inside = share_of_larger_variance(*others) if extra <= TOLERANCE else (1.0, 1.0)
+    return Evidence(
+        printed,
+        inside=inside,
+        unit="share of cases",
+        condition="; ".join(ORDER[n] for n in others),
+        given=GIVEN[others[-1]],
+        counterexample=(
+            f"policy (0.99, 0.01), reference (1/2, 1/2): variances {variances_in_words(far_apart())}"
+        ),
+    )

@@ -1,0 +1,37 @@
+"""The optimal policy of a regularized reward as a target, in bandits."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from kl_book.ledger.claims.ground.sums import terms
+from kl_book.ledger.claims.ground.worlds import bandits
+from kl_companion.tabular import Problem
+
+SIGN_OF_WEIGHT = (
+    "it is the weight in the gradient that is minimized; REINFORCE, which maximizes, takes minus it"
+)
+
+
+@cache
+def target(problem: Problem) -> Problem:
+    """The same world with its optimal policy pi_ref e^R / Z in the place of the reference."""
+    t = terms(problem)
+    logits = torch.zeros_like(problem.ref_logits)
+    tokens = problem.sequences[:, 0]
+    return problem._replace(
+        ref_logits=logits.index_add(1, tokens, (t.ref_logp.sum(-1) + problem.rewards)[None])
+    )
+
+
+def at_optimum(problem: Problem) -> Problem:
+    """The bandit with the policy pi_ref e^R / Z."""
+    return problem._replace(logits=target(problem).ref_logits)
+
+
+@cache
+def targets() -> tuple[Problem, ...]:
+    """`bandits`, with their optimal policies as the reference."""
+    return tuple(target(p) for p in bandits())

@@ -1,0 +1,13 @@
+"""The claims of Wang and Zhang, "Choosing KL Estimators in RL"."""
+
+from kl_book.ledger.claims.wang2025choosing import (  # noqa: F401 - importing a section registers its checks
+    centering,
+    directions,
+    gradients,
+    guide,
+    multistep,
+    rewards,
+    spreads,
+    values,
+    variances,
+)

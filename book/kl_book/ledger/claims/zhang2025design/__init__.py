@@ -1,0 +1,16 @@
+"""The claims of "On the Design of KL-Regularized Policy Gradient Algorithms for LLM Reasoning" (RPG)."""
+
+from kl_book.ledger.claims.zhang2025design import (  # noqa: F401 - a section registers its checks
+    algorithms,
+    baselines,
+    clipped_weights,
+    clips,
+    grpo,
+    natural_gradient,
+    others,
+    preliminaries,
+    reinforce_style,
+    runs,
+    surrogates,
+    unnormalized,
+)

@@ -1,0 +1,226 @@
+"""Who stated a result first, in which form, and where this book proves it: what a result is, and its tables.
+
+A result names rows of the register and works outside of it. The order of the works is computed from their
+dates, and the verdicts are those of the table `claims`: neither is typed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kl_book.ledger.claims.page import anchor
+from kl_book.ledger.claims.standard import VERDICTS
+from kl_book.ledger.claims.statements import register
+from kl_book.ledger.claims.texts import plain, rows_as_texts
+from kl_book.ledger.concordance_works import OUTSIDE, by_date, date_of, name_of
+from kl_companion.checks import check_choice, unknown_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GROUPS = (
+    *("values", "gradients", "sequences", "off-policy"),
+    *("optimal policies", "whole update", "top-k", "moving reference"),
+)
+RELATIONS = ("states", "corrects", "anticipates", "special case", "contradicts")
+STATING = RELATIONS[:2]
+HEADS = ("Result", "First stated by", "Other works", "In this book")
+
+
+class Mention(NamedTuple):
+    """What one work says of a result: its key, the relation, its date, and its rows in the ledger."""
+
+    work: str
+    relation: str
+    date: str
+    rows: tuple[str, ...]
+
+
+class Result(NamedTuple):
+    """A result of the field.
+
+    Attributes:
+        name: The result in one sentence of plain English.
+        group: One of `GROUPS`.
+        said: Relations (of `RELATIONS`) and who has them: ids of rows, keys of works outside the ledger.
+        here: Labels of the propositions or sections of this book that prove or show it.
+    """
+
+    name: str
+    group: str
+    said: tuple[tuple[str, tuple[str, ...]], ...]
+    here: tuple[str, ...]
+
+    @property
+    def mentions(self) -> list[Mention]:
+        """Who says something of it, by date; a date without a month comes after the months of its year."""
+        rows: dict[tuple[str, str], tuple[str, ...]] = {}
+        for relation, names in self.said:
+            for name in names:
+                work = name if name in OUTSIDE else register()[name].source
+                own = () if name in OUTSIDE else (name,)
+                rows[work, relation] = rows.get((work, relation), ()) + own
+        found = [Mention(work, relation, date_of(work), own) for (work, relation), own in rows.items()]
+        return sorted(found, key=lambda m: (by_date(m.date), RELATIONS.index(m.relation)))
+
+    @property
+    def stated(self) -> list[Mention]:
+        """The mentions that state it in full, by date."""
+        return [m for m in self.mentions if m.relation in STATING]
+
+    @property
+    def first(self) -> list[Mention]:
+        """Who states it first; several where their dates are the same."""
+        stated = self.stated
+        return [m for m in stated if m.date == stated[0].date]
+
+    @property
+    def own(self) -> bool:
+        """Whether no work that is named states it: then it is this book's."""
+        return not self.stated
+
+
+def result(group: str, name: str, here: str = "", **said: str) -> Result:
+    """A result, checked.
+
+    Args:
+        group: One of `GROUPS`.
+        name: The result in one sentence.
+        here: Labels in this book, with spaces between.
+        said: Ids of rows and keys of works with spaces between, by relation, as in ``special_case``.
+
+    Raises:
+        ValueError: an unknown group, relation or id, an id that is named twice, a row that this book added to
+            a source, or a result that nobody states and that has no place here.
+    """
+    check_choice("group", group, GROUPS)
+    pairs = tuple((relation.replace("_", " "), tuple(names.split())) for relation, names in said.items())
+    named: list[str] = []
+    for relation, names in pairs:
+        check_choice("relation", relation, RELATIONS)
+        for id in names:
+            if id not in OUTSIDE and id not in register():
+                raise unknown_name("row or work", id, [*register(), *OUTSIDE])
+            if id in named:
+                raise ValueError(f"{name!r} names {id!r} twice, expected once")
+            if id in register() and register()[id].location.startswith("addition"):
+                raise ValueError(f"{name!r} names {id!r}, an addition of this book, expected what is printed")
+            named.append(id)
+    made = Result(name, group, pairs, tuple(here.split()))
+    if made.own and not made.here:
+        raise ValueError(
+            f"{name!r} is stated by nobody, expected a label of this book or a row that states it"
+        )
+    return made
+
+
+class PlaceInBook(NamedTuple):
+    """Where a label is: the page below ``book/`` without its ending, and the title of what it names."""
+
+    page: str
+    title: str
+
+
+def places(book: str | os.PathLike[str]) -> dict[str, PlaceInBook]:
+    """Every label of a proposition or heading in the chapters of a folder ``book/``."""
+    directive = re.compile(r"^`{3,}\{prf:\w+\} *(.*)\n:label: *(\S+)", re.MULTILINE)
+    heading = re.compile(r"^\(([\w-]+)\)=\n+#+ (.*)", re.MULTILINE)
+    found: dict[str, PlaceInBook] = {}
+    for path in sorted(Path(book).glob("part*/*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+        page = path.relative_to(book).with_suffix("").as_posix()
+        found |= {label: PlaceInBook(page, plain(title)) for title, label in directive.findall(text)}
+        found |= {label: PlaceInBook(page, plain(title)) for label, title in heading.findall(text)}
+    return found
+
+
+class Concordance(NamedTuple):
+    """Results with the verdicts of the table and the places of the book; as text, one line per mention."""
+
+    results: tuple[Result, ...]
+    verdicts: Mapping[str, str]
+    places: Mapping[str, PlaceInBook]
+
+    def group(self, name: str) -> Concordance:
+        """The results of one group."""
+        check_choice("group", name, GROUPS)
+        return self._replace(results=tuple(r for r in self.results if r.group == name))
+
+    def verdict(self, id: str) -> str:
+        """The table's verdict on a row; a row that the table has not yet is not examined yet."""
+        return self.verdicts.get(id, VERDICTS[-1])
+
+    def counts(self) -> dict[str, int]:
+        """How many results there are, how many several works state, and how many are this book's own."""
+        several = sum(len({m.work for m in r.stated}) > 1 for r in self.results)
+        own = sum(r.own for r in self.results)
+        return {"results": len(self.results), "stated by several works": several, "this book's own": own}
+
+    def __str__(self) -> str:
+        lines = []
+        for r in self.results:
+            lines.append(f"{r.name} ({', '.join(r.here) or 'not treated here'})")
+            for m in r.mentions:
+                rows = "; ".join(f"{id}: {self.verdict(id)}" for id in m.rows) or "not in the ledger"
+                lines.append(f"    {m.date} {name_of(m.work)}, {m.relation}: {rows}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        if not self.results:
+            return "<p>No result of this group.</p>"
+        head = "".join(f'<th scope="col">{h}</th>' for h in HEADS)
+        body = "".join(self._row(r) for r in self.results)
+        start = '<table class="table kl-stacked">'  # on a narrow page its cells stand below each other
+        return f"{start}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _row(self, result: Result) -> str:
+        first = result.first
+        others = [m for m in result.mentions if m not in first]
+        cells = (
+            "<br>".join(self._mention(m, m.relation != "states") for m in first) or "this book",
+            "<br>".join(self._mention(m, True) for m in others) or "none",
+            "<br>".join(self._place(label) for label in result.here) or "not treated",
+        )
+        rest = "".join(f'<td data-head="{h}">{c}</td>' for h, c in zip(HEADS[1:], cells, strict=True))
+        return f"<tr><td>{escape(result.name)}</td>{rest}</tr>"
+
+    def _mention(self, mention: Mention, related: bool) -> str:
+        relation = f"{mention.relation}: " if related else ""
+        name = f"<b>{escape(name_of(mention.work))}</b>"
+        if not mention.rows:
+            return f'{relation}<a href="references.html">{name}</a> {mention.date}, not in the ledger'
+        rows = (
+            f"{escape(register()[id].location)}, "
+            f'<a href="ledger.html#{anchor(id)}">{escape(id)}</a>: <i>{self.verdict(id)}</i>'
+            for id in mention.rows
+        )
+        return f"{relation}{name} {mention.date}, {'; '.join(rows)}"
+
+    def _place(self, label: str) -> str:
+        page, title = self.places[label]
+        return f'<a href="{page}.html#{label}">{escape(title)}</a>'
+
+
+def concordance(
+    results: Iterable[Result], claims: pd.DataFrame, labels: Mapping[str, PlaceInBook]
+) -> Concordance:
+    """Join results with the verdicts of the table `claims` and with the labels of the book.
+
+    Raises:
+        ValueError: a column is missing, or a result names a label that the book does not have.
+    """
+    chosen = tuple(results)
+    for label in (label for r in chosen for label in r.here):
+        check_choice("label", label, labels)
+    rows = rows_as_texts(claims, ("id", "verdict"))
+    return Concordance(chosen, {row["id"]: row["verdict"] for row in rows}, labels)

@@ -1,0 +1,61 @@
+"""One archive of all that the page's Python needs: sources of the package and what was recorded."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+from kl_book.paste.recorded import recorded
+from kl_book.paste.start import RECORDS
+
+PACKAGE = Path(__file__).parents[1]
+ROOMS = (
+    "__init__.py",
+    "auditing/*.py",
+    "checks.py",
+    "divergences/__init__.py",
+    "divergences/inline.py",
+    "estimators/*.py",
+    "host_reads.py",
+    "in_page/__init__.py",
+    "in_page/answer.py",
+    "in_page/divergences.py",
+    "in_page/start.py",
+    "kl_term.py",
+    "lazy.py",
+    "losses.py",
+    "ops.py",
+    "recommendations/*.py",
+    "recommendations/*.toml",
+    "rollout/*.py",
+    "stand_in/*.py",
+    "tabular/*.py",
+)
+_MOMENT = (2026, 1, 1, 0, 0, 0)  # of every file: the same sources are the same bytes
+
+
+def sources() -> list[Path]:
+    """The package's files that the page needs."""
+    return sorted(path for pattern in ROOMS for path in PACKAGE.glob(pattern))
+
+
+def write_bundle(target: Path) -> None:
+    """Write the archive, as a whole or not at all."""
+    part = target.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sources():
+            name = path.relative_to(PACKAGE.parent).as_posix()
+            _add(archive, name, path.read_text(encoding="utf-8"))
+        _add(archive, RECORDS, json.dumps(recorded()))
+        _add(archive, f"kl_companion-{version('kl-companion')}.dist-info/METADATA", _metadata())
+    part.replace(target)
+
+
+def _metadata() -> str:
+    return f"Metadata-Version: 2.1\nName: kl-companion\nVersion: {version('kl-companion')}\n"
+
+
+def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    archive.writestr(zipfile.ZipInfo(name, _MOMENT), text, zipfile.ZIP_DEFLATED)

@@ -65,15 +65,15 @@ nets: $(STAMP) $(AUDIT)/.installed
 	@$(BIN)/python -m tests.nets $(NETS)
 
 tables: $(STAMP) $(AUDIT)/.installed
-	@$(BIN)/kl-companion table run --all
+	@$(BIN)/python -m kl_book table run --all
 
 bench: $(STAMP) $(AUDIT)/.installed
 ifeq ($(DEVICE),cuda)
-	@$(BIN)/kl-companion table run performance --profile gpu --fresh
+	@$(BIN)/python -m kl_book table run performance --profile gpu --fresh
 else
 	@$(BIN)/python -m benchmarks
 	@echo && echo "==> Against the peers: up to an hour on two processors without units for bfloat16; leave the machine alone"
-	@$(BIN)/kl-companion table run performance --fresh
+	@$(BIN)/python -m kl_book table run performance --fresh
 endif
 	@echo && $(BIN)/python -m benchmarks.goals
 
@@ -84,14 +84,14 @@ gpu-bundle: $(STAMP)
 	@$(BIN)/python -m benchmarks.gpu_bundle
 
 reliability: book $(AUDIT)/.installed
-	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/kernels tests/house/test_how_to_add.py tests/book/claims tests/notebooks tests/site
-	@$(BIN)/kl-companion table run reliability --fresh
-	@$(BIN)/kl-companion table show reliability
+	@$(BIN)/python -m pytest -q -m reliability tests/reliability tests/kernels tests/house/test_how_to_add.py tests/book/ledger/claims tests/notebooks tests/site
+	@$(BIN)/python -m kl_book table run reliability --fresh
+	@$(BIN)/python -m kl_book table show reliability
 
 real: $(REAL)/.installed
 	@$(BIN)/python -m kl_companion.llm.packaged smollm2
 	@$(BIN)/python -m pytest -q -m real $$(grep -rl --include='test_*.py' 'mark\.real' tests)
-	@if [ -n "$(REAL_TABLES)" ]; then $(BIN)/kl-companion table run $(REAL_TABLES) --profile smoke; fi
+	@if [ -n "$(REAL_TABLES)" ]; then $(BIN)/python -m kl_book table run $(REAL_TABLES) --profile smoke; fi
 
 print: book
 	@$(BIN)/python book/_ext/kl_print.py
@@ -123,7 +123,7 @@ clean:
 	rm -rf _build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml book/pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then \
 	  echo "This project needs Python 3.11 or newer: neither python3.11 nor python3 is one." >&2; \
 	  echo "Install it, or name it: make book PYTHON=/path/to/python3.11" >&2; exit 1; fi
@@ -134,7 +134,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  $(BIN)/python -m pip install --no-deps --index-url "$(TORCH_INDEX)" $$(grep '^torch==' requirements.lock); fi
 	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements.lock \
 	  | { grep --line-buffered -oE '(Downloading [^ ]+ \([0-9]{2,}[.0-9]* [MG]B\)|^Installing collected packages)' || true; }
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e . -e book
 	@touch $@
 
 # Frameworks whose functions are audited, a peer of the benchmark, tools of the tests; the lock says why apart.

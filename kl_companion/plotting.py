@@ -1,6 +1,6 @@
 """One figure style for the whole book, drawn for a light and a dark page, a wide and a narrow screen.
 
-Needs the extra `book` (matplotlib, seaborn); importing this module does not. A drawing function is called
+Needs the extra `plots` (matplotlib, seaborn); importing this module does not. A drawing function is called
 once per width and must therefore only draw; the dark variant is the light one with the ink and the grid lines
 exchanged, and each color lightened until words can be read in it. Colors and markers belong to names, not to
 positions: `k1` looks the same in every figure, and a marker and a line style say again what the color says.
@@ -198,7 +198,7 @@ def figure(
 
     Raises:
         ValueError: No text in `alt`, fewer than one column or row, or a size that is not positive.
-        ImportError: matplotlib or seaborn is missing (extra `book`).
+        ImportError: matplotlib or seaborn is missing (extra `plots`).
     """
     if not alt.strip():
         raise ValueError("alt is empty: say in a sentence what the figure shows")
@@ -230,13 +230,13 @@ def typeface(weight: str) -> str:
     """File of one weight ("Regular", "It", "Semibold", "Bold") of the typeface that pages and figures share.
 
     Raises:
-        ImportError: font-source-sans-pro is missing (extra `book`).
+        ImportError: font-source-sans-pro is missing (extra `plots`).
         ValueError: the typeface has no such weight.
     """
     try:
         folder = files("font_source_sans_pro") / "files"
     except ImportError as error:
-        raise ImportError(f"figures need {error.name}: pip install 'kl-companion[book]'") from error
+        raise ImportError(f"figures need {error.name}: pip install 'kl-companion[plots]'") from error
     found = {path.name.removeprefix("SourceSansPro-"): str(path) for path in folder.iterdir()}
     if f"{weight}.ttf" not in found:
         raise unknown_name("weight", weight, sorted(n[:-4] for n in found if n.endswith(".ttf")))
@@ -249,7 +249,7 @@ def _themed() -> AbstractContextManager[None]:
         import matplotlib.font_manager
         import seaborn
     except ImportError as error:
-        raise ImportError(f"figures need {error.name}: pip install 'kl-companion[book]'") from error
+        raise ImportError(f"figures need {error.name}: pip install 'kl-companion[plots]'") from error
     fonts = matplotlib.font_manager.fontManager
     for file in (typeface("Regular"), typeface("Bold")):
         if file not in {font.fname for font in fonts.ttflist}:

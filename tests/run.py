@@ -57,9 +57,9 @@ NOTEBOOKS = "tests/notebooks"  # its tests execute notebooks too
 OWN_GROUP = [
     NOTEBOOKS,
     "tests/site",
-    "tests/book/claims",
-    "tests/book/errata",
+    "tests/book/ledger",
     "tests/llm",
+    "tests/book/lab",
     "tests/frameworks",
     "tests/monitor",  # in trainers of TRL
 ]
@@ -90,7 +90,7 @@ GROUPS = {
     "ledger": Group(
         "ledger",
         1,
-        ["tests/book/claims", "tests/book/errata"],
+        ["tests/book/ledger"],
         ["-m", EVERYDAY, "-n", "2", "--dist", "worksteal"],  # two of its files take nearly all its time
     ),
     "site": Group(
@@ -102,7 +102,7 @@ GROUPS = {
     "frameworks": Group(
         "models and frameworks",
         1.25,
-        ["tests/llm", "tests/frameworks", "tests/monitor"],
+        ["tests/llm", "tests/book/lab", "tests/frameworks", "tests/monitor"],
         PARALLEL,
         warm=True,
     ),

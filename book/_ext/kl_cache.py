@@ -4,7 +4,7 @@ jupyter-cache knows a chapter by its code cells and by `metadata.kernelspec`, an
 only when the page's own file changed: a chapter would go on showing numbers of code that no longer exists.
 So every chapter gets a digest of what it really uses:
 
-* the files of kl_companion that its cells import, directly or not (book/kl_book/tables/closure.py);
+* the files of both packages that its cells import, directly or not (book/kl_book/tables/closure.py);
 * the tables that it loads: each file of `tables/<name>/` for every `load("<name>")` in its cells, and in
   those of the files that import kl_book.tables, and the manifest that a table's own is `like`;
 * the files of tests/refusals, and what they import, for the page that shows those cases;
@@ -42,7 +42,7 @@ MARK = "under_way"  # a file beside what Sphinx notes, as long as a build has no
 LIBRARIES = frozenset(
     {"torch", "numpy", "sympy", "pandas", "scipy", "matplotlib", "seaborn", "joblib", "bokeh"}
 )
-IMPORTS_TABLES = re.compile(r"^\s*(from|import) kl_companion\.book(\.tables\b| import .*\btables\b)", re.M)
+IMPORTS_TABLES = re.compile(r"^\s*(from|import) kl_book(\.tables\b| import .*\btables\b)", re.M)
 MODULE = re.compile(r"\bkl_\w+(?:\.\w+)+")  # in a list of cases
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 @lru_cache(maxsize=1)
 def closure() -> ModuleType:
     """book/kl_book/tables/closure.py, without importing the package."""
-    path = ROOT / "kl_companion" / "book" / "tables" / "closure.py"
+    path = ROOT / "book" / "kl_book" / "tables" / "closure.py"
     spec = importlib.util.spec_from_file_location("kl_closure", path)
     assert spec is not None
     assert spec.loader is not None

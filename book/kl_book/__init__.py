@@ -1,1 +1,1 @@
-"""What only this book needs: claims and errata of the sources, the explorer, the result tables."""
+"""What only the book needs: ledger, result tables, explorer, Python in a page. No wheel holds it."""

@@ -66,7 +66,7 @@ def simplex_figure() -> ThemedFigure:
     """Four triangles: fields and trajectories of K1, K2 and K3 in the loss, and of K3 in the reward.
 
     Raises:
-        ImportError: Matplotlib or seaborn is missing (extra ``book``).
+        ImportError: Matplotlib or seaborn is missing (extra ``plots``).
     """
     from kl_companion.plotting import figure
 

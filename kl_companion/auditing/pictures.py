@@ -38,7 +38,7 @@ def figure(audit: Audit) -> ThemedFigure:
     Raises:
         ValueError: the loss does not run on answers of one token, or has no gradient without rewards there;
             it is of likeliest tokens, beside which three tokens leave no rest.
-        ImportError: Matplotlib or seaborn is missing (extra ``book``).
+        ImportError: Matplotlib or seaborn is missing (extra ``plots``).
     """
     from kl_companion.plotting import color
     from kl_companion.plotting import figure as drawn

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
-from kl_companion.cli import audit, claims, derive, doctor, frameworks, report, table
+from kl_companion.cli import audit, derive, doctor, frameworks, report
 from kl_companion.cli import list as listing
 
-VERBS = {
+VERBS: dict[str, ModuleType] = {
     "list": listing,
     "derive": derive,
     "audit": audit,
     "doctor": doctor,
-    "claims": claims,
     "frameworks": frameworks,
     "report": report,
-    "table": table,
 }
+MOVED = ("claims", "table")  # verbs of the command of the book
 _NOBODY_READS = 128 + 13  # as a shell reports a process that SIGPIPE has ended
 _WANTED = {"doctor": "step that runs on the small world", "audit": "loss that runs on a Rollout"}
 
@@ -33,9 +34,32 @@ def _subject(args: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run, 141 nobody reads it."""
-    args = _parsed(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] and given[0] in MOVED:
+        print(
+            f"kl-companion: {given[0]} is a command of the book, expected in a checkout of its sources: "
+            f"python -m kl_book {shlex.join(given)}",
+            file=sys.stderr,
+        )
+        return 2
+    return run_command("kl-companion", "What does your KL term optimize?", VERBS, given)
+
+
+def run_command(
+    prog: str, description: str, verbs: Mapping[str, ModuleType], argv: Sequence[str] | None
+) -> int:
+    """Run one verb of a command, and end as `main` says.
+
+    Args:
+        prog: The command, as a user types it.
+        description: One line for its help.
+        verbs: Modules by verb, each with ``HELP``, ``add_arguments`` and ``run``.
+        argv: The arguments; None for those of the process.
+    """
+    args = _parsed(prog, description, verbs, argv)
+    name = prog.rpartition(" ")[2]
     try:
-        status = VERBS[args.verb].run(args)
+        status: int = verbs[args.verb].run(args)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # `| head` has read enough: what is left in the buffer goes nowhere
@@ -43,19 +67,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _NOBODY_READS
     except SystemExit as error:  # of the user's code: a status of its own would pass for a verdict
         wanted = f"expected a {_WANTED.get(args.verb, 'command that ends')}"
-        print(f"kl-companion: {_subject(args)} called sys.exit({error.code!r}), {wanted}", file=sys.stderr)
+        print(f"{name}: {_subject(args)} called sys.exit({error.code!r}), {wanted}", file=sys.stderr)
     except (ValueError, FileNotFoundError, ConnectionError, ImportError) as error:
-        print(f"kl-companion: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
     except Exception as error:  # the reader's loss or a table's notebook: say what and where, not our stack
-        print(f"kl-companion: {_where_it_failed(error, args)}", file=sys.stderr)
+        print(f"{name}: {_where_it_failed(error, args)}", file=sys.stderr)
     return 2
 
 
-def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+def _parsed(
+    prog: str, description: str, modules: Mapping[str, ModuleType], argv: Sequence[str] | None
+) -> argparse.Namespace:
     """The arguments; an option that the verb does not have is refused with those that it has."""
-    parser = argparse.ArgumentParser(prog="kl-companion", description="What does your KL term optimize?")
+    parser = argparse.ArgumentParser(prog=prog, description=description)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for name, module in VERBS.items():
+    for name, module in modules.items():
         module.add_arguments(verbs.add_parser(name, help=module.HELP))
     args, rest = parser.parse_known_args(argv)
     if rest:

@@ -7,7 +7,7 @@ import argparse
 from kl_companion.cli.printing import row
 
 HELP = "what is registered"
-TOPICS = ("estimators", "divergences", "objectives", "frameworks", "tables", "claims")
+TOPICS = ("estimators", "divergences", "objectives", "frameworks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,12 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is registered."""
-    if args.topic == "tables":
-        from kl_book import tables
-
-        for name in tables.names():
-            print(name)
-    elif args.topic == "estimators":
+    if args.topic == "estimators":
         from kl_companion.estimators import ESTIMATORS
 
         for e in ESTIMATORS.values():
@@ -38,11 +33,6 @@ def run(args: argparse.Namespace) -> int:
         from kl_companion.frameworks.printing import print_list
 
         print_list()
-    elif args.topic == "claims":
-        from kl_book.ledger.claims import register
-
-        for claim in register().values():
-            row(claim.id, f"{claim.source}, {claim.location}", claim.statement)
     else:
         from kl_companion.auditing.objectives import objectives
 

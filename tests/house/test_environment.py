@@ -77,11 +77,14 @@ def test_every_pin_runs_on_the_oldest_python_that_the_package_allows(root: Path)
 
 
 def test_the_lock_satisfies_the_package_and_its_extras(root: Path) -> None:
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
+    package, book = (
+        tomllib.loads((root / folder / "pyproject.toml").read_text())["project"] for folder in ("", "book")
+    )
+    extras = package["optional-dependencies"] | book["optional-dependencies"]
     wanted = [
-        *project["dependencies"],
-        *(x for name in ("book", "test", "llm", "cluster") for x in extras[name]),
+        *package["dependencies"],
+        *(name for name in book["dependencies"] if not name.startswith("kl-companion")),
+        *(x for name in ("plots", "test", "llm", "cluster") for x in extras[name]),
     ]
     pins, wrong = lock(root), []
     for requirement in map(Requirement, wanted):
@@ -96,7 +99,7 @@ def test_environment_yml_has_no_second_list_of_versions(root: Path) -> None:
     environment = yaml.safe_load((root / "environment.yml").read_text())
     *rest, pip = environment["dependencies"]
     assert rest == ["python=3.11", "pip"]
-    assert pip == {"pip": ["-r requirements.lock", "-e ."]}
+    assert pip == {"pip": ["-r requirements.lock", "-e .", "-e book"]}
 
 
 def fresh_environment(folder: Path) -> Path:
@@ -111,9 +114,9 @@ def copy_of_project(root: Path, target: Path) -> Path:
     target.mkdir()
     for name in ("pyproject.toml", "requirements.lock", "environment.yml", "README.md", "LICENSE"):
         shutil.copy(root / name, target / name)
-    shutil.copytree(
-        root / "kl_companion", target / "kl_companion", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for package in ("kl_companion", "book/kl_book"):
+        shutil.copytree(root / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(root / "book/pyproject.toml", target / "book/pyproject.toml")
     return target
 
 
@@ -158,7 +161,7 @@ def test_a_pin_that_cannot_be_met_stops_the_installation(project: Path, python: 
 def test_the_pip_part_of_environment_yml_installs_a_working_package(project: Path, python: Path) -> None:
     done = install(python, project)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "Successfully installed kl-companion" in done.stdout
+    assert re.search("Successfully installed kl-book-.* kl-companion-", done.stdout)
     check = subprocess.run([python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     assert check.returncode == 0, check.stdout
     code = "import kl_companion, pathlib; print(pathlib.Path(kl_companion.__file__).resolve().parents[1])"

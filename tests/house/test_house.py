@@ -47,7 +47,7 @@ def test_files_names_and_lines(small: Path, capsys: pytest.CaptureFixture[str]) 
     assert house.public_names(small) == 2
     rooms = house.rooms(small)
     assert (rooms["core.py"], rooms["tests"]) == ((1, 2), (1, 3))
-    assert rooms["book/tables"][0] == 2
+    assert rooms["kl_book/tables"][0] == 2
     assert house.main([str(small)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "median of 1 1 2" in printed
@@ -56,5 +56,5 @@ def test_files_names_and_lines(small: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
     (tmp_path / "kl_companion").mkdir()
-    with pytest.raises(ValueError, match=r"0 files tables/closure.py below kl_companion, expected one"):
+    with pytest.raises(ValueError, match=r"closure.py does not exist, expected a checkout of the book"):
         house.reached(tmp_path)

@@ -54,7 +54,11 @@ def into_dict(root: Path, path: str, name: str, line: str) -> None:
 
 
 def execute(root: Path, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(root), "KL_COMPANION_ROOT": str(root)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{root}{os.pathsep}{root / 'book'}",
+        "KL_COMPANION_ROOT": str(root),
+    }
     done = subprocess.run(
         [*command(), *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
@@ -222,10 +226,10 @@ def test_a_chapter(copy):
     assert passed_in(copy, "03_is_k4_right", *pages, "--nbmake", str(chapter)) >= 11  # one executes it
 
 
-# `kl-companion table run curvatures --quiet`; its notebooks' processes are forks too
+# `python -m kl_book table run curvatures --quiet`; its notebooks' processes are forks too
 TABLE_RUN = """
+from kl_book.__main__ import main
 from kl_book.tables import notebook_process
-from kl_companion.cli import main
 from tests.support.warm import command
 notebook_process.POINT = (*command(), *notebook_process.POINT[1:])
 raise SystemExit(main(["table", "run", "curvatures", "--quiet"]))

@@ -10,7 +10,7 @@ import pytest
 from tests import run
 from tests.support import layout
 
-CLAIMS = "book.claims."  # their checks are tests already: the ledger runs every one of them
+CLAIMS = "book.ledger.claims."  # their checks are tests already: the ledger runs every one of them
 SHORT = 60  # lines of a module that needs no test file
 
 

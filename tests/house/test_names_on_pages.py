@@ -7,15 +7,17 @@ from pkgutil import resolve_name
 import pytest
 
 import kl_companion
-from tests.support.page_imports import PACKAGE, PAGES, ROOT, imported
+from tests.support.layout import BOOK, PACKAGE
+from tests.support.page_imports import PAGES, ROOT, imported
 
-TEXTS = [*PAGES, *sorted((ROOT / PACKAGE).rglob("*.py")), *sorted((ROOT / "tables").glob("*/manifest.yml"))]
+SOURCES = sorted([*PACKAGE.rglob("*.py"), *BOOK.rglob("*.py")])
+TEXTS = [*PAGES, *SOURCES, *sorted((ROOT / "tables").glob("*/manifest.yml"))]
 MOST = 50  # public names at the top
 
 
 def exists(dotted: str) -> bool:
     """Whether a dotted name leads to a module of the package, or to a name in one."""
-    path = ROOT.joinpath(*dotted.split("."))
+    path = (BOOK.parent if dotted.startswith("kl_book") else ROOT).joinpath(*dotted.split("."))
     if path.is_dir() or path.with_suffix(".py").is_file():  # its libraries need not be installed
         return True
     try:
@@ -27,8 +29,8 @@ def exists(dotted: str) -> bool:
 
 def missing(text: str) -> list[str]:
     """Dotted names and paths of the package that a text names and that do not exist."""
-    names = {n for n in re.findall(rf"\b{PACKAGE}(?:\.\w+)+", text) if not n.endswith(".py")}
-    paths = {p.rstrip(".") for p in re.findall(rf"\b{PACKAGE}/[\w/.]+", text)}
+    names = {n for n in re.findall(r"\bkl_(?:companion|book)(?:\.\w+)+", text) if not n.endswith(".py")}
+    paths = {p.rstrip(".") for p in re.findall(r"(?:\bkl_companion|\bbook/kl_book)/[\w/.]+", text)}
     return sorted({n for n in names if not exists(n)} | {p for p in paths if not (ROOT / p).exists()})
 
 
@@ -42,6 +44,10 @@ def test_what_a_text_names_exists(path: Path) -> None:
 def test_what_does_not_exist_is_found() -> None:
     text = "`kl_companion.attic.k3`, kl_companion.ops.logs, kl_companion/attic.py; kl_companion.audit is one."
     assert missing(text) == ["kl_companion.attic.k3", "kl_companion.ops.logs", "kl_companion/attic.py"]
+    assert missing("kl_book.attic, book/kl_book/attic.py, kl_book.tables") == [
+        "book/kl_book/attic.py",
+        "kl_book.attic",
+    ]
     assert missing("kl_companion.theory.calculus.value in kl_companion/theory/calculus.py.") == []
 
 
@@ -52,6 +58,6 @@ def test_what_a_page_imports_exists() -> None:
 
 
 def test_a_public_name_is_used_on_a_page() -> None:
-    used = {name for module, name in imported() if module == PACKAGE}
+    used = {name for module, name in imported() if module == PACKAGE.name}
     assert len(kl_companion.__all__) <= MOST
     assert set(kl_companion.__all__) - used == set(), "no page imports it: leave it to its room"

@@ -21,7 +21,7 @@ def copy_of_sources(root: Path, folder: Path) -> Path:
     folder.mkdir(parents=True)
     for name in COPIED:
         shutil.copy(root / name, folder / name)
-    for name in ("kl_companion", "tests"):  # the tests, to see that they are not packed
+    for name in ("kl_companion", "tests", "book"):  # the last two, to see that they are not packed
         shutil.copytree(root / name, folder / name, ignore=IGNORED)
     return folder
 

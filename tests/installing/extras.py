@@ -16,13 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # what the extra brings first of all
-BRINGS = {"book": "papermill", "llm": "transformers", "trl": "trl", "cluster": "distributed"}
+BRINGS = {"plots": "seaborn", "llm": "transformers", "trl": "trl"}
 # (extra, the module that is missed first, what is asked for): nothing in the package needs the extra `test`
 ASKED = [
-    ("book", "yaml", "from kl_book import tables; tables.load('toy')"),
-    ("book", "papermill", "from kl_book import tables; tables.run('toy')"),
-    ("book", "seaborn", "from kl_companion.plotting import figure; figure(print, alt='An empty plot')"),
-    ("book", "bokeh", "from kl_book.explorer.page import plots; plots()"),
+    ("plots", "seaborn", "from kl_companion.plotting import figure; figure(print, alt='An empty plot')"),
     ("llm", "transformers", "from kl_companion.llm.models import load_model; load_model('nobody/nothing')"),
     ("llm", "tokenizers", "from kl_companion.llm.tokenizers import character_tokenizer as c; c('ab')"),
     (
@@ -37,11 +34,6 @@ ASKED = [
     ),
     ("trl", "trl", "import kl_companion.frameworks.trl_trainer"),
     ("trl", "trl", "from kl_companion.frameworks.trl_example import train; train('.')"),
-    (
-        "cluster",
-        "distributed",
-        "from kl_book.tables import cluster as c; c.checked('dask', 'tcp://a:1')",
-    ),
 ]
 NEEDS = {"kl_companion.frameworks.trl_trainer": "trl"}  # modules that only import with an extra
 TOY = """\

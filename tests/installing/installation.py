@@ -28,15 +28,11 @@ VERSIONS = "versions"  # all rows of `tests.installing.versions`; only where the
 RECIPE = (
     "--steps 2 --pretraining-steps 2 --pretraining-until none --evaluate 0 --prompts 2 --group 2 --device cpu"
 )
-PLOT = "import jupyter_book, papermill; from kl_companion.plotting import figure; figure(print, alt='None')"
+PLOT = "from kl_companion.plotting import figure; figure(print, alt='None')"
 USED = {
-    "book": ["-c", PLOT],
+    "plots": ["-c", PLOT],
     "llm": ["-m", "kl_companion.llm.recipe", *RECIPE.split(), "--output", "run"],
     "trl": ["-m", "kl_companion.frameworks.trl_example", "--kl", "exact_kl", "--steps", "1"],
-    "cluster": [
-        "-c",
-        "from kl_book.tables import cluster; cluster.checked('dask', 'tcp://localhost:1')",
-    ],
     "test": ["-c", "import pytest, xdist, nbmake, hypothesis, beartype, selenium, mypy"],
 }
 

@@ -28,12 +28,13 @@ OF_CUDA = re.compile(r"(nvidia|cuda)-.*|triton")
 
 
 def wanted(root: Path = ROOT) -> list[str]:
-    """What the package and all its extras ask for, in the words of pyproject.toml."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [
-        *project["dependencies"],
-        *(x for names in project["optional-dependencies"].values() for x in names),
-    ]
+    """What both packages and all their extras ask for, in the words of the two pyproject.toml."""
+    found = []
+    for file in ("pyproject.toml", "book/pyproject.toml"):
+        project = tomllib.loads((root / file).read_text(encoding="utf-8"))["project"]
+        extras = project["optional-dependencies"].values()
+        found += [*project["dependencies"], *(name for names in extras for name in names)]
+    return [name for name in found if not name.startswith("kl-companion")]
 
 
 def lines_of(report: dict) -> list[str]:

@@ -6,6 +6,7 @@ import io
 from contextlib import chdir, redirect_stderr
 from pathlib import Path
 
+from kl_book.__main__ import main as of_the_book
 from kl_companion.cli import main
 from tests.refusals.case import Exit, folder, project_root
 from tests.refusals.projects import project
@@ -40,11 +41,12 @@ def command(*arguments: str, root: Path | None = None) -> Exit:
     err = io.StringIO()
     with redirect_stderr(err), chdir(folder()), project_root(root):
         try:
-            status = main(arguments)
+            status = (of_the_book if set(arguments[:1]) & {"claims", "table"} else main)(arguments)
         except SystemExit as stop:
             status = int(stop.code or 0)
     text = err.getvalue().strip()
-    return Exit(status, text[max(text.rfind("\nkl-companion") + 1, 0) :])
+    start = max(text.rfind(f"\n{name}") for name in ("kl-companion", "kl_book", "python -m kl_book"))
+    return Exit(status, text[max(start + 1, 0) :])
 
 
 def audit_file(*arguments: str, text: str = _LOSSES) -> Exit:
@@ -54,5 +56,5 @@ def audit_file(*arguments: str, text: str = _LOSSES) -> Exit:
 
 
 def table(*arguments: str) -> Exit:
-    """``kl-companion table`` in a project with one table."""
+    """``python -m kl_book table`` in a project with one table."""
     return command("table", *arguments, root=project())

@@ -46,7 +46,7 @@ KILLS: list[Disturbance] = [killed(IT), killed(GROUP), killed(BELOW), killed_at_
 
 
 def table(base: Path, draw: random.Random, *, quick: bool) -> Iterator[Trial]:
-    """`kl-companion table run` of two points."""
+    """`python -m kl_book table run` of two points."""
     work = Table(2 if quick else 1, 2)
     whole = undisturbed(work, base)
     if not quick:

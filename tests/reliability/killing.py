@@ -20,6 +20,7 @@ from typing import BinaryIO, NamedTuple
 import psutil
 
 from tests.reliability.trying import Trial
+from tests.support.layout import PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTURBING = Path(__file__).with_name("disturbing")
@@ -141,7 +142,7 @@ Disturbance = Callable[[Work, Path, Whole, random.Random], tuple[Ended, list[str
 
 def environment_of(folder: Path) -> dict[str, str]:
     """The variables of work in a folder. No bytecode is kept: a full disk would leave half of a file."""
-    path = os.pathsep.join([str(DISTURBING), str(ROOT)])
+    path = os.pathsep.join([str(DISTURBING), PATH])
     fixed = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return {"PYTHONPATH": path, "TMPDIR": str(folder / "tmp"), **fixed}
 

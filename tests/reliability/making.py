@@ -16,7 +16,7 @@ from tests.support.tables.toy import write_project
 
 STABLE = ("digests", "grid", "package_files", "parameters", "profile", "versions")
 OLDER = "the table of an earlier run\n"
-# what `kl-companion table run` does, without the two seconds in which it imports torch
+# what `python -m kl_book table run` does, without the two seconds in which it imports torch
 RUN = """
 import json, sys
 from kl_book import tables

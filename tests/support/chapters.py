@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.layout import PATH
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,7 +47,7 @@ def loaded_in(tree: ast.AST) -> set[str]:
 
 def run_with_shuffled_tables(python: list[str], path: Path, table: str) -> subprocess.CompletedProcess[str]:
     """Execute a chapter with one table's numbers permuted, in a process of its own (`python` starts it)."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": PATH, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [*python, str(Path(__file__).resolve()), str(path), table],
         cwd=path.parent,

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.layout import PATH
 from tests.support.warm import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,7 @@ def run_two(worker: Path, *arguments: Path, folder: Path, forks: bool = False) -
     # what is launched is a fork, too: of `command`, the script is launched
     launcher = [] if forks else ["-m", "accelerate.commands.launch", *options, *command()[3:]]
     program = [*command(), *launcher, str(worker), *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATH, "CUDA_VISIBLE_DEVICES": ""}
     if forks:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     log = folder / "log.txt"

@@ -1,5 +1,7 @@
 """Where a test belongs: that of ``kl_companion/a/b.py`` is ``tests/a/test_b.py``, or ``test_b_<what>.py``.
 
+That of ``book/kl_book/a/b.py`` is ``tests/book/a/test_b.py``: its module is called ``book.a.b`` here.
+
 A test of a room as a whole has the room's name: ``tests/frameworks/test_frameworks.py``. The folders of
 `GENERAL` are about no module: built pages, sources of pages, the house itself, and what is shared.
 """
@@ -7,13 +9,15 @@ A test of a room as a whole has the room's name: ``tests/frameworks/test_framewo
 from __future__ import annotations
 
 import ast
+import os
 from functools import cache
 from pathlib import Path
 
 from kl_companion.lazy import public_names as names_in
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE, TESTS = ROOT / "kl_companion", ROOT / "tests"
+PATH = f"{ROOT}{os.pathsep}{ROOT / 'book'}"  # where both packages are found, as PYTHONPATH
+PACKAGE, BOOK, TESTS = ROOT / "kl_companion", ROOT / "book" / "kl_book", ROOT / "tests"
 GENERAL = frozenset(
     "house installing notebooks numerics oracles pages refusals reliability site support".split()  # noqa: SIM905
 )
@@ -21,12 +25,19 @@ GENERAL = frozenset(
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the package, ``estimators.sampled``, and every room, ``estimators``, with its file."""
+    """Every module of both packages, ``estimators.sampled``, and every room, ``estimators``: its file."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return {name: path for name, path in found.items() if name}
+    for package, above in ((PACKAGE, ()), (BOOK, ("book",))):
+        for path in sorted(package.rglob("*.py")):
+            parts = (*above, *path.relative_to(package).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {name: path for name, path in found.items() if name not in ("", "book")}
+
+
+def dotted(module: str) -> str:
+    """The name that imports a module of `modules`."""
+    top, _, rest = module.partition(".")
+    return f"{BOOK.name}.{rest}" if top == "book" else f"{PACKAGE.name}.{module}"
 
 
 @cache
@@ -59,7 +70,8 @@ def tests_of(module: str) -> tuple[str, ...]:
 @cache
 def public_names(package: str) -> dict[str, str]:
     """The table of names in a package's ``__init__``, name -> module; read, not imported."""
-    path = ROOT / package.replace(".", "/") / "__init__.py"
+    above = ROOT / "book" if package.partition(".")[0] == BOOK.name else ROOT
+    path = above / package.replace(".", "/") / "__init__.py"
     return names_in(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
@@ -74,10 +86,11 @@ def names(path: Path) -> frozenset[str]:
             for alias in node.names:
                 public = public_names(node.module).get(alias.name)
                 found |= {public} if public else {node.module, f"{node.module}.{alias.name}"}
-        elif isinstance(node, ast.Constant) and str(node.value).startswith(f"{PACKAGE.name}."):
+        elif isinstance(node, ast.Constant) and str(node.value).startswith(
+            (f"{PACKAGE.name}.", f"{BOOK.name}.")
+        ):
             found.add(str(node.value))  # in a command: python -m
-    of_ours = (name.removeprefix(f"{PACKAGE.name}.") for name in found if name)
-    return frozenset(of_ours) & frozenset(modules())
+    return frozenset(module for module in modules() if dotted(module) in found)
 
 
 def room(module: str) -> str:

@@ -24,19 +24,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 
-PACKAGE = "kl_companion"
+PACKAGES = ("kl_companion", "kl_book")
 LIBRARIES = ("torch", "sympy", "sympy.codegen.cfunctions", "mpmath", "numpy", "pandas", "matplotlib.pyplot")
 
 
 def imports(source: str) -> str:
     """The statements of a source that import from the package."""
     found = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
-    return "\n".join(line for line in map(ast.unparse, found) if PACKAGE in line)
+    return "\n".join(line for line in map(ast.unparse, found) if any(package in line for package in PACKAGES))
 
 
 def ours() -> dict[str, ModuleType]:
     """The modules of the package in `sys.modules`."""
-    return {n: m for n, m in sys.modules.items() if n.partition(".")[0] == PACKAGE}
+    return {n: m for n, m in sys.modules.items() if n.partition(".")[0] in PACKAGES}
 
 
 def inner(code: CodeType) -> Iterator[CodeType]:
@@ -53,17 +53,17 @@ def load_attributes(code: CodeType, names: Mapping[str, object]) -> None:
         return
     for head, tail in itertools.pairwise(dis.get_instructions(code)):
         room = names.get(head.argval) if head.opname in ("LOAD_NAME", "LOAD_GLOBAL") else None
-        is_ours = isinstance(room, ModuleType) and room.__name__.partition(".")[0] == PACKAGE
+        is_ours = isinstance(room, ModuleType) and room.__name__.partition(".")[0] in PACKAGES
         if is_ours and tail.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             getattr(room, tail.argval)
 
 
 def functions_of_modules() -> dict[str, list[CodeType]]:
     """The code of all functions of every module of the package, without importing one."""
-    (folder,) = importlib.util.find_spec(PACKAGE).submodule_search_locations  # type: ignore[union-attr,misc]
+    folders = [importlib.util.find_spec(name).submodule_search_locations[0] for name in PACKAGES]  # type: ignore[union-attr,index]
     found = {}
-    for path in Path(folder).rglob("*.py"):
-        parts = path.relative_to(Path(folder).parent).with_suffix("").parts
+    for folder, path in ((Path(f), path) for f in folders for path in Path(f).rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name] = list(inner(compile(path.read_text(encoding="utf-8"), path, "exec")))
     return found
@@ -76,13 +76,13 @@ def imports_in(function: CodeType) -> list[str]:
     """
     found = []
     for before, step in itertools.pairwise(dis.get_instructions(function)):
-        if step.opname == "IMPORT_NAME" and step.argval.partition(".")[0] == PACKAGE:
+        if step.opname == "IMPORT_NAME" and step.argval.partition(".")[0] in PACKAGES:
             found.append(f"import {step.argval}")
             found += [f"from {step.argval} import {name}" for name in before.argval or ()]
     texts = [x for x in function.co_consts if isinstance(x, str)]
-    rooms = tuple(x for x in texts if re.fullmatch(rf"{PACKAGE}(\.\w+)+\.", x))
+    rooms = tuple(x for x in texts if re.fullmatch(rf"({'|'.join(PACKAGES)})(\.\w+)+\.", x))
     found += [f"import {name}" for name in FUNCTIONS if rooms and name.startswith(rooms)]
-    return found + [f"import {x}" for x in texts if re.fullmatch(rf"{PACKAGE}(\.\w+)+", x)]
+    return found + [f"import {x}" for x in texts if re.fullmatch(rf"({'|'.join(PACKAGES)})(\.\w+)+", x)]
 
 
 def loads(source: str) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""What pages import from the package."""
+"""What pages import from the packages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from kl_book.tables.closure import notebook_code
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "kl_companion"
+PACKAGES = ("kl_companion", "kl_book")
 PAGES = sorted([*(ROOT / "book").rglob("*.md"), *(ROOT / "book").rglob("*.ipynb"), ROOT / "README.md"])
 PAGES = [path for path in PAGES if "_build" not in path.parts]
 
@@ -29,7 +29,7 @@ def imported() -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {}
     for path in PAGES:
         for node in ast.walk(ast.parse(code_of(path))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == PACKAGE:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
                 for alias in node.names:
                     page = path.relative_to(ROOT).as_posix()
                     found.setdefault((str(node.module), alias.name), []).append(page)

@@ -173,8 +173,8 @@ UNTOUCHED = {
     "VY-eq2-pairwise": "sums in symbols",
     "VY-G2-sign": "rewards of a group, whoever samples it",
     "QW-4.2-batches": "products of printed numbers",
-    **dict.fromkeys(ALTERED, "printed numbers, altered in tests/book/claims/test_ledger_accuracies.py"),
-    **dict.fromkeys(ARITHMETIC, "printed numbers, altered in tests/book/claims/test_ledger_reported.py"),
+    **dict.fromkeys(ALTERED, "printed numbers, altered in test_ledger_accuracies.py"),
+    **dict.fromkeys(ARITHMETIC, "printed numbers, altered in test_ledger_reported.py"),
 }
 
 

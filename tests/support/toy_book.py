@@ -42,12 +42,13 @@ def notebook(*cells: str) -> str:
 def make_project(root: Path, project: Path) -> None:
     shutil.copytree(root / "book/_ext", project / "book/_ext", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(root / "book/_static", project / "book/_static")
-    package = project / "kl_companion"
-    (package / "book/tables").mkdir(parents=True)
-    shutil.copy(root / "book/kl_book/tables/closure.py", package / "book/tables/closure.py")
+    package, own = project / "kl_companion", project / "book/kl_book"
+    package.mkdir()
+    (own / "tables").mkdir(parents=True)
+    shutil.copy(root / "book/kl_book/tables/closure.py", own / "tables/closure.py")
     shutil.copy(root / "kl_companion/lazy.py", package / "lazy.py")
-    (package / "book/__init__.py").touch()
-    (package / "book/tables/__init__.py").write_text(TABLES)
+    (own / "__init__.py").touch()
+    (own / "tables/__init__.py").write_text(TABLES)
     (package / "__init__.py").write_text(INIT)
     (package / "used.py").write_text("from . import helper\none = helper.ONE\n")
     (package / "helper.py").write_text("ONE = 1\n")
@@ -62,7 +63,7 @@ def make_project(root: Path, project: Path) -> None:
         "attribute": "import kl_companion as kl\nprint(kl.one, kl.two)",
     }
     for name, code in chapters.items():
-        text = notebook("import sys\nsys.path.insert(0, '..')\n" + LOG.format(name=name), code)
+        text = notebook("import sys\nsys.path[:0] = ['..', '.']\n" + LOG.format(name=name), code)
         (project / f"book/{name}.ipynb").write_text(text)
     (project / "book/intro.md").write_text("# Intro\n\nA page.\n")
     (project / "book/references.bib").write_text("")

@@ -19,7 +19,7 @@ from typing import Any
 
 from beartype import BeartypeConf, beartype
 
-PACKAGE = "kl_companion"
+PACKAGES = ("kl_companion", "kl_book")
 DECORATOR = "_checked_by_the_tests"
 # A thousand checks of statements, which a reader never calls with arguments of his own: mypy reads them.
 UNCHECKED = re.compile(r"kl_companion\.book\.claims\.[a-z]+\d{4}[a-z]+(\.|$)")
@@ -91,7 +91,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0] != PACKAGE or UNCHECKED.match(name):
+        if name.partition(".")[0] not in PACKAGES or UNCHECKED.match(name):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):

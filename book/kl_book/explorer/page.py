@@ -52,13 +52,13 @@ PLOTS = {
 
 
 def plots() -> dict[str, Any]:
-    """The four empty Bokeh figures as JSON items by name; ImportError without the extra `book`."""
+    """The four empty Bokeh figures as JSON items by name; ImportError without `book/pyproject.toml`."""
     try:
         from bokeh.embed import json_item
         from bokeh.models import FixedTicker, Range1d
         from bokeh.plotting import figure
     except ImportError as error:
-        raise ImportError(f"the explorer needs {error.name}: pip install 'kl-companion[book]'") from error
+        raise ImportError(f"the explorer needs {error.name}: pip install -e book") from error
     items = {}
     for name, (_, series) in PLOTS.items():
         drawn = figure(height=210, sizing_mode="stretch_width", toolbar_location=None, tools="", name=name)

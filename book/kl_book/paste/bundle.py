@@ -1,4 +1,4 @@
-"""One archive of all that the page's Python needs: sources of the package and what was recorded."""
+"""One archive of all that the page's Python needs: sources of both packages and what was recorded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
+import kl_companion
 from kl_book.paste.recorded import recorded
 from kl_book.paste.start import RECORDS
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE, BOOK = Path(kl_companion.__file__).parent, Path(__file__).parents[1]
 ROOMS = (
     "__init__.py",
     "auditing/*.py",
@@ -19,10 +20,6 @@ ROOMS = (
     "divergences/inline.py",
     "estimators/*.py",
     "host_reads.py",
-    "in_page/__init__.py",
-    "in_page/answer.py",
-    "in_page/divergences.py",
-    "in_page/start.py",
     "kl_term.py",
     "lazy.py",
     "losses.py",
@@ -30,15 +27,23 @@ ROOMS = (
     "recommendations/*.py",
     "recommendations/*.toml",
     "rollout/*.py",
-    "stand_in/*.py",
     "tabular/*.py",
+)
+BOOK_ROOMS = (
+    "__init__.py",
+    "paste/__init__.py",
+    "paste/answer.py",
+    "paste/divergences.py",
+    "paste/start.py",
+    "paste/stand_in/*.py",
 )
 _MOMENT = (2026, 1, 1, 0, 0, 0)  # of every file: the same sources are the same bytes
 
 
 def sources() -> list[Path]:
-    """The package's files that the page needs."""
-    return sorted(path for pattern in ROOMS for path in PACKAGE.glob(pattern))
+    """The files of both packages that the page needs."""
+    rooms = [*((PACKAGE, pattern) for pattern in ROOMS), *((BOOK, pattern) for pattern in BOOK_ROOMS)]
+    return sorted(path for package, pattern in rooms for path in package.glob(pattern))
 
 
 def write_bundle(target: Path) -> None:
@@ -46,7 +51,8 @@ def write_bundle(target: Path) -> None:
     part = target.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sources():
-            name = path.relative_to(PACKAGE.parent).as_posix()
+            package = PACKAGE if path.is_relative_to(PACKAGE) else BOOK
+            name = path.relative_to(package.parent).as_posix()
             _add(archive, name, path.read_text(encoding="utf-8"))
         _add(archive, RECORDS, json.dumps(recorded()))
         _add(archive, f"kl_companion-{version('kl-companion')}.dist-info/METADATA", _metadata())

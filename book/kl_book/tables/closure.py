@@ -1,4 +1,4 @@
-"""Which files of the package does a piece of code really use, and what is their digest?
+"""Which files of the two packages does a piece of code really use, and what is their digest?
 
 A result table or an executed chapter is stale when, and only when, something it uses has changed. Both ask
 this module. It needs the standard library alone and never imports the package, so that a build tool can load
@@ -30,9 +30,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypeGuard
 
-PACKAGE = "kl_companion"
+PACKAGES = {"kl_companion": "", "kl_book": "book"}  # each with the folder, below the root, that holds it
 DATA_SUFFIXES = (".csv", ".yml", ".yaml", ".toml", ".json")
-HELPERS = ("__future__", "typing", f"{PACKAGE}.lazy")
+HELPERS = ("__future__", "typing", "kl_companion.lazy")
 _EVERYTHING = frozenset({"**"})
 _ASSIGNING = "every module that assigns "
 _ONE_AT_A_TIME = threading.Lock()
@@ -63,10 +63,10 @@ def strip_magics(source: str) -> str:
 
 
 def module_files(root: Path, source: str, package: str = "") -> frozenset[Path]:
-    """Every package file that a source text uses, directly or through what it imports.
+    """Every file of the packages that a source text uses, directly or through what it imports.
 
     Args:
-        root: the folder that holds the package's folder `kl_companion`.
+        root: the folder that holds the folders `kl_companion` and `book/kl_book`.
         source: Python code, for example `notebook_code(...)` of a chapter.
         package: dotted package that the code belongs to, for its relative imports; "" for a notebook.
 
@@ -88,8 +88,12 @@ def module_files(root: Path, source: str, package: str = "") -> frozenset[Path]:
         for path in files - found:
             found.add(path)
             todo |= _uses(path.read_text(encoding="utf-8"), _package_of(root, path))
-    data = {p for folder in {f.parent for f in found} for p in folder.iterdir() if p.suffix in DATA_SUFFIXES}
+    data = {p for folder in {f.parent for f in found} for p in folder.iterdir() if _is_data(p)}
     return frozenset({path for path in found if not _lists_names(path)} | data)
+
+
+def _is_data(path: Path) -> bool:
+    return path.suffix in DATA_SUFFIXES and not path.name.startswith(".")
 
 
 def file_digests(root: Path, files: Iterable[Path], *, docstrings: bool = True) -> dict[str, str]:
@@ -125,7 +129,7 @@ def files_digest(root: Path, files: Iterable[Path], *, docstrings: bool = True) 
 
 @lru_cache(maxsize=1024)
 def _uses(source: str, package: str) -> frozenset[str]:
-    """Dotted names below PACKAGE that the text refers to; "a.*" for all of a, "**" for the whole package."""
+    """Dotted names below PACKAGES that the text refers to; "a.*" for all of a, "**" for everything."""
     try:
         tree = parse(source)
     except SyntaxError:
@@ -135,10 +139,10 @@ def _uses(source: str, package: str) -> frozenset[str]:
     nodes = list(_running(tree))
     for node in nodes:
         for name, target in _imports(node, package):
-            if target == PACKAGE or target.startswith(PACKAGE + "."):
+            if _top(target) in PACKAGES:
                 uses.add(target)
                 if name:
-                    bound.setdefault(name, set()).add(_top(target) if name == PACKAGE else target)
+                    bound.setdefault(name, set()).add(name if name in PACKAGES else target)
     in_chain: set[int] = set()
     for node in nodes:
         if isinstance(node, ast.Attribute) and (chain := _chain(node)):
@@ -220,9 +224,8 @@ def _chain(node: ast.expr) -> tuple[ast.Name, list[str]] | None:
 def _modules(root: Path) -> dict[str, Path]:
     """The file of every module, by its dotted name; of a package, its `__init__.py`."""
     found: dict[str, Path] = {}
-    for folder, _, names in os.walk(root / PACKAGE):
-        here = Path(folder)
-        package = ".".join(here.relative_to(root).parts)
+    for here, names in _folders(root):
+        package = ".".join(_inside(root, here).parts)
         for name in names:
             if name == "__init__.py":
                 found[package] = here / name
@@ -231,12 +234,28 @@ def _modules(root: Path) -> dict[str, Path]:
     return found
 
 
+def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder of the packages, with the names of its files."""
+    for package, above in PACKAGES.items():
+        for folder, _, names in os.walk(root / above / package):
+            yield Path(folder), names
+
+
+def _inside(root: Path, path: Path) -> Path:
+    """A path below the folder that holds its package: the parts of a dotted name."""
+    below = path.relative_to(root)
+    for package, above in PACKAGES.items():
+        if below.is_relative_to(Path(above) / package):
+            return below.relative_to(above) if above else below
+    return below
+
+
 def _resolve(
     root: Path, name: str, modules: dict[str, Path], names_of: Callable[[Path], dict[str, str]]
 ) -> tuple[set[Path], set[str]]:
     """The files that a dotted name leads to, and the names that lazy packages translate it into."""
     if name == "**":
-        return set((root / PACKAGE).rglob("*.py")), set()
+        return set(modules.values()), set()
     files: set[Path] = set()
     further: set[str] = set()
     dotted = ""
@@ -282,12 +301,12 @@ def _assigned(node: ast.stmt) -> str:
 
 
 def _module_name(root: Path, path: Path) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
+    parts = _inside(root, path).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _package_of(root: Path, path: Path) -> str:
-    return ".".join(path.relative_to(root).parent.parts)
+    return ".".join(_inside(root, path).parent.parts)
 
 
 def _lists_names(path: Path) -> bool:

@@ -91,7 +91,7 @@ def _library() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "distributed":
             raise
-        what = "needs distributed, which is not installed: pip install 'kl-companion[cluster]'"
+        what = "needs distributed, which is not installed: pip install -e 'book[cluster]'"
         raise ImportError(f"backend 'dask' {what}", name="distributed") from None
 
 
@@ -158,7 +158,7 @@ def _refused(name: str, answer: Any, task: PointTask) -> str | None:
         return refusal(name, answer, task)
     return (
         f"worker {name} cannot use kl_companion ({type(answer).__name__}: {answer}). "
-        "Install the same version there, with the extra `book`, and start the worker again."
+        "Install the same version there, with `pip install -e book`, and start the worker again."
     )
 
 

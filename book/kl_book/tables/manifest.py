@@ -86,7 +86,7 @@ def read_manifest(name: str) -> Manifest:
     Raises:
         ValueError: no such table, anything in the manifest that is not as the module's text says, or a folder
             or notebook that is a link out of the project.
-        ImportError: PyYAML (extra `book`) is not installed.
+        ImportError: PyYAML is not installed.
     """
     root = project_root()
     data = _data(root, name)
@@ -313,7 +313,7 @@ def notebook_digest(path: Path) -> str:
     """sha256 of what the code cells of a notebook do.
 
     Cells are compared as syntax trees: comments and layout do not count, and neither does the module that a
-    name of kl_companion is imported from. So the package may be rearranged without making a result stale.
+    name of the packages is imported from. So they may be rearranged without making a result stale.
     """
     names: set[str] = set()
     cells = [_canonical(source, names) for source, _ in code_cells(path)]
@@ -336,7 +336,7 @@ class _WithoutImports(ast.NodeTransformer):
         self.names = names
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
-        if not node.module or node.module.partition(".")[0] != "kl_companion":
+        if not node.module or node.module.partition(".")[0] not in ("kl_companion", "kl_book"):
             return node
         self.names |= {f"{alias.name} as {alias.asname or alias.name}" for alias in node.names}
         return None

@@ -97,6 +97,7 @@ def run_specification(specification: Path, environment: Mapping[str, str]) -> tu
 
 def process_environment() -> dict[str, str]:
     """The variables of a run: one thread, a fixed hash seed, and the package that was digested."""
-    paths = [str(provenance.PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]
+    root = provenance.PACKAGE_ROOT
+    paths = [str(root), str(root / "book"), os.environ.get("PYTHONPATH", "")]
     fixed = {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), **fixed}

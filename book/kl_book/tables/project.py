@@ -47,15 +47,15 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
 
 
 def book_extra(module: str) -> Any:
-    """Import a module that the extra `book` brings.
+    """Import a module that `book/pyproject.toml` names.
 
     Raises:
-        ImportError: it is not installed; the message names the extra.
+        ImportError: it is not installed; the message says how to install it.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise
-        message = f"result tables need {module}, which is not installed: pip install 'kl-companion[book]'"
+        message = f"result tables need {module}, which is not installed: pip install -e book"
         raise ImportError(message, name=module) from None

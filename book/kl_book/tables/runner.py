@@ -77,8 +77,8 @@ def run(
         TableError: a notebook failed or handed over wrong rows, or a worker of the cluster holds other code
             than this machine. Other points stay finished, and the table is as it was.
         RuntimeError: profile "gpu" or "gpu_short" without a CUDA device.
-        ImportError: the extra `book`, what the backend needs, or the model that the table needs is not
-            installed. On a cluster the workers need the model, and this machine does not.
+        ImportError: a package of `book/pyproject.toml`, what the backend needs, or the model that the table
+            needs is not installed. On a cluster the workers need the model, and this machine does not.
         ConnectionError: nothing answers at the address, or the cluster has no worker.
     """
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):

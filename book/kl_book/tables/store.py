@@ -38,7 +38,7 @@ def load(name: str, profile: str = "cpu") -> pd.DataFrame:
 
 def command(name: str, profile: str = "cpu") -> str:
     """The command that makes a table."""
-    return f"kl-companion table run {name}" + (f" --profile {profile}" if profile != "cpu" else "")
+    return f"python -m kl_book table run {name}" + (f" --profile {profile}" if profile != "cpu" else "")
 
 
 def work_folder(manifest: Manifest, profile: str) -> Path:

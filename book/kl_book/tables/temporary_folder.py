@@ -25,7 +25,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         prefix: of its name, the same for all folders of this kind and for no other.
 
     Raises:
-        ImportError: the extra `book` is not installed.
+        ImportError: what `book/pyproject.toml` names is not installed.
     """
     _remove_abandoned(prefix)
     hidden = Path(tempfile.mkdtemp(prefix=f".{prefix}"))

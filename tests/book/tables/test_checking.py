@@ -14,7 +14,7 @@ from kl_book.tables import provenance
 from kl_book.tables.manifest import read_manifest
 
 Edit = Callable[[str, str, str], None]
-AGAIN = "make it again: kl-companion table run toy"
+AGAIN = "make it again: python -m kl_book table run toy"
 
 
 @pytest.fixture
@@ -130,11 +130,12 @@ def test_a_page_uses_a_table_by_loading_it(made: Path, toy: dict[str, Any], cell
 
 def test_drift_names_the_changed_code_and_is_no_problem(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = made / "installed"
-    real = Path(tables.__file__).parents[2]
+    real = provenance.PACKAGE_ROOT
     (root / "book/kl_book/tables").mkdir(parents=True)
-    room = ("book/__init__.py", "book/tables/__init__.py", "book/tables/rows.py")
-    for name in ("__init__.py", "files.py", "lazy.py", *room):
-        shutil.copy(real / name, root / "kl_companion" / name)
+    (root / "kl_companion").mkdir()
+    room = [f"book/kl_book/{name}" for name in ("__init__.py", "tables/__init__.py", "tables/rows.py")]
+    for name in (*(f"kl_companion/{name}" for name in ("__init__.py", "files.py", "lazy.py")), *room):
+        shutil.copy(real / name, root / name)
     monkeypatch.setattr(provenance, "PACKAGE_ROOT", root)
     assert tables.drift("toy") == []
     rows = root / "book/kl_book/tables/rows.py"
@@ -150,5 +151,5 @@ def test_drift_names_the_changed_code_and_is_no_problem(made: Path, monkeypatch:
 
 
 def test_drift_needs_a_table(project: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="Make it: kl-companion table run toy"):
+    with pytest.raises(FileNotFoundError, match="Make it: python -m kl_book table run toy"):
         tables.drift("toy")

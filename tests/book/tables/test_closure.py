@@ -45,7 +45,7 @@ def listed(**modules: str) -> str:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name, text in TOY.items():
-        path = tmp_path / closure.PACKAGE / name
+        path = tmp_path / "kl_companion" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = text.splitlines()
         path.write_text("\n".join(line.removeprefix("        ") for line in lines) + "\n")
@@ -55,7 +55,7 @@ def root(tmp_path: Path) -> Path:
 
 def used(root: Path, source: str, package: str = "") -> set[str]:
     files = closure.module_files(root, source, package)
-    return {p.relative_to(root / closure.PACKAGE).as_posix() for p in files}
+    return {p.relative_to(root / "kl_companion").as_posix() for p in files}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_lazy_package_below_the_root_is_followed_by_name(root: Path) -> None:
 
 
 def test_a_module_that_is_chosen_by_name_leads_to_all_that_could_be_chosen(root: Path) -> None:
-    (root / closure.PACKAGE / "estimators" / "exact.py").write_text("from ..plotting import theme\nk4 = 4\n")
+    (root / "kl_companion" / "estimators" / "exact.py").write_text("from ..plotting import theme\nk4 = 4\n")
     source = 'from importlib import import_module\nimport_module(f"kl_companion.estimators.{name}").k4'
     here = {"__init__.py", "estimators/__init__.py", "estimators/exact.py", "plotting.py"}
     assert used(root, source) == here | used(root, "import kl_companion.estimators")

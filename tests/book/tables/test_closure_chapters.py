@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kl_book.tables import closure
+from tests.support.layout import PATH
 from tests.support.warm import command
 
 ROOT = Path(closure.__file__).resolve().parents[3]
@@ -23,7 +24,10 @@ CHAPTERS = {
     for path in sorted((ROOT / "book").glob("part*/*.ipynb"))
 }
 MOST = 48  # files of the package that half of the chapters reach at most
-TOUCHED = ("auditing/auditor.py", "kernels/linear.py", "tabular/anchors.py", "theory/transforms.py")
+TOUCHED = tuple(
+    f"kl_companion/{name}.py"
+    for name in ("auditing/auditor", "kernels/linear", "tabular/anchors", "theory/transforms")
+)
 
 
 @cache
@@ -43,7 +47,7 @@ def loaded() -> dict[str, tuple[set[str], set[str]]]:
     done = subprocess.run(
         [*command(), ROOT / "tests/support/loading.py"],
         input=json.dumps(codes),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": PATH},
         capture_output=True,
         text=True,
         check=True,
@@ -83,7 +87,7 @@ def test_a_chapter_reaches_what_it_loads_and_nothing_that_it_cannot_load(
 def test_a_change_makes_exactly_the_chapters_outdated_that_load_the_module(
     loaded: dict[str, tuple[set[str], set[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("kl_companion", "tables"):
+    for folder in ("kl_companion", "book/kl_book", "tables"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     monkeypatch.syspath_prepend(str(ROOT / "book/_ext"))
@@ -96,14 +100,13 @@ def test_a_change_makes_exactly_the_chapters_outdated_that_load_the_module(
     kl_cache.closure.cache_clear()
     before = digests(kl_cache)
     for name in TOUCHED:
-        path = tmp_path / "kl_companion" / name
+        path = tmp_path / name
         source = path.read_text(encoding="utf-8")
         path.write_text(f"{source}\nTOUCHED = True\n", encoding="utf-8")
         outdated = {chapter for chapter, digest in digests(kl_cache).items() if digest != before[chapter]}
         path.write_text(source, encoding="utf-8")
-        file = f"kl_companion/{name}"
-        must = {chapter for chapter, (imported, _) in loaded.items() if file in imported}
-        may = {chapter for chapter, (_, reachable) in loaded.items() if file in reachable}
+        must = {chapter for chapter, (imported, _) in loaded.items() if name in imported}
+        may = {chapter for chapter, (_, reachable) in loaded.items() if name in reachable}
         assert must, f"no chapter loads {name}: touch another module"
         assert must <= outdated <= may
         assert outdated != set(CHAPTERS), f"every chapter loads {name}: touch another module"

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from kl_book import tables
+from kl_book.__main__ import main
 from kl_book.tables import cluster, notebook_process, provenance, worker
 from kl_book.tables.manifest import read_manifest
-from kl_companion.cli import main
 from tests.support.tables.clusters import PATIENCE, Started, count, started, wait_until
 from tests.support.tables.network import quiet
 
@@ -130,7 +130,8 @@ def other_package(tmp_path: Path) -> Path:
     """A copy of the package with another way to write rows."""
     root = tmp_path / "other"
     ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(provenance.PACKAGE_ROOT / "kl_companion", root / "kl_companion", ignore=ignore)
+    for package in ("kl_companion", "book/kl_book"):
+        shutil.copytree(provenance.PACKAGE_ROOT / package, root / package, ignore=ignore)
     rows = root / "book/kl_book/tables/rows.py"
     text = rows.read_text()
     assert text.count('text.removeprefix("-") if') == 1

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kl_book import tables
+from kl_book.__main__ import main
 from kl_book.tables import cluster, provenance, worker
-from kl_companion.cli import main
 from tests.support.tables.network import free_port, quiet
 
 Edit = Callable[[str, str, str], None]
@@ -131,7 +131,7 @@ def test_what_cannot_be_an_address_is_said_at_once(
 
 def test_a_missing_library_names_what_brings_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ImportError, match=r"needs distributed.*pip install 'kl-companion\[cluster\]'"):
+    with pytest.raises(ImportError, match=r"needs distributed.*pip install -e 'book\[cluster\]'"):
         tables.run("toy", backend="dask", address="tcp://here:1")
 
 
@@ -140,7 +140,7 @@ def test_nothing_listens(project: Path, capsys: pytest.CaptureFixture[str]) -> N
     start = time.monotonic()
     assert main(["table", "run", "toy", "--backend", "dask", "--address", address]) == 2
     assert time.monotonic() - start < 10
-    assert f"\nkl-companion: no dask scheduler answers at {address}: " in capsys.readouterr().err
+    assert f"\nkl_book: no dask scheduler answers at {address}: " in capsys.readouterr().err
 
 
 def test_what_listens_is_no_scheduler(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

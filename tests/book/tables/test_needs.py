@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kl_book import tables
+from kl_book.__main__ import main
 from kl_book.tables.manifest import read_manifest
 from kl_book.tables.needs import lacking
-from kl_companion.cli import main
 from kl_companion.llm import packaged
 
 Edit = Callable[[str, str, str], None]
@@ -37,7 +37,7 @@ def test_it_is_said_in_one_line_before_anything_runs(
         tables.run("toy")
     assert str(raised.value) == LINE
     assert main(["table", "run", "toy"]) == 2
-    assert capsys.readouterr().err == f"kl-companion: {LINE}\n"
+    assert capsys.readouterr().err == f"kl_book: {LINE}\n"
     assert quick == []
     assert not (project / "_build").exists()
     assert main(["table", "run", "--all"]) == 0

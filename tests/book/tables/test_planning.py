@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kl_book import tables
+from kl_book.__main__ import main
 from kl_book.tables.planning import Plan, announcement, plan
-from kl_companion.cli import main
 from tests.support.tables.network import quiet
 
 Runs = list[dict[str, Any]]

@@ -56,7 +56,7 @@ def test_a_killed_run_is_resumed(
     if before is not None:
         (folder / "table.csv").write_text(before)
     names = sorted(path.name for path in folder.iterdir())
-    code = f"import sys; sys.path.insert(0, {str(Path(tables.__file__).parents[3])!r})\n"
+    code = f"import sys; sys.path.insert(0, {str(Path(tables.__file__).parents[2])!r})\n"
     code += "from kl_book import tables; tables.run('toy')"
     temporary = Path(tempfile.mkdtemp())  # a short path, for the sockets of the kernels
     environment = {**os.environ, "TMPDIR": str(temporary)}

@@ -43,10 +43,10 @@ def test_load_keeps_gaps_and_words_that_look_like_gaps(project: Path, edit: Edit
 
 
 def test_load_names_the_command_that_makes_a_missing_table(project: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"Make it: kl-companion table run toy$"):
+    with pytest.raises(FileNotFoundError, match=r"Make it: python -m kl_book table run toy$"):
         tables.load("toy")
     with pytest.raises(
-        FileNotFoundError, match=r"table.gpu.csv .* Make it: kl-companion table run toy --profile gpu$"
+        FileNotFoundError, match=r"table.gpu.csv .* Make it: python -m kl_book table run toy --profile gpu$"
     ):
         tables.load("toy", profile="gpu")
 
@@ -98,7 +98,7 @@ tables.load("toy")
 print(sorted(heavy & set(sys.modules)))
 """
     root = str(Path(tables.__file__).parents[2])
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}"]
+    command = [sys.executable, "-c", f"import sys; sys.path[:0] = [{root!r}, {root!r} + '/..']\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]", "['pandas', 'yaml']"]
 
@@ -108,7 +108,7 @@ def test_a_missing_library_names_the_extra(
     project: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=rf"need {module}, .* pip install 'kl-companion\[book\]'"):
+    with pytest.raises(ImportError, match=rf"need {module}, .* pip install -e book"):
         tables.run("toy")
 
 

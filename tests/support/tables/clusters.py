@@ -38,7 +38,11 @@ class Started:
 
     def start(self, *arguments: str, package: Path = provenance.PACKAGE_ROOT) -> subprocess.Popen[bytes]:
         """A process of the cluster that imports the package below a folder, away from any project."""
-        environment = {**os.environ, "PYTHONPATH": str(package), "TMPDIR": str(self.temporary)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{package}{os.pathsep}{Path(package) / 'book'}",
+            "TMPDIR": str(self.temporary),
+        }
         command = [sys.executable, "-m", *arguments]
         with (self.temporary.parent / "cluster.log").open("ab") as log:
             process = subprocess.Popen(

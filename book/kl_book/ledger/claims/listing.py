@@ -136,7 +136,10 @@ class Ledger:
                 "Also said in",
                 ", ".join(f'<a href="#{anchor(id)}">{escape(id)}</a>' for id in others(row["id"])),
             ),
-            ("Check", f"{HOW[row['how']]}; run it: <code>kl-companion claims {escape(row['id'])}</code>"),
+            (
+                "Check",
+                f"{HOW[row['how']]}; run it: <code>python -m kl_book claims {escape(row['id'])}</code>",
+            ),
             ("Chapter", self._chapter(row["chapter"])),
             ("Code", f"<pre>{escape(source_of(CLAIMS[row['id']].check))}</pre>"),
         ]

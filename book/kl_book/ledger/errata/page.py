@@ -132,7 +132,7 @@ def _section(entry: Entry) -> str:
     where = [f"{escape(f['location'])} · {_link(f['id'])}: {escape(f['verdict'])}" for f in entry.found]
     items = [("Where", where)]
     items += [(label, [typeset(t) for t in texts]) for label, texts in entry.details()]
-    commands = (f"<code>kl-companion claims {escape(id)}</code>" for id in ids)
+    commands = (f"<code>python -m kl_book claims {escape(id)}</code>" for id in ids)
     items.append(("Reproduce", [", ".join(commands)]))
     return (
         f'<section class="kl-erratum" id="erratum-{anchor(ids[0])}"><h4>{typeset(_title(entry))}</h4>'

@@ -1,6 +1,6 @@
 """Loops over the answers of a batch: what was computed for one answer is not computed again for its copies.
 
-A row of a batch of few, see `kl_book.paste.stand_in.copies`, is a tensor of its own that points to the one row
+A row of a batch of few, see `kl_book.paste.stand_in.copies`, is a tensor of its own that points to the row
 that it is a copy of. Functions of such tensors are functions of the rows that they point to, so their results
 are kept there, and a loop over ten thousand copies computes as often as there are different rows. What a loop
 adds up is another sum after every answer; after some steps results are therefore no longer kept.

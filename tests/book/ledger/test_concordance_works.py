@@ -10,7 +10,7 @@ import pytest
 from kl_book.ledger.claims.standard import READINGS
 from kl_book.ledger.concordance_works import DATES, OUTSIDE, by_date, date_of, dates, name_of
 
-BIBLIOGRAPHY = Path(__file__).resolve().parents[2] / "book" / "references.bib"
+BIBLIOGRAPHY = Path(__file__).resolve().parents[3] / "book" / "references.bib"
 ENTRIES = dict(
     re.findall(
         r"^@\w+\{([^,\s]+),(.*?)^\}", BIBLIOGRAPHY.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL

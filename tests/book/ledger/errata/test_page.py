@@ -112,7 +112,7 @@ def test_the_page_has_every_entry_with_its_evidence(claims, evidence):
         assert judged <= html.count(f"<dt>{label}</dt>") <= len(ERRATA)
     for id in LISTED:
         assert html.count(f'href="ledger.html#{anchor(id)}"') == 1
-        assert f"<code>kl-companion claims {id}</code>" in html
+        assert f"<code>python -m kl_book claims {id}</code>" in html
         assert letters(evidence[id].counterexample or "") in text
         assert letters(evidence[id].correction) in text
     assert "\\" not in text

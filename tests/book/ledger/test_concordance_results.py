@@ -11,7 +11,7 @@ from kl_book.ledger.concordance_results import RESULTS
 from kl_book.ledger.concordance_works import OUTSIDE
 from tests.support.claims_table import VERDICT_OF
 
-BOOK = Path(__file__).resolve().parents[2] / "book"
+BOOK = Path(__file__).resolve().parents[3] / "book"
 NAMED = [id for r in RESULTS for m in r.mentions for id in m.rows]
 
 

@@ -1,4 +1,4 @@
-"""`kl-companion table`: run, check or show result tables."""
+"""`python -m kl_book table`: run, check or show result tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kl-companion claims`: what the sources say, checked."""
+"""`python -m kl_book claims`: what the sources say, checked."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kl_book.__main__ import main
 from kl_book.ledger.claims import Evidence, ledger, register, run
-from kl_companion.cli import main
 from tests.support.claims_table import VERDICT_OF
 
 

@@ -15,7 +15,7 @@ from kl_book.ledger.claims.page import anchor
 from tests.support.chapters import code_cells
 from tests.support.claims_table import VERDICT_OF
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 BOOK = ROOT / "book"
 WITHOUT_A_CHAPTER = {"TM-refs", "WZ-refs", "WZ-refs-shah", "WZ-equations-lost"}  # about the text as a text
 
@@ -58,7 +58,7 @@ def test_every_row_once_with_what_a_reader_needs(ledger, claims):
     for verdict, count in Counter(claims["verdict"]).items():
         assert page.count(f">{verdict}</span>") == count
     for id in claims["id"]:
-        assert f"kl-companion claims {id}</code>" in page
+        assert f"python -m kl_book claims {id}</code>" in page
     assert page.count("<dt>Counterexample</dt>") >= claims["verdict"].isin(FAILING).sum()
     assert str(ledger).count("\n") == len(claims) - 1
 

@@ -19,7 +19,7 @@ CHAPTER = "part3_sequences/01_token_or_sequence"
 ROWS = [r for r in register().values() if r.chapter == CHAPTER]
 
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +151,7 @@ def test_a_chapter_depends_on_the_table_and_not_on_the_checks(tmp_path, monkeypa
     import kl_cache
 
     shutil.copytree(ROOT / "book/kl_book", tmp_path / "book/kl_book")
+    (tmp_path / "kl_companion").mkdir()
     for name in ("__init__.py", "checks.py", "lazy.py"):
         if (ROOT / "kl_companion" / name).is_file():
             shutil.copy(ROOT / "kl_companion" / name, tmp_path / "kl_companion" / name)

@@ -13,7 +13,6 @@ from benchmarks.measure import Case
 from benchmarks.peers import VARIANTS
 from benchmarks.works import LINEAR, relative_error, true_gradient, true_values
 from kl_book.speed_goals import OURS
-from kl_book.tables.manifest import read_manifest, settings
 from kl_companion import audit
 from kl_companion.cli.loading import load_function
 from kl_companion.kernels import arguments, blocks, compiling

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from kl_book.names import kl
 from kl_companion import ESTIMATORS, KLTerm, Rollout
-from kl_companion.book.names import kl
 from kl_companion.policy_losses.ratio_losses import POLICY_LOSSES, policy_loss
 from kl_companion.token_terms import token_costs, token_terms
 from tests.support.rollouts import drawn

@@ -58,7 +58,8 @@ def loaded() -> dict[str, tuple[set[str], set[str]]]:
 
 def files(modules: list[str]) -> set[str]:
     """Files of modules, but for packages without code: their names count with the modules behind them."""
-    paths = [ROOT / Path(*module.split(".")) for module in modules]
+    above = {"kl_companion": ROOT, "kl_book": ROOT / "book"}
+    paths = [above[module.partition(".")[0]] / Path(*module.split(".")) for module in modules]
     found = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
     own = [p for p in found if p.name != "__init__.py" or has_code(p.read_text(encoding="utf-8"))]
     return {p.relative_to(ROOT).as_posix() for p in own} | {"kl_companion/__init__.py"}

@@ -182,7 +182,10 @@ def task_of(profile: str = "cpu") -> worker.PointTask:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"package_files": {"kl_companion/ops.py": "0"}}, "the difference is in book/kl_book/tables/rows.py, "),
+        (
+            {"package_files": {"kl_companion/ops.py": "0"}},
+            "the difference is in book/kl_book/tables/rows.py, ",
+        ),
         ({"versions": {"torch": "0.1"}}, r"has torch 2\S+, expected 0.1 as on this machine. Install require"),
         ({"gpu": True}, "has no CUDA device that torch finds, and this profile needs one"),
     ],

@@ -85,10 +85,31 @@ def pass_at(k: int, n: int, right: torch.Tensor) -> torch.Tensor:
 
 
 class Evaluation:
-    """What `evaluate` measures, of one policy after another against one reference.
+    """Everything that the tables record about a policy, of one policy after another against one reference.
 
     What does not depend on the policy is done once: the reference writes its completions, and right answers
-    become tokens. Arguments and errors as `evaluate`.
+    become tokens. Called with a policy it returns ``kl``, ``kl_se``, ``kl_per_token``, ``length``,
+    ``entropy``, ``forward_kl``, ``forward_kl_se`` (see `KLEstimate`; length and entropy are the policy's),
+    ``finished`` (share of its completions). With a reward: ``reward``, ``pass_1`` and ``pass_n`` (a right
+    completion among n; right is a reward of at least 1). They are exact on these prompts where the task's
+    answers are unique, else means over the completions.
+
+    Args:
+        reference: pi_ref; both models write ``n`` completions of every prompt, from the same seed.
+        task: Prompts and rewards.
+        examples: The prompts; the same ones in each call, for comparisons.
+        n: Completions of each prompt.
+        seed: Of the completions.
+        k: Also measure the mass of the k likeliest tokens, a mean over tokens: ``top_k_mass``.
+        best_of: Also the chance that one of so many completions is right, where answers are unique; with 8,
+            say, ``pass_8``.
+        out_examples: Also measure the reward on these, from another domain: ``reward_out``.
+        temperature: As in `sequence_kl`.
+        batch: As in `sequence_kl`.
+
+    Raises:
+        ValueError: as `sequence_kl`; ``out_examples`` of a task without reward, ``best_of`` where answers are
+            not unique.
     """
 
     def __init__(
@@ -192,54 +213,10 @@ def evaluate(
     task: Task,
     *,
     examples: Sequence[Example],
-    n: int = 4,
-    seed: int = 0,
-    k: int | None = None,
-    best_of: int | None = None,
-    out_examples: Sequence[Example] | None = None,
-    temperature: float = 1.0,
-    batch: int | None = None,
+    **options: Any,
 ) -> dict[str, float]:
-    """Everything that the tables record about a policy, by name; of many policies, with `Evaluation`.
-
-    Args:
-        policy: pi.
-        reference: pi_ref; both models write ``n`` completions of every prompt, from the same seed.
-        task: Prompts and rewards.
-        examples: The prompts; the same ones in each call, for comparisons.
-        n: Completions of each prompt.
-        seed: Of the completions.
-        k: Also measure the mass of the k likeliest tokens.
-        best_of: Also the chance that one of so many completions is right, where answers are unique.
-        out_examples: Also measure the reward on these, from another domain.
-        temperature: As in `sequence_kl`.
-        batch: As in `sequence_kl`.
-
-    Returns:
-        ``kl``, ``kl_se``, ``kl_per_token``, ``length``, ``entropy``, ``forward_kl``, ``forward_kl_se``
-        (see `KLEstimate`; length and entropy are the policy's), ``finished`` (share of its completions).
-        With a reward: ``reward``, ``pass_1`` and ``pass_n`` (a right completion among n; right is a reward of
-        at least 1). They are exact on these prompts where the task's answers are unique, else means over the
-        completions. With ``best_of``, 8 say: ``pass_8``. With ``out_examples``: ``reward_out``. With ``k``:
-        ``top_k_mass``, a mean over tokens.
-
-    Raises:
-        ValueError: as `sequence_kl`; ``out_examples`` of a task without reward, ``best_of`` where answers are
-            not unique.
-    """
-    measured = Evaluation(
-        reference,
-        task,
-        examples=examples,
-        n=n,
-        seed=seed,
-        k=k,
-        best_of=best_of,
-        out_examples=out_examples,
-        temperature=temperature,
-        batch=batch,
-    )
-    return measured(policy)
+    """Return everything that the tables record about a policy, by name; arguments as `Evaluation`."""
+    return Evaluation(reference, task, examples=examples, **options)(policy)
 
 
 def rewards_of(task: Task, samples: Samples) -> torch.Tensor:

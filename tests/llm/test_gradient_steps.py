@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,13 +15,12 @@ from kl_companion.llm.generation import BETWEEN_READS, generate
 from kl_companion.llm.gradient_steps import GradientSteps
 from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.scoring import completion_logits
-from kl_companion.llm.settings import Settings
-from kl_companion.llm.tasks import Example, Task, make_task
+from kl_companion.llm.tasks import Example, Task
 from kl_companion.llm.training import Run, TrainingStopped
 from tests.support.emulated_gpu import EmulatedGPU, Read
 from tests.support.llm.digits import ENDING, EOS, TASK, UNEQUAL, seeded
+from tests.support.llm.short_runs import FEW, copy, weights
 
-FEW = Settings(steps=3, prompts=2, group=2, seed=1, beta=0.3)
 CHOICES: list[dict[str, Any]] = [
     {},
     {"beta": 0.0},
@@ -39,22 +37,11 @@ CHOICES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return replace(
-        make_task("sort", digits=2), reward=lambda text, example: sum(c in "13579" for c in text) / 2
-    )
-
-
-def copied(lm: LanguageModel) -> LanguageModel:
-    return LanguageModel(copy.deepcopy(lm.model), lm.tokenizer)
-
-
 @contextmanager
 def on_gpu(lm: LanguageModel) -> Iterator[tuple[EmulatedGPU, LanguageModel]]:
     """A copy of a model on an emulated GPU."""
     with EmulatedGPU() as gpu:
-        lm = copied(lm)
+        lm = copy(lm)
         gpu.move(lm.model)
         yield gpu, lm
 
@@ -67,7 +54,7 @@ def by_transformers(reads: list[Read]) -> list[Read]:
 def test_an_optimizer_step_reads_once(given: dict[str, Any], tiny: LanguageModel, task: Task) -> None:
     """And so does sampling. Rows of one prompt each are read by the model, which looks at their positions."""
     settings = replace(FEW, **given)
-    plain = Run(copied(tiny), task, settings, None, None, None)
+    plain = Run(copy(tiny), task, settings, None, None, None)
     expected = [plain.step() for _ in range(2)]
     with on_gpu(tiny) as (gpu, lm):
         run = Run(lm, task, settings, None, None, None)
@@ -118,7 +105,7 @@ def test_whether_all_have_ended_is_read_now_and_then(length: int, sharp: Languag
 
 
 def test_columns_after_the_last_end_are_dropped(sharp: LanguageModel) -> None:
-    lm = copied(sharp)
+    lm = copy(sharp)
     with torch.no_grad():  # every completion ends soon
         lm.model.lm_head.weight[EOS] = lm.model.lm_head.weight.mean(0)
         lm.model.generation_config.eos_token_id = list(range(EOS, 8))
@@ -148,14 +135,10 @@ def test_an_environment_is_asked_by_one_read_a_token(sharp: LanguageModel) -> No
 
 
 def spoiled(lm: LanguageModel) -> LanguageModel:
-    lm = copied(lm)
+    lm = copy(lm)
     with torch.no_grad():
         lm.model.lm_head.weight[5].fill_(torch.nan)
     return lm
-
-
-def weights(lm: LanguageModel) -> torch.Tensor:
-    return torch.cat([p.detach().cpu().flatten() for p in lm.model.parameters()])
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -182,11 +165,11 @@ def test_a_wrong_loss_stops_before_the_step(
             gpu.move(broken.model)
             stop(Run(lm, task, settings, None, None, None), broken)
     else:
-        stop(Run(copied(tiny), task, settings, None, None, None), spoiled(tiny))
+        stop(Run(copy(tiny), task, settings, None, None, None), spoiled(tiny))
 
 
 def test_the_flags_of_the_comparison_are_read_with_the_step(tiny: LanguageModel, task: Task) -> None:
-    run = Run(copied(tiny), task, FEW, None, None, None)
+    run = Run(copy(tiny), task, FEW, None, None, None)
     samples, rewards = run.sample()
     with collecting() as flags:
         advantages = run.compare(samples, torch.full_like(rewards, torch.inf))

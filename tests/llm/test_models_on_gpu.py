@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from kl_companion.llm.settings import Settings
 from kl_companion.llm.training import train
 from tests.support.emulated_gpu import EmulatedGPU
 from tests.support.llm.digits import TASK, UNEQUAL, seeded
+from tests.support.llm.short_runs import copy
 
 REWARDED = replace(TASK, reward=lambda text, example: float(text[:1] == example.answer))
 FEW = Settings(steps=2, prompts=2, group=2, beta=0.1)
@@ -61,15 +61,11 @@ def numbers(x: Any) -> list[float]:
     return [] if x is None else [float(x)]
 
 
-def copied(lm: LanguageModel) -> LanguageModel:
-    return LanguageModel(copy.deepcopy(lm.model), lm.tokenizer)
-
-
 @pytest.mark.parametrize("name", USES)
 def test_one_device_is_enough(name: str, sharp: LanguageModel, tiny: LanguageModel) -> None:
-    expected = numbers(USES[name](copied(sharp), copied(tiny)))
+    expected = numbers(USES[name](copy(sharp), copy(tiny)))
     with EmulatedGPU() as gpu:
-        pair = copied(sharp), copied(tiny)
+        pair = copy(sharp), copy(tiny)
         for lm in pair:
             gpu.move(lm.model)
         found = numbers(USES[name](*pair))
@@ -78,10 +74,10 @@ def test_one_device_is_enough(name: str, sharp: LanguageModel, tiny: LanguageMod
 
 
 def test_a_run_resumes_there(sharp: LanguageModel, tmp_path: Path) -> None:
-    expected = train(copied(sharp), REWARDED, replace(FEW, steps=4))
+    expected = train(copy(sharp), REWARDED, replace(FEW, steps=4))
     with EmulatedGPU() as gpu:
         for steps in (2, 4):
-            lm = copied(sharp)
+            lm = copy(sharp)
             gpu.move(lm.model)
             history = train(lm, REWARDED, replace(FEW, steps=steps), checkpoint=tmp_path, every=2)
     assert len(history.records) == 4

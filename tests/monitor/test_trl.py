@@ -41,6 +41,14 @@ def make(start: Path, out: Path, kind: Any = trl.GRPOTrainer, options: Any = Non
     return made
 
 
+def watched(made: Any, reference: Any = None, **options: Any) -> KLMonitor:
+    """The monitor of a whole run, which looks at every step."""
+    monitor = KLMonitor(every=1, **options)
+    monitor.attach(made, reference=reference)
+    made.train()
+    return monitor
+
+
 class Reporter(TrainerCallback):  # type: ignore[misc]
     """Stands for TensorBoard and its like: what a callback is told to log."""
 
@@ -110,8 +118,7 @@ def test_the_numbers_of_a_run_arrive_and_are_those_computed_by_hand(start: Path,
 
 def test_of_a_whole_batch_the_trainers_own_number_is_taken(start: Path, tmp_path: Path) -> None:
     made = make(start, tmp_path, max_steps=4, learning_rate=0.5)
-    KLMonitor(every=1, rows=None).attach(made)
-    made.train()
+    watched(made, rows=None)
     rows = [row for row in made.state.log_history if "kl" in row]
     assert [row["kl_monitor/logged"] for row in rows] == [row["kl"] for row in rows]
     assert rows[-1]["kl"] > 1e-3
@@ -164,9 +171,7 @@ def test_how_many_are_taken_of_two_parts_of_four(
     start: Path, tmp_path: Path, rows: int | None, taken: int
 ) -> None:
     made = make(start, tmp_path, max_steps=1, gradient_accumulation_steps=2)
-    monitor = KLMonitor(every=1, rows=rows)
-    monitor.attach(made)
-    made.train()
+    monitor = watched(made, rows=rows)
     assert [x.answers for x in monitor.observations] == [taken]
 
 
@@ -207,9 +212,7 @@ def test_evaluation_is_not_observed(start: Path, tmp_path: Path) -> None:
     data = Dataset.from_dict({"prompt": ["12", "3"] * 2})
     made = make(start, tmp_path, options={"eval_dataset": data}, eval_strategy="steps", eval_steps=1)
     made.args.per_device_eval_batch_size = 4
-    monitor = KLMonitor(every=1)
-    monitor.attach(made)
-    made.train()
+    monitor = watched(made)
     assert [x.step for x in monitor.observations] == [1, 2, 3]
     assert not any("kl_monitor/kl" in row for row in made.state.log_history if "eval_loss" in row)
 
@@ -217,38 +220,27 @@ def test_evaluation_is_not_observed(start: Path, tmp_path: Path) -> None:
 # -- other trainers ------------------------------------------------------------------------------------------
 
 
-SHARED = (
-    "output_dir",
-    "use_cpu",
-    "bf16",
-    "report_to",
-    "save_strategy",
-    "disable_tqdm",
-    "logging_steps",
-    "max_steps",
-    "seed",
-    "beta",
-    "per_device_train_batch_size",
-    "num_generations",
-    "max_completion_length",
-    "learning_rate",
-    "gradient_checkpointing",
-)
-
-
 def test_rloo_logs_k1(start: Path, tmp_path: Path) -> None:
     arguments = settings(tmp_path, max_steps=3, learning_rate=0.5)
-    args = trl.RLOOConfig(**{name: getattr(arguments, name) for name in SHARED})
+    shared = "output_dir use_cpu bf16 report_to save_strategy disable_tqdm logging_steps max_steps seed beta"
+    shared += " per_device_train_batch_size num_generations max_completion_length learning_rate"
+    args = trl.RLOOConfig(**{name: getattr(arguments, name) for name in shared.split()})
     made = with_sgd(trl.RLOOTrainer, start, args)
-    monitor = KLMonitor(every=1, rows=None)
-    monitor.attach(made)
-    made.train()
+    monitor = watched(made, rows=None)
     rows = [row for row in made.state.log_history if "kl" in row]
     assert [row["kl_monitor/logged"] for row in rows] == pytest.approx([row["kl"] for row in rows], abs=1e-6)
     last = monitor.observations[-1]
     assert last.logged_error == last.k1_error > 1e-3
     assert last.effective_beta == 0.1
     assert abs(last.length_pull_kl) > 0
+
+
+TEACHING: dict[str, Any] = {
+    **dict.fromkeys(("bf16", "gradient_checkpointing"), False),
+    **dict.fromkeys(("use_cpu", "disable_tqdm"), True),
+    **{"report_to": "none", "save_strategy": "no", "beta": 1.0, "logging_steps": 1, "max_steps": 2},
+    **{"per_device_train_batch_size": 4, "seed": 3},
+}
 
 
 @contextmanager
@@ -265,11 +257,8 @@ def test_distillation_towards_a_teacher(start: Path, tmp_path: Path) -> None:
     """With beta=1 the loss is the exact KL that the monitor finds."""
     from datasets import Dataset
 
-    args = trl.DistillationConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", save_strategy="no", beta=1.0,
-        disable_tqdm=True, logging_steps=1, max_steps=2, per_device_train_batch_size=4, seed=3,
-        max_completion_length=6, gradient_checkpointing=False, temperature=0.8, gradient_accumulation_steps=2,
-    )  # fmt: skip
+    more = {"max_completion_length": 6, "temperature": 0.8, "gradient_accumulation_steps": 2}
+    args = trl.DistillationConfig(output_dir=str(tmp_path), **TEACHING, **more)
     made = trl.DistillationTrainer(
         model=str(start),
         teacher_model=str(start),
@@ -277,9 +266,7 @@ def test_distillation_towards_a_teacher(start: Path, tmp_path: Path) -> None:
         train_dataset=Dataset.from_dict({"prompt": ["12", "345=", "6", "7890"] * 4}),
     )
     with other_parameters(made.teacher_model):
-        monitor = KLMonitor(every=1, rows=None)
-        monitor.attach(made)
-        made.train()
+        monitor = watched(made, rows=None)
     assert monitor.trainer == "trl.DistillationTrainer"
     assert len(monitor.observations) == 2
     for x in monitor.observations:  # of one of two parts of a step, which differ in length
@@ -299,11 +286,8 @@ def test_gkd_compares_at_temperature_one(start: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
     from trl.experimental.gkd import GKDConfig, GKDTrainer
 
-    args = GKDConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", save_strategy="no", beta=1.0,
-        disable_tqdm=True, logging_steps=1, max_steps=2, per_device_train_batch_size=4, seed=3, lmbda=0.0,
-        max_new_tokens=6, gradient_checkpointing=False, temperature=0.5, max_length=16,
-    )  # fmt: skip
+    more = {"lmbda": 0.0, "max_new_tokens": 6, "temperature": 0.5, "max_length": 16}
+    args = GKDConfig(output_dir=str(tmp_path), **TEACHING, **more)
     texts = [{"messages": [{"role": "user", "content": a}, {"role": "assistant", "content": b}]}
              for a, b in (("12", "345"), ("6", "78"), ("9=", "1"), ("4", "55"))]  # fmt: skip
     from transformers import AutoTokenizer
@@ -318,9 +302,7 @@ def test_gkd_compares_at_temperature_one(start: Path, tmp_path: Path) -> None:
             train_dataset=Dataset.from_list(texts * 2),
         )  # fmt: skip
         with other_parameters(made.teacher_model):
-            monitor = KLMonitor(every=1, rows=None)
-            monitor.attach(made)
-            made.train()
+            monitor = watched(made, rows=None)
     assert [x.step for x in monitor.observations] == [1, 2]
     for x in monitor.observations:
         assert x.kl == pytest.approx(x.loss, rel=1e-4)
@@ -329,9 +311,7 @@ def test_gkd_compares_at_temperature_one(start: Path, tmp_path: Path) -> None:
 
 def test_the_packages_own_trainer_says_which_term_it_has(start: Path, tmp_path: Path) -> None:
     made = make(start, tmp_path, GRPOTrainer, {"kl": "k2"}, learning_rate=0.5)
-    monitor = KLMonitor(every=1, rows=None)
-    monitor.attach(made)
-    made.train()
+    monitor = watched(made, rows=None)
     last = monitor.observations[-1]
     assert monitor.about()["estimator"] == "k2"
     assert last.logged == made.state.log_history[-2]["kl"]
@@ -356,9 +336,7 @@ class Engine(trl.GRPOTrainer):  # type: ignore[misc]
 
 def test_the_engines_log_probs_are_compared(start: Path, tmp_path: Path) -> None:
     made = make(start, tmp_path, Engine)
-    monitor = KLMonitor(every=1)
-    monitor.attach(made)
-    made.train()
+    monitor = watched(made)
     first = monitor.observations[0]
     assert first.engine_temperature == pytest.approx(0.5, abs=1e-3)
     assert first.mismatch_temperature == pytest.approx(first.mismatch, rel=1e-3)
@@ -372,8 +350,6 @@ def test_without_a_reference(start: Path, tmp_path: Path, beta: float) -> None:
         KLMonitor().attach(made)
     from transformers import AutoModelForCausalLM
 
-    monitor = KLMonitor(every=1, beta=beta or None)
-    monitor.attach(made, reference=AutoModelForCausalLM.from_pretrained(start))
-    made.train()
+    monitor = watched(made, AutoModelForCausalLM.from_pretrained(start), beta=beta or None)
     assert monitor.observations[-1].kl > 0
     assert monitor.beta == beta

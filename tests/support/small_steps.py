@@ -7,12 +7,26 @@ from typing import Any
 
 import torch
 
+from kl_companion.monitor.doctor.probing import Probe
+from kl_companion.monitor.doctor.step import ExaminedStep
+from kl_companion.monitor.doctor.subject import Declared
+
 
 def log_probs(model: Any, batch: Any, temperature: float = 1.0, **more: Any) -> torch.Tensor:
     """Of the completion's tokens, [batch, seq]."""
     given = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], **more}
     logits = model(**given).logits[:, batch["prompt_length"] - 1 : -1] / temperature
     return logits.log_softmax(-1).gather(-1, batch["completion_ids"].unsqueeze(-1)).squeeze(-1)
+
+
+def k3(logp: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """Of every token."""
+    return torch.exp(ref - logp) - (ref - logp) - 1
+
+
+def probe(step: Callable[..., Any], *, summed: bool = False, **declared: Any) -> Probe:
+    """The experiments on a step, with what its user says of it."""
+    return Probe(ExaminedStep(step, Declared(**declared), summed=summed))
 
 
 def by_answer(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,6 @@ STYLES = "AB"
 
 
 @runtime_checkable
-@runtime_checkable
 class Law(Protocol):
     """The exact distribution of the completions of a language, in nats and float64.
 

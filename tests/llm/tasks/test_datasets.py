@@ -5,9 +5,9 @@ import sys
 
 import pandas as pd
 import pytest
-import torch
 
 from kl_companion.llm.tasks import make_task
+from tests.support.llm.digits import seeded
 
 WORKED = [
     {"question": "Two and three?", "answer": "2+3=5\n#### 5"},
@@ -32,10 +32,6 @@ def write(folder, rows, kind):
     else:
         pd.DataFrame(rows).to_parquet(path)
     return path
-
-
-def seeded():
-    return torch.Generator().manual_seed(0)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])

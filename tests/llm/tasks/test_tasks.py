@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kl_companion.llm.tasks import TASKS, Example, language, make_task
+from tests.support.llm.digits import seeded
 
 EMBEDDED = ["sort", "arithmetic", "markov", "two_styles", "look_up"]
 VARIANTS = [
@@ -17,10 +18,6 @@ VARIANTS = [
     ("markov", {"letters": 4, "length": 6, "hazard": 0.2}),
     ("look_up", {"entries": 2, "turns": 2}),
 ]
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)

@@ -4,14 +4,7 @@ import pytest
 import torch
 
 from kl_companion.monitor.doctor.batch_checks import denominator, samples
-from kl_companion.monitor.doctor.probing import Probe
-from kl_companion.monitor.doctor.step import ExaminedStep
-from kl_companion.monitor.doctor.subject import Declared
-from tests.support.small_steps import by_answer, log_probs, step_of
-
-
-def probe(step, *, summed=False, **declared):
-    return Probe(ExaminedStep(step, Declared(**declared), summed=summed))
+from tests.support.small_steps import by_answer, log_probs, probe, step_of
 
 
 def plain(logp, batch):

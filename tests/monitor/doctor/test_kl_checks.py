@@ -6,18 +6,7 @@ import pytest
 import torch
 
 from kl_companion.monitor.doctor.kl_checks import alike, form, reference
-from kl_companion.monitor.doctor.probing import Probe
-from kl_companion.monitor.doctor.step import ExaminedStep
-from kl_companion.monitor.doctor.subject import Declared
-from tests.support.small_steps import by_answer, log_probs, step_of
-
-
-def probe(step, **declared):
-    return Probe(ExaminedStep(step, Declared(**declared)))
-
-
-def k3(logp, ref):
-    return torch.exp(ref - logp) - (ref - logp) - 1
+from tests.support.small_steps import by_answer, k3, log_probs, probe, step_of
 
 
 def no_grad(model, batch):

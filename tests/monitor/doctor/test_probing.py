@@ -5,18 +5,8 @@ import math
 import pytest
 import torch
 
-from kl_companion.monitor.doctor.probing import POSITION, ROW, Probe
-from kl_companion.monitor.doctor.step import ExaminedStep
-from kl_companion.monitor.doctor.subject import Declared
-from tests.support.small_steps import log_probs, step_of
-
-
-def probe(step, **declared):
-    return Probe(ExaminedStep(step, Declared(**declared)))
-
-
-def k3(logp, ref):
-    return torch.exp(ref - logp) - (ref - logp) - 1
+from kl_companion.monitor.doctor.probing import POSITION, ROW
+from tests.support.small_steps import k3, log_probs, probe, step_of
 
 
 def reward_step(cost):

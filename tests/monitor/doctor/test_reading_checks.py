@@ -4,15 +4,8 @@ import pytest
 import torch
 
 from kl_companion.monitor.doctor.checks import CHECKS, all_findings
-from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
-from kl_companion.monitor.doctor.step import ExaminedStep
-from kl_companion.monitor.doctor.subject import Declared
-from tests.support.small_steps import by_answer, log_probs, step_of
-
-
-def probe(step, **declared):
-    return Probe(ExaminedStep(step, Declared(**declared)))
+from tests.support.small_steps import by_answer, log_probs, probe, step_of
 
 
 def test_what_is_fine_is_said_with_its_size():

@@ -16,7 +16,7 @@ def copy(lm):
 
 
 def weights(lm):
-    return torch.cat([p.detach().flatten() for p in lm.model.parameters()])
+    return torch.cat([p.detach().cpu().flatten() for p in lm.model.parameters()])
 
 
 def trained(tiny, task, settings, **options):

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from kl_companion import audit, kl_loss, prefix_tree
-from kl_companion.auditing import curl
-from kl_companion.auditing.adapt import as_loss, as_subject
+from kl_companion import audit, prefix_tree
+from kl_companion.auditing.adapt import as_subject
 from kl_companion.auditing.objectives import OBJECTIVES, field, objectives, value
 from kl_companion.auditing.recognize import reads_heads, single_tokens
 from kl_companion.cli import main
@@ -29,23 +28,16 @@ def matched(found, wanted, *, only=False):
 
 UNBIASED = [
     ("top_k_reverse_kl(0)", REVERSE),
-    ("top_k_reverse_kl(1)", REVERSE),
-    ("top_k_reverse_kl(2)", REVERSE),
     ("top_k_reverse_kl(3)", REVERSE),
     ("top_k_reverse_kl(2, generic)", REVERSE),
-    ("top_k_reverse_kl(0, published)", REVERSE),
     ("top_k_reverse_kl(3, published)", REVERSE),
     ("top_k_forward_kl(1)", FORWARD),
-    ("top_k_forward_kl(2, generic)", FORWARD),
-    ("top_k_forward_kl(0, published)", FORWARD),
-    ("top_k_forward_kl(3, published)", FORWARD),
     ("top_k_f_divergence(pearson, 1)", {"token_pearson": 1.0}),
     ("top_k_f_divergence(pearson, 2, published)", {"token_pearson": 1.0}),  # f'(1) = 0: the forms agree
     ("top_k_f_divergence(total_variation, 1, generic)", {"token_total_variation": 1.0}),
 ]
 PUBLISHED = [
     ("top_k_reverse_kl(1, published)", REVERSE | {"token_top_1_mass": 1.0}),
-    ("top_k_reverse_kl(2, published)", REVERSE | {"token_top_2_mass": 1.0}),
     ("top_k_forward_kl(1, published)", FORWARD | {"token_reference_top_1_mass": -1.0}),
     ("top_k_forward_kl(2, published)", FORWARD | {"token_reference_top_2_mass": -1.0}),
     (
@@ -87,51 +79,6 @@ def test_whose_head_is_named(form, mass, whose):
     assert matched(audit(mine, off_policy=False, scale=4.0), wanted)
 
 
-def test_a_truncated_divergence_is_no_divergence_of_the_whole():
-    """The bare head: reverse KL on the two likeliest of three tokens is none of the named fields."""
-    for name in ("truncated_kl(1)", "truncated_kl(2)", "truncated_kl(2, generic)"):
-        found = audit(name, off_policy=False, scale=4.0, max_terms=2)
-        assert not any(m == pytest.approx(REVERSE) for c in found.findings for m in c.matches)
-        assert not audit(name, want="reverse_kl", off_policy=False, scale=4.0, max_terms=2).met
-    for form in ("bregman", "generic"):  # all of it is the divergence again
-        assert matched(audit(f"truncated_kl(3, {form})", off_policy=False, scale=1.0), REVERSE)
-
-
-def by_hand(head_entry, tail):
-    """A reader's own loss: a head of two tokens and a sampled tail, from logits."""
-
-    def mine(logits, ref_logits, tokens, logp, ref_logp, completion_mask):
-        p, q = logits.log_softmax(-1), ref_logits.log_softmax(-1)
-        head = p.detach().topk(2, dim=-1).indices
-        total = head_entry(p.gather(-1, head), q.gather(-1, head)).sum(-1)
-        outside = (head != tokens.unsqueeze(-1)).all(-1)
-        return (total + outside * tail(logp, ref_logp)) * completion_mask
-
-    return mine
-
-
-def k4(logp, ref_logp):
-    return (logp - logp.detach()).exp() * (logp - ref_logp).detach()
-
-
-def test_a_readers_own_top_k_loss_is_taken_apart():
-    published = by_hand(lambda p, q: p.exp() * (p - q), k4)
-    assert matched(audit(published, off_policy=False, scale=4.0), REVERSE | {"token_top_2_mass": 1.0})
-    detached = by_hand(lambda p, q: p.exp() * (p - q).detach(), k4)
-    assert matched(audit(detached, off_policy=False, scale=4.0), REVERSE)
-    bregman = by_hand(
-        lambda p, q: p.exp() * (p - q) - p.exp() + q.exp(),
-        lambda a, b: (a - a.detach()).exp() * ((b - a).expm1() - (b - a)),
-    )
-    found = audit(bregman, off_policy=False, scale=4.0)
-    assert matched(found, REVERSE)
-    assert found.same_as is None
-    plain = by_hand(
-        lambda p, q: p.exp() * (p - q), lambda a, b: (a - a.detach()).exp() * ((b - a).expm1() - (b - a))
-    )
-    assert matched(audit(plain, off_policy=False, scale=4.0), REVERSE | {"token_top_2_mass": 1.0})
-
-
 def test_the_remedy_of_a_published_loss_passes_the_audit_that_prints_it():
     found = audit("top_k_reverse_kl(1, published)", want="reverse_kl", off_policy=False, scale=4.0)
     assert found.met is False
@@ -139,52 +86,6 @@ def test_the_remedy_of_a_published_loss_passes_the_audit_that_prints_it():
     exec(found.remedy, names)
     for off_policy in (False, True):
         assert audit(names["remedy"], want="reverse_kl", off_policy=off_policy, scale=4.0).met
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("top_k_reverse_kl(1)", REVERSE),
-        ("top_k_reverse_kl(2, generic)", REVERSE),
-        ("top_k_forward_kl(1)", FORWARD),
-        ("top_k_f_divergence(neyman, 1)", {"token_neyman": 1.0}),
-    ],
-)
-def test_off_policy_the_ratio_of_the_token_repairs_the_tail(name, wanted):
-    assert matched(audit(lambda ro: kl_loss(ro, name, importance="token"), off_policy=True), wanted)
-
-
-@pytest.mark.parametrize("options", [{"importance": None}, {"importance": "token", "clip": (0.9, 1.1)}])
-def test_off_policy_without_the_ratio_or_with_a_clip_it_is_another_field(options):
-    def loss(rollout):
-        return kl_loss(rollout, "top_k_reverse_kl(1)", **options)
-
-    found = audit(loss, off_policy=True, scale=1.0, max_terms=2)
-    assert not any(m == pytest.approx(REVERSE) for c in found.findings for m in c.matches)
-
-
-def test_off_policy_the_published_form_keeps_its_mass():
-    def loss(rollout):
-        return kl_loss(rollout, "top_k_reverse_kl(1, published)", importance="token")
-
-    assert matched(audit(loss, off_policy=True, scale=4.0), REVERSE | {"token_top_1_mass": 1.0})
-
-
-def test_as_a_penalty_the_head_is_a_constant_at_its_own_token():
-    """Detached and times the score, the head of a prefix has no gradient there: one step, one state."""
-    worlds = [prefix_tree(3, 1, seed=s, scale=4.0) for s in range(3)]
-    full = audit("top_k_reverse_kl(3)", placement="reward", problems=worlds)
-    assert full.zero
-    empty = audit("top_k_reverse_kl(0, generic)", placement="reward", problems=worlds)
-    assert {"sequence_reverse_kl": 1.0} in list(empty.findings[0].matches)
-    part = audit("top_k_reverse_kl(1, generic)", placement="reward", problems=worlds)
-    assert not part.zero
-    assert {"sequence_reverse_kl": 1.0} not in list(part.findings[0].matches)
-
-
-def test_the_unbiased_field_has_the_curl_of_every_token_level_field():
-    for name in ("top_k_reverse_kl(1)", "exact_kl"):
-        assert curl(as_loss(name), prefix_tree(3, 2, seed=0)) > 0.01
 
 
 # What the audit tries, and when.
@@ -204,7 +105,7 @@ def test_heads_are_tried_for_losses_that_read_them():
         ("top_k_reverse_kl(1)", True),
         (lambda logp, ref_logp: (logp - ref_logp) ** 2, False),
         (lambda logits, ref_logits: (logits.log_softmax(-1).exp() ** 2).sum(-1), True),
-        (by_hand(lambda p, q: p.exp() * (p - q), k4), True),
+        (lambda logits, ref_logits: logits.log_softmax(-1).topk(2).values.sum(-1), True),
     ],
 )
 def test_who_reads_heads(loss, wanted):

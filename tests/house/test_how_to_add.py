@@ -140,7 +140,7 @@ def test_divergences_and_an_estimator_of_one(copy):
     own = "tests/test_new_divergences.py"
     (copy / own).write_text(AUDITS, encoding="utf-8")
     passed, skipped = run_in(copy, f"{words} or test_audits_of_registered", *rooms, *audits, own)
-    assert passed >= 215
+    assert passed >= 200
     assert skipped
     assert all("for 'no_inverse'" in why for why in skipped), skipped
 

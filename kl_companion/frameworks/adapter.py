@@ -8,12 +8,14 @@ those that ``__all__`` names. The file has the fields of `Framework`, and:
   share them. Each row of ``each`` is one of a family, and texts of the family write ``{kind}`` for what the
   row calls ``kind``. ``loss`` names a function of a rollout; ``terms`` one whose values [batch, seq] are
   differentiated (``how`` they are gathered: tokens or sequences) or charged (to the tokens ``ahead`` of them
-  too, or to their own); ``with`` lists what of the row it is called with. ``algorithms`` are all of the file,
-  unless some are named by their ``key``, with changes or without.
+  too, or to their own); ``with`` lists what of the row it is called with. ``ship`` names a function of a
+  release and of options, which are those of ``with`` and of ``options``; see `Shipped`. ``algorithms``
+  are all of the file, unless some are named by their ``key``, with changes or without.
 * ``[common]``: what all settings share; ``[words]``: what stands for a short name of an ``aggregation``.
 
 Names are written without the framework's own, places as ``file, function``. A function with options of its
-own is ``{ call = "by", estimator = "gae" }``.
+own is ``{ call = "by", estimator = "gae" }``, or of a release ``{ ship = "grpo", loss_type = "dapo" }``.
+``[history]`` has what is followed through past releases, see `kl_companion.frameworks.history.subjects`.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ import torch
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.frameworks import formulas
 from kl_companion.frameworks.algorithms import Algorithm
-from kl_companion.frameworks.installed import FOLDER, SourceLocation, known, read
+from kl_companion.frameworks.installed import FOLDER, Distribution, SourceLocation, find, known, read
 from kl_companion.frameworks.records import Framework, Remedy, Setting
+from kl_companion.frameworks.shipped import Loss, Shipped
 from kl_companion.rollout import Rollout
 
 Functions = Mapping[str, Callable[..., Any]]
 Row = dict[str, Any]
+Ship = Callable[[Distribution, Row], Shipped]
 
 
 class Adapter(NamedTuple):
@@ -54,7 +58,7 @@ def adapter(name: str) -> Adapter:
     instead = Remedy(sequence, token, remedy.get("words", ""))
     of = Framework(name, data["title"], *known(name), instead, data.get("without", ""))
     functions = _functions(data.get("functions", (name,)))
-    algorithms = {a.get("key", a["name"]): _algorithm(a, functions) for a in data.get("algorithms", ())}
+    algorithms = {a.get("key", a["name"]): _algorithm(a, of, functions) for a in data.get("algorithms", ())}
     words = data.get("words", {})
     return Adapter(of, tuple(_setting(row, of, functions, algorithms, words) for row in _rows(data)))
 
@@ -77,12 +81,25 @@ def _function(entry: str | Row, functions: Functions) -> Callable[..., Any]:
     return partial(functions[options.pop("call")], **options)
 
 
+def _shipped(ship: Ship, framework: str, options: Row) -> Loss:
+    """The loss of the installed release; it is looked for when the loss is first called."""
+
+    @cache
+    def installed() -> Loss:
+        return ship(find(*known(framework)), options).loss
+
+    def loss(rollout: Rollout, **more: torch.Tensor) -> torch.Tensor:
+        return installed()(rollout, **more)
+
+    return loss
+
+
 def _place(text: str, of: str = "") -> SourceLocation:
     file, _, function = text.partition(", ")
     return SourceLocation(file, function, *(known(of) if of else ()))
 
 
-def _algorithm(entry: Row, functions: Functions) -> Algorithm:
+def _algorithm(entry: Row, of: Framework, functions: Functions) -> Algorithm:
     recipe = dict(entry["recipe"])
     if "normalize" in recipe:
         recipe["normalize"] = _function(recipe["normalize"], functions)
@@ -95,8 +112,15 @@ def _algorithm(entry: Row, functions: Functions) -> Algorithm:
         entry.get("when", ""),
         entry.get("instead", ""),
         entry.get("after", False),
-        _function(entry["policy"], functions) if "policy" in entry else None,
+        _policy(entry["policy"], of, functions) if "policy" in entry else None,
     )
+
+
+def _policy(entry: str | Row, of: Framework, functions: Functions) -> Callable[..., Any]:
+    if isinstance(entry, str) or "call" in entry:
+        return _function(entry, functions)
+    options = dict(entry)
+    return _shipped(functions[options.pop("ship")], of.name, options)
 
 
 def _chosen(entry: str | Row, algorithms: Mapping[str, Algorithm]) -> Algorithm:
@@ -122,7 +146,7 @@ def _setting(
     algorithms: Mapping[str, Algorithm],
     words: Mapping[str, str],
 ) -> Setting:
-    loss, level, aggregation = _loss(row, functions)
+    loss, level, aggregation = _loss(row, of, functions)
     aggregation = row.get("aggregation", aggregation)
     return Setting(
         name=f"{of.name}.{row['name']}",
@@ -142,12 +166,16 @@ def _setting(
     )
 
 
-def _loss(row: Row, functions: Functions) -> tuple[Callable[[Rollout], torch.Tensor], Any, str]:
+def _loss(row: Row, of: Framework, functions: Functions) -> tuple[Loss, Any, str]:
     """The loss, and what follows for its level and its aggregation."""
     options = {name: row[name] for name in row.get("with", ()) if name in row}
     in_reward = row.get("placement") == "reward"
     if "loss" in row:
         return partial(functions[row["loss"]], **options), "sequence" if in_reward else "token", ""
+    if "ship" in row:
+        for name, x in row.get("options", {}).items():  # "{kind}" is what the row calls kind
+            options[name] = row[x[1:-1]] if isinstance(x, str) and x.startswith("{") else x
+        return _shipped(functions[row["ship"]], of.name, options), "sequence" if in_reward else "token", ""
     terms = partial(functions[row["terms"]], **options)
     if in_reward:
         ahead = row["ahead"]

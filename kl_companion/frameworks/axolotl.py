@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kl_companion.frameworks.installed import Distribution, SourceLocation, known, load, loaded_from
-from kl_companion.frameworks.trl_distillation import trainer_stand_in
+from kl_companion.frameworks.trl import stand_in
 from kl_companion.rollout import Rollout
 
 __all__ = ["distillation", "trainer_loss"]
@@ -43,27 +43,25 @@ def trainer_loss(
     loss_type: str = "dapo",
 ) -> torch.Tensor:
     """`AsyncGRPOTrainer._compute_loss` with beta = 1 and advantages of zero, or advantages without a KL."""
-    count, length = rollout.tokens.shape
+    count = len(rollout.tokens)
     dtype = rollout.logp.dtype
-    trainer = trainer_stand_in(
-        rollout,
-        args=SimpleNamespace(use_bias_correction_kl=use_bias_correction_kl, delta=None),
-        beta=1.0 if advantages is None else 0.0,
-        current_gradient_accumulation_steps=1,
-        importance_sampling_level="token",
-        is_fsdp_enabled=False,
-        loss_type=loss_type,
-        max_completion_length=length,
-        top_entropy_quantile=1.0,
-        use_vllm=False,
-    )
 
     def scored(*_: Any, compute_aux_loss: bool | None = None, **__: Any) -> tuple[torch.Tensor | None, ...]:
         """Return log-probs and entropies, and since 0.20 a third value, the loss of a mixture's router."""
         both = (rollout.logp, rollout.logp.detach())
         return both if compute_aux_loss is None else (*both, None)
 
-    trainer._get_per_token_logps_and_entropies = scored
+    trainer = stand_in(
+        rollout,
+        {},
+        args=SimpleNamespace(use_bias_correction_kl=use_bias_correction_kl, delta=None),
+        beta=1.0 if advantages is None else 0.0,
+        importance_sampling_level="token",
+        is_fsdp_enabled=False,
+        loss_type=loss_type,
+        top_entropy_quantile=1.0,
+        _get_per_token_logps_and_entropies=scored,
+    )
     nothing = rollout.tokens[:, :0]
     inputs = {
         "prompt_ids": nothing,

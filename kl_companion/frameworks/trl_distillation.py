@@ -1,18 +1,17 @@
-"""TRL's distillation losses, and the stand-in for a trainer that TRL's methods are called on."""
+"""TRL's other losses of distillation, of the installed release."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from kl_companion.frameworks.installed import find, import_from, known
+from kl_companion.frameworks.trl import stand_in
 from kl_companion.rollout import Rollout, aggregate
 
-__all__ = ["chunked", "gkd", "iw_opd", "iw_opd_jsd", "self_distillation"]
+__all__ = ["chunked", "iw_opd", "iw_opd_jsd", "self_distillation"]
 
 _SDPO, _SDFT = "trl/experimental/sdpo/loss_utils.py", "trl/experimental/sdft/loss_utils.py"
 
@@ -23,40 +22,8 @@ def from_trl(module: str, name: str) -> Any:
     return getattr(import_from(find(*known("trl")), f"trl.{module}"), name)
 
 
-def trainer_stand_in(rollout: Rollout, **attributes: Any) -> SimpleNamespace:
-    """What the loss functions read of a trainer: one process, no clipping metrics kept, no extras."""
-    entropy = torch.zeros_like(rollout.sampled_from)
-    same = SimpleNamespace(
-        num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x, gather_for_metrics=lambda x: x
-    )
-    return SimpleNamespace(
-        _get_per_token_logps_and_entropies=lambda *_, **__: (rollout.logp, entropy, None),
-        _metrics=defaultdict(lambda: defaultdict(list)),
-        _entropy_bonus_enabled=False,
-        accelerator=same,
-        aux_loss_enabled=False,
-        model=SimpleNamespace(training=True),
-        epsilon_low=0.2,
-        epsilon_high=0.2,
-        **attributes,
-    )
-
-
 def _labels(rollout: Rollout) -> torch.Tensor:
     return rollout.tokens.masked_fill(~rollout.completion_mask.bool(), -100)
-
-
-def gkd(rollout: Rollout, *, beta: float) -> torch.Tensor:
-    """`GKDTrainer.generalized_jsd_loss` with the teacher in the place of the reference."""
-    trainer_class = from_trl("experimental.gkd.gkd_trainer", "GKDTrainer")
-    loss: torch.Tensor = trainer_class.generalized_jsd_loss(
-        rollout.logits,
-        rollout.ref_logits,
-        _labels(rollout),
-        beta=beta,
-        num_items_in_batch=len(rollout.tokens),
-    )
-    return loss
 
 
 def iw_opd_jsd(rollout: Rollout, *, beta: float, top_k: int, add_tail: bool) -> torch.Tensor:
@@ -77,7 +44,7 @@ def iw_opd_jsd(rollout: Rollout, *, beta: float, top_k: int, add_tail: bool) -> 
 def iw_opd(rollout: Rollout, *, gamma: float) -> torch.Tensor:
     """`IWOPDTrainer._compute_iw_opd_loss`: the teacher's log-ratio as a detached advantage."""
     trainer_class = from_trl("experimental.iw_opd.iw_opd_trainer", "IWOPDTrainer")
-    trainer = trainer_stand_in(rollout, temperature=1.0, iw_opd_gamma=gamma, iw_opd_epsilon=1e-8)
+    trainer = stand_in(rollout, {}, temperature=1.0, iw_opd_gamma=gamma, iw_opd_epsilon=1e-8)
     loss: torch.Tensor = trainer_class._compute_iw_opd_loss(
         trainer,
         rollout.logits,

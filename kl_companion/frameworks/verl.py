@@ -1,94 +1,362 @@
-"""verl: `kl_penalty` in the loss and in the reward, and the losses of its distillation.
+"""verl: the KL in the loss of its actor, the KL in its rewards, and its distillation, in any release.
 
-Aggregation, penalty, PPO loss and distillation switch are all verl's own text (see `verl_functions`).
+verl imports Ray, TensorDict and more, which are not imported: its functions are linked, see `linking`. What
+they take from there (padding, metrics, batches) is stood in for by the few attributes that they read.
+Advantages are those of the installed release, see `verl_algorithms`.
 """
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from kl_companion.frameworks.verl_algorithms import policy
-from kl_companion.frameworks.verl_functions import (
-    Batch,
-    Configuration,
-    Jagged,
-    functions,
-    global_batch,
+from kl_companion.frameworks.blocks import Block, block, call
+from kl_companion.frameworks.installed import (
+    Distribution,
+    SourceLocation,
+    Unavailable,
+    tree_of,
 )
+from kl_companion.frameworks.linking import link
+from kl_companion.frameworks.shipped import Shipped, chosen
+from kl_companion.frameworks.yaml_defaults import yaml_defaults
 from kl_companion.rollout import Rollout, credit
 
-__all__ = ["distilled", "in_loss", "in_reward"]
+__all__ = ["distillation", "distillation_of_heads", "loss", "reward"]
+
+CORE = "verl/trainer/ppo/core_algos.py"
+DISTILLATION = "verl/trainer/distillation/losses.py"
+TOP_K = "verl/trainer/distillation/fsdp/losses.py"
+_TRAINER = "verl/trainer/ppo/ray_trainer.py"
+_CONFIGS = "verl/trainer/config"
+# FSDP's actor runs while a release has it (use_legacy_worker_impl: auto), then the loss of all engines
+_LEGACY = ("verl/trainer/ppo/actor/dp_actor.py", "verl/workers/actor/dp_actor.py")
+_ENGINE = "verl/workers/utils/losses.py"
+_CLIP = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+PLAIN = {"AlgoConfig": type("AlgoConfig", (), {})}
+Totals = Callable[[Rollout], dict[str, Any]]
+Output = Callable[[Any, Rollout], dict[str, torch.Tensor]]
+_LOSS = ("kl_loss_coef", "kl_loss_type", "loss_agg_mode", "loss_scale_factor")
 
 
-def in_loss(rollout: Rollout, *, kind: str, mode: str) -> torch.Tensor:
-    """The lines of verl's `ppo_loss` under ``use_kl_loss``: `kl_penalty`, then `agg_loss`."""
-    verl = functions()
-    kl = verl.kl_penalty(logprob=rollout.logp, ref_logprob=rollout.ref_logp, kl_penalty=kind)
-    total: torch.Tensor = verl.agg_loss(kl, rollout.completion_mask, mode, **global_batch(rollout))
-    return total
+class Unlogged:
+    """verl's wrapper of a number for its logs, and the ways to gather them: nothing is logged here."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Forget a number."""
+
+    def __getattr__(self, _: str) -> None:
+        return None
+
+    @staticmethod
+    def from_dict(numbers: Any, **_: Any) -> Any:
+        """The numbers."""
+        return numbers
 
 
-def in_reward(rollout: Rollout, *, kind: str) -> torch.Tensor:
-    """`apply_kl_penalty`, the returns of its rewards (discount 1), and verl's clipped PPO loss."""
-    verl, mask = functions(), rollout.completion_mask
+class Configuration(SimpleNamespace):
+    """A configuration as verl's functions read it: attributes, and ``get``."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The attribute, or the default."""
+        return getattr(self, name, default)
+
+
+class Batch(dict[str, Any]):
+    """A dictionary of tensors with a batch size, which is what is read of verl's data protocol."""
+
+    @property
+    def batch_size(self) -> tuple[int]:
+        """How many sequences it holds."""
+        return (len(next(iter(self.values()))),)
+
+
+class Jagged(SimpleNamespace):
+    """A nested tensor as the top-k loss reads it: the tokens of the batch, one after the other."""
+
+    def values(self) -> torch.Tensor:
+        """All rows, [tokens, k]."""
+        return self.content
+
+
+PADDED = {"no_padding_2_padding": lambda x, _: x, "Metric": Unlogged, "AggregationType": Unlogged()}
+
+
+def global_batch(rollout: Rollout) -> dict[str, Any]:
+    """The totals that verl hands to its aggregation; the tokens of the batch are a constant."""
+    count = len(rollout.tokens)
+    return {"dp_size": 1, "batch_num_tokens": count, "global_batch_size": count, "loss_scale_factor": None}
+
+
+def _actor(verl: Distribution) -> dict[str, Any]:
+    """The defaults of the actor."""
+    file = f"{_CONFIGS}/actor/actor.yaml"
+    if (verl.root / file).is_file():
+        return yaml_defaults(verl, file)
+    return _below("actor_rollout_ref.actor.", yaml_defaults(verl, f"{_CONFIGS}/ppo_trainer.yaml"))
+
+
+def _below(prefix: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {n.removeprefix(prefix): x for n, x in found.items() if n.startswith(prefix)}
+
+
+def _only(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {n: found[n] for n in names if n in found}
+
+
+def _totals(verl: Distribution, rollout: Rollout) -> dict[str, Any]:
+    """The totals of the global batch, where the release hands them on; its older actors count their own."""
+    old = any((verl.root / file).is_file() for file in _LEGACY)
+    return {} if old else global_batch(rollout)
+
+
+def _tiny() -> Rollout:
+    """One token: enough to see that a release has an option's value."""
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    return Rollout(
+        tokens=torch.zeros(1, 1, dtype=torch.long),
+        completion_mask=zero + 1,
+        logp=zero - 1,
+        ref_logp=zero - 2,
+    )
+
+
+def _tried(verl: Distribution, option: str, loss: Callable[[Rollout], torch.Tensor]) -> None:
+    """ValueError for a value that the release's functions do not know."""
+    try:
+        loss(_tiny())
+    except NotImplementedError as error:
+        raise ValueError(f"verl {verl.version} does not know {option}: its kl_penalty raises") from error
+
+
+def _actor_loss(verl: Distribution, run: Block, config: Mapping[str, Any], rollout: Rollout) -> torch.Tensor:
+    totals = _totals(verl, rollout)
+    if totals:
+        totals["loss_scale_factor"] = config.get("loss_scale_factor")
+    actor = Configuration(**{**config, "kl_loss_coef": 1.0, "global_batch_info": totals})
+    batch = {"ref_log_prob": rollout.ref_logp}
+    read: dict[str, Any] = {
+        "self": SimpleNamespace(config=actor),
+        "config": actor,
+        **dict.fromkeys(("data", "model_inputs", "micro_batch"), batch),
+        **{n: defaultdict(float) for n in ("metrics", "micro_batch_metrics")},
+        "log_prob": rollout.logp,
+        "response_mask": rollout.completion_mask,
+        "loss_agg_mode": config.get("loss_agg_mode"),
+        "loss_scale_factor": 1.0,  # of a micro-batch in its mini-batch, for the logs
+        "policy_loss": 0.0,
+        "Metric": Unlogged,
+        "metric_aggregation": None,
+    }
+    loss: torch.Tensor = run(read)["policy_loss"]
+    return loss
+
+
+def loss(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """The KL that the actor adds to its loss."""
+    run, place = block(verl, (*_LEGACY, _ENGINE), "use_kl_loss", "kl_penalty")
+    defaults = _actor(verl)
+    config = chosen(_only(defaults, *_LOSS), options, f"the actor of verl {verl.version}")
+    shown = _words("actor_rollout_ref.actor", "use_kl_loss=True", config, options, _LOSS[:3])
+    shipped = Shipped(
+        partial(_actor_loss, verl, run, config),
+        shown,
+        float(config["kl_loss_coef"]) if defaults["use_kl_loss"] else 0.0,
+        place,
+    )
+    _tried(verl, f"kl_loss_type={config['kl_loss_type']}", shipped.loss)
+    return shipped
+
+
+def _words(
+    prefix: str, on: str, config: Mapping[str, Any], options: Mapping[str, Any], shown: tuple[str, ...]
+) -> str:
+    """The configuration as a user writes it: what matters here, and what was chosen."""
+    fields = [n for n in dict.fromkeys((*shown, *options)) if n in config]
+    return f"{prefix}: {', '.join(filter(None, (on, *(f'{n}={config[n]}' for n in fields))))}"
+
+
+def _policy_loss(verl: Distribution) -> Any:
+    """The release's clipped policy loss."""
+    names = ("compute_policy_loss_vanilla", "compute_policy_loss")
+    defined = {n.name for n in tree_of(verl.root / CORE).body if isinstance(n, ast.FunctionDef)}
+    return link(verl, CORE, next(n for n in names if n in defined), given=PLAIN)
+
+
+def _returns(penalize: Any, kind: str, rollout: Rollout) -> torch.Tensor:
+    """Of rewards that are minus the KL, [batch, seq], with discount 1."""
+    mask = rollout.completion_mask
     batch = Batch(
+        responses=rollout.tokens,
+        attention_mask=mask,
         response_mask=mask,
         token_level_scores=torch.zeros_like(rollout.sampled_from),
         old_log_probs=rollout.sampled_from,
         ref_log_prob=rollout.ref_logp,
     )
     control = SimpleNamespace(value=1.0, update=lambda **_: None)
-    data, _ = verl.apply_kl_penalty(SimpleNamespace(batch=batch), control, kind)
-    returns = credit(data.batch["token_level_rewards"], mask)
-    return policy(rollout, returns)
+    data, _ = penalize(SimpleNamespace(batch=batch), control, kind)
+    return credit(data.batch["token_level_rewards"], mask)
 
 
-def distilled(
+def _reward_loss(
+    penalize: Any,
+    policy: Any,
+    totals: Totals,
+    config: Mapping[str, Any],
     rollout: Rollout,
-    *,
-    kind: str,
-    policy_gradient: bool = False,
-    loss_max_clamp: float | None = None,
-    log_prob_min_clamp: float | None = None,
-    k: int = 1,
+    advantages: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`distillation_loss` with the teacher in the place of the reference."""
-    verl, mask = functions(), rollout.completion_mask
-    loss_config = Configuration(
-        loss_mode=kind,
-        loss_max_clamp=loss_max_clamp,
-        log_prob_min_clamp=log_prob_min_clamp,
-        use_policy_gradient=policy_gradient,
-        policy_loss_mode="vanilla",
-        topk=k,
-        clip_ratio=0.2,
-        clip_ratio_low=0.2,
-        clip_ratio_high=0.2,
-        global_batch_info={},
+    mask = rollout.completion_mask
+    if advantages is None:
+        advantages = _returns(penalize, config["kl_penalty"], rollout)
+    clip = {n.replace("clip_ratio", "cliprange"): config[n] for n in _CLIP[:3] if n in config}
+    found = call(
+        policy,
+        **clip,
+        **_only(config, "clip_ratio_c", "loss_agg_mode"),
+        old_log_prob=rollout.sampled_from,
+        log_prob=rollout.logp,
+        advantages=advantages,
+        eos_mask=mask,
+        response_mask=mask,
+        config=Configuration(**{**dict.fromkeys(_CLIP[:3]), **config}, global_batch_info=totals(rollout)),
     )
-    distillation_config = SimpleNamespace(distillation_loss=loss_config)
-    output = {"log_probs": rollout.logp}
-    if kind == "forward_kl_topk":
-        head = rollout.ref_logp_all.topk(k, dim=-1)
-        student = rollout.logits
-        assert student is not None
-        found = verl.top_k(
-            student_logits=student.flatten(0, 1).unsqueeze(0),
-            teacher_topk_log_probs=Jagged(is_nested=True, content=head.values.flatten(0, 1)),
-            teacher_topk_ids=Jagged(is_nested=True, content=head.indices.flatten(0, 1)),
-            config=distillation_config,
-            data_format="thd",
-        )
-        output |= {name: x.view(mask.shape) for name, x in found.items()}
+    total: torch.Tensor = found[0]
+    return total
+
+
+def reward(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """The KL that is subtracted from the reward of each token: returns of discount 1, clipped policy loss."""
+    algorithm = _below("algorithm.", yaml_defaults(verl, f"{_CONFIGS}/ppo_trainer.yaml"))
+    known = {
+        **_only(algorithm, "kl_penalty"),
+        **_only(_actor(verl), "loss_agg_mode", *_CLIP),
+    }
+    config = chosen(known, options, f"algorithm and actor of verl {verl.version}")
+    # before there was an option every run subtracted it, unless the actor had it in its loss
+    option = "use_kl_in_reward"
+    on = algorithm.get(option, True)
+    shipped = Shipped(
+        partial(
+            _reward_loss,
+            link(verl, _TRAINER, "apply_kl_penalty"),
+            _policy_loss(verl),
+            partial(_totals, verl),
+            config,
+        ),
+        _words(
+            "algorithm", f"{option}=True" if option in algorithm else "", config, options, ("kl_penalty",)
+        ),
+        float(algorithm["kl_ctrl.kl_coef"]) if on else 0.0,
+        SourceLocation(_TRAINER, "apply_kl_penalty"),
+    )
+    _tried(verl, f"kl_penalty={config['kl_penalty']}", shipped.loss)
+    return shipped
+
+
+_DISTILLATION = ("loss_mode", "use_policy_gradient", "loss_max_clamp")
+
+
+def _estimator(verl: Distribution, mode: str) -> str:
+    """The function that is registered for a mode; `Unavailable` without one that reads sampled tokens."""
+    for node in tree_of(verl.root / DISTILLATION).body:
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                words = {n.value for n in ast.walk(decorator) if isinstance(n, ast.Constant)}
+                if mode in words and "use_estimator" in ast.unparse(decorator):
+                    return node.name
+    raise Unavailable(f"verl {verl.version} has no distillation with loss_mode={mode} of sampled tokens")
+
+
+def _distilled(function: Any, config: Mapping[str, Any], output: Output, rollout: Rollout) -> torch.Tensor:
+    totals = global_batch(rollout)
+    # 0.8 reads the totals that the micro-batch before has left in the configuration
+    actor = Configuration(loss_agg_mode="token-mean", loss_scale_factor=None, global_batch_info=dict(totals))
+    settings = SimpleNamespace(distillation_loss=Configuration(**config, global_batch_info={}))
     data = {
-        "response_mask": mask,
+        "response_mask": rollout.completion_mask,
         "teacher_logprobs": rollout.ref_logp.unsqueeze(-1),
         "old_log_probs": rollout.sampled_from,
-        **global_batch(rollout),
+        **totals,
     }
-    config = SimpleNamespace(loss_agg_mode="token-mean", loss_scale_factor=None, global_batch_info={})
-    loss: torch.Tensor
-    loss, _ = verl.distillation_loss(config, distillation_config, output, data)
-    return loss
+    total: torch.Tensor = function(actor, settings, output(settings, rollout), data)[0]
+    return total
+
+
+def _log_probs(_: Any, rollout: Rollout) -> dict[str, torch.Tensor]:
+    return {"log_probs": rollout.logp}
+
+
+def _heads(function: Any, settings: Any, rollout: Rollout) -> dict[str, torch.Tensor]:
+    """What the student's forward pass makes of the teacher's head."""
+    assert rollout.logits is not None
+    head = rollout.ref_logp_all.topk(settings.distillation_loss.topk, dim=-1)
+    found = function(
+        student_logits=rollout.logits.flatten(0, 1).unsqueeze(0),
+        teacher_topk_log_probs=Jagged(is_nested=True, content=head.values.flatten(0, 1)),
+        teacher_topk_ids=Jagged(is_nested=True, content=head.indices.flatten(0, 1)),
+        config=settings,
+        data_format="thd",
+    )
+    parts = {name: x.view(rollout.completion_mask.shape) for name, x in found.items()}
+    return {"log_probs": rollout.logp, **parts}
+
+
+def _distillation_loss(verl: Distribution, name: str) -> Any:
+    """The release's `distillation_loss` with the function of a mode, on batches that are padded."""
+    function = link(verl, DISTILLATION, name, given=PADDED)
+    policy = link(verl, CORE, "compute_policy_loss_vanilla", given=PLAIN)
+    given = {
+        **PADDED,
+        "get_distillation_loss_fn": lambda _: function,
+        "get_policy_loss_fn": lambda _: policy,
+    }
+    return link(verl, DISTILLATION, "distillation_loss", given=given)
+
+
+def distillation(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """The distillation from a teacher in the place of the reference, with the defaults of the YAML files."""
+    config = _distillation_config(verl, options, _DISTILLATION)
+    if config["loss_mode"] == "k1" and not config["use_policy_gradient"]:
+        # its other name, kl, is let through
+        raise ValueError(f"verl {verl.version} refuses loss_mode=k1 without use_policy_gradient=True")
+    name = _estimator(verl, config["loss_mode"])
+    return Shipped(
+        partial(_distilled, _distillation_loss(verl, name), config, _log_probs),
+        _words("distillation.distillation_loss", "", config, options, _DISTILLATION),
+        None,
+        SourceLocation(DISTILLATION, name),
+    )
+
+
+def distillation_of_heads(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
+    """The forward KL over the teacher's likeliest tokens."""
+    name, shown = "compute_forward_kl_topk", ("loss_mode", "topk")
+    config = _distillation_config(verl, options, shown)
+    alone = {"get_ulysses_sequence_parallel_world_size": lambda: 1}
+    output = partial(_heads, link(verl, TOP_K, name, given=alone))
+    return Shipped(
+        partial(_distilled, _distillation_loss(verl, name), config, output),
+        _words("distillation.distillation_loss", "", config, options, shown),
+        None,
+        SourceLocation(TOP_K, name),
+        sampled=False,
+    )
+
+
+def _distillation_config(
+    verl: Distribution, options: Mapping[str, Any], known: tuple[str, ...]
+) -> dict[str, Any]:
+    if not (verl.root / DISTILLATION).is_file():
+        raise Unavailable(f"verl {verl.version} has no {DISTILLATION}")
+    found = yaml_defaults(verl, f"{_CONFIGS}/distillation/distillation.yaml")
+    defaults = _below("distillation_loss.", found)
+    where = f"distillation_loss of verl {verl.version}"
+    return {**defaults, **chosen(_only(defaults, *known), options, where)}

@@ -11,8 +11,9 @@ import yaml
 from kl_companion import prefix_tree
 from kl_companion.auditing.exact import SinglesAsDoubles, exactly
 from kl_companion.estimators.registry import get_estimator
-from kl_companion.frameworks import setting, settings, trl, verl
+from kl_companion.frameworks import setting, settings, trl
 from kl_companion.frameworks.installed import find, known
+from kl_companion.frameworks.verl_algorithms import core
 from tests.support.frameworks.by_hand import BY_HAND, rollout
 
 INSTALLED = [s.name for s in settings() if s.installed]
@@ -209,21 +210,26 @@ def test_defaults_of_openrlhf():
 def test_defaults_of_liger():
     import inspect
 
-    from kl_companion.frameworks.liger import _from
+    from kl_companion.frameworks.linking import link
 
-    grpo = inspect.signature(_from("grpo_loss", "LigerFusedLinearGRPOLoss")).parameters
+    liger = find(*known("liger"))
+    grpo = inspect.signature(
+        link(liger, "liger_kernel/chunked_loss/grpo_loss.py", "LigerFusedLinearGRPOLoss")
+    ).parameters
     assert (grpo["use_bias_correction_kl"].default, grpo["importance_sampling_level"].default) == (
         False,
         "token",
     )
-    jsd = inspect.signature(_from("jsd_loss", "LigerFusedLinearJSDLoss")).parameters
+    jsd = inspect.signature(
+        link(liger, "liger_kernel/chunked_loss/jsd_loss.py", "LigerFusedLinearJSDLoss")
+    ).parameters
     assert (jsd["beta"].default, jsd["weight_hard_loss"].default) == (0.5, 0.5)
 
 
 def test_the_estimators_that_are_named_are_those_that_are_called():
     """verl's other names for its estimators are the same function."""
     x, y = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -0.5])
-    penalty = verl.functions().kl_penalty
+    penalty = core("kl_penalty")
     for name, also in (("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")):
         assert torch.equal(penalty(x, y, name), penalty(x, y, also))
         assert torch.allclose(penalty(x, y, name), get_estimator(name).fn(x, y))

@@ -9,9 +9,15 @@ import torch
 import yaml
 
 from kl_companion.auditing.exact import exactly
-from kl_companion.frameworks import areal, setting, skyrl, torchtune, unsloth
+from kl_companion.frameworks import areal, setting, settings, skyrl, torchtune
 from kl_companion.frameworks.installed import find, known
+from kl_companion.frameworks.linking import link
 from kl_companion.rollout import Rollout, credit
+
+
+def framework_policy(name):
+    (algorithm,) = settings(name)[0].algorithms
+    return lambda rollout, advantages: algorithm.policy(rollout, advantages=advantages)
 
 
 def two_answers():
@@ -27,13 +33,9 @@ WEIGHTS = torch.tensor([[1.0, -1.0], [3.0, 5.0]], dtype=torch.float64)
 CLIPPED = -1.2 + 0.8 - 3 * 1.2  # advantages 1, -1 and 3, with ratios clipped to 0.8 ... 1.2 in PPO's way
 
 
-def _of_unsloth(rollout, advantages):
-    return unsloth.grpo(rollout, advantages=advantages)
-
-
 @pytest.mark.parametrize(
     ("policy", "count"),
-    [(areal.grpo, 2), (skyrl.policy, 3), (torchtune.policy, 2), (_of_unsloth, 2)],
+    [(areal.grpo, 2), (skyrl.policy, 3), (torchtune.policy, 2), (framework_policy("unsloth"), 2)],
     ids=["areal", "skyrl", "torchtune", "unsloth"],
 )
 def test_a_policy_loss_is_clipped_and_divided(policy, count):
@@ -155,20 +157,11 @@ def test_defaults_of_unsloth():
     assert "loss_type defaults to TRL's 'dapo' with beta=0.0, as on " in text
     r = two_answers()
     r = Rollout(r.tokens, r.completion_mask, r.logp, r.logp.detach() - 1.0, behavior_logp=r.behavior_logp)
+    own = {"loss_type": "dapo", "num_items_in_batch": 2}
+    function = link(find(*known("unsloth")), "unsloth_zoo/rl_replacements.py", "grpo_compute_loss")
+    arguments = (r.ref_logp, r.logp, r.sampled_from, None, r.tokens, r.completion_mask, 1.0, torch.zeros(2))
     found = [
-        unsloth._function()(
-            r.ref_logp,
-            r.logp,
-            r.sampled_from,
-            None,
-            r.tokens,
-            r.completion_mask,
-            1.0,
-            torch.zeros(2),
-            loss_type="dapo",
-            num_items_in_batch=2,
-            **more,
-        )[0].item()
+        function(*arguments, **own, **more)[0].item()
         for more in ({}, {"use_bias_correction_kl": False}, {"use_bias_correction_kl": True})
     ]
     k3 = math.exp(-1) - 1 + 1

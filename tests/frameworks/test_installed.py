@@ -8,7 +8,6 @@ import pytest
 
 from kl_companion.cli import main
 from kl_companion.frameworks import Unavailable, framework, installed, matching, printing, setting
-from kl_companion.frameworks import verl as verl_adapter
 from kl_companion.frameworks.installed import Distribution, SourceLocation, digest_of, find, line_of, load
 
 PLANTED = """
@@ -174,7 +173,6 @@ def test_a_missing_framework_does_not_stop_the_others(tmp_path, monkeypatch, cap
     several = (*matching("verl.loss_k1"), setting("slime.opd"))
     monkeypatch.setattr(printing, "settings", lambda: several)
     monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
-    verl_adapter.functions.cache_clear()
     assert main(["audit", "frameworks", "--scale", "1", "--off-policy"]) == 0
     said = capsys.readouterr()
     assert said.err.count("verl is not installed") == 1

@@ -10,7 +10,8 @@ from kl_companion.frameworks.adapter import _functions
 from kl_companion.frameworks.installed import FOLDER
 from kl_companion.frameworks.records import Setting
 
-WRITTEN = {*Setting._fields, "shipped", "terms", "with", "ahead", "how", "each"} - {"beta", "framework"}
+KEYS = ("shipped", "terms", "ship", "with", "options", "ahead", "how", "each")
+WRITTEN = {*Setting._fields, *KEYS} - {"beta", "framework"}
 
 
 def test_a_file_of_the_folder_is_a_framework(tmp_path):
@@ -32,7 +33,8 @@ def test_all_that_a_file_says_is_used(name):
     for family in data["settings"]:
         for own in family.get("each", [{}]):
             row = {**data.get("common", {}), **family, **own}
-            filled = re.findall(r"{(\w+)}", " ".join(x for x in row.values() if isinstance(x, str)))
+            texts = [*row.values(), *row.get("options", {}).values()]
+            filled = re.findall(r"{(\w+)}", " ".join(x for x in texts if isinstance(x, str)))
             assert set(row) - WRITTEN <= {*filled, *row.get("with", ())}, row["name"]
     modules = [m for m in data.get("functions", (name,)) if (FOLDER / f"{m}.py").is_file()]
     if modules == [name]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project
 from kl_companion.frameworks.installed import Distribution, in_place_of_installed, line_of
 from kl_companion.frameworks.records import Setting
 from kl_companion.frameworks.registry import framework, settings
+from kl_companion.frameworks.shipped import Shipped
 from kl_companion.rollout import Rollout
 
 # what a loss is named for where that is not the reverse KL

@@ -11,9 +11,10 @@ import torch
 
 from kl_companion.auditing import Audit, audit
 from kl_companion.auditing.exact import exactly
-from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project
 from kl_companion.frameworks.history.wheels import key, wheel_of
 from kl_companion.frameworks.installed import Distribution, Unavailable, digest_of, line_of
+from kl_companion.frameworks.shipped import Shipped
 from kl_companion.frameworks.verdicts import in_words
 from kl_companion.rollout import Rollout
 

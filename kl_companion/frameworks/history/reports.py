@@ -16,9 +16,10 @@ from kl_companion.auditing.words import divergence_words
 from kl_companion.divergences import get_divergence
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding, audit_shipped
 from kl_companion.frameworks.history.reproduction import FARTHEST, GRADIENTS, formula_of, reproduction
-from kl_companion.frameworks.history.subjects import FollowedLoss, Shipped
+from kl_companion.frameworks.history.subjects import FollowedLoss
 from kl_companion.frameworks.history.wheels import wheel_of
 from kl_companion.frameworks.installed import Distribution, digest_of, line_of
+from kl_companion.frameworks.shipped import Shipped
 
 
 def keeps_promise(e: ReleaseFinding, promise: str) -> bool:

@@ -14,7 +14,7 @@ import torch
 from kl_companion.auditing.exact import exactly
 from kl_companion.auditing.remedies import lines_for
 from kl_companion.divergences import get_divergence
-from kl_companion.frameworks.history.subjects import Loss
+from kl_companion.frameworks.shipped import Loss
 from kl_companion.rollout import Rollout
 
 ALONE = (sys.executable, "-I")  # a Python that sees what is installed and nothing of the folder it runs in

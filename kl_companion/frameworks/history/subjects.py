@@ -1,4 +1,4 @@
-"""What is followed through the releases of a project: a loss as a release ships it."""
+"""What is followed through the releases of a project, as ``[history]`` of its file says."""
 
 from __future__ import annotations
 
@@ -6,36 +6,14 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-import torch
-
 from kl_companion.checks import unknown_name
-from kl_companion.frameworks.installed import Distribution, SourceLocation
-from kl_companion.rollout import Rollout
+from kl_companion.frameworks.installed import Distribution, known, read
+from kl_companion.frameworks.shipped import Shipped
 
-Loss = Callable[[Rollout], torch.Tensor]
-PAST = ("trl", "verl", "openrlhf", "liger", "unsloth", "tinker")  # each is a module of this folder
+PAST = ("trl", "verl", "openrlhf", "liger", "unsloth", "tinker")
 # followed by their adapters, from the release that those were written for on
 ADAPTED = ("areal", "tunix", "skyrl", "torchtune", "torchrl", "ms_swift", "rlinf", "axolotl")
 PROJECTS = (*PAST, *ADAPTED)
-
-
-class Shipped(NamedTuple):
-    """A loss as one release has it.
-
-    Attributes:
-        loss: A function of a rollout: the regularizer alone, with coefficient 1.
-        option: What a user of this release writes for it; the defaults where nothing was chosen.
-        beta: The coefficient that the release ships; 0 where the term is off until an option turns it on,
-            None where it has no coefficient of its own.
-        place: The file and the function that were loaded.
-        sampled: Whether only the log-probs of the sampled tokens are read.
-    """
-
-    loss: Loss
-    option: str
-    beta: float | None
-    place: SourceLocation
-    sampled: bool = True
 
 
 class FollowedLoss(NamedTuple):
@@ -81,8 +59,18 @@ def project(name: str) -> Project:
     if name in ADAPTED:
         adapted: Project = import_module("kl_companion.frameworks.history.adapted").project_of(name)
         return adapted
-    found: Project = import_module(f"kl_companion.frameworks.history.{name}").PROJECT
-    return found
+    data, functions = read(name)["history"], import_module(f"kl_companion.frameworks.{name}")
+    followed = (
+        FollowedLoss(
+            f"{name}.{loss['name']}",
+            loss["title"],
+            getattr(functions, loss["ship"]),
+            loss["promise"],
+            tuple(loss.get("instead", ())),
+        )
+        for loss in data["losses"]
+    )
+    return Project(name, data.get("distribution", known(name)[0]), data["first"], tuple(followed))
 
 
 def subject(name: str) -> tuple[Project, FollowedLoss]:

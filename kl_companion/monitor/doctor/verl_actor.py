@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.verl_functions import Batch, Configuration, functions
+from kl_companion.frameworks.verl import Batch, Configuration
+from kl_companion.frameworks.verl_algorithms import core, ppo_loss
 
 
 class _Data(Batch):
@@ -50,7 +51,7 @@ def actor_step(
     Raises:
         Unavailable: verl is not installed, in a version that is known.
     """
-    verl = functions()
+    examined_loss, estimator = ppo_loss(), core(advantage)
     settings = {
         "clip_ratio": 0.2,
         "clip_ratio_low": 0.2,
@@ -79,14 +80,14 @@ def actor_step(
         )
         config = Configuration(**settings, global_batch_info={})
         loss: torch.Tensor
-        loss, _ = verl.ppo_loss(config, {"log_probs": logp}, data)
+        loss, _ = examined_loss(config, {"log_probs": logp}, data)
         return loss
 
     def advantages(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         last = torch.zeros_like(mask, dtype=rewards.dtype)
         last[torch.arange(len(mask)), mask.sum(-1) - 1] = rewards
         found: torch.Tensor
-        found, _ = getattr(verl, advantage)(last, mask, [0] * len(mask))
+        found, _ = estimator(last, mask, [0] * len(mask))
         return found
 
     verl_actor.advantages = advantages  # type: ignore[attr-defined]

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from kl_companion.frameworks.history.shipped import chosen, class_defaults
-from kl_companion.frameworks.history.subjects import FollowedLoss, Project, Shipped
+from kl_companion.frameworks.history.subjects import FollowedLoss, Project
 from kl_companion.frameworks.installed import Distribution, SourceLocation
 from kl_companion.frameworks.linking import link
+from kl_companion.frameworks.shipped import Shipped, chosen, class_defaults
 from kl_companion.rollout import Rollout
 
 LOSS = "def kl_term(logp, ref_logp):\n    x = ref_logp - logp\n    return {}\n"

@@ -63,6 +63,6 @@ def test_without_verl(monkeypatch):
     def missing():
         raise Unavailable("verl is not installed")
 
-    monkeypatch.setattr(verl_actor, "functions", missing)
+    monkeypatch.setattr(verl_actor, "ppo_loss", missing)
     with pytest.raises(Unavailable, match="verl is not installed"):
         actor_step()

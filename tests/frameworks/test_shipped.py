@@ -2,8 +2,8 @@
 
 import pytest
 
-from kl_companion.frameworks.history.shipped import NEEDED, argument_defaults, chosen, class_defaults
 from kl_companion.frameworks.installed import Distribution, Unavailable
+from kl_companion.frameworks.shipped import NEEDED, argument_defaults, chosen, class_defaults
 
 CONFIG = """
 class Base:

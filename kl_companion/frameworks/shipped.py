@@ -1,15 +1,38 @@
-"""The defaults that a release ships: of a configuration class or a parser, without importing either."""
+"""A loss as a release ships it, and its defaults: of a configuration class or a parser, not imported."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
 
 from kl_companion.checks import unknown_name
-from kl_companion.frameworks.installed import Distribution, source_of, statement, tree_of
+from kl_companion.frameworks.installed import Distribution, SourceLocation, source_of, statement, tree_of
 
 NEEDED = "a value that the user has to give"
+Loss = Callable[..., torch.Tensor]
+
+
+class Shipped(NamedTuple):
+    """A loss as one release has it.
+
+    Attributes:
+        loss: A function of a rollout: the regularizer alone, with coefficient 1. Where the release's function
+            has the policy loss too, it takes ``advantages`` [batch, seq] and is that alone.
+        option: What a user of this release writes for it; the defaults where nothing was chosen.
+        beta: The coefficient that the release ships; 0 where the term is off until an option turns it on,
+            None where it has no coefficient of its own.
+        place: The file and the function that were loaded.
+        sampled: Whether only the log-probs of the sampled tokens are read.
+    """
+
+    loss: Loss
+    option: str
+    beta: float | None
+    place: SourceLocation
+    sampled: bool = True
 
 
 def class_defaults(distribution: Distribution, file: str, name: str, *bases: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A language model of the Llama kind out of a GGUF file: safetensors, configuration and tokenizer.
 
 A GGUF file holds the weights quantized, under its own names, and the rows of the queries and keys in another
-order. They are written as float32, one file per block, so that an interrupted conversion goes on.
+order. They are written as float32, one file per block.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.files import write_atomically
-from kl_companion.llm.cache import part
 from kl_companion.llm.optional import llm_extra
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def convert(file: Path, folder: Path) -> None:
 
     Args:
         file: the GGUF file, of a Llama model with tied embeddings.
-        folder: an unfinished folder of the cache; parts that are there are kept.
+        folder: where to write them.
 
     Raises:
         ValueError: a tensor that such a model does not have.
@@ -66,7 +65,7 @@ def convert(file: Path, folder: Path) -> None:
     full = llm_extra("safetensors").SafetensorError  # what it raises when the disk is full
     for shard, tensors in llm_extra("tqdm").tqdm(shards.items(), desc="converting", unit="file"):
         try:
-            part(folder, shard, lambda path, tensors=tensors: write(tensors, path))  # type: ignore[misc]
+            write(tensors, folder / shard)
         except full as error:
             raise OSError(f"{folder / shard} could not be written: {error}") from None
     _write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": names})

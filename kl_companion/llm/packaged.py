@@ -87,8 +87,7 @@ def missing(name: str) -> str | None:
 def packaged_folder(name: str) -> Path:
     """The folder of a packaged model as `load_model` reads it, converted the first time, in 20 seconds.
 
-    Says on the standard error stream that and how far it converts, and nothing when the folder is there. One
-    process converts, others wait for it. What an interrupted conversion has written is not made again.
+    Says on the standard error stream that and how far it converts, and nothing when the folder is there.
 
     Raises:
         ValueError: an unknown name; the package holds another file than the known one.
@@ -108,9 +107,7 @@ def packaged_folder(name: str) -> Path:
             convert(file, folder)
         _say(f"{name}: converted, kept in {folder.parent}")
 
-    return cached(
-        recipe, make, resume=True, waiting=lambda: _say(f"{name}: another process converts it, waiting")
-    )
+    return cached(recipe, make)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,11 +169,10 @@ def _check_file(file: Path, model: PackagedModel) -> None:
 
 
 def _check_space(folder: Path, size: int) -> None:
-    there = sum(path.stat().st_size for path in folder.iterdir())
-    needed, free = max(0, size - there), shutil.disk_usage(folder).free
-    if free < needed:
+    free = shutil.disk_usage(folder).free
+    if free < size:
         raise OSError(
-            f"{folder.parent} has {free / 1e6:.0f} MB free, expected {needed / 1e6:.0f} MB for the converted "
+            f"{folder.parent} has {free / 1e6:.0f} MB free, expected {size / 1e6:.0f} MB for the converted "
             f"model; the variable {CACHE_VARIABLE} names another folder"
         )
 

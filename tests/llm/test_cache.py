@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kl_companion.llm.cache import cache_folder, cached, part, recipe_digest, whole
+from kl_companion.llm.cache import cache_folder, cached, recipe_digest, whole
 
 RECIPE = {"task": "sort", "steps": 3, "size": {"hidden": 32}}
 
@@ -166,122 +165,3 @@ def test_where_models_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert cache_folder() == project / "_build" / "models"
     monkeypatch.setenv("KL_COMPANION_CACHE", "~/mine")
     assert cache_folder() == tmp_path / "home" / "mine"
-
-
-# -- made in parts -------------------------------------------------------------------------------------------
-
-
-class Parts:
-    """Makes three parts, and stops before the one of its choice; remembers which it wrote."""
-
-    def __init__(self, stop: str = "") -> None:
-        self.stop, self.wrote = stop, list[str]()
-
-    def __call__(self, folder: Path) -> None:
-        for name in ("a", "b", "c"):
-            part(folder, name, self.write)
-
-    def write(self, path: Path) -> None:
-        path.write_text("half")
-        if path.name == f".{self.stop}.part":
-            raise KeyboardInterrupt
-        path.write_text(f"content of {path.name}")
-        self.wrote.append(path.name)
-
-
-def interrupted(stop: str) -> Path:
-    """The unfinished folder of a run that was stopped while it wrote a part."""
-    with pytest.raises(KeyboardInterrupt):
-        cached(RECIPE, Parts(stop), resume=True)
-    folder = cache_folder() / recipe_digest(RECIPE)
-    assert not folder.exists()
-    return folder.with_name(f".unfinished-{folder.name}")
-
-
-def test_an_interrupted_entry_goes_on_where_it_stopped(model_cache: Path) -> None:
-    unfinished = interrupted("c")
-    assert sorted(path.name for path in unfinished.iterdir()) == ["a", "b", "content.json"]
-    (unfinished / ".content.json.7.part").write_text("what a kill has left")
-    going_on = Parts()
-    folder = cached(RECIPE, going_on, resume=True)
-    assert going_on.wrote == [".c.part"]
-    assert {path.name: path.read_text()[:7] for path in folder.iterdir()} == {
-        **dict.fromkeys("abc", "content"),
-        "content.json": '{\n "fil',
-    }
-    assert json.loads((folder / "content.json").read_text())["recipe"] == RECIPE
-    assert whole(folder)
-    assert not unfinished.exists()
-    assert cached(RECIPE, never, resume=True) == folder
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "no notes", "notes cut", "notes odd"])
-def test_a_damaged_part_is_made_again(damage: str, model_cache: Path) -> None:
-    unfinished = interrupted("c")
-    b, notes = unfinished / "b", unfinished / "content.json"
-    {
-        "cut": lambda: b.write_text("cont"),
-        "changed": lambda: b.write_text("c0ntent of .b.part"),
-        "gone": lambda: b.unlink(),
-        "no notes": lambda: notes.unlink(),
-        "notes cut": lambda: notes.write_text(notes.read_text()[:-9]),
-        "notes odd": lambda: notes.write_text('{"files": 3}'),
-    }[damage]()
-    going_on = Parts()
-    folder = cached(RECIPE, going_on, resume=True)
-    again = (
-        [".b.part", ".c.part"] if damage in ("cut", "changed", "gone") else [".a.part", ".b.part", ".c.part"]
-    )
-    assert going_on.wrote == again
-    assert whole(folder)
-
-
-def test_a_damaged_entry_is_made_again_in_parts(model_cache: Path) -> None:
-    def make(folder: Path) -> None:
-        Parts()(folder)
-        write()(folder)
-
-    folder = cached(RECIPE, make, resume=True)
-    (folder / "b").write_text("other")
-    assert not whole(folder)
-    assert cached(RECIPE, make, resume=True) == folder
-    assert whole(folder)
-    assert [path.name for path in model_cache.iterdir() if path.is_dir()] == [folder.name]
-
-
-def test_a_failure_before_the_first_part_leaves_no_folder(model_cache: Path) -> None:
-    def refuse(folder: Path) -> None:
-        raise OSError("no space")
-
-    with pytest.raises(OSError, match="no space"):
-        cached(RECIPE, refuse, resume=True)
-    assert [path.name for path in model_cache.iterdir() if path.is_dir()] == []
-
-
-def test_parts_of_a_day_ago_are_removed(model_cache: Path) -> None:
-    unfinished = interrupted("c")
-    os.utime(unfinished, (0, 0))
-    cached({"other": 1}, write())
-    assert not unfinished.exists()
-
-
-def test_one_makes_it_and_the_others_wait(model_cache: Path) -> None:
-    made, waited, begun, word = list[str](), list[int](), threading.Event(), threading.Event()
-
-    def make(folder: Path) -> None:
-        made.append(folder.name)
-        begun.set()
-        assert word.wait(60)
-        write()(folder)
-
-    def wanted(number: int) -> None:
-        cached(RECIPE, make, resume=True, waiting=lambda: (waited.append(number), word.set()))
-
-    threads = [threading.Thread(target=wanted, args=[number]) for number in range(2)]
-    threads[0].start()
-    assert begun.wait(60)
-    threads[1].start()
-    for thread in threads:
-        thread.join(60)
-    assert len(made) == 1
-    assert waited == [1]

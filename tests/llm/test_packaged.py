@@ -12,16 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from kl_companion.llm import models, packaged
-from kl_companion.llm.cache import part
 from kl_companion.llm.models import LanguageModel, chat_prompts, load_model, save_model
 from kl_companion.llm.packaged import HOW, PACKAGED, PIP, PackagedModel, main, missing, packaged_folder
 
@@ -59,7 +56,7 @@ def convert(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def fake(file: Path, folder: Path) -> None:
         assert file.read_bytes() == CONTENT
         for name in ("one", "two"):
-            part(folder, name, write)
+            write(folder / name)
 
     monkeypatch.setattr(packaged, "convert", fake)
     return wrote
@@ -117,7 +114,7 @@ def test_it_is_converted_once_and_says_so(
     assert main(["toy"]) == 0
     said = capsys.readouterr()
     assert (said.out, said.err) == (f"{folder}\n", "")
-    assert convert == [".one.part", ".two.part"]
+    assert convert == ["one", "two"]
 
 
 def test_another_file_is_refused(toy: Path, convert: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,53 +135,6 @@ def test_a_full_disk_is_said_before_it_begins(
     with pytest.raises(OSError, match=message):
         packaged_folder("toy")
     assert convert == []
-
-
-def test_what_an_interrupted_conversion_has_written_needs_no_place(
-    toy: Path, convert: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = 995  # of a thousand bytes that the whole takes
-    whole_one = packaged.convert
-
-    def interrupted(file: Path, folder: Path) -> None:
-        part(folder, "one", lambda path: path.write_bytes(CONTENT))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(packaged, "convert", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        packaged_folder("toy")
-    monkeypatch.setattr(packaged, "convert", whole_one)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    packaged_folder("toy")
-    assert convert == [".two.part"]
-
-
-def test_another_process_waits_and_says_so(
-    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    begun, waits, times = threading.Event(), threading.Event(), list[int]()
-    say = packaged._say
-
-    def slow(file: Path, folder: Path) -> None:
-        times.append(1)
-        begun.set()
-        assert waits.wait(60)
-        (folder / "one").write_bytes(CONTENT)
-
-    def saying(line: str) -> None:
-        say(line)
-        if "waiting" in line:
-            waits.set()
-
-    monkeypatch.setattr(packaged, "convert", slow)
-    monkeypatch.setattr(packaged, "_say", saying)
-    first = threading.Thread(target=packaged_folder, args=["toy"])
-    first.start()
-    assert begun.wait(60)
-    packaged_folder("toy")
-    first.join(60)
-    assert times == [1]
-    assert capsys.readouterr().err.count("toy: another process converts it, waiting\n") == 1
 
 
 def test_a_folder_of_that_name_goes_first_if_it_holds_a_model(

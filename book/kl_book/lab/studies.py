@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from kl_book.lab.progress import Progress
 from kl_companion.llm.evaluation import Evaluation
 from kl_companion.llm.history import History
 from kl_companion.llm.models import LanguageModel, frozen_copy, save_model
-from kl_companion.llm.progress import Progress
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import Example, Task
 from kl_companion.llm.training import train

@@ -1,6 +1,6 @@
 """What a run shows: one bar on stdout with the latest numbers, or nothing."""
 
-from kl_companion.llm.progress import Progress
+from kl_book.lab.progress import Progress
 
 RECORDS = [{"step": 0, "kl": 0.5}, {"step": 1, "reward": 0.25}, {"step": 3, "kl": 1 / 3, "loss": 7.0}]
 

@@ -2,15 +2,18 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from kl_companion.monitor import KLMonitor, read_run, run_verdicts
 from kl_companion.monitor.observation import COLUMNS
 from tests.support import monitored_runs as runs
 from tests.support.monitored import small_batch
 
+BROKEN = yaml.safe_load(Path(__file__).with_name("broken.yml").read_text(encoding="utf-8"))
 CSV, JSONL, JSON = "kl_monitor.csv", "kl_monitor_tokens.jsonl", "kl_monitor.json"
 
 
@@ -138,41 +141,7 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path):
         read_run(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
-    [
-        (
-            CSV,
-            "forward_kl_low",
-            "forward_kl_lo",
-            "unknown column of kl_monitor.csv 'forward_kl_lo'. Did you mean",
-        ),
-        (CSV, ",seconds", "", "kl_monitor.csv has 35 columns, expected 36: seconds"),
-        (CSV, "kl,kl_low", "kl_low,kl", "kl_monitor.csv has 36 columns, expected 36: another order"),
-        (CSV, "\n20,64", "\n20.5,64", "kl_monitor.csv line 3: step is '20.5', expected a whole number"),
-        (CSV, "\n30,64", "\n30,-64", "line 4: answers is '-64', expected a whole number"),
-        (CSV, "\n20,64", "\n20,64,64", "line 3 has 37 cells, expected 36"),
-        (CSV, ",0.2,0.001,", ",1.2,0.001,", "line 2: equal_groups is 1.2, expected a share from 0 to 1"),
-        (CSV, ",0.2,0.001,", ",half,0.001,", "line 2: equal_groups is 'half', expected a number or nothing"),
-        (JSONL, '{"step": 10,', '{"step": 10', "kl_monitor_tokens.jsonl line 1 is no JSON"),
-        (JSONL, '{"step": 10,', '{"step": "10",', "line 1 is \"{'step': '10'"),
-        (JSONL, '"position": 17', '"position": 1.7', "line 1: position is '1.7', expected a whole number"),
-        (JSONL, '"token": " maybe"', '"token": 17', "line 1: token is '17', expected a text"),
-        (JSONL, '"answer": 0, ', "", "expected answer, position, token, before, log_ratio, logp, ref_logp"),
-        (
-            JSON,
-            '"format": 1',
-            '"format": 2',
-            "kl_monitor.json has format 2, expected 1: another release wrote it",
-        ),
-        (JSON, "{", "[", "kl_monitor.json is no JSON"),
-        (JSON, '"beta": 0.04', '"beta": "small"', "beta is 'small', expected a number or null"),
-        (JSON, '"beta": 0.04', '"beta": NaN', "beta is 'nan', expected a number or null"),
-        (JSON, '"beta": 0.04', '"beta": true', "beta is 'True', expected a number or null"),
-        (JSON, '"clamp": null', '"clamp": [1]', "clamp is '[1]', expected two numbers or null"),
-        (JSON, '"estimator": "k3"', '"estimator": 3', "estimator is '3', expected a text or null"),
-    ],
-)
+@pytest.mark.parametrize(("file", "old", "new", "said"), BROKEN)
 def test_what_is_broken_is_refused(folder, file, old, new, said):
     edit(folder / file, old, new)
     with pytest.raises(ValueError, match=r"expected|Known") as refusal:

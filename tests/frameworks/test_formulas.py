@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kl_companion.frameworks import setting, settings
+from kl_companion.frameworks import setting
 from kl_companion.frameworks.formulas import estimate
 from tests.support.frameworks.by_hand import rollout
 
@@ -37,15 +37,3 @@ def test_oat_clamps_the_log_ratio_at_forty():
     assert found[0, 0].item() == pytest.approx(math.expm1(40) - 40, rel=1e-12)
     (slope,) = torch.autograd.grad(found[0, 0], r.logits)
     assert slope.abs().max() == 0
-
-
-def test_what_is_a_default_of_miles_rllm_and_oat():
-    defaults = {s.name: s.beta for name in ("miles", "rllm", "oat") for s in settings(name) if s.default}
-    assert defaults == {
-        "miles.loss_k1": 0.0,
-        "miles.opd": 0.0,
-        "rllm.kl_beta_verl": 0.0,
-        "rllm.distill": None,
-        "oat.loss": 0.1,
-        "oat.loss_grpo": 0.1,
-    }

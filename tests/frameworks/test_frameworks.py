@@ -1,18 +1,14 @@
 """The adapters call what they say: numbers by hand, casts left in, formulas beside installed functions."""
 
-import ast
 import math
-import re
 
 import pytest
 import torch
-import yaml
 
 from kl_companion import prefix_tree
 from kl_companion.auditing.exact import SinglesAsDoubles, exactly
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.frameworks import setting, settings, trl
-from kl_companion.frameworks.installed import find, known
 from kl_companion.frameworks.verl_algorithms import core
 from tests.support.frameworks.by_hand import BY_HAND, rollout
 
@@ -118,9 +114,6 @@ def test_an_anchor_outside_its_range_is_refused():
         trl.anchor_decay(1.5)
 
 
-# -- what is called a default is one ------------------------------------------------------------------------
-
-
 def test_self_distillation_clips_its_ratio_at_two():
     """pi/mu is 2.5 and 0.8: a token counts twice at most, and not at all times its own score."""
     loss = exactly(setting("trl.sdpo").loss)
@@ -130,100 +123,6 @@ def test_self_distillation_clips_its_ratio_at_two():
     assert loss(rollout(off_policy=False)).item() == pytest.approx(
         (-(math.log(2) ** 2) + math.log(4) * math.log(5)) / 2, abs=1e-12
     )
-
-
-def test_defaults_of_trl():
-    from dataclasses import fields
-
-    from trl import GRPOConfig, RLOOConfig
-    from trl.experimental.gkd import GKDConfig
-    from trl.experimental.iw_opd import IWOPDConfig
-    from trl.experimental.sdft import SDFTConfig
-    from trl.experimental.sdpo import SDPOConfig
-    from trl.trainer.distillation_config import DistillationConfig
-
-    def default(config, name):
-        return next(f.default for f in fields(config) if f.name == name)
-
-    grpo = {n: default(GRPOConfig, n) for n in ("beta", "use_bias_correction_kl", "loss_type")}
-    assert grpo == {"beta": 0.0, "use_bias_correction_kl": True, "loss_type": "dapo"}
-    assert default(GRPOConfig, "importance_sampling_level") == "token"
-    assert (default(GRPOConfig, "ref_model_mixup_alpha"), default(GRPOConfig, "ref_model_sync_steps")) == (
-        0.6,
-        512,
-    )
-    assert default(RLOOConfig, "beta") == 0.05
-    assert default(GKDConfig, "beta") == 0.5
-    assert default(DistillationConfig, "beta") == 1.0
-    assert (default(IWOPDConfig, "distillation_objective"), default(IWOPDConfig, "iw_opd_gamma")) == (
-        "iw_opd",
-        0.5,
-    )
-    distillation = ("mode", "alpha", "topk", "add_tail", "is_clip")
-    for config, wanted in (
-        (SDPOConfig, ["sampled_token", 1.0, None, False, 2.0]),
-        (SDFTConfig, ["topk_logits", 0.5, 100, False, 2.0]),
-    ):
-        assert [default(config, f"distillation_{n}") for n in distillation] == wanted
-    assert {s.name for s in settings("trl") if s.default} == {
-        "trl.sdpo",
-        "trl.sdft_jensen_shannon_top_2_no_tail",
-        "trl.grpo",
-        "trl.rloo",
-        "trl.gkd_jensen_shannon",
-        "trl.distillation_reverse",
-        "trl.iw_opd",
-    }
-
-
-def test_defaults_of_verl():
-    root = find(*known("verl")).root / "verl"
-    actor = yaml.safe_load((root / "trainer/config/actor/actor.yaml").read_text())
-    assert (actor["use_kl_loss"], actor["kl_loss_type"], actor["loss_agg_mode"]) == (
-        False,
-        "low_var_kl",
-        "token-mean",
-    )
-    (path,) = [
-        p for p in (root / "trainer/config/distillation").glob("*.yaml") if "loss_mode" in p.read_text()
-    ]
-    assert re.search(r"^ *loss_mode: k3$", path.read_text(), re.M)
-    assert re.search(r"^ *use_policy_gradient: false$", path.read_text(), re.M)
-    assert re.search(r"^ *loss_max_clamp: null$", path.read_text(), re.M)
-    tree = ast.parse((root / "workers/config/distillation.py").read_text())
-    (body,) = [
-        n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "DistillationLossConfig"
-    ]
-    given = {n.target.id: n.value for n in body if isinstance(n, ast.AnnAssign)}
-    wanted = {"loss_mode": "k3", "use_policy_gradient": True, "loss_max_clamp": 10.0}
-    assert {n: ast.literal_eval(given[n]) for n in wanted} == wanted
-
-
-def test_defaults_of_openrlhf():
-    text = (find(*known("openrlhf")).root / "openrlhf/cli/train_ppo_ray.py").read_text()
-    assert re.search(r'"--algo.kl.init_coef", type=float, default=0.01', text)
-    assert re.search(r'"--algo.kl.estimator",\s+type=str,\s+default="k1"', text)
-    assert re.search(r'"--algo.kl.use_loss", action="store_true", default=False', text)
-    assert re.search(r'"--actor.loss_agg_mode",\s+type=str,\s+default="token-mean"', text)
-
-
-def test_defaults_of_liger():
-    import inspect
-
-    from kl_companion.frameworks.linking import link
-
-    liger = find(*known("liger"))
-    grpo = inspect.signature(
-        link(liger, "liger_kernel/chunked_loss/grpo_loss.py", "LigerFusedLinearGRPOLoss")
-    ).parameters
-    assert (grpo["use_bias_correction_kl"].default, grpo["importance_sampling_level"].default) == (
-        False,
-        "token",
-    )
-    jsd = inspect.signature(
-        link(liger, "liger_kernel/chunked_loss/jsd_loss.py", "LigerFusedLinearJSDLoss")
-    ).parameters
-    assert (jsd["beta"].default, jsd["weight_hard_loss"].default) == (0.5, 0.5)
 
 
 def test_the_estimators_that_are_named_are_those_that_are_called():

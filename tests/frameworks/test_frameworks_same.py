@@ -4,6 +4,9 @@ On three batches: ``far`` has log-ratios of which some are clamped, ``near`` non
 ``near`` with the policy's own samples.
 """
 
+import csv
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,94 +14,10 @@ from kl_companion import Rollout, kl_loss, prefix_tree
 from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import setting
 
-SAME = {
-    "far": """
-        skyrl.loss_k3                 verl.loss_k3_seq_mean_token_mean
-        roll.loss                     verl.loss_k3_seq_mean_token_mean
-        unsloth.grpo_uncorrected      verl.loss_k3
-        torchtune.grpo                liger.grpo
-        open_instruct.kl_estimator_1  verl.loss_k2
-        slime.loss_k3                 trl.grpo_uncorrected_grpo
-        slime.loss_k3_unbiased        trl.grpo_grpo
-        areal.reward_k3               openrlhf.reward_k3
-        tinker.distillation_kl_discount_1  openrlhf.reward_k1
-        ema_pg.full_reverse           trl.gkd_reverse
-        ema_pg.full_forward           liger.jsd_forward
-        easyr1.loss_low_var_kl        verl.loss_k3
-        easyr1.loss_low_var_kl_seq    verl.loss_k3_seq_mean_token_mean
-        easyr1.loss_kl                verl.loss_k1
-        easyr1.loss_mse               verl.loss_k2
-        easyr1.loss_abs               verl.loss_abs
-        easyr1.reward_kl              rlinf.reward_k1
-        easyr1.reward_low_var_kl      rlinf.reward_low_var_kl
-        easyr1.reward_mse             rlinf.reward_k2
-        easyr1.reward_abs             rlinf.reward_abs
-        xtuner.loss_low_var_kl        verl.loss_k3
-        xtuner.loss_kl                verl.loss_k1
-        xtuner.loss_mse               verl.loss_k2
-        xtuner.loss_abs               verl.loss_abs
-        rlinf.megatron_loss_low_var_kl  verl.loss_k3
-        rlinf.fsdp_loss_k2            verl.loss_k2
-        ms_swift.grpo                 verl.loss_k3_seq_mean_token_mean
-        ms_swift.grpo_dapo            verl.loss_k3
-        ms_swift.gkd_reverse          trl.gkd_reverse
-        ms_swift.gkd_jensen_shannon   trl.gkd_jensen_shannon
-        axolotl.async_grpo            trl.grpo_uncorrected
-        axolotl.async_grpo_corrected  trl.grpo
-        axolotl.kd_reverse_top_2_normalized  ms_swift.gkd_reverse_top_2
-        miles.loss_k1_unbiased        slime.loss_k1_unbiased
-        miles.loss_k2                 verl.loss_k2_seq_mean_token_mean
-        miles.loss_k3                 trl.grpo_uncorrected_grpo
-        miles.loss_k3_unbiased        trl.grpo_grpo
-        miles.loss_low_var_kl         verl.loss_k3_seq_mean_token_mean
-        miles.loss_low_var_kl_unbiased  slime.loss_low_var_kl_unbiased
-        miles.loss_k1_per_token       verl.loss_k1
-        miles.reward_reinforce_plus_plus  openrlhf.reward_k1
-        miles.opd                     slime.opd
-        rllm.kl_beta_verl             verl.loss_k3
-        rllm.distill                  tinker.distillation_kl_discount_0
-        rllm.distill_discount_1       openrlhf.reward_k1
-        oat.loss                      liger.grpo
-        oat.loss_grpo                 trl.grpo_uncorrected_grpo
-        oat.reward                    openrlhf.reward_k1
-        rpg.loss_low_var_kl           verl.loss_k3
-        rpg.loss_mse                  verl.loss_k2
-        rpg.reward_kl                 openrlhf.reward_k1
-    """,
-    "near": """
-        unsloth.grpo                  trl.grpo
-        nemo_rl.loss_k3_generation_ratio  trl.grpo
-        megatron.grpo                 liger.grpo
-        megatron.top_1_ghost          trl.iw_opd_forward_top_1_tail
-        open_opd.token_reverse_kl     torchrl.reward
-        torchrl.kl_to_ref             verl.loss_k3_seq_mean_token_sum_norm
-        torchrl.distillation_reverse  verl.loss_k3_seq_mean_token_mean
-        torchrl.distillation_reverse_sums  verl.loss_k3
-        torchrl.sft_kl_to_ref         liger.grpo
-        torchrl.reward_trajectory_sum  openrlhf.reward_k1
-        torchrl.reward                tinker.distillation_kl_discount_0
-        tunix.grpo_low_var_kl         trl.grpo_uncorrected_grpo
-        tunix.grpo_low_var_kl_token_mean  trl.grpo_uncorrected_bnpo
-        tunix.grpo_low_var_kl_sequence_mean_token_scale  trl.grpo_uncorrected_dr_grpo
-        tunix.grpo_low_var_kl_seq_mean_token_sum  trl.grpo_uncorrected
-        tunix.grpo_mse_kl             verl.loss_k2_seq_mean_token_mean
-        tunix.grpo_mse_kl_seq_mean_token_sum  verl.loss_k2
-        tunix.grpo_kl                 slime.loss_k1
-        tunix.grpo_kl_seq_mean_token_sum  verl.loss_k1
-        tunix.ppo_kl                  openrlhf.reward_k1
-        tunix.ppo_mse_kl              openrlhf.reward_k2
-    """,
-    "fresh": """
-        open_opd.opsd_jsd             trl.sdpo_full_jensen_shannon
-        open_opd.opsd_reverse_kl      trl.sdpo_full_reverse
-        open_opd.opsd_forward_kl      trl.sdpo_full_forward
-        open_opd.opsd_topk_tail_kl    trl.sdft_reverse_top_1_tail
-        open_opd.loss_full_vocab_topk_reverse_kl_listed  trl.iw_opd_reverse_top_1_tail
-    """,
-}
+with Path(__file__).with_name("same.csv").open(encoding="utf-8", newline="") as stream:
+    PAIRS = [tuple(row.values()) for row in csv.DictReader(stream)]
 # in value these two differ: the head is renormalized with a stopped gradient
 SAME_GRADIENT = ("open_opd.loss_topk_reverse_kl_intersect_sg_norm_listed", "trl.iw_opd_reverse_top_2_no_tail")
-PAIRS = [(*line.split(), where) for where, lines in SAME.items() for line in lines.strip().splitlines()]
 
 
 def batch(where):

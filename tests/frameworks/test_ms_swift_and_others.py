@@ -2,7 +2,6 @@
 
 import ast
 import math
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -49,20 +48,6 @@ def test_the_exchange_pulls_nothing_back_from_where_the_reference_is_unlikely():
 # -- ms-swift ------------------------------------------------------------------------------------------------
 
 
-def test_defaults_of_ms_swift():
-    root = find(*known("ms_swift")).root / "swift"
-    text = (root / "arguments/rlhf_args.py").read_text()
-    grpo = text[text.index("def _init_grpo") : text.index("def _check_teacher")]
-    assert re.search(r"if self\.beta is None:\s+self\.beta = 0\.04\b", grpo)
-    assert re.search(r"== 'grpo':\s+self\.kl_in_reward = False", grpo)
-    assert re.search(r"in \['rloo', 'reinforce_plus_plus'\]:\s+self\.kl_in_reward = True", grpo)
-    for estimator, scale in (("grpo", "group"), ("rloo", "none"), ("reinforce_plus_plus", "batch")):
-        assert re.search(rf"== '{estimator}':\s+self\.scale_rewards = '{scale}'", grpo)
-    assert re.search(r"== 'gkd':\s+self\.beta = 0\.5", text)
-    assert re.search(r"\s+self\.loss_type = 'grpo'", text)
-    assert "teacher_kl_coef: float = 1.0" in (root / "rlhf_trainers/args_mixin.py").read_text()
-
-
 def test_the_penalty_in_the_reward_is_subtracted_before_rewards_are_divided():
     """Rewards less the penalty are divided: where they agree no beta is left."""
     rewards, penalty = torch.ones(4, dtype=torch.float64), torch.tensor([0.1, 0.5, 0.2, 0.4]).double()
@@ -79,25 +64,6 @@ def test_the_penalty_in_the_reward_is_subtracted_before_rewards_are_divided():
 
 
 # -- axolotl -------------------------------------------------------------------------------------------------
-
-
-def test_the_asynchronous_trainer_of_axolotl_has_another_default_than_trl():
-    root = find(*known("axolotl")).root
-    tree = ast.parse((root / "axolotl/core/trainers/grpo/async_trainer.py").read_text())
-    (body,) = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "AsyncGRPOConfig"]
-    (value,) = [
-        n.value for n in body if isinstance(n, ast.AnnAssign) and n.target.id == "use_bias_correction_kl"
-    ]
-    assert {k.arg: k.value for k in value.keywords}["default"].value is False
-    from trl import GRPOConfig
-
-    assert GRPOConfig.__dataclass_fields__["use_bias_correction_kl"].default is True
-
-
-def test_defaults_of_axolotls_distillation():
-    text = (find(*known("axolotl")).root / "axolotl/integrations/kd/args.py").read_text()
-    assert re.search(r"kd_beta: float \| None = 0\.0", text)
-    assert re.search(r"kd_normalize_topk: bool \| None = \(\s*None", text)
 
 
 def test_axolotls_distillation_multiplies_its_value_by_the_squared_temperature_and_not_its_gradient():

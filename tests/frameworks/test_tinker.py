@@ -1,6 +1,5 @@
 """tinker-cookbook: a mean that RL subtracts, defaults, and an older client as a planted release."""
 
-import ast
 import sys
 
 import pytest
@@ -55,19 +54,6 @@ def test_a_mean_is_subtracted_in_rl(discount, eos):
     if discount:
         (per_token,) = torch.autograd.grad(kl / length, logits)
         torch.testing.assert_close(rl, length.detach() * per_token, rtol=0, atol=1e-12)
-
-
-def defaults(file, name):
-    tree = ast.parse((find(*known("tinker")).root / file).read_text())
-    (body,) = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
-    given = {n.target.id: n.value for n in body if isinstance(n, ast.AnnAssign) and n.value}
-    return [ast.literal_eval(given[n]) for n in ("kl_penalty_coef", "kl_discount_factor", "loss_fn")]
-
-
-def test_defaults_of_tinker():
-    assert defaults("tinker_cookbook/rl/train.py", "Config") == [0.0, 0.0, "importance_sampling"]
-    file = "tinker_cookbook/distillation/train_on_policy.py"
-    assert defaults(file, "Config") == [1.0, 0.0, "importance_sampling"]
 
 
 NEWEST = find(*known("tinker"))

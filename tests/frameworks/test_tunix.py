@@ -9,7 +9,7 @@ import torch
 
 from kl_companion import prefix_tree
 from kl_companion.auditing.exact import exactly
-from kl_companion.frameworks import setting, settings, tunix, tunix_functions
+from kl_companion.frameworks import setting, tunix, tunix_functions
 from kl_companion.frameworks.installed import find, known
 from kl_companion.frameworks.jax_numpy import Array, array, jax, jnp, optax
 from tests.support.frameworks.by_hand import rollout
@@ -215,66 +215,8 @@ def test_the_default_lengthens_answers_whatever_the_reference(reference):
     assert slope.item() < -0.19
 
 
-# -- what is called a default is one ------------------------------------------------------------------------
-
-
 def _fields(file, name):
     """The annotated assignments of a class of an installed file."""
     tree = ast.parse((find(*known("tunix")).root / file).read_text())
     (found,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
     return [n for n in found.body if isinstance(n, ast.AnnAssign)]
-
-
-def _default(file, name, field):
-    (value,) = [n.value for n in _fields(file, name) if n.target.id == field]
-    if isinstance(value, ast.Call):  # dataclasses.field(default=...)
-        (value,) = [k.value for k in value.keywords if k.arg == "default"]
-    return ast.literal_eval(value)
-
-
-@pytest.mark.parametrize(
-    ("file", "name", "wanted"),
-    [
-        (
-            "tunix/rl/grpo/grpo_learner.py",
-            "GRPOConfig",
-            {
-                "beta": 0.04,
-                "kl_loss_mode": "kl",
-                "loss_agg_mode": "sequence-mean-token-mean",
-                "advantage_estimator": "grpo",
-                "epsilon": 0.2,
-            },
-        ),
-        (
-            "tunix/rl/agentic/agentic_grpo_learner.py",
-            "GRPOConfig",
-            {"beta": 0.04, "kl_loss_mode": "kl", "loss_agg_mode": "sequence-mean-token-mean"},
-        ),
-        (
-            "tunix/rl/grpo/drgrpo_learner.py",
-            "DrGRPOConfig",
-            {"loss_agg_mode": "sequence-mean-token-scale", "advantage_estimator": "drgrpo"},
-        ),
-        (
-            "tunix/rl/ppo/ppo_learner.py",
-            "PPOConfig",
-            {"beta": 0.04, "kl_method": "low_var_kl", "gamma": 1.0, "gae_lambda": 0.95, "epsilon": 0.2},
-        ),
-        ("tunix/rl/algorithm_config.py", "AlgorithmConfig", {"kl_clamp_value": None}),
-    ],
-)
-def test_defaults_of_tunix(file, name, wanted):
-    assert {field: _default(file, name, field) for field in wanted} == wanted
-
-
-def test_what_is_called_a_default_of_tunix():
-    assert {s.name: s.beta for s in settings("tunix") if s.default} == {
-        "tunix.grpo_kl": 0.04,
-        "tunix.grpo_kl_sequence_mean_token_scale": 0.04,
-        "tunix.ppo_low_var_kl": 0.04,
-        "tunix.logit_strategy": None,
-    }
-    text = (find(*known("tunix")).root / "tunix/distillation/strategies/logit.py").read_text()
-    for line in ("temperature: float = 2.0", "alpha: float = 0.5", "distill_top_k: int = 0"):
-        assert f"      {line},\n" in text

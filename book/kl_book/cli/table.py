@@ -1,4 +1,4 @@
-"""`python -m kl_book table`: run, check or show result tables."""
+"""`python -m kl_book table`: run, check, confirm or show result tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HELP = "result tables"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
-    parser.add_argument("action", choices=("run", "check", "show"))
+    parser.add_argument("action", choices=("run", "check", "confirm", "show"))
     parser.add_argument("names", nargs="*")
     parser.add_argument(
         "--all", action="store_true", help="every table; run leaves those that take hours or lack a model"
@@ -24,12 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backend", help="run the points on an existing cluster: dask")
     parser.add_argument("--address", help="where its scheduler listens: tcp://host:port")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="of confirm: how long it makes points again"
+    )
     parser.add_argument("--fresh", action="store_true", help="run finished points again")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run, check or show result tables."""
+    """Run, check, confirm or show result tables."""
     from kl_book import tables
 
     if args.action != "check" and not args.names and not args.all:
@@ -46,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
             raise unknown_name("table", name, tables.names())
     if args.action == "check":
         problems = [p for name in names for p in tables.check(name)] if args.names else tables.check()
+        for name in names:
+            if drift := tables.drift(name):
+                print(f"{name}: other code than made it: {', '.join(drift)}")
         for problem in problems:
             print(problem)
         print(f"{len(names)} tables checked, {len(problems)} problems")
@@ -56,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "run" and not args.quiet:
         _announce(names, args, jobs)
     for name in names:
-        if args.action == "show":
+        if args.action == "confirm":
+            told = progress(quiet=args.quiet)
+            points = tables.confirm(name, profile=args.profile, seconds=args.seconds, progress=told)
+            print(f"{name}: {points} points made again, the same rows")
+        elif args.action == "show":
             print(tables.load(name, profile=args.profile).to_string(index=False))
         else:
             frame = tables.run(

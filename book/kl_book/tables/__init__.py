@@ -19,6 +19,7 @@ from kl_companion.lazy import lazy
 if TYPE_CHECKING:
     from kl_book.tables.checking import check as check
     from kl_book.tables.checking import drift as drift
+    from kl_book.tables.confirmation import confirm as confirm
     from kl_book.tables.notebook_process import TableError as TableError
     from kl_book.tables.project import names as names
     from kl_book.tables.project import project_root as project_root

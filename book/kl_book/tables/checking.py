@@ -21,6 +21,12 @@ from kl_book.tables.project import known_table, names, project_root
 from kl_book.tables.rows import render
 from kl_book.tables.store import command, provenance_path, read_rows, table_path
 
+# Rooms that compute the numbers of tables. What stands around a formula (refusals, faces, words of an audit)
+# is covered by tests; a change there is shown as drift.
+FORMULAS = (
+    *("ops", "divergences", "estimators", "theory", "rollout", "kernels", "tabular", "policy_losses"),
+    *("kl_term", "losses", "token_terms", "student_t"),
+)
 FILES = ("manifest.yml", "table.csv", "provenance.json", "table.gpu.csv", "provenance.gpu.json")
 
 
@@ -28,8 +34,8 @@ def check(name: str | None = None) -> list[str]:
     """What is wrong with one table, or with all of them and the folder `tables/`.
 
     A table is wrong when its manifest or file is missing or malformed, when no page shows or loads it, when
-    its provenance is missing, when the table was edited by hand, or when its manifest or notebook has changed
-    since it was made. A change of the package code alone is not an error but a `drift`.
+    its provenance is missing, when the table was edited by hand, or when its manifest, its notebook or a
+    formula has changed since it was made. A change of other code that it uses is a `drift` alone.
 
     Args:
         name: a folder of `tables/`, or None for all.
@@ -49,7 +55,9 @@ def check(name: str | None = None) -> list[str]:
 
 
 def drift(name: str, profile: str = "cpu") -> list[str]:
-    """The package files that have changed, come or gone since a table was made; docstrings do not count.
+    """The package files that have changed, come or gone since a table was made or confirmed.
+
+    Docstrings and comments do not count. Those of `FORMULAS` are what `check` minds.
 
     Args:
         name: a folder of `tables/`.
@@ -68,6 +76,13 @@ def drift(name: str, profile: str = "cpu") -> list[str]:
         raise FileNotFoundError(f"{path} does not exist. Make it: {command(name, profile)}")
     old, new = _record(path)["package_files"], provenance.package_files(manifest.notebook)
     return sorted(file for file in {*old, *new} if old.get(file) != new.get(file))
+
+
+def is_formula(file: str) -> bool:
+    """True for a file of `FORMULAS`, a path below the root of the project."""
+    package, _, rest = file.partition("/")
+    faces = rest.endswith("__init__.py")
+    return package == "kl_companion" and re.split(r"[/.]", rest)[0] in FORMULAS and not faces
 
 
 def _table_problems(name: str) -> Iterator[str]:
@@ -126,6 +141,10 @@ def _profile_problems(manifest: Manifest, profile: str) -> Iterator[str]:
     for what, digest in now.items():
         if digest is not None and record["digests"].get(what) != digest:
             yield f"the {what} has changed since {path.name} was made"
+    changed = [file for file in drift(manifest.name, profile) if is_formula(file)]
+    if changed and manifest.deterministic:  # timings hold on one machine anyway
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        yield f"{path.name} is older than {changed[0]}{more}; table confirm {manifest.name} tries it"
     if record["profile"] != profile:
         yield f"{record_path.name} is of profile {record['profile']!r}, expected {profile!r}"
 

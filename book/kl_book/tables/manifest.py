@@ -14,10 +14,11 @@ minutes: 6                                        # may be absent: a guess, per 
 alone: true                                       # may be absent: one point at a time, for timings
 needs: smollm2                                    # may be absent: a model of kl_companion.llm.packaged
 like: llm_rl                                      # may be absent: the rest is as in that table
+tolerance: {within: 1.0e-6, because: ...}         # may be absent: on another processor
 ```
 
-Title, grid, parameters, profiles, `minutes`, `alone` and `needs` are never taken from the table that one is
-`like`.
+Title, grid, parameters, profiles, `minutes`, `alone`, `needs` and `tolerance` are never taken from the table
+that one is `like`.
 
 Whatever is wrong is said before anything runs. In particular every name of the grid and of the parameters
 must be assigned in the notebook's cell tagged `parameters`: papermill itself would only warn.
@@ -42,7 +43,7 @@ KEPT = ("cpu", "gpu")  # profiles whose tables are in `tables/`
 COSTS = ("seconds", "minutes", "hours")
 TYPES = ("str", "int", "float", "bool")
 REQUIRED = ("title", "notebook", "columns", "key", "cost", "deterministic")
-OPTIONAL = ("grid", "parameters", "profiles", "needs", "minutes", "alone")
+OPTIONAL = ("grid", "parameters", "profiles", "needs", "minutes", "alone", "tolerance")
 OWN = ("title", *OPTIONAL)  # what `like` does not take over
 LIKE = "like"
 OUT = "out"
@@ -66,6 +67,7 @@ class Manifest(NamedTuple):
     alone: bool = False
     needs: str | None = None
     like: str | None = None
+    tolerance: float = 0.0
 
     @property
     def folder(self) -> Path:
@@ -202,7 +204,19 @@ def _manifest(name: str, root: Path, data: Any, like: str | None) -> Manifest:
         alone=data.get("alone", False),
         needs=_needs(data.get("needs")),
         like=like,
+        tolerance=_tolerance(data.get("tolerance")),
     )
+
+
+def _tolerance(value: Any) -> float:
+    if value is None:
+        return 0.0
+    good = isinstance(value, dict) and set(value) == {"within", "because"} and str(value["because"]).strip()
+    if not good or not isinstance(value["within"], float) or not 0 < value["within"] < 1:
+        raise ValueError(
+            f"tolerance is {value!r}, expected within, a number in (0, 1), and because, a reason"
+        )
+    return float(value["within"])
 
 
 def _minutes(value: Any) -> float | None:

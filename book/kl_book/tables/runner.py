@@ -185,6 +185,17 @@ def _run_points(
         raise TableError("\n".join(errors))
 
 
+def made_rows(manifest: Manifest, point: Point, backend: Backend) -> list[Row]:
+    """Run one point in its folder, and return its rows.
+
+    Raises:
+        TableError: the notebook failed, or handed over wrong rows.
+    """
+    if error := _run_point(manifest, point, backend):
+        raise TableError(error)
+    return _read(manifest, point, point.rows)
+
+
 def _run_point(manifest: Manifest, point: Point, backend: Backend) -> str | None:
     """Run one point and keep its rows; the message if that fails, else None."""
     point.rows.unlink(missing_ok=True)

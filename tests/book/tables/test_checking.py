@@ -146,6 +146,12 @@ def test_drift_names_the_changed_code_and_is_no_problem(made: Path, monkeypatch:
     rows.write_text(text + "\nSIGN = -1\n")
     assert tables.drift("toy") == ["book/kl_book/tables/rows.py"]
     assert tables.check() == []
+    init = root / "kl_companion/__init__.py"
+    (root / "kl_companion/ops.py").write_text("log = 1\n")
+    init.write_text(init.read_text() + "\nfrom kl_companion import ops\n")
+    assert tables.check() == [
+        f"toy: table.csv is older than kl_companion/ops.py; table confirm toy tries it; {AGAIN}"
+    ]
     record = json.loads((made / "tables/toy/provenance.json").read_text())
     assert record["digests"]["package"] != provenance.digests(read_manifest("toy"), "cpu")["package"]
 

@@ -303,7 +303,7 @@ def test_buttons_stand_for_the_address_that_is_named(
 ) -> None:
     monkeypatch.setenv("REPOSITORY", address)
     config: Any = SimpleNamespace(html_theme_options={"use_download_button": True})
-    extension("kl_book").add_repository(None, config)
+    extension("kl_site").add_repository(None, config)
     options = config.html_theme_options
     assert options["use_download_button"]
     if buttons is None:

@@ -28,7 +28,7 @@ import pytest
 from tests.support import layout, typecheck
 
 LIBRARIES = ("beartype.typing", "hypothesis", "sympy", "torch", "yaml")
-PACKAGE = typecheck.PACKAGE
+PACKAGES = typecheck.PACKAGES
 ARGUMENTS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"]
 STATM = Path("/proc/self/statm")  # Linux: what the process takes
 MEMORY = 8 * 2**30  # bytes beyond what the libraries take: a mutant may ask for any number
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 def ready() -> None:
     """Import the libraries, and make every run of hypothesis the same; before anything is forked."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         del sys.modules[name]  # the reader of public names: a change of it would not be seen
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # hypothesis is the only plugin that is needed
     for name in LIBRARIES:
@@ -106,11 +106,11 @@ class _Changed(MetaPathFinder):
 
 @cache
 def _named_in(module: str) -> frozenset[str]:
-    """The modules of the package that a module imports by itself, the package that it lies in included."""
-    path = layout.modules().get(module.removeprefix(f"{PACKAGE}."))
-    if path is None:  # a name of the module above, or the package itself
+    """The modules of both packages that a module imports by itself, the package that it lies in included."""
+    paths = {layout.dotted(name): path for name, path in layout.modules().items()}
+    if module not in paths:  # a name of the module above, or a package itself
         return frozenset()
-    return frozenset({module.rpartition(".")[0], *(f"{PACKAGE}.{name}" for name in layout.names(path))})
+    return frozenset({module.rpartition(".")[0], *map(layout.dotted, layout.names(paths[module]))})
 
 
 def _reads(name: str, module: str) -> bool:

@@ -38,34 +38,6 @@ def test_forward_kl_on_two_arms():
 
 
 @pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
-@pytest.mark.parametrize("beta", [1e-3, 0.1, 1.0, 30.0])
-def test_conditions_of_optimality(name, beta):
-    for seed in range(5):
-        r, q = world(seed)
-        logp, multiplier = optimal_policy(r, q, name, beta)
-        assert logp.exp().sum().item() == pytest.approx(1.0, abs=1e-13)
-        log_t = logp - q
-        slope = log_t if name == "reverse_kl" else 1 - (-log_t).exp()
-        scale = 1 + beta * slope.abs()
-        assert ((r - beta * slope - multiplier).abs() / scale).max() < 1e-12
-
-
-def test_the_multiplier_of_reverse_kl_is_the_best_value():
-    r, q = world(1)
-    found = optimal_policy(r, q, "reverse_kl", 0.4)
-    value = (found.logp.exp() * (r - 0.4 * (found.logp - q))).sum()
-    torch.testing.assert_close(found.multiplier, value)
-
-
-@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
-def test_limits_of_beta(name):
-    r, q = world(2)
-    torch.testing.assert_close(optimal_policy(r, q, name, 1e8).logp, q, rtol=0, atol=1e-6)
-    greedy = optimal_policy(r, q, name, 1e-9).logp
-    assert greedy[r.argmax()].exp() > 1 - 1e-6
-
-
-@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl"])
 def test_a_forbidden_token_changes_nothing_for_the_others(name):
     r, q = world(4)
     with_it = optimal_policy(torch.cat([r, r.max()[None] + 5]), torch.cat([q, numbers(-math.inf)]), name, 0.7)

@@ -85,13 +85,3 @@ def test_penalties_are_those_of_kl_reward(name: str) -> None:
     for discount in (0.1, 0.5, 1.0):
         term = KLTerm(name, "reward", credit=discount)
         assert (penalties(term, costs, MASK) - credit(each, MASK, discount=discount)).abs().max() < 1e-12
-
-
-def test_log_probs_alone_are_not_enough() -> None:
-    made, _ = rollout(off_policy=False)
-    bare = Rollout(made.tokens, MASK, made.logp, made.ref_logp)
-    for name in ("exact_kl", "top_k_reverse_kl(2)"):
-        with pytest.raises(ValueError, match="needs logits; this Rollout holds sampled log-probs only"):
-            token_terms(KLTerm(name), bare)
-    with pytest.raises(ValueError, match="k is 7, expected at most 6"):
-        token_terms(KLTerm("top_k_reverse_kl(7)"), made)

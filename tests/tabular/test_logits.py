@@ -290,52 +290,6 @@ def test_memory_is_that_of_some_rows_whatever_the_batch(name, monkeypatch):
 X = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.0, 0.4]], dtype=torch.float64)
 
 
-def holding(value, place=(1, 2)):
-    x = X.clone()
-    x[place] = value
-    return x
-
-
-@pytest.mark.parametrize(
-    ("estimator", "parts", "options", "wanted"),
-    [
-        ("k8", (X, X), {}, "^unknown estimator 'k8'"),
-        (
-            "k1",
-            (X, X[:1]),
-            {},
-            r"^ref_logits has shape \[1, 3\], expected \[2, 3\] like logits \[..., vocab\]",
-        ),
-        ("k1", (X, X), {"behavior_logits": X[0]}, r"^behavior_logits has shape \[3\], expected \[2, 3\]"),
-        ("k1", (X.long(), X), {}, "^logits has dtype torch.int64, expected floating point"),
-        ("k1", (X, X.long()), {}, "^ref_logits has dtype torch.int64"),
-        ("k1", (X[:, :0], X[:, :0]), {}, r"^logits has shape \[2, 0\], expected \[..., vocab\]"),
-        ("k1", (X.sum(), X.sum()), {}, r"^logits has shape \[\], expected"),
-        ("k1", (X, X), {"temperature": 0.0}, "^temperature is 0.0, expected a positive number"),
-        ("k1", (X, X), {"temperature": math.nan}, "^temperature is nan"),
-        ("k1", (X, X), {"placement": "both"}, "^unknown placement 'both'"),
-        ("k1", (X, X), {"clip": (1.2, 0.8)}, r"^clip is \(1.2, 0.8\), expected \(lowest, highest\) with 0"),
-        ("k1", (X, X), {"clip": (0.0, 0.5), "weighted": False}, "got weighted=False, expected a weight"),
-        ("k1", (X, X), {"n": 0}, "^n is 0, expected at least 1"),
-        ("k1", (X, X), {"target": "kl"}, "^unknown divergence 'kl'"),
-        ("top_k_reverse_kl(4)", (X, X), {}, "^k is 4, expected at most 3, the size of the vocabulary"),
-        ("k1", (holding(math.nan), X), {}, r"^row \[1\]: logits is NaN at \[2\], expected numbers or -inf"),
-        ("exact_kl", (X, holding(math.nan)), {}, r"^row \[1\]: ref_logits is NaN at \[2\]"),
-        ("k1", (X, X), {"behavior_logits": holding(math.nan)}, r"^row \[1\]: behavior_logits is NaN"),
-        ("k1", (X, holding(INF)), {}, r"^row \[1\]: ref_logits is inf at \[2\], expected numbers or -inf"),
-        ("k1", (holding(-INF, 1), X), {}, r"^row \[1\]: logits is -inf for the whole vocabulary"),
-        ("k1", (X, holding(-INF)), {}, r"^row \[1\]: k1 is infinite at \[2\]: the sampled token"),
-        ("k1", (holding(-INF), X), {"behavior_logits": X}, r"^row \[1\]: k1 is infinite at \[2\]"),
-        ("exact_kl", (X, holding(-INF)), {}, r"^row \[1\]: reverse_kl is infinite at \[2\]: the policy has"),
-        ("exact_forward_kl", (holding(-INF), X), {}, r"^row \[1\]: forward_kl is infinite at \[2\]"),
-        ("k3", (X, holding(-1e4)), {"target": "pearson"}, r"^row \[1\]: the moments are beyond float64"),
-    ],
-)
-def test_logits_that_are_refused(estimator, parts, options, wanted, as_installed):
-    with pytest.raises(ValueError, match=wanted):
-        logit_moments(estimator, *parts, **options)
-
-
 def test_the_place_of_a_row_has_all_axes_and_none_for_a_single_row(as_installed):
     x = X.expand(3, 2, 3).clone()
     x[2, 1, 0] = math.nan

@@ -171,13 +171,3 @@ def test_the_same_divergence_changes_nothing(name):
     torch.testing.assert_close(transformed_rewards(r, q, name, name, 4.0), r)
     formula = compiled((R, BETA, LAMBDA_1, LAMBDA_2), formula_of(name, name))
     assert [formula(x, 9.0, 0.25, 0.25) for x in r.tolist()] == pytest.approx(r.tolist(), abs=1e-12)
-
-
-@pytest.mark.parametrize("pair", [("total_variation", "reverse_kl"), ("reverse_kl", "total_variation")])
-def test_total_variation_is_refused(pair):
-    r, q = world(0)
-    for call in (reward_transform, transform_shape):
-        with pytest.raises(ValueError, match="'total_variation' has a slope that jumps"):
-            call(*pair)
-    with pytest.raises(ValueError, match="'total_variation' has a slope that jumps"):
-        transformed_rewards(r, q, *pair)

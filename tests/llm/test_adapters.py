@@ -101,10 +101,3 @@ def test_a_missing_library_is_named(tiny, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ImportError, match="LoRA needs peft, which is not installed: pip install --no-deps"):
         add_adapters(tiny, 2)
-
-
-def test_adapters_do_not_go_with_a_moving_anchor() -> None:
-    with pytest.raises(ValueError, match="lora is 8 with anchor='ema', expected a fixed anchor"):
-        Settings(lora=8, anchor="ema")
-    with pytest.raises(ValueError, match="lora is 0, expected a whole number of at least 1"):
-        Settings(lora=0)

@@ -71,23 +71,6 @@ def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
         encode(again, ["abx"])
 
 
-@pytest.mark.parametrize(
-    ("alphabet", "message"),
-    [("", "alphabet is empty"), ("abca", "alphabet holds 'a' twice")],
-)
-def test_alphabets_that_make_no_tokenizer(alphabet: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        character_tokenizer(alphabet)
-
-
-@pytest.mark.usefixtures("as_installed")
-def test_encoding_refuses_what_the_tokenizer_does_not_know(tiny: LanguageModel) -> None:
-    with pytest.raises(ValueError, match=r"does not know the character 'x' in '12x4=5'; .* 14 tokens"):
-        encode(tiny.tokenizer, ["12=", "12x4=5"])
-    with pytest.raises(ValueError, match="texts is the string '12', expected a list of strings"):
-        encode(tiny.tokenizer, "12")
-
-
 def test_a_token_for_the_unknown_does_not_hide_an_unknown_character() -> None:
     import tokenizers
     import transformers
@@ -110,19 +93,6 @@ def test_a_tiny_model_depends_on_its_seed_only(tiny: LanguageModel) -> None:
     assert tiny.device == torch.device("cpu")
     assert not tiny.model.training
     assert tiny.model.lm_head.weight is tiny.model.model.embed_tokens.weight
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        ({"hidden": 36}, r"hidden is 36, expected a multiple of 2 \* heads = 8"),
-        ({"kv_heads": 3}, "kv_heads is 3, expected a divisor of heads = 4"),
-        ({"layers": 0}, "expected hidden, layers, heads, kv_heads, context from 1"),
-    ],
-)
-def test_sizes_that_make_no_transformer(size: dict[str, int], message: str, tiny: LanguageModel) -> None:
-    with pytest.raises(ValueError, match=message):
-        tiny_model(tiny.tokenizer, **size)
 
 
 def slope_error(lm: LanguageModel) -> float:
@@ -256,9 +226,6 @@ def test_unknown_places_and_types(options: dict[str, str], message: str, saved: 
 
 
 def test_names_that_lead_nowhere(tmp_path: Path) -> None:
-    for name in (tmp_path / "gone", "./gone", "a/b/c"):
-        with pytest.raises(ValueError, match="no such folder"):
-            load_model(name)
     with pytest.raises(ValueError, match="'nobody/nothing' is no folder here, and no model"):
         load_model("nobody/nothing")
 
@@ -344,8 +311,6 @@ def test_two_vocabularies_have_no_kl(alphabet: str, message: str, tiny: Language
 
 
 def test_chat_prompts_need_a_template(tiny: LanguageModel) -> None:
-    with pytest.raises(ValueError, match="the tokenizer has no chat template: use an instruct model"):
-        chat_prompts(tiny.tokenizer, ["1="])
     tokenizer = copy.deepcopy(tiny.tokenizer)
     tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"

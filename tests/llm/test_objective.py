@@ -161,11 +161,6 @@ def test_nothing_outside_the_mask_counts():
         torch.testing.assert_close(kl_term(broken, settings), before)
 
 
-def test_missing_logits_are_named():
-    with pytest.raises(ValueError, match="exact_kl needs logits"):
-        kl_term(rollout_of([[0.1]], (1.0,)), replace(PLAIN, estimator="exact_kl"))
-
-
 @pytest.mark.parametrize("name", ["exact_kl", "f_divergence(pearson)", "top_k_reverse_kl(2)"])
 def test_the_loop_takes_the_kernel_that_a_trainer_takes(name):
     problem = prefix_tree(3, 2, seed=3)

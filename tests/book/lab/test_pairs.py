@@ -96,11 +96,6 @@ def test_the_real_pair_starts_far_apart():
     assert 0.5 < found.per_token < 5
 
 
-def test_an_unknown_set_up_is_named():
-    with pytest.raises(ValueError, match=r"set-up 'capacity'.*capacity gap"):
-        distillation_pair("capacity")
-
-
 def test_two_models_of_the_user(tiny, tmp_path):
     save_model(tiny, tmp_path / "teacher")
     save_model(frozen_copy(tiny), tmp_path / "student")

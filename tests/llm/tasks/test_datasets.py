@@ -195,8 +195,3 @@ def test_bad_files(tmp_path, name, content, message):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         make_task("data", path=path)
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.jsonl does not exist"):
-        make_task("data", path=tmp_path / "none.jsonl")

@@ -77,8 +77,6 @@ def test_arithmetic_in_words_asks_and_answers_the_same_problems(level, shots):
 def test_harder_arithmetic_in_words_fits_too():
     task = make_task("arithmetic", levels=[1], out_levels=[4], shots=1)
     assert max(len(e.answer) for e in task.draw_out(300, seeded())) < task.max_new_tokens
-    with pytest.raises(ValueError, match="shots is 5, expected a whole number from 0 to 4"):
-        make_task("arithmetic", shots=5)
 
 
 def test_questions_are_asked_without_a_reward():
@@ -89,8 +87,6 @@ def test_questions_are_asked_without_a_reward():
     assert (
         [e.prompt for e in task.draw(32, seeded())] == asked != [e.prompt for e in task.draw(32, seeded(1))]
     )
-    with pytest.raises(ValueError, match="max_new_tokens is 0"):
-        make_task("questions", max_new_tokens=0)
 
 
 def test_sorted_answers_hold_the_same_digits_in_order():
@@ -285,8 +281,6 @@ def test_languages_of_the_size_of_the_experiments():
 def test_what_a_markov_language_cannot_say():
     law = language(make_task("markov", letters=3, length=4))
     assert [law.logp(text) for text in ("", "abc", "abcab", "abcz")] == [-math.inf] * 4
-    with pytest.raises(ValueError, match="the prefix has 4 letters, expected fewer than 4"):
-        law.next_logp("abca")
     with pytest.raises(ValueError, match="'z' is not one of the letters abc"):
         law.next_logp("az")
     with pytest.raises(ValueError, match="a Markov language has none"):
@@ -377,10 +371,3 @@ def test_bad_options(as_installed, name, options, message):
 def test_bad_questions_to_a_law():
     with pytest.raises(ValueError, match="task 'sort' has no exact law"):
         language(make_task("sort"))
-    law = language(make_task("two_styles", length=3))
-    with pytest.raises(ValueError, match="style is 'C', expected A or B"):
-        law.right("abc", "C")
-    with pytest.raises(ValueError, match="the prompt 'ab' has 2 letters, expected 3"):
-        law.next_logp("A", "ab")
-    with pytest.raises(ValueError, match="the prefix has 4 characters, expected at most 3"):
-        law.next_logp("Aabc", "abc")

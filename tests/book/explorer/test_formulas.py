@@ -69,11 +69,6 @@ def test_every_registered_estimator_and_divergence_is_printed() -> None:
     assert not re.search(r"\b(zoo|nan|oo|Derivative|Piecewise|StopGradient)\b|// Not supported", text)
 
 
-def test_an_expression_in_other_symbols_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected only w"):
-        formulas.in_log_ratio(W + sympy.Symbol("z"))
-
-
 @pytest.mark.parametrize("ratio", ["none", "detached", "attached"])
 @pytest.mark.parametrize("est", ["k2", "k3", "k4"])
 def test_two_ways_to_the_expected_gradient(est: str, ratio: str) -> None:
@@ -98,12 +93,6 @@ def test_choices_that_do_not_go_together() -> None:
     assert ratio_of({**PLAIN, "ratio": "attached", "place": "reward"}) == "detached"
     assert ratio_of({**PLAIN, "ratio": "attached", "est": "exact_kl"}) == "detached"
     assert estimator_of({**PLAIN, "est": "top_k_reverse_kl", "k": 9}).name == "top_k_reverse_kl(3)"
-    with pytest.raises(ValueError, match="lengths"):
-        problem_of({**PLAIN, "q": [0.0, 1.0]})
-    with pytest.raises(ValueError, match="ratio"):
-        ratio_of({**PLAIN, "ratio": "sideways"})
-    with pytest.raises(ValueError, match="place"):
-        loss_of({**PLAIN, "place": "nowhere"})
 
 
 def test_the_page_offers_every_preset_and_labels_every_control() -> None:

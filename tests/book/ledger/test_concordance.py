@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from kl_book.ledger.claims.page import anchor
 from kl_book.ledger.claims.standard import VERDICTS
@@ -62,30 +61,6 @@ def test_what_nobody_states_is_the_books_own() -> None:
     assert made.own
     assert made.first == []
     assert '<td data-head="First stated by">this book</td>' in shown(made)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said", "words"),
-    [
-        (("values", "K1."), {"states": "TM-eq2O"}, r"unknown row or work 'TM-eq2O'.*TM-eq2"),
-        (("values", "K1."), {"states": "TM-eq2 TM-eq2"}, r"names 'TM-eq2' twice"),
-        (("values", "K1."), {"states": "TM-eq2", "corrects": "TM-eq2"}, r"names 'TM-eq2' twice"),
-        (("value", "K1."), {"states": "TM-eq2"}, r"unknown group 'value'.*'values'"),
-        (("values", "K1."), {"state": "TM-eq2"}, r"unknown relation 'state'.*'states'"),
-        (("values", "K1."), {"anticipates": "TM-eq2"}, r"stated by nobody, expected a label"),
-        (("values", "K1."), {"states": "X-token-average"}, r"an addition of this book, expected"),
-    ],
-)
-def test_what_a_result_refuses(arguments: tuple[str, str], said: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        result(*arguments, **said)
-
-
-def test_a_label_that_the_book_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown label 'prop-b'"):
-        concordance([result("values", "K1.", "prop-b", states=TM)], CLAIMS, LABELS)
-    with pytest.raises(ValueError, match="unknown group 'all'"):
-        concordance([], CLAIMS, LABELS).group("all")
 
 
 def test_verdicts_are_those_of_the_table_and_a_row_that_it_lacks_is_not_examined_yet() -> None:

@@ -128,13 +128,6 @@ def test_latex_in_letters(latex, wanted):
     assert plain(latex) == wanted
 
 
-def test_an_unknown_chapter_is_refused():
-    with pytest.raises(ValueError, match=r"unknown chapter '05_off_policy'.*part1_values_and_gradients/05"):
-        source_statements("05_off_policy")
-    with pytest.raises(ValueError, match="unknown chapter ''"):
-        source_statements("")
-
-
 def test_no_check_is_loaded_for_a_chapter():
     code = (
         "import sys; from kl_book.ledger.claims.page import source_statements; "

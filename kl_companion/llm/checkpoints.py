@@ -35,6 +35,8 @@ def save_checkpoint(
     folder: str | os.PathLike[str], tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]
 ) -> None:
     """Write a checkpoint in place of the earlier one, which stays where that ends in an OSError."""
+    for left in Path(folder).glob(f".{FILE}.*.part"):  # by a run that was killed
+        left.unlink()
     # copies: the format refuses tensors that share memory
     copies = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
     header = {"state": json.dumps(state, sort_keys=True)}

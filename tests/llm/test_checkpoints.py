@@ -37,6 +37,7 @@ def test_a_checkpoint_of_another_run_is_refused(tiny, task, tmp_path):
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, {"x": torch.ones(3)}, {"step": 1})
+    (tmp_path / f".{FILE}.7.part").touch()  # by a run that was killed
 
     def full(path, content):
         path.open("wb").close()

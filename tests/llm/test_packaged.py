@@ -7,12 +7,8 @@ convert the real one, into a folder that later runs find again: `make real`.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -211,24 +207,3 @@ def test_the_second_time_nothing_is_done(
     monkeypatch.setattr(packaged, "convert", None)
     load_model("smollm2")
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.real
-def test_a_conversion_that_was_killed_goes_on(model_cache: Path) -> None:
-    command = [sys.executable, "-m", "kl_companion.llm.packaged", "smollm2"]
-    killed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until = time.monotonic() + 120
-    while len(shards := list(model_cache.glob(".unfinished-*/*.safetensors"))) < 8:
-        assert killed.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=60)
-    assert not [path for path in model_cache.iterdir() if path.name[0] != "."]
-    times = {path.name: path.stat().st_mtime_ns for path in shards}
-    before = dict(sorted(times.items(), key=lambda item: item[1])[:-1])  # the last may not be noted yet
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    folder = Path(done.stdout.strip())
-    assert {name: (folder / name).stat().st_mtime_ns for name in before} == before
-    assert len(json.loads((folder / "content.json").read_text())["files"]) == 36
-    assert load_model("smollm2").vocab == 49_152

@@ -35,6 +35,12 @@ TRAIN = (
 )
 
 
+def step_of(folder: Path) -> int:
+    """Read the checkpoint, which fails for one that is half-written: the steps that were finished, or 0."""
+    kept = load_checkpoint(folder / "project/kept")
+    return 0 if kept is None else int(kept.state["step"])
+
+
 class Forked(Work):
     """Work that a Python function does in a process of its own."""
 
@@ -60,8 +66,9 @@ class Forked(Work):
     def result(self, folder: Path) -> dict[str, bytes]:
         """What was trained, and the models that are kept."""
         found = {}
-        last = "project/kept/*"
-        for pattern in ("project/output/[!.]*", "project/output/model/*", "project/models/[!.]*/*", last):
+        # a checkpoint has the same name at every step: it is compared where it is the last one
+        last = ["project/kept/[!.]*"] * (step_of(folder) == STEPS)
+        for pattern in ("project/output/[!.]*", "project/output/model/*", "project/models/[!.]*/*", *last):
             for path in folder.glob(pattern):
                 if path.is_file():
                     found[path.relative_to(folder).as_posix()] = path.read_bytes()
@@ -69,8 +76,7 @@ class Forked(Work):
 
     def finished(self, folder: Path) -> set[str]:
         """The steps that a checkpoint holds, and the pretraining whose model is kept."""
-        kept = load_checkpoint(folder / "project/kept")
-        last = 0 if kept is None else kept.state["step"]
+        last = step_of(folder)
         models = [path for path in (folder / "project/models").glob("[!.]*") if whole(path)]
         return {f"step {n}" for n in range(1, last + 1)} | {"pretraining" for _ in models}
 

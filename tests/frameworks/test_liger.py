@@ -8,76 +8,16 @@ import torch
 from kl_companion import prefix_tree
 from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import setting
-from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
+from kl_companion.frameworks.installed import Unavailable, find, known
 from kl_companion.frameworks.liger import grpo, jsd
+from tests.support.frameworks.planted import plant
 
 NEWEST = find(*known("liger"))
-FOLDER = "liger_kernel/chunked_loss"
-
-_MOST_LIKELY = """
-import torch
-
-class LigerFusedLinearGRPOFunction:
-    def rlhf_loss_fn(): ...
-
-class LigerFusedLinearGRPOLoss(torch.nn.Module):
-    def __init__(self, beta: float = 0.25, compiled: bool = True, num_generations: int = 1):
-        super().__init__()
-        self.beta, self.compiled, self.num_generations = beta, compiled, num_generations
-
-    def forward(self, _input, lin_weight, attention_mask, rewards, ref_input=None, ref_weight=None):
-        if self.compiled or self.num_generations != len(rewards):
-            raise RuntimeError
-        p, q = ((x @ w.t()).log_softmax(-1) for x, w in ((_input, lin_weight), (ref_input, ref_weight)))
-        best = p.argmax(-1, keepdim=True)
-        gap = (q - p).gather(-1, best).squeeze(-1)
-        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
-        each = self.beta * (gap.exp() - gap - 1) - advantages.unsqueeze(1)
-        return (each * attention_mask).sum() / attention_mask.sum(), ()
-"""
-
-_TOKEN_BY_TOKEN = """
-import torch
-from liger_kernel.chunked_loss.base import Base
-
-class LigerFusedLinearJSDFunction(Base):
-    @staticmethod
-    def distillation_loss_fn(student_logits, teacher_logits, beta=0.5):
-        p, q = student_logits.softmax(-1), teacher_logits.softmax(-1)
-        return beta * ((p - q) ** 2).sum()
-
-class LigerFusedLinearJSDLoss(torch.nn.Module):
-    def __init__(self, weight_hard_loss=0.5, weight_soft_loss=0.5, beta=0.5, compiled=True):
-        raise RuntimeError
-
-    def forward(self, student_input, student_weight, teacher_input, teacher_weight, true_labels):
-        raise RuntimeError
-"""
-
-_BASE = """
-class Base:
-    @staticmethod
-    def _compute_loss(
-        student_input_chunk, student_weight, teacher_input_chunk, teacher_weight, target_chunk,
-        student_bias=None, teacher_bias=None, distillation_loss_fn=None, full_target=None,
-        weight_hard_loss=0.5, weight_soft_loss=0.5, **loss_kwargs,
-    ):
-        student, teacher = student_input_chunk @ student_weight.t(), teacher_input_chunk @ teacher_weight.t()
-        soft = distillation_loss_fn(student, teacher) / full_target.shape[0]
-        return weight_soft_loss * soft + weight_hard_loss, ()
-"""
 
 
 def _batch(seed=0):
     problem = prefix_tree(3, 3, seed=seed, eos=True, off_policy=True)
     return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9]))
-
-
-def _planted(root, **files):
-    (root / FOLDER).mkdir(parents=True)
-    for name, text in files.items():
-        (root / FOLDER / f"{name}.py").write_text(text, encoding="utf-8")
-    return Distribution("liger-kernel", "0.0.7", root)
 
 
 def test_defaults_are_those_of_the_adapter():
@@ -104,7 +44,7 @@ def test_a_loss_that_is_divided_by_a_length_that_nobody_gave_is_divided_by_the_l
 
 def test_before_sampled_tokens_were_handed_in_the_most_likely_ones_are_taken(tmp_path):
     """Half of each is the same sequence again, so that the standard deviation of rewards exists."""
-    shipped = grpo(_planted(tmp_path, grpo_loss=_MOST_LIKELY), {})
+    shipped = grpo(plant(tmp_path, "liger-kernel 0.0.5"), {})
     assert (shipped.beta, shipped.sampled) == (0.25, False)
     assert shipped.place.function == "LigerFusedLinearGRPOFunction.rlhf_loss_fn"
     r = _batch()
@@ -121,7 +61,7 @@ def test_before_sampled_tokens_were_handed_in_the_most_likely_ones_are_taken(tmp
 
 @pytest.mark.parametrize("beta", [0.5, 1.0])
 def test_token_by_token_the_loss_is_called_once_and_its_beta_is_what_the_release_does_with_it(tmp_path, beta):
-    release = _planted(tmp_path, jsd_loss=_TOKEN_BY_TOKEN, base=_BASE)
+    release = plant(tmp_path, "liger-kernel 0.0.7")
     r = _batch()
     squares = (r.logits.softmax(-1) - r.ref_logits.softmax(-1)).square().sum(-1)
     total = sum(squares[i, t].item() for i, t in r.completion_mask.bool().nonzero().tolist())
@@ -131,6 +71,6 @@ def test_token_by_token_the_loss_is_called_once_and_its_beta_is_what_the_release
 
 @pytest.mark.parametrize(("ship", "file"), [(grpo, "grpo_loss.py"), (jsd, "jsd_loss.py")])
 def test_a_release_without_the_loss_says_so(tmp_path, ship, file):
-    with pytest.raises(Unavailable, match=re.escape(f"liger-kernel 0.0.7 has no {file}")) as caught:
-        ship(_planted(tmp_path), {})
+    with pytest.raises(Unavailable, match=re.escape(f"liger-kernel 0.0.1 has no {file}")) as caught:
+        ship(plant(tmp_path, "liger-kernel 0.0.1"), {})
     assert str(tmp_path) not in str(caught.value)

@@ -10,9 +10,10 @@ from kl_companion.frameworks import openrlhf, settings
 from kl_companion.frameworks.blocks import block, call
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.wheels import unpack
-from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
+from kl_companion.frameworks.installed import Unavailable, find, known
 from tests.support.frameworks.by_hand import rollout
 from tests.support.frameworks.one_token import value_and_slope
+from tests.support.frameworks.planted import files, plant
 
 LOG2 = math.log(2)
 
@@ -58,101 +59,9 @@ def test_what_the_release_does_not_have_is_refused(installed, subject, options, 
 
 # -- older layouts, planted ---------------------------------------------------------------------------------
 
-UTILS = """
-import torch
-
-def compute_approx_kl(log_probs, log_probs_base, action_mask=None):
-    return (log_probs - log_probs_base) * action_mask
-
-def compute_reward(r, kl_coef, log_probs, log_probs_base, action_mask=None):
-    kl = compute_approx_kl(log_probs, log_probs_base, action_mask=action_mask)
-    assert r.shape == (1,)
-    return -kl_coef * kl, kl
-
-def masked_mean(x, mask, dim=None):
-    return (x * mask).sum(dim) / mask.sum(dim)
-"""
-LOSS = """
-import torch.nn as nn
-from .utils import masked_mean
-
-class PolicyLoss(nn.Module):
-    def __init__(self, clip_eps=0.2):
-        super().__init__()
-        self.clip_eps = clip_eps
-
-    def forward(self, log_probs, old_log_probs, advantages, action_mask=None):
-        ratio = (log_probs - old_log_probs).exp().clamp(1 - self.clip_eps, 1 + self.clip_eps)
-        return masked_mean(-ratio * advantages, action_mask, dim=-1).mean()
-
-class KDLoss(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.IGNORE_INDEX = -100
-
-    def forward(self, logits, teacher_logits, label):
-        each = -(teacher_logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
-        mask = label != self.IGNORE_INDEX
-        return (each * mask).sum() / mask.sum()
-"""
-FIRST = {
-    "openrlhf/__init__.py": "",
-    "openrlhf/models/__init__.py": "",
-    "openrlhf/models/utils.py": UTILS,
-    "openrlhf/models/loss.py": LOSS,
-    "openrlhf/cli/train_ppo_ray.py": 'parser.add_argument("--init_kl_coef", type=float, default=0.01)\n',
-    "openrlhf/cli/train_kd.py": 'parser.add_argument("--kd_coef", type=float, default=0.4)\n',
-}
-K3_UTILS = """
-def compute_approx_kl(log_probs, log_probs_base, action_mask=None, use_kl_estimator_k3=False):
-    x = (log_probs - log_probs_base) * action_mask
-    return (-x).exp() - 1 + x if use_kl_estimator_k3 else x
-
-def compute_reward(r, kl_coef, kl, action_mask=None, num_actions=None, reward_clip_range=None):
-    return -kl_coef * kl
-
-def masked_mean(x, mask, dim=None):
-    return (x * mask).sum(dim) / mask.sum(dim)
-"""
-TRAINER = """
-from openrlhf.models.utils import compute_approx_kl, masked_mean
-
-class PPOTrainer:
-    def training_step_actor(self, experience):
-        if self.args.use_kl_loss and experience.base_action_log_probs is not None:
-            base_action_log_probs = experience.base_action_log_probs
-        if self.args.use_kl_loss:
-            if self.initial_model is not None:
-                kl = compute_approx_kl(
-                    action_log_probs,
-                    base_action_log_probs,
-                    experience.action_mask,
-                    use_kl_estimator_k3=self.args.use_kl_estimator_k3,
-                )
-            if not self.args.packing_samples:
-                kl_mean = masked_mean(kl, experience.action_mask, dim=-1)
-            kl_loss = kl_mean.mean()
-            experience.info["kl"] = kl_loss.item()
-"""
-SIXTH = {
-    **FIRST,
-    "openrlhf/models/utils.py": K3_UTILS,
-    "openrlhf/trainer/ppo_trainer.py": TRAINER,
-    "openrlhf/cli/train_ppo_ray.py": FIRST["openrlhf/cli/train_ppo_ray.py"]
-    + 'parser.add_argument("--use_kl_loss", action="store_true", default=False)\n'
-    + 'parser.add_argument("--use_kl_estimator_k3", action="store_true", default=False)\n',
-}
-
-
-def plant(folder, files, version):
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return Distribution("openrlhf", version, folder)
-
 
 def test_the_first_releases_have_a_penalty_in_the_reward_and_means_of_sequences(tmp_path):
-    planted = plant(tmp_path, FIRST, "0.3")
+    planted = plant(tmp_path, "openrlhf 0.3")
     shipped = openrlhf.reward(planted, {})
     assert (shipped.option, shipped.beta) == ("--init_kl_coef 0.01", 0.01)
     # returns log 2 and log 3.2 of rewards -log 1.6 and log 3.2, pi/mu 1.25 and 0.8, and no clip
@@ -163,7 +72,7 @@ def test_the_first_releases_have_a_penalty_in_the_reward_and_means_of_sequences(
 
 
 def test_the_cross_entropy_with_a_teacher(tmp_path):
-    planted = plant(tmp_path, FIRST, "0.3")
+    planted = plant(tmp_path, "openrlhf 0.3")
     shipped = openrlhf.distillation(planted, {"kd_coef": 0.5})
     assert (shipped.option, shipped.sampled) == ("train_kd --kd_coef 0.5", False)
     # 1/4 log 2 + 3/4 log 2, and 4/5 log 5 + 1/5 log 5/4
@@ -172,7 +81,7 @@ def test_the_cross_entropy_with_a_teacher(tmp_path):
 
 
 def test_the_sixth_differentiates_the_mean_of_each_sequence(tmp_path):
-    planted = plant(tmp_path, SIXTH, "0.6")
+    planted = plant(tmp_path, "openrlhf 0.6")
     shipped = openrlhf.loss(planted, {})
     assert (shipped.option, shipped.beta) == ("--use_kl_loss --init_kl_coef 0.01", 0)
     assert shipped.place[:2] == ("openrlhf/trainer/ppo_trainer.py", "PPOTrainer.training_step_actor")
@@ -187,8 +96,9 @@ def test_the_sixth_differentiates_the_mean_of_each_sequence(tmp_path):
 
 
 def test_the_condition_in_the_first_file_that_has_one_is_taken(tmp_path):
-    moved = TRAINER.replace("PPOTrainer", "ActorPPOTrainer").replace("training_step_actor", "training_step")
-    planted = plant(tmp_path, {**SIXTH, "openrlhf/trainer/ray/ppo_actor.py": moved}, "0.6.3")
+    method = files("openrlhf 0.6")["openrlhf/trainer/ppo_trainer.py"]
+    moved = method.replace("PPOTrainer", "ActorPPOTrainer").replace("training_step_actor", "training_step")
+    planted = plant(tmp_path, "openrlhf 0.6", **{"openrlhf/trainer/ray/ppo_actor.py": moved})
     assert openrlhf.loss(planted, {}).place.function == "ActorPPOTrainer.training_step"
     with pytest.raises(Unavailable, match="no statements under use_loss that call compute_approx_kl"):
         block(planted, ("openrlhf/trainer/ppo_trainer.py",), "use_loss", "compute_approx_kl")
@@ -205,8 +115,8 @@ def test_packages_one_folder_deeper_in_a_wheel_are_found(tmp_path):
         archive.writestr("openrlhf/here.py", "y = 1\n")
         archive.writestr("openrlhf-0.6.data/purelib/../../outside.py", "z = 1\n")
     unpack(wheel, tmp_path / "out")
-    files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.py")}
-    assert files == {"out/openrlhf/models/utils.py", "out/openrlhf/here.py"}
+    found_files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.py")}
+    assert found_files == {"out/openrlhf/models/utils.py", "out/openrlhf/here.py"}
 
 
 def test_what_was_found_says_what_the_default_in_the_loss_came_to():

@@ -9,8 +9,9 @@ from kl_companion import prefix_tree
 from kl_companion.frameworks import setting, tinker
 from kl_companion.frameworks.formulas import charged
 from kl_companion.frameworks.history.subjects import subject
-from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
+from kl_companion.frameworks.installed import Unavailable, find, known
 from kl_companion.tabular.populations import large_batches, population_tree
+from tests.support.frameworks.planted import plant
 
 
 def samples():
@@ -59,36 +60,6 @@ def test_a_mean_is_subtracted_in_rl(discount, eos):
 NEWEST = find(*known("tinker"))
 
 
-_OLDER = """
-import asyncio
-import tinker
-
-async def incorporate_kl_penalty(data_D, base_sampling_client, kl_penalty_coef, kl_discount_factor):
-    ends = [d.model_input.append_int(int(d.loss_fn_inputs["target_tokens"].data[-1])) for d in data_D]
-    found = await asyncio.gather(*[base_sampling_client.compute_logprobs_async(x) for x in ends])
-    if kl_discount_factor > 0:
-        import a_module_that_nobody_has
-    gaps = []
-    for d, base in zip(data_D, found):
-        gap = d.loss_fn_inputs["logprobs"].to_torch() - torch.tensor(base[1:])
-        gaps.append(gap * d.loss_fn_inputs["mask"].to_torch())
-    middle = sum(g.sum() for g in gaps)
-    for d, gap in zip(data_D, gaps):
-        d.loss_fn_inputs["advantages"] = tinker.TensorData.from_torch(
-            d.loss_fn_inputs["advantages"].to_torch() - kl_penalty_coef * gap + middle
-        )
-
-import torch
-"""
-
-
-_CONFIG = """
-class Config:
-    kl_penalty_coef: float = 0.5
-    kl_discount_factor: float = 0.0
-"""
-
-
 def _ship(name, release, **options):
     return subject(name)[1].ship(release, options)
 
@@ -96,13 +67,6 @@ def _ship(name, release, **options):
 def _batch():
     problem = prefix_tree(3, 3, seed=0, eos=True, off_policy=True)
     return problem.rollout(problem.logits.clone().requires_grad_(), torch.tensor([0, 5, 9, 5]))
-
-
-def _planted(root):
-    (root / "tinker_cookbook" / "rl").mkdir(parents=True)
-    for name, text in {"metrics": _OLDER, "train": _CONFIG}.items():
-        (root / "tinker_cookbook" / "rl" / f"{name}.py").write_text(text, encoding="utf-8")
-    return Distribution("tinker-cookbook", "0.0.7", root)
 
 
 @pytest.mark.parametrize(("name", "beta"), [("tinker.rl", 0.0), ("tinker.distillation", 1.0)])
@@ -116,14 +80,14 @@ def test_defaults_are_those_of_the_two_loops(name, beta):
 
 
 def test_an_older_client_is_asked_too_and_the_mean_over_the_batch_is_left_out(tmp_path):
-    shipped, r = _ship("tinker.rl", _planted(tmp_path)), _batch()
+    shipped, r = _ship("tinker.rl", plant(tmp_path, "tinker-cookbook 0.0.7")), _batch()
     assert (shipped.beta, shipped.option) == (0.5, "Config(kl_penalty_coef=0.5, kl_discount_factor=0.0)")
     each = (r.sampled_from - r.ref_logp) * (r.logp - r.sampled_from).exp() * r.completion_mask
     assert shipped.loss(r).item() == pytest.approx(each.sum().item() / 4, rel=1e-12)
 
 
 def test_what_is_missing_is_named(tmp_path):
-    release = _planted(tmp_path)
+    release = plant(tmp_path, "tinker-cookbook 0.0.7")
     with pytest.raises(Unavailable, match="needs a_module_that_nobody_has"):
         _ship("tinker.rl", release, kl_discount_factor=1.0).loss(_batch())
     with pytest.raises(Unavailable, match=r"0\.0\.7 has no tinker_cookbook/distillation") as caught:

@@ -20,7 +20,7 @@ own is ``{ call = "by", estimator = "gae" }``, or of a release ``{ ship = "grpo"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -57,15 +57,16 @@ def adapter(name: str) -> Adapter:
     )
     instead = Remedy(sequence, token, remedy.get("words", ""))
     of = Framework(name, data["title"], *known(name), instead, data.get("without", ""))
-    functions = _functions(data.get("functions", (name,)))
+    functions = functions_of(name)
     algorithms = {a.get("key", a["name"]): _algorithm(a, of, functions) for a in data.get("algorithms", ())}
     words = data.get("words", {})
     return Adapter(of, tuple(_setting(row, of, functions, algorithms, words) for row in _rows(data)))
 
 
-def _functions(modules: Iterable[str]) -> Functions:
+def functions_of(framework: str) -> Functions:
+    """What the file of a framework may call, by name."""
     found = {name: getattr(formulas, name) for name in formulas.__all__}
-    for name in modules:
+    for name in read(framework).get("functions", (framework,)):
         if (FOLDER / f"{name}.py").is_file():
             # what decides whether a table or a chapter is stale reads this line: it leads to every module
             public = import_module(f"kl_companion.frameworks.{name}").__all__

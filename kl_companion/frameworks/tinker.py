@@ -19,7 +19,7 @@ from kl_companion.frameworks.linking import link
 from kl_companion.frameworks.shipped import Shipped, chosen, class_defaults, written
 from kl_companion.rollout import Rollout
 
-__all__ = ["by_group", "charge"]
+__all__ = ["by_group", "charge", "distillation", "rl"]
 _NAME = "incorporate_kl_penalty"
 _RL, _SETTINGS = "tinker_cookbook/rl/metrics.py", "tinker_cookbook/rl/train.py"
 _DISTILLATION = "tinker_cookbook/distillation/train_on_policy.py"

@@ -1,8 +1,8 @@
-"""verl: the KL in the loss of its actor, the KL in its rewards, and its distillation, in any release.
+"""verl: the KL in the loss of its actor and the KL in its rewards, in any release.
 
 verl imports Ray, TensorDict and more, which are not imported: its functions are linked, see `linking`. What
 they take from there (padding, metrics, batches) is stood in for by the few attributes that they read.
-Advantages are those of the installed release, see `verl_algorithms`.
+Distillation is in `verl_distillation`; advantages are those of the installed release, in `verl_algorithms`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from kl_companion.frameworks.blocks import Block, block, call
 from kl_companion.frameworks.installed import (
     Distribution,
     SourceLocation,
-    Unavailable,
     tree_of,
 )
 from kl_companion.frameworks.linking import link
@@ -28,20 +27,17 @@ from kl_companion.frameworks.shipped import Shipped, chosen
 from kl_companion.frameworks.yaml_defaults import yaml_defaults
 from kl_companion.rollout import Rollout, credit
 
-__all__ = ["distillation", "distillation_of_heads", "loss", "reward"]
+__all__ = ["loss", "reward"]
 
 CORE = "verl/trainer/ppo/core_algos.py"
-DISTILLATION = "verl/trainer/distillation/losses.py"
-TOP_K = "verl/trainer/distillation/fsdp/losses.py"
 _TRAINER = "verl/trainer/ppo/ray_trainer.py"
-_CONFIGS = "verl/trainer/config"
+CONFIGS = "verl/trainer/config"
 # FSDP's actor runs while a release has it (use_legacy_worker_impl: auto), then the loss of all engines
 _LEGACY = ("verl/trainer/ppo/actor/dp_actor.py", "verl/workers/actor/dp_actor.py")
 _ENGINE = "verl/workers/utils/losses.py"
 _CLIP = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 PLAIN = {"AlgoConfig": type("AlgoConfig", (), {})}
 Totals = Callable[[Rollout], dict[str, Any]]
-Output = Callable[[Any, Rollout], dict[str, torch.Tensor]]
 _LOSS = ("kl_loss_coef", "kl_loss_type", "loss_agg_mode", "loss_scale_factor")
 
 
@@ -77,14 +73,6 @@ class Batch(dict[str, Any]):
         return (len(next(iter(self.values()))),)
 
 
-class Jagged(SimpleNamespace):
-    """A nested tensor as the top-k loss reads it: the tokens of the batch, one after the other."""
-
-    def values(self) -> torch.Tensor:
-        """All rows, [tokens, k]."""
-        return self.content
-
-
 PADDED = {"no_padding_2_padding": lambda x, _: x, "Metric": Unlogged, "AggregationType": Unlogged()}
 
 
@@ -96,17 +84,19 @@ def global_batch(rollout: Rollout) -> dict[str, Any]:
 
 def _actor(verl: Distribution) -> dict[str, Any]:
     """The defaults of the actor."""
-    file = f"{_CONFIGS}/actor/actor.yaml"
+    file = f"{CONFIGS}/actor/actor.yaml"
     if (verl.root / file).is_file():
         return yaml_defaults(verl, file)
-    return _below("actor_rollout_ref.actor.", yaml_defaults(verl, f"{_CONFIGS}/ppo_trainer.yaml"))
+    return below("actor_rollout_ref.actor.", yaml_defaults(verl, f"{CONFIGS}/ppo_trainer.yaml"))
 
 
-def _below(prefix: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def below(prefix: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The values whose names begin so, without that."""
     return {n.removeprefix(prefix): x for n, x in found.items() if n.startswith(prefix)}
 
 
-def _only(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def only(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The values of those of some names that there are."""
     return {n: found[n] for n in names if n in found}
 
 
@@ -162,8 +152,8 @@ def loss(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
     """The KL that the actor adds to its loss."""
     run, place = block(verl, (*_LEGACY, _ENGINE), "use_kl_loss", "kl_penalty")
     defaults = _actor(verl)
-    config = chosen(_only(defaults, *_LOSS), options, f"the actor of verl {verl.version}")
-    shown = _words("actor_rollout_ref.actor", "use_kl_loss=True", config, options, _LOSS[:3])
+    config = chosen(only(defaults, *_LOSS), options, f"the actor of verl {verl.version}")
+    shown = words("actor_rollout_ref.actor", "use_kl_loss=True", config, options, _LOSS[:3])
     shipped = Shipped(
         partial(_actor_loss, verl, run, config),
         shown,
@@ -174,7 +164,7 @@ def loss(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
     return shipped
 
 
-def _words(
+def words(
     prefix: str, on: str, config: Mapping[str, Any], options: Mapping[str, Any], shown: tuple[str, ...]
 ) -> str:
     """The configuration as a user writes it: what matters here, and what was chosen."""
@@ -220,7 +210,7 @@ def _reward_loss(
     found = call(
         policy,
         **clip,
-        **_only(config, "clip_ratio_c", "loss_agg_mode"),
+        **only(config, "clip_ratio_c", "loss_agg_mode"),
         old_log_prob=rollout.sampled_from,
         log_prob=rollout.logp,
         advantages=advantages,
@@ -234,10 +224,10 @@ def _reward_loss(
 
 def reward(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
     """The KL that is subtracted from the reward of each token: returns of discount 1, clipped policy loss."""
-    algorithm = _below("algorithm.", yaml_defaults(verl, f"{_CONFIGS}/ppo_trainer.yaml"))
+    algorithm = below("algorithm.", yaml_defaults(verl, f"{CONFIGS}/ppo_trainer.yaml"))
     known = {
-        **_only(algorithm, "kl_penalty"),
-        **_only(_actor(verl), "loss_agg_mode", *_CLIP),
+        **only(algorithm, "kl_penalty"),
+        **only(_actor(verl), "loss_agg_mode", *_CLIP),
     }
     config = chosen(known, options, f"algorithm and actor of verl {verl.version}")
     # before there was an option every run subtracted it, unless the actor had it in its loss
@@ -251,112 +241,9 @@ def reward(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
             partial(_totals, verl),
             config,
         ),
-        _words(
-            "algorithm", f"{option}=True" if option in algorithm else "", config, options, ("kl_penalty",)
-        ),
+        words("algorithm", f"{option}=True" if option in algorithm else "", config, options, ("kl_penalty",)),
         float(algorithm["kl_ctrl.kl_coef"]) if on else 0.0,
         SourceLocation(_TRAINER, "apply_kl_penalty"),
     )
     _tried(verl, f"kl_penalty={config['kl_penalty']}", shipped.loss)
     return shipped
-
-
-_DISTILLATION = ("loss_mode", "use_policy_gradient", "loss_max_clamp")
-
-
-def _estimator(verl: Distribution, mode: str) -> str:
-    """The function that is registered for a mode; `Unavailable` without one that reads sampled tokens."""
-    for node in tree_of(verl.root / DISTILLATION).body:
-        if isinstance(node, ast.FunctionDef):
-            for decorator in node.decorator_list:
-                words = {n.value for n in ast.walk(decorator) if isinstance(n, ast.Constant)}
-                if mode in words and "use_estimator" in ast.unparse(decorator):
-                    return node.name
-    raise Unavailable(f"verl {verl.version} has no distillation with loss_mode={mode} of sampled tokens")
-
-
-def _distilled(function: Any, config: Mapping[str, Any], output: Output, rollout: Rollout) -> torch.Tensor:
-    totals = global_batch(rollout)
-    # 0.8 reads the totals that the micro-batch before has left in the configuration
-    actor = Configuration(loss_agg_mode="token-mean", loss_scale_factor=None, global_batch_info=dict(totals))
-    settings = SimpleNamespace(distillation_loss=Configuration(**config, global_batch_info={}))
-    data = {
-        "response_mask": rollout.completion_mask,
-        "teacher_logprobs": rollout.ref_logp.unsqueeze(-1),
-        "old_log_probs": rollout.sampled_from,
-        **totals,
-    }
-    total: torch.Tensor = function(actor, settings, output(settings, rollout), data)[0]
-    return total
-
-
-def _log_probs(_: Any, rollout: Rollout) -> dict[str, torch.Tensor]:
-    return {"log_probs": rollout.logp}
-
-
-def _heads(function: Any, settings: Any, rollout: Rollout) -> dict[str, torch.Tensor]:
-    """What the student's forward pass makes of the teacher's head."""
-    assert rollout.logits is not None
-    head = rollout.ref_logp_all.topk(settings.distillation_loss.topk, dim=-1)
-    found = function(
-        student_logits=rollout.logits.flatten(0, 1).unsqueeze(0),
-        teacher_topk_log_probs=Jagged(is_nested=True, content=head.values.flatten(0, 1)),
-        teacher_topk_ids=Jagged(is_nested=True, content=head.indices.flatten(0, 1)),
-        config=settings,
-        data_format="thd",
-    )
-    parts = {name: x.view(rollout.completion_mask.shape) for name, x in found.items()}
-    return {"log_probs": rollout.logp, **parts}
-
-
-def _distillation_loss(verl: Distribution, name: str) -> Any:
-    """The release's `distillation_loss` with the function of a mode, on batches that are padded."""
-    function = link(verl, DISTILLATION, name, given=PADDED)
-    policy = link(verl, CORE, "compute_policy_loss_vanilla", given=PLAIN)
-    given = {
-        **PADDED,
-        "get_distillation_loss_fn": lambda _: function,
-        "get_policy_loss_fn": lambda _: policy,
-    }
-    return link(verl, DISTILLATION, "distillation_loss", given=given)
-
-
-def distillation(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
-    """The distillation from a teacher in the place of the reference, with the defaults of the YAML files."""
-    config = _distillation_config(verl, options, _DISTILLATION)
-    if config["loss_mode"] == "k1" and not config["use_policy_gradient"]:
-        # its other name, kl, is let through
-        raise ValueError(f"verl {verl.version} refuses loss_mode=k1 without use_policy_gradient=True")
-    name = _estimator(verl, config["loss_mode"])
-    return Shipped(
-        partial(_distilled, _distillation_loss(verl, name), config, _log_probs),
-        _words("distillation.distillation_loss", "", config, options, _DISTILLATION),
-        None,
-        SourceLocation(DISTILLATION, name),
-    )
-
-
-def distillation_of_heads(verl: Distribution, options: Mapping[str, Any]) -> Shipped:
-    """The forward KL over the teacher's likeliest tokens."""
-    name, shown = "compute_forward_kl_topk", ("loss_mode", "topk")
-    config = _distillation_config(verl, options, shown)
-    alone = {"get_ulysses_sequence_parallel_world_size": lambda: 1}
-    output = partial(_heads, link(verl, TOP_K, name, given=alone))
-    return Shipped(
-        partial(_distilled, _distillation_loss(verl, name), config, output),
-        _words("distillation.distillation_loss", "", config, options, shown),
-        None,
-        SourceLocation(TOP_K, name),
-        sampled=False,
-    )
-
-
-def _distillation_config(
-    verl: Distribution, options: Mapping[str, Any], known: tuple[str, ...]
-) -> dict[str, Any]:
-    if not (verl.root / DISTILLATION).is_file():
-        raise Unavailable(f"verl {verl.version} has no {DISTILLATION}")
-    found = yaml_defaults(verl, f"{_CONFIGS}/distillation/distillation.yaml")
-    defaults = _below("distillation_loss.", found)
-    where = f"distillation_loss of verl {verl.version}"
-    return {**defaults, **chosen(_only(defaults, *known), options, where)}

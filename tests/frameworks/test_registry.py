@@ -5,8 +5,8 @@ import tomllib
 
 import pytest
 
-from kl_companion.frameworks import FRAMEWORKS, framework, registry, settings
-from kl_companion.frameworks.adapter import _functions
+from kl_companion.frameworks import FRAMEWORKS, formulas, framework, registry, settings
+from kl_companion.frameworks.adapter import functions_of
 from kl_companion.frameworks.installed import FOLDER
 from kl_companion.frameworks.records import Setting
 
@@ -36,7 +36,6 @@ def test_all_that_a_file_says_is_used(name):
             texts = [*row.values(), *row.get("options", {}).values()]
             filled = re.findall(r"{(\w+)}", " ".join(x for x in texts if isinstance(x, str)))
             assert set(row) - WRITTEN <= {*filled, *row.get("with", ())}, row["name"]
-    modules = [m for m in data.get("functions", (name,)) if (FOLDER / f"{m}.py").is_file()]
-    if modules == [name]:
-        of_module = set(_functions(modules)) - set(_functions(()))
-        assert of_module == {f for f in of_module if f'"{f}"' in text}
+    if "heads" not in (shared := data.get("functions", ())) and "terms" not in shared:
+        own = set(functions_of(name)) - set(formulas.__all__)
+        assert own == {f for f in own if f'"{f}"' in text}

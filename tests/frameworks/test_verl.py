@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kl_companion.frameworks import settings, verl
+from kl_companion.frameworks import settings, verl, verl_distillation
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
 from kl_companion.frameworks.yaml_defaults import yaml_defaults
@@ -29,7 +29,7 @@ def test_the_defaults_are_those_of_the_adapter(installed):
     assert loss.option == in_loss
     assert reward.option == in_reward.replace("kl_ctrl.kl_coef=0.001, ", "")
     assert (loss.beta, reward.beta) == (known["verl.loss_k3"].beta, known["verl.reward_k1"].beta) == (0, 0)
-    distilled = verl.distillation(installed, {})
+    distilled = verl_distillation.distillation(installed, {})
     assert known["verl.distillation_k3"].option in distilled.option
     assert distilled.beta is None
 
@@ -49,7 +49,7 @@ def test_the_defaults_are_those_of_the_adapter(installed):
 )
 def test_what_the_release_does_not_have_is_refused(installed, subject, options, message):
     with pytest.raises(ValueError, match=message):
-        getattr(verl, subject)(installed, options)
+        {**vars(verl), **vars(verl_distillation)}[subject](installed, options)
 
 
 # -- older layouts, planted ---------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_the_first_release_charges_every_run_with_its_reward(tmp_path):
     with pytest.raises(Unavailable, match=r"verl 0\.1 has no statements under use_kl_loss"):
         verl.loss(planted, {})
     with pytest.raises(Unavailable, match=r"verl 0\.1 has no verl/trainer/distillation/losses\.py$"):
-        verl.distillation(planted, {})
+        verl_distillation.distillation(planted, {})
     with pytest.raises(ValueError, match="does not know kl_penalty=k3"):
         verl.reward(planted, {"kl_penalty": "k3"})
 

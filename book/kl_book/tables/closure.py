@@ -10,8 +10,8 @@ it by its path. Code is read as a syntax tree:
   and a list of names alone is not a file of its own here: a name counts with the module that it leads to.
 * `import kl_companion.theory.calculus`, relative imports, imports inside functions and
   `import_module("kl_companion.ops")` count. Other imports under `if TYPE_CHECKING:` do not: they never run.
-* `import_module(f"kl_companion.frameworks.{name}").FRAMEWORK` leads to every module of that folder that
-  assigns `FRAMEWORK`.
+* `import_module(f"kl_companion.frameworks.{name}").__all__` leads to every module of that folder that
+  assigns `__all__`.
 * What cannot be followed counts as using everything: a starred import or a bare use of a lazy package
   (`getattr(kl, name)`) pulls in all its public names, code that does not parse pulls in the whole package.
 * Data files (csv, yml, yaml, toml, json) beside a used module count as used.

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from kl_companion.checks import unknown_name
+from kl_companion.frameworks.adapter import functions_of
 from kl_companion.frameworks.installed import Distribution, known, read
 from kl_companion.frameworks.shipped import Shipped
 
@@ -59,12 +60,12 @@ def project(name: str) -> Project:
     if name in ADAPTED:
         adapted: Project = import_module("kl_companion.frameworks.history.adapted").project_of(name)
         return adapted
-    data, functions = read(name)["history"], import_module(f"kl_companion.frameworks.{name}")
+    data, functions = read(name)["history"], functions_of(name)
     followed = (
         FollowedLoss(
             f"{name}.{loss['name']}",
             loss["title"],
-            getattr(functions, loss["ship"]),
+            functions[loss["ship"]],
             loss["promise"],
             tuple(loss.get("instead", ())),
         )

@@ -7,27 +7,12 @@ from kl_companion.llm.own_loop import ExaminedLoop
 from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, world
+from tests.support.small_steps import reinforce
 
 
-def formula(at, beta, temperature=1.0, in_reward=False):
-    """REINFORCE with a leave-one-out baseline, and K2 in the loss or K1 in the rewards."""
-    rollout = at.rollout
-    logits = rollout.logits.detach().clone().requires_grad_()
-    pick, mask = rollout.tokens.unsqueeze(-1), rollout.completion_mask
-
-    def scored(x):
-        return (x / temperature).log_softmax(-1).gather(-1, pick).squeeze(-1)
-
-    logp, ref = scored(logits), scored(rollout.ref_logits)
-    old = logp.detach() if rollout.behavior_logits is None else scored(rollout.behavior_logits)
-    advantages = torch.stack([r - (REWARDS.sum() - r) / 5 for r in REWARDS])
-    terms = -(logp - old).exp() * advantages.unsqueeze(-1)
-    if in_reward:
-        terms = terms + (logp - logp.detach()).exp() * beta * (logp - ref).detach()
-    else:
-        terms = terms + beta * (logp - ref) ** 2 / 2
-    loss = (terms * mask).sum(-1).mean()
-    return torch.autograd.grad(loss, logits)[0]
+def formula(at, beta, temperature=1.0):
+    """The gradient with a leave-one-out baseline."""
+    return reinforce(at, torch.stack([r - (REWARDS.sum() - r) / 5 for r in REWARDS]), beta, temperature)[1]
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -60,3 +60,21 @@ def step_of(
         return reduce(policy(logp, batch) + kl(logp, ref), mask(batch))
 
     return step
+
+
+def reinforce(
+    at: Any, advantages: torch.Tensor, beta: float, temperature: float = 1.0
+) -> tuple[float, torch.Tensor]:
+    """REINFORCE with K2 in the loss: its value, and its gradient by the policy's table."""
+    rollout = at.rollout
+    logits = rollout.logits.detach().clone().requires_grad_()
+    pick, mask = rollout.tokens.unsqueeze(-1), rollout.completion_mask
+
+    def scored(x: torch.Tensor) -> torch.Tensor:
+        return (x / temperature).log_softmax(-1).gather(-1, pick).squeeze(-1)
+
+    logp, ref = scored(logits), scored(rollout.ref_logits)
+    old = logp.detach() if rollout.behavior_logits is None else scored(rollout.behavior_logits)
+    terms = beta * (logp - ref) ** 2 / 2 - (logp - old).exp() * advantages.unsqueeze(-1)
+    loss = (terms * mask).sum(-1).mean()
+    return loss.item(), torch.autograd.grad(loss, logits)[0]

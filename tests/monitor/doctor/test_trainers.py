@@ -9,24 +9,13 @@ import torch
 from kl_companion.monitor.doctor import diagnose
 from kl_companion.monitor.doctor.trainers import ExaminedTrainer, is_trainer
 from kl_companion.monitor.doctor.world import REWARDS, world
+from tests.support.small_steps import reinforce
 from tests.support.stub_trainer import Model, Trainer, made
 
 
 def formula(at, temperature=1.0, beta=0.5):
-    """Gradient of REINFORCE with K2 in the loss by the table of the policy."""
-    rollout = at.rollout
-    logits = rollout.logits.detach().clone().requires_grad_()
-    pick, mask = rollout.tokens.unsqueeze(-1), rollout.completion_mask
-
-    def scored(x):
-        return (x / temperature).log_softmax(-1).gather(-1, pick).squeeze(-1)
-
-    logp, ref = scored(logits), scored(rollout.ref_logits)
-    old = logp.detach() if rollout.behavior_logits is None else scored(rollout.behavior_logits)
-    advantages = rollout.rewards - rollout.rewards.mean()
-    terms = beta * (logp - ref) ** 2 / 2 - (logp - old).exp() * advantages.unsqueeze(-1)
-    loss = (terms * mask).sum(-1).mean()
-    return loss.item(), torch.autograd.grad(loss, logits)[0]
+    """The loss and the gradient with the mean as a baseline."""
+    return reinforce(at, at.rollout.rewards - at.rollout.rewards.mean(), beta, temperature)
 
 
 @pytest.mark.parametrize("stale", [0.0, 0.1])

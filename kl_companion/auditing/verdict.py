@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from kl_companion.auditing.adapt import Reading
-from kl_companion.auditing.card import card
 from kl_companion.auditing.distance import Distance, distances
 from kl_companion.auditing.findings import Finding, left_out
 from kl_companion.auditing.inputs import dead_rewards
@@ -148,6 +147,8 @@ class Audit:
         return self.__dict__ | computed | {"loss_fn": left_out}
 
     def __str__(self) -> str:
+        from kl_companion.auditing.card import card
+
         return card(self)
 
     def _repr_html_(self) -> str:

@@ -14,7 +14,7 @@ import torch
 
 from kl_companion.checks import check_floating, check_shape, check_temperature
 from kl_companion.kernels.compiling import Backend, compiles
-from kl_companion.kernels.walks import How
+from kl_companion.kernels.logit_transform import LogitTransform
 
 
 class RowSelection(NamedTuple):
@@ -207,12 +207,12 @@ def how_of(
     ref_logit_scale: float = 1.0,
     soft_cap: float | None = None,
     ref_soft_cap: float | None = None,
-) -> How:
+) -> LogitTransform:
     """Check the numbers that logits go through; ValueError for one that is no positive float32 number."""
     ref_temperature = (
         temperature if ref_temperature is None else _positive("ref_temperature", ref_temperature)
     )
-    how = How(
+    how = LogitTransform(
         check_temperature(temperature),
         float(ref_temperature),
         None if soft_cap is None else _positive("soft_cap", soft_cap),

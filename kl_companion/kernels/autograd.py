@@ -14,8 +14,8 @@ import torch
 from kl_companion.divergences import Divergence, swapped
 from kl_companion.kernels.arguments import RowSelection
 from kl_companion.kernels.blocks import exact_dtype, new_like, plain
+from kl_companion.kernels.logit_transform import LogitTransform
 from kl_companion.kernels.walks import (
-    How,
     room_for_kept,
     room_for_tokens,
     scale_rows,
@@ -169,7 +169,7 @@ def gradient_by_reference(
     x: torch.Tensor,
     y: torch.Tensor,
     scale: torch.Tensor,
-    how: How,
+    how: LogitTransform,
     inside: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The gradient by the reference: that of the same divergence with its arguments exchanged."""
@@ -192,7 +192,7 @@ class DivergenceOfLogits(torch.autograd.Function):
         y: torch.Tensor,
         rows: RowSelection,
         d: Divergence,
-        how: How,
+        how: LogitTransform,
         inplace: bool,
         recording: bool,
         early: bool = True,
@@ -260,7 +260,7 @@ class TokensOfLogits(torch.autograd.Function):
         tokens: torch.Tensor,
         rows: RowSelection,
         with_entropy: bool,
-        how: How,
+        how: LogitTransform,
         inplace: bool,
         recording: bool,
         early: bool = True,

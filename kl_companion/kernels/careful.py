@@ -18,7 +18,7 @@ from kl_companion.kernels.lanes import cooled, load, past_cap
 from kl_companion.kernels.ratios import NEAR
 
 if TYPE_CHECKING:
-    from kl_companion.kernels.walks import How
+    from kl_companion.kernels.logit_transform import LogitTransform
 
 
 class Careful(NamedTuple):
@@ -29,7 +29,7 @@ class Careful(NamedTuple):
 
 
 def careful_rows(
-    d: Divergence, x_raw: torch.Tensor, y_raw: torch.Tensor, how: How, dtype: torch.dtype
+    d: Divergence, x_raw: torch.Tensor, y_raw: torch.Tensor, how: LogitTransform, dtype: torch.dtype
 ) -> Careful:
     """Rows [rows, vocab] in float64, rounded to ``dtype``.
 

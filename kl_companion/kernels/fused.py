@@ -53,7 +53,7 @@ from kl_companion.kernels.autograd import DivergenceOfLogits, TokensOfLogits
 from kl_companion.kernels.careful import first_bad, place, refusal, refuse_tokens
 from kl_companion.kernels.compiling import Backend
 from kl_companion.kernels.heads import check_head, estimate_from
-from kl_companion.kernels.walks import How
+from kl_companion.kernels.logit_transform import LogitTransform
 
 _LEAD = "logits [..., vocab] without its last axis"
 
@@ -363,7 +363,9 @@ def fused_top_k_f_divergence(
     return estimate_from(choices, logp, *shipped, rows, validate=validate)
 
 
-def _how_of_policy(logits: torch.Tensor, backend: Backend, temperature: float, logit_scale: float) -> How:
+def _how_of_policy(
+    logits: torch.Tensor, backend: Backend, temperature: float, logit_scale: float
+) -> LogitTransform:
     check_logits("logits", logits)
     return how_of(logits, logits.numel(), backend, temperature=temperature, logit_scale=logit_scale)
 
@@ -373,7 +375,7 @@ def _log_probs(
     tokens: torch.Tensor,
     mask: torch.Tensor | None,
     weights: torch.Tensor | None,
-    how: How,
+    how: LogitTransform,
     *,
     inplace: bool,
     validate: bool = False,

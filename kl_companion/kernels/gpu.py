@@ -19,7 +19,7 @@ from kl_companion.kernels.ratios import NEAR, enough
 from kl_companion.kernels.tokens import of_same
 
 if TYPE_CHECKING:
-    from kl_companion.kernels.walks import How
+    from kl_companion.kernels.logit_transform import LogitTransform
 
 _BLOCK, _SHORTEST = 4096, 128  # entries of a piece: of a long row, and at least
 _PER_WARP = 1024  # of them, 32 a thread
@@ -125,14 +125,14 @@ def parts(*tensors: torch.Tensor) -> Iterator[RowViews]:
         start += size
 
 
-def cool_of(how: How) -> float | None:
+def cool_of(how: LogitTransform) -> float | None:
     """The factor of raw logits, None for 1."""
     factor = how.scale / how.temperature
     return None if factor == 1.0 else factor
 
 
-def sides_of(x: torch.Tensor, y: torch.Tensor, how: How) -> tuple[Side, Side]:
-    """Policy and reference, in units of the policy's raw logits; see `How.scalars`."""
+def sides_of(x: torch.Tensor, y: torch.Tensor, how: LogitTransform) -> tuple[Side, Side]:
+    """Policy and reference, in units of the policy's raw logits; see `LogitTransform.scalars`."""
     ratio = how.ratio
     cap = None if how.cap is None else how.cap / how.scale
     ref_cap = None if how.ref_cap is None else ratio * how.ref_cap / how.ref_scale
@@ -147,7 +147,7 @@ def walk_divergence(
     value: torch.Tensor | None,
     loss_weight: torch.Tensor | None,
     gradient: torch.Tensor | None,
-    how: How,
+    how: LogitTransform,
     inside: torch.Tensor | None,
 ) -> bool:
     """Do what `walks.walk_divergence` does, where these kernels can; return whether they did."""
@@ -266,7 +266,7 @@ def walk_tokens(
     loss_weight: torch.Tensor | None,
     of_entropy: torch.Tensor | None,
     gradient: torch.Tensor | None,
-    how: How,
+    how: LogitTransform,
     inside: torch.Tensor | None,
 ) -> bool:
     """Do what `walks.walk_tokens` does, where these kernels can; return whether they did."""

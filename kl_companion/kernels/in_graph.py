@@ -19,10 +19,10 @@ from kl_companion.divergences import get_divergence
 from kl_companion.kernels.autograd import gradient_by_reference
 from kl_companion.kernels.blocks import exact_dtype, new_like
 from kl_companion.kernels.compiling import compiles
+from kl_companion.kernels.logit_transform import LogitTransform
 from kl_companion.kernels.row_numbers import KLNumbers, RatioNumbers
 from kl_companion.kernels.walks import (
     REVERSE_KL,
-    How,
     room_for_kept,
     room_for_tokens,
     rows_dtype,
@@ -49,9 +49,9 @@ def room_in_float64(name: str, value: torch.Tensor) -> torch.Tensor:
     return value.new_zeros(len(numbers._fields), value.shape[0], dtype=torch.float64)
 
 
-def how_inside(numbers: Floats, entries: int, device: torch.device) -> How:
-    """Return the `How` of some `How.numbers`; a form that the tracer left open is chosen by the entries."""
-    how = How.of_numbers(numbers)
+def how_inside(numbers: Floats, entries: int, device: torch.device) -> LogitTransform:
+    """Return what `LogitTransform.numbers` gave; an open form is chosen by the entries."""
+    how = LogitTransform.of_numbers(numbers)
     return how._replace(compiled=compiles("auto", entries, device)) if how.compiled is None else how
 
 

@@ -17,8 +17,8 @@ from kl_companion.kernels.blocks import exact_dtype
 from kl_companion.kernels.careful import Careful, careful_rows
 from kl_companion.kernels.lanes import cooled, load, past_cap
 from kl_companion.kernels.linear_walks import Chunk, LogitRows, Projection, Results, Tile
+from kl_companion.kernels.logit_transform import LogitTransform
 from kl_companion.kernels.row_numbers import MASS, ORDINARY, fill_ratio_numbers, value_and_mean
-from kl_companion.kernels.walks import How
 
 
 class Distances(NamedTuple):
@@ -26,7 +26,7 @@ class Distances(NamedTuple):
 
     d: Divergence
     teacher: Projection | LogitRows
-    how: How
+    how: LogitTransform
     rows: int
 
     def of(self, rows: torch.Tensor) -> Distances:
@@ -139,7 +139,7 @@ class LogProbs(NamedTuple):
     """Log-probs of tokens [rows, k], with entropies [rows] if wanted."""
 
     tokens: torch.Tensor
-    how: How
+    how: LogitTransform
     with_entropy: bool
 
     def of(self, rows: torch.Tensor) -> LogProbs:
@@ -241,7 +241,7 @@ class LogProbs(NamedTuple):
         return gpu.walk_tokens(*tensors, tile.logits, self.how, None)
 
 
-def _served(kind: str, chunk: Chunk, how: How, numbers: torch.Tensor) -> bool:
+def _served(kind: str, chunk: Chunk, how: LogitTransform, numbers: torch.Tensor) -> bool:
     """Whether the kernels of a GPU do a kind of walk on a chunk, whose logits are one tile there."""
     logits = [chunk.room.logits, *([chunk.teacher.logits] if isinstance(chunk.teacher, LogitRows) else [])]
     whole = chunk.plan.width >= len(chunk.policy.weight) and numbers.dtype == torch.float32

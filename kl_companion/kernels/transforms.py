@@ -11,7 +11,7 @@ import torch
 from kl_companion.divergences import Divergence
 from kl_companion.estimators.vocabulary import sum_of_entries
 from kl_companion.kernels.blocks import exact_dtype
-from kl_companion.kernels.walks import How
+from kl_companion.kernels.logit_transform import LogitTransform
 
 
 def transformed() -> bool:
@@ -20,7 +20,7 @@ def transformed() -> bool:
 
 
 def divergence(
-    d: Divergence, x: torch.Tensor, y: torch.Tensor, how: How, inside: torch.Tensor | None
+    d: Divergence, x: torch.Tensor, y: torch.Tensor, how: LogitTransform, inside: torch.Tensor | None
 ) -> torch.Tensor:
     """Return D_f of rows of raw logits, [..., vocab] -> [...]; 0 in rows that are not ``inside`` [rows]."""
     dtype = exact_dtype(x, y)
@@ -30,7 +30,7 @@ def divergence(
 
 
 def log_probs(
-    x: torch.Tensor, index: torch.Tensor, how: How, inside: torch.Tensor | None
+    x: torch.Tensor, index: torch.Tensor, how: LogitTransform, inside: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probs of ids [rows, k] and entropies [rows] of logits [..., vocab]; 0 as `divergence`."""
     p = _logp(x.to(exact_dtype(x)), how, inside).reshape(len(index), x.shape[-1])
@@ -42,7 +42,7 @@ def log_probs(
     return logp.where(inside.unsqueeze(-1), 0.0), entropy.where(inside, 0.0)
 
 
-def _logp(x: torch.Tensor, how: How, inside: torch.Tensor | None) -> torch.Tensor:
+def _logp(x: torch.Tensor, how: LogitTransform, inside: torch.Tensor | None) -> torch.Tensor:
     """Log-probs of the policy's rows; those of rows outside are uniform, whatever stands there."""
     if inside is not None:
         x = x.where(inside.view(x.shape[:-1]).unsqueeze(-1), 0.0)

@@ -26,7 +26,8 @@ from kl_companion.kernels import (
     linear_f_divergence,
     linear_logp_and_entropy,
 )
-from kl_companion.kernels.walks import How, room_for_kept, walk_divergence
+from kl_companion.kernels.logit_transform import LogitTransform
+from kl_companion.kernels.walks import room_for_kept, walk_divergence
 from tests.oracles import fused as oracle
 from tests.support.fused_cases import INF, gradient_error, logits_pair, noise, run, value_error
 from tests.support.mutation import AUDIT
@@ -272,7 +273,7 @@ def failures():
     for name in (*KLS, "jensen_shannon"):
         d, ways, weights = (
             get_divergence(name),
-            [How(compiled=compiled) for compiled in (False, True)],
+            [LogitTransform(compiled=compiled) for compiled in (False, True)],
             torch.ones(3),
         )
         slopes = []

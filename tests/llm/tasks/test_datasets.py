@@ -126,22 +126,6 @@ def altered(place, **fields):
     ("rows", "options", "message"),
     [
         ([], {}, "rows.json holds no rows"),
-        (["text"], {}, "row 0 is a str, expected named fields"),
-        (
-            [{"q": "?", "answer": "#### 1"}],
-            {},
-            "no field for the question: expected 'question' or .*found 'q'",
-        ),
-        (
-            [{"question": "?", "reply": "1"}],
-            {},
-            "for the answer: expected 'answer' or 'solution', found",
-        ),
-        (
-            WORKED,
-            {"question": "ask"},
-            "for the question: expected 'ask', found 'question', 'answer'",
-        ),
         (
             altered(1, answer="a thousand"),
             {},
@@ -151,21 +135,8 @@ def altered(place, **fields):
         (altered(2, answer="  "), {}, "row 2 has no 'answer', only question, answer"),
         (altered(0, question=None), {}, "row 0 has no 'question'"),
         ([*WORKED, {"question": "?"}], {}, "row 3 has no 'answer', only question"),
-        (
-            [{"problem": "?", "solution": "none"}],
-            {"style": "math"},
-            r"row 0 cannot be read: 'none', expected a \\boxed",
-        ),
         (WORKED, {"levels": [1]}, "row 0 has no level, and levels were asked for"),
         (BOXED, {"style": "math", "levels": [2]}, r"holds no row of levels \[2\]"),
-        (
-            BOXED,
-            {"style": "math", "levels": [1, 3], "out_levels": [3]},
-            "level 3 is in levels and in out",
-        ),
-        (WORKED, {"max_new_tokens": 0}, "max_new_tokens is 0"),
-        (WORKED, {"style": "gsm"}, "unknown style 'gsm'"),
-        (WORKED, {"reads": "guess"}, "unknown style 'guess'"),
     ],
 )
 def test_bad_rows(as_installed, tmp_path, rows, options, message):

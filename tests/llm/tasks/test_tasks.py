@@ -341,26 +341,7 @@ def test_two_styles_are_drawn_as_the_law_says():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("srt", {}, "unknown task 'srt'. Did you mean 'sort'"),
-        ("sort", {"digit": 3}, "task 'sort': .*'digit', expected some of its options: digits"),
-        ("sort", {"digits": 0}, "digits is 0, expected a whole number from 1 to 64"),
-        ("sort", {"digits": True}, "digits is True"),
-        ("sort", {"digits": 2.5}, "digits is 2.5"),
-        ("arithmetic", {"levels": ()}, "levels is empty"),
-        ("arithmetic", {"levels": (1, 5)}, "levels holds 5, expected levels from 1 to 4"),
-        ("arithmetic", {"levels": (1, 1)}, r"levels is \[1, 1\], expected each level once"),
         ("arithmetic", {"levels": (1, 3)}, "level 3 is in levels and in out_levels"),
-        ("arithmetic", {"levels": 2}, "levels is 2, expected a sequence"),
-        ("markov", {"letters": 27}, "letters is 27, expected a whole number from 2 to 26"),
-        ("markov", {"order": 4}, "order is 4"),
-        ("markov", {"length": 0}, "length is 0, expected a whole number of at least 1"),
-        ("markov", {"concentration": 0.0}, "concentration is 0.0, expected a positive number"),
-        ("markov", {"hazard": 0.0}, "hazard is 0.0, expected a probability between 0 and 1, or None"),
-        ("markov", {"seed": -1}, "seed is -1"),
-        ("two_styles", {"noise": 1.0}, "noise is 1.0, expected a probability from 0 to below 1"),
-        ("two_styles", {"letters": 1}, "letters is 1"),
-        ("look_up", {"entries": 2, "turns": 3}, "turns is 3, expected a whole number from 1 to 2"),
-        ("look_up", {"entries": 30}, "entries is 30"),
     ],
 )
 def test_bad_options(as_installed, name, options, message):

@@ -13,6 +13,9 @@ from kl_book.framework_table import framework_table, option_lines
 from kl_companion.frameworks import FRAMEWORKS, framework, settings
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.printing import print_list
+from tests.support.data import data
+
+DATA = data(__file__)
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +31,7 @@ def rows() -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize(
-    ("option", "lines"),
-    [
-        ("actor: a=1, b.c=2; beta=3", ["actor:", "  a=1", "  b.c=2", "beta=3"]),
-        ("x.y: kind=k3 (or low, both), n=1", ["x.y:", "  kind=k3 (or low, both)", "  n=1"]),
-        ("use_kl_loss: true, kl_loss_coef: ...", ["use_kl_loss: true, kl_loss_coef: ..."]),
-        ("actor: a=0 with a teacher", ["actor:", "  a=0 with a teacher"]),
-        ("trl: a=true, beta, b=1", ["trl: a=true, beta, b=1"]),
-        ("--use-kl-loss --coef 0.1", ["--use-kl-loss", "--coef 0.1"]),
-        ("Config(beta=0.1, kind='a')", ["Config(beta=0.1, kind='a')"]),
-    ],
-)
+@pytest.mark.parametrize(("option", "lines"), DATA["options"])
 def test_an_option_as_lines(option: str, lines: list[str]) -> None:
     assert option_lines(option) == lines
 

@@ -12,8 +12,10 @@ import pytest
 from kl_companion.auditing.pasted import value_of
 from kl_companion.cli import main
 from kl_companion.cli.audit import colored
+from tests.support.data import data
 from tests.support.warm import command
 
+DATA = data(__file__)
 K3_AS_REVERSE_KL = """
 import torch
 
@@ -121,21 +123,7 @@ def test_audit_of_a_name_exits_0_whatever_the_verdict(capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["audit", "k33"], "Did you mean 'k3'"),
-        (["audit", "missing.py:loss"], "'missing.py' is not a file, expected path/file.py:function"),
-        (["audit", "k3", "--want", "revers_kl", "--scale", "1"], "Did you mean 'reverse_kl'"),
-        (["derive", "k_3"], "Did you mean 'k3'"),
-        (["derive", "exact_kl"], "reads next-token distributions"),
-        (
-            ["claims", "--source", "a b"],
-            "in a checkout of its sources: python -m kl_book claims --source 'a b'",
-        ),
-        (["table"], "table is a command of the book"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), DATA["refused"])
 def test_what_cannot_run_exits_2_with_a_reason(arguments, message, capsys):
     assert main(arguments) == 2
     captured = capsys.readouterr()
@@ -143,20 +131,7 @@ def test_what_cannot_run_exits_2_with_a_reason(arguments, message, capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize(
-    ("source", "name", "message"),
-    [
-        ("def f(logp):\n    return logp", "g", "unknown function of"),
-        ("import nothing_of_this_name", "f", "failed with ModuleNotFoundError"),
-        ("1 / 0", "f", "failed with ZeroDivisionError"),
-        ("def f(logp:\n", "f", "failed with SyntaxError"),
-        ("def f(logp):\n    return 2.0", "f", "returned float, expected a tensor"),
-        ("def f(logp):\n    return logp.detach()", "f", "no gradient"),
-        ("def f(logp):\n    return logp.log()", "f", "returned NaN"),
-        ("\n\ndef f(logp, ref_logp):\n    return logp @ ref_logp", "f", "mine.py:4: "),
-        ("def f(log_prob):\n    return 1", "f", "returned int, expected a tensor"),
-    ],
-)
+@pytest.mark.parametrize(("source", "name", "message"), DATA["files"])
 def test_a_file_that_cannot_be_audited_exits_2(source, name, message, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(source)
@@ -241,12 +216,7 @@ def test_progress_is_silent_for_two_seconds(monkeypatch, capsys):
     assert capsys.readouterr().err == "  late\n"
 
 
-VERBS = [  # and what of the package, or of its slow libraries, is not loaded
-    (["audit", "k1", "--scale", "1", "--quiet"], ["kl_book", "kl_companion.llm"]),
-    (["list", "objectives"], ["kl_book", "kl_companion.llm", "kl_companion.frameworks"]),
-    (["derive", "k3"], ["kl_book", "kl_companion.auditing"]),
-    (["table", "check"], ["kl_book.ledger", "kl_companion.auditing", "sympy"]),
-]
+VERBS = DATA["verbs"]
 
 
 def test_a_verb_loads_only_what_it_uses():

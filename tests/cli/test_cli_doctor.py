@@ -8,7 +8,9 @@ import pytest
 
 from kl_companion.cli import doctor, main
 from kl_companion.monitor.doctor import Diagnosis, DoctorFinding
+from tests.support.data import data
 
+DATA = data(__file__)
 STEPS = """
 import torch
 
@@ -139,19 +141,7 @@ def test_as_data(steps, capsys):
     assert wrong["line"].startswith("steps.py:29: ")
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "fault"),
-    [
-        ("sound", ["--temperature", "0.7"], "temperature"),
-        ("sound", ["--top-p", "0.9", "--beta", "0.1"], "truncated-sampler"),
-        ("sound", ["--top-k", "4"], "truncated-sampler"),
-        ("sound", ["--updates", "4"], ""),
-        ("per_token", ["--accumulate", "2"], "denominator"),
-        ("sound", ["--accumulate", "2", "--summed"], "denominator"),
-        ("shifted", ["--alignment", "shifted"], ""),
-        ("shifted", ["--alignment", "shifted", "--updates", "2"], "recomputed-old"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "fault"), DATA["said"])
 def test_what_is_said_of_the_sampler_and_the_batch(name, options, fault, steps, capsys):
     status = main(["doctor", f"{steps}:{name}", "--quick", "--quiet", "--json", *options])
     findings = json.loads(capsys.readouterr().out)["findings"]
@@ -224,21 +214,7 @@ def test_a_trainer_or_a_function_that_makes_one(script, tmp_path, capsys, monkey
 
 
 @pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["nothing.py"], "'nothing.py' is not a file, expected path/train.py or path/file.py:name"),
-        (["{steps}:sond"], "'sond'"),
-        (["{steps}:number"], "'number'"),
-        (["{steps}:without_batch"], "has the parameters model, expected a model and a batch"),
-        (["{steps}:sound", "--args", "--beta 1"], "got the arguments ['--beta', '1'], expected none"),
-        (["{steps}:sound", "--temperature", "-1"], "temperature"),
-        (
-            ["{steps}:fails"],
-            "fails raised KeyError at {steps}:40: 'mine'; expected a step that runs on the small world",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), DATA["refused"])
 def test_what_is_refused(arguments, said, steps, capsys):
     assert main(["doctor", *(x.format(steps=steps) for x in arguments), "--quick", "--quiet"]) == 2
     assert said.format(steps=steps) in capsys.readouterr().err

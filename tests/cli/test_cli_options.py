@@ -6,6 +6,9 @@ import sys
 import pytest
 
 from kl_companion.cli import main
+from tests.support.data import data
+
+DATA = data(__file__)
 
 
 def refused(arguments, capsys):
@@ -15,21 +18,7 @@ def refused(arguments, capsys):
     return err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options"),
-    [
-        (["audit", "trl.grpo", "--json", "--update"], ["--update", "--json"]),
-        (["audit", "trl.grpo", "--details"], ["--details"]),
-        (
-            ["audit", "trl.grpo", "--advantage", "mean", "--placement", "reward"],
-            ["--advantage", "--placement"],
-        ),
-        (["audit", "trl.grpo", "--group-size", "2", "--set", "beta=1"], ["--group-size", "--set"]),
-        (["audit", "trl.grpo", "--release", "0.14.0", "--json"], ["--json"]),
-        (["audit", "trl.grpo", "--release", "0.14.0", "--placement", "reward"], ["--placement"]),
-        (["frameworks", "fetch", "trl", "--all"], ["--all"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "options"), DATA["without_effect"])
 @pytest.mark.usefixtures("as_installed")
 def test_options_without_an_effect_are_refused(arguments, options, capsys):
     said = refused(arguments, capsys)

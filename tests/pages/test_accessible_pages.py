@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.data import data
 from tests.support.extensions import extension
+
+DATA = data(__file__)
 
 accessible = extension("kl_accessible")
 
 
-@pytest.mark.parametrize(
-    ("text", "better"),
-    [
-        ("<th></th><th>a</th>", "<td></td><th>a</th>"),
-        ('<th class="blank">&nbsp;</th>', '<td class="blank"></td>'),
-        ('a\n  <script src="../_static/scripts/fontawesome.js?digest=1"></script>b', "ab"),
-        ('<div class="proof" id="proof"><section id="proof-content">', '<div class="proof"><section>'),
-        ('<div class="citation" id="id1" role="doc-biblioentry">', '<div class="citation" id="id1">'),
-        ('<div role="list" class="citation-list">', '<div class="citation-list">'),
-        ('<section id="proof-of-it"><p role="list">', '<section id="proof-of-it"><p role="list">'),
-    ],
-)
+@pytest.mark.parametrize(("text", "better"), DATA["mended"])
 def test_what_is_mended(text: str, better: str) -> None:
     assert accessible.mended(text) == better
 

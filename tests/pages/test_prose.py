@@ -14,9 +14,11 @@ import nbformat
 import pytest
 
 from tests.support.chapters import code_cells
+from tests.support.data import data
 from tests.support.prose import LONGEST, Passage, chapter, long_stretches, missing_parts, passages
 from tests.support.symbols import read_symbols
 
+DATA = data(__file__)
 BOOK = Path(__file__).resolve().parents[2] / "book"
 CHAPTERS = sorted(BOOK.glob("part*/*.ipynb"))
 NOTEBOOKS = sorted(BOOK.glob("**/*.ipynb"))
@@ -122,26 +124,7 @@ def symbols_unmet(text: str) -> list[str]:
     return [u.symbol for u in read_symbols(passages(text), {r"\pi", "y"})[0]]
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (r"It is long if $|g|^2 > 2$.", ["g"]),
-        (r"It is $\eta$ that matters.", [r"\eta"]),
-        (r"It exceeds $g$. Let $g$ be the gradient.", ["g"]),
-        (r"Let $Z$ be the sum. Then $\hat Z > Z$.", [r"\hat Z"]),
-        (r"At $\lambda = 0.5$ it stops.", [r"\lambda"]),
-        (r"Let $b$ be a constant. The best is near $b^*$.", ["b^*"]),
-        (r"The sum $\sum_k \pi(k)$ is one. It depends on $k$.", ["k"]),
-        (r"For every $k$ it is one. Not so for $k > 3$.", ["k"]),
-        ("$$\n\\E[h(y)\\, v_1]\n$$", ["h", "v"]),
-        (r"The KL is written $KL$.", ["K", "L"]),
-        ("| what | size |\n|---|---|\n| it | $a$ |", ["a"]),
-        ("## Of $q$\n\nThe mean of $q$ is small.", ["q"]),
-        ("```{exercise} Size\n:label: x\n\nIs $b$ large?\n```", ["b"]),
-        (r"It grows as $e^{c y}$.", ["c"]),
-        (r"Let $g$ be the gradient. It costs $\Delta g$.", [r"\Delta g"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "wanted"), DATA["unmet"])
 def test_symbols_that_nobody_introduced(text: str, wanted: list[str]) -> None:
     assert symbols_unmet(text) == wanted
 

@@ -10,6 +10,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from docutils import nodes
 
+from tests.support.data import data
+
+DATA = data(__file__)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,20 +28,7 @@ def using(name: str) -> pytest.MarkDecorator:
 
 
 @using("kl_tex")
-@pytest.mark.parametrize(
-    ("tex", "html"),
-    [
-        (r"\KL{\pi}{\pref}", "KL(π ‖ π<sub>ref</sub>)"),
-        (r"r\, \sg(-\log w)", "r sg(−log w)"),
-        (r"\tfrac12 (\log w)^2", "½ (log w)<sup>2</sup>"),
-        (r"\frac{a + b}{\pi}", "(a + b)/π"),
-        (
-            r"\E_\pi[r] - \beta D_f(\pi \,\Vert\, \pref)",
-            "E<sub>π</sub>[r] − β D<sub>f</sub>(π ‖ π<sub>ref</sub>)",
-        ),
-        (r"\theta_{\mathrm{ema}} < 1", "θ<sub>ema</sub> &lt; 1"),
-    ],
-)
+@pytest.mark.parametrize(("tex", "html"), DATA["formulas"])
 def test_a_short_formula_in_letters(part: ModuleType, tex: str, html: str) -> None:
     assert part.tex_to_html(tex) == html
 

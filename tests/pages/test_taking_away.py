@@ -15,8 +15,10 @@ import yaml
 from pypdf import PdfReader, PdfWriter
 from pypdf.annotations import Link
 
+from tests.support.data import data
 from tests.support.extensions import extension
 
+DATA = data(__file__)
 ROOT = Path(__file__).resolve().parents[2]
 
 figures, single, pdf = extension("kl_figures"), extension("kl_single"), extension("kl_pdf")
@@ -77,18 +79,7 @@ def test_a_page_names_its_figures(tmp_path: Path) -> None:
 NUMBERS = {"book/intro": 0, "book/part1/01_a": 1, "book/ledger": 2}
 
 
-@pytest.mark.parametrize(
-    ("address", "led"),
-    [
-        ("https://example.org/a", "https://example.org/a"),
-        ("#here", "#c01-here"),
-        ("../ledger.html#claim-1", "#c02-claim-1"),
-        ("../intro.html", "#c00"),
-        ("../../_modules/kl_companion/ops.html#exp", None),
-        ("../../_sources/book/ledger.ipynb", None),
-        ("../ledger.html#code=ZGVm&run=1", None),  # code for the editor
-    ],
-)
+@pytest.mark.parametrize(("address", "led"), DATA["links"])
 def test_where_a_link_leads_on_the_single_page(address: str, led: str | None) -> None:
     assert single.where(address, "book/part1/01_a", NUMBERS) == led
 

@@ -13,6 +13,9 @@ import pytest
 from tests.reliability import killing
 from tests.reliability.interruptions import trials
 from tests.reliability.killing import Disturbance, Ended, Whole, Work, ended, full, killed, killed_at_a_write
+from tests.support.data import data
+
+DATA = data(__file__)
 
 pytestmark = pytest.mark.interruption
 
@@ -65,18 +68,7 @@ def test_careful_work_loses_nothing(tmp_path: Path) -> None:
     assert killing.trial("it", work, tmp_path, whole, ways, random.Random(0)) == ("it", 14, 0, 0, ())
 
 
-@pytest.mark.parametrize(
-    ("fault", "failed", "lost", "said"),
-    [
-        ("in place", 0, 1, r"table.csv is half-written: b'1\n'"),
-        ("repeats", 0, 1, "a was finished and done again"),
-        ("leaves", 0, 1, "left behind: project/"),
-        ("orphan", 0, 1, "still running 1 s after the kill: sleep 60"),
-        ("gives up", 1, 0, "the next run ended with 1: it is under way"),
-        ("adds", 1, 0, "another result after the next run: ['table.csv']"),
-        ("raises", 0, 1, "a traceback instead of a message: Traceback"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "failed", "lost", "said"), DATA["lost"])
 def test_what_is_lost_is_counted(
     fault: str, failed: int, lost: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

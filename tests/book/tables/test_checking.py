@@ -12,7 +12,9 @@ import pytest
 from kl_book import tables
 from kl_book.tables import provenance
 from kl_book.tables.manifest import read_manifest
+from tests.support.data import data
 
+DATA = data(__file__)
 Edit = Callable[[str, str, str], None]
 AGAIN = "make it again: python -m kl_book table run toy"
 
@@ -68,22 +70,7 @@ def test_a_planted_change_is_found(made: Path, file: str, old: str, new: str, me
     assert re.search(message, problems[0]), problems
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("b,1,1,1.333", "b,1,1,1.3333", "is not as the runner writes it"),
-        ("b,0,0,0.000,0.00", "b,0,0,0.000,-0.00", "is not as the runner writes it"),
-        (
-            "b,0,0,0.000,0.00,False\nb,0,1,0.667,0.00,True",
-            "b,0,1,0.667,0.00,True\nb,0,0,0.000,0.00,False",
-            "runner",
-        ),
-        ("b,0,1", "b,0,0", "two rows have the key"),
-        ("b,1,1,1.333", "b,1,1,x", "table.csv: value in row 3 is 'x', expected float"),
-        ("b,1,1,1.333", "b,1,1,", "table.csv: value in row 3 is a gap"),
-        (",good", "", "table.csv: the columns are"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), DATA["rows"])
 def test_a_row_that_breaks_the_schema_is_found(
     made: Path, edit: Edit, old: str, new: str, message: str
 ) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from kl_book.tables import closure
+from tests.support.data import data
 
+DATA = data(__file__)
 TOY = {
     "__init__.py": """
         from typing import TYPE_CHECKING
@@ -108,24 +110,7 @@ def digest(root: Path, docstrings: bool) -> str:
     return closure.files_digest(root, files, docstrings=docstrings)
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "bytes_change", "tree_changes"),
-    [
-        ("ops.py", "return x", "return -x", True, True),
-        ("ops.py", "return x", "return x  # a comment", True, False),
-        ("ops.py", "def log(x): return x", 'def log(x):\n    "Doc."\n    return x', True, False),
-        ("plotting.py", "...", "return 1", False, False),
-        ("__init__.py", "plotting import theme as", "claims import theme as", False, False),
-        (
-            "__init__.py",
-            "theme as theme",
-            "theme as theme\n    from kl_companion.ops import k33 as k33",
-            True,
-            True,
-        ),
-        ("__init__.py", "def __getattr__", "x = 1\ndef __getattr__", True, True),
-    ],
-)
+@pytest.mark.parametrize(("name", "old", "new", "bytes_change", "tree_changes"), DATA["changes"])
 def test_digest_sees_what_matters(
     root: Path, name: str, old: str, new: str, bytes_change: bool, tree_changes: bool
 ) -> None:

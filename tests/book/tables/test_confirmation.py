@@ -12,7 +12,9 @@ from kl_book import tables
 from kl_book.tables import provenance
 from kl_book.tables.confirmation import differences
 from kl_book.tables.rows import Column
+from tests.support.data import data
 
+DATA = data(__file__)
 COLUMNS = (Column("a", "int"), Column("x", "float"), Column("word", "str"))
 TABLE = [{"a": 1, "x": 2.0, "word": "one"}, {"a": 2, "x": 4.0, "word": "two"}]
 
@@ -75,18 +77,7 @@ def test_a_table_that_was_never_made_and_one_of_timings(
         tables.confirm("toy")
 
 
-@pytest.mark.parametrize(
-    ("row", "within", "found"),
-    [
-        ({"a": 2, "x": 4.0, "word": "two"}, 0.0, ""),
-        ({"a": 2, "x": 4.0000001, "word": "two"}, 0.0, "x at (2,) is 4.0000001, 4.0 in the table"),
-        ({"a": 2, "x": 4.004, "word": "two"}, 1e-3, ""),
-        ({"a": 2, "x": 4.006, "word": "two"}, 1e-3, "x at (2,) is 4.006, 4.0 in the table"),
-        ({"a": 2, "x": None, "word": "two"}, 1e-3, "x at (2,) is None, 4.0 in the table"),
-        ({"a": 2, "x": 4.0, "word": "too"}, 1e-3, "word at (2,) is 'too', 'two' in the table"),
-        ({"a": 3, "x": 4.0, "word": "two"}, 1e-3, "a row (3,) that the table has not"),
-    ],
-)
+@pytest.mark.parametrize(("row", "within", "found"), DATA["cells"])
 def test_cells_that_differ(row: dict, within: float, found: str) -> None:
     assert differences([row], TABLE, COLUMNS, ["a"], within) == ([found] if found else [])
 

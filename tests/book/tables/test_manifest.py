@@ -8,7 +8,9 @@ import pytest
 
 from kl_book import tables
 from kl_book.tables.manifest import manifest_digest, points, read_manifest, settings
+from tests.support.data import data
 
+DATA = data(__file__)
 Edit = Callable[[str, str, str], None]
 FILE, NOTEBOOK = "tables/toy/manifest.yml", "book/experiments/toy.ipynb"
 
@@ -26,56 +28,7 @@ def test_profiles_override_grid_and_parameters(project: Path) -> None:
     assert points({}) == [{}]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("title: A toy", "titel: A toy", "unknown key 'titel'. Did you mean 'title'"),
-        ("cost: seconds\n", "", "cost missing, expected title, notebook"),
-        ("cost: seconds", "cost: second", "unknown cost 'second'. Did you mean 'seconds'"),
-        ("deterministic: true", "deterministic: 1", "deterministic is 1, expected true or false"),
-        ("title: A toy", "title: 3", "title is 3, expected text"),
-        ("title: A toy", "title: [", "is not YAML"),
-        ("toy.ipynb", "toi.ipynb", "notebook 'book/experiments/toi.ipynb' does not exist"),
-        (
-            "book/experiments/toy.ipynb",
-            "../toy.ipynb",
-            "expected the path of an .ipynb below the project root",
-        ),
-        ("{scale: 2.0}", "{scael: 2.0}", "unknown parameter of toy.ipynb 'scael'. Did you mean 'scale'"),
-        ("smoke: {seed", "smoke: {seeds", "unknown parameter of toy.ipynb 'seeds'. Did you mean 'seed'"),
-        (
-            "grid: {method",
-            "grid: {methods",
-            "unknown parameter of toy.ipynb 'methods'. Did you mean 'method'",
-        ),
-        ("{scale: 2.0}", "{out: here}", "`out` is given by the runner"),
-        ("{scale: 2.0}", "{seed: 2}", r"\['seed'\] stand in grid and in parameters"),
-        ("{scale: 2.0}", "{scale: 1e-3}", "scale is the text '1e-3', expected a number with a point"),
-        ("{scale: 2.0}", "{scale: 2026-01-01}", r"scale is datetime.date\(2026, 1, 1\)"),
-        ("seed: [0, 1]", "seed: [0, 0]", r"seed in grid is \[0, 0\], expected a list of different"),
-        ("seed: [0, 1]", "seed: []", r"seed in grid is \[\], expected a list"),
-        ("seed: [0, 1]", "seed: 3", "seed in grid is 3, expected a list"),
-        ("smoke:", "smoek:", "unknown profile 'smoek'. Did you mean 'smoke'"),
-        ("good: bool", "good: boolean", "unknown type of column good 'boolean'. Did you mean 'bool'"),
-        (
-            "type: float, digits: 3",
-            "type: float, digit: 3",
-            "unknown key of column value 'digit'. Did you mean 'digits'",
-        ),
-        ("type: float, digits: 3", "type: int, digits: 3", "expected digits 0 to 15"),
-        (
-            "key: [method, seed, step]",
-            "key: [method, sed, step]",
-            "unknown column in key 'sed'. Did you mean 'seed'",
-        ),
-        (
-            "key: [method, seed, step]",
-            "key: [value]",
-            "column value is in key, expected neither digits nor missing",
-        ),
-        ("key: [method, seed, step]", "key: []", r"key is \[\], expected a list of columns"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), DATA["manifests"])
 def test_a_wrong_manifest_is_refused_before_anything_runs(
     project: Path, edit: Edit, quick: list[dict[str, Any]], old: str, new: str, message: str
 ) -> None:
@@ -136,34 +89,14 @@ def test_a_table_that_is_a_link_is_replaced_and_not_followed(
     assert quick
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('["parameters"]', "[]", "has 0 cells tagged `parameters`, expected one"),
-        ("out = None", "place = None", "has no parameter `out = None`"),
-        ("out = None", "out = 1", "has no parameter `out = None`"),
-        ("seed = 0", "seed = (", "the parameters do not parse"),
-        ('"cells"', '"worksheets"', "is not a notebook of format 4"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), DATA["notebooks"])
 def test_a_wrong_notebook_is_refused(project: Path, edit: Edit, old: str, new: str, message: str) -> None:
     edit(NOTEBOOK, old, new)
     with pytest.raises(ValueError, match=message):
         read_manifest("toy")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "changes"),
-    [
-        ("title: A toy", "title: Another toy", False),
-        ("cost: seconds", "cost: minutes  # of patience", False),
-        ("cost: seconds", "cost: seconds\nneeds: smollm2\nminutes: 6", False),
-        ("scale: 0.5", "scale: 0.25", False),
-        ("scale: 2.0", "scale: 2.5", True),
-        ("digits: 3", "digits: 4", True),
-        ("seed: [0, 1]", "seed: [1, 0]", True),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "changes"), DATA["digests"])
 def test_the_digest_is_of_what_decides_the_table(
     project: Path, edit: Edit, old: str, new: str, changes: bool
 ) -> None:

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from kl_book.tables.rows import Column, parse, render, write_rows
+from tests.support.data import data
 
+DATA = data(__file__)
 NAME, COUNT, RATE = Column("name", "str"), Column("count", "int"), Column("rate", "float", digits=2)
 
 
@@ -81,19 +83,7 @@ def test_rows_follow_the_key_and_the_grid() -> None:
     assert by_grid.split()[1:] == ["b,1", "b,2", "a,9", "a,10"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"the columns are \[\], expected \['name', 'count'\]"),
-        ("name\na\n", r"the columns are \['name'\]"),
-        ("name,count,more\na,1,2\n", r"the columns are \['name', 'count', 'more'\]"),
-        ("name,count\n", "there are no rows"),
-        ("name,count\na\n", "row 0 has 1 cells, expected 2"),
-        ("name,count\na,1.0\n", "count in row 0 is '1.0', expected int"),
-        ("name,count\n,1\n", "name in row 0 is a gap"),
-        ('name,count\n"a"b,1\n', "this is not CSV"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), DATA["refused"])
 def test_parse_refuses(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(text, [NAME, COUNT])

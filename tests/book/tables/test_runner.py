@@ -17,8 +17,10 @@ import pytest
 from kl_book import tables
 from kl_book.tables import notebook_process, provenance, runner
 from kl_companion.file_lock import exclusive_lock
+from tests.support.data import data
 from tests.support.tables.network import quiet
 
+DATA = data(__file__)
 Edit = Callable[[str, str, str], None]
 Runs = list[dict[str, Any]]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -131,21 +133,7 @@ def test_a_table_without_a_grid_is_one_run(project: Path, edit: Edit, quick: Run
     assert len(quick) == 1
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("tables.write_rows(out, rows)", "pass", "no rows were written, expected tables.write_rows"),
-        ('\\"good\\": step > 0', '\\"god\\": 1', "the columns are"),
-        ('\\"good\\": step > 0', '\\"good\\": 1', "good in row 0 is '1', expected bool"),
-        ("(seed + step) / 3", "float('nan')", "value in row 0 is a gap"),
-        (
-            '{\\"step\\": step',
-            '{\\"seed\\": 7, \\"step\\": step',
-            "seed in row 0 is 7, expected 0 as in the grid",
-        ),
-        ('{\\"step\\": step', '{\\"step\\": 0 * step', "two rows have the key"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), DATA["wrong_rows"])
 def test_wrong_rows_are_refused(
     project: Path, edit: Edit, quick: Runs, old: str, new: str, message: str
 ) -> None:
@@ -344,19 +332,7 @@ def test_a_full_disk_fails_one_point_and_keeps_the_others(
     assert [(run["method"], run["seed"]) for run in quick] == [("b", 0)]
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "said"),
-    [
-        (
-            "import os; os.abort()",
-            -6,
-            "Its process was killed by signal 6: was the memory full?",
-        ),
-        ("import sys; sys.stderr.write('a socket is closed')", 0, ""),
-        ("raise SystemExit(3)", 3, "Its process ended with 3 and said nothing: is the disk full?"),
-        ("print('cell [2]:'); raise SystemExit(1)", 1, "cell [2]:"),
-    ],
-)
+@pytest.mark.parametrize(("code", "status", "said"), DATA["processes"])
 def test_a_process_that_ends_without_a_word(
     code: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

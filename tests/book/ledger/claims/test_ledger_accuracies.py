@@ -5,19 +5,11 @@ import pytest
 from kl_book.ledger.claims import CLAIMS, run
 from kl_book.ledger.claims.ground import printed_accuracies as printed
 from tests.support.claims_table import ALTERED
+from tests.support.data import data
 from tests.support.sabotage import passes
 
-CELLS = {  # row of the register: (table, method, column, another number)
-    "RPG-tab3": (3, "RPG-URKL", 2, "0.4261"),
-    "RPG-tab5": (5, "DAPO", 4, "0.9397"),
-    "RPG-tab6": (6, "RPG-UFKL", 3, "0.2733"),
-    "RPG-tab7": (7, "DAPO", 0, "0.1693"),
-    "RPG-tab8": (8, "RPG-FKL", 5, "0.0083"),
-    "RPG-I1-4k": (5, "RPG-REINFORCE-URKL", 1, "0.4513"),
-    "RPG-I1-2k": (6, "DAPO", 2, "0.2892"),
-    "RPG-abs-6": (5, "DAPO", 2, "0.3410"),
-    "RPG-5-across": (6, "DAPO", 0, "0.3529"),
-}
+DATA = data(__file__)
+CELLS = DATA["cells"]
 LETTERS = {  # row of the register: (name, key, another value)
     "RPG-5-subfigures": ("PANELS", "reward", "c"),
     "RPG-H-grpo-clip": ("GRPO_CLIP", "scripts", (0.1, 0.1)),

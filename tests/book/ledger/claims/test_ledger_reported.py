@@ -7,28 +7,11 @@ from kl_book.ledger.claims.emapg2026 import reported_comparisons, reported_table
 from kl_book.ledger.claims.ground import printed_results as printed
 from kl_book.ledger.claims.ground import scores
 from tests.support.claims_table import ARITHMETIC
+from tests.support.data import data
 from tests.support.sabotage import passes
 
-CELLS = {  # row of the register: (table, row, column, another number)
-    "EMA-abstract-numbers-tables": ("TABLE_2", "plus-Topk-Reverse", 4, "0.402"),
-    "EMA-tab2-average": ("TABLE_2", "WARP", 7, "0.107"),
-    "EMA-tab2-Improvement": ("TABLE_2", "Improvement", 0, "14.4"),
-    "EMA-tab2-Improvement-average": ("TABLE_2", "Improvement", 7, "33.5"),
-    "EMA-tab3-Average": ("TABLE_3", "Minerva", 1, "0.310"),
-    "EMA-tab3-relative": ("TABLE_3", "AMC 2024", 3, "21"),
-    "EMA-tab3-relative-average": ("TABLE_3", "Average", 3, "35"),
-    "EMA-tab3-every": ("TABLE_3", "AIME 2025", 2, "0.277"),
-    "EMA-6-numbers": ("TABLE_2", "plus-Topk-Forward", 7, "0.407"),
-    "EMA-6-anchor-gain": ("TABLE_2", "WARP", 2, "0.414"),
-    "EMA-6-topk-forward-gain": ("TABLE_2", "plus-Topk-Forward", 7, "0.348"),
-    "EMA-6-topk-reverse-gain": ("TABLE_2", "EMA-anchor", 7, "0.417"),
-    "EMA-6-reverse-better": ("TABLE_2", "plus-Topk-Reverse", 7, "0.406"),
-    "EMA-fig5-final": ("TABLE_2", "GRPO", 7, "0.407"),
-    "EMA-tab4-average": ("TABLE_4", "GRPO", 6, "0.239"),
-    "EMA-tab4-Improvement": ("TABLE_4", "Improvement", 6, "53.1"),
-    "EMA-tab4-Improvement-average": ("TABLE_4", "EMA-PG-Rev", 7, "0.371"),
-    "EMA-tab4-gain": ("TABLE_4", "Improvement", 1, "8.2"),
-}
+DATA = data(__file__)
+CELLS = DATA["cells"]
 DATA = {  # row of the register: (module, name, another value)
     "EMA-abstract-average": (reported_tables, "AVERAGE_GAIN", {"abstract": "33.4"}),
     "EMA-5.3-vocabulary": (reported_comparisons, "VOCABULARIES", {"another model": 32_000}),

@@ -14,7 +14,9 @@ from kl_book.ledger.claims import FAILING, register
 from kl_book.ledger.claims.page import source_statements
 from kl_book.ledger.claims.texts import plain
 from tests.support.claims_table import VERDICT_OF
+from tests.support.data import data
 
+DATA = data(__file__)
 CHAPTER = "part3_sequences/01_token_or_sequence"
 ROWS = [r for r in register().values() if r.chapter == CHAPTER]
 
@@ -93,37 +95,7 @@ def test_no_command_is_left_in_a_statement():
     assert [text for text in shown if re.search(r"[{}\\\x00]|_\)", text)] == []
 
 
-@pytest.mark.parametrize(
-    ("latex", "wanted"),
-    [
-        (r"\nabla\hat{KL} + \hat{KL}\nabla log\pi", "∇(estimate of KL) + (estimate of KL)∇ log π"),
-        (r"\pi_ref(y_{<t})", "π_ref(y_<t)"),
-        (r"\sqrt{\sum_i x}", "√(∑_i x)"),
-        (r"\frac12 x", "(1/2) x"),
-        (r"2 \arcsin \sqrt p", "2 arcsin √p"),
-        (r"\sum_{j\ge i} \kappa_{i,t}", "∑_(j≥ i) κ_i,t"),
-        (r"\delta_{t+k} = \chi^k \delta_{ema,t}, \Lambda\eta\theta", "δ_(t+k) = χ^k δ_ema,t, Ληθ"),
-        (r"w^{1 - \alpha} \phi_f(w), \psi_f", "w^(1 - α) φ_f(w), ψ_f"),
-        (
-            r"A_i=\frac1G\sum_j(r_i-r_j)/\sqrt{\frac1{2G^2}\sum_{j,k}(r_j-r_k)^2}",
-            "A_i=(1/G)∑_j(r_i-r_j)/√((1/(2G^2))∑_j,k(r_j-r_k)^2)",
-        ),
-        (r"E_{y}\frac{1}{\sum_i|y_i|}\sum_i", "E_y(1/(∑_i|y_i|))∑_i"),
-        (r"\hat A_{i,t}\log\pi(a)", "Â_i,t log π(a)"),
-        (r"\pi=\frac1Z\pi_{ref}e^{r/\beta}", "π=(1/Z)π_ref e^(r/β)"),
-        (r"\pi_{ref}\exp(r)", "π_ref exp(r)"),
-        (r"Z_{old}E_p[w\log w-\beta\log\pi]", "Z_old E_p[w log w-β log π]"),
-        (r"b_i=\frac1N\sum_jR_j", "b_i=(1/N)∑_j R_j"),
-        (r"\sum_iw_iA_i, \beta c_id_i, kl_in_reward", "∑_i w_i A_i, β c_i d_i, kl_in_reward"),
-        (r"A'\log\pi", "A' log π"),
-        (r"E_{\pi_{old}}[r]", "E_π_old[r]"),
-        (r"E_{o\sim\pi_\theta,o'\sim\pi_{old}}[P]", "E_(o∼π_θ,o'∼π_old)[P]"),
-        (r"\sqrt{(1-\beta)^2+4\pi_{ref}(a)}", "√((1-β)^2+4π_ref(a))"),
-        (r"-sg(\hat{KL}) \nabla", "-sg(estimate of KL) ∇"),
-        (r"\frac{\pi_\theta}{\mu_{old}} = 1", "π_θ/μ_old = 1"),
-        (r"\pi_\theta\log\pi_\theta\pi_{ref}", "π_θ log π_θ π_ref"),
-    ],
-)
+@pytest.mark.parametrize(("latex", "wanted"), DATA["letters"])
 def test_latex_in_letters(latex, wanted):
     assert plain(latex) == wanted
 

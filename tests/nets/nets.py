@@ -135,17 +135,18 @@ def mutants() -> dict[str, str]:
 
 def names() -> dict[str, str]:
     """Public names of every package and module, and the names that pages import."""
+    import kl_book
     import kl_companion
     from tests.support.page_imports import imported
 
-    lines = []
-    for module in pkgutil.walk_packages(kl_companion.__path__, "kl_companion."):
-        if module.ispkg:
-            public = getattr(importlib.import_module(module.name), "__all__", ())
-            lines += [f"{module.name}.{name}" for name in sorted(public)]
-    lines += [f"kl_companion.{name}" for name in sorted(kl_companion.__all__)]
+    lines = [f"kl_companion.{name}" for name in sorted(kl_companion.__all__)]
+    for package in (kl_companion, kl_book):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.ispkg:
+                public = getattr(importlib.import_module(module.name), "__all__", ())
+                lines += [f"{module.name}.{name}" for name in sorted(public)]
     on_pages = [f"{module}.{name}: {' '.join(sorted(set(at)))}" for (module, name), at in imported().items()]
-    return {"public.txt": "\n".join(lines) + "\n", "on_pages.txt": "\n".join(sorted(on_pages)) + "\n"}
+    return {"public.txt": "\n".join(sorted(lines)) + "\n", "on_pages.txt": "\n".join(sorted(on_pages)) + "\n"}
 
 
 def pages() -> dict[str, str]:

@@ -90,6 +90,8 @@ def article(site: Path, page: str, numbers: dict[str, int]) -> Tag:
         raise ValueError(f"{page}.html has no <article class='bd-article'>: is it a page of this book?")
     for element in found.select(LEFT_OUT):
         element.decompose()
+    for element in found.select("[data-print]"):
+        element.string = str(element["data-print"])
     number = numbers[page]
     for element in found.find_all(True):
         if element.get("id"):

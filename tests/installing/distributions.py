@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
-IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")
-COPIED = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+from tests.support.extensions import extension
+
+wheels = extension("kl_wheel")
 # the back-end that pyproject.toml names, asked as pip asks it, in the environment that the lock makes
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 
 
-def copy_of_sources(root: Path, folder: Path) -> Path:
-    """What a build reads, in a folder of its own: building leaves folders beside the sources."""
-    folder.mkdir(parents=True)
-    for name in COPIED:
-        shutil.copy(root / name, folder / name)
-    for name in ("kl_companion", "tests", "book"):  # the last two, to see that they are not packed
-        shutil.copytree(root / name, folder / name, ignore=IGNORED)
-    return folder
-
-
 def build(root: Path, folder: Path) -> tuple[Path, Path]:
     """The sdist of a project, and the wheel made from nothing but that sdist."""
-    sources = copy_of_sources(root, folder / "sources")
+    sources = wheels.copy_of_sources(root, folder / "sources", "tests", "book")  # two that are not packed
     _run([sys.executable, "-c", BUILD, str(folder)], sources)
     (sdist,) = folder.glob("*.tar.gz")
     pip = [sys.executable, "-m", "pip", "--isolated", "wheel", "--quiet", "--no-index", "--no-deps"]
@@ -65,7 +55,7 @@ def problems(root: Path, sdist: Path, wheel: Path) -> list[str]:
     if not any(name.endswith("licenses/LICENSE") for name in information):
         said.append("the wheel lacks the license")
     said += [f"the wheel holds {name}" for name in sorted(in_wheel - wanted - information)]
-    said += [f"the sdist lacks {name}" for name in sorted((wanted | set(COPIED)) - in_sdist)]
-    allowed = wanted | set(COPIED) | {"PKG-INFO", "setup.cfg"}
+    said += [f"the sdist lacks {name}" for name in sorted((wanted | set(wheels.BESIDE)) - in_sdist)]
+    allowed = wanted | set(wheels.BESIDE) | {"PKG-INFO", "setup.cfg"}
     extra = {name for name in in_sdist - allowed if not name.startswith("kl_companion.egg-info/")}
     return said + [f"the sdist holds {name}" for name in sorted(extra)]

@@ -13,6 +13,8 @@ from pathlib import Path
 import nbformat
 import yaml
 
+from tests.support.extensions import extension
+
 # as the Makefile builds the book
 BUILD = [str(Path(sys.executable).with_name("jupyter-book")), "build", ".", "-n", "-W", "--keep-going"]
 LOG = "import os\nwith open(os.environ['KL_TOY_LOG'], 'a') as log:\n    log.write('{name}\\n')\n"
@@ -22,6 +24,7 @@ from kl_companion.lazy import lazy
 if TYPE_CHECKING:
     from kl_companion.used import one as one
     from kl_companion.other import two as two
+__version__ = "1"
 __getattr__, __all__, __dir__ = lazy(__name__)
 '''
 TABLES = '''"""Read a table."""
@@ -42,6 +45,8 @@ def notebook(*cells: str) -> str:
 def make_project(root: Path, project: Path) -> None:
     shutil.copytree(root / "book/_ext", project / "book/_ext", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(root / "book/_static", project / "book/_static")
+    for name in extension("kl_wheel").BESIDE:
+        shutil.copy(root / name, project / name)
     package, own = project / "kl_companion", project / "book/kl_book"
     package.mkdir()
     (own / "tables").mkdir(parents=True)

@@ -24,7 +24,7 @@ import kl_citation
 import kl_pdf
 import kl_single
 
-from kl_companion.file_lock import exclusive_lock
+from kl_book.file_lock import exclusive_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

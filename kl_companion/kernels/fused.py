@@ -266,7 +266,7 @@ def fused_logp(
         ValueError: tokens of another shape or dtype, and as `fused_f_divergence`; with ``validate`` also ids
             outside the vocabulary and a masked token.
     """
-    how = _how_of_policy(logits, backend, temperature, logit_scale)
+    how = _transform(logits, backend, temperature, logit_scale)
     return _log_probs(logits, tokens, mask, weights, how, inplace=inplace, validate=validate)[0]
 
 
@@ -299,7 +299,7 @@ def fused_logp_and_entropy(
     Raises:
         ValueError: as `fused_logp`.
     """
-    how = _how_of_policy(logits, backend, temperature, logit_scale)
+    how = _transform(logits, backend, temperature, logit_scale)
     logp, entropy = _log_probs(
         logits, tokens, mask, None, how, inplace=inplace, validate=validate, with_entropy=True
     )
@@ -358,16 +358,14 @@ def fused_top_k_f_divergence(
     shipped = check_head(
         indices, tokens, ref_logp_head, ref_logp, tail_weight, logits.shape, rows, validate=validate
     )
-    how = _how_of_policy(logits, backend, temperature, logit_scale)
+    how = _transform(logits, backend, temperature, logit_scale)
     logp, _ = _log_probs(logits, shipped[0], mask, None, how, inplace=inplace)
     return estimate_from(choices, logp, *shipped, rows, validate=validate)
 
 
-def _how_of_policy(
-    logits: torch.Tensor, backend: Backend, temperature: float, logit_scale: float
-) -> LogitTransform:
+def _transform(logits: torch.Tensor, backend: Backend, temperature: float, scale: float) -> LogitTransform:
     check_logits("logits", logits)
-    return how_of(logits, logits.numel(), backend, temperature=temperature, logit_scale=logit_scale)
+    return how_of(logits, logits.numel(), backend, temperature=temperature, logit_scale=scale)
 
 
 def _log_probs(

@@ -19,7 +19,6 @@ LONGEST = 400
 WHEEL = {
     "checks": 0,
     "eval_mode": 0,
-    "file_lock": 0,
     "host_reads": 0,
     "files": 0,
     "lazy": 0,
@@ -47,6 +46,7 @@ WHEEL = {
 }
 # The book's own package, which no wheel holds: it stands on all of the other, and nothing there knows it.
 BOOK = {
+    "file_lock": 0,
     "names": 0,
     "example": 0,
     "tables": 0,
@@ -67,7 +67,7 @@ BOOK = {
 }
 FLOORS = {"kl_companion": WHEEL, "kl_book": BOOK}
 # What the other rooms of their floor hold.
-SHARED = ("checks", "host_reads", "kl_term")
+SHARED = ("checks", "host_reads", "kl_term", "file_lock")
 HEAVY = ("torch", "sympy", "matplotlib", "numpy", "pandas")
 
 

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kl_book.file_lock import exclusive_lock
 from kl_book.tables import cluster, provenance
 from kl_book.tables.grid import SECONDS, Point, points_of, unfinished
 from kl_book.tables.manifest import ON_GPU, OUT, Manifest, read_manifest, settings
@@ -32,7 +33,6 @@ from kl_book.tables.notebook_process import EXECUTED, HERE, WRITTEN, Backend, Ta
 from kl_book.tables.project import book_extra
 from kl_book.tables.rows import Row, parse, render
 from kl_book.tables.store import provenance_path, table_path, to_frame, work_folder
-from kl_companion.file_lock import exclusive_lock
 from kl_companion.files import write_atomically, write_together
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kl_companion.file_lock import lock_descriptor
+from kl_book.file_lock import lock_descriptor
 
 
 @contextmanager

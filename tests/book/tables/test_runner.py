@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kl_book import tables
+from kl_book.file_lock import exclusive_lock
 from kl_book.tables import notebook_process, provenance, runner
-from kl_companion.file_lock import exclusive_lock
 from tests.support.data import data
 from tests.support.tables.network import quiet
 

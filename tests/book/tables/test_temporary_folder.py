@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from kl_book.file_lock import exclusive_lock
 from kl_book.tables.temporary_folder import temporary_folder
-from kl_companion.file_lock import exclusive_lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from kl_companion.file_lock import exclusive_lock
+from kl_book.file_lock import exclusive_lock
 from kl_book.tables.temporary_folder import temporary_folder
 lock = exclusive_lock(Path(sys.argv[1]), lambda: print("waits", flush=True))
 with lock, temporary_folder("kl-toy-") as folder:

@@ -43,7 +43,7 @@ def lock_descriptor(descriptor: int, *, wait: bool = False) -> bool | None:
 
         lock = filelock.lock_descriptor
     except (ImportError, AttributeError):
-        message = "locks need filelock from 3.30: pip install 'kl-companion[llm]'"
+        message = "locks need filelock from 3.30: pip install -e book"
         raise ImportError(message, name="filelock") from None
     try:
         return bool(lock(descriptor, blocking=wait))

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from kl_companion.file_lock import exclusive_lock
+from kl_book.file_lock import exclusive_lock
 
 
 def test_one_after_the_other(tmp_path: Path) -> None:

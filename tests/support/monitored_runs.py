@@ -9,44 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-COLUMNS = [
-    "step",
-    "answers",
-    "tokens",
-    "kl",
-    "kl_low",
-    "kl_high",
-    "forward_kl",
-    "forward_kl_low",
-    "forward_kl_high",
-    "kl_of_answers",
-    "entropy",
-    "logged",
-    "logged_expected",
-    "logged_bias",
-    "logged_noise",
-    "logged_error",
-    "k1_error",
-    "k2_error",
-    "k3_error",
-    "k2_bias",
-    "dead_zone",
-    "largest_log_ratio",
-    "effective_beta",
-    "equal_groups",
-    "length_pull_kl",
-    "length_pull_reward",
-    "mismatch",
-    "mismatch_kl",
-    "mismatch_temperature",
-    "mismatch_truncation",
-    "mismatch_rounding",
-    "engine_temperature",
-    "engine_kept",
-    "reward",
-    "loss",
-    "seconds",
-]
 SETTINGS = {
     "format": 1,
     "trainer": "trl.GRPOTrainer",
@@ -117,6 +79,9 @@ def healthy(seed: int = 0, count: int = 40) -> list[Row]:
             }
         )
     return rows
+
+
+COLUMNS = list(healthy(count=1)[0])
 
 
 def tokens_of(row: Row, largest: float | None = None) -> Row:

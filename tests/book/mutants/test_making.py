@@ -7,6 +7,7 @@ import torch
 
 from kl_book.mutants import FORMULAS, LOSSES
 from kl_book.mutants.making import mutants_of
+from tests.support.data import data
 
 
 def small(logprobs, ref_logprobs, response_mask):
@@ -16,26 +17,7 @@ def small(logprobs, ref_logprobs, response_mask):
     return (kl * response_mask).sum(-1) / response_mask.mean()
 
 
-CHANGES = {
-    ("detach dropped", "apart = logprobs - ref_logprobs"),
-    ("- to +", "apart = (logprobs + ref_logprobs).detach()"),
-    ("a difference turned round", "apart = (ref_logprobs - logprobs).detach()"),
-    ("another policy's log-probs", "apart = (ref_logprobs - ref_logprobs).detach()"),
-    ("another policy's log-probs", "apart = (logprobs - old_logprobs).detach()"),
-    ("a comparison flipped", "kl = torch.where(apart > 0.5, -apart.exp() * 2, torch.max(apart, apart ** 2))"),
-    ("a constant doubled", "kl = torch.where(apart < 1.0, -apart.exp() * 2, torch.max(apart, apart ** 2))"),
-    ("a sign dropped", "kl = torch.where(apart < 0.5, apart.exp() * 2, torch.max(apart, apart ** 2))"),
-    ("exp dropped", "kl = torch.where(apart < 0.5, -apart * 2, torch.max(apart, apart ** 2))"),
-    ("* to /", "kl = torch.where(apart < 0.5, -apart.exp() / 2, torch.max(apart, apart ** 2))"),
-    ("a constant doubled", "kl = torch.where(apart < 0.5, -apart.exp() * 4, torch.max(apart, apart ** 2))"),
-    ("max to min", "kl = torch.where(apart < 0.5, -apart.exp() * 2, torch.min(apart, apart ** 2))"),
-    ("a power to a product", "kl = torch.where(apart < 0.5, -apart.exp() * 2, torch.max(apart, apart * 2))"),
-    ("a constant doubled", "kl = torch.where(apart < 0.5, -apart.exp() * 2, torch.max(apart, apart ** 4))"),
-    ("a mask dropped", "return kl.sum(-1) / response_mask.mean()"),
-    ("/ to *", "return (kl * response_mask).sum(-1) * response_mask.mean()"),
-    ("sum to mean", "return (kl * response_mask).mean(-1) / response_mask.mean()"),
-    ("mean to sum", "return (kl * response_mask).sum(-1) / response_mask.sum()"),
-}
+CHANGES = {(change, after) for change, after in data(__file__)}
 
 
 def test_every_change_of_a_small_loss_is_made():

@@ -11,26 +11,7 @@ from kl_book.tables import closure
 from tests.support.data import data
 
 DATA = data(__file__)
-TOY = {
-    "__init__.py": """
-        from typing import TYPE_CHECKING
-        if TYPE_CHECKING:
-            from kl_companion.estimators.sampled import k3 as k3
-            from kl_companion.auditing import audit as audit
-            from kl_companion.plotting import theme as theme
-            from .ops import log
-        def __getattr__(name): ...
-        """,
-    "ops.py": "def log(x): return x",
-    "plotting.py": "def theme(): ...",
-    "estimators/__init__.py": "from . import sampled",
-    "estimators/sampled.py": "from ..ops import log\ndef k3(): ...",
-    "auditing/__init__.py": "from .audit import audit",
-    "auditing/audit.py": "def audit():\n    from kl_companion import k3",
-    "claims/__init__.py": "",
-    "claims/ledger.py": "",
-    "claims/register.csv": "id\n",
-}
+TOY = DATA["toy"]
 K3 = {"__init__.py", "estimators/__init__.py", "estimators/sampled.py", "ops.py"}
 AUDIT = K3 | {"auditing/__init__.py", "auditing/audit.py"}
 CLAIMS = {"__init__.py", "claims/__init__.py", "claims/ledger.py", "claims/register.csv"}
@@ -49,8 +30,7 @@ def root(tmp_path: Path) -> Path:
     for name, text in TOY.items():
         path = tmp_path / "kl_companion" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = text.splitlines()
-        path.write_text("\n".join(line.removeprefix("        ") for line in lines) + "\n")
+        path.write_text(text)
     (tmp_path / "kl_companionship.py").touch()
     return tmp_path
 

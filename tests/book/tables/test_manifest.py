@@ -142,25 +142,7 @@ def test_what_a_table_needs_and_takes_is_never_that_of_another(project: Path, ed
     assert (read_manifest("second").needs, read_manifest("second").minutes) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (TINY.replace("toy", "tyo"), "tables/second/manifest.yml: unknown table 'tyo'. Did you mean 'toy'"),
-        (TINY.replace("toy", "second"), "like is 'second', which is like 'second', expected a table like no"),
-        (TINY.replace("title: Another\n", ""), "title missing, expected title, notebook"),
-        (TINY.replace("like", "lkie"), "unknown key 'lkie'. Did you mean 'like'"),
-        (TINY + "minutes: 0\n", "minutes is 0, expected a number above 0"),
-        (TINY + "tolerance: 0.1\n", "tolerance is 0.1, expected within"),
-        (TINY + "tolerance: {within: 2.0, because: x}\n", "expected within, a number in"),
-        (TINY + "tolerance: {within: 0.1, because: ' '}\n", "and because, a reason"),
-        (TINY + "tolerance: {within: 0.1}\n", "and because, a reason"),
-        (TINY + "minutes: true\n", "minutes is True, expected a number"),
-        (TINY + "minutes: .inf\n", "minutes is inf, expected a number"),
-        (TINY + "minutes: six\n", "minutes is 'six', expected a number"),
-        (TINY + "alone: 1\n", "alone is 1, expected true or false"),
-        (TINY + "needs: [smollm2]\n", r"needs is \['smollm2'\], expected the name of a model"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), DATA["second"])
 def test_a_wrong_second_manifest_is_refused(project: Path, text: str, message: str) -> None:
     second(project, text)
     with pytest.raises(ValueError, match=message):

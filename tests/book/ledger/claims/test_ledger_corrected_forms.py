@@ -15,6 +15,7 @@ from kl_book.ledger.claims.ground import synthetic_task
 from kl_book.ledger.claims.standard import TOLERANCE
 from tests.support.claims_table import CORRECTED, UNCORRECTED, VERDICT_OF
 from tests.support.corrected_mutants import edited, mutants_behind, outcome
+from tests.support.data import data
 from tests.support.sabotage import everywhere, forget
 
 KINDS = {"sign", "factor"}
@@ -32,76 +33,8 @@ FIRST = {
     "VY-3-Ginf-small": "_pooled",
     "EMA-tab6-Pearson": "best_policy",
 }
-# rows whose corrected form the mutators do not reach alone: (statement, its text, the text of the mutant)
-BY_HAND = {
-    # a direction: any positive factor is right
-    "TM-2.2-sign": [("descending_minus_the_estimate_minimizes_the_kl", "(1, -1)", "(1, 1)")],
-    # a mean of zero: signs and factors leave it, another estimator does not
-    "TM-eq2-parameters": [
-        (
-            "differentiated_in_the_parameters_of_the_policy",
-            "mean_gradient('k1', problem)",
-            "mean_gradient('k3', problem)",
-        )
-    ],
-    # printed and corrected form are one expression, run through twice
-    "TM-4.1-eqref": [("reduced_gradient_is_not_equation_four", "('k2', 'k3')", "('k2', 'k1')")],
-    "TM-3.1-constant": [
-        ("objective_is_a_constant_away_from_minus_the_kl", "beta if scaled", "-beta if scaled"),
-        ("objective_is_a_constant_away_from_minus_the_kl", "beta if scaled", "2 * beta if scaled"),
-    ],
-    # a number of check marks: the other form of the head has other marks
-    "EMA-tab1-TopkF+overall": [("overall_column", "wrong(bregman=True)", "wrong(bregman=False)")],
-    # up to a factor and with the weight shared: the other order of the arguments is another divergence
-    **{
-        f"EMA-tab9-{f}": [("_mislabeled", "(row, NAMED[right]", "(row, arguments_exchanged(NAMED[right])")]
-        for f in ("tlogt", "mlogt")
-    },
-    # one form out of four that are computed together, each at 32,000 tokens
-    **{
-        id: [
-            ("forms", "'bregman': errors_of(x, top * score, rest * score)", f"'bregman': errors_of(x, {x})")
-            for x in ("top * score, -rest * score", "2 * top * score, rest * score")
-        ]
-        for id in SYNTHETIC
-    },
-    # every set of tokens of every world: two mutants are enough
-    "EMA-5.3-lowervar": [
-        ("noise", "saved = inside - float(", f"saved = {x} - float(") for x in ("-inside", "2 * inside")
-    ],
-    # the form that is right is the one of eq (23), written out beside the printed one
-    "EMA-appA-sign": [
-        (
-            "REVERSE",
-            "WrittenSplit(lambda p, q: p.exp() * (p - q), k4)",
-            f"WrittenSplit(lambda p, q: {x} * (p - q), k4)",
-        )
-        for x in ("-p.exp()", "2 * p.exp()")
-    ],
-    # symbols move printed and corrected form together; the policy that is cut off at 0 is the corrected one
-    "EMA-eq137-138": [
-        ("form_errors", "not_best(found.policy, objective)", f"not_best({x}, objective)")
-        for x in ("2 * found.policy", "1 - found.policy")
-    ],
-    # the row's f decides the printed error, its estimator is the same in both forms
-    "EMA-tab5-Neyman": [
-        ("TABLE_5", "(1 - W) ** 2), 'Squared", f"{x}), 'Squared")
-        for x in ("(1 + W) ** 2", "2 * (1 - W) ** 2")
-    ],
-    # gains over a grid of policies and many worlds: two mutants are enough
-    "VY-1.3-stationary": [
-        ("a_solution_need_not_be_a_maximum", "apart(_curvature(f, p)", f"apart({x} * _curvature(f, p)")
-        for x in (-1, 2)
-    ],
-    # printed numbers that are compared with one another
-    "RPG-5-across": [("the_strongest_results_across_settings", "startswith('RPG')", "startswith('RPG-U')")],
-    "RPG-tab3": [("last_and_best_at_8k", "if s != wrong", "if s == wrong")],
-    "RPG-H-grpo-clip": [
-        ("the_clip_range_of_grpo_in_the_appendix", "!= GRPO_CLIP['section 5']", "!= GRPO_CLIP['appendix H']")
-    ],
-    # a list of names
-    "EMA-exp-math-sets": [("the_sets_that_the_text_lists", "'AMC 2024'", "'AMC 2023'")],
-}
+# rows whose corrected form the mutators do not reach alone
+BY_HAND = data(__file__)
 
 
 @pytest.fixture(scope="module", autouse=True)

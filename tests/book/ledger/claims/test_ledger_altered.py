@@ -1,44 +1,49 @@
-"""The arithmetic of the reported experiments: every check notices one altered number."""
+"""Printed numbers of two papers: every check that compares them notices one altered number."""
+
+from importlib import import_module
 
 import pytest
 
 from kl_book.ledger.claims import CLAIMS, register, run
-from kl_book.ledger.claims.emapg2026 import reported_comparisons, reported_tables
+from kl_book.ledger.claims.emapg2026 import reported_tables
+from kl_book.ledger.claims.ground import printed_accuracies, scores
 from kl_book.ledger.claims.ground import printed_results as printed
-from kl_book.ledger.claims.ground import scores
-from tests.support.claims_table import ARITHMETIC
-from tests.support.data import data
+from tests.support.claims_table import ALTERED, CELLS, VALUES
 from tests.support.sabotage import passes
 
-DATA = data(__file__)
-CELLS = DATA["cells"]
-DATA = {  # row of the register: (module, name, another value)
-    "EMA-abstract-average": (reported_tables, "AVERAGE_GAIN", {"abstract": "33.4"}),
-    "EMA-5.3-vocabulary": (reported_comparisons, "VOCABULARIES", {"another model": 32_000}),
-    "EMA-exp-math-sets": (reported_comparisons, "MATH_SETS_OF_THE_TEXT", ("MATH500", "Minerva")),
-    "EMA-exp-search-sets": (reported_comparisons, "GENERAL", ("NQ", "TriviaQA")),
-    "EMA-tab3-sets": (reported_comparisons, "MATH_SETS_OF_THE_CAPTION", "five"),
-    "EMA-appA-period": (reported_comparisons, "PERIOD", {**printed.PERIOD, "cited code": "11"}),
-}
 
-
-def test_each_of_them_has_an_alteration():
-    assert {*CELLS, *DATA} == set(ARITHMETIC)
-
-
-@pytest.mark.parametrize("id", ARITHMETIC)
-def test_an_altered_number_is_noticed(id, monkeypatch):
-    right = passes(run(id))
+def altered(id, monkeypatch):
+    """Put the other number or value of a row in its place."""
+    module, name, *_ = (CELLS | VALUES)[id]
+    module = import_module(f"kl_book.ledger.claims.{module}")
     if id in CELLS:
-        table, row, column, number = CELLS[id]
-        numbers = getattr(printed, table)[row].split()
+        _, _, row, column, number = CELLS[id]
+        table = getattr(module, name) if isinstance(name, str) else module.TABLES[name]
+        numbers = table[row].split()
         assert numbers[column] != number
         numbers[column] = number
-        monkeypatch.setitem(getattr(printed, table), row, " ".join(numbers))
-    else:
-        module, name, value = DATA[id]
+        monkeypatch.setitem(table, row, " ".join(numbers))
+        return
+    _, _, key, value = VALUES[id]
+    value = tuple(value) if isinstance(value, list) else value
+    if key is None:
         monkeypatch.setattr(module, name, value)
+    else:
+        monkeypatch.setitem(getattr(module, name), key, value)
+
+
+@pytest.mark.parametrize("id", ALTERED)
+def test_an_altered_number_is_noticed(id, monkeypatch):
+    right = passes(run(id))
+    altered(id, monkeypatch)
     assert passes(CLAIMS[id].check()) != right
+
+
+def test_every_row_has_two_numbers_per_benchmark():
+    for table, rows in printed_accuracies.TABLES.items():
+        benchmarks = printed_accuracies.BENCHMARKS[table]
+        assert {len(numbers.split()) for numbers in rows.values()} == {2 * len(benchmarks)}
+    assert len(printed_accuracies.scores()) == 18 + 24 + 12 + 16 + 36
 
 
 def test_scores_behind_the_rounded_ones():

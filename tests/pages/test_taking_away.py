@@ -182,20 +182,7 @@ def written_pdf(path: Path, *, marks: int = 1, target: int | None = 1) -> None:
         writer.write(file)
 
 
-@pytest.mark.parametrize(
-    ("once", "said", "is_so"),
-    [
-        ("erroragainstthenumber", "erroragainstthe" * 2 + "number", True),
-        ("2one", "22oneone", True),
-        ("one", "one", False),
-        ("one", "oneoneone", False),
-        ("onetwo", "onetwothree", False),
-        ("onetwo", "onetwoo", True),
-        ("onetwo", "oneone", False),
-        ("onetwo", "ononetw", False),
-        ("a" * 40, "a" * 79 + "b", False),
-    ],
-)
+@pytest.mark.parametrize(("once", "said", "is_so"), DATA["twice"])
 def test_what_is_said_twice(once: str, said: str, is_so: bool) -> None:
     assert pdf.said_twice(once, said) is is_so
 

@@ -15,5 +15,5 @@ UNCORRECTED = (
 )
 # rows that compare printed numbers, which no sabotage reaches: one of the numbers is altered for each
 _DATA = data(__file__)
-CELLS, VALUES = _DATA["cells"], _DATA["values"]
+CELLS, VALUES, RESTING = _DATA["cells"], _DATA["values"], _DATA["resting"]
 ALTERED = (*CELLS, *VALUES)

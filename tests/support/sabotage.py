@@ -13,7 +13,7 @@ import torch
 from kl_book.ledger.claims import CLAIMS, run
 from kl_book.ledger.claims.standard import TOLERANCE
 from kl_companion.estimators import ESTIMATORS
-from tests.support.claims_table import ALTERED
+from tests.support.claims_table import ALTERED, RESTING
 
 
 def modules():
@@ -151,30 +151,7 @@ SABOTAGES = (
 )
 SLOW = (wrong_formulas, wrong_placement, wrong_anchor)  # those that runs of learning are put through
 # rows that none of them can reach, and what they rest on instead
-UNTOUCHED = {
-    "TM-4.2-half": "a sum in symbols",
-    "TM-refs": "years of references",
-    "AI-2": "places of a text",
-    "TM-4.2-analytic-infeasible": "counts of sequences",
-    "WZ-1.1-directions": "Gaussians integrated on a grid",
-    **{
-        f"WZ-table-{kl}KL-k{i}": "Gaussian moments in symbols" for kl in ("large", "small") for i in (1, 2, 3)
-    },
-    "WZ-refs": "names of authors",
-    "WZ-refs-shah": "names of authors",
-    "EMA-eq17-19+memory": "numbers that are saved and read, counted",
-    "EMA-noextra": "tensors that are stored, counted",
-    "EMA-propI.1": "derivatives in symbols",
-    "EMA-propI.2": "derivatives in symbols",
-    "EMA-eq139-140+curvature": "signs of second derivatives of the generators",
-    "VY-eq15-compare": "an inequality of polynomials",
-    "ZCPO-5-cRestimate": "an average over all pairs of tokens",
-    "VY-eq2": "rewards of a group, whoever samples it",
-    "VY-eq2-pairwise": "sums in symbols",
-    "VY-G2-sign": "rewards of a group, whoever samples it",
-    "QW-4.2-batches": "products of printed numbers",
-    **dict.fromkeys(ALTERED, "printed numbers, altered in test_ledger_altered.py"),
-}
+UNTOUCHED = RESTING | dict.fromkeys(ALTERED, "printed numbers, altered in test_ledger_altered.py")
 
 
 def passes(evidence):

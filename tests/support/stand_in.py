@@ -7,28 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from kl_book.paste.stand_in.namespace import modules
+from tests.support.data import data
 
 OURS = modules()
 INF, NAN = math.inf, math.nan
 # inputs by name: floating ones ask for gradients
-INPUTS = {
-    "x": [[0.5, -1.25, 2.0], [0.0, 3.5, -0.75]],
-    "y": [[1.5, 0.25, -2.0], [0.5, 3.5, 0.125]],
-    "p": [[0.2, 0.5, 0.3], [0.7, 0.1, 0.2]],
-    "row": [0.3, -0.2, 1.1],
-    "column": [[2.0], [-0.5]],
-    "number": 1.75,
-    "ties": [[1.0, 1.0, 0.0], [2.0, 0.0, 2.0]],
-    "edges": [INF, -INF, NAN, 0.0, 1.0, -1.0],
-    "cube": [[[0.1, 0.2], [1.3, -0.4], [0.5, 0.6]], [[-0.7, 0.8], [0.9, 1.0], [-1.1, 1.2]]],
-    "square": [[1.0, 2.0], [-3.0, 0.5]],
-    "index": [[0, 2, 1], [1, 1, 0]],
-    "ids": [[2], [0]],
-    "places": [1, 0, 1],
-    "counts": [3, 0, 2],
-    "mask": [[True, False, True], [True, True, False]],
-    "flags": [True, False, True],
-}
+INPUTS = data(__file__)
 
 
 def _inputs(torch_, given):

@@ -5,34 +5,13 @@ import pytest
 from kl_book.__main__ import main
 from kl_book.ledger.claims import Evidence, ledger, register, run
 from tests.support.claims_table import VERDICT_OF
+from tests.support.data import data
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Checks that cost nothing: one row of each verdict, and everything else holds."""
-    some = {
-        "TM-2.1-varreduced": Evidence(
-            0.5,
-            inside=0.0,
-            condition="full support",
-            given="stated in 2.1",
-            counterexample="two arms",
-            unit="difference",
-        ),
-        "TM-2.1-control-variate": Evidence(
-            0.25,
-            0.0,
-            agrees_with="TM-2.1-varreduced",
-            counterexample="mean -1/4",
-            correction="invert it",
-            unit="difference",
-        ),
-        "TM-4.2-notoken-cv": Evidence(
-            0.8, counterexample="a tree", correction="$\\pi$ is meant", unit="difference"
-        ),
-        "TM-fig7": Evidence(needs="a model"),
-        "TM-refs": Evidence(record="of 2020"),
-    }
+    some = {id: Evidence(**found) for id, found in data(__file__).items()}
     run("TM-eq3")  # the checks are registered before they are replaced
     for id in register():
         found = some.get(id, Evidence(1e-17))

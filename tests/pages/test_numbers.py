@@ -4,7 +4,11 @@ import pytest
 from docutils import nodes
 from docutils.utils import new_document
 
+from tests.support.data import data
 from tests.support.extensions import extension
+
+DATA = data(__file__)
+Rows = list[list[str]]
 
 numbers = extension("kl_numbers")
 FIGURE = '<figure class="kl-figure"><img src="a.svg"><figcaption>A curve.</figcaption></figure>'
@@ -58,23 +62,12 @@ def cells(*texts: str) -> str:
     return "".join(f"<th>{text}</th>" for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ([cells("", "a", "b"), cells("d", "", "")], [cells("d", "a", "b")]),
-        ([cells("", "", "a"), cells("d", "e", "")], [cells("d", "e", "a")]),
-        ([cells("n", "a", "b"), cells("d", "", "")], [cells("d / n", "a", "b")]),
-        (
-            [cells("", "x", "y"), cells("", "a", "b"), cells("d", "", "")],
-            [cells("", "x", "y"), cells("d", "a", "b")],
-        ),
-        ([cells("", "a", "b")], [cells("", "a", "b")]),
-        ([cells("", "x", "y"), cells("", "a", "b")], [cells("", "x", "y"), cells("", "a", "b")]),
-        ([cells("", "x", "y"), cells("d", "a", "b")], [cells("", "x", "y"), cells("d", "a", "b")]),
-    ],
-)
-def test_a_row_of_headings_with_nothing_but_names_is_merged(given: list[str], wanted: list[str]) -> None:
-    assert numbers.one_row_of_headings(head(*given)) == head(*wanted)
+@pytest.mark.parametrize(("given", "wanted"), DATA["headings"])
+def test_a_row_of_headings_with_nothing_but_names_is_merged(
+    given: list[list[str]], wanted: list[list[str]]
+) -> None:
+    before, after = (head(*(cells(*row) for row in rows)) for rows in (given, wanted))
+    assert numbers.one_row_of_headings(before) == after
 
 
 def test_a_frame_of_pandas() -> None:

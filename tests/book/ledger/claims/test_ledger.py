@@ -24,58 +24,29 @@ from kl_book.ledger.claims import (
     run,
 )
 from kl_book.ledger.claims.ground import errors, sums, worlds
-from kl_book.ledger.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE, UNEXAMINED
+from kl_book.ledger.claims.standard import DEGREES, HEDGES, STANDARD, TOLERANCE
 from kl_book.ledger.claims.texts import rows_as_texts
 from kl_book.ledger.errata.entries import ERRATA
 from kl_companion.tabular import bandit
 from tests.support.claims_table import CORRECTED, VERDICT_OF
+from tests.support.data import data
 
+DATA = data(__file__)
 KINDS = ("definition", "identity", "table-row", "algorithm", "experiment", "llm-experiment", "qualitative")
-BAD, GOOD = 0.1, 1e-12
 TEXTS = (
     *("verdict", "condition", "given", "note", "correction", "counterexample"),
     *("practice", "needs", "record", "agrees_with", "unit"),
 )
 ERRORS = {"printed_error": "printed", "condition_error": "inside", "corrected_error": "corrected"}
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
-SPARED = Evidence(BAD, inside=GOOD, given="stated in 1", counterexample="x", unit="difference")
-MISPRINT = Evidence(BAD, GOOD, agrees_with="proof", counterexample="x", unit="difference", correction="y")
 
 
 # how errors become a verdict
 
 
-@pytest.mark.parametrize(
-    ("verdict", "evidence"),
-    [
-        ("holds", Evidence(0.0)),
-        ("holds", Evidence(TOLERANCE)),
-        ("false as printed", Evidence(2 * TOLERANCE)),
-        ("holds", Evidence(GOOD, BAD, inside=BAD, agrees_with="x")),
-        ("holds only if", Evidence(BAD, GOOD, inside=GOOD, given="stated in 1", agrees_with="x")),
-        ("holds only if", Evidence(BAD, inside=TOLERANCE, given="implied by 2")),
-        ("misprint", Evidence(BAD, GOOD, inside=GOOD, agrees_with="x")),
-        ("false as printed", Evidence(BAD, inside=GOOD, condition="a restriction of this book")),
-        ("false as printed", Evidence(BAD, inside=BAD, given="stated in 1")),
-        ("misprint", Evidence(BAD, GOOD, inside=BAD, agrees_with="x")),
-        ("misprint", Evidence(BAD, GOOD, agrees_with="proof")),
-        ("false as printed", Evidence(BAD, GOOD)),
-        ("false as printed", Evidence(BAD, BAD, agrees_with="x")),
-        ("false as printed", Evidence(BAD, agrees_with="x")),
-        ("false as printed", Evidence(BAD)),
-        ("false as printed", Evidence()),
-        ("false as printed", Evidence(math.nan)),
-        ("false as printed", Evidence(math.nan, math.nan, inside=math.nan, agrees_with="x")),
-        ("not reproducible here", Evidence(needs="a judgement")),
-        ("not reproducible here", Evidence(GOOD, needs="a model")),
-        ("not examined yet", Evidence(needs=UNEXAMINED)),
-        ("not examined yet", Evidence(GOOD, needs=UNEXAMINED)),
-        ("bibliography", Evidence(record="the year is 2020")),
-        ("bibliography", Evidence(BAD, GOOD, agrees_with="x", record="the year is 2020")),
-    ],
-)
-def test_the_verdict_follows_from_the_errors(verdict, evidence):
-    assert evidence.verdict == verdict
+@pytest.mark.parametrize(("verdict", "errors"), DATA["verdicts"])
+def test_the_verdict_follows_from_the_errors(verdict, errors):
+    assert Evidence(**errors).verdict == verdict
     assert verdict in VERDICTS
     spared = ("holds", "bibliography", "not reproducible here", "not examined yet")
     assert (verdict in FAILING) == (verdict not in spared)
@@ -256,23 +227,12 @@ def test_unknown_rows_and_second_checks_are_refused(monkeypatch, as_installed):
     assert claim("new")(other) is other
 
 
-@pytest.mark.parametrize(
-    ("evidence", "message"),
-    [
-        (Evidence(BAD), "false as printed, expected a counterexample"),
-        (Evidence(BAD, counterexample="x"), "expected the unit of its error, one of difference"),
-        (Evidence(BAD, counterexample="x", unit="miles"), "expected the unit of its error"),
-        (Evidence(BAD, counterexample="x", unit="difference"), "expected the corrected statement"),
-        (Evidence(BAD, inside=GOOD, given="stated in 1"), "holds only if, expected a counterexample"),
-        (SPARED, "expected the condition in words"),
-        (SPARED._replace(given="by us", condition="x"), "given to begin with 'stated in' or 'implied by'"),
-        (Evidence(0.0, condition="x"), "holds, expected no condition"),
-        (MISPRINT._replace(agrees_with="TM-eq33"), "Did you mean 'TM-eq3'"),
-    ],
-)
+@pytest.mark.parametrize(("evidence", "message"), DATA["lacking"])
 def test_evidence_that_lacks_what_it_must_say_is_refused(evidence, message, monkeypatch):
     run("TM-eq3")
-    monkeypatch.setitem(ledger.CLAIMS, "TM-eq3", CLAIMS["TM-eq3"]._replace(check=lambda: evidence))
+    monkeypatch.setitem(
+        ledger.CLAIMS, "TM-eq3", CLAIMS["TM-eq3"]._replace(check=lambda: Evidence(**evidence))
+    )
     with pytest.raises(ValueError, match=message):
         run("TM-eq3")
 

@@ -12,9 +12,10 @@ may have joined or changed meanwhile. The scheduler repeats the point of a worke
 the driver has on disk is never sent again.
 
 joblib only drives the threads that wait, as it does locally. Its own backend for dask was tried and loses
-what matters here: joblib 1.6 runs everything in the driver's process when the workers have one thread in all,
-it disregards `n_jobs`, and it keeps hold of finished results, so that the death of a worker repeats points
-that had been collected.
+what matters here: in joblib 1.6 no error of a future reaches `Parallel`, so a point that the scheduler gives
+up, and a cluster that has lost its last worker, are waited for without end; everything runs in the driver's
+process when the workers have one thread in all; `n_jobs` is disregarded; and the death of a worker repeats
+points that had been collected.
 
 Whoever reaches a scheduler can run code on its workers: keep both within your own network, or use dask's TLS.
 """

@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
 from kl_companion.auditing import remedy
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.recommendations import GUIDE, LENGTHS, LOGGED, RECOMMENDATIONS, TRAINED
 from tests.support.advice import BOOK, GUIDES, PRACTICE, ROOT, advice, allowed, faults, pages, plainly
+from tests.support.data import data
 
 PAGES = pages()
 # sentences that contradict the table, each in another way
-SENTENCES = yaml.safe_load(Path(__file__).with_name("advice.yml").read_text(encoding="utf-8"))
+SENTENCES = data(__file__)
 
 
 def extension() -> ModuleType:

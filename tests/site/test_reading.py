@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from bs4 import BeautifulSoup
 
+from tests.support.data import data
 from tests.support.extensions import extension
 from tests.support.site import browser as browsers
 
@@ -222,7 +222,7 @@ def test_the_ledger_filters(reader: Reader, width: int) -> None:
 
 
 # what readers typed, and pages one of which must be among the first three
-SEARCHES = yaml.safe_load(Path(__file__).with_name("searches.yml").read_text(encoding="utf-8"))
+SEARCHES = data(__file__, "searches")
 RESULTS = "[...document.querySelectorAll('#search-results li > a:first-child')].map((link) => link.href)"
 
 

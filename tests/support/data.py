@@ -1,4 +1,4 @@
-"""Cases of a test that are data: the YAML file beside it, `shown.yml` for `test_shown.py`."""
+"""Cases of a test that are data: a YAML file beside it, by default `shown.yml` for `test_shown.py`."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 
 
-def data(test: str) -> Any:
-    """What the YAML file of a test module holds, by the module's ``__file__``."""
+def data(test: str, name: str = "") -> Any:
+    """What a YAML file beside a test module holds, by the module's ``__file__``, and by another name."""
     path = Path(test)
-    text = path.with_name(f"{path.stem.removeprefix('test_')}.yml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
+    name = name or path.stem.removeprefix("test_")
+    return yaml.safe_load(path.with_name(f"{name}.yml").read_text(encoding="utf-8"))

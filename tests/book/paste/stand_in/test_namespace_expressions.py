@@ -1,13 +1,11 @@
 """Expressions agree with PyTorch's: values, shapes, kinds, gradients, and what both refuse."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
+from tests.support.data import data
 from tests.support.stand_in import agree, both_refuse
 
-GROUPS = yaml.safe_load(Path(__file__).with_name("expressions.yml").read_text(encoding="utf-8"))
+GROUPS = data(__file__, "expressions")
 
 
 def expressions(kind):

@@ -1,11 +1,9 @@
 """Loops over answers that are copies: what PyTorch computes for each, computed once for all of them."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from kl_book.paste.stand_in.repeated import DEEPEST
+from tests.support.data import data
 from tests.support.stand_in import OURS, agree
 
 T = OURS["torch"]
@@ -16,7 +14,7 @@ BATCH = (
 )
 
 
-LOOPS = yaml.safe_load(Path(__file__).with_name("loops.yml").read_text(encoding="utf-8"))
+LOOPS = data(__file__, "loops")
 
 
 @pytest.mark.parametrize("code", LOOPS.values(), ids=LOOPS)

@@ -1,11 +1,9 @@
 """What is taken row by row is what the whole batch has, and is known by its few rows where it can be."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from kl_book.paste.stand_in.copies import Copies, copies_of
+from tests.support.data import data
 from tests.support.stand_in import OURS
 
 T, F = OURS["torch"], OURS["torch.nn.functional"]
@@ -24,7 +22,7 @@ ROWS = {
 }
 
 
-CODES = yaml.safe_load(Path(__file__).with_name("rows.yml").read_text(encoding="utf-8"))
+CODES = data(__file__, "rows")
 
 
 def given(*, packed):

@@ -9,39 +9,17 @@ import pytest
 from kl_companion.cli import main
 from kl_companion.frameworks import Unavailable, framework, installed, matching, printing, setting
 from kl_companion.frameworks.installed import Distribution, SourceLocation, digest_of, find, line_of, load
+from tests.support.frameworks.planted import files, plant
 
-PLANTED = """
-import package_that_nobody_has
-
-LIMIT: unknown_type = 3.0
-OTHER = 4.0
-
-
-@package_that_nobody_has.decorate("twice")
-def clamped(x: package_that_nobody_has.Tensor, by: "unknown" = None) -> package_that_nobody_has.Tensor:
-    scale: unknown_type = helper(2.0)
-    bare: unknown_type
-    return torch.clamp(x * scale, max=LIMIT if by is None else by)
-
-
-class Trainer:
-    def loss(self):
-        raise RuntimeError("here")
-
-
-def fails():
-    raise RuntimeError("here")
-"""
+PLANTED = files("planted 9.9")["planted/losses.py"]
 
 
 @pytest.fixture
 def planted(tmp_path):
-    (tmp_path / "planted").mkdir()
-    (tmp_path / "planted" / "losses.py").write_text(PLANTED)
-    return Distribution("planted", "9.9", tmp_path)
+    return plant(tmp_path, "planted 9.9")
 
 
-def plant(folder, name, version):
+def install(folder, name, version):
     """A distribution as an installer leaves it."""
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir()
@@ -58,30 +36,7 @@ def test_a_function_is_loaded_without_its_decorators_annotations_and_imports(pla
     assert set(found) == {"LIMIT", "clamped"}
 
 
-METHODS = """
-class Clamp:
-    def __init__(self, most):
-        self.most = most
-
-    def __call__(self, x):
-        return self._least(x, self.most)
-
-    @staticmethod
-    @unknown
-    def _least(x: unknown, y) -> unknown:
-        return min(x, y)
-
-
-async def asked(x: unknown) -> unknown:
-    from package_that_nobody_has import other as another, warn
-
-    return another(x)
-"""
-
-
-def test_static_methods_stay_static_and_what_is_given_is_not_imported(tmp_path):
-    (tmp_path / "methods.py").write_text(METHODS)
-    planted = Distribution("planted", "9.9", tmp_path)
+def test_static_methods_stay_static_and_what_is_given_is_not_imported(planted):
     assert load(planted, "methods.py", "Clamp")["Clamp"](3)(5) == 3
 
     given = {"another": lambda x: x + 1, "warn": None}
@@ -159,13 +114,13 @@ def test_a_framework_that_is_missing_says_what_to_install(name, how, tmp_path, m
 
 
 def test_another_version_is_refused_with_those_that_work(tmp_path, monkeypatch):
-    plant(tmp_path, "verl", "0.99.0")
+    install(tmp_path, "verl", "0.99.0")
     monkeypatch.setattr(installed, "paths", lambda: [str(tmp_path)])
     with pytest.raises(Unavailable, match=r"installed in version 0\.99\.0") as caught:
         find("verl", ("0.9.1", "0.9.2"))
     assert "known to work: 0.9.1, 0.9.2" in str(caught.value)
     assert framework("verl").status == "installed in the unknown version 0.99.0"
-    plant(tmp_path, "openrlhf", "0.11.2")
+    install(tmp_path, "openrlhf", "0.11.2")
     assert find("openrlhf", ("0.11.2",)) == Distribution("openrlhf", "0.11.2", tmp_path)
 
 

@@ -5,96 +5,14 @@ import math
 import pytest
 import torch
 
-from kl_companion.frameworks.installed import Distribution, Unavailable
+from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.linking import link
-
-FILES = {
-    "planted/__init__.py": "import nothing_that_is_installed\n",
-    "planted/losses.py": """
-import math
-import torch
-import torch.nn.functional as F
-from .tools import twice, LIMIT as LARGEST
-from planted.tools import even
-from . import tools
-from nothing_that_is_installed import logger
-
-HALF = 0.5
-
-
-def half(x):
-    return HALF * x
-
-
-class Base:
-    scale = 3.0
-
-
-class Loss(Base):
-    @staticmethod
-    def of(x: "Unknown") -> "Unknown":
-        return Loss.scale * twice(half(x))
-
-    def forward(self, x):
-        return self.factor * twice(x).clamp(max=LARGEST)
-
-
-def logged(x):
-    if x > 1:
-        logger.info("large")
-    return math.sqrt(x)
-
-
-def through_a_module(x):
-    return tools.twice(x)
-
-
-def odd(n):
-    return n != 0 and even(n - 1)
-
-
-@torch.no_grad()
-def detached(x):
-    return 2 * x
-
-
-def standing(x):
-    return helper(x)
-
-
-try:
-    from nothing_that_is_installed import fast as chosen
-except ImportError:
-
-    def chosen(x):
-        return F.relu(x)
-""",
-    "planted/tools.py": """
-from .deeper import scaled
-from planted.losses import odd
-
-LIMIT: float = 4.0
-
-
-def twice(x):
-    return scaled(x, 2)
-
-
-def even(n):
-    return n == 0 or odd(n - 1)
-""",
-    "planted/deeper/__init__.py": "from planted.deeper.scales import scaled\n",
-    "planted/deeper/scales.py": "def scaled(x, by):\n    return by * x\n",
-}
+from tests.support.frameworks.planted import plant
 
 
 @pytest.fixture
 def planted(tmp_path):
-    for name, text in FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return Distribution("planted", "0.1", tmp_path)
+    return plant(tmp_path, "planted 0.1")
 
 
 def linked(planted, name, **given):

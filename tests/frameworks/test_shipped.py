@@ -2,42 +2,14 @@
 
 import pytest
 
-from kl_companion.frameworks.installed import Distribution, Unavailable
+from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.shipped import NEEDED, argument_defaults, chosen, class_defaults
-
-CONFIG = """
-class Base:
-    beta: float = 0.04
-    name: str
-    inherited: int = 3
-
-
-class Config(Base):
-    beta: float = field(default=0.0, metadata={"help": "off"})
-    kinds: list = dataclasses.field(default_factory=list)
-    many: dict = field(default_factory=lambda: {"a": 1})
-    limit: float | None = Field(None, description="none")
-    needed: str = field(metadata={"help": "give it"})
-    small: float = -1e-4
-    computed: float = 2 * HALF
-    not_a_field = 3
-"""
-PARSER = """
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--algo.kl.coef", type=float, default=0.01)
-    parser.add_argument("--use_kl_loss", action="store_true", default=False)
-    parser.add_argument("--flag", action="store_true")
-    parser.add_argument("--name", "-n", type=str)
-    parser.add_argument("path")
-"""
+from tests.support.frameworks.planted import plant
 
 
 @pytest.fixture
 def release(tmp_path):
-    (tmp_path / "config.py").write_text(CONFIG)
-    (tmp_path / "train.py").write_text(PARSER)
-    return Distribution("toy", "1.0", tmp_path)
+    return plant(tmp_path, "toy 1.0")
 
 
 def test_fields_with_their_defaults(release):

@@ -6,34 +6,9 @@ import torch
 from kl_companion import audit
 
 
-def refuse(loss, match, **options):
-    with pytest.raises(ValueError, match=match):
-        audit(loss, off_policy=False, scale=1.0, **options)
-
-
-def test_unknown_names_offer_the_nearest():
-    refuse("k33", r"unknown estimator 'k33'. Did you mean 'k3'")
-    refuse("k3", r"unknown wanted objective 'reverse_lk'. Did you mean 'reverse_kl'", want="reverse_lk")
-    refuse("k3", r"unknown placement 'rewards'. Did you mean 'reward'", placement="rewards")
-    refuse("k3", r"unknown level 'tokens'. Did you mean 'token'", level="tokens")
-    refuse(lambda logp, refernce_logp: logp, r"--map refernce_logp=ref_logp on the command line")
-
-
-def test_results_that_are_no_loss():
-    refuse(lambda rollout: 3.0, r"returned float, expected a tensor")
-    refuse(
-        lambda logp: logp.sum(0), r"returned shape \[3\], expected a scalar, or one per token \[64, 3\], or"
-    )
-    refuse(lambda logp, ref_logp: ref_logp, r"no gradient")
-    refuse(lambda logp: logp.detach(), r"no gradient")
-    refuse(lambda logp: logp * float("nan"), r"NaN")
-    refuse(lambda: torch.zeros(()), r"takes no tensors")
-
-
-def test_choices_that_do_not_go_together():
-    refuse("exact_kl", r"level='sequence' got 'exact_kl'", level="sequence")
-    refuse(lambda rollout: rollout.logp.sum(), r"level='token' got a function of a rollout", level="token")
-    refuse(lambda rollout: rollout.logp.sum(), r"placement='reward' got a scalar", placement="reward")
+def test_an_unknown_name_offers_the_nearest():
+    with pytest.raises(ValueError, match=r"--map refernce_logp=ref_logp on the command line"):
+        audit(lambda logp, refernce_logp: logp, off_policy=False, scale=1.0)
 
 
 def test_a_function_of_a_rollout_and_one_of_its_fields_agree():

@@ -201,26 +201,16 @@ def test_what_is_left_out_costs_no_memory():
     assert seen.peak < x.nbytes / 3
 
 
-BAD = {
-    r"mask has shape \[3\]": {"mask": MASK[:, 0]},
-    "mask is list": {"mask": [1, 0]},
-    r"mask is on meta": {"mask": MASK.to("meta")},
-    r"mask is 2 at \[1, 2\], expected 0 or 1": {
-        "mask": MASK.index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(2)),
-        "validate": True,
-    },
-    r"mask is 0\.5 at \[0, 0\]": {"mask": MASK * 0.5, "validate": True},
-    r"weights is NaN or infinite at \[0, 1\]": {
-        "weights": torch.ones(LEAD).index_put((torch.tensor(0), torch.tensor(1)), torch.tensor(INF)),
-        "validate": True,
-    },
-    "weights is on meta": {"weights": torch.ones(LEAD, device="meta")},
-}
-
-
 @pytest.mark.usefixtures("as_installed")
-@pytest.mark.parametrize("says", list(BAD))
+@pytest.mark.parametrize(
+    ("says", "given"),
+    [
+        ("mask is list", {"mask": [1, 0]}),
+        ("mask is on meta", {"mask": MASK.to("meta")}),
+        ("weights is on meta", {"weights": torch.ones(LEAD, device="meta")}),
+    ],
+)
 @pytest.mark.parametrize("name", ["fused_kl", "fused_logp", "linear_kl", "linear_logp"])
-def test_bad_masks(name, says):
+def test_bad_masks(name, says, given):
     with pytest.raises(ValueError, match=says):
-        FUNCTIONS[name](inputs(), **BAD[says])
+        FUNCTIONS[name](inputs(), **given)

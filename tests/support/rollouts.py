@@ -35,6 +35,15 @@ def sampled(**changes: Any) -> Rollout:
     return rollout(mask=MASK, **{**fields, **changes})
 
 
+def last_token(ratio: float = 0.0, to_ref: float = 0.0) -> Rollout:
+    """Two sequences, the first of one token; the second's last token has these log-ratios."""
+    logp = torch.tensor([[-1.0, -1.0], [-1.0, -1000.5 if to_ref else -0.5]])
+    last = torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    mask, given = torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([1.0, 2.0])
+    ref_logp, sampler = logp - to_ref * last, logp - ratio * last
+    return rollout(logp.requires_grad_(), ref_logp, mask, behavior_logp=sampler, rewards=given)
+
+
 def drawn(
     mask: torch.Tensor, vocab: int, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> dict[str, torch.Tensor]:

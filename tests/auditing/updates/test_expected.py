@@ -156,24 +156,6 @@ def test_a_loss_that_minds_the_order_is_followed_in_every_order() -> None:
     assert apart(one, other) < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        ({"steps": 0, "rate": 0.1}, "steps=0, rate=0.1: expected at least one step and a positive rate"),
-        ({"steps": 1, "rate": 0.0}, "rate=0.0: expected at least one step and a positive rate"),
-        ({"steps": 1, "rate": float("nan")}, "rate=nan"),
-        ({"steps": 1, "rate": float("inf")}, "rate=inf"),
-        ({"steps": 1, "rate": 1.0, "group": 0}, "group_size is 0, expected at least 1"),
-        ({"steps": 1, "rate": 1.0, "group": 1}, "got a group of 1 answer, expected at least two"),
-        ({"steps": 1, "rate": 1.0, "group": 99}, "99 are 171700 multisets"),
-    ],
-)
-def test_updates_that_are_refused(call: dict[str, Any], why: str) -> None:
-    group = call.pop("group", 2)
-    with pytest.raises(ValueError, match=why):
-        expected_updates(recipe_of().loss, PROMPTS["on-policy"], group, **call)
-
-
 def test_a_loss_that_does_not_read_the_policy_moves_nothing() -> None:
     leaf = torch.zeros((), dtype=torch.float64, requires_grad=True)
     found = expected_updates(lambda ro, old: leaf * 2, PROMPTS["tree"], 2, steps=2, rate=1.0)

@@ -13,6 +13,9 @@ import torch
 from kl_companion import Rollout, kl_loss, prefix_tree
 from kl_companion.auditing.exact import exactly
 from kl_companion.frameworks import setting
+from tests.support.data import data
+
+DATA = data(__file__)
 
 with Path(__file__).with_name("same.csv").open(encoding="utf-8", newline="") as stream:
     PAIRS = [tuple(row.values()) for row in csv.DictReader(stream)]
@@ -57,18 +60,7 @@ def test_a_mean_of_absolute_log_ratios_is_half_of_their_sum_where_answers_have_t
     assert (2 * x - y).abs().max() < 1e-9
 
 
-OURS = {
-    "trl.grpo": {"estimator": "k3", "importance": "token", "ratio": "attached"},
-    "trl.grpo_uncorrected": {"estimator": "k3"},
-    "trl.grpo_uncorrected_grpo": {"estimator": "k3", "how": "sequence_mean"},
-    "trl.grpo_uncorrected_bnpo": {"estimator": "k3", "how": "token_mean"},
-    "trl.grpo_uncorrected_dr_grpo": {"estimator": "k3", "how": "constant", "length": 3},
-    "verl.loss_k2": {"estimator": "k2"},
-    "verl.loss_k3_plus": {"estimator": "k3_plus_plus"},
-    "verl.loss_k2_seq_mean_token_mean": {"estimator": "k2", "how": "sequence_mean"},
-    "openrlhf.loss_k3_unbiased": {"estimator": "k3_plus_plus"},
-    "liger.grpo_corrected": {"estimator": "k3", "importance": "token", "ratio": "attached"},
-}
+OURS = DATA["ours"]
 
 
 @pytest.mark.parametrize("name", OURS)

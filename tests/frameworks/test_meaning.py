@@ -10,10 +10,12 @@ from kl_companion.frameworks import FRAMEWORKS, meaning, worth
 from kl_companion.frameworks.meaning import no_effect, recipe_rows, what_beta_means, what_to_set
 from kl_companion.frameworks.recipes import default_recipes
 from kl_companion.frameworks.worth import SUCCESS, Worth
+from tests.support.data import data
+
+DATA = data(__file__)
 
 NAMES = {(r.setting.name, r.algorithm.name): r for r in default_recipes()}
 OF_GROUP, OF_BATCH = NAMES["skyrl.reward_k3", "GRPO"], NAMES["torchtune.ppo", "PPO"]
-PROMPTS = " (prompts solved 1 in 100, 1 in 10, 1 in 2 times)"
 SPREAD = [math.sqrt(p * (1 - p)) for p in SUCCESS]
 
 
@@ -27,33 +29,11 @@ def made(large, eight, strong=None, silent=(), recipe=OF_GROUP):
 
 
 ONES = [1.0] * 3
-PHRASES = [
-    (made(ONES, ONES), "β as written"),
-    (made(ONES, [8 / 7] * 3), "β as written; in groups of 8 1.14 β"),
-    (
-        made(SPREAD, [0.41, 0.46, 0.58]),
-        "β × the spread of the group's rewards: 0.099 β, 0.3 β, 0.5 β; in groups of 8 0.41 β, 0.46 β, 0.58 β"
-        + PROMPTS,
-    ),
-    (made([2.2, 2.23, 2.4], [2.2, 2.23, 2.4]), "β × the mean answer length: 2.2 β, 2.2 β, 2.4 β" + PROMPTS),
-    (made([3.0] * 3, [3.0] * 3), "3 β"),
-    (
-        made(ONES, [560.0, 330.0, 9.2], ONES, (0, 4)),
-        "β as written in large groups; in groups of 8 it is no coefficient: β = 0.001 acts like 0.56, 0.33, "
-        "0.0092; no effect where all rewards of a group are equal" + PROMPTS,
-    ),
-    (
-        made(ONES, ONES, None, (0, 4), OF_BATCH),
-        "β as written; no effect where all rewards of a batch are equal",
-    ),
-    (made(ONES, ONES, None, (2,)), "β as written; no effect where 2 of 4 answers are right"),
-    (made([math.nan] * 3, [math.nan] * 3), "nothing: the term has no expected gradient, whatever β is"),
-]
 
 
-@pytest.mark.parametrize(("found", "words"), PHRASES)
+@pytest.mark.parametrize(("found", "words"), DATA["phrases"])
 def test_phrases(found, words):
-    assert what_beta_means(found) == words
+    assert what_beta_means(eval(found)) == words
 
 
 def test_what_to_set():

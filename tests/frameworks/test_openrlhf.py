@@ -11,9 +11,12 @@ from kl_companion.frameworks.blocks import block, call
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.wheels import unpack
 from kl_companion.frameworks.installed import Unavailable, find, known
+from tests.support.data import data
 from tests.support.frameworks.by_hand import rollout
 from tests.support.frameworks.one_token import value_and_slope
 from tests.support.frameworks.planted import files, plant
+
+DATA = data(__file__)
 
 LOG2 = math.log(2)
 
@@ -44,13 +47,7 @@ def test_the_defaults_are_those_of_the_adapter(installed):
 
 @pytest.mark.parametrize(
     ("subject", "options", "message"),
-    [
-        ("reward", {"kl_estimator": "k1"}, r"unknown option of train_ppo_ray of OpenRLHF 0\.11\.2"),
-        ("reward", {"algo.kl.unbiased_gradient": True}, "unknown option"),
-        ("reward", {"algo.kl.estimator": "k4"}, r"unknown --algo\.kl\.estimator .* 'k4'"),
-        ("loss", {"actor.loss_agg_mode": "median"}, "'median'"),
-        ("distillation", {}, r"no KDLoss\.forward"),
-    ],
+    DATA["refused"],
 )
 def test_what_the_release_does_not_have_is_refused(installed, subject, options, message):
     with pytest.raises(ValueError, match=message):

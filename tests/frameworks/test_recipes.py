@@ -5,30 +5,19 @@ import math
 import pytest
 import torch
 
-from kl_companion.auditing.updates.advantages import normalizer, standardized, whitened
+from kl_companion.auditing.updates import advantages
+from kl_companion.auditing.updates.advantages import normalizer
 from kl_companion.frameworks import FRAMEWORKS, framework, setting, settings
 from kl_companion.frameworks.recipes import FrameworkRecipe, charged_with, default_recipes
 from kl_companion.frameworks.verdicts import division_words, option_words, remedy_words
 from kl_companion.rollout import Rollout
+from tests.support.data import data
+
+DATA = data(__file__)
 
 RETURNS = torch.tensor([[1.0, -0.5, 0.25, 2.0], [0.1, 0.1, 0.3, 0.2]], dtype=torch.float64)
 NAMES = {(r.setting.name, r.algorithm.name): r for r in default_recipes()}
-BY_DEFAULT = {
-    "verl.reward": "batch",
-    "openrlhf.reward": "batch",
-    "nemo_rl.reward": "batch",
-    "slime.reward_reinforce_plus_plus": "batch",
-    "skyrl.reward": "group",
-    "torchtune.ppo": "batch",
-    "torchrl.reward_trajectory": "group",
-    "torchrl.reward": "batch",
-    **{f"rpg.reward_{kind}_old": None for kind in ("fkl", "rkl", "ufkl", "urkl")},
-    "rpg.reward": "batch",
-    "tunix.ppo": "batch",
-    "easyr1.reward": "group",
-    "rlinf.reward": "batch",
-    "miles.reward_reinforce_plus_plus": "batch",
-}
+BY_DEFAULT = DATA["divided by default"]
 
 
 def test_every_framework_ships_a_recipe_or_says_why_not():
@@ -41,16 +30,7 @@ def test_every_framework_ships_a_recipe_or_says_why_not():
 def test_defaults_of_rl_are_in_recipes_and_those_of_distillation_are_not():
     for chosen in settings():
         assert (chosen.beta is None) or chosen.algorithms, chosen.name
-    shipped = {
-        "trl.rloo": 0.05,
-        "trl.grpo": 0.0,
-        "liger.grpo": 0.04,
-        "openrlhf.reward_k1": 0.01,
-        "skyrl.loss_k3": 0.001,
-        "areal.reward_k1": 0.1,
-        "verl.distillation_k3": None,
-        "verl.loss_k2": None,
-    }
+    shipped = DATA["shipped"]
     assert {name: setting(name).beta for name in shipped} == shipped
 
 
@@ -81,24 +61,7 @@ def test_every_place_can_be_found():
         assert (":" in where.split(",")[0]) == installed
 
 
-INSTALLED = {
-    ("verl.loss_k3", "PPO"): whitened,
-    ("verl.loss_k3", "REINFORCE++"): whitened,
-    ("verl.loss_k3", "GRPO"): lambda x: standardized(x, eps=1e-6),
-    ("verl.loss_k3", "RLOO"): normalizer("leave_one_out"),
-    ("openrlhf.reward_k1", "PPO"): lambda x: whitened(x, unbiased=False, floor="least"),
-    ("openrlhf.reward_k1", "REINFORCE++"): lambda x: whitened(x, unbiased=False, floor="least"),
-    ("openrlhf.reward_k1", "RLOO"): normalizer("leave_one_out"),
-    ("openrlhf.reward_k1", "GRPO"): lambda x: standardized(x, eps=1e-9),
-    ("openrlhf.reward_k1", "Dr. GRPO"): normalizer("mean"),
-    ("skyrl.loss_k3", "GRPO"): lambda x: standardized(x, eps=1e-6),
-    ("skyrl.loss_k3", "RLOO"): normalizer("leave_one_out"),
-    ("skyrl.loss_k3", "PPO"): whitened,
-    ("skyrl.loss_k3", "REINFORCE++"): whitened,
-    ("areal.reward_k1", "PPO, advantages normalized"): lambda x: standardized(x, eps=1e-5),
-    ("torchtune.ppo", "PPO"): lambda x: whitened(x, keep_mean=True),
-    ("tinker.kl_discount_0", "policy gradient, rewards centered"): normalizer("mean"),
-}
+INSTALLED = {(setting, way): eval(f, vars(advantages)) for setting, way, f in DATA["installed"]}
 
 
 @pytest.mark.parametrize("name", INSTALLED, ids=" ".join)

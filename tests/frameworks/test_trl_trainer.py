@@ -19,7 +19,10 @@ from kl_companion.llm.models import LanguageModel, save_model
 from kl_companion.llm.tokenizers import character_tokenizer
 from kl_companion.rollout import Rollout
 from kl_companion.token_terms import token_costs
+from tests.support.data import data
 from tests.support.frameworks.trl_tiny import apart, make, save_start, step, weights
+
+DATA = data(__file__)
 
 LOSS_TYPES = ("dapo", "grpo", "dr_grpo", "bnpo", "luspo", "cispo", "sapo", "vespo")
 STOCK = {True: KLTerm("k3", importance="token", ratio="attached"), False: KLTerm("k3", importance=None)}
@@ -330,35 +333,11 @@ def test_costs_in_the_advantages_have_the_gradient_of_the_sequence_kl(trainer: A
 
 @pytest.mark.parametrize(
     ("kl", "changes", "message"),
-    [
-        ("k33", {}, "unknown estimator 'k33'"),
-        ("k2", {"beta": 0.0}, "kl='k2' got beta = 0.0: expected GRPOConfig"),
-        (
-            KLTerm("k1", "reward"),
-            {"loss_type": "vespo", "scale_rewards": "none"},
-            "loss_type='vespo', which weights whole sequences",
-        ),
-        (
-            KLTerm("k1", "reward"),
-            {"importance_sampling_level": "sequence", "loss_type": "grpo", "scale_rewards": "none"},
-            "importance_sampling_level='sequence'",
-        ),
-        (KLTerm("k1", "reward"), {}, r"scale_rewards='group', which divides .* expected 'none', with which"),
-        (
-            KLTerm("k1", "reward", "sequence"),
-            {"scale_rewards": "batch"},
-            "scale_rewards='batch', which divides",
-        ),
-        (
-            KLTerm("k1", "reward", "sequence"),
-            {"scale_rewards": False, "multi_objective_aggregation": "normalize_then_sum"},
-            "multi_objective_aggregation='normalize_then_sum', which divides",
-        ),
-    ],
+    DATA["refused"],
 )
 def test_settings_that_cannot_work(start: Path, kl: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(start, kl=kl, **changes)
+        make(start, kl=KLTerm(*kl) if isinstance(kl, list) else kl, **changes)
 
 
 def test_where_the_reference_is_the_policy_without_its_adapter(

@@ -9,10 +9,13 @@ import torch
 
 from kl_companion import prefix_tree
 from kl_companion.auditing.exact import exactly
-from kl_companion.frameworks import setting, tunix, tunix_functions
+from kl_companion.frameworks import jax_numpy, setting, tunix, tunix_functions
 from kl_companion.frameworks.installed import find, known
 from kl_companion.frameworks.jax_numpy import Array, array, jax, jnp, optax
+from tests.support.data import data
 from tests.support.frameworks.by_hand import rollout
+
+DATA = data(__file__)
 
 A = np.array([[-3.0, 0.5, 2.0], [1.0, 4.0, -0.25]])
 B = np.array([[1.0, 0.5, -2.0], [0.0, 5.0, 0.25]])
@@ -25,58 +28,12 @@ def t(x):
     return torch.from_numpy(np.array(x))
 
 
-OPERATIONS = {
-    "abs": (jnp.abs(t(A)), np.abs(A)),
-    "astype": (jnp.astype(t(A), jnp.float32), A.astype(np.float32)),
-    "astype of torch": (array(t(A > 0)).astype(torch.float64), (A > 0).astype(np.float64)),
-    "broadcast_to": (jnp.broadcast_to(t(A[:, :1]), (2, 3)), np.broadcast_to(A[:, :1], (2, 3))),
-    "clip": (jnp.clip(t(A), -1.0, 1.5), np.maximum(np.minimum(A, 1.5), -1.0)),
-    "clip from below": (jnp.clip(t(A), min=1), np.maximum(A, 1.0)),
-    "clip from above": (jnp.clip(t(A), max=1), np.minimum(A, 1.0)),
-    "clip of a number": (jnp.clip(3, min=1e-6), np.array(3.0, dtype=np.float32)),
-    "exp": (jnp.exp(t(A)), np.exp(A)),
-    "expand_dims": (jnp.expand_dims(t(A), 1), np.expand_dims(A, 1)),
-    "expand_dims of the last": (jnp.expand_dims(t(A), axis=-1), np.expand_dims(A, -1)),
-    "float32": (jnp.float32(0.1), np.float32(0.1)),
-    "greater": (jnp.greater(t(A), t(B)), A > B),
-    "inf": (torch.tensor(jnp.inf), np.float32(np.inf)),
-    "max": (jnp.max(t(A)), A.max()),
-    "maximum": (jnp.maximum(t(A), t(B)), np.maximum(A, B)),
-    "mean": (jnp.mean(t(A)), A.mean()),
-    "min": (jnp.min(t(A)), A.min()),
-    "minimum": (jnp.minimum(t(A), t(B)), np.minimum(A, B)),
-    "square": (jnp.square(t(A)), A**2),
-    "sum": (jnp.sum(t(A)), A.sum()),
-    "sum along": (jnp.sum(t(A), axis=-1), A.sum(-1)),
-    "take_along_axis": (
-        jnp.take_along_axis(t(A), t(INDEX), axis=-1),
-        np.array([[2.0, -3.0], [4.0, 4.0]]),
-    ),
-    "where": (jnp.where(t(A) > 0, t(A), 0.0), np.where(A > 0, A, 0.0)),
-    "Array": (torch.tensor(isinstance(t(A), jax.Array)), np.array(True)),
-    "rsqrt": (jax.lax.rsqrt(t(A**2)), 1 / np.abs(A)),
-    "stop_gradient": (jax.lax.stop_gradient(t(A)), A),
-    "top_k": (jax.lax.top_k(t(A), 2)[0], np.sort(A, -1)[:, :0:-1]),
-    "top_k's places": (jax.lax.top_k(t(A), 2)[1], np.argsort(A, -1)[:, :0:-1]),
-    "log_softmax": (jax.nn.log_softmax(t(A), axis=-1), LOG_SOFTMAX),
-    "softmax": (jax.nn.softmax(t(A)), np.exp(LOG_SOFTMAX)),
-    "kl_divergence": (
-        optax.kl_divergence(t(LOG_SOFTMAX), t(P)),
-        [
-            sum(p * (math.log(p) - q) for p, q in zip(ps, qs, strict=True) if p)
-            for ps, qs in zip(P, LOG_SOFTMAX, strict=True)
-        ],
-    ),
-    "softmax_cross_entropy": (
-        optax.softmax_cross_entropy(logits=t(A), labels=t(P)),
-        [-sum(p * q for p, q in zip(*rows, strict=True)) for rows in zip(P, LOG_SOFTMAX, strict=True)],
-    ),
-}
+OPERATIONS = DATA["operations"]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_beside_numpy(name):
-    found, wanted = OPERATIONS[name]
+    found, wanted = (eval(x, {**vars(jax_numpy), **globals()}) for x in OPERATIONS[name])
     wanted = np.asarray(wanted)
     assert found.numpy().dtype == wanted.dtype
     assert found.shape == wanted.shape

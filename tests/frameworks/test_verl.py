@@ -9,8 +9,11 @@ from kl_companion.frameworks import settings, verl, verl_distillation
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.installed import Distribution, Unavailable, find, known
 from kl_companion.frameworks.yaml_defaults import yaml_defaults
+from tests.support.data import data
 from tests.support.frameworks.by_hand import rollout
 from tests.support.frameworks.planted import plant
+
+DATA = data(__file__)
 
 LOG2 = math.log(2)
 K3 = (0.5 - 1 + LOG2, 4 - 1 - 2 * LOG2)  # of the two tokens of the rollout by hand
@@ -36,16 +39,7 @@ def test_the_defaults_are_those_of_the_adapter(installed):
 
 @pytest.mark.parametrize(
     ("subject", "options", "message"),
-    [
-        ("loss", {"kl_penalty": "k1"}, "unknown option of the actor of verl"),
-        ("loss", {"kl_loss_type": "k4"}, "does not know kl_loss_type=k4"),
-        ("loss", {"loss_agg_mode": "median"}, "Invalid loss_agg_mode: median"),
-        ("reward", {"kl_penalty": "full"}, "does not know kl_penalty=full"),
-        ("reward", {"beta": 1.0}, "unknown option of algorithm and actor"),
-        ("distillation", {"loss_mode": "k1"}, "refuses loss_mode=k1 without"),
-        ("distillation", {"loss_mode": "forward_kl_topk"}, "of sampled tokens"),
-        ("distillation", {"topk": 3}, "unknown option of distillation_loss"),
-    ],
+    DATA["refused"],
 )
 def test_what_the_release_does_not_have_is_refused(installed, subject, options, message):
     with pytest.raises(ValueError, match=message):

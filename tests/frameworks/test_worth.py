@@ -18,6 +18,9 @@ from kl_companion.frameworks.worth import (
     world,
 )
 from kl_companion.tabular import expected_gradient
+from tests.support.data import data
+
+DATA = data(__file__)
 
 NAMES = {(r.setting.name, r.algorithm.name): r for r in default_recipes()}
 # answers of one, two, three and three tokens; the second and the fourth are right
@@ -40,28 +43,7 @@ def expected_root(p, n):
     )
 
 
-IN_LARGE = {
-    ("trl.grpo", "GRPO"): 0.5 + 1e-4,  # of sqrt(1/4), and eps
-    ("verl.loss_k3", "GRPO"): 0.5 + 1e-6,
-    ("openrlhf.reward_k1", "GRPO"): 0.5,  # subtracted after the division
-    ("slime.opd", "GRPO"): 0.5 + 1e-6,
-    ("nemo_rl.loss_k3", "GRPO"): 0.5 + 1e-6,  # of the others, who are many
-    ("verl.loss_k3", "PPO"): math.sqrt(TOKENS * (1 - TOKENS)),
-    ("verl.reward_k1", "PPO"): 1.0,
-    ("verl.reward_k1", "REINFORCE++"): 1.0,
-    ("verl.reward_k1", "GRPO"): 1.0,  # inside the division
-    ("verl.reward_k1", "RLOO"): 1.0,
-    ("openrlhf.reward_k1", "PPO"): 1.0,
-    ("trl.rloo", "RLOO"): 1.0,
-    ("tinker.kl_discount_0", "policy gradient, rewards centered"): 1.0,
-    ("open_instruct.kl_estimator_2", "GRPO"): 1.0,
-    ("roll.reward_kl", "PPO"): 1.0,
-    ("roll.loss", "GRPO"): 0.5 + 1e-6,
-    # the policy loss is a mean over tokens, the term a mean over answers of means over tokens
-    ("skyrl.loss_k3", "RLOO"): LENGTHS,
-    ("skyrl.loss_k3", "GRPO"): LENGTHS * (0.5 + 1e-6),
-    ("skyrl.reward_k3", "RLOO"): 1.0,
-}
+IN_LARGE = {(setting, way): eval(factor) for setting, way, factor in DATA["in large batches"]}
 
 
 @pytest.mark.parametrize("name", IN_LARGE, ids=" ".join)
@@ -132,25 +114,8 @@ def test_a_term_in_the_loss_is_added_to_what_the_rewards_do(name):
     torch.testing.assert_close(with_it, without - LARGE * term, rtol=1e-9, atol=1e-12)
 
 
-CANCELS = [
-    ("verl.reward_k1", "GRPO"),
-    ("verl.reward_k1", "PPO"),
-    ("verl.reward_k1", "REINFORCE++"),
-    ("openrlhf.reward_k1", "PPO"),
-    ("openrlhf.reward_k1", "REINFORCE++"),
-    ("trl.rloo", "RLOO, advantages normalized"),
-    ("skyrl.reward_k3", "GRPO"),
-    ("torchtune.ppo", "PPO"),
-    ("areal.reward_k1", "PPO, advantages normalized"),
-]
-STAYS = [
-    ("verl.reward_k1", "RLOO"),
-    ("openrlhf.reward_k1", "GRPO"),
-    ("trl.rloo", "RLOO"),
-    ("areal.reward_k1", "PPO"),
-    ("trl.grpo", "GRPO"),
-    ("tinker.kl_discount_0", "policy gradient, rewards centered"),
-]
+CANCELS = [(*name,) for name in DATA["cancels"]]
+STAYS = [(*name,) for name in DATA["stays"]]
 
 
 @pytest.mark.parametrize("name", [*CANCELS, *STAYS], ids=" ".join)

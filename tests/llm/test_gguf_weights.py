@@ -6,27 +6,16 @@ import numpy as np
 import pytest
 
 from kl_companion.llm.gguf_weights import in_order, shard_name, weight_name
+from tests.support.data import data
+
+DATA = data(__file__)
 
 AFTER = "post_attention_layernorm"
 
 
 @pytest.mark.parametrize(
     ("name", "wanted", "shard"),
-    [
-        ("token_embd.weight", "model.embed_tokens.weight", "model-rest.safetensors"),
-        ("output_norm.weight", "model.norm.weight", "model-rest.safetensors"),
-        ("blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight", "model-block-000.safetensors"),
-        (
-            "blk.29.attn_output.weight",
-            "model.layers.29.self_attn.o_proj.weight",
-            "model-block-029.safetensors",
-        ),
-        (
-            "blk.7.ffn_norm.weight",
-            "model.layers.7.post_attention_layernorm.weight",
-            "model-block-007.safetensors",
-        ),
-    ],
+    DATA["names"],
 )
 def test_names(name: str, wanted: str, shard: str) -> None:
     assert (weight_name(name), shard_name(name)) == (wanted, shard)

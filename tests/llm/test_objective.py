@@ -13,32 +13,15 @@ from kl_companion.tabular import expected_gradient, prefix_tree
 from kl_companion.token_terms import token_terms
 from tests.oracles import sampling, worlds
 from tests.support import rollouts
+from tests.support.data import data
+
+DATA = data(__file__)
 
 BETA = 0.7
 PLAIN = Settings(beta=BETA, advantages="none", group=1)
 COST = {"placement": "reward"}
 TOP = {"estimator": "top_k_reverse_kl", "k": 2}
-CASES = [  # settings, the gradient that beta multiplies
-    ({"estimator": "k1"}, None),
-    ({"estimator": "k2"}, "token reverse"),
-    ({"estimator": "k3"}, "token forward"),
-    ({"estimator": "k3_plus_plus"}, "token reverse"),
-    ({"estimator": "exact_kl"}, "token reverse"),
-    ({"estimator": "exact_forward_kl"}, "token forward"),
-    (TOP, "token reverse"),
-    ({"estimator": "top_k_forward_kl", "k": 1}, "token forward"),
-    ({"estimator": "top_k_reverse_kl", "k": 0}, "token reverse"),
-    ({"estimator": "top_k_forward_kl", "k": 3}, "token forward"),
-    ({"estimator": "k2", "level": "sequence"}, "sequence reverse"),
-    ({"estimator": "k3", "level": "sequence"}, "sequence forward"),
-    ({"estimator": "k1", "level": "sequence", **COST}, "sequence reverse"),
-    ({"estimator": "k1", **COST}, "sequence reverse"),
-    ({"estimator": "k1", **COST, "credit": 0.0}, "token reverse"),
-    ({"estimator": "exact_kl", "placement": "both"}, "sequence reverse"),
-    ({"estimator": "k3_plus_plus", "placement": "both"}, "sequence reverse"),
-    ({**TOP, "placement": "both"}, "sequence reverse"),
-    ({"estimator": "exact_kl", "placement": "both", "credit": 0.0}, "token reverse"),
-]
+CASES = DATA["cases"]
 
 
 def batch_loss(settings):

@@ -15,7 +15,10 @@ from kl_companion.kl_term import KLTerm
 from kl_companion.monitor import KLMonitor, Observation
 from kl_companion.monitor.observation import COLUMNS
 from tests.oracles import monitor as oracle
+from tests.support.data import data
 from tests.support.monitored import inside, small_batch
+
+DATA = data(__file__)
 
 NEAR = {"rel": 1e-9, "abs": 1e-12}
 T_2 = 4.302652729911275  # Student's 97.5 % quantile of two degrees of freedom
@@ -263,30 +266,7 @@ def test_nothing_is_changed_and_nothing_gets_a_gradient(batch: dict[str, Any]) -
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [
-        ({"mask": torch.zeros(3, 3)}, r"completion_mask row \[0\] has no token"),
-        ({"mask": torch.full((3, 3), 2)}, "neither 0 nor 1"),
-        ({"tokens": torch.zeros(3, 2, dtype=torch.long)}, r"tokens has shape \[3, 2\], expected \[3, 3\]"),
-        ({"tokens": torch.zeros(3, 3)}, "expected torch.int64"),
-        ({"tokens": torch.full((3, 3), 3)}, "tokens holds the id 3, expected 0 to 2"),
-        ({"logits": torch.zeros(3, 3)}, r"logits has shape \[3, 3\], expected \[batch, seq, vocab\]"),
-        ({"logits": torch.zeros(3, 2, 3)}, r"logits has shape \[3, 2\]"),
-        ({"ref_logits": torch.zeros(3, 3, 4)}, r"ref_logits has shape \[3, 3, 4\], expected \[3, 3, 3\]"),
-        ({"ref_logits": None}, "ref_logits is None"),
-        ({"logits": None}, "ref_logits without logits"),
-        ({"logits": torch.full((3, 3, 3), math.nan)}, r"logits\[0, 0\] is nan"),
-        ({"logits": torch.full((3, 3, 3), -math.inf)}, r"logits\[0, 0\] is -inf for the whole"),
-        ({"logp": torch.zeros(3, 3)}, "logits and log-probs"),
-        ({"behavior_logp": torch.ones(3, 3)}, "behavior_logp is 1 at"),
-        ({"advantages": torch.ones(2)}, r"advantages has shape \[2\]"),
-        ({"advantages": torch.full((3,), math.inf)}, "advantages is inf"),
-        ({"rewards": torch.full((3,), math.nan)}, "NaN for every answer"),
-        ({"rewards": torch.ones(3), "prompt_index": torch.ones(2).long()}, "prompt_index has shape"),
-        ({"prompt_index": torch.ones(3)}, "expected whole numbers"),
-        ({"deviations": -1.0}, "negative or infinite"),
-        ({"logged": "much"}, "logged is 'much', expected a number"),
-        ({"step": -1}, "step is -1"),
-    ],
+    DATA["refused"],
 )
 @pytest.mark.usefixtures("as_installed")
 def test_what_is_refused_leaves_nothing_behind(
@@ -294,7 +274,7 @@ def test_what_is_refused_leaves_nothing_behind(
 ) -> None:
     monitor = KLMonitor(tmp_path / "run")
     with pytest.raises(ValueError, match=said):
-        monitor.observe(**{**batch, **change})
+        monitor.observe(**{**batch, **{name: eval(x) for name, x in change.items()}})
     assert not (tmp_path / "run").exists()
     assert monitor.observations == []
 

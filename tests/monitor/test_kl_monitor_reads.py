@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from kl_companion.monitor import KLMonitor, Observation, moments
+from tests.support.data import data
 from tests.support.emulated_gpu import EmulatedGPU
 from tests.support.monitored import small_batch
+
+DATA = data(__file__)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -118,21 +121,7 @@ def test_a_batch_of_verl_is_read_once_more_for_answers_without_a_token() -> None
     assert found.answers == 2
 
 
-WRONG: dict[str, tuple[str, str, tuple[Any, ...], float, str]] = {
-    "a mask": ("samples", "mask", (0, 1), 2, "completion_mask is neither 0 nor 1"),
-    "an empty answer": ("logits", "mask", (0,), 0, r"completion_mask row \[0\] has no token"),
-    "NaN logits": ("logits", "logits", (1, 0, 2), NAN, r"logits\[1, 0\] is nan at \[2\]"),
-    "a row of -inf": ("logits", "ref_logits", (1, 0), -INF, r"ref_logits\[1, 0\] is -inf for the whole"),
-    "an infinite KL": ("logits", "ref_logits", (1, 0, 0), -INF, "the reference gives token 0 probability 0"),
-    "an id": ("logits", "tokens", (1, 0), 7, "tokens holds the id 7, expected 0 to 4"),
-    "an id of the engine": ("engine", "tokens", (1, 0), -3, "tokens holds the id -3, expected 0 to 4"),
-    "a log-prob": ("samples", "logp", (0, 0), 0.5, r"logp is 0.5 at \[0, 0\], expected at most 0"),
-    "the engine's": ("engine", "behavior_logp", (1, 0), 0.5, r"behavior_logp is 0.5 at \[1, 0\]"),
-    "advantages": ("logits, k3", "advantages", (2,), INF, r"advantages is inf at \[2, 0\]"),
-    "rewards": ("logits, k3", "rewards", (1,), INF, r"rewards is inf at \[1\]"),
-    "no reward": ("logits, k3", "rewards", (), NAN, "rewards is NaN for every answer"),
-    "deviations": ("samples, all", "deviations", (0,), -1.0, "deviations is empty or holds a negative"),
-}
+WRONG: dict[str, tuple[str, str, tuple[Any, ...], float, str]] = DATA["wrong"]
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -140,7 +129,7 @@ WRONG: dict[str, tuple[str, str, tuple[Any, ...], float, str]] = {
 def test_a_wrong_value_is_named_and_nothing_is_written(name: str, away: bool, tmp_path: Path) -> None:
     mode, tensor, place, value, message = WRONG[name]
     given = batch()
-    given[tensor][place] = value
+    given[tensor][(*place,)] = value
     with EmulatedGPU() as gpu, pytest.raises(ValueError, match=message):
         observed(mode, gpu.put(given) if away else given, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []

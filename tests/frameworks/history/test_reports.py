@@ -9,11 +9,14 @@ from functools import partial
 import pytest
 
 from kl_companion.frameworks.history import audits, reports
-from kl_companion.frameworks.history.audits import NOT_THERE, entry
+from kl_companion.frameworks.history.audits import entry
 from kl_companion.frameworks.history.found import found
 from kl_companion.frameworks.history.reports import keeps_promise, report
 from kl_companion.frameworks.history.subjects import PROJECTS, project
 from tests.frameworks.history import planted
+from tests.support.data import data
+
+DATA = data(__file__)
 
 (SUBJECT,) = planted.PROJECT.subjects
 
@@ -130,18 +133,7 @@ def test_an_option_is_named_only_where_it_keeps_the_promise(tmp_path, near):
 
 @pytest.mark.parametrize(
     ("minimized", "kept"),
-    [
-        ("token_reverse_kl", True),
-        ("sequence_reverse_kl (1 / mean answer length)", True),
-        ("token_reverse_kl + token_entropy (1, -0.5)", True),
-        (NOT_THERE, True),
-        ("token_reverse_kl (-1)", False),
-        ("token_forward_kl", False),
-        ("token_reverse_kl + token_forward_kl (1, 1)", False),
-        ("token_reverse_kl; at large log-ratios unnamed", False),
-        ("expected_inverse_length", False),
-        ("nothing", False),
-    ],
+    DATA["minimized"],
 )
 def test_what_was_found_is_held_against_the_promise(minimized, kept):
     row = found("trl")[0]._replace(on_policy=minimized)

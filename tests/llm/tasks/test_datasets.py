@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 
 from kl_companion.llm.tasks import make_task
+from tests.support.data import data
 from tests.support.llm.digits import seeded
+
+DATA = data(__file__)
 
 WORKED = [
     {"question": "Two and three?", "answer": "2+3=5\n#### 5"},
@@ -124,45 +127,19 @@ def altered(place, **fields):
 
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
-    [
-        ([], {}, "rows.json holds no rows"),
-        (
-            altered(1, answer="a thousand"),
-            {},
-            "row 1 cannot be read: 'a thousand', expected a num",
-        ),
-        (altered(2, answer="#### $"), {}, "the answer in row 2 cannot be read"),
-        (altered(2, answer="  "), {}, "row 2 has no 'answer', only question, answer"),
-        (altered(0, question=None), {}, "row 0 has no 'question'"),
-        ([*WORKED, {"question": "?"}], {}, "row 3 has no 'answer', only question"),
-        (WORKED, {"levels": [1]}, "row 0 has no level, and levels were asked for"),
-        (BOXED, {"style": "math", "levels": [2]}, r"holds no row of levels \[2\]"),
-    ],
+    DATA["rows"],
 )
 def test_bad_rows(as_installed, tmp_path, rows, options, message):
     with pytest.raises(ValueError, match=message):
-        make_task("data", path=write(tmp_path, rows, "json"), **options)
+        make_task("data", path=write(tmp_path, eval(rows), "json"), **options)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
-    [
-        ("a.jsonl", b'{"question": "?"}\n{"question"\n', "a.jsonl, line 2: .*expected one JSON object"),
-        ("a.jsonl", b"", "a.jsonl holds no rows"),
-        ("a.jsonl", b"\xff\xfe\x00", "a.jsonl is not UTF-8 text"),
-        ("a.jsonl", b"[1]\n", "row 0 is a list, expected named fields"),
-        ("a.json", b"", "a.json holds no rows"),
-        ("a.json", b"[{]", "a.json, line 1: .*expected JSON"),
-        ("a.json", b'{"question": "?"}', "a.json holds a JSON dict, expected a list of objects"),
-        ("a.csv", b"", "a.csv holds no rows"),
-        ("a.csv", b"question,answer\n", "a.csv holds no rows"),
-        ("a.csv", b"question,answer\n1,2\n1,2,3,4\n", "a.csv is not a CSV file"),
-        ("a.parquet", b"PAR", "a.parquet is not a parquet file"),
-        ("a.txt", b"?", "a.txt is a .txt file, expected .jsonl, .json, .csv, .parquet"),
-    ],
+    DATA["files"],
 )
 def test_bad_files(tmp_path, name, content, message):
     path = tmp_path / name
-    path.write_bytes(content)
+    path.write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match=message):
         make_task("data", path=path)

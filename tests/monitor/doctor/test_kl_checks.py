@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from kl_companion.monitor.doctor.kl_checks import alike, form, reference
+from tests.support.data import data
 from tests.support.small_steps import by_answer, k3, log_probs, probe, step_of
+
+DATA = data(__file__)
 
 
 def no_grad(model, batch):
@@ -20,23 +23,11 @@ def rewarded(logp, batch):
 
 @pytest.mark.parametrize(
     ("kl", "said"),
-    [
-        (lambda logp, ref: (logp - ref) ** 2 / 2, "K2, in the loss."),
-        (k3, "K3, in the loss."),
-        (
-            lambda logp, ref: torch.exp(logp - logp.detach()) * k3(logp, ref),
-            "K3 with the gradient of K2 (K3++), in the loss.",
-        ),
-        (
-            lambda logp, ref: torch.exp(logp - logp.detach()) * (logp - ref),
-            "K1, times a ratio that carries a gradient, in the loss.",
-        ),
-        (lambda logp, ref: torch.exp(logp - logp.detach()) * (logp - ref).detach(), "K4, in the loss."),
-        (lambda logp, ref: (logp - ref).abs(), "the absolute log-ratio, in the loss."),
-    ],
+    DATA["forms"],
 )
 def test_a_form_is_named(kl, said):
-    at = probe(step_of(lambda logp, ref: 0.1 * kl(logp, ref)))
+    term = eval(kl)
+    at = probe(step_of(lambda logp, ref: 0.1 * term(logp, ref)))
     (found,) = form(at)
     assert found.said == f"The KL of a token is {said}"
     (measured,) = reference(at)
@@ -59,7 +50,8 @@ def test_a_form_is_named(kl, said):
     ],
 )
 def test_a_form_that_is_wrong(kl, fault, said):
-    at = probe(step_of(lambda logp, ref: 0.1 * kl(logp, ref)))
+    term = eval(kl)
+    at = probe(step_of(lambda logp, ref: 0.1 * term(logp, ref)))
     (found,) = form(at)
     assert (found.level, found.fault) == ("wrong", fault)
     assert said in found.said

@@ -5,7 +5,10 @@ import torch
 
 from kl_companion.monitor.doctor.checks import CHECKS, all_findings
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
+from tests.support.data import data
 from tests.support.small_steps import by_answer, log_probs, probe, step_of
+
+DATA = data(__file__)
 
 
 def test_what_is_fine_is_said_with_its_size():
@@ -98,24 +101,10 @@ def over_all_ids(weights):
 
 @pytest.mark.parametrize(
     ("weights", "fault", "said"),
-    [
-        (lambda b: (b["labels"] != -100)[:, 1:], "", "All 18 tokens"),
-        (lambda b: (b["labels"] != -100)[:, :-1], "shifted-mask", "first token of every answer is left out"),
-        (
-            lambda b: torch.nn.functional.pad((b["labels"] != -100)[:, 2:], (0, 1)),
-            "shifted-mask",
-            "the last token of every answer is left out and the last token of the prompt counts",
-        ),
-        (
-            lambda b: b["attention_mask"][:, 1:] * b["attention_mask"][:, :-1],
-            "prompt",
-            "Prompt tokens are in",
-        ),
-        (lambda b: torch.ones_like(b["labels"][:, 1:]), "no-mask", "count, and prompt tokens too"),
-    ],
+    DATA["weights"],
 )
 def test_predictions_of_prompt_and_padding(weights, fault, said):
-    (found,) = tokens(probe(over_all_ids(weights)))
+    (found,) = tokens(probe(over_all_ids(eval(weights))))
     assert found.fault == fault
     assert said in found.said
 

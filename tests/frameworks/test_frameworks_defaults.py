@@ -11,9 +11,6 @@ from kl_companion.frameworks import settings
 from kl_companion.frameworks.installed import find, known, statement
 from kl_companion.frameworks.shipped import argument_defaults, class_defaults
 from kl_companion.frameworks.yaml_defaults import yaml_defaults
-from tests.support.data import data
-
-DATA = data(__file__)
 
 DATA = tomllib.loads(Path(__file__).with_name("defaults.toml").read_text(encoding="utf-8"))
 ENTRIES = [(kind, entry) for kind, entries in DATA.items() if kind != "texts" for entry in entries]
@@ -49,8 +46,20 @@ def test_lines_that_make_a_default(entry):
         assert re.search(line, text), line
 
 
-DEFAULTS = DATA["defaults"]
-BETAS = DATA["betas"]
+DEFAULTS = {
+    "trl": "grpo rloo gkd_jensen_shannon distillation_reverse iw_opd sdpo sdft_jensen_shannon_top_2_no_tail",
+    "miles": "loss_k1 opd",
+    "rllm": "kl_beta_verl distill",
+    "oat": "loss loss_grpo",
+    "tunix": "grpo_kl grpo_kl_sequence_mean_token_scale ppo_low_var_kl logit_strategy",
+}
+BETAS = {
+    "miles.opd": 0.0,
+    "rllm.distill": None,
+    "oat.loss": 0.1,
+    "tunix.ppo_low_var_kl": 0.04,
+    "trl.rloo": 0.05,
+}
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -15,8 +15,11 @@ from kl_companion.llm import distributed, recipe
 from kl_companion.llm.generation import generate
 from kl_companion.llm.models import LanguageModel, frozen_copy, load_model, save_model
 from kl_companion.llm.settings import Settings
+from tests.support.data import data
 from tests.support.launching import run_two
 from tests.support.llm.distributed_worker import ADAM, FIXED, MEAN, SGD, UNEVEN
+
+DATA = data(__file__)
 
 WORKER = Path(__file__).resolve().parents[1] / "support/llm/distributed_worker.py"
 SHORT = ["--options", '{"digits": 1}', "--device", "cpu", "--prompts", "8", "--group", "4", "--evaluate", "4"]
@@ -237,14 +240,7 @@ def test_every_setting_is_an_option() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ("--beta -1", "beta is -1.0"),
-        ("--placement nowhere", "invalid choice"),
-        ("--task nothing", "task"),
-        ("--options [1]", "expected a JSON object"),
-        ("--options {", "Expecting property name"),
-        ("--k 1.5", "invalid int value"),
-    ],
+    DATA["refused"],
 )
 def test_what_the_recipe_refuses(
     arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,24 +17,14 @@ from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.scoring import completion_logits
 from kl_companion.llm.tasks import Example, Task
 from kl_companion.llm.training import Run, TrainingStopped
+from tests.support.data import data
 from tests.support.emulated_gpu import EmulatedGPU, Read
 from tests.support.llm.digits import ENDING, EOS, TASK, UNEQUAL, seeded
 from tests.support.llm.short_runs import FEW, copy, weights
 
-CHOICES: list[dict[str, Any]] = [
-    {},
-    {"beta": 0.0},
-    {"placement": "reward", "estimator": "k1", "level": "sequence"},
-    {"placement": "both", "estimator": "exact_kl", "center_costs": True, "accumulate": 2},
-    {"estimator": "top_k_reverse_kl", "k": 2, "importance": "token", "lag": 2, "clip": (0.2, 0.28)},
-    {"anchor": "ema", "decay": 0.5, "estimator": "k3"},
-    {"inner_steps": 2, "clip": (0.2, 0.2), "advantages": "standardized"},
-    {"placement": "reward", "penalty_from": "policy", "estimator": "k3", "lag": 3, "baseline": "batch"},
-    {"placement": "score", "estimator": "k3", "how": "sequence_mean"},
-    {"level": "sequence", "how": "sum", "optimizer": "sgd", "max_grad_norm": None},
-    {"accumulate": 4, "how": "token_mean"},
-    {"lesson": 2, "anchor": "taught", "lag": 3, "accumulate": 2},
-]
+DATA = data(__file__)
+
+CHOICES: list[dict[str, Any]] = DATA["choices"]
 
 
 @contextmanager

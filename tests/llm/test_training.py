@@ -12,21 +12,12 @@ from kl_companion.llm.models import LanguageModel
 from kl_companion.llm.settings import Settings
 from kl_companion.llm.tasks import make_task
 from kl_companion.llm.training import Run, TrainingStopped, train
+from tests.support.data import data
 from tests.support.llm.short_runs import FEW, copy, trained, weights
 
-CHOICES = [
-    {},
-    {"placement": "reward", "estimator": "k1", "level": "sequence"},
-    {"placement": "both", "estimator": "exact_kl", "center_costs": True},
-    {"estimator": "top_k_reverse_kl", "k": 2, "importance": "token", "lag": 2, "clip": (0.2, 0.28)},
-    {"anchor": "ema", "decay": 0.5, "period": 2, "estimator": "k3"},
-    {"inner_steps": 2, "clip": (0.2, 0.2), "advantages": "standardized"},
-    {"placement": "reward", "penalty_from": "policy", "estimator": "k3", "lag": 3, "baseline": "batch"},
-    {"dtype": "bfloat16", "estimator": "exact_forward_kl"},
-    {"level": "sequence", "how": "sum", "optimizer": "sgd", "max_grad_norm": None},
-    {"lesson": 2, "anchor": "taught", "lag": 3, "accumulate": 2},
-    {"lesson": 1, "anchor": "ema", "decay": 0.5},
-]
+DATA = data(__file__)
+
+CHOICES = DATA["choices"]
 
 
 @pytest.mark.parametrize("given", CHOICES, ids=str)

@@ -50,8 +50,7 @@ def test_a_form_is_named(kl, said):
     ],
 )
 def test_a_form_that_is_wrong(kl, fault, said):
-    term = eval(kl)
-    at = probe(step_of(lambda logp, ref: 0.1 * term(logp, ref)))
+    at = probe(step_of(lambda logp, ref: 0.1 * kl(logp, ref)))
     (found,) = form(at)
     assert (found.level, found.fault) == ("wrong", fault)
     assert said in found.said

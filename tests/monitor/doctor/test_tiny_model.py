@@ -6,6 +6,9 @@ import torch
 from kl_companion.monitor.doctor.tiny_model import Output, TinyModel, head_of
 from kl_companion.monitor.doctor.tracing import FROZEN, POLICY, REFERENCE, Trace
 from kl_companion.monitor.doctor.world import Ids, world
+from tests.support.data import data
+
+DATA = data(__file__)
 
 WORLD = world()
 LAYOUT = WORLD.layout()
@@ -104,14 +107,7 @@ def test_padding_that_is_attended_to():
 
 @pytest.mark.parametrize(
     ("ids", "said"),
-    [
-        ([6, 7, 3, 1], "tokens that are no prefix of the answer"),  # the answer to 1 is 2, 1
-        ([2, 1], "an answer without its own prompt"),
-        ([6, 6, 6, 7, 2], "an answer without its own prompt"),  # there is no seventh
-        ([6, 2, 7, 2], "an answer without its own prompt"),  # in the middle of a prompt
-        ([6, 7, 2, 1, 1, 1], ""),  # after the end
-        ([6, 7, 2], ""),
-    ],
+    DATA["prefixes"],
 )
 def test_what_is_no_prefix_is_named(ids, said):
     assert strays(lambda: model()(torch.tensor([ids]))) == ((said,) if said else ())

@@ -6,60 +6,18 @@ import pytest
 
 from kl_companion.monitor import Observation
 from kl_companion.monitor.largest_tokens import LargeToken
-from kl_companion.monitor.report.verdicts import (
-    at_steps,
-    mean,
-    median,
-    number,
-    percent,
-    probability,
-    quoted,
-    visible,
-)
+from kl_companion.monitor.report import verdicts
+from kl_companion.monitor.report.verdicts import at_steps, mean, median, quoted, visible
+from tests.support.data import data
+
+DATA = data(__file__)
 
 
 @pytest.mark.parametrize(
-    ("x", "text"),
-    [
-        (0.0, "0"),
-        (0.031, "0.031"),
-        (0.0314159, "0.031"),
-        (0.1234, "0.123"),
-        (-0.002, "−0.002"),
-        (1.0, "1"),
-        (4.56, "4.6"),
-        (12.34, "12.3"),
-        (99.4, "99"),
-        (1234.5, "1,234"),
-        (1.6e9, "1.6 billion"),
-        (2.5e6, "2.5 million"),
-        (3e12, "3 trillion"),
-        (2e20, "2.0 × 10^20"),
-        (math.nan, "NaN"),
-        (-math.inf, "−infinity"),
-        (0.000012, "0.000012"),
-        (3e-7, "3.0 × 10^−7"),
-    ],
+    ("words", "x", "text"), [(words, x, text) for words, rows in DATA.items() for x, text in rows]
 )
-def test_a_number_in_few_digits(x, text):
-    assert number(x) == text
-
-
-def test_shares_and_probabilities():
-    assert [percent(x) for x in (0, 0.004, 0.034, 0.31, 0.985, 1)] == [
-        "0 %",
-        "0.4 %",
-        "3.4 %",
-        "31 %",
-        "98.5 %",
-        "100 %",
-    ]
-    assert [probability(x) for x in (0.0, math.log(0.25), -20.0, -math.inf)] == [
-        "1",
-        "0.25",
-        "1 in 490 million",
-        "0",
-    ]
+def test_a_number_in_few_digits(words, x, text):
+    assert getattr(verdicts, words)(x) == text
 
 
 def test_what_cannot_be_seen_is_shown():

@@ -10,6 +10,7 @@ import pytest
 from kl_companion.auditing import audit
 from kl_companion.auditing.pasted import loss_in, pasted_loss
 from kl_companion.cli import main
+from tests.support.data import data
 
 GRPO = """
             # the ratio, and its clipped twin
@@ -52,24 +53,7 @@ def test_lines_of_a_trainer_have_the_verdict_of_their_function():
     assert found.findings[0].matches
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (GRPO, GRPO_READS),
-        ("loss = (logp - ref_logp).mean()", "logp ref_logp"),
-        ("(logp - ref_logp).mean()", "logp ref_logp"),
-        ("x = logp\nx += ref_logp\nloss = x", "logp ref_logp"),
-        ("loss += beta * logp.mean()", "beta logp loss"),
-        ("loss = sum([(a * w).sum() for a, w in zip(logp, mask) if w.any()])", "logp mask"),
-        ("for a in logp:\n    total = a\nloss = total", "logp"),
-        ("loss = max((v for v in logp), key=lambda t: t.sum())", "logp"),
-        ("loss = list({k: v * logp for k, v in pairs.items()}.values())[0]", "pairs logp"),
-        ("import numpy as np\nloss: torch.Tensor = np.pi * logp.mean()", "logp"),
-        ("loss = F.kl_div(logp, ref_logp, log_target=True) if (n := math.pi) else n", "logp ref_logp"),
-        ("with torch.no_grad():\n    w = logp.exp()\nloss = (w * logp).sum()", "logp"),
-        ('naïve = "ß"; loss = self.beta * logp.mean()', "beta logp"),
-    ],
-)
+@pytest.mark.parametrize(("text", "wanted"), [(GRPO, GRPO_READS), *data(__file__)["lines"]])
 def test_what_lines_read_are_the_parameters(text, wanted):
     assert parameters(text) == wanted.split()
 

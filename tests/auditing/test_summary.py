@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kl_companion.auditing.findings import Condition, Finding
-from kl_companion.auditing.matching import COMMON, VARIES
+from kl_companion.auditing.matching import VARIES
 from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.summary import (
     HEADLINES,
@@ -19,7 +19,9 @@ from kl_companion.auditing.summary import (
     rows,
     terms,
 )
+from tests.support.data import data
 
+DATA = data(__file__)
 ON, OFF = Condition(False, True, 1.0), Condition(True, True, 1.0)
 ONE_LENGTH, FAR = Condition(False, False, 1.0), Condition(False, True, 4.0)
 
@@ -34,83 +36,28 @@ REVERSE, FORWARD = {"token_reverse_kl": 0.25}, {"token_forward_kl": 0.04}
 REWARD = {"expected_reward": -1.0}
 
 
+def written(match=None, unit="", **changes):
+    """A finding of the data: of one match, or of none."""
+    units = unit if isinstance(unit, dict) else dict.fromkeys(match or (), unit)
+    return case(*([match] if match else []), units=units, **changes)
+
+
 @pytest.mark.parametrize(
-    ("finding", "wanted"),
-    [
-        (case(REVERSE), "reverse KL"),
-        (case({"sequence_reverse_kl": 1.0}), "reverse KL"),
-        (case({"policy_token_forward_kl": 1.0}), "forward KL"),
-        (case(REVERSE | REWARD | {"token_entropy": -0.1}), "reverse KL"),
-        (case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": COMMON}), "reverse KL"),
-        (case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": COMMON}), "unnamed"),
-        (case({"token_reverse_kl": 1.0}, units={"token_reverse_kl": VARIES}), "unnamed"),
-        (case({"token_reverse_kl": math.nan}, units={"token_reverse_kl": VARIES}), "unnamed"),
-        (case({"token_pearson": 1.0}), "another divergence"),
-        (case({"sampled_mean_squared_log_ratio": 1.0}), "another divergence"),
-        (case(REVERSE | FORWARD), "a mixture"),
-        (case(REVERSE | {"expected_inverse_length": 1.0}), "a mixture"),
-        (case({"token_reverse_kl": -0.25}), "unnamed"),
-        (case({"expected_inverse_length": 1.0}), "unnamed"),
-        (case(), "unnamed"),
-        (case(REWARD), "no expected gradient"),
-        (case(zero=True), "no expected gradient"),
-    ],
+    ("wanted", "finding"), [(w, f) for w, each in DATA["headlines"].items() for f in each]
 )
 def test_a_headline(finding, wanted):
-    assert headline(finding) == wanted
+    assert headline(written(**finding)) == wanted
     assert wanted in HEADLINES
 
 
-@pytest.mark.parametrize(
-    ("match", "wanted"),
-    [
-        (REVERSE | REWARD, "token"),
-        ({"sequence_pearson": 1.0}, "sequence"),
-        ({"policy_token_reverse_kl": 1.0}, "token"),
-        ({"behavior_squared_log_ratio": 1.0}, "token"),
-        ({"behavior_sequence_squared_log_ratio": 1.0}, "sequence"),
-        ({"sequence_reverse_kl": 1.0, "token_forward_kl": -1.0}, "both"),
-        (REWARD, ""),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "match"), [(w, m) for w, each in DATA["levels"].items() for m in each])
 def test_a_level(match, wanted):
     assert level(case(match)) == wanted
 
 
-@pytest.mark.parametrize(
-    ("finding", "wanted"),
-    [
-        (case(FORWARD), "0.04 x forward KL, next token"),
-        (case({"token_reverse_kl": 1.0}), "reverse KL, next token"),
-        (case({"token_reverse_kl": -1.0}), "- reverse KL, next token"),
-        (case(REWARD | FORWARD), "0.04 x forward KL, next token - reward"),
-        (
-            case(REWARD | FORWARD, units=dict.fromkeys(REWARD | FORWARD, "tokens")),
-            "[0.04 x forward KL, next token - reward] / mean answer length",
-        ),
-        (
-            case(REWARD | FORWARD, units={"expected_reward": "deviation"}),
-            "0.04 x forward KL, next token - reward; reward / reward std",
-        ),
-        (
-            case(REWARD | FORWARD, units=dict.fromkeys(REWARD | FORWARD, COMMON)),
-            "[0.04 x forward KL, next token - reward] x a positive number of the batch",
-        ),
-        (
-            case({"token_reverse_kl": -1.0}, units={"token_reverse_kl": COMMON}),
-            "[- reverse KL, next token] x a positive number of the batch",
-        ),
-        (
-            case(FORWARD | {"expected_reward": math.nan}, units={"expected_reward": VARIES}),
-            "0.04 x forward KL, next token +- ? x reward; ? depends on the batch",
-        ),
-        (case(zero=True), "nothing: the expected gradient is zero"),
-        (case(settles=False), "no limit: the gradient goes on changing as the batch grows"),
-        (case(residual=0.5), "no known objective, and no sum of up to three"),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "finding"), DATA["rows"].items())
 def test_a_row(finding, wanted):
-    assert row(finding) == wanted
+    assert row(written(**finding)) == wanted
 
 
 def test_of_equal_explanations_the_one_with_most_regularizers_is_shown_and_it_comes_first():

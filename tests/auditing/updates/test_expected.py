@@ -9,47 +9,12 @@ import torch
 
 from kl_companion.auditing.updates import expected_update, expected_updates, prompt
 from kl_companion.tabular import expected_gradient
+from tests.support.data import data
 from tests.support.updates import PROMPTS, SIZES, apart, by_hand, critic, recipe_of, value_of
 
 CASES: dict[str, dict[str, Any]] = {
-    "deviation of the sample": {"eps": 1e-4},
-    "deviation of the population": {"ddof": 0},
-    "deviation and a large eps": {"eps": 0.1, "ddof": 0},
-    "mean": {"advantage": "mean"},
-    "leave one out": {"advantage": "leave_one_out", "aggregate": "sequence_mean"},
-    "of the others": {"advantage": "others_std", "eps": 1e-3, "ddof": 0},
-    "rewards as they are": {"advantage": "none", "surrogate": "reinforce", "aggregate": "sum"},
-    "whitened": {"advantage": "whitened", "eps": 1e-8, "kl": "k1"},
-    "whitened, of the population": {"advantage": "whitened", "eps": 0.05, "ddof": 0, "aggregate": "sum"},
-    "a critic": {"advantage": "none", "critic": value_of, "kl": "k1", "aggregate": "sequence_mean"},
-    "a critic, whitened": {"advantage": "whitened", "critic": value_of},
-    "k1 before": {"kl": "k1", "eps": 1e-4},
-    "k1 after": {"kl": "k1", "place": "after", "eps": 1e-4},
-    "k1 of whole answers after": {"kl": "k1", "place": "after_whole"},
-    "k3 before": {"kl": "k3", "advantage": "mean"},
-    "k3 after": {"kl": "k3", "place": "after", "surrogate": "gspo", "low": 0.05, "high": 0.05},
-    "k3 in the loss": {"kl": "k3", "place": "loss"},
-    "k1 in the loss": {"kl": "k1", "place": "loss", "aggregate": "sequence_mean"},
-    "k2 in the loss, weighted": {"kl": "k2", "place": "loss_weighted"},
-    "k1 as a loss of its own": {"kl": "k1", "place": "score", "aggregate": "sum"},
-    "reinforce": {"surrogate": "reinforce"},
-    "importance": {"surrogate": "importance"},
-    "a narrow clip": {"low": 0.05, "high": 0.02},
-    "a clip that is higher above": {"low": 0.02, "high": 0.3, "aggregate": "constant", "length": 5.0},
-    "dual clip": {"low": 0.1, "high": 0.5, "dual": 1.1},
-    "gspo": {"surrogate": "gspo", "low": 0.02, "high": 0.1, "aggregate": "sequence_mean"},
-    "gspo, dual": {"surrogate": "gspo", "low": 0.3, "high": 0.5, "dual": 1.02},
-    "cispo": {"surrogate": "cispo", "low": 0.3, "high": 0.05},
-    "truncated importance": {"cap": 1.05, "kl": "k1", "place": "after"},
-    "truncated importance, clipped": {"cap": 2.0, "surrogate": "cispo", "low": 0.0, "high": 0.0},
-    "masked by ratio": {"keep_ratios": (0.8, 1.1), "surrogate": "importance"},
-    "masked by ratio, in the loss": {"keep_ratios": (0.9, 1.05), "kl": "k3", "place": "loss"},
-    "masked by KL": {"keep_kl": 0.01},
-    "masked by KL, token advantages": {"keep_kl": 0.0, "kl": "k1", "place": "after"},
-    "entropy": {"entropy": 0.2, "keep_ratios": (0.9, 1.05)},
-    "sequence mean": {"aggregate": "sequence_mean"},
-    "constant": {"aggregate": "constant", "length": 7.0, "kl": "k3", "place": "loss"},
-    "sum": {"aggregate": "sum", "entropy": -0.1},
+    name: {n: value_of if n == "critic" else tuple(x) if isinstance(x, list) else x for n, x in given.items()}
+    for name, given in data(__file__).items()
 }
 
 

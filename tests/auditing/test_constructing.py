@@ -11,6 +11,7 @@ from kl_companion.auditing.adapt import as_subject
 from kl_companion.auditing.calling import Unusable
 from kl_companion.auditing.constructing import Chosen, callable_of
 from kl_companion.tabular.populations import population_rollout, population_tree
+from tests.support.data import data
 
 ROLLOUT = population_rollout(population_tree(3, 2, parts=4, eos=True))
 UNIT = as_subject(lambda logp, ref_logp: (logp - ref_logp) ** 2).loss(ROLLOUT).item()
@@ -162,20 +163,7 @@ def test_what_cannot_be_constructed_says_what_to_write(loss, settings, why):
         as_subject(loss, settings=settings)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("beta", 1.0),
-        ("kl_coef", 1.0),
-        ("init_kl_coef", 1.0),
-        ("kl_loss_weight", 1.0),
-        ("entropy_coeff", 0.0),
-        ("temperature", 1.0),
-        ("clip_ratio_high", 0.2),
-        ("cliprange", 0.2),
-        ("epsilon_low", 0.2),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), data(__file__)["usual"].items())
 def test_the_usual_number(name, value):
     settings = Chosen({})
     assert settings.assume(name) == value

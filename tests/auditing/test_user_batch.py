@@ -68,11 +68,6 @@ def by_attribute(self_made):
     return ((data.log_probs - data.ref_log_prob) ** 2 / 2 * data.response_mask).sum(-1).mean()
 
 
-def where_there_is_one(model_inputs, batch):
-    kl = (batch["log_probs"] - batch["ref_log_prob"]) ** 2 / 2
-    return (kl * batch.get("response_mask", 1)).sum(-1).mean()
-
-
 def own_names(rollout):
     return ((rollout.logp - rollout.ref_logp) ** 2 / 2 * rollout.completion_mask).sum(-1).mean()
 

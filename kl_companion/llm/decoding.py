@@ -82,6 +82,11 @@ def common_prefix(
 def read_after(model: Any, prefix: Prefix, tokens: torch.Tensor, mask: torch.Tensor, **options: Any) -> Any:
     """What the model gives for tokens [batch, seq] behind a prefix; ``mask`` is [batch, prefix + seq]."""
     cache = model(prefix.tokens, use_cache=True, logits_to_keep=1).past_key_values
+    if cache is None:  # the model keeps nothing: everything is read again
+        kept, before = options.pop("logits_to_keep"), prefix.tokens.shape[1]
+        options["logits_to_keep"] = kept if isinstance(kept, int) else kept + before
+        whole = torch.cat([prefix.tokens.expand(len(tokens), -1), tokens], -1)
+        return model(whole, use_cache=False, attention_mask=mask, position_ids=positions(mask), **options)
     cache.batch_repeat_interleave(len(tokens))
     place = positions(mask)[:, prefix.tokens.shape[1] :]
     options |= {"attention_mask": mask, "position_ids": place}

@@ -36,9 +36,10 @@ def completion_logits(model: Any, samples: Samples, *, temperature: float = 1.0)
     check_temperature(temperature)
     prompts = _prompts(samples)
     count = 1 + sum(here != before for before, here in itertools.pairwise(prompts))
+    logits = None
     if _worth_sharing(model, samples, count):
         logits = _with_shared_prompts(model, samples, prompts, count)
-    else:
+    if logits is None:
         logits = _row_by_row(model, samples)
     return scores(token_columns(logits, samples.vocab), temperature)
 
@@ -113,10 +114,12 @@ def _recomputes(model: Any) -> bool:
     return model.training and any(getattr(m, "gradient_checkpointing", False) for m in model.modules())
 
 
-def _with_shared_prompts(model: Any, samples: Samples, prompts: list[list[int]], count: int) -> torch.Tensor:
+def _with_shared_prompts(
+    model: Any, samples: Samples, prompts: list[list[int]], count: int
+) -> torch.Tensor | None:
     """The same logits, with each prompt read once for all of its completions; gradients flow through it.
 
-    ``count`` is the number of prompts that differ from the one before.
+    ``count`` is the number of prompts that differ from the one before. None for a model that keeps no cache.
     """
     new = _first_of_each_prompt(samples)
     alone = new.long().argsort(descending=True, stable=True)[:count]  # a mask as index would be read
@@ -130,7 +133,8 @@ def _with_shared_prompts(model: Any, samples: Samples, prompts: list[list[int]],
     tokens = samples.prompt_tokens[alone]
     out = model(tokens, use_cache=True, logits_to_keep=_last(tokens, 1), **first)
     belongs = new.cumsum(0) - 1
-    cache = out.past_key_values
+    if (cache := out.past_key_values) is None:
+        return None
     cache.batch_select_indices(belongs)
     after = model(samples.tokens[:, :-1], past_key_values=cache, use_cache=True, **rest).logits
     return torch.cat([out.logits[belongs], after], 1)

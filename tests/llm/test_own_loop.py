@@ -5,6 +5,7 @@ import torch
 
 from kl_companion.llm.own_loop import ExaminedLoop
 from kl_companion.llm.settings import Settings
+from kl_companion.monitor.doctor.diagnosis import diagnose
 from kl_companion.monitor.doctor.tracing import Trace
 from kl_companion.monitor.doctor.world import REWARDS, world
 from tests.support.small_steps import reinforce
@@ -26,6 +27,12 @@ def test_k2_in_the_loss(parts, temperature):
     assert seen.loss != 0
     other = subject.run(at, beta=2.0)
     torch.testing.assert_close(other.completion, formula(at, 2.0, temperature), rtol=1e-5, atol=1e-7)
+
+
+def test_the_whole_update_is_audited():
+    found = diagnose(Settings(estimator="k2", beta=0.1))
+    assert found.healthy, found
+    assert "reverse KL" in found.update.to_dict()["sentence"]
 
 
 def test_samples_of_an_older_policy():

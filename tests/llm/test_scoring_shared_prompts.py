@@ -89,6 +89,27 @@ def test_prompts_read_alone_where_sharing_saves_little() -> None:
     assert tokens_read(lm, lone) == 12 * width, "one token each: nothing follows the prompt"
 
 
+class WithoutCache(GPT2LMHeadModel):
+    """A model that keeps nothing of what it has read, as models with a state instead of keys and values."""
+
+    def forward(self, *args, past_key_values=None, **options):
+        assert past_key_values is None
+        out = super().forward(*args, **options)
+        return type(out)(loss=out.loss, logits=out.logits)
+
+
+@pytest.mark.parametrize(
+    "examples", [EQUAL, UNEQUAL, [Example("12345" * 4 + end, "") for end in ("6=", "=")]]
+)
+def test_a_model_without_a_cache_reads_every_row(examples) -> None:
+    lm = MODELS["gpt2"]
+    samples = generate(lm, TASK, examples, n=4, generator=seeded(1))
+    model = WithoutCache(lm.model.config).double().eval()
+    model.load_state_dict(lm.model.state_dict())
+    found, expected = (completion_logits(x, samples) for x in (model, lm.model))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 def test_recomputed_activations_have_no_cache_to_share() -> None:
     lm = models()["qwen2"]
     samples = generate(lm, TASK, EQUAL, n=4, generator=seeded(1))

@@ -18,7 +18,17 @@ ROOT = Path(__file__).resolve().parents[2]
 BOOK = ROOT / "book"
 NOTEBOOKS = sorted(BOOK.rglob("*.ipynb"))
 CHAPTERS = [path for path in NOTEBOOKS if path.parent.name != "experiments"]
-MAY_IMPORT = {"kl_companion", "kl_book", "torch", "sympy", "numpy", "pandas", "math", "fractions", "itertools"}
+MAY_IMPORT = {
+    "kl_companion",
+    "kl_book",
+    "torch",
+    "sympy",
+    "numpy",
+    "pandas",
+    "math",
+    "fractions",
+    "itertools",
+}
 MAY_IMPORT |= {"os", "pathlib", "tempfile", "nbformat", "nbclient"}  # "Extending the package" runs a chapter
 MAY_IMPORT |= {"subprocess", "sys", "json"}  # two experiments start programs and read what they write
 MAY_IMPORT |= {"contextlib", "inspect"}  # what a command says to stderr is shown; a loss's source is printed

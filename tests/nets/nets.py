@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.registries import objectives_of_one
 
+VARYING = ("how_this_book_is_made",)  # it has the seconds that chapters took
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "_build" / "html"
 DIGITS, LEAST = 6, 1e-9  # of numbers on cards, and the least of them: what is beyond is rounding
@@ -150,16 +151,24 @@ def names() -> dict[str, str]:
 
 
 def pages() -> dict[str, str]:
-    """Text of every built page, a line for each piece of it."""
+    """Of every built page, how many pieces of text it has, and their digest; `text_of` gives the text."""
     if not (PAGES / "index.html").is_file():
         raise SystemExit("the book is not built: make book")
-    texts = {}
-    for path in sorted([*(PAGES / "book").rglob("*.html"), PAGES / "index.html"]):
-        reader = _Article()
-        reader.feed(path.read_text(encoding="utf-8"))
-        name = path.relative_to(PAGES).with_suffix(".txt").as_posix().replace("/", "-")
-        texts[name] = "\n".join(reader.pieces) + "\n"
-    return texts
+    lines = []
+    for path in sorted((PAGES / "book").rglob("*.html")):
+        name = path.relative_to(PAGES / "book").with_suffix("").as_posix()
+        if name not in VARYING:
+            pieces = text_of(path)
+            digest = hashlib.sha256("\n".join(pieces).encode()).hexdigest()[:16]
+            lines.append(f"{name}: {len(pieces)} pieces, {digest}")
+    return {"pages.txt": "\n".join(lines) + "\n"}
+
+
+def text_of(path: Path) -> list[str]:
+    """The text of a built page's article, a line for each piece of it."""
+    reader = _Article()
+    reader.feed(path.read_text(encoding="utf-8"))
+    return reader.pieces
 
 
 class _Article(HTMLParser):

@@ -18,7 +18,8 @@ import pytest
 
 from tests.support.registries import objectives_of_one
 
-VARYING = ("how_this_book_is_made",)  # it has the seconds that chapters took
+# the seconds that chapters took; a message that lists the nearest names of a function, by its address
+VARYING = ("how_this_book_is_made", "refusals")
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "_build" / "html"
 DIGITS, LEAST = 6, 1e-9  # of numbers on cards, and the least of them: what is beyond is rounding

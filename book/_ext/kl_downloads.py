@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import kl_cache
 import kl_wheel
+
+from kl_companion.files import write_atomically
 
 CELL = "what-this-notebook-needs"
 # what a notebook imports, by the beginning of its name, and the extra of the package which that needs
@@ -52,14 +53,14 @@ def needs(names: set[str], page: str, wheel: str, repository: str) -> str:
     own = [f"`{name}`" for name in OF_SOURCES if name in packages]
     if own:
         install = f"pip install -e {_quoted('.', brackets)} -e book"
-        said = (
+        sentence = (
             f"It imports {' and '.join(own)} from the sources of the book, so it runs in a copy of them, as "
             f"`{page}.ipynb`. There run `{install}`, or use the environment of `environment.yml`."
         )
         clone = f"git clone --depth 1 {repository} book-sources"
         colab = f"In Colab, run `!{clone}`, then `%cd book-sources` and `%{install}`."
     elif "kl_companion" in packages:
-        said = (
+        sentence = (
             "It imports `kl_companion`. The site of the book has that package as the file "
             f"`{kl_wheel.FOLDER}/{wheel}`. Download it, and run `pip install {_quoted(wheel, brackets)}` in "
             "its folder; the site's page *Using the package* shows the command with the file's address."
@@ -67,7 +68,7 @@ def needs(names: set[str], page: str, wheel: str, repository: str) -> str:
         colab = f"In Colab, run `%pip install 'kl-companion{brackets} @ git+{repository}'`."
     else:
         return ""
-    return f"**What this notebook needs.** {said}" + (f" {colab}" if repository else "")
+    return f"**What this notebook needs.** {sentence}" + (f" {colab}" if repository else "")
 
 
 def _quoted(path: str, brackets: str) -> str:
@@ -104,6 +105,4 @@ def finish(app: Any, exception: Exception | None) -> None:
         notebook = source.read_text(encoding="utf-8")
         text = with_cell(notebook, needs(imported(notebook), page, app.env.kl_wheel, repository))
         if text != target.read_text(encoding="utf-8"):
-            unfinished = target.with_suffix(".part")
-            unfinished.write_text(text, encoding="utf-8")
-            os.replace(unfinished, target)
+            write_atomically(target, text)

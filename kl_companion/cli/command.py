@@ -34,15 +34,15 @@ def _subject(args: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run, 141 nobody reads it."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] and given[0] in MOVED:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] and arguments[0] in MOVED:
         print(
-            f"kl-companion: {given[0]} is a command of the book, expected in a checkout of its sources: "
-            f"python -m kl_book {shlex.join(given)}",
+            f"kl-companion: {arguments[0]} is a command of the book, expected in a checkout of its sources: "
+            f"python -m kl_book {shlex.join(arguments)}",
             file=sys.stderr,
         )
         return 2
-    return run_command("kl-companion", "What does your KL term optimize?", VERBS, given)
+    return run_command("kl-companion", "What does your KL term optimize?", VERBS, arguments)
 
 
 def run_command(

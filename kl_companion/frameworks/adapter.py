@@ -64,15 +64,15 @@ def adapter(name: str) -> Adapter:
 
 
 def functions_of(framework: str) -> Functions:
-    """What the file of a framework may call, by name."""
-    found = {name: getattr(formulas, name) for name in formulas.__all__}
+    """Functions that the file of a framework may call, by name."""
+    functions = {name: getattr(formulas, name) for name in formulas.__all__}
     for name in read(framework).get("functions", (framework,)):
         if (FOLDER / f"{name}.py").is_file():
             # what decides whether a table or a chapter is stale reads this line: it leads to every module
             public = import_module(f"kl_companion.frameworks.{name}").__all__
             module = import_module(f"kl_companion.frameworks.{name}")
-            found |= {function: getattr(module, function) for function in public}
-    return found
+            functions |= {function: getattr(module, function) for function in public}
+    return functions
 
 
 def _function(entry: str | Row, functions: Functions) -> Callable[..., Any]:

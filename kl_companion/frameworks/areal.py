@@ -46,7 +46,7 @@ def functions(areal: Distribution) -> SimpleNamespace:
 
 
 def penalty(rollout: Rollout, *, kind: str) -> torch.Tensor:
-    """What `_compute_advantages` subtracts from the rewards of answers without a critic, [batch, seq]."""
+    """The penalty of `_compute_advantages`, taken from rewards of answers without a critic, [batch, seq]."""
     areal, mask = functions(), rollout.completion_mask
     actor = SimpleNamespace(
         config=SimpleNamespace(

@@ -89,7 +89,7 @@ def exact(rollout: Rollout, *, kind: str) -> torch.Tensor:
 
 
 def nothing(rollout: Rollout) -> torch.Tensor:
-    """What an option comes to that is read and not used: zeros, [batch, seq]."""
+    """Zeros, [batch, seq]: the term of an option that is read and not used."""
     return rollout.logp - rollout.logp
 
 

@@ -22,7 +22,7 @@ _LEAST = 1e-8  # of a probability whose logarithm is taken
 
 
 def _sampler_logp_all(rollout: Rollout) -> torch.Tensor:
-    """Of the policy that sampled; the policy itself on-policy."""
+    """Log-probs of the policy that sampled, [batch, seq, vocab]; of the policy itself on-policy."""
     return rollout.logp_all if rollout.behavior_logits is None else rollout.behavior_logp_all
 
 
@@ -51,8 +51,8 @@ def reference_head(rollout: Rollout, *, k: int, ghost: bool = False) -> torch.Te
 
     Megatron-LM's `topk_kl_div`, and `compute_vocab_parallel_topk_forward_kl` of a fork of slime.
     """
-    found = rollout.ref_logp_all.topk(k, dim=-1)
-    teacher, student = found.values, rollout.logp_all.gather(-1, found.indices)
+    head = rollout.ref_logp_all.topk(k, dim=-1)
+    teacher, student = head.values, rollout.logp_all.gather(-1, head.indices)
     if ghost:
         rests = ((1 - x.exp().sum(-1, keepdim=True)).clamp(min=_LEAST).log() for x in (teacher, student))
         teacher, student = (torch.cat(pair, -1) for pair in zip((teacher, student), rests, strict=True))
@@ -107,8 +107,8 @@ def student_and_teacher_heads(
         p, q = logp.exp() * inside, logq.exp() * inside
         mass, mass_q = (x.sum(-1, keepdim=True).clamp(min=_LEAST) for x in (p, q))
         return (p / mass * ((logp - mass.log()).detach() - logq + mass_q.log())).sum(-1)
-    held = logp.detach() if mode == "topk_reverse_kl_notail_sg" else logp
-    head = (logp.exp() * (held - logq)).sum(-1)
+    factor = logp.detach() if mode == "topk_reverse_kl_notail_sg" else logp
+    head = (logp.exp() * (factor - logq)).sum(-1)
     return head + _rest(logp, logq) if mode == "full_vocab_topk_reverse_kl" else head
 
 

@@ -170,7 +170,7 @@ def jsd(liger: Distribution, options: Mapping[str, Any]) -> Shipped:
 def _read(
     liger: Distribution, file: str, name: str, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a class is made with, and the parameters of its call."""
+    """Options that a class is made with, and the parameters of its call."""
     defaults = _parameters(liger, file, f"{name}.__init__")
     config = chosen(defaults, options, f"{name} of liger-kernel {liger.version}")
     return config, _parameters(liger, file, f"{name}.forward")

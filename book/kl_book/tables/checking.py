@@ -74,7 +74,11 @@ def drift(name: str, profile: str = "cpu") -> list[str]:
     path = provenance_path(table_path(manifest, profile))
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist. Make it: {command(name, profile)}")
-    old, new = _record(path)["package_files"], provenance.package_files(manifest.notebook)
+    return _changed_files(manifest, read_record(path))
+
+
+def _changed_files(manifest: Manifest, record: dict[str, Any]) -> list[str]:
+    old, new = record["package_files"], provenance.package_files(manifest.notebook)
     return sorted(file for file in {*old, *new} if old.get(file) != new.get(file))
 
 
@@ -129,7 +133,7 @@ def _profile_problems(manifest: Manifest, profile: str) -> Iterator[str]:
         yield f"{record_path.name} is missing"
         return
     try:
-        record = _record(record_path)
+        record = read_record(record_path)
     except ValueError as error:
         yield str(error)
         return
@@ -141,7 +145,7 @@ def _profile_problems(manifest: Manifest, profile: str) -> Iterator[str]:
     for what, digest in now.items():
         if digest is not None and record["digests"].get(what) != digest:
             yield f"the {what} has changed since {path.name} was made"
-    changed = [file for file in drift(manifest.name, profile) if is_formula(file)]
+    changed = [file for file in _changed_files(manifest, record) if is_formula(file)]
     if changed and manifest.deterministic:  # timings hold on one machine anyway
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         yield f"{path.name} is older than {changed[0]}{more}; table confirm {manifest.name} tries it"
@@ -149,7 +153,8 @@ def _profile_problems(manifest: Manifest, profile: str) -> Iterator[str]:
         yield f"{record_path.name} is of profile {record['profile']!r}, expected {profile!r}"
 
 
-def _record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
+    """Read the provenance of a table; ValueError for a file that is none."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

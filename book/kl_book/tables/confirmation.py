@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kl_book.tables import provenance
+from kl_book.tables.checking import read_record
 from kl_book.tables.grid import points_of
 from kl_book.tables.manifest import read_manifest
 from kl_book.tables.notebook_process import HERE, TableError
 from kl_book.tables.rows import Column, Row, parse, render
 from kl_book.tables.runner import made_rows
-from kl_book.tables.store import command, provenance_path, table_path
+from kl_book.tables.store import command, provenance_path, read_rows, table_path
 from kl_companion.files import write_atomically
 
 SHOWN = 5  # differences that a message lists
@@ -58,8 +59,8 @@ def confirm(
     path = provenance_path(target)
     if not target.is_file() or not path.is_file():
         raise FileNotFoundError(f"{target} does not exist. Make it: {command(name, profile)}")
-    record, now = json.loads(path.read_text(encoding="utf-8")), provenance.begin(manifest, profile)
-    table = parse(target.read_text(encoding="utf-8"), manifest.columns)
+    record, now = read_record(path), provenance.begin(manifest, profile)
+    table = read_rows(target, manifest.columns)
     within = 0.0 if record["device"] == now["device"] else manifest.tolerance
     begin, done = time.monotonic(), 0
     with TemporaryDirectory(prefix="kl-confirm-") as folder:
@@ -67,13 +68,13 @@ def confirm(
         for point in every:
             if done and time.monotonic() - begin > seconds:
                 break
-            made = made_rows(manifest, point, HERE)
-            text = render(made, manifest.columns, manifest.key, now["grid"])
+            rows = made_rows(manifest, point, HERE)
+            text = render(rows, manifest.columns, manifest.key, now["grid"])
             again = parse(text, manifest.columns)
-            if found := differences(again, table, manifest.columns, manifest.key, within):
-                more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            if lines := differences(again, table, manifest.columns, manifest.key, within):
+                more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
                 raise TableError(
-                    f"{name}, point {point.named()}{'; '.join(found[:SHOWN])}{more}. "
+                    f"{name}, point {point.named()}{'; '.join(lines[:SHOWN])}{more}. "
                     f"Make the table again: {command(name, profile)}"
                 )
             done += 1
@@ -89,29 +90,29 @@ def confirm(
 
 
 def differences(
-    made: Sequence[Row], table: Sequence[Row], columns: Sequence[Column], key: Sequence[str], within: float
+    again: Sequence[Row], table: Sequence[Row], columns: Sequence[Column], key: Sequence[str], within: float
 ) -> list[str]:
     """Cells of rows that are not in a table with the same key and the same value, a line each.
 
     Args:
-        made: Rows that were made again, to the digits of the columns.
+        again: Rows that were made again, to the digits of the columns.
         table: Rows of the table, of these and other keys.
         columns: Of both.
         key: Columns that tell rows apart.
         within: A float x agrees with y if ``|x - y| <= within (1 + |y|)``.
     """
     rows = {tuple(row[name] for name in key): row for row in table}
-    found = []
-    for row in made:
+    lines = []
+    for row in again:
         place = tuple(row[name] for name in key)
         if (old := rows.get(place)) is None:
-            found.append(f"a row {place} that the table has not")
+            lines.append(f"a row {place} that the table has not")
             continue
         for column in columns:
             new, was = row[column.name], old[column.name]
             if new != was and not _close(new, was, within):
-                found.append(f"{column.name} at {place} is {new!r}, {was!r} in the table")
-    return found
+                lines.append(f"{column.name} at {place} is {new!r}, {was!r} in the table")
+    return lines
 
 
 def _close(new: Any, was: Any, within: float) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kl_book import tables
+from kl_book.__main__ import main
 from kl_book.tables import provenance
 from kl_book.tables.manifest import read_manifest
 from tests.support.data import data
@@ -119,3 +120,9 @@ def test_drift_names_the_changed_code_and_is_no_problem(made: Path, monkeypatch:
 def test_drift_needs_a_table(project: Path) -> None:
     with pytest.raises(FileNotFoundError, match="Make it: python -m kl_book table run toy"):
         tables.drift("toy")
+
+
+def test_the_command_lists_a_table_without_provenance(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (made / "tables/toy/provenance.json").unlink()
+    assert main(["table", "check"]) == 1
+    assert f"toy: provenance.json is missing; {AGAIN}\n" in capsys.readouterr().out

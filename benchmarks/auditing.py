@@ -30,7 +30,7 @@ def grpo(logps, old_logps, ref_logps, advantages, mask):
     return ((surrogate + 0.04 * kl) * mask).sum() / mask.sum()
 """
 IMPORTS = (
-    "import kl_companion.cli.audit, kl_companion.auditing.auditor, kl_companion.auditing.card, "
+    "import kl_companion.cli.audit, kl_companion.auditing.auditor, kl_companion.auditing.judgment.card, "
     "kl_companion.frameworks.printing"
 )
 

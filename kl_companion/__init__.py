@@ -13,10 +13,10 @@ from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
     from kl_companion.auditing.auditor import audit as audit
-    from kl_companion.auditing.objectives import OBJECTIVES as OBJECTIVES
-    from kl_companion.auditing.objectives import register_objective as register_objective
     from kl_companion.auditing.updates.audit import audit_update as audit_update
     from kl_companion.auditing.updates.recipe import Recipe as Recipe
+    from kl_companion.auditing.worlds.objectives import OBJECTIVES as OBJECTIVES
+    from kl_companion.auditing.worlds.objectives import register_objective as register_objective
     from kl_companion.divergences.registry import DIVERGENCES as DIVERGENCES
     from kl_companion.divergences.registry import get_divergence as get_divergence
     from kl_companion.divergences.registry import register_divergence as register_divergence

@@ -20,8 +20,8 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from kl_companion import recommendations as table
-from kl_companion.auditing.objectives import OBJECTIVES
-from kl_companion.auditing.words import gradient_words, typeset
+from kl_companion.auditing.judgment.words import gradient_words, typeset
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.recommendations import Recommendation
 
 SOURCES = sorted(Path(table.__file__).parent.glob("*.py"))

@@ -24,7 +24,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from kl_book.paste.bundle import sources, write_bundle
-from kl_companion.auditing.words import divergence_words
+from kl_companion.auditing.judgment.words import divergence_words
 from kl_companion.divergences import DIVERGENCES
 
 HERE = Path(__file__).resolve().parent

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.adapt import NOTHING, as_subject
-from kl_companion.auditing.cuts import cut_objectives
-from kl_companion.auditing.distilled import Search, kinds_of
-from kl_companion.auditing.findings import Condition, Finding, GroupGap
-from kl_companion.auditing.instead import instead
-from kl_companion.auditing.looking import (
+from kl_companion.auditing.fit.explanations import Explanation, matched, value_matches
+from kl_companion.auditing.fit.findings import Condition, Finding, GroupGap
+from kl_companion.auditing.fit.least_squares import curl, curl_of
+from kl_companion.auditing.fit.observations import (
     SHORT,
     Looked,
     beside_others,
@@ -25,17 +23,19 @@ from kl_companion.auditing.looking import (
     look_at,
     worlds,
 )
-from kl_companion.auditing.matching import Explanation, matched, value_matches
-from kl_companion.auditing.objectives import OBJECTIVES, Objective, add_divergence, field, objectives
-from kl_companion.auditing.recognize import reads_heads, recognize, single_tokens
-from kl_companion.auditing.signs import minimizes_rewards
-from kl_companion.auditing.solve import curl, curl_of
-from kl_companion.auditing.verdict import (
+from kl_companion.auditing.fit.recognition import reads_heads, recognize, single_tokens
+from kl_companion.auditing.judgment.signs import minimizes_rewards
+from kl_companion.auditing.judgment.verdict import (
     Audit,
     accepts,
     said_by_name,
     wanted_objectives,
 )
+from kl_companion.auditing.reading.subject import NOTHING, as_subject
+from kl_companion.auditing.repair.patches import instead
+from kl_companion.auditing.worlds.distillation import Search, kinds_of
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, add_divergence, field, objectives
+from kl_companion.auditing.worlds.truncations import cut_objectives
 from kl_companion.checks import check_scalar, described
 from kl_companion.divergences import get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator

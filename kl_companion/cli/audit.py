@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # libraries leave no garbage while they load, and looking for it takes a tenth of the time
     import torch
 
-    from kl_companion.auditing.pasted import pasted_loss
+    from kl_companion.auditing.reading.sources import pasted_loss
     from kl_companion.frameworks.printing import is_framework, print_audits
 
     gc.freeze()
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 def _judge(loss: Any, args: argparse.Namespace) -> int:
     """Print the verdict on a loss; 1 when ``--want`` is not met."""
     from kl_companion.auditing import audit
-    from kl_companion.auditing.card import card
+    from kl_companion.auditing.judgment.card import card
 
     if args.update or args.advantage is not None:
         return _update(loss, args)
@@ -137,7 +137,7 @@ def _only_function(file: str) -> str:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{file} is no Python: {error}") from None
-    from kl_companion.auditing.pasted import loss_in
+    from kl_companion.auditing.reading.sources import loss_in
 
     return loss_in(tree, file)
 
@@ -168,7 +168,7 @@ def _release(args: argparse.Namespace) -> int:
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
     """What ``--map`` and ``--set`` say."""
-    from kl_companion.auditing.pasted import pair, value_of
+    from kl_companion.auditing.reading.sources import pair, value_of
 
     return {
         "map": dict(pair(x, "--map") for x in args.map),

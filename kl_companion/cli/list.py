@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
         print_list()
     else:
-        from kl_companion.auditing.objectives import objectives
+        from kl_companion.auditing.worlds.objectives import objectives
 
         for o in objectives(off_policy=True).values():
             row(o.name, o.words)

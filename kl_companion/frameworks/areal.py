@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.exact import SinglesAsDoubles
+from kl_companion.auditing.reading.precision import SinglesAsDoubles
 from kl_companion.frameworks.installed import Distribution, known, load, loaded_from
 from kl_companion.rollout import Rollout
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import torch
 
-from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.reading.precision import CastsAsDoubles
 from kl_companion.frameworks.installed import Distribution, SourceLocation, known, load, loaded_from
 from kl_companion.rollout import Rollout, masked
 

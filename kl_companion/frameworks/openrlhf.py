@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.reading.precision import CastsAsDoubles
 from kl_companion.checks import unknown_name
 from kl_companion.frameworks.blocks import Block, block, call
 from kl_companion.frameworks.installed import Distribution, SourceLocation, find, known, statement, tree_of

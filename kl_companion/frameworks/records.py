@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks.algorithms import Algorithm
 from kl_companion.frameworks.installed import (
     SourceLocation,

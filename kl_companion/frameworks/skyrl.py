@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.reading.precision import CastsAsDoubles
 from kl_companion.frameworks.installed import Distribution, known, load, loaded_from
 from kl_companion.rollout import Rollout
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kl_companion.auditing.exact import CastsAsDoubles
+from kl_companion.auditing.reading.precision import CastsAsDoubles
 from kl_companion.frameworks.installed import Distribution, known, load, loaded_from
 from kl_companion.frameworks.jax_numpy import array, jax, jnp, optax
 from kl_companion.rollout import Rollout

@@ -16,8 +16,8 @@ from kl_companion.ending import no_exit
 from kl_companion.testing.expecting import Expected, expectations
 
 if TYPE_CHECKING:
+    from kl_companion.auditing.judgment.verdict import Audit
     from kl_companion.auditing.updates.audit import UpdateAudit
-    from kl_companion.auditing.verdict import Audit
 
 _MARKER = "kl_audit"
 _FIXTURES = {"kl_audit", "kl_audit_update"}
@@ -113,8 +113,8 @@ def _judged(
     """The audit; the test fails with the verdict where ``want`` is not met, or with a refusal's own words."""
     __tracebackhide__ = True
     from kl_companion.auditing import audit
-    from kl_companion.auditing.card import card
-    from kl_companion.auditing.summary import row
+    from kl_companion.auditing.judgment.card import card
+    from kl_companion.auditing.judgment.summary import row
 
     def said(found: Audit) -> str:
         verdict = card(found, details=config.get_verbosity() > 0, height=None)

@@ -3,8 +3,8 @@
 import pytest
 
 from kl_companion import ESTIMATORS, audit, bandit, prefix_tree
-from kl_companion.auditing.adapt import as_loss
-from kl_companion.auditing.recognize import recognize, single_tokens
+from kl_companion.auditing.fit.recognition import recognize, single_tokens
+from kl_companion.auditing.reading.subject import as_loss
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.kl_term import KLTerm
 from kl_companion.losses import kl_loss

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kl_companion import audit
-from kl_companion.auditing.card import HEIGHT, WIDTH
-from kl_companion.auditing.matching import COMMON, VARIES
+from kl_companion.auditing.fit.explanations import COMMON, VARIES
+from kl_companion.auditing.judgment.card import HEIGHT, WIDTH
 from tests.support.corpus import corpus, load
 
 pytestmark = pytest.mark.slow

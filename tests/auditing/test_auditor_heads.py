@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from kl_companion import audit, prefix_tree
-from kl_companion.auditing.adapt import as_subject
-from kl_companion.auditing.objectives import OBJECTIVES, field, objectives, value
-from kl_companion.auditing.recognize import reads_heads, single_tokens
+from kl_companion.auditing.fit.recognition import reads_heads, single_tokens
+from kl_companion.auditing.reading.subject import as_subject
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, objectives, value
 from kl_companion.cli import main
 from kl_companion.divergences import get_divergence
 from kl_companion.estimators import Estimator, get_estimator

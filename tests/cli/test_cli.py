@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from kl_companion.auditing.pasted import value_of
+from kl_companion.auditing.reading.sources import value_of
 from kl_companion.cli import main
 from kl_companion.cli.audit import colored
 from tests.support.data import data

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kl_companion import prefix_tree
-from kl_companion.auditing.exact import SinglesAsDoubles, exactly
+from kl_companion.auditing.reading.precision import SinglesAsDoubles, exactly
 from kl_companion.estimators.registry import get_estimator
 from kl_companion.frameworks import setting, settings, trl
 from kl_companion.frameworks.verl_algorithms import core

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks import areal, setting, settings, skyrl, torchtune
 from kl_companion.frameworks.installed import find, known
 from kl_companion.frameworks.linking import link

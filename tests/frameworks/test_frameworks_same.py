@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kl_companion import Rollout, kl_loss, prefix_tree
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks import setting
 from tests.support.data import data
 

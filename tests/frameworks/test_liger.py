@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kl_companion import prefix_tree
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks import setting
 from kl_companion.frameworks.installed import Unavailable, find, known
 from kl_companion.frameworks.liger import grpo, jsd

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kl_companion import Rollout, prefix_tree
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks import axolotl, ms_swift, rlinf, setting
 from kl_companion.frameworks.installed import find, known, load
 from kl_companion.frameworks.verdicts import dead_zones

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from kl_companion import Rollout, prefix_tree
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks import setting, torchrl
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kl_companion import prefix_tree
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks import jax_numpy, setting, tunix, tunix_functions
 from kl_companion.frameworks.installed import find, known
 from kl_companion.frameworks.jax_numpy import Array, array, jax, jnp, optax

@@ -9,9 +9,9 @@ import torch
 
 from kl_book import tables
 from kl_companion import OBJECTIVES, expected_gradient, prefix_tree
-from kl_companion.auditing.cuts import cut_objectives
-from kl_companion.auditing.objectives import field
-from kl_companion.auditing.summary import terms
+from kl_companion.auditing.judgment.summary import terms
+from kl_companion.auditing.worlds.objectives import field
+from kl_companion.auditing.worlds.truncations import cut_objectives
 from kl_companion.cli import main
 from kl_companion.frameworks import (
     FRAMEWORKS,

@@ -130,7 +130,7 @@ def add_divergences(root: Path) -> None:
 def test_divergences_and_an_estimator_of_one(copy):
     add_divergences(copy)
     rooms = [f"tests/{room}" for room in ("divergences", "estimators", "kernels", "theory")]
-    audits = [f"tests/auditing/test_{name}.py" for name in ("auditor", "objectives")]
+    audits = [f"tests/auditing/{name}.py" for name in ("test_auditor", "worlds/test_objectives")]
     words = (
         "jeffreys and not test_transforms.py or reverse_kl-jeffreys or jeffreys-reverse_kl"
         " or of_registered or expected_number or clipped_tokens"

@@ -24,7 +24,7 @@ from kl_companion import (
     prefix_tree,
 )
 from kl_companion.auditing import OBJECTIVES
-from kl_companion.auditing.objectives import objectives, value
+from kl_companion.auditing.worlds.objectives import objectives, value
 from kl_companion.estimators.sampled import k1, k3, k5
 from kl_companion.recommendations import (
     GUIDE,

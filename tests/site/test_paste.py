@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from kl_companion.auditing import audit
-from kl_companion.auditing.pasted import SeveralLosses, pasted_loss
+from kl_companion.auditing.reading.sources import SeveralLosses, pasted_loss
 from tests.support.extensions import extension
 from tests.support.site import accessibility, paste
 from tests.support.site import browser as browsers

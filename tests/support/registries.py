@@ -10,11 +10,11 @@ from contextlib import contextmanager
 @contextmanager
 def objectives_of_one() -> Iterator[None]:
     """Take away the objectives that one test, or one audit, adds."""
-    audits = sys.modules.get("kl_companion.auditing.divergence_objectives")
+    audits = sys.modules.get("kl_companion.auditing.worlds.divergences")
     if audits is None:
         yield
         return
-    registries = (audits.ADDED, sys.modules["kl_companion.auditing.objective"].OBJECTIVES)
+    registries = (audits.ADDED, sys.modules["kl_companion.auditing.worlds.objective"].OBJECTIVES)
     before = [dict(registry) for registry in registries]
     yield
     for registry, entries in zip(registries, before, strict=True):

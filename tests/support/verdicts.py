@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from kl_companion.auditing import audit
-from kl_companion.auditing.pasted import pairs, value_of
+from kl_companion.auditing.reading.sources import pairs, value_of
 from kl_companion.cli import load_function
 from tests.support.corpus import corpus
 

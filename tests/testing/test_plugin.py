@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kl_companion.auditing.card import card
+from kl_companion.auditing.judgment.card import card
 from kl_companion.testing import plugin
 from tests.support.warm import command
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_book.explorer.formulas import growth, in_log_ratio
-from kl_companion.auditing.objectives import OBJECTIVES, field
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, field
 from kl_companion.checks import check_choice
 from kl_companion.estimators import Estimator, get_estimator
 from kl_companion.kl_term import KLTerm, Ratio

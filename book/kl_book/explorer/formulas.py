@@ -17,8 +17,8 @@ import sympy
 from sympy.codegen.rewriting import expm1_opt, optimize
 from sympy.printing.jscode import JavascriptCodePrinter
 
-from kl_companion.auditing.cuts import add_masses
-from kl_companion.auditing.words import divergence_words, objective_words
+from kl_companion.auditing.judgment.words import divergence_words, objective_words
+from kl_companion.auditing.worlds.truncations import add_masses
 from kl_companion.divergences import DIVERGENCES, T, W
 from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator
 from kl_companion.estimators.sampled import FORMS, kf_plus_plus

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.objectives import OBJECTIVES
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.checks import unknown_name
 from kl_companion.llm.optional import llm_extra
 from kl_companion.rollout import Rollout

@@ -13,8 +13,8 @@ import torch
 from kl_book.mutants.losses import FORMULAS, LOSSES
 from kl_book.mutants.making import mutants_of
 from kl_companion.auditing.auditor import audit
-from kl_companion.auditing.findings import Finding
-from kl_companion.auditing.summary import headline, level, row, terms
+from kl_companion.auditing.fit.findings import Finding
+from kl_companion.auditing.judgment.summary import headline, level, row, terms
 from kl_companion.frameworks.installed import find, import_from
 
 Loss = Callable[..., torch.Tensor]

@@ -6,15 +6,16 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from kl_companion.auditing import audit, sentences
-from kl_companion.auditing.naming import ROLES, UnclearNames
-from kl_companion.auditing.objectives import OBJECTIVES
-from kl_companion.auditing.pasted import SeveralLosses, pairs, pasted_loss, value_of
-from kl_companion.auditing.pictures import arrows, reference_point
-from kl_companion.auditing.reads import Unread
-from kl_companion.auditing.signs import warning
-from kl_companion.auditing.summary import rows
-from kl_companion.auditing.verdict import Audit
+from kl_companion.auditing import audit
+from kl_companion.auditing.judgment import sentences
+from kl_companion.auditing.judgment.pictures import arrows, reference_point
+from kl_companion.auditing.judgment.signs import warning
+from kl_companion.auditing.judgment.summary import rows
+from kl_companion.auditing.judgment.verdict import Audit
+from kl_companion.auditing.reading.names import ROLES, UnclearNames
+from kl_companion.auditing.reading.roles import Unread
+from kl_companion.auditing.reading.sources import SeveralLosses, pairs, pasted_loss, value_of
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 _EMPTY = "there is nothing here yet, expected a loss: a function, or lines that end in loss = ..."
 _last: list[Audit] = []  # the verdict that a picture is asked of

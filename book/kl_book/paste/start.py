@@ -24,9 +24,9 @@ def start() -> None:
     divergences.read(records)
     import torch
 
-    from kl_companion.auditing.distance import SIZES
-    from kl_companion.auditing.findings import Condition
-    from kl_companion.auditing.looking import RECORDED
+    from kl_companion.auditing.fit.findings import Condition
+    from kl_companion.auditing.fit.observations import RECORDED
+    from kl_companion.auditing.judgment.distances import SIZES
 
     SIZES.update(records["sizes"])
     for condition, vocab, places in records["fields"]:

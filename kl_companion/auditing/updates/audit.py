@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.adapt import NOTHING
 from kl_companion.auditing.auditor import finding_of
-from kl_companion.auditing.findings import Condition, left_out
-from kl_companion.auditing.objectives import OBJECTIVES
-from kl_companion.auditing.summary import explanation, terms
+from kl_companion.auditing.fit.findings import Condition, left_out
+from kl_companion.auditing.judgment.summary import explanation, terms
+from kl_companion.auditing.reading.subject import NOTHING
 from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.direction import reward_sign
 from kl_companion.auditing.updates.effective import REWARD, REWARDS, Share, share
@@ -24,6 +23,7 @@ from kl_companion.auditing.updates.stationary import Rest, at_rest, optimum
 from kl_companion.auditing.updates.step import Step, as_step, with_advantages
 from kl_companion.auditing.updates.wanted import Wanted, wanted_of
 from kl_companion.auditing.updates.worlds import GRADED, prompt
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import expected_gradient
 from kl_companion.tabular.populations import Population

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from kl_companion.auditing.card import HEIGHT, WIDTH, read_lines
+from kl_companion.auditing.judgment.card import HEIGHT, WIDTH, read_lines
 from kl_companion.auditing.updates.meaning import (
     FAR,
     IDLE,

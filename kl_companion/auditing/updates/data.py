@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kl_companion.auditing.data import finite, reading_data, versions
+from kl_companion.auditing.judgment.data import finite, reading_data, versions
 from kl_companion.auditing.updates.meaning import advice, equal_rewards, fault, headline, kind
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import torch
 
-from kl_companion.auditing.objective import field
-from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.updates.effective import Share
+from kl_companion.auditing.worlds.objective import field
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.tabular.populations import Population
 
 _SAME = 1e-6  # of an update: trainers compute in float32, where terms that cancel leave a rounding

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.objective import fields_and_values
-from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
+from kl_companion.auditing.worlds.objective import fields_and_values
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape, unknown_name
 from kl_companion.tabular import Problem
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kl_companion.auditing.objectives import OBJECTIVES
 from kl_companion.auditing.updates.advantages import ADVANTAGES
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit

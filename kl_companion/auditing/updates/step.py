@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.adapt import NOTHING, Reading, as_subject
+from kl_companion.auditing.reading.subject import NOTHING, Reading, as_subject
 from kl_companion.auditing.updates.advantages import Advantage, normalizer
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.rollout import Rollout

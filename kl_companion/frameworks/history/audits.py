@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing import Audit, audit
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks.history.subjects import FollowedLoss, Project
 from kl_companion.frameworks.history.wheels import key, wheel_of
 from kl_companion.frameworks.installed import Distribution, Unavailable, digest_of, line_of

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from kl_companion.auditing.summary import NO_OBJECTIVE
-from kl_companion.auditing.words import in_words
+from kl_companion.auditing.judgment.summary import NO_OBJECTIVE
+from kl_companion.auditing.judgment.words import in_words
 from kl_companion.frameworks.history.audits import ReleaseFinding
 
 FILE = Path(__file__).with_name("found.csv")

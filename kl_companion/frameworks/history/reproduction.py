@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.exact import exactly
-from kl_companion.auditing.remedies import lines_for
+from kl_companion.auditing.reading.precision import exactly
+from kl_companion.auditing.repair.remedies import lines_for
 from kl_companion.divergences import get_divergence
 from kl_companion.frameworks.shipped import Loss
 from kl_companion.rollout import Rollout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kl_companion.auditing.words import divergence_words
+from kl_companion.auditing.judgment.words import divergence_words
 from kl_companion.monitor.doctor.findings import DoctorFinding, finding
 from kl_companion.monitor.doctor.lines import call_line
 from kl_companion.monitor.doctor.probing import Probe

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.naming import Read, read_name
+from kl_companion.auditing.reading.names import Read, read_name
 from kl_companion.checks import check_choice
 from kl_companion.monitor.doctor.subject import Declared, WorldGradients, scalar_of, seen
 from kl_companion.monitor.doctor.tiny_model import TinyModel

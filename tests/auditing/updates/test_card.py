@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from kl_companion import audit_update
-from kl_companion.auditing.card import HEIGHT, WIDTH
+from kl_companion.auditing.judgment.card import HEIGHT, WIDTH
 from kl_companion.auditing.updates import audit
 from kl_companion.auditing.updates.card import card
 from kl_companion.auditing.updates.meaning import KINDS

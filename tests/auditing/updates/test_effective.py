@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.auditing.objectives import OBJECTIVES, field
 from kl_companion.auditing.updates import Share, coin_share, expected_update, prompt, share, share_of_answers
 from kl_companion.auditing.updates.effective import coin_world
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, field
 from kl_companion.tabular import bandit, prefix_tree
 from tests.oracles import updates as oracle
 from tests.support.updates import recipe_of

@@ -18,7 +18,7 @@ from kl_book.lab.oracle import (
 from kl_book.lab.oracle_check import Place, audited, audited_loss, places, residual, words
 from kl_companion import kl_loss
 from kl_companion.auditing import Finding
-from kl_companion.auditing.adapt import as_loss
+from kl_companion.auditing.reading.subject import as_loss
 from kl_companion.estimators import ESTIMATORS
 from kl_companion.llm.objective import kl_term
 from kl_companion.llm.settings import Settings

@@ -18,7 +18,7 @@ from kl_book.lab.oracle import (
 )
 from kl_book.lab.oracle_check import audited_loss, words
 from kl_companion import kl_loss, leave_one_out, policy_gradient_loss
-from kl_companion.auditing.adapt import as_loss
+from kl_companion.auditing.reading.subject import as_loss
 from kl_companion.losses import kl_reward
 from kl_companion.tabular import prefix_tree
 from tests.support.llm.by_hand import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kl_book.paste.bundle import sources, write_bundle
-from kl_companion.auditing.pasted import pasted_loss
+from kl_companion.auditing.reading.sources import pasted_loss
 from kl_companion.cli import main
 from tests.support.verdicts import difference
 
@@ -123,7 +123,7 @@ def test_a_sentence_for_every_part_of_the_card(answers):
 
 def test_the_picture_is_that_of_the_notebook(answers):
     from kl_companion.auditing import audit
-    from kl_companion.auditing.pictures import arrows
+    from kl_companion.auditing.judgment.pictures import arrows
 
     loss = audit(pasted_loss(K3), scale=1.0, off_policy=False)
     points, mine, theirs = arrows(loss.loss_fn, "token_reverse_kl")

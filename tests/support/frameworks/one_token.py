@@ -3,7 +3,7 @@
 import torch
 
 from kl_companion import Rollout, prefix_tree
-from kl_companion.auditing.exact import exactly
+from kl_companion.auditing.reading.precision import exactly
 from kl_companion.frameworks import setting
 
 

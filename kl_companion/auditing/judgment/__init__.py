@@ -1,0 +1,1 @@
+"""Judge what was fitted, and say it: the verdict, its sentences, card, data and figures."""

@@ -1,0 +1,117 @@
+"""The verdict as plain data: what ``kl-companion audit --json`` prints.
+
+``schema`` is 1. Numbers that could not be told are null.
+
+* ``name``, ``placement``, ``headline`` (one of ``summary.HEADLINES``), ``level``
+  (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``, ``warning`` (wrong signs, else "");
+* ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
+  ``unit`` (``"batch"``: times a positive number of the batch), ``sign`` (1 or -1; 0 where it varies);
+* ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
+  ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``batch`` (``"large"``, or answers per group),
+  ``headline``, ``level``, ``terms``, ``residual``;
+* ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
+  ``degrees``, ``ratio``, ``fails``);
+* ``dead_rewards``: a sentence on rewards without an effect on the gradient, or "";
+* ``distances``: ``kl``, ``degrees``, ``percent`` (null where the loss has an unknown factor of the batch)
+  beside ``coefficient`` (that of the loss, 1 where it names none) times ``compared``, in ``unit``;
+* ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;
+* ``read``: ``parameters`` (``name``, ``role``, ``said``, ``note``), ``constants``, ``result``;
+* ``versions``.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kl_companion.auditing.judgment.signs import warning
+from kl_companion.auditing.judgment.summary import headline, level, row, terms, unit_of
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.fit.findings import Finding
+    from kl_companion.auditing.judgment.verdict import Audit
+    from kl_companion.auditing.reading.subject import Reading
+
+SCHEMA = 1
+
+
+def to_dict(audit: Audit) -> dict[str, Any]:
+    """The verdict as dicts, lists, texts, numbers and None."""
+    return {
+        "schema": SCHEMA,
+        "name": audit.name,
+        "placement": audit.placement,
+        "headline": audit.headline,
+        "level": level(audit.main),
+        "sentence": row(audit.main),
+        "warning": warning(audit.name, audit.main),
+        "terms": _terms(audit.main),
+        "conditions": [_condition(f, audit.group_size) for f in audit.findings],
+        "batch": {
+            "couples": audit.main.couples,
+            "sums": audit.main.sums,
+            "groups": [{n: finite(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
+        },
+        "dead_rewards": audit.dead_rewards,
+        "compared": audit.compared,
+        "coefficient": abs(audit.coefficient[1] or 1.0),
+        "unit": unit_of(audit.main),
+        "distances": [{n: finite(v) for n, v in d._asdict().items()} for d in audit.distances],
+        "want": audit.want,
+        "met": audit.met,
+        "meant": audit.meant[1] if audit.meant else None,
+        "as_meant": audit.as_meant,
+        "remedy": audit.remedy,
+        "read": reading_data(audit.reading),
+        "versions": versions(),
+    }
+
+
+def _condition(finding: Finding, group_size: int | None) -> dict[str, Any]:
+    c = finding.condition
+    return {
+        "samples": "given" if c is None else "stale" if c.off_policy else "fresh",
+        "ratios": None if c is None else "near" if c.scale <= 1 else "far",
+        "lengths": None if c is None else "many" if c.eos else "one",
+        "batch": "large" if group_size is None else group_size,
+        "headline": headline(finding),
+        "level": level(finding),
+        "terms": _terms(finding),
+        "residual": finite(finding.residual),
+    }
+
+
+def _terms(finding: Finding) -> list[dict[str, Any]]:
+    return [t._asdict() | {"coefficient": finite(t.coefficient)} for t in terms(finding)]
+
+
+def reading_data(reading: Reading | None) -> dict[str, Any]:
+    """How the parameters of a function were read; nothing of what has none."""
+    return {
+        "parameters": [r._asdict() for r in reading.reads] if reading else [],
+        "constants": {n: _plain(v) for n, v, _ in reading.constants} if reading else {},
+        "result": reading.result if reading else "",
+    }
+
+
+def finite(x: float) -> float | None:
+    """The number; None where it is none."""
+    return x if math.isfinite(x) else None
+
+
+def _plain(x: Any) -> Any:
+    return x if isinstance(x, str | int | float | bool) or x is None else repr(x)
+
+
+def versions() -> dict[str, str]:
+    """Of the package, of torch and of Python."""
+    from kl_companion import __version__  # no metadata: a checkout that is not installed has none
+
+    return {
+        "kl_companion": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }

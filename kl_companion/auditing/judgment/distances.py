@@ -1,0 +1,101 @@
+"""How far the gradient of a KL term is from the one that was meant, as a function of the KL."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.auditing.fit.explanations import factors
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, value
+from kl_companion.tabular import Loss
+from kl_companion.tabular.populations import Population, large_batches, population_tree
+
+KLS = (0.01, 0.1, 1.0)  # nats per token
+SIZES: dict[float, float] = {}  # what `size_for` gave before, filled where a search for it is slow
+
+
+class Distance(NamedTuple):
+    """Two gradients at one KL.
+
+    Attributes:
+        kl: Reverse KL per token, in nats.
+        degrees: Angle between them.
+        percent: Length of the loss's gradient in percent of that of the other, both as they are. NaN where
+            the loss has an unknown factor of the batch.
+    """
+
+    kl: float
+    degrees: float
+    percent: float
+
+
+@cache
+def world(kl: float) -> Population:
+    """A tree on which the policy is that far from the reference: its reference is moved, its policy stays."""
+    return _at(SIZES[kl] if kl in SIZES else size_for(kl))
+
+
+def _at(size: float) -> Population:
+    tree = population_tree(3, 2, parts=12, seed=7, eos=True)
+    away = tree.problem.logits - tree.problem.ref_logits
+    problem = tree.problem._replace(
+        ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
+    )
+    return Population(problem, tree.which)
+
+
+def size_for(kl: float) -> float:
+    """How far the reference is moved away so that the policy has that KL per token."""
+    low, high = 0.0, 8.0  # at 1 nat it is 3.3
+    for _ in range(47):
+        middle = (low + high) / 2
+        there = _at(middle)
+        reached = value(OBJECTIVES["token_reverse_kl"], there.problem) / there.tokens_per_answer
+        low, high = (middle, high) if reached < kl else (low, middle)
+    return high
+
+
+def distances(
+    loss_fn: Loss, wanted: str, *, coefficient: float = 1.0, unit: str = ""
+) -> tuple[Distance, ...]:
+    """Compare the KL part of a loss, on fresh samples without rewards, with a registered objective.
+
+    Args:
+        loss_fn: A scalar function of a rollout.
+        wanted: The objective that was meant.
+        coefficient: Its coefficient.
+        unit: What it is divided by, a name of `UNITS`; lengths are NaN where that is not known.
+
+    Returns:
+        One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
+    """
+    distances = []
+    for kl in KLS:
+        try:
+            mine, theirs = _pair(loss_fn, wanted, kl)
+        except ValueError:
+            return ()
+        if not mine.any() or not theirs.any():
+            return ()
+        size = factors(world(kl).problem)[unit] if unit in ("", "tokens", "positions") else math.nan
+        scale = coefficient / size
+        percent = 100 * (mine.norm() / theirs.norm()).item() / scale
+        distances.append(Distance(kl, degrees(mine, theirs), percent))
+    return tuple(distances)
+
+
+def _pair(loss_fn: Loss, wanted: str, kl: float) -> tuple[torch.Tensor, torch.Tensor]:
+    place = world(kl)
+    found = large_batches(loss_fn, place)
+    small = found.gradient.norm() < 1e-10 * found.contributions
+    mine = torch.zeros_like(found.gradient) if small else found.gradient
+    return mine.flatten(), field(OBJECTIVES[wanted], place.problem).flatten()
+
+
+def degrees(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The angle between two gradients, neither of which vanishes; small ones keep their digits."""
+    u, v = a / a.norm(), b / b.norm()
+    return math.degrees(2 * math.atan2((u - v).norm().item(), (u + v).norm().item()))

@@ -1,0 +1,155 @@
+"""What a verdict says, sentence by sentence: for the card of the command line, and for a page."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kl_companion.auditing.fit.explanations import COMMON, UNITS, VARIES
+from kl_companion.auditing.fit.observations import LARGEST_GROUP
+from kl_companion.auditing.judgment.summary import (
+    NOTHING,
+    UNNAMED,
+    effects,
+    headline,
+    number,
+    row,
+    terms,
+    unit_of,
+)
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.judgment.verdict import Audit
+    from kl_companion.auditing.reading.subject import Reading
+
+
+def read_as(reading: Reading | None) -> str:
+    """How each parameter was read; what was assumed is marked."""
+    if reading is None or not (reading.reads or reading.constants):
+        return ""
+    said: dict[str, list[str]] = {}
+    for r in reading.reads:
+        what = r.said.removeprefix("whole-vocabulary ").partition(":")[0]
+        said.setdefault(what, []).append(r.name + ("*" if "no word for whose" in r.note else ""))
+    parts = [f"{', '.join(names)} = {what}" for what, names in said.items()]
+    parts += [f"{name} = {value!r}" for name, value, _ in reading.constants]
+    if ", not " in (taken := reading.result.partition(": ")[0]):
+        parts.append(f"loss = {taken}")
+    assumed = any("no word for whose" in r.note for r in reading.reads)
+    return f"Read: {'; '.join(parts)}{' (*: assumed; the name does not say whose)' * assumed}"
+
+
+def minimizes(audit: Audit) -> str:
+    """What it minimizes: the headline."""
+    finding = audit.main
+    kind = headline(finding)
+    if kind == NOTHING and finding.zero:
+        return f"{audit.name} minimizes nothing: its expected gradient is zero."
+    if kind == NOTHING:
+        return f"{audit.name} has no KL term that acts: it minimizes {row(finding)}."
+    if kind == UNNAMED and not finding.matches:
+        return f"{audit.name} minimizes no objective that is known here."
+    return f"{audit.name} minimizes {row(finding)}."
+
+
+def as_meant(audit: Audit) -> str:
+    """Whether that is what was wanted, or what the name of the loss says; "" where nobody says."""
+    if not audit.meant:
+        return ""
+    return f"That is{'' if audit.as_meant else ' not'} what {audit.meant[0]}."
+
+
+def certainty(audit: Audit) -> str:
+    """How sure the headline is."""
+    finding = audit.main
+    few = audit.group_size is not None and audit.group_size > (1 if audit.head else LARGEST_GROUP)
+    worlds = f"{'three' if few else 'four'} small worlds{f' of {audit.head + 2} tokens' * bool(audit.head)}"
+    where = f"{worlds}, with every answer enumerated" if finding.condition else "the given worlds"
+    if finding.zero:
+        return f"Exact on {where}."
+    if not finding.matches:
+        return f"The nearest sum of known objectives misses by {100 * finding.residual:.2g} % on {where}."
+    units = {t.unit for t in terms(finding)}
+    if VARIES in units:
+        return f"The number ? was fitted anew to each of {where}: no more than its term's kind is known."
+    if COMMON in units:
+        return f"Exact on {where}, up to rounding and to one positive factor that differs between them."
+    if finding.residual < 1e-9:
+        return f"Exact up to rounding on {where}."
+    return f"All but {finding.residual:.0e} of it, on {where}: a small constant, such as log(p + 1e-8)."
+
+
+def parts(audit: Audit) -> str:
+    """What is known of a loss that is no known objective: where rewards are 0, and in large batches."""
+    sentences = []
+    for where, finding in audit.parts:
+        what = "has no expected gradient" if finding.zero else f"minimizes {row(finding)}"
+        sentences.append(f"{where} it {what}.")
+    return " ".join(sentences)
+
+
+def summed(audit: Audit) -> str:
+    """That the batch is summed over, where it is."""
+    if not audit.main.sums or audit.main.zero:
+        return ""
+    said = "It is a sum over the batch, and the above is the part of one answer:"
+    return f"{said} a batch of twice the size makes twice the step."
+
+
+def practice(audit: Audit) -> str:
+    """What follows for the policy."""
+    each = effects(audit.main)
+    by_itself = ", each term by itself" * (len(each) > 1)
+    return f"In practice{by_itself}: {' '.join(each)}" if each else ""
+
+
+def beside(audit: Audit) -> str:
+    """How far the gradient is from the one that was meant."""
+    if audit.head and audit.main.matches:
+        return f"How far that is from the KL of all tokens depends on {_rest(audit.head)}."
+    if not audit.distances:
+        return ""
+    name, coefficient = audit.coefficient
+    what, why, unit = OBJECTIVES[audit.compared].short, "", unit_of(audit.main)
+    if coefficient and abs(coefficient) != 1:
+        what, why = f"{number(abs(coefficient))} x {what}", f" ({name} is {number(coefficient)})"
+    if unit in ("tokens", "positions"):
+        what = f"[{what}] / {UNITS[unit]}"
+    parts = [f"{d.kl:g}, turned by {d.degrees:.0f}°{_length(d.percent / 100)}" for d in audit.distances]
+    return f"Compared with the gradient of {what}{why}: at a KL per token of {'; at '.join(parts)}."
+
+
+def _length(ratio: float) -> str:
+    return "" if ratio != ratio else f" and {times(ratio)} times as long"
+
+
+def times(ratio: float) -> str:
+    """Return a positive factor with two or three significant digits: 0.0065, 0.50, 9.81, 1240."""
+    ratio = float(f"{ratio:.3g}")
+    if not 1e-4 <= ratio < 1e6:
+        return f"{ratio:.2e}"
+    two_digits = ratio < 1 and f"{ratio:e}"[0] != "1"  # after a leading 1 the second digit says less
+    return f"{ratio:.{max(0, 2 - math.floor(math.log10(ratio)) - two_digits)}f}"
+
+
+def _rest(k: int) -> str:
+    return f"how much probability is outside the {'likeliest token' if k == 1 else f'{k} likeliest'}"
+
+
+def groups(audit: Audit) -> str:
+    """What small groups do, where a loss couples the answers of a batch."""
+    gaps = audit.main.gaps
+    if not gaps:
+        return ""
+    said = "It couples the answers of a batch: the above is for large ones."
+    turned = [g for g in gaps if not math.isnan(g.degrees)]
+    parts = [f"{g.size}, turned by {g.degrees:.0f}°{_length(g.ratio)}" for g in turned]
+    if parts:
+        said += f" In groups of {'; of '.join(parts)}."
+    for ratio, what in ((math.inf, "not zero"), (0.0, "zero")):
+        if sizes := [str(g.size) for g in gaps if math.isnan(g.degrees) and g.ratio == ratio]:
+            said += f" In groups of {', '.join(sizes)} the expected gradient is {what}."
+    if fails := [str(g.size) for g in gaps if g.fails]:
+        said += f" Some groups of {', '.join(fails)} have no gradient (NaN), as those of equal rewards."
+    return said

@@ -1,0 +1,273 @@
+"""What an audit returns, and how it is judged against what was wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from kl_companion.auditing.fit.findings import Finding, left_out
+from kl_companion.auditing.judgment.distances import Distance, distances
+from kl_companion.auditing.judgment.inputs import dead_rewards
+from kl_companion.auditing.judgment.summary import (
+    divergence_of,
+    explanation,
+    headline,
+    level,
+    main_finding,
+    unit_of,
+)
+from kl_companion.auditing.reading.subject import Reading
+from kl_companion.auditing.repair.remedies import lines_for, remedy
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, add_divergence
+from kl_companion.checks import unknown_name
+from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
+from kl_companion.estimators.registry import Estimator
+from kl_companion.tabular import Loss
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The verdict on a loss; ``str()`` is the card that the command line prints.
+
+    A pickle, which takes as long as an audit, contains every number and sentence and not the loss: `figure`
+    of the copy is a ValueError.
+
+    Attributes:
+        name: What was audited.
+        findings: One per condition; the first is of fresh samples, small ratios, one length.
+        placement: ``"loss"`` or ``"reward"``.
+        same_as: (estimator, coefficient) when a function is one of the registered estimators, sample
+            by sample.
+        want: The objective that was asked for, or None.
+        met: Whether it is what the loss minimizes; None when nothing was asked for.
+        remedy: A few lines of PyTorch where the loss is not what was asked for or what its name says: a
+            change of the reader's own function where one passes the audit, else a term, see `remedy`.
+        reading: How the parameters of a function were read; None for an estimator.
+        meant: What it is judged by: who says so, and a divergence or objective; None where nobody does.
+        as_meant: Whether it is that.
+        group_size: Answers per batch; None for the limit of large batches.
+        loss_fn: The loss as a function of a rollout.
+        head: Of how many likeliest tokens it is; 0 of none. Then the worlds have two tokens more.
+        parts: Of a loss that is no known objective, (where, finding) of what it is in simpler places.
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+    placement: str = "loss"
+    same_as: tuple[str, float] | None = None
+    want: str | None = None
+    met: bool | None = None
+    remedy: str | None = None
+    reading: Reading | None = None
+    meant: tuple[str, str] | None = None
+    as_meant: bool | None = None
+    group_size: int | None = None
+    loss_fn: Loss | None = field(default=None, repr=False, compare=False)
+    head: int = 0
+    parts: tuple[tuple[str, Finding], ...] = ()
+
+    @property
+    def main(self) -> Finding:
+        """The finding that the headline is about: fresh samples, small ratios, lengths that vary."""
+        return main_finding(self.findings)
+
+    @property
+    def headline(self) -> str:
+        """One of ``summary.HEADLINES``."""
+        return headline(self.main)
+
+    @property
+    def matches(self) -> dict[str, float]:
+        """The explanation that the headline is about; empty if zero or unknown."""
+        i = explanation(self.main)
+        return {} if i is None else self.main.matches[i]
+
+    @property
+    def residual(self) -> float:
+        """Residual of the explanation that the headline is about."""
+        return self.main.residual
+
+    @property
+    def curl(self) -> float:
+        """Curl of the explanation that the headline is about."""
+        return self.main.curl
+
+    @property
+    def zero(self) -> bool:
+        """Whether the expected gradient vanishes, where the headline is about it."""
+        return self.main.zero
+
+    @property
+    def value_matches(self) -> dict[str, float]:
+        """Whose value the loss estimates under the condition of the headline."""
+        return self.main.value_matches
+
+    @property
+    def compared(self) -> str:
+        """The objective that the gradient is held against: the one that was meant, else the reverse KL."""
+        wanted = self.meant[1] if self.meant else "reverse_kl"
+        if wanted.startswith(("token_", "sequence_")):
+            return wanted
+        return f"{'sequence' if level(self.main) == 'sequence' else 'token'}_{wanted}"
+
+    @property
+    def coefficient(self) -> tuple[str, float | None]:
+        """Name and value of the loss's KL coefficient; ("", None) where it has not one such number."""
+        return self.reading.coefficient if self.reading else ("", None)
+
+    @cached_property
+    def distances(self) -> tuple[Distance, ...]:
+        """How far the gradient is from that of ``compared``; empty where it is the same or unknown.
+
+        Of the likeliest tokens it is not known: that depends on what a vocabulary has beside them.
+        """
+        if self.loss_fn is None or self.as_meant or self.main.condition is None or self.head:
+            return ()
+        if self.group_size is not None:  # the gradient of large batches is another
+            return ()
+        coefficient = self.coefficient[1] or 1.0
+        unit = unit_of(self.main)
+        compared = distances(self.loss_fn, self.compared, coefficient=abs(coefficient), unit=unit)
+        same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in compared)
+        return () if same else compared
+
+    @cached_property
+    def dead_rewards(self) -> str:
+        """A sentence on rewards or advantages that do not act on the gradient; "" where they do."""
+        return "" if self.loss_fn is None or self.head else dead_rewards(self.loss_fn, self.reading)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""
+        if self.loss_fn is None:
+            return self.__dict__
+        computed = {"distances": self.distances, "dead_rewards": self.dead_rewards}
+        return self.__dict__ | computed | {"loss_fn": left_out}
+
+    def __str__(self) -> str:
+        from kl_companion.auditing.judgment.card import card
+
+        return card(self)
+
+    def _repr_html_(self) -> str:
+        from kl_companion.auditing.judgment.pictures import html
+
+        return html(self)
+
+    def figure(self) -> Any:
+        """The gradient on the simplex of three tokens beside that of ``compared``, in Matplotlib."""
+        from kl_companion.auditing.judgment.pictures import figure
+
+        return figure(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain data, see `kl_companion.auditing.judgment.data`."""
+        from kl_companion.auditing.judgment.data import to_dict
+
+        return to_dict(self)
+
+
+def accepts(finding: Finding, wanted: set[str]) -> bool:
+    """Whether some explanation is the wanted regularizer, alone or beside rewards and entropies."""
+    for match in finding.matches:
+        kept = {n: c for n, c in match.items() if OBJECTIVES[n].regularizer}
+        if len(kept) == 1 and all(n in wanted and c > 0 for n, c in kept.items()):
+            return True
+    return False
+
+
+def _split(want: str) -> tuple[str, Divergence]:
+    """("token", "sequence" or "", divergence) of a wanted name; ValueError for an unknown one."""
+    level = next((x for x in ("token", "sequence") if want.startswith(f"{x}_")), "")
+    try:
+        return level, get_divergence(want.removeprefix(f"{level}_"))
+    except ValueError as error:
+        known = [f"{x}{d}" for d in DIVERGENCES for x in ("", "token_", "sequence_")]
+        raise unknown_name("wanted objective", want, known) from error
+
+
+def wanted_objectives(want: str) -> set[str]:
+    """Names of the objectives that satisfy ``want``: a divergence at either level, or one level of it."""
+    level, divergence = _split(want)
+    add_divergence(divergence)
+    prefixes = {"token": ("token", "policy_token"), "sequence": ("sequence",)}
+    chosen = prefixes[level] if level else (*prefixes["token"], *prefixes["sequence"])
+    return {f"{x}_{divergence.name}" for x in chosen}
+
+
+def chosen_level(want: str, findings: Sequence[Finding]) -> str:
+    """The level that is wanted, else the one at which the loss works."""
+    seen = {n.partition("_")[0] for finding in findings for m in finding.matches for n in m}
+    return _split(want)[0] or ("sequence" if "sequence" in seen and "token" not in seen else "token")
+
+
+def curvature_of(want: str) -> float:
+    """Return its strength near the reference beside the reverse KL; 1 where it is not smooth there."""
+    divergence = _split(want)[1]
+    return float(divergence.curvature) if divergence.smooth else 1.0
+
+
+def coefficient_for(
+    want: str,
+    findings: Sequence[Finding],
+    same_as: tuple[str, float] | None,
+    named: float | None = None,
+) -> float:
+    """The beta with which what is wanted is as strong near the reference as the loss.
+
+    Args:
+        want: What was wanted.
+        findings: Of the loss.
+        same_as: The estimator that it is, sample by sample.
+        named: The coefficient that its parameters name, for a loss that is nothing known.
+    """
+    total = 0.0  # of second order: what the regularizers are near the reference
+    for name, c in (findings[0].matches[0] if findings[0].matches else {}).items():
+        of = divergence_of(name)
+        if of and DIVERGENCES[of].smooth and c == c:  # NaN where it varies
+            total += c * float(DIVERGENCES[of].curvature)
+    if total > 0:
+        return total / curvature_of(want)
+    if same_as is not None and same_as[1] > 0:  # nothing is minimized: the factor in front was meant
+        return same_as[1]
+    return abs(named or total or 1.0) / (curvature_of(want) if named or total else 1.0)
+
+
+def remedy_for(
+    want: str,
+    findings: Sequence[Finding],
+    same_as: tuple[str, float] | None,
+    beta: float | None = None,
+) -> str:
+    """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
+    if beta is None:
+        beta = coefficient_for(want, findings, same_as)
+    return remedy(_split(want)[1], level=chosen_level(want, findings), beta=beta)
+
+
+def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:
+    """Lines that compute ``kl``, what was wanted at the level at which the loss works."""
+    return lines_for(_split(want)[1], chosen_level(want, findings))
+
+
+_NAMED = {
+    "reverse_?kl|rkl": "reverse_kl",
+    "forward_?kl|fkl": "forward_kl",
+    "jsd|jensen": "jensen_shannon",
+}
+
+
+def _said(divergence: str) -> str:
+    return OBJECTIVES[f"token_{divergence}"].short.partition(",")[0]
+
+
+def said_by_name(title: str, entry: Estimator | None) -> tuple[str, str] | None:
+    """(who says so, divergence) where the name of a loss, or of the estimator that it is, says what it is."""
+    for pattern, divergence in _NAMED.items():
+        if re.search(rf"(?<![a-z])(?:{pattern})", title.lower()):
+            return f"its name says ({_said(divergence)})", divergence
+    if entry is not None:
+        return f"{entry.name} estimates ({_said(entry.target)})", entry.target
+    return None

@@ -1,0 +1,64 @@
+"""Registered names as a reader sees them: for pages, tables and the explorer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kl_companion.auditing.reading.heads import MOST
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
+from kl_companion.auditing.worlds.truncations import cut_objectives
+from kl_companion.divergences import DIVERGENCES
+
+_NAME = re.compile(r"[a-z]\w*(?:\([^()]*\))?")
+_CUT = re.compile(r"_top_\d|sampled_mean_")
+
+
+def divergence_words(name: str) -> str:
+    """A registered divergence: ``"pearson"`` is Pearson chi-squared divergence."""
+    return OBJECTIVES[f"token_{name}"].short.partition(",")[0]
+
+
+def objective_words(name: str) -> str:
+    """A registered objective in a few words; a divergence, and every other text, as well.
+
+    Args:
+        name: ``"token_reverse_kl"``: reverse KL, next token.
+    """
+    if _CUT.search(name) and name not in OBJECTIVES:  # registered when a loss of likeliest tokens is audited
+        for k in range(MOST + 1):
+            cut_objectives(k)
+    if name in OBJECTIVES:
+        return OBJECTIVES[name].short
+    return divergence_words(name) if name in DIVERGENCES else name
+
+
+def in_words(found: str | Mapping[str, float]) -> str:
+    """A sum of registered names, as a table of the package holds it, in a reader's words.
+
+    Args:
+        found: ``"1 token_reverse_kl - 2 token_entropy"``, or the same as ``{name: coefficient}``: reverse KL,
+            next token - 2 x entropy, next token.
+    """
+    if isinstance(found, Mapping):
+        signed = " ".join(f"{'-' if c < 0 else '+'} {abs(c):.4g} {n}" for n, c in found.items())
+        found = signed.removeprefix("+ ")
+    text = re.sub(r"(?<![\w./])1 (?=[a-z])", "", found)
+    text = re.sub(r"(?<![\w(])(\d[\d./]*) (?=[a-z]\w*_)", r"\1 x ", text)
+    return _NAME.sub(lambda m: objective_words(m.group()), text)
+
+
+def typeset(found: str | Mapping[str, float]) -> str:
+    """`in_words` for a page: with a minus sign and ×, where a terminal has - and x."""
+    return re.sub(r"(^| )- ", r"\1− ", in_words(found)).replace(" x ", " × ")
+
+
+def gradient_words(objective: str) -> str:
+    """What the gradient of a term is, as the end of a sentence.
+
+    Args:
+        objective: As `in_words`; ``"zero"``, or ``"other"`` for the gradient of no known objective.
+    """
+    if objective == "zero":
+        return "has zero expected gradient"
+    return f"has the gradient of {'no KL' if objective == 'other' else in_words(objective)}"

@@ -1,0 +1,1 @@
+"""Read a loss as it stands in a trainer: its source, its parameters and what they mean."""

@@ -1,0 +1,309 @@
+"""What a loss is given for each name, which layouts are tried, and where the loss is in what it returns."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, head_value
+from kl_companion.auditing.reading.names import Unread, read_name, refusal
+from kl_companion.checks import described
+from kl_companion.rollout import Rollout, masked
+
+IGNORED = -100  # what labels hold where nothing is to be predicted
+
+
+class Layout(NamedTuple):
+    """What a name does not say about its tensor; the first that runs is taken.
+
+    Attributes:
+        shifted: Whether ids and logits are of prompt and answer together, so that ``logits[:, t]`` scores
+            ``input_ids[:, t + 1]``; else they are of the answer, aligned.
+        mask: Dtype of masks.
+        per_token: Whether rewards and advantages are [batch, seq], not [batch].
+        ignored: Whether labels are -100 outside the answer.
+        whole: Whether log-probs that are not said to be of a token are of the whole vocabulary.
+        wide: Where ids are of prompt and answer, whether log-probs and rewards have a column for the prompt.
+        padded: Whether the loss is told what is padding; else log-probs are 0 there.
+    """
+
+    shifted: bool = False
+    mask: torch.dtype = torch.float64
+    per_token: bool = False
+    ignored: bool = True
+    whole: bool = False
+    wide: bool = False
+    padded: bool = True
+
+
+class Unusable(ValueError):
+    """A reader's loss that does not run, or returns no loss; the message says where and what was passed."""
+
+
+def layouts(roles: set[str]) -> Iterator[Layout]:
+    """The layouts that differ for these roles, the most common first."""
+    roles = roles - HEADS.keys()  # those have the columns of the logits
+    ids = bool(roles & {"input_ids", "labels", "tokens"})
+    of_vocabulary = any(r.endswith(("logits", "probs", "_all", "outputs")) for r in roles)
+    whole = bool(roles & {"input_ids", "labels"}) and of_vocabulary
+    padded = bool(roles & {"completion_mask", "labels", "lengths"})
+    per_row = any(r.endswith("logp") for r in roles) or "rewards" in roles
+    for among_all, (shifted, wide), ignored, per_token, mask in product(
+        (False, True) if ids and "logp" in roles and not of_vocabulary else (False,),
+        [(True, True), (True, False), (False, False)]
+        if whole and per_row
+        else [(True, False), (False, False)]
+        if whole
+        else [("input_ids" in roles and "logp" not in roles, False)],
+        (True, False) if "labels" in roles else (True,),
+        (False, True) if "rewards" in roles else (False,),
+        (torch.float64, torch.bool, torch.int64) if "completion_mask" in roles else (torch.float64,),
+    ):
+        yield Layout(shifted, mask, per_token, ignored, among_all, wide, padded)
+
+
+class Given:
+    """The values of one rollout under one layout, by role; new tensors, safe to change in place."""
+
+    def __init__(self, rollout: Rollout, layout: Layout, likeliest: int = LIKELIEST) -> None:
+        self.rollout = rollout
+        self.layout = layout
+        self.likeliest = likeliest  # tokens of a head
+        self.beyond: torch.Tensor | None = None  # logits behind the last token, which score nothing
+
+    def of(self, role: str, name: str = "") -> Any:
+        """The value of a role; ``name`` is the reader's, which may say more."""
+        r = self.rollout
+        batch, length = r.tokens.shape
+        counts = {"batch_size": batch, "group_size": batch, "max_length": length}
+        if role in counts:
+            return counts[role]
+        if role == "num_tokens":
+            return r.completion_mask.sum()
+        if role == "rewards":
+            return self._rewards(name)
+        if role == "completion_mask":
+            return self._mask(name)
+        if role in ("tokens", "input_ids", "labels", "prompt_ids"):
+            return self._ids(role)
+        if role == "sample_mask":
+            return torch.ones(batch, dtype=r.completion_mask.dtype)
+        if role == "lengths":
+            return r.completion_mask.sum(-1)
+        if role == "prompt_index":
+            return torch.zeros(batch, dtype=torch.long)
+        if role in HEADS:
+            return head_value(role, self._logits, self.likeliest)
+        return self._owned(role, name)
+
+    def _owned(self, role: str, name: str) -> Any:
+        """What one of the models says; or two of them."""
+        if role == "log_ratio":
+            return self._logp("") - self._logp("ref")
+        if role in ("log_importance_ratio", "importance_ratio"):
+            ratio = self._logp("") - self._logp("behavior")
+            return ratio.exp() if role == "importance_ratio" else ratio
+        whose = "ref" if role.startswith("ref_") else "behavior" if role.startswith("behavior_") else ""
+        if role.endswith("outputs"):
+            return Outputs(self, whose)
+        if role.endswith("sequence_logp"):
+            return masked(self._scored(whose), self.rollout.completion_mask).sum(-1)
+        of_one = re.search("token|select|sampl|action", name.lower())
+        if role.endswith("logp") and (of_one or not self.layout.whole):
+            return self._logp(whose).clone()
+        scores = self._logits(whose)
+        if role == "entropy":
+            return -(scores.softmax(-1) * scores.log_softmax(-1)).sum(-1)
+        if role.endswith(("_all", "logp")):
+            return scores.log_softmax(-1)
+        return scores.softmax(-1) if role.endswith("probs") else scores
+
+    def _logp(self, whose: str) -> torch.Tensor:
+        found = self._scored(whose)
+        return self._columns(found if self.layout.padded else masked(found, self.rollout.completion_mask))
+
+    def _scored(self, whose: str) -> torch.Tensor:
+        r = self.rollout
+        return {"": r.logp, "ref": r.ref_logp, "behavior": r.sampled_from}[whose]
+
+    def _columns(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, seq], with a column of zeros for the prompt where the layout has one."""
+        return torch.cat([torch.zeros_like(x[:, :1]), x], 1) if self.layout.wide else x
+
+    def _logits(self, whose: str) -> torch.Tensor:
+        r = self.rollout
+        found = getattr(r, f"{whose}_logits" if whose else "logits")
+        if found is None and whose == "behavior" and r.logits is not None:
+            found = r.logits.detach()
+        if found is None:
+            raise Unusable("the loss reads logits, and this rollout holds log-probs of sampled tokens only")
+        if not self.layout.shifted:
+            return found.clone()
+        last = torch.linspace(-1, 1, found.shape[-1], dtype=found.dtype).expand(len(found), 1, -1)
+        if whose:
+            last = -last / 2  # another's: of two models that agree, a KL has no gradient that would show
+        else:
+            last = self.beyond = last.clone().requires_grad_() if self.beyond is None else self.beyond
+        return torch.cat([found, last], 1)
+
+    def _mask(self, name: str) -> torch.Tensor:
+        mask = self.rollout.completion_mask
+        if self.layout.shifted:
+            first = torch.full_like(mask[:, :1], float("attention" in name.lower()))
+            mask = torch.cat([first, mask], 1)
+        return mask.to(self.layout.mask, copy=True)
+
+    def _ids(self, role: str) -> torch.Tensor:
+        r = self.rollout
+        if role == "prompt_ids":
+            return torch.zeros(len(r.tokens), 1, dtype=torch.long)
+        ids = r.tokens.clone()
+        if role == "labels" and self.layout.ignored:
+            ids = ids.masked_fill(~r.completion_mask.bool(), IGNORED)
+        if role == "tokens" or not self.layout.shifted:
+            return ids
+        first = torch.full_like(ids[:, :1], IGNORED if role == "labels" and self.layout.ignored else 0)
+        return torch.cat([first, ids], 1)
+
+    def _rewards(self, name: str) -> torch.Tensor:
+        r = self.rollout
+        if r.rewards is None:
+            raise Unusable(f"the loss reads {name or 'rewards'}, and this rollout holds none")
+        if re.search(r"token_?level", name.lower()):  # an outcome stands at the last token
+            last = r.completion_mask.cumsum(-1) == r.completion_mask.sum(-1, keepdim=True)
+            each = r.rewards.unsqueeze(-1) * (last & r.completion_mask.bool())
+        elif self.layout.per_token:
+            each = r.rewards.unsqueeze(-1) * r.completion_mask
+        else:
+            return r.rewards.clone()
+        return self._columns(each)
+
+
+class Outputs:
+    """What a model returns: its ``.logits``, and what else is asked of it by name."""
+
+    def __init__(self, given: Given, whose: str) -> None:
+        self._given, self._whose = given, whose
+
+    def __getitem__(self, name: Any) -> Any:
+        if name == 0:
+            return self.logits
+        found = read_name(str(name))
+        if isinstance(found, Unread):
+            raise refusal("the model's output", [found])
+        owned = found.role not in ("entropy", "completion_mask") and self._whose
+        return self._given.of(f"{self._whose}_{found.role}" if owned else found.role, str(name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or isinstance(read_name(name), Unread):
+            raise AttributeError(name)
+        return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name; the default where the name is not read."""
+        return default if isinstance(read_name(name), Unread) else self[name]
+
+
+def loss_of(out: Any, rollout: Rollout, label: str) -> tuple[torch.Tensor, str]:
+    """The loss in what a function returned, reduced to [batch, seq] or a scalar, and how it was found.
+
+    Args:
+        out: A tensor, or a tuple, dict or record that holds one.
+        rollout: What was passed.
+        label: The function's name, for messages.
+
+    Raises:
+        Unusable: no loss in it, of no shape that is known, or NaN.
+    """
+    x, where = _within(out)
+    if not isinstance(x, torch.Tensor):
+        raise Unusable(
+            f"{label} returned {type(out).__name__}, expected a tensor: a scalar, or one per token"
+        )
+    mask = rollout.completion_mask
+    batch, length = mask.shape
+    shape = list(x.shape)
+    if x.numel() == 1 and shape != [batch]:
+        x, how = x.reshape(()), "one number"
+    elif shape == [batch, length]:
+        how = "one value per token: summed over the tokens of an answer, mean over answers"
+    elif shape == [batch, length + 1]:
+        x, how = x[:, 1:], "one value per token: summed over the tokens of an answer, mean over answers"
+    elif shape in ([batch], [batch, 1]):
+        x, how = x.mean(), "one value per answer: the mean is taken"
+    elif shape == [int(mask.sum())]:
+        x, how = x.sum() / batch, "one value per token under the mask: summed, mean over answers"
+    else:
+        raise Unusable(
+            f"{label} returned shape {shape}, expected a scalar, or one per token {[batch, length]}, or one "
+            f"per answer {[batch]}"
+        )
+    if (x if x.ndim == 0 else masked(x, mask)).isnan().any():
+        raise Unusable(f"{label} returned NaN on an enumerated batch, expected numbers")
+    return x, f"{where}{how}"
+
+
+def _within(out: Any) -> tuple[Any, str]:
+    if isinstance(out, Mapping):
+        named = [k for k in out if isinstance(k, str) and isinstance(out[k], torch.Tensor)]
+        keys = [k for k in named if k == "loss"] or [k for k in named if "loss" in k]
+        return (out[keys[0]], f"its {keys[0]!r}{_not_taken(map(repr, keys[1:]))}: ") if keys else (out, "")
+    if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.numel() == 1 for x in out):
+        return torch.stack([x.reshape(()) for x in out]), "a list: "
+    if isinstance(out, tuple) and not hasattr(out, "_fields"):
+        tensors = [x for x in out if isinstance(x, torch.Tensor)]
+        others = sum(x.requires_grad for x in tensors[1:])
+        rest = _not_taken([f"{others} more with a gradient"] * bool(others))
+        return tensors[0] if tensors else out, f"the first tensor of the tuple{rest}: "
+    if not isinstance(out, torch.Tensor) and isinstance(getattr(out, "loss", None), torch.Tensor):
+        return out.loss, "its .loss: "
+    if is_dataclass(out) or hasattr(out, "_fields"):
+        names = getattr(out, "_fields", None) or [f.name for f in fields(out)]
+        losses = [n for n in names if "loss" in n and isinstance(getattr(out, n), torch.Tensor)]
+        if losses:
+            return getattr(out, losses[0]), f"its .{losses[0]}{_not_taken(losses[1:])}: "
+    return out, ""
+
+
+def _not_taken(others: Iterable[str]) -> str:
+    """The end of a sentence on what was taken as the loss, where there were other candidates."""
+    return f", not {', '.join(names)}" if (names := list(others)) else ""
+
+
+def shape_words(x: Any) -> str:
+    """A value as a message says it: ``[36, 2] float64``."""
+    if isinstance(x, torch.Tensor):
+        return f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}"
+    return described(x)
+
+
+def failed(
+    label: str, function: Callable[..., Any], error: BaseException, passed: Mapping[str, Any]
+) -> Unusable:
+    """The refusal of a loss that raised: its own line, and what was passed to it."""
+    try:
+        home = Path(inspect.getsourcefile(inspect.unwrap(function)) or "").resolve()
+    except TypeError:
+        home = Path()
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if Path(f.filename).resolve() == home]
+    said = f"{label} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    if isinstance(error, SystemExit):
+        said = f"{label} called sys.exit({error.code!r})"
+    if theirs:
+        line = (theirs[-1].line or linecache.getline(theirs[-1].filename, theirs[-1].lineno or 0)).strip()
+        said += f"\n  at {theirs[-1].filename}:{theirs[-1].lineno}: {line}"
+    given = ", ".join(f"{n} {shape_words(v)}" for n, v in passed.items())
+    return Unusable(
+        f"{said}\n  passed: {given}\n  expected a loss that runs on these; --map NAME=ROLE gives a "
+        "parameter another meaning, --set NAME=VALUE another value"
+    )

@@ -1,0 +1,80 @@
+"""A batch that answers to the names that trainers use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from kl_companion.auditing.reading.arguments import Given
+from kl_companion.auditing.reading.heads import HEADS
+from kl_companion.auditing.reading.names import Read, Unread, read_name, read_names, refusal
+from kl_companion.rollout import Rollout
+
+
+class UserBatch(Rollout):
+    """A batch that answers to the names of trainers: ``batch["old_log_probs"]``, ``batch.response_mask``.
+
+    It is a `Rollout` too, and notes how each name was read.
+    """
+
+    _given: Given
+    _mapped: Mapping[str, str]
+    _read: dict[str, Read]
+
+    @classmethod
+    def around(cls, given: Given, mapped: Mapping[str, str], read: dict[str, Read]) -> UserBatch:
+        """The batch of these values; names that are asked for are added to ``read``."""
+        batch = object.__new__(cls)
+        vars(batch).update(vars(given.rollout), _given=given, _mapped=mapped, _read=read)
+        return batch
+
+    def _found(self, name: str) -> Read | Unread:
+        if name in self._mapped:
+            return Read(name, self._mapped[name], "", "as mapped")
+        found = read_name(name)
+        roles = found.suggestions if isinstance(found, Unread) else (found.role,)
+        return self._of_a_head(found, roles[0]) if roles and roles[0] in HEADS else found
+
+    def _of_a_head(self, found: Read | Unread, role: str) -> Read:
+        """As what was asked for before says; while that is not everything, as it may be."""
+        others = [n for n in self._read if n != found.name and n not in self._mapped]
+        mapped = {n: r for n, r in self._mapped.items() if n in self._read}
+        reads, _ = read_names([*others, *mapped, found.name], mapped)
+        return next((r for r in reads if r.name == found.name), Read(found.name, role, HEADS[role].said))
+
+    def __getitem__(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            raise TypeError(f"the batch was indexed by {name!r}; the audit gives a batch of names")
+        found = self._found(name)
+        if isinstance(found, Unread):
+            raise refusal("the batch", [found])
+        if found.role in ("batch", "rollout"):
+            return self
+        self._read[name] = found
+        return self._given.of(found.role, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in ("meta_info", "non_tensor_batch", "tensors", "td"):
+            return self
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and isinstance(self._found(name), Read)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name; the default where the name is not read."""
+        return self[name] if isinstance(self._found(name), Read) else default
+
+    def keys(self) -> list[str]:
+        """The package's own names of what a batch holds."""
+        return [f.name for f in fields(Rollout) if getattr(self, f.name) is not None]
+
+    def to(self, *_: Any, **__: Any) -> UserBatch:
+        """Itself: it is where it has to be."""
+        return self

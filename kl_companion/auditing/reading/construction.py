@@ -1,0 +1,224 @@
+"""Make something that can be called out of a function, a method, a class or a module, from its defaults."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, is_dataclass
+from dataclasses import fields as fields_of
+from typing import Any
+
+from kl_companion.auditing.reading.arguments import Unusable
+from kl_companion.auditing.reading.heads import LIKELIEST, MOST, SIZE
+from kl_companion.checks import unknown_name
+
+# what stands for a number without a default: (pattern of its name, value, what it is)
+ASSUMED = (
+    (r"entropy.*(coef|coeff|weight|beta)", 0.0, "entropy coefficient"),
+    (
+        r"(.*_)?beta|(init_)?kl_(.*_)?(coef|coeff|coefficient|weight|lambda|alpha|ctl)|lambda_kl|kl_lambda|coef|lam",
+        1.0,
+        "KL coefficient",
+    ),
+    (r"temperature|temp", 1.0, "temperature"),
+    (r"(.*_)?(config|cfg|args|options|opts|hparams)", None, "options"),
+    (f"k|{SIZE}", LIKELIEST, "likeliest tokens"),
+    (r"(.*_)?(clip|cliprange|eps|epsilon)(_.*)?", 0.2, "clip range"),
+)
+_COEFFICIENT = next(pattern for pattern, _, what in ASSUMED if what == "KL coefficient")
+
+
+class Chosen:
+    """What the reader sets, ``{"beta": 0.1, "config.kl_type": "k1"}``, and which of it was used."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = dict(given)
+        self.known: set[str] = set()
+        self.used: set[str] = set()
+        self.assumed: dict[str, tuple[Any, str]] = {}
+        self.defaults: dict[str, Any] = {}  # of a constructor and of its configuration, where nothing is set
+
+    def of(self, name: str) -> Any:
+        """The value of a parameter; ``MISSING`` where none was set."""
+        self.known.add(name)
+        if name in self.given:
+            self.used.add(name)
+            return self.given[name]
+        inner = {n.partition(".")[2]: v for n, v in self.given.items() if n.startswith(f"{name}.")}
+        if inner:
+            self.used |= {f"{name}.{n}" for n in inner}
+            return Options(name, inner)
+        return MISSING
+
+    def assume(self, name: str) -> Any:
+        """The usual number for a parameter of that name, noted; ``MISSING`` where there is none."""
+        for pattern, value, what in ASSUMED:
+            if re.fullmatch(pattern, name.lower()):
+                if value is None:
+                    return Options(name, {})
+                self.assumed[name] = (value, what)
+                return value
+        return MISSING
+
+    def finish(self, label: str) -> None:
+        """Raise ValueError for a setting that nothing took."""
+        for name in self.given:
+            if name not in self.used:
+                raise unknown_name(f"setting of {label}:", name, self.known or {"(none)"})
+
+
+class Options:
+    """A record of options of which some are set; one that is read and is not, is asked for by its name."""
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        self._name = name
+        for key in {n.partition(".")[0] for n in values}:
+            inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{key}.")}
+            setattr(self, key, Options(f"{name}.{key}", inner) if inner else values[key])
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        raise Unusable(
+            f"the loss reads {self._name}.{key}, which has no value here: "
+            f"write --set {self._name}.{key}=VALUE "
+            f'(set={{"{self._name}.{key}": VALUE}} in Python)'
+        )
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of an option; the default where it is not set."""
+        return vars(self).get(key, default)
+
+
+def kl_coefficient(function: Any, settings: Chosen) -> tuple[str, float | None]:
+    """Return name and value of the one number that is called like a KL coefficient; ("", None) without one.
+
+    Args:
+        function: What `callable_of` returned for these settings.
+        settings: What the reader set, after `callable_of` has read it.
+    """
+    numbers = {n: v for n, v in settings.defaults.items() if _is_coefficient(n)}
+    for p in parameters_of(function, ""):
+        if _is_coefficient(p.name):
+            numbers[p.name] = p.default if p.default is not p.empty else 1.0
+    numbers |= {n: v for n, (v, what) in settings.assumed.items() if what == "KL coefficient"}
+    # a field is set by its name or by its path
+    numbers |= {
+        next((m for m in numbers if m.endswith(f".{n}")), n): v
+        for n, v in settings.given.items()
+        if _is_coefficient(n)
+    }
+    if len(numbers) != 1:
+        return "", None
+    ((name, value),) = numbers.items()
+    return name, float(value) if isinstance(value, int | float) else None
+
+
+def _is_coefficient(name: str) -> bool:
+    return re.fullmatch(_COEFFICIENT, name.rpartition(".")[2].lower()) is not None
+
+
+def too_many(name: str, default: Any) -> bool:
+    """Whether a default is a number of likeliest tokens of a real vocabulary."""
+    return type(default) is int and default > MOST and re.fullmatch(SIZE, name) is not None
+
+
+def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
+    """Something that takes tensors: a class is constructed from its defaults, and so is a method's.
+
+    Raises:
+        Unusable: a class that needs what has no default.
+    """
+    if isinstance(loss, type):
+        made = _construct(loss, settings)
+        if not callable(made):
+            raise Unusable(f"{loss.__name__} has no forward and no __call__, expected one, or a method of it")
+        return made
+    owner = _owner_of(loss)
+    if owner is None:
+        return loss
+    return getattr(_construct(owner, settings), loss.__name__)
+
+
+def parameters_of(function: Any, label: str) -> list[inspect.Parameter]:
+    """The parameters of a function or of a module's forward; ValueError where they cannot be read."""
+    read = getattr(function, "forward", function)
+    try:
+        return list(inspect.signature(read).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{label} has no signature that can be read, expected a Python function") from error
+
+
+def _owner_of(function: Any) -> type | None:
+    """The class of a method that was taken from the class itself, and so wants a ``self``."""
+    if not inspect.isfunction(function) or "." not in function.__qualname__:
+        return None
+    names = list(inspect.signature(function).parameters)
+    if names[:1] != ["self"]:
+        return None
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split(".")[:-1]:
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        raise Unusable(
+            f"{function.__qualname__} wants a self, and its class is not at the top of its file: pass the "
+            "method of an instance"
+        )
+    return found
+
+
+def _construct(cls: type, settings: Chosen) -> Any:
+    """An instance from the defaults, what was set, and the defaults of a dataclass that it takes."""
+    hints: dict[str, Any] = {}
+    try:
+        hints = typing.get_type_hints(vars(cls).get("__init__", cls))
+    except Exception:  # names that exist for a type checker only
+        hints = {}
+    arguments = {}
+    for name, p in list(inspect.signature(cls).parameters.items()):
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        hint = hints.get(name)
+        value = settings.of(name)
+        if is_dataclass(hint) and isinstance(hint, type) and (value is MISSING or isinstance(value, Options)):
+            value = _configured(hint, settings, name)
+        if value is MISSING and (p.default is p.empty or too_many(name, p.default)):
+            value = settings.assume(name)
+        if value is MISSING and p.default is p.empty:
+            raise Unusable(
+                f"{cls.__name__} cannot be constructed: {name} has no default, expected --set {name}=VALUE, "
+                f"or --set {name}.FIELD=VALUE for each field that is read of it (set= in Python)"
+            )
+        if value is not MISSING:
+            arguments[name] = value
+        elif p.default is not p.empty:
+            settings.defaults[name] = p.default
+    return cls(**arguments)
+
+
+def _configured(cls: type, settings: Chosen, name: str) -> Any:
+    """A dataclass of options from its defaults and what was set, by its field's name or ``name.field``."""
+    values = {}
+    settings.used -= {n for n in settings.given if n.startswith(f"{name}.")}  # but for its fields'
+    for f in fields_of(cls):
+        found = settings.of(f"{name}.{f.name}")
+        found = settings.of(f.name) if found is MISSING else found
+        none = f.default is MISSING and f.default_factory is MISSING
+        if found is MISSING and (none or too_many(f.name, f.default)):
+            found = settings.assume(f.name)
+        if found is not MISSING:
+            values[f.name] = found
+        elif f.default is not MISSING:
+            settings.defaults[f"{name}.{f.name}"] = f.default
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise Unusable(
+            f"{cls.__name__} cannot be made from its defaults ({error}), expected --set FIELD=VALUE"
+        ) from error

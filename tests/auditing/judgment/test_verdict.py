@@ -1,0 +1,87 @@
+"""What is accepted as wanted, and the strength of a remedy, from findings that are written by hand."""
+
+import pytest
+
+from kl_companion.auditing.fit.findings import Condition, Finding
+from kl_companion.auditing.judgment.verdict import (
+    Audit,
+    accepts,
+    coefficient_for,
+    remedy_for,
+    said_by_name,
+    wanted_objectives,
+)
+from kl_companion.estimators.registry import get_estimator
+
+ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)
+ONE = {"token_reverse_kl": 0.25}
+
+
+def case(condition=ON, *matches, curl=0.0, residual=0.0, zero=False, value=None):
+    return Finding(condition, matches, residual, zero, value or {}, lambda: curl)
+
+
+@pytest.mark.parametrize(
+    ("match", "accepted"),
+    [
+        ({"token_reverse_kl": 0.25}, True),
+        ({"token_reverse_kl": -0.25}, False),  # a part of it is ascended
+        ({"expected_reward": -0.5, "token_reverse_kl": 0.25}, True),
+        ({"token_forward_kl": 0.25}, False),
+        ({"token_reverse_kl": 0.25, "token_forward_kl": 0.25}, False),
+        ({"expected_reward": -0.5}, False),
+    ],
+)
+def test_what_is_accepted_as_wanted(match, accepted):
+    assert accepts(case(ON, match), {"token_reverse_kl"}) is accepted
+
+
+def test_an_audit_shows_its_first_case():
+    first = case(ON, ONE, {"sequence_entropy": 1.0}, curl=0.5, residual=0.25, value={"token_reverse_kl": 2.0})
+    audit = Audit("it", (first, case(OFF, zero=True)))
+    assert (audit.matches, audit.residual, audit.curl, audit.zero) == (ONE, 0.25, 0.5, False)
+    assert audit.value_matches == {"token_reverse_kl": 2.0}
+    assert (audit.headline, audit.compared, audit.distances) == ("reverse KL", "token_reverse_kl", ())
+    nothing = Audit("it", (case(OFF, zero=True, curl=0.5),))
+    assert (nothing.matches, nothing.curl, nothing.zero) == ({}, 0.0, True)
+
+
+def test_a_remedy_is_as_strong_near_the_reference_as_what_is_descended():
+    given = [case(ON, {"token_pearson": 0.5, "sequence_entropy": 3.0})]  # curvature 2
+    assert "return kl " in remedy_for("reverse_kl", given, None)  # curvature 1
+    assert "return 4 * kl " in remedy_for("jensen_shannon", given, ("k3", 0.04))  # curvature 1/4
+    nothing = [case(ON, zero=True)]
+    assert "return 0.04 * kl " in remedy_for("reverse_kl", nothing, ("k3", 0.04))
+    assert "return kl " in remedy_for("reverse_kl", nothing, ("k3", -0.04))
+    assert "return kl " in remedy_for("reverse_kl", nothing, None)
+    minus = [case(ON, {"token_reverse_kl": -0.3})]
+    assert coefficient_for("pearson", minus, None) == 0.15
+    assert coefficient_for("reverse_kl", minus, None, 0.02) == 0.02  # what the parameter is
+    assert coefficient_for("reverse_kl", [case(ON, {"token_reverse_kl": float("nan")})], None) == 1.0
+    assert ".mean()" in remedy_for("reverse_kl", [case(ON, {"sequence_pearson": 1.0})], None)
+    assert ".mean()" not in remedy_for("reverse_kl", [case(ON, ONE, {"sequence_pearson": 1.0})], None)
+
+
+@pytest.mark.parametrize(
+    ("title", "estimator", "wanted"),
+    [
+        ("reverse_kl_loss", None, "reverse_kl"),
+        ("compute_rkl", "k5", "reverse_kl"),
+        ("my_forward_kl", None, "forward_kl"),
+        ("Trainer.generalized_jsd_loss", None, "jensen_shannon"),
+        ("kl_penalty", "k3", "reverse_kl"),
+        ("k5", "k5", "forward_kl"),
+        ("kl_penalty", None, None),
+        ("mirkl", None, None),
+    ],
+)
+def test_what_a_name_or_a_known_estimator_says(title, estimator, wanted):
+    found = said_by_name(title, get_estimator(estimator) if estimator else None)
+    assert (found and found[1]) == wanted
+
+
+def test_what_satisfies_a_want():
+    assert wanted_objectives("reverse_kl") == {
+        f"{x}_reverse_kl" for x in ("token", "policy_token", "sequence")
+    }
+    assert wanted_objectives("sequence_pearson") == {"sequence_pearson"}

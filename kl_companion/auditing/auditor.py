@@ -39,6 +39,7 @@ from kl_companion.auditing.worlds.truncations import cut_objectives
 from kl_companion.checks import check_scalar, described
 from kl_companion.divergences import get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.keywords import renamed
 from kl_companion.kl_term import EstimatorLike, KLTerm
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss, Problem
@@ -131,6 +132,7 @@ def _curl(
     return curl_of(gradient, problem.logits)
 
 
+@renamed(map="roles", set="options")
 def audit(
     loss: EstimatorLike | KLTerm | Callable[..., Any],
     *,
@@ -142,8 +144,8 @@ def audit(
     max_terms: int = 3,
     off_policy: bool | None = None,
     scale: float | None = None,
-    map: Mapping[str, str] = NOTHING,
-    set: Mapping[str, Any] = NOTHING,
+    roles: Mapping[str, str] = NOTHING,
+    options: Mapping[str, Any] = NOTHING,
     progress: Callable[[str], None] | None = None,
 ) -> Audit:
     """Say which objective a loss minimizes, with its coefficient, or that there is none.
@@ -171,15 +173,15 @@ def audit(
         off_policy: Look at, and judge ``want`` by, off- or on-policy samples only; None looks at both
             and judges on-policy.
         scale: One size of log-ratios instead of small (1) and large (4).
-        map: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
-        set: Values of options: of parameters, of a constructor, of fields of a configuration.
+        roles: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
+        options: Values of options: of parameters, of a constructor, of fields of a configuration.
         progress: Called with a line of text per condition.
 
     Raises:
         ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
             scale that is not positive, ``off_policy`` or ``scale`` beside problems, or too many evaluations.
     """
-    subject = as_subject(loss, placement, level, mapped=map, settings=set)
+    subject = as_subject(loss, placement, level, roles=roles, options=options)
     loss_fn, entry = subject.loss, subject.entry
     if entry is not None:  # a member of a family may be no registered divergence
         add_divergence(get_divergence(entry.target))
@@ -263,7 +265,7 @@ def audit(
         text = "loss = policy_loss + beta * kl    # with policy_loss = -(ratio * advantages)"
     elif not as_meant:
         stale = bool(off_policy)
-        text = instead(loss, said, meant[1], judge, mapped=map, settings=set, off_policy=stale)
+        text = instead(loss, said, meant[1], judge, roles=roles, options=options, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
 
 

@@ -158,7 +158,7 @@ def _release(args: argparse.Namespace) -> int:
     return print_release(
         args.loss,
         args.release,
-        _given(args)["set"],
+        _given(args)["options"],
         want=args.want,
         off_policy=True if args.off_policy else None,
         scale=args.scale,
@@ -171,8 +171,8 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     from kl_companion.auditing.reading.sources import pair, value_of
 
     return {
-        "map": dict(pair(x, "--map") for x in args.map),
-        "set": {name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
+        "roles": dict(pair(x, "--map") for x in args.map),
+        "options": {name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
     }
 
 

@@ -19,7 +19,7 @@ A test that builds its loss calls the fixture ``kl_audit`` instead; it returns t
 
     def test_the_penalty_of_the_trainer(kl_audit):
         trainer = Trainer(beta=0.1)
-        found = kl_audit(trainer.kl_penalty, want="token_reverse_kl", map={"x_logps": "ref_logp"})
+        found = kl_audit(trainer.kl_penalty, want="token_reverse_kl", roles={"x_logps": "ref_logp"})
         assert found.matches == pytest.approx({"token_reverse_kl": 0.1})
 
 ``maximizes`` and the fixture ``kl_audit_update`` do the same for a whole update, with rewards:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kl_companion.keywords import renamed
+
 MARK = "_kl_companion_minimizes"
 AnyLoss = TypeVar("AnyLoss", bound=Callable[..., Any])
 
@@ -18,13 +20,13 @@ class Expected:
         want: A divergence or objective, as `kl_companion.audit` takes it; of an update what
             `kl_companion.audit_update` takes.
         stale: Whether samples of an older policy judge; None looks at both and lets fresh ones judge.
-        options: Further arguments of `kl_companion.audit`, or of `kl_companion.audit_update`.
+        arguments: Further arguments of `kl_companion.audit`, or of `kl_companion.audit_update`.
         update: Whether it is a whole update, with rewards.
     """
 
     want: str
     stale: bool | None = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     update: bool = False
 
     @property
@@ -33,13 +35,14 @@ class Expected:
         return f"{self.want}-stale" if self.stale else self.want
 
 
+@renamed(map="roles", set="options")
 def minimizes(
     want: str,
     *,
     stale: bool | None = False,
-    map: Mapping[str, str] | None = None,
-    set: Mapping[str, Any] | None = None,
-    **options: Any,
+    roles: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **arguments: Any,
 ) -> Callable[[AnyLoss], AnyLoss]:
     """A decorator: pytest checks that the loss minimizes this. The loss itself is returned untouched.
 
@@ -48,43 +51,46 @@ def minimizes(
     Args:
         want: A divergence (``"reverse_kl"``, at either level) or an objective (``"token_reverse_kl"``).
         stale: Judge by samples of an older policy. None judges by fresh ones and shows both.
-        map: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
-        set: Values of options.
-        **options: Further arguments of `kl_companion.audit`, such as ``scale=1.0`` for small ratios alone.
+        roles: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
+        options: Values of options.
+        **arguments: Further arguments of `kl_companion.audit`, such as ``scale=1.0`` for small ratios alone.
 
     Raises:
         ValueError: ``want`` is no text; what is decorated takes no attribute.
     """
     if not isinstance(want, str):
         raise ValueError(f"want is {want!r}, expected a text: the name of a divergence or objective")
-    return _expecting(Expected(want, stale, {**_given(map, set), **options}), "minimizes")
+    return _expecting(Expected(want, stale, {**_given(roles, options), **arguments}), "minimizes")
 
 
+@renamed(map="roles", set="options")
 def maximizes(
     want: str,
     *,
-    map: Mapping[str, str] | None = None,
-    set: Mapping[str, Any] | None = None,
-    **options: Any,
+    roles: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **arguments: Any,
 ) -> Callable[[AnyLoss], AnyLoss]:
     """A decorator: pytest checks what a whole update maximizes, with rewards and KL. The loss is untouched.
 
     Args:
         want: ``"E[R] - 0.04 * sequence_reverse_kl"``; ``beta`` in place of the number is the loss's own.
-        map: What parameters mean, where their names do not say it.
-        set: Values of options.
-        **options: Further arguments of `kl_companion.audit_update`: ``group_size``, ``advantage``.
+        roles: What parameters mean, where their names do not say it.
+        options: Values of options.
+        **arguments: Further arguments of `kl_companion.audit_update`: ``group_size``, ``advantage``.
 
     Raises:
         ValueError: ``want`` is no text; what is decorated takes no attribute.
     """
     if not isinstance(want, str):
         raise ValueError(f"want is {want!r}, expected a text such as 'E[R] - beta * sequence_reverse_kl'")
-    return _expecting(Expected(want, None, {**_given(map, set), **options}, update=True), "maximizes")
+    return _expecting(Expected(want, None, {**_given(roles, options), **arguments}, update=True), "maximizes")
 
 
-def _given(map: Mapping[str, str] | None, set: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: dict(value) for name, value in (("map", map), ("set", set)) if value is not None}
+def _given(roles: Mapping[str, str] | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        name: dict(value) for name, value in (("roles", roles), ("options", options)) if value is not None
+    }
 
 
 def _expecting(expected: Expected, decorator: str) -> Callable[[AnyLoss], AnyLoss]:

@@ -64,9 +64,9 @@ class _Audited(pytest.Item):
         """Audit it."""
         asked = self.expected
         if asked.update:
-            _judged_update(self.config, self.loss, asked.want, dict(asked.options))
+            _judged_update(self.config, self.loss, asked.want, dict(asked.arguments))
         else:
-            _judged(self.config, self.loss, asked.want, asked.stale, dict(asked.options))
+            _judged(self.config, self.loss, asked.want, asked.stale, dict(asked.arguments))
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         """Where the loss stands, if that is in this file."""
@@ -81,34 +81,34 @@ class _Audited(pytest.Item):
 
 @pytest.fixture
 def kl_audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
-    """``kl_audit(loss, want=..., stale=False, **options)``: the `Audit`; fails where ``want`` is not met.
+    """``kl_audit(loss, want=..., stale=False, **arguments)``: the `Audit`; fails where ``want`` is not met.
 
     The arguments are those of `kl_companion.testing.minimizes`; without ``want`` nothing is judged.
     """
 
-    def ask(loss: Any, want: str | None = None, *, stale: bool | None = False, **options: Any) -> Audit:
+    def ask(loss: Any, want: str | None = None, *, stale: bool | None = False, **arguments: Any) -> Audit:
         __tracebackhide__ = True
-        return _judged(request.config, loss, want, stale, options)
+        return _judged(request.config, loss, want, stale, arguments)
 
     return ask
 
 
 @pytest.fixture
 def kl_audit_update(request: pytest.FixtureRequest) -> Callable[..., UpdateAudit]:
-    """``kl_audit_update(loss, want=..., **options)``: the `UpdateAudit`; fails where ``want`` is not met.
+    """``kl_audit_update(loss, want=..., **arguments)``: the `UpdateAudit`; fails where ``want`` is not met.
 
     The arguments are those of `kl_companion.testing.maximizes`; without ``want`` nothing is judged.
     """
 
-    def ask(loss: Any, want: str | None = None, **options: Any) -> UpdateAudit:
+    def ask(loss: Any, want: str | None = None, **arguments: Any) -> UpdateAudit:
         __tracebackhide__ = True
-        return _judged_update(request.config, loss, want, options)
+        return _judged_update(request.config, loss, want, arguments)
 
     return ask
 
 
 def _judged(
-    config: pytest.Config, loss: Any, want: str | None, stale: bool | None, options: dict[str, Any]
+    config: pytest.Config, loss: Any, want: str | None, stale: bool | None, arguments: dict[str, Any]
 ) -> Audit:
     """The audit; the test fails with the verdict where ``want`` is not met, or with a refusal's own words."""
     __tracebackhide__ = True
@@ -120,12 +120,12 @@ def _judged(
         verdict = card(found, details=config.get_verbosity() > 0, height=None)
         return f"not {want}: it minimizes {row(found.main)}\n\n{verdict}"  # the first line is the summary's
 
-    found: Audit = _asked(lambda: audit(loss, want=want, off_policy=stale, **options), said)
+    found: Audit = _asked(lambda: audit(loss, want=want, off_policy=stale, **arguments), said)
     return found
 
 
 def _judged_update(
-    config: pytest.Config, loss: Any, want: str | None, options: dict[str, Any]
+    config: pytest.Config, loss: Any, want: str | None, arguments: dict[str, Any]
 ) -> UpdateAudit:
     """The same of a whole update."""
     __tracebackhide__ = True
@@ -136,7 +136,7 @@ def _judged_update(
     def said(found: UpdateAudit) -> str:
         return f"not {want}: {headline(found)}\n\n{card(found, details=config.get_verbosity() > 0)}"
 
-    found: UpdateAudit = _asked(lambda: audit_update(loss, want=want, **options), said)
+    found: UpdateAudit = _asked(lambda: audit_update(loss, want=want, **arguments), said)
     return found
 
 

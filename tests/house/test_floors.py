@@ -20,6 +20,7 @@ WHEEL = {
     "checks": 0,
     "eval_mode": 0,
     "host_reads": 0,
+    "keywords": 0,
     "files": 0,
     "lazy": 0,
     "ending": 0,

@@ -96,7 +96,7 @@ def _audits() -> Iterator[tuple[str, Any]]:
         for part in name.split("."):
             loss = getattr(loss, part)
         with torch.random.fork_rng(), objectives_of_one():
-            yield f"audit-{path.stem}.{name}", audit(loss, set=hand.options, map=hand.map)
+            yield f"audit-{path.stem}.{name}", audit(loss, options=hand.options, roles=hand.map)
 
 
 def _updates() -> Iterator[tuple[str, Any]]:

@@ -237,7 +237,7 @@ def test_every_example_of_the_menu_has_a_verdict() -> None:
         found = audit(
             pasted_loss(request["code"]),
             want=entry["want"],
-            set=dict([request["set"].split("=")] if request["set"] else []),
+            options=dict([request["set"].split("=")] if request["set"] else []),
         )
         assert found.main.matches or found.main.zero, entry["title"]
 
@@ -290,7 +290,7 @@ def test_code_with_a_link_to_the_editor_has_a_verdict(place: str, code: str) -> 
     for name in names:
         mapped = {"x_logps": "logp", "y_logps": "ref_logp"} if name == "named_by_letter" else {}
         settings = {"beta": 1.0} if mapped else {}
-        found = audit(pasted_loss(code, name), map=mapped, set=settings, off_policy=False, scale=1.0)
+        found = audit(pasted_loss(code, name), roles=mapped, options=settings, off_policy=False, scale=1.0)
         assert found.main.matches or found.main.zero, (place, name)
 
 

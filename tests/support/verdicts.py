@@ -55,5 +55,5 @@ def by_command_line(loss: str) -> Any:
     """What `kl-companion audit FILE:FUNCTION --want reverse_kl --json` prints of a loss of the corpus."""
     path, name, hand = next(x for x in corpus() if f"{x[0].stem}.{x[1]}" == loss)
     options = {n: value_of(text) for n, text in pairs(requests()[loss]["set"], "--set").items()}
-    found = audit(load_function(f"{path}:{name}"), want=WANT, map=hand.map, set=options)
+    found = audit(load_function(f"{path}:{name}"), want=WANT, roles=hand.map, options=options)
     return json.loads(json.dumps({**found.to_dict(), "versions": None}, allow_nan=False))

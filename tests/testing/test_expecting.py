@@ -20,11 +20,11 @@ def test_a_decorated_loss_is_the_same_object_and_remembers_what_was_said():
         return 2 * x
 
     names, options = {"x": "logp"}, {"beta": 0.1}
-    assert minimizes("reverse_kl", map=names, set=options, stale=True, scale=1.0)(mine) is mine
+    assert minimizes("reverse_kl", roles=names, options=options, stale=True, scale=1.0)(mine) is mine
     names["x"], options["beta"] = "ref_logp", 0.2
     assert mine(3) == 6
     assert expectations(mine) == (
-        Expected("reverse_kl", True, {"map": {"x": "logp"}, "set": {"beta": 0.1}, "scale": 1.0}),
+        Expected("reverse_kl", True, {"roles": {"x": "logp"}, "options": {"beta": 0.1}, "scale": 1.0}),
     )
 
 
@@ -82,8 +82,10 @@ def test_the_decorator_loads_neither_torch_nor_pytest():
 
 
 def test_a_whole_update():
-    mine = maximizes("E[R] - 0.1 * sequence_reverse_kl", set={"kl_coef": 0.1}, group_size=8)(partial(loss))
-    options = {"set": {"kl_coef": 0.1}, "group_size": 8}
+    mine = maximizes("E[R] - 0.1 * sequence_reverse_kl", options={"kl_coef": 0.1}, group_size=8)(
+        partial(loss)
+    )
+    options = {"options": {"kl_coef": 0.1}, "group_size": 8}
     assert expectations(mine) == (Expected("E[R] - 0.1 * sequence_reverse_kl", None, options, update=True),)
     with pytest.raises(
         ValueError, match=r"maximizes\('E\[R\]'\) got <built-in function len>, expected a function"

@@ -119,9 +119,9 @@ def test_a_decorated_test_is_an_audit_and_what_is_not_decorated_is_left_to_pytes
 
 def test_names_and_options_reach_the_audit(files):
     source = (
-        '@minimizes("reverse_kl", scale=1.0, map={"x": "logp", "y": "ref_logp"}, set={"c": -1.0})\n'
+        '@minimizes("reverse_kl", scale=1.0, roles={"x": "logp", "y": "ref_logp"}, options={"c": -1.0})\n'
         "def f(x, y, c):\n    return c * 0.5 * (x - y) ** 2\n\n\n"
-        '@minimizes("reverse_kl", scale=1.0, map={"x": "logp", "y": "ref_logp"}, set={"c": 1.0})\n'
+        '@minimizes("reverse_kl", scale=1.0, roles={"x": "logp", "y": "ref_logp"}, options={"c": 1.0})\n'
         "def g(x, y, c):\n    return c * 0.5 * (x - y) ** 2\n"
     )
     result = files(source)

@@ -57,8 +57,8 @@ def _audited(asked: dict[str, Any], progress: Callable[[str], None] | None) -> A
     return audit(
         pasted_loss(asked["code"], asked.get("name") or None),
         want=asked.get("want") or None,
-        map=pairs(asked.get("map", ""), "Names"),
-        set={n: value_of(v) for n, v in pairs(asked.get("set", ""), "Options").items()},
+        roles=pairs(asked.get("map", ""), "Names"),
+        options={n: value_of(v) for n, v in pairs(asked.get("set", ""), "Options").items()},
         progress=progress,
     )
 

@@ -15,11 +15,13 @@ PACKAGE, BOOK = Path(kl_companion.__file__).parent, Path(__file__).parents[1]
 ROOMS = (
     "__init__.py",
     "auditing/*.py",
+    *(f"auditing/{room}/*.py" for room in ("reading", "worlds", "fit", "judgment", "repair")),
     "checks.py",
     "divergences/__init__.py",
     "divergences/inline.py",
     "estimators/*.py",
     "host_reads.py",
+    "keywords.py",
     "kl_term.py",
     "lazy.py",
     "losses.py",

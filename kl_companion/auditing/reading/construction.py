@@ -85,7 +85,7 @@ class Options:
         raise Unusable(
             f"the loss reads {self._name}.{key}, which has no value here: "
             f"write --set {self._name}.{key}=VALUE "
-            f'(set={{"{self._name}.{key}": VALUE}} in Python)'
+            f'(options={{"{self._name}.{key}": VALUE}} in Python)'
         )
 
     def __getitem__(self, key: str) -> Any:
@@ -193,7 +193,7 @@ def _construct(cls: type, settings: Chosen) -> Any:
         if value is MISSING and p.default is p.empty:
             raise Unusable(
                 f"{cls.__name__} cannot be constructed: {name} has no default, expected --set {name}=VALUE, "
-                f"or --set {name}.FIELD=VALUE for each field that is read of it (set= in Python)"
+                f"or --set {name}.FIELD=VALUE for each field that is read of it (options= in Python)"
             )
         if value is not MISSING:
             arguments[name] = value

@@ -269,7 +269,7 @@ def _as_pairs(found: list[Read | Unread]) -> list[Read | Unread]:
 def _check_mapped(names: Sequence[str], mapped: Mapping[str, str]) -> None:
     for name, role in mapped.items():
         if name not in names:
-            raise unknown_name("parameter in the map:", name, names)
+            raise unknown_name("parameter in roles:", name, names)
         if role not in ROLES:
             meant = read_name(str(role))
             near = (meant.role,) if isinstance(meant, Read) else meant.suggestions
@@ -339,7 +339,7 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
     first = {u.name: u.suggestions[0] if len(u.suggestions) == 1 else "ROLE" for u in unread}
     shell = " ".join(f"--map {n}={r}" for n, r in first.items())
     python = ", ".join(f'"{n}": "{r}"' for n, r in first.items())
-    lines += [f"Say what they are: {shell} on the command line, map={{{python}}} in Python."]
+    lines += [f"Say what they are: {shell} on the command line, roles={{{python}}} in Python."]
     fitting = [r for r in ROLES if any(r in u.suggestions for u in unread)]
     if fitting:
         lines += ["Roles that fit:", *(f"  {r}: {ROLES[r]}" for r in fitting[:6])]

@@ -27,6 +27,7 @@ from kl_companion.auditing.reading.names import Read, Unread, read_name, read_na
 from kl_companion.auditing.reading.precision import CastsAsDoubles, eager
 from kl_companion.checks import check_choice
 from kl_companion.estimators.registry import Estimator, get_estimator
+from kl_companion.keywords import renamed
 from kl_companion.kl_term import LEVELS, EstimatorLike, KLTerm
 from kl_companion.losses import kl_loss, kl_reward, policy_gradient_loss
 from kl_companion.rollout import Rollout, aggregate, masked
@@ -77,13 +78,14 @@ class Subject(NamedTuple):
     numbers: tuple[float, ...] = ()
 
 
+@renamed(mapped="roles", settings="options")
 def as_loss(
     loss: EstimatorLike | KLTerm | Callable[..., Any],
     placement: str = "loss",
     level: str | None = None,
     *,
-    mapped: Mapping[str, str] = NOTHING,
-    settings: Mapping[str, Any] = NOTHING,
+    roles: Mapping[str, str] = NOTHING,
+    options: Mapping[str, Any] = NOTHING,
 ) -> Loss:
     """A scalar function of a `Rollout`.
 
@@ -98,32 +100,33 @@ def as_loss(
             reward of a REINFORCE loss. A `KLTerm` says it itself, and `level` too.
         level: ``"token"`` or ``"sequence"``: whether an estimator sees tokens or whole sequences. None
             is tokens in the loss and sums over sequences in the reward.
-        mapped: What a parameter means, {their name: role}, where its name does not say it.
-        settings: Values of options, of a class's constructor or of fields of its configuration.
+        roles: What a parameter means, {their name: role}, where its name does not say it.
+        options: Values of options, of a class's constructor or of fields of its configuration.
 
     Raises:
         ValueError: unknown name, placement, level, parameter or setting; as `Unusable`, a loss that does not
             run or returns none; a level for a function that reads more than ``logp`` and ``ref_logp``; a
             placement or level beside a `KLTerm`.
     """
-    return as_subject(loss, placement, level, mapped=mapped, settings=settings).loss
+    return as_subject(loss, placement, level, roles=roles, options=options).loss
 
 
+@renamed(mapped="roles", settings="options")
 def as_subject(
     loss: EstimatorLike | KLTerm | Callable[..., Any],
     placement: str = "loss",
     level: str | None = None,
     *,
-    mapped: Mapping[str, str] = NOTHING,
-    settings: Mapping[str, Any] = NOTHING,
+    roles: Mapping[str, str] = NOTHING,
+    options: Mapping[str, Any] = NOTHING,
 ) -> Subject:
     """`as_loss` with what the audit says about it; arguments and errors as there."""
     check_choice("placement", placement, SINGLE_PLACEMENTS)
     usual = "token" if placement == "loss" else "sequence"
     chosen: Any = usual if level is None else level
     check_choice("level", chosen, LEVELS)
-    if isinstance(loss, str | Estimator | KLTerm) and (mapped or settings):
-        raise ValueError(f"{loss} got a map or settings, expected none: they are for functions")
+    if isinstance(loss, str | Estimator | KLTerm) and (roles or options):
+        raise ValueError(f"{loss} got roles or options, expected none: they are for functions")
     if isinstance(loss, KLTerm):
         if placement != "loss" or level is not None:
             raise ValueError(
@@ -135,7 +138,7 @@ def as_subject(
         return Subject(
             _placed(entry, placement, chosen), f"{entry.name} in the {placement}", placement, entry
         )
-    function = _Function(loss, mapped, settings)
+    function = _Function(loss, roles, options)
     title = function.label if placement == "loss" else f"{function.label} in the {placement}"
     if level is not None:
         if [r.role for r in function.reads] != ["logp", "ref_logp"]:
@@ -152,12 +155,12 @@ def as_subject(
 class _Function:
     """A reader's function with what each of its parameters is given."""
 
-    def __init__(self, loss: Any, mapped: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    def __init__(self, loss: Any, roles: Mapping[str, str], options: Mapping[str, Any]) -> None:
         self.label = _label(loss)
         self.loss = loss
-        chosen = Chosen(settings)
+        chosen = Chosen(options)
         self.function = callable_of(loss, chosen)
-        self.mapped = mapped
+        self.roles = roles
         self.batch = ""  # the parameter that takes everything
         self.batch_map: dict[str, str] = {}
         self.reads: list[Read] = []
@@ -187,8 +190,8 @@ class _Function:
                 continue
             elif too_many(p.name, p.default):
                 self.fixed[p.name] = settings.assume(p.name)
-            elif p.default is p.empty or p.name in self.mapped:
-                known = isinstance(read_name(p.name), Read) or p.name in self.mapped
+            elif p.default is p.empty or p.name in self.roles:
+                known = isinstance(read_name(p.name), Read) or p.name in self.roles
                 assumed = MISSING if known else settings.assume(p.name)
                 if assumed is MISSING:
                     wanted.append(p.name)
@@ -196,8 +199,8 @@ class _Function:
                     self.fixed[p.name] = assumed
             elif p.default is None and _is_supplied(p.name):
                 optional.append(p.name)
-        in_batch = {n.rpartition(".")[2]: r for n, r in self.mapped.items() if n not in wanted}
-        if len(wanted) == 1 and wanted[0] not in self.mapped:
+        in_batch = {n.rpartition(".")[2]: r for n, r in self.roles.items() if n not in wanted}
+        if len(wanted) == 1 and wanted[0] not in self.roles:
             found = read_name(wanted[0])
             if isinstance(found, Unread) or found.role in ("batch", "rollout"):
                 self.batch, wanted = wanted[0], []
@@ -207,7 +210,7 @@ class _Function:
             wanted.remove(batches[0])
         self.batch_map = in_batch if self.batch else {}
         reads, unread = read_names(
-            [*wanted, *optional], {n: r for n, r in self.mapped.items() if not self.batch or n in wanted}
+            [*wanted, *optional], {n: r for n, r in self.roles.items() if not self.batch or n in wanted}
         )
         unread = [u for u in unread if u.name in wanted]
         if unread:
@@ -220,9 +223,9 @@ class _Function:
         self.reads = reads
 
     def _role_of(self, name: str) -> str:
-        """Return the role of a parameter: that of ``map``, else that of its name; "" where it has none."""
+        """Return the role of a parameter: that of ``roles``, else that of its name; "" where it has none."""
         reading = read_name(name)
-        return self.mapped.get(name, reading.role if isinstance(reading, Read) else "")
+        return self.roles.get(name, reading.role if isinstance(reading, Read) else "")
 
     def _head_size(self, settings: Chosen) -> None:
         """How many tokens a head has: as set, else by default of the loss, of its class or of its options.

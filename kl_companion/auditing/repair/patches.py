@@ -75,8 +75,8 @@ class _Place(NamedTuple):
         audit: Its verdict.
         want: The divergence or objective that was meant.
         look: Audits a loss under one condition.
-        mapped: See `as_loss`.
-        settings: See `as_loss`.
+        roles: See `as_loss`.
+        options: See `as_loss`.
         off_policy: Whether stale samples are judged.
     """
 
@@ -84,8 +84,8 @@ class _Place(NamedTuple):
     audit: Audit
     want: str
     look: Callable[..., Finding]
-    mapped: Mapping[str, str]
-    settings: Mapping[str, Any]
+    roles: Mapping[str, str]
+    options: Mapping[str, Any]
     off_policy: bool
 
 
@@ -95,8 +95,8 @@ def instead(
     want: str,
     look: Callable[..., Finding],
     *,
-    mapped: Mapping[str, str],
-    settings: Mapping[str, Any],
+    roles: Mapping[str, str],
+    options: Mapping[str, Any],
     off_policy: bool,
 ) -> str:
     """Return a change of the reader's own function that passes the audit, else a term in plain PyTorch.
@@ -110,11 +110,11 @@ def instead(
         found: Its verdict.
         want: The divergence or objective that was meant.
         look: Audits a loss under one condition.
-        mapped: See `as_loss`.
-        settings: See `as_loss`.
+        roles: See `as_loss`.
+        options: See `as_loss`.
         off_policy: Whether stale samples are judged.
     """
-    place = _Place(loss, found, want, look, mapped, settings, off_policy)
+    place = _Place(loss, found, want, look, roles, options, off_policy)
     others: list[str] = []
     tried = False
     for proposal, why in islice(_proposals(place), _MOST):
@@ -144,7 +144,7 @@ def _proposals(place: _Place) -> Iterator[tuple[Rewritten, str]]:
     scale = 1 / curvature_of(place.want)
     if scale != 1:  # as strong near the reference as one KL
         body = [*body[:-1], re_scaled(body[-1], scale)]
-    bound: Any = callable_of(place.loss, Chosen(place.settings))
+    bound: Any = callable_of(place.loss, Chosen(place.options))
     if not hasattr(bound, "__code__"):  # an instance, of a module or with a __call__ of its own
         bound = getattr(bound, "forward", bound.__call__)
     function = getattr(bound, "__func__", bound)
@@ -172,15 +172,15 @@ def re_scaled(line: str, scale: float) -> str:
     return line.replace("kl = ", f"kl = {scale:g} * (", 1) + ")"
 
 
-def _subject(place: _Place, function: Any, settings: Mapping[str, Any] | None = None) -> Subject:
+def _subject(place: _Place, function: Any, options: Mapping[str, Any] | None = None) -> Subject:
     """A changed function, read as the reader's own was."""
     reading = place.audit.reading or Reading()
     taken = {p.name for p in parameters_of(function, "")}
-    roles = {r.name: r.role for r in reading.reads}
+    read = {r.name: r.role for r in reading.reads}
     return as_subject(
         function,
-        mapped={**{n: r for n, r in roles.items() if n in taken}, **place.mapped},
-        settings={n: v for n, v in (settings or place.settings).items() if n in taken},
+        roles={**{n: r for n, r in read.items() if n in taken}, **place.roles},
+        options={n: v for n, v in (options or place.options).items() if n in taken},
     )
 
 
@@ -239,9 +239,9 @@ def _has_coefficient(place: _Place, proposal: Rewritten, ratio: float) -> bool:
     parameters = {p.name for p in parameters_of(proposal.function, "")}
     if name not in parameters or not value:
         return True
-    settings = {**place.settings, name: _OTHER * value}
-    before = as_subject(place.loss, mapped=place.mapped, settings=settings)
-    again = strength(_subject(place, proposal.function, settings).loss, before.loss)
+    options = {**place.options, name: _OTHER * value}
+    before = as_subject(place.loss, roles=place.roles, options=options)
+    again = strength(_subject(place, proposal.function, options).loss, before.loss)
     return abs(again / ratio - 1) < _SAME
 
 

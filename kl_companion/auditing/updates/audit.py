@@ -24,6 +24,7 @@ from kl_companion.auditing.updates.step import Step, as_step, with_advantages
 from kl_companion.auditing.updates.wanted import Wanted, wanted_of
 from kl_companion.auditing.updates.worlds import GRADED, prompt
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
+from kl_companion.keywords import renamed
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import expected_gradient
 from kl_companion.tabular.populations import Population
@@ -178,6 +179,7 @@ def prompts(*, off_policy: bool = False) -> dict[str, Population]:
     return {**binary, "graded": graded, "equal": prompt(0.5, [1.0] * 4, off_policy=off_policy)}
 
 
+@renamed(map="roles", set="options")
 def audit_update(
     step: Recipe | Callable[..., Any],
     *,
@@ -185,8 +187,8 @@ def audit_update(
     group_size: int | None = None,
     groups: Sequence[int] = GROUPS,
     advantage: Advantage | None = None,
-    map: Mapping[str, str] = NOTHING,
-    set: Mapping[str, Any] = NOTHING,
+    roles: Mapping[str, str] = NOTHING,
+    options: Mapping[str, Any] = NOTHING,
     progress: Callable[[str], None] | None = None,
 ) -> UpdateAudit:
     """What a whole update maximizes: update = a grad E[R] - b grad KL + rest; its effective beta is b / a.
@@ -204,8 +206,8 @@ def audit_update(
         groups: Sizes of groups that are looked at, beside large ones.
         advantage: What to make of the rewards of a group before the step is given them, for a loss that takes
             advantages: see `normalizer`.
-        map: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
-        set: Values of options.
+        roles: What parameters mean, ``{"x_logps": "ref_logp"}``, where their names do not say it.
+        options: Values of options.
         progress: Called with a line of text per prompt.
 
     Raises:
@@ -219,7 +221,7 @@ def audit_update(
     sizes = sorted({*groups, size})
     if not sizes or sizes[0] < 2:
         raise ValueError(f"got groups of {sizes[:1]}, expected at least two answers to a prompt")
-    of = as_step(step, mapped=map, settings=set)
+    of = as_step(step, roles=roles, options=options)
     if wanted is not None and wanted.objectives and wanted.beta is None and of.beta is None:
         raise ValueError(
             f"want is {want!r}, and the coefficient of {of.name} is not known: expected a number instead of "

@@ -11,6 +11,7 @@ import torch
 from kl_companion.auditing.reading.subject import NOTHING, Reading, as_subject
 from kl_companion.auditing.updates.advantages import Advantage, normalizer
 from kl_companion.auditing.updates.recipe import Recipe
+from kl_companion.keywords import renamed
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 
@@ -42,25 +43,26 @@ class Step(NamedTuple):
         return self.reading is not None and any(r.role == "rewards" for r in self.reading.reads)
 
 
+@renamed(mapped="roles", settings="options")
 def as_step(
     step: Recipe | Callable[..., Any],
     *,
-    mapped: Mapping[str, str] = NOTHING,
-    settings: Mapping[str, Any] = NOTHING,
+    roles: Mapping[str, str] = NOTHING,
+    options: Mapping[str, Any] = NOTHING,
 ) -> Step:
     """The step of a `Recipe`, or of a loss as it stands in a trainer, see `kl_companion.auditing.as_loss`.
 
     Args:
         step: What is audited.
-        mapped: What parameters mean, {their name: role}.
-        settings: Values of options.
+        roles: What parameters mean, {their name: role}.
+        options: Values of options.
 
     Raises:
-        ValueError: a map or settings for a recipe; as `kl_companion.auditing.as_loss`.
+        ValueError: roles or options for a recipe; as `kl_companion.auditing.as_loss`.
     """
     if isinstance(step, Recipe):
-        if mapped or settings:
-            raise ValueError("a Recipe got a map or settings, expected none: they are for functions")
+        if roles or options:
+            raise ValueError("a Recipe got roles or options, expected none: they are for functions")
         return Step(
             step.name or "the recipe",
             step.loss,
@@ -69,11 +71,11 @@ def as_step(
             (lambda beta: as_step(replace(step, beta=beta))) if step.kl is not None else None,
             recipe=step,
         )
-    subject = as_subject(step, mapped=mapped, settings=settings)
+    subject = as_subject(step, roles=roles, options=options)
     name, value = subject.reading.coefficient if subject.reading else ("", None)
 
     def with_beta(beta: float) -> Step:
-        return as_step(step, mapped=mapped, settings={**settings, name: beta})
+        return as_step(step, roles=roles, options={**options, name: beta})
 
     return Step(subject.title, subject.loss, value, name, with_beta if name else None, subject.reading)
 

@@ -177,7 +177,7 @@ def a_function_with_a_name_that_is_much_longer_than_is_good_for_any_card(
 )
 def test_a_card_fits_the_screen_with_all_that_it_may_say(loss):
     mapped = {} if isinstance(loss, str) else {"per_token_logps_of_the_model": "logp"}
-    found = audit(loss, want="jensen_shannon", map=mapped)
+    found = audit(loss, want="jensen_shannon", roles=mapped)
     lines = str(found).splitlines()
     assert len(lines) <= HEIGHT == 24
     assert max(map(len, lines)) <= WIDTH == 80

@@ -40,7 +40,7 @@ AUDITS = {
     "k3": lambda: audit("k3", scale=1.0, want="reverse_kl"),
     "k1": lambda: audit("k1", scale=1.0, off_policy=False),
     "reward": lambda: audit("k1", placement="reward", scale=1.0, off_policy=False),
-    "couples": lambda: audit(token_mean, scale=1.0, off_policy=False, set={"options": (1, 2)}),
+    "couples": lambda: audit(token_mean, scale=1.0, off_policy=False, options={"options": (1, 2)}),
     "by hand": by_hand,
 }
 

@@ -108,7 +108,7 @@ def test_lengths_are_true_of_fields_that_vanish_fast_or_not_at_all(size):
 
 @pytest.mark.parametrize("beta", [1.0, 0.05, 3e-4, 20.0])
 def test_the_card_says_the_coefficient_and_the_length_beside_it(beta):
-    found = audit(of_second_order, scale=1.0, off_policy=False, want="reverse_kl", set={"beta": beta})
+    found = audit(of_second_order, scale=1.0, off_policy=False, want="reverse_kl", options={"beta": beta})
     (d, *_) = found.distances
     reverse, forward = gradients(d.kl, "reverse_kl", "forward_kl")
     length = ((reverse - forward).norm() / reverse.norm()).item()

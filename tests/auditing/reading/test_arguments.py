@@ -274,7 +274,7 @@ def breaks(logp, ref_logp, mask, beta=0.1, config=None):
 
 def test_a_refusal_names_the_readers_own_line_and_what_was_passed():
     with pytest.raises(Unusable) as caught:
-        as_subject(breaks, settings={"beta": 0.5})
+        as_subject(breaks, options={"beta": 0.5})
     said = str(caught.value)
     assert "breaks raised AttributeError: 'NoneType' object has no attribute 'entropy_coef'" in said
     assert f"at {__file__}:{breaks.__code__.co_firstlineno + 2}: return (kl * mask).sum(-1)" in said

@@ -105,7 +105,7 @@ def test_two_names_for_one_thing_are_refused():
 
     with pytest.raises(ValueError, match="are read as the same"):
         as_loss(pair)
-    as_loss(pair, mapped={"teacher_logps": "behavior_logp"})
+    as_loss(pair, roles={"teacher_logps": "behavior_logp"})
 
 
 def distilled(logits, teacher_logits, no_model_inputs):
@@ -125,5 +125,5 @@ def sampled(stuff, log_probs):
 )
 def test_a_parameter_that_is_mapped_to_a_batch_gets_one(loss, name, wanted, role):
     """Beside other tensors, as distillation code has it."""
-    found = audit(loss, off_policy=False, scale=1.0, map={name: role})
+    found = audit(loss, off_policy=False, scale=1.0, roles={name: role})
     assert set(found.matches) == {wanted}

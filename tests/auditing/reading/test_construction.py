@@ -116,7 +116,7 @@ def written(logp, ref_logp, kl_coef, scale=1.0):
     ],
 )
 def test_what_is_constructed_runs_with_these_numbers(loss, settings, wanted):
-    assert as_subject(loss, settings=settings).loss(ROLLOUT).item() == pytest.approx(wanted * UNIT)
+    assert as_subject(loss, options=settings).loss(ROLLOUT).item() == pytest.approx(wanted * UNIT)
 
 
 def test_numbers_that_were_set_or_assumed_are_told_apart():
@@ -126,7 +126,7 @@ def test_numbers_that_were_set_or_assumed_are_told_apart():
         ("entropy_coef", 0.0, "entropy coefficient"),
         ("clip_eps", 0.2, "clip range"),
     )
-    assert as_subject(written, settings={"scale": 2.0}).reading.constants == (
+    assert as_subject(written, options={"scale": 2.0}).reading.constants == (
         ("scale", 2.0, "set"),
         ("kl_coef", 1.0, "KL coefficient"),
     )
@@ -160,7 +160,7 @@ def local():
 )
 def test_what_cannot_be_constructed_says_what_to_write(loss, settings, why):
     with pytest.raises(ValueError, match=why):
-        as_subject(loss, settings=settings)
+        as_subject(loss, options=settings)
 
 
 @pytest.mark.parametrize(("name", "value"), data(__file__)["usual"].items())

@@ -165,8 +165,8 @@ def ids_first(batch):
     ],
 )
 def test_how_many_tokens_a_head_has(loss, given, k):
-    assert as_subject(loss, settings=given).head == k
-    found = audit(loss, set=given, off_policy=False, scale=1.0)
+    assert as_subject(loss, options=given).head == k
+    found = audit(loss, options=given, off_policy=False, scale=1.0)
     name = f"token_truncated_forward_kl_reference_top_{k}"
     assert [f.matches for f in found.findings] == [({name: 1.0},)] * 2
     assert f"four small worlds of {k + 2} tokens" in " ".join(str(found).split())
@@ -176,7 +176,7 @@ def test_how_many_tokens_a_head_has(loss, given, k):
 
 def test_a_size_that_is_a_word_is_refused():
     with pytest.raises(ValueError, match="topk is all, expected 1 to 3"):
-        audit(plain_sum, set={"topk": "all"})
+        audit(plain_sum, options={"topk": "all"})
 
 
 def test_a_batch_that_does_not_say_whose_is_refused():
@@ -186,7 +186,7 @@ def test_a_batch_that_does_not_say_whose_is_refused():
 
     with pytest.raises(ValueError, match="nothing says whose likeliest tokens it and teacher_topk_logps"):
         audit(loss)
-    found = audit(loss, map={"teacher_topk_logps": "ref_logp_at_policy_topk"}, off_policy=False, scale=1.0)
+    found = audit(loss, roles={"teacher_topk_logps": "ref_logp_at_policy_topk"}, off_policy=False, scale=1.0)
     assert found.matches == {"token_truncated_reverse_kl_policy_top_2": 1.0}
 
 

@@ -125,7 +125,7 @@ def test_the_refusal_says_what_to_write():
     message = str(refusal("my_loss", unread))
     assert message.startswith("my_loss has")
     assert "--map student_logprobs_x=logp --map old_lgp=behavior_logp" in message
-    assert 'map={"student_logprobs_x": "logp", "old_lgp": "behavior_logp"}' in message
+    assert 'roles={"student_logprobs_x": "logp", "old_lgp": "behavior_logp"}' in message
     assert [r for r in ROLES if re.search(rf"^  {r}: ", message, re.M)] == ["logp", "behavior_logp"]
     every = str(refusal("my_loss", [read_name("x")]))
     assert "--map x=ROLE" in every

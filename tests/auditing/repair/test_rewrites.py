@@ -226,7 +226,7 @@ def test_beside_rewards_one_line_is_changed_and_beta_stays():
     found = audit(with_entropy_of_answers, scale=1.0, off_policy=False, want="reverse_kl")
     for beta in (0.3, 2.0):
         changed = applied(with_entropy_of_answers, found.remedy)
-        again = audit(changed, scale=1.0, off_policy=False, want="reverse_kl", set={"beta": beta})
+        again = audit(changed, scale=1.0, off_policy=False, want="reverse_kl", options={"beta": beta})
         assert again.met
         assert again.matches == pytest.approx({"expected_reward": -1.0, "token_reverse_kl": beta})
 

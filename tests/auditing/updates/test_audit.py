@@ -158,7 +158,7 @@ def test_what_was_wanted():
 
 @pytest.mark.usefixtures("few_prompts")
 def test_a_coefficient_that_is_set_or_not_known():
-    assert audit_update(rloo, set={"kl_coef": 0.3}, **PAIRS).beta == 0.3
+    assert audit_update(rloo, options={"kl_coef": 0.3}, **PAIRS).beta == 0.3
 
     def no_number(logprobs, ref_logprobs, rewards, mask):
         return rloo(logprobs, ref_logprobs, rewards, mask, 0.2)
@@ -178,7 +178,7 @@ def test_where_it_comes_to_rest():
     """Sound steps end at the optimum; where rewards are divided, beta is smaller than it says."""
 
     def of(name, **strong):
-        return replace(verdict(name), step=as_step(STEPS[name].step, settings=strong)).rest
+        return replace(verdict(name), step=as_step(STEPS[name].step, options=strong)).rest
 
     end, best = of("rloo", kl_coef=1.0)
     assert end.settled

@@ -30,10 +30,10 @@ def test_a_default_a_number_that_is_assumed_and_one_that_is_set():
 
     assert [as_step(loss).beta, as_step(loss).coefficient] == [0.25, "kl_coef"]
     assert as_step(bare).beta == 1.0
-    assert as_step(loss, settings={"kl_coef": 0.5}).beta == 0.5
+    assert as_step(loss, options={"kl_coef": 0.5}).beta == 0.5
     more = as_step(loss).with_beta(0.5)
     assert (
-        more.loss(BATCH) == as_step(loss, settings={"kl_coef": 0.5}).loss(BATCH) != as_step(loss).loss(BATCH)
+        more.loss(BATCH) == as_step(loss, options={"kl_coef": 0.5}).loss(BATCH) != as_step(loss).loss(BATCH)
     )
 
 
@@ -55,7 +55,7 @@ def test_a_field_of_a_configuration():
     step = as_step(Trainer.loss)
     assert (step.beta, step.coefficient) == (0.1, "config.kl_loss_coef")
     for name in ("config.kl_loss_coef", "kl_loss_coef"):
-        set_to = as_step(Trainer.loss, settings={name: 0.5})
+        set_to = as_step(Trainer.loss, options={name: 0.5})
         assert set_to.beta == 0.5
         assert set_to.loss(BATCH) == step.with_beta(0.5).loss(BATCH) != step.loss(BATCH)
     assert step.with_beta(1.0).loss(BATCH) != step.loss(BATCH)

@@ -9,7 +9,7 @@ minimizes("token_reverse_kl")(k2_penalty)
 minimizes("token_reverse_kl")(k3_penalty)  # fails: the gradient of k3 is that of the forward KL
 
 
-@minimizes("token_reverse_kl", set={"beta": 0.1}, scale=1.0)
+@minimizes("token_reverse_kl", options={"beta": 0.1}, scale=1.0)
 def grpo_with_k2(logps, old_logps, ref_logps, advantages, mask, beta):
     """The whole loss, with the KL term that passes."""
     return GRPOLoss(beta, kl="k2")(logps, old_logps, ref_logps, advantages, mask)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from kl_companion.cli.printing import progress
 
 HELP = "result tables"
+_SHOWN = 3  # changed files of each table, where all tables are checked
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
         for name in names:
             with suppress(ValueError, FileNotFoundError):  # without a provenance: a problem, named below
                 if drift := tables.drift(name):
-                    print(f"{name}: other code than made it: {', '.join(drift)}")
+                    few = drift if args.names else drift[:_SHOWN]
+                    more = f" and {len(drift) - len(few)} more" if len(drift) > len(few) else ""
+                    print(f"{name}: other code than made it: {', '.join(few)}{more}")
         for problem in problems:
             print(problem)
         print(f"{len(names)} tables checked, {len(problems)} problems")

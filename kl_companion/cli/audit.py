@@ -10,10 +10,13 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kl_companion.cli.loading import as_script, load_function
 from kl_companion.cli.printing import note, progress, refuse_options
+
+if TYPE_CHECKING:
+    from kl_companion.auditing.judgment.card import Verdict
 
 HELP = "which objective a loss minimizes"
 _OF_FUNCTIONS = ("level", "group_size", "map", "update", "advantage", "placement", "details", "json")
@@ -102,7 +105,6 @@ def run(args: argparse.Namespace) -> int:
 def _judge(loss: Any, args: argparse.Namespace) -> int:
     """Print the verdict on a loss; 1 when ``--want`` is not met."""
     from kl_companion.auditing import audit
-    from kl_companion.auditing.judgment.card import card
 
     if args.update or args.advantage is not None:
         return _update(loss, args)
@@ -117,11 +119,18 @@ def _judge(loss: Any, args: argparse.Namespace) -> int:
         **_given(args),
         progress=progress(quiet=args.quiet),
     )
+    return _print(found, args)
+
+
+def _print(verdict: Verdict, args: argparse.Namespace) -> int:
+    """Print the card, or the data; 1 when ``--want`` is not met."""
+    from kl_companion.auditing.judgment.card import card
+
     if args.json:
-        print(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        print(json.dumps(verdict.to_dict(), indent=2, allow_nan=False))
     else:
-        print(card(found, details=args.details, color=colored(sys.stdout)))
-    return 1 if found.met is False else 0
+        print(card(verdict, details=args.details, color=colored(sys.stdout)))
+    return 1 if verdict.met is False else 0
 
 
 def _only_function(file: str) -> str:
@@ -179,7 +188,6 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 def _update(step: Any, args: argparse.Namespace) -> int:
     """Print the verdict on a whole update; 1 when ``--want`` is not met."""
     from kl_companion.auditing.updates.audit import audit_update
-    from kl_companion.auditing.updates.card import card
 
     if isinstance(step, str):
         raise ValueError(f"{step!r} is an estimator, expected path/file.py:function of a loss with rewards")
@@ -196,11 +204,7 @@ def _update(step: Any, args: argparse.Namespace) -> int:
         **_given(args),
         progress=progress(quiet=args.quiet),
     )
-    if args.json:
-        print(json.dumps(found.to_dict(), indent=2, allow_nan=False))
-    else:
-        print(card(found, details=args.details, color=colored(sys.stdout)))
-    return 1 if found.met is False else 0
+    return _print(found, args)
 
 
 def colored(stream: Any) -> bool:

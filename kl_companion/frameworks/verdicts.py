@@ -11,8 +11,8 @@ import torch
 
 from kl_companion.auditing import Audit, Finding, audit
 from kl_companion.auditing.fit.explanations import COMMON, UNITS, VARIES
-from kl_companion.auditing.judgment.card import verdict_lines
 from kl_companion.auditing.judgment.summary import Part, effects, number, row, terms
+from kl_companion.auditing.judgment.term import verdict_lines
 from kl_companion.frameworks.installed import Unavailable
 from kl_companion.frameworks.records import Framework, Setting
 from kl_companion.frameworks.registry import setting

@@ -113,14 +113,8 @@ def _judged(
     """The audit; the test fails with the verdict where ``want`` is not met, or with a refusal's own words."""
     __tracebackhide__ = True
     from kl_companion.auditing import audit
-    from kl_companion.auditing.judgment.card import card
-    from kl_companion.auditing.judgment.summary import row
 
-    def said(found: Audit) -> str:
-        verdict = card(found, details=config.get_verbosity() > 0, height=None)
-        return f"not {want}: it minimizes {row(found.main)}\n\n{verdict}"  # the first line is the summary's
-
-    found: Audit = _asked(lambda: audit(loss, want=want, off_policy=stale, **arguments), said)
+    found: Audit = _asked(config, want, lambda: audit(loss, want=want, off_policy=stale, **arguments))
     return found
 
 
@@ -130,20 +124,17 @@ def _judged_update(
     """The same of a whole update."""
     __tracebackhide__ = True
     from kl_companion.auditing.updates.audit import audit_update
-    from kl_companion.auditing.updates.card import card
-    from kl_companion.auditing.updates.meaning import headline
 
-    def said(found: UpdateAudit) -> str:
-        return f"not {want}: {headline(found)}\n\n{card(found, details=config.get_verbosity() > 0)}"
-
-    found: UpdateAudit = _asked(lambda: audit_update(loss, want=want, **arguments), said)
+    found: UpdateAudit = _asked(config, want, lambda: audit_update(loss, want=want, **arguments))
     return found
 
 
-def _asked(ask: Callable[[], Any], said: Callable[[Any], str]) -> Any:
-    """The verdict; the test fails with what is said of one that is not as wanted, or with a refusal."""
+def _asked(config: pytest.Config, want: str | None, ask: Callable[[], Any]) -> Any:
+    """The verdict; the test fails with the card of one that is not as wanted, or with a refusal."""
     __tracebackhide__ = True
     import torch
+
+    from kl_companion.auditing.judgment.card import card
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
@@ -152,7 +143,8 @@ def _asked(ask: Callable[[], Any], said: Callable[[Any], str]) -> Any:
         with no_exit():
             found = ask()
         if found.met is False:
-            text = said(found)
+            verdict = card(found, details=config.get_verbosity() > 0, height=None)
+            text = f"not {want}: {found.sentence}\n\n{verdict}"  # the first line is the summary's
     except ValueError as error:
         text = str(error)
     except SystemExit as error:  # a status of the loss's own would end the tests

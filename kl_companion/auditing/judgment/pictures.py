@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import html as escape
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kl_companion.auditing.judgment.card import card
+from kl_companion.auditing.judgment import card
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field
 from kl_companion.tabular.populations import Population, large_batches
 from kl_companion.tabular.worlds import Problem
@@ -23,7 +22,7 @@ _CORNERS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], dtype=torch
 
 def html(audit: Audit) -> str:
     """The card and, where it can be drawn, the picture, as HTML for a notebook."""
-    text = f'<pre class="kl-card">{escape.escape(card(audit))}</pre>'
+    text = card.html(audit)
     try:
         return text + figure(audit)._repr_mimebundle_()["text/html"]
     except (ImportError, ValueError):

@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from kl_companion.auditing.fit.findings import Finding, left_out
+from kl_companion.auditing.judgment.card import Block, card
 from kl_companion.auditing.judgment.distances import Distance, distances
 from kl_companion.auditing.judgment.inputs import dead_rewards
+from kl_companion.auditing.judgment.sentences import minimizes
 from kl_companion.auditing.judgment.summary import (
     divergence_of,
     explanation,
@@ -146,9 +148,18 @@ class Audit:
         computed = {"distances": self.distances, "dead_rewards": self.dead_rewards}
         return self.__dict__ | computed | {"loss_fn": left_out}
 
-    def __str__(self) -> str:
-        from kl_companion.auditing.judgment.card import card
+    @property
+    def sentence(self) -> str:
+        """What it minimizes, in one sentence."""
+        return minimizes(self)
 
+    def blocks(self, *, details: bool = False) -> list[Block]:
+        """Blocks of its card."""
+        from kl_companion.auditing.judgment.term import blocks
+
+        return blocks(self, details=details)
+
+    def __str__(self) -> str:
         return card(self)
 
     def _repr_html_(self) -> str:

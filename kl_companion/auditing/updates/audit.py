@@ -12,6 +12,7 @@ import torch
 
 from kl_companion.auditing.auditor import finding_of
 from kl_companion.auditing.fit.findings import Condition, left_out
+from kl_companion.auditing.judgment.card import Block, card, html
 from kl_companion.auditing.judgment.summary import explanation, terms
 from kl_companion.auditing.reading.subject import NOTHING
 from kl_companion.auditing.updates.advantages import Advantage
@@ -160,10 +161,36 @@ class UpdateAudit:
         step = self.step._replace(loss=left_out, with_beta=None)
         return self.__dict__ | {"rest": self.rest, "step": step}
 
-    def __str__(self) -> str:
-        from kl_companion.auditing.updates.card import card
+    @property
+    def name(self) -> str:
+        """What was audited."""
+        return self.step.name
 
+    @property
+    def headline(self) -> str:
+        """One of `kl_companion.auditing.updates.meaning.KINDS`."""
+        from kl_companion.auditing.updates.meaning import kind
+
+        return kind(self)
+
+    @property
+    def sentence(self) -> str:
+        """What it maximizes, in one sentence."""
+        from kl_companion.auditing.updates.meaning import headline
+
+        return headline(self)
+
+    def blocks(self, *, details: bool = False) -> list[Block]:
+        """Blocks of its card."""
+        from kl_companion.auditing.updates.blocks import blocks
+
+        return blocks(self, details=details)
+
+    def __str__(self) -> str:
         return card(self)
+
+    def _repr_html_(self) -> str:
+        return html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain data, see `kl_companion.auditing.updates.data`."""

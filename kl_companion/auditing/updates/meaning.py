@@ -243,6 +243,17 @@ def comes_to(audit: UpdateAudit) -> str:
     return f"{start} {verb} {said}. The optimum of E[R] - beta KL has {best.reward:.3f} and {best.kl:.2f}."
 
 
+def wanted(audit: UpdateAudit) -> str:
+    """Whether it is what was wanted, and where it is not; "" where nothing was."""
+    if audit.want is None:
+        return ""
+    if audit.met:
+        return f"That is what was wanted ({audit.want.text})."
+    where = f", by groups of {audit.group_size} on: {', '.join(s.prompt for s in audit.misses)}"
+    told = bool(audit.misses) and not fault(audit)
+    return f"That is not what was wanted ({audit.want.text}){where if told else ''}."
+
+
 def turned(seen: Sequence[OnPrompt]) -> float:
     """Return the largest rest, in degrees, of prompts whose rewards differ and whose update is not zero."""
     return max((s.share.rest for s in seen if s.deviation > 0 and s.share.size > _NO_UPDATE), default=0.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
-from kl_companion.auditing.judgment.card import verdict_lines
+from kl_companion.auditing.judgment.term import verdict_lines
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding, anchors, audit_shipped, follow
 from kl_companion.frameworks.history.found import (
     FILE,

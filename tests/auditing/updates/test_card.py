@@ -11,9 +11,8 @@ import torch
 import yaml
 
 from kl_companion import audit_update
-from kl_companion.auditing.judgment.card import HEIGHT, WIDTH
+from kl_companion.auditing.judgment.card import HEIGHT, WIDTH, card
 from kl_companion.auditing.updates import audit
-from kl_companion.auditing.updates.card import card
 from kl_companion.auditing.updates.meaning import KINDS
 from kl_companion.auditing.updates.stationary import Rest
 from kl_companion.auditing.updates.wanted import wanted_of

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 HELP = "which objective a loss minimizes"
 _OF_FUNCTIONS = ("level", "group_size", "map", "update", "advantage", "placement", "details", "json")
+# Options that have no effect, of each thing that the verb does, and the reason.
+_REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "a setting": ((*_OF_FUNCTIONS, "set"), "a setting has its own, and a card of text"),
+    "--release": (_OF_FUNCTIONS, "a release has its own settings, and a card of text"),
+    "an estimator": (("map", "set", "update", "advantage"), "they are for path/file.py:function, a loss"),
+    "--update": (
+        ("level", "placement", "off_policy", "scale"),
+        "a whole update is looked at as it stands, on fresh and on stale samples",
+    ),
+    "--json": (("details",), "the data have every number"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--want", help="a divergence (reverse_kl) or objective; exit 1 when the loss does not minimize it"
     )
-    parser.add_argument("--placement", choices=("loss", "reward"), default="loss")
+    parser.add_argument(
+        "--placement", choices=("loss", "reward"), help="of an estimator or a loss of one (loss)"
+    )
     parser.add_argument("--level", choices=("token", "sequence"), help="for functions of logp and ref_logp")
     parser.add_argument(
         "--group-size", type=int, help="answers per batch, enumerated, instead of the limit of large batches"
@@ -76,10 +89,11 @@ def run(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.enable()
     torch.set_num_threads(1)  # matrices of a few entries: threads only wait for each other
+    for kind in _kinds(args, framework=is_framework(args.loss)):
+        refuse_options(args, args.loss if kind == "a setting" else kind, *_REFUSED[kind])
     if args.release is not None:
         return _release(args)
     if is_framework(args.loss):
-        refuse_options(args, args.loss, (*_OF_FUNCTIONS, "set"), "a setting has its own, and a card of text")
         return print_audits(
             args.loss,
             want=args.want,
@@ -102,6 +116,18 @@ def run(args: argparse.Namespace) -> int:
         return _judge(loss, args)
 
 
+def _kinds(args: argparse.Namespace, *, framework: bool) -> list[str]:
+    """Return the keys of `_REFUSED` that a command is of."""
+    loss = args.loss
+    whole = args.update or args.advantage is not None
+    first = "--release" if args.release is not None else "a setting" if framework else ""
+    if first:
+        return [first]
+    of_name = loss != "-" and not loss.endswith(".py") and ".py:" not in loss
+    kinds = {"an estimator": of_name, "--update": whole and not of_name, "--json": args.json}
+    return [kind for kind, holds in kinds.items() if holds]
+
+
 def _judge(loss: Any, args: argparse.Namespace) -> int:
     """Print the verdict on a loss; 1 when ``--want`` is not met."""
     from kl_companion.auditing import audit
@@ -110,7 +136,7 @@ def _judge(loss: Any, args: argparse.Namespace) -> int:
         return _update(loss, args)
     found = audit(
         loss,
-        placement=args.placement,
+        placement=args.placement or "loss",
         level=args.level,
         group_size=args.group_size,
         want=args.want,
@@ -163,7 +189,6 @@ def _release(args: argparse.Namespace) -> int:
     """Print what a past release of a framework minimizes; 1 when ``--want`` is not met."""
     from kl_companion.frameworks.history.printing import print_release
 
-    refuse_options(args, "--release", _OF_FUNCTIONS, "a release has its own settings, and a card of text")
     return print_release(
         args.loss,
         args.release,
@@ -189,13 +214,6 @@ def _update(step: Any, args: argparse.Namespace) -> int:
     """Print the verdict on a whole update; 1 when ``--want`` is not met."""
     from kl_companion.auditing.updates.audit import audit_update
 
-    if isinstance(step, str):
-        raise ValueError(f"{step!r} is an estimator, expected path/file.py:function of a loss with rewards")
-    for name, value in (("--level", args.level), ("--scale", args.scale)):
-        if value is not None:
-            raise ValueError(f"--update got {name} {value}, expected none: it looks at whole updates")
-    if args.placement != "loss" or args.off_policy:
-        raise ValueError("--update got --placement or --off-policy, expected neither: it looks at both")
     found = audit_update(
         step,
         want=args.want,

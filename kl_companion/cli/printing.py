@@ -34,11 +34,11 @@ def refuse_options(args: argparse.Namespace, subject: str, names: Iterable[str],
     """Raise ValueError where options were set that have no effect on this subject.
 
     Args:
-        args: What was parsed; an option is set where it is not None, False, [] or "loss" (of --placement).
+        args: What was parsed; an option is set where it is not None, False or [].
         subject: What they have no effect on, for the message.
         names: Of the options, as attributes of ``args``.
         why: The reason, for the message.
     """
-    given = [f"--{n.replace('_', '-')}" for n in names if getattr(args, n) not in (None, False, [], "loss")]
+    given = [f"--{n.replace('_', '-')}" for n in names if getattr(args, n) not in (None, False, [])]
     if given:
         raise ValueError(f"{subject} got {', '.join(given)}, expected none of them: {why}")

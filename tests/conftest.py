@@ -12,7 +12,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.support.registries import objectives_of_one
 from tests.support.typecheck import WrongType  # before kl_companion is imported
 
 gc.disable()  # libraries and tests leave no garbage while they load: see `pytest_collection_finish`
@@ -42,13 +41,6 @@ def as_installed() -> Iterator[None]:
     """Without the tests' own checker of types, which would answer before the function does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WrongType)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def objectives_of_one_test() -> Iterator[None]:
-    """Take away objectives that a test adds."""
-    with objectives_of_one():
         yield
 
 

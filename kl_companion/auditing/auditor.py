@@ -28,13 +28,14 @@ from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.verdict import (
     Audit,
     accepts,
+    divergence_wanted,
     said_by_name,
     wanted_objectives,
 )
 from kl_companion.auditing.reading.subject import NOTHING, as_subject
 from kl_companion.auditing.repair.patches import instead
-from kl_companion.auditing.worlds.distillation import Search, kinds_of
-from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, add_divergence, field, objectives
+from kl_companion.auditing.worlds.distillation import Search, is_kind_of
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, field, objectives
 from kl_companion.auditing.worlds.truncations import cut_objectives
 from kl_companion.checks import check_scalar, described
 from kl_companion.divergences import get_divergence
@@ -61,7 +62,7 @@ def _finding(
     explained: tuple[Explanation, ...] = ()
     residual = 0.0 if zero else 1.0
     if looked.settles and not any(zeros):
-        beside = [n for n, o in OBJECTIVES.items() if o.rewards and n in looked.worlds[0].fields]
+        beside = [n for n in looked.worlds[0].fields if OBJECTIVES[n].rewards]
         explained, residual = matched(
             looked.worlds, max_terms=max_terms, beside=beside, may_vary=condition is not None
         )
@@ -183,10 +184,9 @@ def audit(
     """
     subject = as_subject(loss, placement, level, roles=roles, options=options)
     loss_fn, entry = subject.loss, subject.entry
-    if entry is not None:  # a member of a family may be no registered divergence
-        add_divergence(get_divergence(entry.target))
-    if want is not None:
-        wanted_objectives(want)  # refuses an unknown one before anything is computed
+    # members of families, which may be no registered divergences; an unknown name is refused before any work
+    members = [get_divergence(entry.target)] if entry is not None else []
+    members += [divergence_wanted(want)] if want is not None else []
     if scale is not None:
         check_scalar("scale", scale, positive=True)
     if problems is not None:
@@ -202,14 +202,14 @@ def audit(
     found = single_tokens(loss_fn) if entry is None and single else None
     head = subject.head
     heads = head > 0 or (reads_heads(entry, found) if entry is not None or single else False)
+    tried = partial(objectives, heads=heads, sampler=False, members=members)
     same_as = recognize(found) if subject.placement == "loss" else None
     search = Search(subject.numbers)
     if problems is not None:
         size = 1 if group_size is None else group_size
-        known = objectives(
+        known = tried(
             off_policy=any(p.behavior_logits is not None for p in problems),
             lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
-            heads=heads,
         )
         looked = look_at(loss_fn, problems, group_size=size, known=known)
         measure = partial(_curl, loss_fn, problems[0], size, False)
@@ -223,7 +223,7 @@ def audit(
             if progress is not None:
                 sampling = "off" if condition.off_policy else "on"
                 progress(f"{i + 1}/{len(todo)}: {sampling}-policy, scale {condition.scale:g}")
-            known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
+            known = tried(off_policy=condition.off_policy, lengths=condition.eos)
             looked = look(loss_fn, condition, group_size=group_size, known=known, head=head)
             apart = partial(gaps, loss_fn, condition, head) if coupled else None
             vocab = head + 2 if head else 3 if single else 2
@@ -242,7 +242,7 @@ def audit(
         loss_fn=loss_fn,
         head=head,
     )
-    judge = partial(finding_of, heads=heads, max_terms=max_terms, head=head)
+    judge = partial(finding_of, tried=tried, max_terms=max_terms, head=head)
     said = replace(said, parts=_parts(said, judge))
     judged = [
         c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
@@ -256,7 +256,8 @@ def audit(
         return said
     objectives_meant = wanted_objectives(meant[1])
     if want is None:  # a name such as forward_kl says neither a temperature nor the share of a mixture
-        objectives_meant |= kinds_of(meant[1])
+        names = {n for finding in findings for match in finding.matches for n in match}
+        objectives_meant |= {n for n in names if is_kind_of(n, meant[1])}
     of_kl = all(accepts(c, objectives_meant) for c in judged)
     as_meant = of_kl and not lowers
     met = None if want is None else as_meant
@@ -293,13 +294,13 @@ def finding_of(
     loss_fn: Loss,
     condition: Condition,
     *,
-    heads: bool,
+    tried: Callable[..., dict[str, Objective]] = objectives,
     max_terms: int,
     head: int = 0,
     group_size: int | None = None,
 ) -> Finding:
     """Audit a loss under one condition, without objectives that are cut; by default in large batches."""
-    known = objectives(off_policy=condition.off_policy, lengths=condition.eos, heads=heads)
+    known = tried(off_policy=condition.off_policy, lengths=condition.eos)
     looked = look(loss_fn, condition, group_size=group_size, known=known, head=head)
     return _finding(condition, looked, max_terms, lambda _: math.nan)
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.registries import objectives_of_one
-
 # the seconds that chapters took; a message that lists the nearest names of a function, by its address
 VARYING = ("how_this_book_is_made", "refusals")
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +93,7 @@ def _audits() -> Iterator[tuple[str, Any]]:
         loss: Any = load(path)
         for part in name.split("."):
             loss = getattr(loss, part)
-        with torch.random.fork_rng(), objectives_of_one():
+        with torch.random.fork_rng():
             yield f"audit-{path.stem}.{name}", audit(loss, options=hand.options, roles=hand.map)
 
 
@@ -105,9 +103,8 @@ def _updates() -> Iterator[tuple[str, Any]]:
 
     for place in PLACES:
         for estimator in ("k1", "k2", "k3"):
-            with objectives_of_one():
-                recipe = recipe_of(place=place, kl=estimator, beta=0.1)
-                yield f"update-{place}-{estimator}", audit_update(recipe)
+            recipe = recipe_of(place=place, kl=estimator, beta=0.1)
+            yield f"update-{place}-{estimator}", audit_update(recipe)
 
 
 def _diagnoses() -> Iterator[tuple[str, Any]]:
@@ -116,8 +113,7 @@ def _diagnoses() -> Iterator[tuple[str, Any]]:
 
     for cases in GROUPS.values():
         for case in cases.values():
-            with objectives_of_one():
-                yield f"diagnosis-{case.name}", examined(case)
+            yield f"diagnosis-{case.name}", examined(case)
 
 
 def mutants() -> dict[str, str]:

@@ -77,6 +77,63 @@ def over_leaves(world, sampler, each):
     )
 
 
+# f(policy / sampler) with f(1) = f'(1) = 0, which makes a difference where the length of an answer divides it
+NORMALIZED = {
+    "reverse_kl": lambda t: t * torch.log(t) - t + 1,
+    "forward_kl": lambda t: t - 1 - torch.log(t),
+    "total_variation": lambda t: torch.abs(t - 1) / 2,
+    "pearson": lambda t: t * t - 2 * t + 1,
+    "neyman": lambda t: 1 / t - 2 + t,
+    "squared_log_ratio": lambda t: torch.log(t) ** 2 / 2,
+    "weighted_squared_log_ratio": lambda t: t * torch.log(t) ** 2 / 2,
+}
+
+
+def of_sampler(world, policy, sampler):
+    """Every objective that is anchored to the policy that sampled, by name."""
+    fixed = sampler.detach()
+
+    def ratios(leaf):
+        rows = [world["row"][leaf[:i]] for i in range(len(leaf))]
+        logs = (log_probs(policy)[r, y] - log_probs(fixed)[r, y] for r, y in zip(rows, leaf, strict=True))
+        return [torch.exp(x) for x in logs]
+
+    def ratio(leaf):
+        return torch.exp(log_prob(world, policy, leaf) - log_prob(world, fixed, leaf))
+
+    def of_answers(f, divided=False):
+        return over_leaves(
+            world, sampler, lambda leaf: sum(f(t) for t in ratios(leaf)) / (len(leaf) if divided else 1)
+        )
+
+    def next_token(f):
+        def each(row):
+            p, q = torch.exp(log_probs(policy)[row]), torch.exp(log_probs(fixed)[row])
+            return sum(b * f(a / b) for a, b in zip(p, q, strict=True))
+
+        return per_prefix(world, sampler, each)
+
+    rewards = dict(zip(world["leaves"], world["reward"], strict=True))
+    found = {
+        "surrogate_reward": over_leaves(world, sampler, lambda x: rewards[x] * sum(ratios(x))),
+        "surrogate_reward_per_token": over_leaves(
+            world, sampler, lambda x: rewards[x] * sum(ratios(x)) / len(x)
+        ),
+        "forward_kl_to_sampler": -over_leaves(
+            world, sampler, lambda x: log_prob(world, policy, x) - log_prob(world, fixed, x)
+        ),
+    }
+    for name, f in NORMALIZED.items():
+        found[f"token_{name}_to_sampler"] = next_token(f)
+        found[f"sequence_{name}_to_sampler"] = over_leaves(
+            world,
+            sampler,
+            lambda x, f=f: f(torch.exp(log_prob(world, policy, x) - log_prob(world, fixed, x))),
+        )
+        found[f"sampled_mean_{name}_to_sampler"] = of_answers(f, divided=True)
+    return found
+
+
 def others(world, policy, reference, sampler):
     """Every objective that is not an f-divergence, by name."""
 

@@ -23,4 +23,6 @@ def oracle(name, problem, theta):
         return worlds.token_level(world, theta, problem.ref_logits, sampler, rest)
     if name.startswith("policy_token_") and name[13:] in DIVERGENCES:
         return worlds.token_level(world, theta, problem.ref_logits, theta, name[13:])
+    if name.startswith("surrogate_") or name.endswith("_to_sampler"):
+        return worlds.of_sampler(world, theta, sampler)[name]
     return worlds.others(world, theta, problem.ref_logits, sampler)[name]

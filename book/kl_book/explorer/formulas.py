@@ -18,7 +18,7 @@ from sympy.codegen.rewriting import expm1_opt, optimize
 from sympy.printing.jscode import JavascriptCodePrinter
 
 from kl_companion.auditing.judgment.words import divergence_words, objective_words
-from kl_companion.auditing.worlds.truncations import add_masses
+from kl_companion.auditing.worlds.truncations import mass_objectives
 from kl_companion.divergences import DIVERGENCES, T, W
 from kl_companion.estimators import ESTIMATORS, Estimator, get_estimator
 from kl_companion.estimators.sampled import FORMS, kf_plus_plus
@@ -171,7 +171,7 @@ def objectives() -> dict[str, str]:
     """What the page may find a gradient to be of, in the audit's words: an arm is a next token."""
     names = [f"token_{n}" for n in (*DIVERGENCES, "squared_log_ratio", "entropy")]
     names += [f"behavior_{n}" for n in ("squared_log_ratio", "log_likelihood", "reference_ratio")]
-    names += [name for k in range(1, MOST_ARMS) for name in add_masses(k)]
+    names += [name for k in range(1, MOST_ARMS) for name in mass_objectives(k)]
     return {name: json.dumps(objective_words(name), ensure_ascii=False) for name in names}
 
 

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.worlds.objectives import OBJECTIVES
-from kl_companion.checks import unknown_name
+from kl_companion.auditing.worlds.objectives import get_objective
 from kl_companion.llm.optional import llm_extra
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import MAX_EVALUATIONS, Loss, Problem, prefix_tree
@@ -303,9 +302,7 @@ def objective_gradient(oracle: Oracle, objective: Mapping[str, float]) -> torch.
     rollout = oracle.rollout(leaf)
     total = leaf.sum() * 0
     for name, coefficient in objective.items():
-        if name not in OBJECTIVES:
-            raise unknown_name("objective", name, list(OBJECTIVES))
-        total = total + coefficient * OBJECTIVES[name].scalar(rollout)
+        total = total + coefficient * get_objective(name).scalar(rollout)
     (field,) = torch.autograd.grad(total, leaf)
     return oracle.back(field)
 

@@ -16,6 +16,7 @@ ROOMS = (
     "__init__.py",
     "auditing/*.py",
     *(f"auditing/{room}/*.py" for room in ("reading", "worlds", "fit", "judgment", "repair")),
+    "auditing/worlds/*.toml",
     "checks.py",
     "divergences/__init__.py",
     "divergences/inline.py",

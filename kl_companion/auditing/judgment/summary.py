@@ -45,7 +45,7 @@ def explanation(finding: Finding) -> int | None:
 
     def order(i: int) -> tuple[int, list[int]]:
         match = finding.matches[i]
-        return -sum(OBJECTIVES[n].regularizer for n in match), sorted(place[n] for n in match)
+        return -sum(OBJECTIVES[n].regularizer for n in match), sorted(place.get(n, len(place)) for n in match)
 
     return min(range(len(finding.matches)), key=order) if finding.matches else None
 

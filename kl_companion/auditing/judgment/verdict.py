@@ -23,7 +23,7 @@ from kl_companion.auditing.judgment.summary import (
 )
 from kl_companion.auditing.reading.subject import Reading
 from kl_companion.auditing.repair.remedies import lines_for, remedy
-from kl_companion.auditing.worlds.objectives import OBJECTIVES, add_divergence
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.checks import unknown_name
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator
@@ -199,10 +199,14 @@ def _split(want: str) -> tuple[str, Divergence]:
         raise unknown_name("wanted objective", want, known) from error
 
 
+def divergence_wanted(want: str) -> Divergence:
+    """Return the divergence of a wanted name; ValueError for an unknown one."""
+    return _split(want)[1]
+
+
 def wanted_objectives(want: str) -> set[str]:
     """Names of the objectives that satisfy ``want``: a divergence at either level, or one level of it."""
     level, divergence = _split(want)
-    add_divergence(divergence)
     prefixes = {"token": ("token", "policy_token"), "sequence": ("sequence",)}
     chosen = prefixes[level] if level else (*prefixes["token"], *prefixes["sequence"])
     return {f"{x}_{divergence.name}" for x in chosen}

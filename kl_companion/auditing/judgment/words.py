@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kl_companion.auditing.reading.heads import MOST
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
-from kl_companion.auditing.worlds.truncations import cut_objectives
 from kl_companion.divergences import DIVERGENCES
 
 _NAME = re.compile(r"[a-z]\w*(?:\([^()]*\))?")
-_CUT = re.compile(r"_top_\d|sampled_mean_")
 
 
 def divergence_words(name: str) -> str:
@@ -25,12 +22,10 @@ def objective_words(name: str) -> str:
     Args:
         name: ``"token_reverse_kl"``: reverse KL, next token.
     """
-    if _CUT.search(name) and name not in OBJECTIVES:  # registered when a loss of likeliest tokens is audited
-        for k in range(MOST + 1):
-            cut_objectives(k)
-    if name in OBJECTIVES:
+    try:
         return OBJECTIVES[name].short
-    return divergence_words(name) if name in DIVERGENCES else name
+    except KeyError:
+        return divergence_words(name) if name in DIVERGENCES else name
 
 
 def in_words(found: str | Mapping[str, float]) -> str:

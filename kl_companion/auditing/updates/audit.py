@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from kl_companion.auditing.updates.stationary import Rest, at_rest, optimum
 from kl_companion.auditing.updates.step import Step, as_step, with_advantages
 from kl_companion.auditing.updates.wanted import Wanted, wanted_of
 from kl_companion.auditing.updates.worlds import GRADED, prompt
-from kl_companion.auditing.worlds.objectives import OBJECTIVES
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, objectives
 from kl_companion.keywords import renamed
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import expected_gradient
@@ -38,6 +38,7 @@ _MORE = 10.0  # times beta, to see whether it has an effect
 _FALLBACK = ("sequence_reverse_kl", "token_reverse_kl", "sequence_forward_kl", "token_forward_kl")
 _NOTHING = 1e-12
 _LOOKED = Condition(False, True, 1.0)  # fresh samples, answers of several lengths, small log-ratios
+_TRIED = partial(objectives, heads=False)
 
 
 class OnPrompt(NamedTuple):
@@ -292,7 +293,7 @@ def _update(step: Step, at: Population, group: int | None) -> torch.Tensor:
 
 def _parts(step: Step) -> tuple[str, dict[str, float], bool]:
     """What the rewards and the KL term are in large batches of fresh samples, and whether that is exact."""
-    names = terms(finding_of(step.loss, _LOOKED, heads=False, max_terms=2))
+    names = terms(finding_of(step.loss, _LOOKED, tried=_TRIED, max_terms=2))
     if names and not any(OBJECTIVES[t.objective].rewards for t in names) and not step.reads_rewards:
         said = " and ".join(t.objective for t in names)
         raise ValueError(
@@ -324,7 +325,7 @@ def _penalty(step: Step) -> dict[str, float] | None:
     def unrewarded(rollout: Rollout) -> torch.Tensor:
         return step.loss(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
 
-    finding = finding_of(unrewarded, _LOOKED, heads=False, max_terms=2)
+    finding = finding_of(unrewarded, _LOOKED, tried=_TRIED, max_terms=2)
     if finding.zero:
         return {}
     i = explanation(finding)

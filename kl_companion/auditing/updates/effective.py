@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
-from kl_companion.auditing.worlds.objective import fields_and_values
-from kl_companion.auditing.worlds.objectives import OBJECTIVES
-from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape, unknown_name
+from kl_companion.auditing.worlds.objectives import fields_and_values, get_objective
+from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape
 from kl_companion.tabular import Problem
 
 REWARD = "expected_reward"
@@ -73,12 +72,9 @@ def share(
     check_shape("update", update, at.logits.shape, "the logits [rows, vocab]")
     check_finite("update", update)
     parts = {penalty: 1.0} if isinstance(penalty, str) else dict(penalty)
-    for name in parts:
-        if name not in OBJECTIVES:
-            raise unknown_name("objective", name, OBJECTIVES)
     mean = (at.probabilities() * at.rewards).sum().item()
     rewards = {n: -mean if w is None else w for n, w in REWARDS[reward].items()}
-    fields = fields_and_values({n: OBJECTIVES[n] for n in (*rewards, *parts)}, at)
+    fields = fields_and_values({n: get_objective(n) for n in (*rewards, *parts)}, at)
 
     def whole(weights: Mapping[str, float]) -> torch.Tensor:
         return sum((w * fields[n][1].flatten() for n, w in weights.items()), torch.zeros(update.numel()))

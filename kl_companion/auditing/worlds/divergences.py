@@ -1,13 +1,13 @@
-"""Objectives of divergences: of whole answers, and of every next token."""
+"""Objectives of divergences: to the reference, of whole answers and of every next token; to the sampler."""
 
 from __future__ import annotations
 
-import torch
+import re
+from functools import cache, partial
 
-from kl_companion.auditing.worlds.objective import policy_visits, register_objective, total, visits
-from kl_companion.divergences import Divergence
+from kl_companion.auditing.worlds.objective import OBJECTIVES, Objective, Scalar, Term, make_objective, total
+from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
 from kl_companion.estimators.vocabulary import sum_of_entries
-from kl_companion.rollout import Rollout
 
 _SAID = {
     "reverse_kl": "reverse KL, KL(policy || reference)",
@@ -30,7 +30,15 @@ _EFFECTS = {
     "over-weights lose it only slowly.",
 }
 PULLED = "The policy is pulled to the reference, with this divergence's own weights."
-ADDED: dict[str, Divergence] = {}
+# level: where it is taken, and the same in few words
+_LEVELS = {
+    "sequence": ("of whole answers: an early token also answers for what follows it", "whole answer"),
+    "token": ("of the next token in every state that is visited, the visits held fixed", "next token"),
+    "policy_token": (
+        "of the next token in every state that the policy itself would visit, the visits held fixed",
+        "next token of the policy's own answers",
+    ),
+}
 
 
 def divergence_phrase(name: str) -> str:
@@ -40,57 +48,40 @@ def divergence_phrase(name: str) -> str:
     return f"{words} ({argument}" if argument else words
 
 
-def add_divergence(d: Divergence) -> None:
-    """Register the objectives of a divergence: of whole sequences, and of every next token.
+@cache
+def divergence_objectives(d: Divergence) -> dict[str, Objective]:
+    """Objectives of a divergence to the reference: of whole sequences, and of every next token."""
+    entries = partial(sum_of_entries, d)
+    scalars: dict[str, Scalar] = {
+        "sequence": lambda rollout: entries(total(rollout.logp, rollout), total(rollout.ref_logp, rollout)),
+        "token": Term("sampler", "next", entries).scalar,
+        "policy_token": Term("policy", "next", entries).scalar,
+    }
+    phrase = divergence_phrase(d.name)
+    found = [
+        make_objective(
+            f"{level}_{d.name}",
+            scalars[level],
+            words=f"the {phrase}, {words}",
+            short=f"{phrase.partition(',')[0]}, {short}",
+            effect=_EFFECTS.get(d.name, PULLED),
+            source=d.source,
+            off_policy_only=level == "policy_token",
+        )
+        for level, (words, short) in _LEVELS.items()
+    ]
+    return {o.name: o for o in found}
 
-    Raises:
-        ValueError: the name is registered for another f.
-    """
-    if d.name in ADDED:
-        if d is not ADDED[d.name] and d.f != ADDED[d.name].f:
-            raise ValueError(
-                f"the divergence {d.name!r} has f = {d.f}, and was audited before with f = "
-                f"{ADDED[d.name].f}: expected another name"
-            )
-        return
-    ADDED[d.name] = d
 
-    def sequence(rollout: Rollout) -> torch.Tensor:
-        logp, ref_logp = total(rollout.logp, rollout), total(rollout.ref_logp, rollout)
-        return sum_of_entries(d, logp, ref_logp)
+def _named(name: str) -> Objective | None:
+    """Return the objective of a divergence that is not registered, such as a member of a family."""
+    parts = re.fullmatch(r"(?:sequence|token|policy_token)_(.+)", name)
+    try:
+        return divergence_objectives(get_divergence(parts[1])).get(name) if parts else None
+    except ValueError:
+        return None
 
-    def token(rollout: Rollout) -> torch.Tensor:
-        each = sum_of_entries(d, rollout.logp_all, rollout.ref_logp_all)
-        return (visits(rollout) * total(each, rollout)).sum()
 
-    def policy_token(rollout: Rollout) -> torch.Tensor:
-        each = sum_of_entries(d, rollout.logp_all, rollout.ref_logp_all)
-        return (policy_visits(rollout) * total(each, rollout)).sum()
-
-    said = divergence_phrase(d.name)
-    short = said.partition(",")[0]
-    effect = _EFFECTS.get(d.name, PULLED)
-    register_objective(
-        f"sequence_{d.name}",
-        words=f"the {said}, of whole answers: an early token also answers for what follows it",
-        short=f"{short}, whole answer",
-        effect=effect,
-        source=d.source,
-    )(sequence)
-    register_objective(
-        f"token_{d.name}",
-        words=f"the {said}, of the next token in every state that is visited, the visits held fixed",
-        short=f"{short}, next token",
-        effect=effect,
-        source=d.source,
-        overwrite=True,  # a loss at a temperature may have been found to be this one, see `Distilled`
-    )(token)
-    register_objective(
-        f"policy_token_{d.name}",
-        words=f"the {said}, of the next token in every state that the policy itself would visit, the visits "
-        "held fixed",
-        short=f"{short}, next token of the policy's own answers",
-        effect=effect,
-        source=d.source,
-        off_policy_only=True,
-    )(policy_token)
+OBJECTIVES.makers.append(_named)
+for _d in DIVERGENCES.values():
+    OBJECTIVES.update(divergence_objectives(_d))

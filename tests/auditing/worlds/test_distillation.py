@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from kl_companion import audit, prefix_tree
 from kl_companion.auditing.reading.constants import numbers_in
-from kl_companion.auditing.worlds.distillation import Distilled
 from kl_companion.auditing.worlds.objective import field, value
+from kl_companion.auditing.worlds.truncations import NextToken
 
 HOT = 2.5
 NAMED = {"off_policy": False, "scale": 1.0}
@@ -156,7 +156,7 @@ def test_values_and_fields_of_objectives(kind, temperature):
     problem = prefix_tree(3, 2, seed=3, eos=True)
     theta = problem.logits.clone().requires_grad_()
     share = 0.0 if kind == "forward_kl" else 0.2
-    member = Distilled(kind, share, temperature, mean=True)
+    member = NextToken(kind, share, temperature, mean=True)
     total = torch.zeros((), dtype=torch.float64)
     for i, sequence in enumerate(problem.sequences):
         length, probability, inside = int(problem.completion_mask[i].sum()), 1.0, 0.0

@@ -4,26 +4,26 @@ from functools import cache, partial
 
 import pytest
 import torch
-from sympy import log
 
 from kl_companion import audit, prefix_tree
 from kl_companion.auditing.worlds import objective as record
 from kl_companion.auditing.worlds import objectives as module
-from kl_companion.auditing.worlds.divergences import ADDED
 from kl_companion.auditing.worlds.objectives import (
+    FORWARD_TO_SAMPLER,
     OBJECTIVES,
-    add_divergence,
     field,
+    get_objective,
     objectives,
     register_objective,
     value,
 )
-from kl_companion.divergences import DIVERGENCES, T, make_divergence
+from kl_companion.divergences import DIVERGENCES, T, get_divergence, make_divergence
 from tests.oracles import worlds
 from tests.oracles.numeric import finite_difference
 from tests.support.objectives import oracle, world_of
 
-NAMES = list(objectives(off_policy=True))  # those that are cut: test_cuts.py
+NAMES = [*objectives(off_policy=True), FORWARD_TO_SAMPLER]  # those that are cut: test_truncations.py
+ONE = {"off_policy": False, "scale": 1.0}
 
 
 @pytest.mark.parametrize("off_policy", [False, True])
@@ -54,8 +54,8 @@ def test_objectives_of_lengths_are_tried_where_lengths_vary():
         "sampled_mean_reference_ratio",
     }
     both = objectives(off_policy=True, lengths=True)
-    assert set(both) == {n for n, o in OBJECTIVES.items() if not o.cut}
-    of_both = {"sampled_mean_log_likelihood", "behavior_reward_per_token"}
+    assert {*both, FORWARD_TO_SAMPLER} == {n for n, o in OBJECTIVES.items() if not o.cut}
+    of_both = {"sampled_mean_log_likelihood", "behavior_reward_per_token", "surrogate_reward_per_token"}
     assert of_both.isdisjoint({*varying, *objectives(off_policy=True, lengths=False)})
     assert objectives(off_policy=True) == both
 
@@ -95,6 +95,8 @@ def test_fields_by_differences(name):
             return worlds.sequence_level(world, x, ref, rest)
         if level == "token" and rest in DIVERGENCES:
             return worlds.token_level(world, x, ref, frozen, rest)
+        if name in worlds.of_sampler(world, x, frozen):
+            return worlds.of_sampler(world, x, frozen)[name]
         key = name.removeprefix("policy_") if name.startswith("policy_") else name
         return worlds.others(world, x, ref, frozen)[key]
 
@@ -120,28 +122,40 @@ def test_other_functions_and_words_are_other_objectives(monkeypatch):
 
 def test_a_divergence_that_is_registered_later_is_an_objective(monkeypatch):
     late = make_divergence("late", (T - 1) ** 4, source="test")
-    mine = dict(OBJECTIVES)
-    for place in (module, record):
-        monkeypatch.setattr(place, "OBJECTIVES", mine)
     monkeypatch.setattr(module, "DIVERGENCES", {**DIVERGENCES, "late": late})
     names = objectives(off_policy=False).keys()
     assert {"token_late", "sequence_late"} <= names
     assert "token_late" not in OBJECTIVES
 
 
-def test_a_name_stands_for_one_generator():
-    """Whichever was audited first decided what both were."""
-    first = make_divergence("one name", T * log(T), source="test")
-    same = make_divergence("one name", T * log(T), source="elsewhere")
-    other = make_divergence("one name", 2 * T * log(T), source="test")
-    add_divergence(first)
-    add_divergence(same)
-    with pytest.raises(ValueError, match="'one name'"):
-        add_divergence(other)
-    names = [f"{level}_one name" for level in ("sequence", "token", "policy_token")]
-    for name in names:
-        del OBJECTIVES[name]
-    del ADDED["one name"]
+def test_what_is_tried_is_made_for_each_audit_and_nothing_is_left_behind():
+    before = dict(OBJECTIVES)
+    member = get_divergence("generalized_jensen_shannon(0.3)")
+    name = "token_generalized_jensen_shannon(0.3)"
+    assert name in objectives(off_policy=False, members=[member])
+    assert name not in objectives(off_policy=False)
+
+    def distilled(logits, ref_logits, mask, alpha=0.3, T=2.0):
+        p, q = (x.log_softmax(-1) for x in (logits, ref_logits))
+        m = (alpha * q.exp() + (1 - alpha) * p.exp()).log()
+        each = alpha * (q.exp() * (q - m)).sum(-1) + (1 - alpha) * (p.exp() * (p - m)).sum(-1)
+        return (each * mask).sum(-1).mean()
+
+    found = [
+        audit(distilled, want=w, **ONE).met for w in (name[6:], name[6:-2] + "4)", "jensen_shannon", name)
+    ]
+    assert found == [True, False, False, True]
+    assert audit(distilled, **ONE).matches == {name: pytest.approx(1.0)}
+    assert dict(OBJECTIVES) == before
+
+
+@pytest.mark.parametrize("name", ["token_late", "token_top_0", "token_bucketed_jensen_shannon", "reverse_kl"])
+def test_an_unknown_name_is_no_objective(name):
+    assert name not in OBJECTIVES
+    with pytest.raises(KeyError):
+        OBJECTIVES[name]
+    with pytest.raises(ValueError, match=f"unknown objective '{name}'"):
+        get_objective(name)
 
 
 @pytest.mark.parametrize("exponents", [("1/3", "0.333333"), ("0.333333", "1/3")])

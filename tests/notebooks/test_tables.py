@@ -17,7 +17,7 @@ from tests.support import warm
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = {path.parent.name: path for path in sorted(ROOT.glob("tables/*/manifest.yml"))}
 # made by an older formula, and to be made again: each takes an hour and more, some of them a real model
-WAITING = {"real_distillation", "real_moments", "real_rl"}
+WAITING = {"real_distillation", "real_rl"}
 # those that need a real model are tried by `make real`
 HERE = {name: path for name, path in MANIFESTS.items() if "\nneeds:" not in path.read_text(encoding="utf-8")}
 

@@ -6,7 +6,6 @@ from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
     from kl_companion.auditing.auditor import audit as audit
-    from kl_companion.auditing.fit.findings import Condition as Condition
     from kl_companion.auditing.fit.findings import Finding as Finding
     from kl_companion.auditing.fit.least_squares import curl as curl
     from kl_companion.auditing.fit.least_squares import explain as explain
@@ -16,5 +15,6 @@ if TYPE_CHECKING:
     from kl_companion.auditing.worlds.objectives import OBJECTIVES as OBJECTIVES
     from kl_companion.auditing.worlds.objectives import field as field
     from kl_companion.auditing.worlds.objectives import register_objective as register_objective
+    from kl_companion.auditing.worlds.trees import Condition as Condition
 
 __getattr__, __all__, __dir__ = lazy(__name__)

@@ -11,20 +11,20 @@ from typing import Any
 import torch
 
 from kl_companion.auditing.fit.explanations import Explanation, matched, value_matches
-from kl_companion.auditing.fit.findings import Condition, Finding, GroupGap
+from kl_companion.auditing.fit.findings import Finding, GroupGap
 from kl_companion.auditing.fit.least_squares import curl, curl_of
 from kl_companion.auditing.fit.observations import (
-    SHORT,
     Looked,
     beside_others,
     couples,
     gaps,
     look,
     look_at,
-    worlds,
 )
 from kl_companion.auditing.fit.recognition import reads_heads, recognize, single_tokens
+from kl_companion.auditing.fit.tool_text import tool_text
 from kl_companion.auditing.judgment.signs import minimizes_rewards
+from kl_companion.auditing.judgment.summary import main_finding
 from kl_companion.auditing.judgment.verdict import (
     Audit,
     accepts,
@@ -36,6 +36,7 @@ from kl_companion.auditing.reading.subject import NOTHING, as_subject
 from kl_companion.auditing.repair.patches import instead
 from kl_companion.auditing.worlds.distillation import Search, is_kind_of
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, field, objectives
+from kl_companion.auditing.worlds.trees import SHORT, Condition, worlds
 from kl_companion.auditing.worlds.truncations import cut_objectives
 from kl_companion.checks import check_scalar, described
 from kl_companion.divergences import get_divergence
@@ -205,6 +206,8 @@ def audit(
     tried = partial(objectives, heads=heads, sampler=False, members=members)
     same_as = recognize(found) if subject.placement == "loss" else None
     search = Search(subject.numbers)
+    measure_tool = None
+    judge = partial(finding_of, tried=tried, max_terms=max_terms, head=head)
     if problems is not None:
         size = 1 if group_size is None else group_size
         known = tried(
@@ -232,6 +235,8 @@ def audit(
             reads_more = entry is None and heads and group_size is None
             further = _further(condition, known, head, search) if reads_more else ()
             findings.append(_finding(condition, looked, max_terms, measure, apart, further))
+            if subject.masked and group_size is None and findings[-1] is main_finding(findings):
+                measure_tool = partial(tool_text, loss_fn, findings[-1], looked.worlds, judge, head)
     said = Audit(
         subject.title,
         tuple(findings),
@@ -241,8 +246,8 @@ def audit(
         group_size=1 if problems is not None and group_size is None else group_size,
         loss_fn=loss_fn,
         head=head,
+        measure_tool=measure_tool,
     )
-    judge = partial(finding_of, tried=tried, max_terms=max_terms, head=head)
     said = replace(said, parts=_parts(said, judge))
     judged = [
         c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy

@@ -49,7 +49,7 @@ def test_a_loss_of_the_corpus_runs_unchanged_and_has_its_verdict(loss):
     with torch.random.fork_rng():
         found = audit(found_in(path, name), scale=1.0, options=hand.options, roles=hand.map)
     for off_policy, wanted in ((False, hand.fresh), (True, hand.stale)):
-        finding = next(f for f in found.findings if f.condition == (off_policy, True, 1.0))
+        finding = next(f for f in found.findings if f.condition == (off_policy, True, 1.0, False))
         assert agrees(finding, wanted, hand.per), (off_policy, wanted, finding)
     lines = str(found).splitlines()
     assert len(lines) <= HEIGHT, lines

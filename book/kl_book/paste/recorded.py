@@ -6,11 +6,10 @@ import inspect
 from typing import Any
 
 from kl_companion.auditing.auditor import conditions
-from kl_companion.auditing.fit.findings import Condition
-from kl_companion.auditing.fit.observations import worlds
 from kl_companion.auditing.judgment.distances import KLS, size_for
 from kl_companion.auditing.worlds.objective import fields_and_values
 from kl_companion.auditing.worlds.objectives import objectives
+from kl_companion.auditing.worlds.trees import Condition, worlds
 from kl_companion.divergences import (
     DIVERGENCES,
     SUPPORT,

@@ -24,9 +24,8 @@ def start() -> None:
     divergences.read(records)
     import torch
 
-    from kl_companion.auditing.fit.findings import Condition
-    from kl_companion.auditing.fit.observations import RECORDED
     from kl_companion.auditing.judgment.distances import SIZES
+    from kl_companion.auditing.worlds.trees import RECORDED, Condition
 
     SIZES.update(records["sizes"])
     for condition, vocab, places in records["fields"]:

@@ -7,15 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
+from kl_companion.auditing.worlds.trees import Condition as Condition
 from kl_companion.rollout import Rollout
-
-
-class Condition(NamedTuple):
-    """Where a loss was looked at: which sampling, which trees, which size of log-ratios."""
-
-    off_policy: bool
-    eos: bool
-    scale: float
 
 
 class GroupGap(NamedTuple):

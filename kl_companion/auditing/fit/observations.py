@@ -5,39 +5,23 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 
 from kl_companion.auditing.fit.explanations import Seen, factors
-from kl_companion.auditing.fit.findings import Condition, GroupGap
+from kl_companion.auditing.fit.findings import GroupGap
 from kl_companion.auditing.fit.least_squares import ZERO
 from kl_companion.auditing.judgment.distances import degrees
-from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, fields_and_values
+from kl_companion.auditing.worlds.objectives import Objective, fields_and_values
+from kl_companion.auditing.worlds.trees import Condition, known_fields, worlds
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
-from kl_companion.tabular.populations import Limit, Population, large_batches, population_tree
+from kl_companion.tabular.populations import Limit, large_batches, population_tree
 
-SHORT = 3  # trees of two tokens
-SHORT_PARTS = (6, 7, 9)  # of their probabilities, where they are alone: denominators
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
-# (seed, denominator of the probabilities) of three trees of two tokens and of one of three. A denominator
-# bounds log(ref/pi): second tokens of the third far tree reach clamps of 10 on log(ref/pi)**2 / 2, at 4.47.
-# First ones have few parts, so that a loss that loops over the batch loops over few. On the first,
-# a plain sum over the reference's two likeliest tokens is negative, so that it is not the one clamped at 0
-NEAR, FAR = ((0, 6), (1, 6), (2, 6), (3, 5)), ((88, 24), (1, 30), (2, (6, 160)), (3, 12))
-# seeds for a loss of the k likeliest tokens, on trees of k + 2: a bucket for the rest holds two of them. Some
-# plain sum over the likeliest is negative on some tree, and so another than the one clamped at 0
-HEADED_NEAR, HEADED_FAR = (156, 1, 0, 3), (110, 150, 31, 3)
-_SPARE = 3  # parts beside 1 + 2 + ... that no two tokens of a row are equally likely with
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
 _COUPLED = 1e-9
-
-
-# of worlds and their objectives, what was computed before, by condition, vocabulary and whether it is headed:
-# filled where objectives are slow to differentiate
-RECORDED: dict[tuple[Condition, int, bool], tuple[dict[str, tuple[float, torch.Tensor]], ...]] = {}
 
 
 class Looked(NamedTuple):
@@ -46,45 +30,6 @@ class Looked(NamedTuple):
     worlds: tuple[Seen, ...]
     sums: bool
     settles: bool
-
-
-@cache
-def worlds(
-    condition: Condition, vocab: int, longer: bool = True, headed: bool = False
-) -> tuple[Population, ...]:
-    """A tree of three tokens, where sums are looked for, and three of two, where they have to hold.
-
-    Args:
-        condition: What they are for.
-        vocab: Different tokens.
-        longer: Whether the tree of three tokens is among them.
-        headed: Whether it has to be certain which tokens are the likeliest.
-    """
-    off_policy, eos, scale = condition
-    tree = partial(population_tree, vocab, eos=eos, off_policy=off_policy, scale=scale, ranked=headed)
-    wanted: tuple[tuple[int, int | tuple[int, int]], ...] = NEAR if scale <= 1 else FAR
-    if headed:
-        seeds = HEADED_NEAR if scale <= 1 else HEADED_FAR
-        wanted = tuple((s, vocab * (vocab + 1) // 2 + _SPARE) for s in seeds)
-    *short, (seed, parts) = wanted
-    if not longer and scale <= 1:  # with equal parts, lengths of all three would have one distribution
-        short = [(s, parts) for (s, _), parts in zip(short, SHORT_PARTS, strict=True)]
-    trees = tuple(tree(2, seed=s, parts=n) for s, n in short)
-    return (tree(3, seed=seed, parts=parts), *trees) if longer else trees
-
-
-@cache
-def _known(
-    condition: Condition, vocab: int, names: tuple[str, ...], longer: bool, headed: bool
-) -> tuple[dict[str, tuple[float, torch.Tensor]], ...]:
-    """Of every world, {objective: (value, field)}; for every loss."""
-    places = worlds(condition, vocab, longer, headed)
-    before = RECORDED.get((condition, vocab, headed), ({},) * len(places))[-len(places) :]
-    found = []
-    for there, place in zip(before, places, strict=True):
-        new = fields_and_values({n: OBJECTIVES[n] for n in names if n not in there}, place.problem)
-        found.append({n: there[n] if n in there else new[n] for n in names})
-    return tuple(found)
 
 
 def look(
@@ -102,7 +47,7 @@ def look(
     vocab = head + 2 if head else 3 if group_size in (None, 1) else 2
     longer = group_size is None or group_size <= (1 if head else LARGEST_GROUP)
     places = worlds(condition, vocab, longer, head > 0)
-    fields = _known(condition, vocab, tuple(known), longer, head > 0)
+    fields = known_fields(condition, vocab, tuple(known), longer, head > 0)
     if group_size is None:
         limits = [large_batches(loss_fn, w) for w in places]
     else:
@@ -142,7 +87,7 @@ def beside_others(
 ) -> Looked:
     """The same loss beside other objectives: in the limit of large batches, or on problems of the caller."""
     if isinstance(where, Condition):
-        fields = _known(where, head + 2 if head else 3, tuple(known), True, head > 0)
+        fields = known_fields(where, head + 2 if head else 3, tuple(known), True, head > 0)
     else:
         fields = tuple(fields_and_values(known, p) for p in where)
     seen = (
@@ -170,7 +115,7 @@ def couples(loss_fn: Loss, condition: Condition, head: int = 0) -> bool:
 
 def gaps(loss_fn: Loss, condition: Condition, head: int = 0) -> tuple[GroupGap, ...]:
     """Groups of 2 to 4 answers against large batches, on a tree of two tokens; of a head, of 2 and 3."""
-    off_policy, eos, scale = condition
+    off_policy, eos, scale, _ = condition
     if head:
         place = worlds(condition, head + 2, headed=True)[1]
     else:

@@ -7,8 +7,9 @@
 * ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
   ``unit`` (``"batch"``: times a positive number of the batch), ``sign`` (1 or -1; 0 where it varies);
 * ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
-  ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``batch`` (``"large"``, or answers per group),
-  ``headline``, ``level``, ``terms``, ``residual``;
+  ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``inside`` (``"tool"`` where answers contain
+  a tool's text, else ""), ``batch`` (``"large"``, or answers per group), ``headline``, ``level``, ``terms``,
+  ``residual``;
 * ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
   ``degrees``, ``ratio``, ``fails``);
 * ``dead_rewards``: a sentence on rewards without an effect on the gradient, or "";
@@ -49,7 +50,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "sentence": row(audit.main),
         "warning": warning(audit.name, audit.main),
         "terms": _terms(audit.main),
-        "conditions": [_condition(f, audit.group_size) for f in audit.findings],
+        "conditions": [_condition(f, audit.group_size) for f in _findings(audit)],
         "batch": {
             "couples": audit.main.couples,
             "sums": audit.main.sums,
@@ -70,12 +71,17 @@ def to_dict(audit: Audit) -> dict[str, Any]:
     }
 
 
+def _findings(audit: Audit) -> list[Finding]:
+    return [*audit.findings, *([audit.tool.finding] if audit.tool else [])]
+
+
 def _condition(finding: Finding, group_size: int | None) -> dict[str, Any]:
     c = finding.condition
     return {
         "samples": "given" if c is None else "stale" if c.off_policy else "fresh",
         "ratios": None if c is None else "near" if c.scale <= 1 else "far",
         "lengths": None if c is None else "many" if c.eos else "one",
+        "inside": None if c is None else "tool" if c.tool else "",
         "batch": "large" if group_size is None else group_size,
         "headline": headline(finding),
         "level": level(finding),

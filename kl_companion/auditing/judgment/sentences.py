@@ -17,6 +17,7 @@ from kl_companion.auditing.judgment.summary import (
     terms,
     unit_of,
 )
+from kl_companion.auditing.reading.arguments import ATTENDED
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -44,13 +45,14 @@ def minimizes(audit: Audit) -> str:
     """What it minimizes: the headline."""
     finding = audit.main
     kind = headline(finding)
+    where = "" if audit.tool is None or audit.tool.same else ", in answers without text of a tool"
     if kind == NOTHING and finding.zero:
-        return f"{audit.name} minimizes nothing: its expected gradient is zero."
+        return f"{audit.name} minimizes nothing: its expected gradient is zero{where}."
     if kind == NOTHING:
-        return f"{audit.name} has no KL term that acts: it minimizes {row(finding)}."
+        return f"{audit.name} has no KL term that acts: it minimizes {row(finding)}{where}."
     if kind == UNNAMED and not finding.matches:
         return f"{audit.name} minimizes no objective that is known here."
-    return f"{audit.name} minimizes {row(finding)}."
+    return f"{audit.name} minimizes {row(finding)}{where}."
 
 
 def as_meant(audit: Audit) -> str:
@@ -87,6 +89,30 @@ def parts(audit: Audit) -> str:
         what = "has no expected gradient" if finding.zero else f"minimizes {row(finding)}"
         sentences.append(f"{where} it {what}.")
     return " ".join(sentences)
+
+
+def tool(audit: Audit) -> str:
+    """Return whether and how a tool's text inside an answer enters the loss; "" where that was not tried."""
+    text = audit.tool
+    if text is None:
+        return ""
+    if text.same:
+        return "With text of a tool inside answers it does the same."
+    if text.trained:
+        lost = "; tokens that the policy wrote get none" * text.lost
+        reads = audit.reading.reads if audit.reading else ()
+        named = [r.name for r in reads if r.role == "lengths" or ATTENDED.search(r.name)]
+        why = f" ({' and '.join(named)} is read as counting them)" if named else ""
+        return f"A tool's tokens are trained on: their logits get gradient{why}{lost}."
+    places = {
+        (True, False): "the returns of the tokens before",
+        (False, True): "the gradient of the tokens after",
+    }
+    if text.before or text.after:
+        where = places.get((text.before, text.after), "the gradient of the answer's own tokens")
+        return f"A tool's tokens enter: their log-probs count in {where}."
+    lost = "Tokens that the policy wrote get no gradient beside a tool's text. " * text.lost
+    return lost or "A tool's tokens are counted: a length or a mean of the answer includes them."
 
 
 def summed(audit: Audit) -> str:

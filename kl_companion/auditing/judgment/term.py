@@ -8,7 +8,7 @@ from kl_companion.auditing.fit.explanations import COMMON, UNITS, VARIES
 from kl_companion.auditing.judgment import sentences
 from kl_companion.auditing.judgment.card import WIDTH, Block, Line, wrapped
 from kl_companion.auditing.judgment.signs import warning
-from kl_companion.auditing.judgment.summary import number, rows, terms
+from kl_companion.auditing.judgment.summary import number, row, rows, terms
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def blocks(audit: Audit, *, details: bool = False) -> list[Block]:
         Block(_headline(audit)),
         Block(_table(audit)),
         Block(wrapped(audit.dead_rewards, "  ")),
+        Block(wrapped(sentences.tool(audit), "  "), spare=int(audit.tool is not None and audit.tool.same)),
         Block(wrapped(sentences.parts(audit), "  ")),
         Block(wrapped(sentences.summed(audit), "  ")),
         Block(wrapped(sentences.practice(audit), "  ", "", 3), spare=2),
@@ -62,6 +63,8 @@ def _headline(audit: Audit) -> list[Line]:
 
 def _table(audit: Audit) -> list[Line]:
     found = rows(audit.findings)
+    if audit.tool and not audit.tool.same:
+        found.append(("tool inside", row(audit.tool.finding)))
     wide = max(len(where) for where, _ in found) + 2
     lines = []
     for where, what in found:

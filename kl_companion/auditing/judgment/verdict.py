@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from kl_companion.auditing.fit.findings import Finding, left_out
+from kl_companion.auditing.fit.tool_text import ToolText
 from kl_companion.auditing.judgment.card import Block, card
 from kl_companion.auditing.judgment.distances import Distance, distances
 from kl_companion.auditing.judgment.inputs import dead_rewards
@@ -54,6 +55,7 @@ class Audit:
         loss_fn: The loss as a function of a rollout.
         head: Of how many likeliest tokens it is; 0 of none. Then the worlds have two tokens more.
         parts: Of a loss that is no known objective, (where, finding) of what it is in simpler places.
+        measure_tool: Computes ``tool``, when it is asked for.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Audit:
     loss_fn: Loss | None = field(default=None, repr=False, compare=False)
     head: int = 0
     parts: tuple[tuple[str, Finding], ...] = ()
+    measure_tool: Callable[[], ToolText | None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def main(self) -> Finding:
@@ -137,6 +140,11 @@ class Audit:
         return () if same else compared
 
     @cached_property
+    def tool(self) -> ToolText | None:
+        """The loss on answers with a tool's text inside; None of a loss that takes no mask."""
+        return self.measure_tool() if self.measure_tool is not None else None
+
+    @cached_property
     def dead_rewards(self) -> str:
         """A sentence on rewards or advantages that do not act on the gradient; "" where they do."""
         return "" if self.loss_fn is None or self.head else dead_rewards(self.loss_fn, self.reading)
@@ -145,8 +153,8 @@ class Audit:
         """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""
         if self.loss_fn is None:
             return self.__dict__
-        computed = {"distances": self.distances, "dead_rewards": self.dead_rewards}
-        return self.__dict__ | computed | {"loss_fn": left_out}
+        computed = {"distances": self.distances, "dead_rewards": self.dead_rewards, "tool": self.tool}
+        return self.__dict__ | computed | {"loss_fn": left_out, "measure_tool": None}
 
     @property
     def sentence(self) -> str:

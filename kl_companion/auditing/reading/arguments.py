@@ -20,6 +20,8 @@ from kl_companion.checks import described
 from kl_companion.rollout import Rollout, masked
 
 IGNORED = -100  # what labels hold where nothing is to be predicted
+ATTENDED = re.compile("attention", re.IGNORECASE)  # in a mask's name: 1 on the prompt and a tool's text too
+MASKS = {"completion_mask", "labels", "lengths"}  # roles that tell a loss which tokens are the policy's own
 
 
 class Layout(NamedTuple):
@@ -55,7 +57,7 @@ def layouts(roles: set[str]) -> Iterator[Layout]:
     ids = bool(roles & {"input_ids", "labels", "tokens"})
     of_vocabulary = any(r.endswith(("logits", "probs", "_all", "outputs")) for r in roles)
     whole = bool(roles & {"input_ids", "labels"}) and of_vocabulary
-    padded = bool(roles & {"completion_mask", "labels", "lengths"})
+    padded = bool(roles & MASKS)
     per_row = any(r.endswith("logp") for r in roles) or "rewards" in roles
     for among_all, (shifted, wide), ignored, per_token, mask in product(
         (False, True) if ids and "logp" in roles and not of_vocabulary else (False,),
@@ -98,7 +100,7 @@ class Given:
         if role == "sample_mask":
             return torch.ones(batch, dtype=r.completion_mask.dtype)
         if role == "lengths":
-            return r.completion_mask.sum(-1)
+            return self._extent().sum(-1)
         if role == "prompt_index":
             return torch.zeros(batch, dtype=torch.long)
         if role in HEADS:
@@ -155,11 +157,16 @@ class Given:
             last = self.beyond = last.clone().requires_grad_() if self.beyond is None else self.beyond
         return torch.cat([found, last], 1)
 
-    def _mask(self, name: str) -> torch.Tensor:
+    def _extent(self) -> torch.Tensor:
+        """Return 1 on every token up to the last of the answer, on a tool's text too, [batch, seq]."""
         mask = self.rollout.completion_mask
+        return (mask.flip(-1).cumsum(-1).flip(-1) > 0).to(mask.dtype)
+
+    def _mask(self, name: str) -> torch.Tensor:
+        attended = bool(ATTENDED.search(name))
+        mask = self._extent() if attended else self.rollout.completion_mask
         if self.layout.shifted:
-            first = torch.full_like(mask[:, :1], float("attention" in name.lower()))
-            mask = torch.cat([first, mask], 1)
+            mask = torch.cat([torch.full_like(mask[:, :1], float(attended)), mask], 1)
         return mask.to(self.layout.mask, copy=True)
 
     def _ids(self, role: str) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.reading.arguments import Given, Layout, Unusable, failed, layouts, loss_of
+from kl_companion.auditing.reading.arguments import MASKS, Given, Layout, Unusable, failed, layouts, loss_of
 from kl_companion.auditing.reading.batches import UserBatch
 from kl_companion.auditing.reading.constants import numbers_in
 from kl_companion.auditing.reading.construction import (
@@ -67,6 +67,7 @@ class Subject(NamedTuple):
         reading: How a function's parameters were read; None for an estimator.
         head: Of how many likeliest tokens a function is given tensors, or finds them itself; 0 of none.
         numbers: Numbers that stand in a function, such as its temperature.
+        masked: Whether a function is told which tokens are the policy's own.
     """
 
     loss: Loss
@@ -76,6 +77,7 @@ class Subject(NamedTuple):
     reading: Reading | None = None
     head: int = 0
     numbers: tuple[float, ...] = ()
+    masked: bool = False
 
 
 @renamed(mapped="roles", settings="options")
@@ -149,7 +151,9 @@ def as_subject(
             )
         return Subject(_placed(loss, placement, chosen), title, placement, None, function.reading())
     called = function.in_reward if placement == "reward" else function.scalar
-    return Subject(called, title, placement, None, function.reading(), function.head, function.numbers)
+    reading, head = function.reading(), function.head
+    masked = not MASKS.isdisjoint(r.role for r in reading.reads)
+    return Subject(called, title, placement, None, reading, head, function.numbers, masked)
 
 
 class _Function:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from kl_companion import audit
-from kl_companion.auditing.fit.findings import Condition
-from kl_companion.auditing.fit.observations import couples, factors, gaps, look, worlds
+from kl_companion.auditing.fit.observations import couples, factors, gaps, look
 from kl_companion.auditing.reading.subject import as_loss
 from kl_companion.auditing.worlds.objectives import objectives
-from kl_companion.tabular.populations import large_batches, population_tree
+from kl_companion.auditing.worlds.trees import Condition, worlds
+from kl_companion.tabular.populations import population_tree
 from tests.oracles import worlds as oracle
 from tests.support.objectives import world_of
 
@@ -136,18 +136,6 @@ def test_groups_that_have_no_gradient_are_said():
     assert not any(g.fails for g in gaps(centered, FRESH))
 
 
-@pytest.mark.parametrize("condition", [FRESH, STALE, Condition(True, False, 4.0)])
-def test_worlds_are_one_long_tree_and_three_short_ones(condition):
-    found = worlds(condition, 3)
-    assert [w.problem.sequences.shape[-1] for w in found] == [3, 2, 2, 2]
-    assert [w.problem.sequences.shape[-1] for w in worlds(condition, 2, longer=False)] == [2, 2, 2]
-    for w in found:
-        p = w.problem
-        assert (p.behavior_logits is not None) is condition.off_policy
-        ratio = (p.logits.log_softmax(-1) - p.ref_logits.log_softmax(-1)).abs().max()
-        assert ratio <= 2 * condition.scale + 1e-12  # what clamps of K3 and of ratios are told by
-
-
 def test_units_of_a_world():
     made = worlds(STALE, 3)[1]
     p = made.problem
@@ -176,20 +164,6 @@ def test_a_loss_in_the_limit_and_on_groups_of_the_size_asked_for(group_size):
     ).settles
 
 
-def log_ratios(off_policy, scale):
-    """(smallest, largest) log(ref/pi) of the tokens of all worlds."""
-    places = [w.problem.rollout(w.problem.logits) for w in worlds(Condition(off_policy, True, scale), 3)]
-    found = [(r.ref_logp - r.logp)[r.completion_mask.bool()] for r in places]
-    return min(x.min().item() for x in found), max(x.max().item() for x in found)
-
-
-def test_far_worlds_reach_a_clamp_at_ten_of_the_squared_log_ratio():
-    for off_policy in (False, True):
-        assert log_ratios(off_policy, 4.0)[1] > math.sqrt(20)
-        low, high = log_ratios(off_policy, 1.0)
-        assert max(-low, high) < 1.5
-
-
 @pytest.mark.parametrize("clamp", [{"max": 10.0}, {"min": -10.0, "max": 10.0}])
 def test_a_clamp_is_met_where_ratios_are_large(clamp):
     def clamped(logp, ref_logp):
@@ -198,18 +172,3 @@ def test_a_clamp_is_met_where_ratios_are_large(clamp):
     near, far = (audit(clamped, off_policy=False, scale=scale) for scale in (1.0, 4.0))
     assert near.matches == {"token_reverse_kl": 1.0}
     assert [f.matches for f in far.findings] == [(), ()]
-
-
-def test_a_sum_over_a_head_is_told_from_the_same_clamped_at_zero():
-    def head(rollout, least):
-        p, q = rollout.logp_all, rollout.ref_logp_all
-        index = q.topk(2, dim=-1).indices
-        p, q = p.gather(-1, index), q.gather(-1, index)
-        return ((q.exp() * (q - p)).sum(-1).clamp(min=least) * rollout.completion_mask).sum(-1).mean()
-
-    for off_policy, eos, scale in itertools.product((False, True), (False, True), (1.0, 4.0)):
-        places = worlds(Condition(off_policy, eos, scale), 3)
-        plain, clamped = (
-            [large_batches(lambda r, x=x: head(r, x), w).gradient for w in places] for x in (-9.0, 0.0)
-        )
-        assert max((a - b).norm() for a, b in zip(plain, clamped, strict=True)) > 1e-3

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kl_companion import audit, prefix_tree
-from kl_companion.auditing.fit.findings import Condition
-from kl_companion.auditing.fit.observations import worlds as worlds_of
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, objectives, value
+from kl_companion.auditing.worlds.trees import Condition
+from kl_companion.auditing.worlds.trees import worlds as worlds_of
 from kl_companion.auditing.worlds.truncations import cut_objectives
 from tests.oracles import worlds
 from tests.support.objectives import world_of

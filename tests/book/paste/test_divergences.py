@@ -61,9 +61,8 @@ def test_what_was_not_recorded_is_refused():
 
 
 def test_recorded_fields_are_those_of_the_worlds(records):
-    from kl_companion.auditing.fit.findings import Condition
-    from kl_companion.auditing.fit.observations import worlds
     from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, objectives, value
+    from kl_companion.auditing.worlds.trees import Condition, worlds
 
     assert len(records["fields"]) == 8
     for data, vocab, places in records["fields"]:

@@ -51,6 +51,8 @@ def test_a_loss_of_the_corpus_runs_unchanged_and_has_its_verdict(loss):
     for off_policy, wanted in ((False, hand.fresh), (True, hand.stale)):
         finding = next(f for f in found.findings if f.condition == (off_policy, True, 1.0, False))
         assert agrees(finding, wanted, hand.per), (off_policy, wanted, finding)
+    if hand.tool is not None:
+        assert found.tool.same is hand.tool
     lines = str(found).splitlines()
     assert len(lines) <= HEIGHT, lines
     assert max(map(len, lines)) <= WIDTH, lines

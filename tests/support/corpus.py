@@ -33,6 +33,8 @@ class Hand(NamedTuple):
         options: Settings that the function, or the class, has to be given.
         clamped: Whether a clamp takes gradients away at large ratios, so that both verdicts are for small
             ones: to the reference with logarithms below 2.6, where K3 is below 10, to the sampler below 2.
+        tool: Whether it minimizes the same where answers contain a tool's text; None where that was not
+            derived, as of a loss without a mask.
         why: The derivation.
         map: What a name means where it does not say it.
     """
@@ -42,6 +44,7 @@ class Hand(NamedTuple):
     per: str = ""
     options: dict[str, Any] = {}  # noqa: RUF012 - never changed
     clamped: bool = False
+    tool: bool | None = None
     why: str = ""
     map: dict[str, str] = {}  # noqa: RUF012 - never changed
 

@@ -35,6 +35,7 @@ def read_as(reading: Reading | None) -> str:
         said.setdefault(what, []).append(r.name + ("*" if "no word for whose" in r.note else ""))
     parts = [f"{', '.join(names)} = {what}" for what, names in said.items()]
     parts += [f"{name} = {value!r}" for name, value, _ in reading.constants]
+    parts += [f"tensors are {reading.layout.words}"] * bool(reading.layout.words)
     if ", not " in (taken := reading.result.partition(": ")[0]):
         parts.append(f"loss = {taken}")
     assumed = any("no word for whose" in r.note for r in reading.reads)

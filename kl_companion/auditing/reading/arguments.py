@@ -1,4 +1,4 @@
-"""What a loss is given for each name, which layouts are tried, and where the loss is in what it returns."""
+"""Values that a loss is given for its names, and the place of the loss in what it returns."""
 
 from __future__ import annotations
 
@@ -6,84 +6,66 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, head_value
+from kl_companion.auditing.reading.layouts import Layout
 from kl_companion.auditing.reading.names import Unread, read_name, refusal
 from kl_companion.checks import described
 from kl_companion.rollout import Rollout, masked
 
 IGNORED = -100  # what labels hold where nothing is to be predicted
+ALIGNED = Layout()
 ATTENDED = re.compile("attention", re.IGNORECASE)  # in a mask's name: 1 on the prompt and a tool's text too
-MASKS = {"completion_mask", "labels", "lengths"}  # roles that tell a loss which tokens are the policy's own
-
-
-class Layout(NamedTuple):
-    """What a name does not say about its tensor; the first that runs is taken.
-
-    Attributes:
-        shifted: Whether ids and logits are of prompt and answer together, so that ``logits[:, t]`` scores
-            ``input_ids[:, t + 1]``; else they are of the answer, aligned.
-        mask: Dtype of masks.
-        per_token: Whether rewards and advantages are [batch, seq], not [batch].
-        ignored: Whether labels are -100 outside the answer.
-        whole: Whether log-probs that are not said to be of a token are of the whole vocabulary.
-        wide: Where ids are of prompt and answer, whether log-probs and rewards have a column for the prompt.
-        padded: Whether the loss is told what is padding; else log-probs are 0 there.
-    """
-
-    shifted: bool = False
-    mask: torch.dtype = torch.float64
-    per_token: bool = False
-    ignored: bool = True
-    whole: bool = False
-    wide: bool = False
-    padded: bool = True
 
 
 class Unusable(ValueError):
     """A reader's loss that does not run, or returns no loss; the message says where and what was passed."""
 
 
-def layouts(roles: set[str]) -> Iterator[Layout]:
-    """The layouts that differ for these roles, the most common first."""
-    roles = roles - HEADS.keys()  # those have the columns of the logits
-    ids = bool(roles & {"input_ids", "labels", "tokens"})
-    of_vocabulary = any(r.endswith(("logits", "probs", "_all", "outputs")) for r in roles)
-    whole = bool(roles & {"input_ids", "labels"}) and of_vocabulary
-    padded = bool(roles & MASKS)
-    per_row = any(r.endswith("logp") for r in roles) or "rewards" in roles
-    for among_all, (shifted, wide), ignored, per_token, mask in product(
-        (False, True) if ids and "logp" in roles and not of_vocabulary else (False,),
-        [(True, True), (True, False), (False, False)]
-        if whole and per_row
-        else [(True, False), (False, False)]
-        if whole
-        else [("input_ids" in roles and "logp" not in roles, False)],
-        (True, False) if "labels" in roles else (True,),
-        (False, True) if "rewards" in roles else (False,),
-        (torch.float64, torch.bool, torch.int64) if "completion_mask" in roles else (torch.float64,),
-    ):
-        yield Layout(shifted, mask, per_token, ignored, among_all, wide, padded)
-
-
 class Given:
     """The values of one rollout under one layout, by role; new tensors, safe to change in place."""
 
-    def __init__(self, rollout: Rollout, layout: Layout, likeliest: int = LIKELIEST) -> None:
+    def __init__(
+        self, rollout: Rollout, layout: Layout, likeliest: int = LIKELIEST, row: int | None = None
+    ) -> None:
         self.rollout = rollout
         self.layout = layout
         self.likeliest = likeliest  # tokens of a head
-        self.beyond: torch.Tensor | None = None  # logits behind the last token, which score nothing
+        self.row = row  # of one answer alone
+        # the policy's numbers that score no token of an answer, behind the last one and of the prompt
+        self.beyond: dict[str, torch.Tensor] = {}
+        self._batch: dict[tuple[str, str], Any] = {}  # values of all answers, where each is asked for alone
 
     def of(self, role: str, name: str = "") -> Any:
-        """The value of a role; ``name`` is the reader's, which may say more."""
+        """Return the value of a role; ``name`` is the reader's, which may say more."""
+        if self.row is None:
+            return self._listed(role, name) if self.layout.cut else self._value(role, name)
+        if (role, name) not in self._batch:
+            self._batch[role, name] = self._listed(role, name)
+        x = self._batch[role, name]
+        return x[self.row].clone() if isinstance(x, list) or (isinstance(x, torch.Tensor) and x.ndim) else x
+
+    def _listed(self, role: str, name: str) -> Any:
+        """Return a value with tensors of tokens as lists, each answer of its own length."""
+        x, length = self._value(role, name), self.rollout.tokens.shape[1]
+        if not isinstance(x, torch.Tensor) or x.ndim < 2 or role == "prompt_ids":
+            return x
+        ends = (self._extent().sum(-1).long() + x.shape[1] - length).tolist()
+        return [each[:end] for each, end in zip(x, ends, strict=True)]
+
+    def answer(self, row: int) -> Given:
+        """Return the values of one answer, tensors of tokens of its own length."""
+        one = Given(self.rollout, self.layout, self.likeliest, row)
+        one.beyond, one._batch = self.beyond, self._batch
+        return one
+
+    def _value(self, role: str, name: str) -> Any:
         r = self.rollout
         batch, length = r.tokens.shape
         counts = {"batch_size": batch, "group_size": batch, "max_length": length}
@@ -131,15 +113,33 @@ class Given:
 
     def _logp(self, whose: str) -> torch.Tensor:
         found = self._scored(whose)
-        return self._columns(found if self.layout.padded else masked(found, self.rollout.completion_mask))
+        return self._columns(
+            found if self.layout.padded else masked(found, self.rollout.completion_mask), whose
+        )
 
     def _scored(self, whose: str) -> torch.Tensor:
         r = self.rollout
         return {"": r.logp, "ref": r.ref_logp, "behavior": r.sampled_from}[whose]
 
-    def _columns(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, seq], with a column of zeros for the prompt where the layout has one."""
-        return torch.cat([torch.zeros_like(x[:, :1]), x], 1) if self.layout.wide else x
+    def _columns(self, x: torch.Tensor, whose: str | None) -> torch.Tensor:
+        """Return [batch, seq] with the columns of the layout for the prompt.
+
+        Two tokens of a prompt are scored by every model; values that are no model's are 0 there.
+        """
+        wide, prompt = self.layout.wide, self.layout.prompt
+        if not wide or (prompt == 2 and whose is None):
+            return x if not wide else torch.nn.functional.pad(x, (prompt, 0))
+        if prompt == 1:
+            return torch.nn.functional.pad(x, (1, 0))
+        beyond = self._beyond("logp", whose, torch.tensor([-1.5, -0.7], dtype=x.dtype).expand(len(x), 2))
+        first, last = beyond.split(1, -1)
+        return torch.cat({"own": [last, first, x], "short": [first, x], "ahead": [first, x, last]}[wide], 1)
+
+    def _beyond(self, kind: str, whose: str | None, numbers: torch.Tensor) -> torch.Tensor:
+        """Return numbers that score no token of an answer; the policy's are the same tensor for all."""
+        if whose:  # another's: of two models that agree, a KL has no gradient that would show
+            return numbers / (2 if kind == "logp" else -2)
+        return self.beyond.setdefault(kind, numbers.clone().requires_grad_())
 
     def _logits(self, whose: str) -> torch.Tensor:
         r = self.rollout
@@ -150,12 +150,9 @@ class Given:
             raise Unusable("the loss reads logits, and this rollout holds log-probs of sampled tokens only")
         if not self.layout.shifted:
             return found.clone()
-        last = torch.linspace(-1, 1, found.shape[-1], dtype=found.dtype).expand(len(found), 1, -1)
-        if whose:
-            last = -last / 2  # another's: of two models that agree, a KL has no gradient that would show
-        else:
-            last = self.beyond = last.clone().requires_grad_() if self.beyond is None else self.beyond
-        return torch.cat([found, last], 1)
+        numbers = torch.linspace(-1, 1, found.shape[-1], dtype=found.dtype)
+        beyond = self._beyond("logits", whose, numbers.expand(len(found), self.layout.prompt, -1))
+        return torch.cat([beyond[:, 1:], found, beyond[:, :1]], 1)
 
     def _extent(self) -> torch.Tensor:
         """Return 1 on every token up to the last of the answer, on a tool's text too, [batch, seq]."""
@@ -166,20 +163,20 @@ class Given:
         attended = bool(ATTENDED.search(name))
         mask = self._extent() if attended else self.rollout.completion_mask
         if self.layout.shifted:
-            mask = torch.cat([torch.full_like(mask[:, :1], float(attended)), mask], 1)
+            mask = torch.nn.functional.pad(mask, (self.layout.prompt, 0), value=float(attended))
         return mask.to(self.layout.mask, copy=True)
 
     def _ids(self, role: str) -> torch.Tensor:
-        r = self.rollout
+        r, layout = self.rollout, self.layout
         if role == "prompt_ids":
-            return torch.zeros(len(r.tokens), 1, dtype=torch.long)
+            return torch.zeros(len(r.tokens), layout.prompt, dtype=torch.long)
         ids = r.tokens.clone()
-        if role == "labels" and self.layout.ignored:
+        ignored = IGNORED if role == "labels" and layout.ignored else 0
+        if ignored:
             ids = ids.masked_fill(~r.completion_mask.bool(), IGNORED)
-        if role == "tokens" or not self.layout.shifted:
+        if not layout.shifted or (role == "tokens" and layout.prompt == 1):
             return ids
-        first = torch.full_like(ids[:, :1], IGNORED if role == "labels" and self.layout.ignored else 0)
-        return torch.cat([first, ids], 1)
+        return torch.nn.functional.pad(ids, (layout.prompt, 0), value=ignored)
 
     def _rewards(self, name: str) -> torch.Tensor:
         r = self.rollout
@@ -192,7 +189,7 @@ class Given:
             each = r.rewards.unsqueeze(-1) * r.completion_mask
         else:
             return r.rewards.clone()
-        return self._columns(each)
+        return self._columns(each, None)
 
 
 class Outputs:
@@ -220,13 +217,14 @@ class Outputs:
         return default if isinstance(read_name(name), Unread) else self[name]
 
 
-def loss_of(out: Any, rollout: Rollout, label: str) -> tuple[torch.Tensor, str]:
+def loss_of(out: Any, rollout: Rollout, label: str, layout: Layout = ALIGNED) -> tuple[torch.Tensor, str]:
     """The loss in what a function returned, reduced to [batch, seq] or a scalar, and how it was found.
 
     Args:
         out: A tensor, or a tuple, dict or record that holds one.
         rollout: What was passed.
         label: The function's name, for messages.
+        layout: Under which it was passed.
 
     Raises:
         Unusable: no loss in it, of no shape that is known, or NaN.
@@ -243,8 +241,10 @@ def loss_of(out: Any, rollout: Rollout, label: str) -> tuple[torch.Tensor, str]:
         x, how = x.reshape(()), "one number"
     elif shape == [batch, length]:
         how = "one value per token: summed over the tokens of an answer, mean over answers"
-    elif shape == [batch, length + 1]:
-        x, how = x[:, 1:], "one value per token: summed over the tokens of an answer, mean over answers"
+    elif shape in ([batch, length + layout.prompt], [batch, length + layout.prompt - 1]):
+        begin = layout.prompt - (layout.wide in ("ahead", "short") or shape[1] < length + layout.prompt)
+        x = x[:, begin : begin + length]
+        how = "one value per token: summed over the tokens of an answer, mean over answers"
     elif shape in ([batch], [batch, 1]):
         x, how = x.mean(), "one value per answer: the mean is taken"
     elif shape == [int(mask.sum())]:
@@ -266,6 +266,8 @@ def _within(out: Any) -> tuple[Any, str]:
         return (out[keys[0]], f"its {keys[0]!r}{_not_taken(map(repr, keys[1:]))}: ") if keys else (out, "")
     if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.numel() == 1 for x in out):
         return torch.stack([x.reshape(()) for x in out]), "a list: "
+    if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.ndim == 1 for x in out):
+        return torch.nn.utils.rnn.pad_sequence(out, batch_first=True), "a list: "
     if isinstance(out, tuple) and not hasattr(out, "_fields"):
         tensors = [x for x in out if isinstance(x, torch.Tensor)]
         others = sum(x.requires_grad for x in tensors[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -32,6 +32,9 @@ class UserBatch(Rollout):
     def _found(self, name: str) -> Read | Unread:
         if name in self._mapped:
             return Read(name, self._mapped[name], "", "as mapped")
+        known = self._read.get(name)
+        if known is not None and known.role not in HEADS:
+            return known
         found = read_name(name)
         roles = found.suggestions if isinstance(found, Unread) else (found.role,)
         return self._of_a_head(found, roles[0]) if roles and roles[0] in HEADS else found
@@ -63,6 +66,11 @@ class UserBatch(Rollout):
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and isinstance(self._found(name), Read)
+
+    def __iter__(self) -> Iterator[UserBatch]:
+        """Yield every answer as a batch of tensors of its own length."""
+        for row in range(len(self.tokens)):
+            yield UserBatch.around(self._given.answer(row), self._mapped, self._read)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.reading.arguments import MASKS, Given, Layout, Unusable, failed, layouts, loss_of
+from kl_companion.auditing.reading.arguments import Given, Unusable, failed, loss_of
 from kl_companion.auditing.reading.batches import UserBatch
 from kl_companion.auditing.reading.constants import numbers_in
 from kl_companion.auditing.reading.construction import (
@@ -23,6 +23,7 @@ from kl_companion.auditing.reading.construction import (
     too_many,
 )
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
+from kl_companion.auditing.reading.layouts import MASKS, Layout, Probe, choose
 from kl_companion.auditing.reading.names import Read, Unread, read_name, read_names, refusal
 from kl_companion.auditing.reading.precision import CastsAsDoubles, eager
 from kl_companion.checks import check_choice
@@ -275,7 +276,7 @@ class _Function:
             raise
         except (Exception, SystemExit) as error:  # the reader's own code: whatever it raises is the answer
             raise failed(self.label, self.function, error, passed) from error
-        x, self.result = loss_of(out, rollout, self.label)
+        x, self.result = loss_of(out, rollout, self.label, layout)
         return x, given
 
     def scalar(self, rollout: Rollout) -> torch.Tensor:
@@ -291,25 +292,25 @@ class _Function:
         return policy_gradient_loss(rollout, -masked(x.detach(), rollout.completion_mask).sum(-1))
 
     def _layout(self) -> Layout:
-        """The first layout under which the loss runs and reads the right logits."""
-        small = probe()
-        first: ValueError | None = None
-        runs: set[Layout] = set()
-        fails: set[Layout] = set()
-        # a batch shows what it is asked for as it is read: a layout that runs may not be the first any more
-        while layout := next((x for x in layouts(self._roles()) if x not in fails), None):
-            if layout in runs:
-                self._check_keys()
-                return layout
-            try:
-                x, given = self.call(small, layout)
-                (runs if self._aligned(x, given) else fails).add(layout)
-            except ValueError as error:
-                first = first or error
-                fails.add(layout)
-        if self.batch:  # it may want a batch of another size: its own call says what fails
+        """Return the layout of the parameters, see `choose`."""
+        annotated = (str(p.annotation) for p in parameters_of(self.function, self.label))
+        lists = any(re.search(r"(list|sequence|iterable)\[[^\]]*tensor", x.lower()) for x in annotated)
+        try:
+            layout = choose(self._probed, self._roles, lists)
+        except ValueError:
+            if not self.batch:  # a batch may be wanted of another size: its own call says what fails
+                raise
             return Layout()
-        raise first or Unusable(f"{self.label} shifts ids against logits in a way that is not read here")
+        if layout is None:
+            raise Unusable(f"{self.label} shifts ids against logits in a way that is not read here")
+        self._check_keys()
+        return layout
+
+    def _probed(self, layout: Layout) -> Probe:
+        small = probe()
+        x, given = self.call(small, layout)
+        assert small.logits is not None
+        return Probe(x, small.logits, small.completion_mask, tuple(given.beyond.values()))
 
     def _check_keys(self) -> None:
         """Raise ValueError where two names of a batch and of parameters are read as one thing."""
@@ -328,13 +329,6 @@ class _Function:
 
     def _roles(self) -> set[str]:
         return {r.role for r in (*self.reads, *self.keys.values())}
-
-    def _aligned(self, x: torch.Tensor, given: Given) -> bool:
-        """Whether logits behind the last token, which score nothing, stay without a gradient."""
-        if given.beyond is None or not x.requires_grad:
-            return True
-        (g,) = torch.autograd.grad(x.sum(), given.beyond, allow_unused=True)
-        return g is None or not bool(g.any())
 
     def reading(self) -> Reading:
         """How it was understood."""

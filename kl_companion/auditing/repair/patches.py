@@ -159,9 +159,11 @@ def _proposals(place: _Place) -> Iterator[tuple[Rewritten, str]]:
     for proposal, sentence in undecorated(function, bound, call):
         yield proposal, sentence
         why = sentence
-    # what a loss computes of logits has no column for the prompt, whether or not what it is given has
-    for layout in dict.fromkeys((reading.layout._replace(wide=False), reading.layout)):
-        given = Given(rollout, layout)
+    # what a loss computes of logits has no column for the prompt, whether or not what it is given has; what
+    # it shifts has one less
+    inside = reading.layout._replace(wide="short" if reading.layout.prompt == 2 else "")
+    for layout in dict.fromkeys((inside, reading.layout)):
+        given = Given(rollout, layout._replace(cut=False))
         values = {ours: given.of(role).detach().double() for role, ours in _OURS.items()}
         names = of_batch | names_inside(function, lambda: loss_fn(rollout), values)
         yield from ((proposal, why) for proposal in repaired(function, bound, names, body, call))

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from kl_companion import audit
-from kl_companion.auditing.reading.arguments import IGNORED, Given, Layout, Unusable, layouts, loss_of
+from kl_companion.auditing.reading.arguments import IGNORED, Given, Unusable, loss_of
+from kl_companion.auditing.reading.layouts import Layout, layouts
 from kl_companion.auditing.reading.names import ROLES
 from kl_companion.auditing.reading.subject import as_loss, as_subject
 from kl_companion.rollout import Rollout
@@ -111,8 +112,8 @@ def whole_vocabulary(logprobs, ref_logprobs, completion_ids):
         (aligned, {"shifted": False}),
         (ignoring, {"shifted": True, "ignored": True}),
         (not_ignoring, {"shifted": True, "ignored": False}),
-        (wide_reference, {"shifted": True, "wide": True}),
-        (narrow_reference, {"shifted": True, "wide": False}),
+        (wide_reference, {"shifted": True, "wide": "own"}),
+        (narrow_reference, {"shifted": True, "wide": ""}),
         (whole_vocabulary, {"whole": True}),
         (any_mask, {"padded": True}),
         (squares, {"padded": False}),
@@ -149,11 +150,15 @@ def test_logits_behind_the_last_token_tell_a_shift():
 
 
 def test_layouts_begin_with_the_most_common():
-    assert list(layouts({"logp", "ref_logp"})) == [Layout(padded=False)]
-    assert [x.mask for x in layouts({"logp", "completion_mask"})] == [torch.float64, torch.bool, torch.int64]
+    plain, lists = Layout(padded=False), Layout(padded=False, cut=True)
+    assert list(layouts({"logp", "ref_logp"})) == [plain, lists]
+    assert list(layouts({"logp", "ref_logp"}, cut=True)) == [lists, plain]
+    tried = list(layouts({"logp", "completion_mask"}))
+    assert [x.mask for x in tried[:3]] == [torch.float64, torch.bool, torch.int64]
+    assert [(x.wide, x.prompt) for x in tried[:12:3]] == [("", 1), ("ahead", 2), ("short", 2), ("own", 2)]
     tried = list(layouts({"logits", "labels", "rewards", "completion_mask"}))
-    assert len(tried) == len(set(tried)) == 3 * 2 * 2 * 3
-    assert tried[0] == Layout(shifted=True, wide=True)
+    assert len(tried) == len(set(tried)) == 2 * 6 * 2 * 2 * 3
+    assert tried[0] == Layout(shifted=True, wide="own")
 
 
 def test_padding_holds_zeros_where_no_mask_is_read():
@@ -167,7 +172,7 @@ def test_padding_holds_zeros_where_no_mask_is_read():
 VALUES = [r for r in ROLES if r not in ("batch", "rollout")]
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(shifted=True, wide=True, per_token=True)])
+@pytest.mark.parametrize("layout", [Layout(), Layout(shifted=True, wide="own", per_token=True)])
 @pytest.mark.parametrize("role", VALUES)
 def test_operations_in_place_do_not_leak(role, layout):
     before = {n: x.clone() for n, x in vars(ROLLOUT).items() if isinstance(x, torch.Tensor)}
@@ -182,7 +187,7 @@ def test_operations_in_place_do_not_leak(role, layout):
 
 
 def test_values_of_roles():
-    given, wide = Given(ROLLOUT, Layout()), Given(ROLLOUT, Layout(shifted=True, wide=True, mask=torch.bool))
+    given, wide = Given(ROLLOUT, Layout()), Given(ROLLOUT, Layout(shifted=True, wide="own", mask=torch.bool))
     torch.testing.assert_close(given.of("log_ratio"), ROLLOUT.logp - ROLLOUT.ref_logp)
     torch.testing.assert_close(given.of("log_importance_ratio").exp(), given.of("importance_ratio"))
     torch.testing.assert_close(given.of("ref_sequence_logp"), (ROLLOUT.ref_logp * MASK).sum(-1))
@@ -295,7 +300,7 @@ def test_behind_the_last_token_the_models_differ():
     """Else the gradient of a KL would be 0 there, and a layout that scores these logits would look right."""
     given = Given(ROLLOUT, Layout(shifted=True))
     mine, theirs = (given.of(name)[:, -1].log_softmax(-1) for name in ("logits", "ref_logits"))
-    (g,) = torch.autograd.grad((mine.exp() * (mine - theirs)).sum(), given.beyond)
+    (g,) = torch.autograd.grad((mine.exp() * (mine - theirs)).sum(), given.beyond["logits"])
     assert (g.abs() > 0.01).any(-1).all()
 
 

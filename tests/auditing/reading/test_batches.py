@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from kl_companion import audit
-from kl_companion.auditing.reading.arguments import Given, Layout
+from kl_companion.auditing.reading.arguments import Given
 from kl_companion.auditing.reading.batches import UserBatch
+from kl_companion.auditing.reading.layouts import Layout
 from kl_companion.auditing.reading.subject import as_loss, as_subject
 from kl_companion.rollout import Rollout
 from kl_companion.tabular.populations import population_rollout, population_tree

@@ -9,8 +9,9 @@ import yaml
 from kl_companion import audit
 from kl_companion.auditing.judgment.card import HEIGHT, WIDTH
 from kl_companion.auditing.judgment.pictures import figure
-from kl_companion.auditing.reading.arguments import Given, Layout
+from kl_companion.auditing.reading.arguments import Given
 from kl_companion.auditing.reading.heads import HEADS, with_size
+from kl_companion.auditing.reading.layouts import Layout
 from kl_companion.auditing.reading.names import ROLES, Read, Unread, read_name, read_names
 from kl_companion.auditing.reading.subject import as_subject
 from kl_companion.cli import main
@@ -93,7 +94,7 @@ def test_a_head_has_the_columns_of_the_logits():
     logits, ids = wide.of("logits"), wide.of("policy_topk_ids")
     assert logits.shape[:2] == ids.shape[:2] == (len(ROLLOUT.tokens), 4)
     torch.testing.assert_close(wide.of("policy_topk_logits"), logits.gather(-1, ids))
-    (g,) = torch.autograd.grad(wide.of("policy_topk_logits").sum(), wide.beyond)
+    (g,) = torch.autograd.grad(wide.of("policy_topk_logits").sum(), wide.beyond["logits"])
     assert g.any()  # what is behind the last token is the same tensor for all that read it
 
 

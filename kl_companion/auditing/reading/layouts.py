@@ -1,0 +1,161 @@
+"""Layouts: how tensors of a loss may be laid out, and the one under which it reads every token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import NamedTuple
+
+import torch
+
+from kl_companion.auditing.reading.heads import HEADS
+
+MASKS = {"completion_mask", "labels", "lengths"}  # roles that tell a loss which tokens are the policy's own
+
+
+_SAME = 1e-9  # of a loss, relatively
+
+
+class Layout(NamedTuple):
+    """What a name does not say about its tensor; the first that runs and reads every token is taken.
+
+    Attributes:
+        shifted: Whether ids, masks and logits are of prompt and answer together, so that ``logits[:, t]``
+            scores ``input_ids[:, t + 1]``; else they are of the answer, aligned.
+        mask: Dtype of masks.
+        per_token: Whether rewards and advantages are [batch, seq], not [batch].
+        ignored: Whether labels are -100 outside the answer.
+        whole: Whether log-probs that are not said to be of a token are of the whole vocabulary.
+        wide: Where ids are of prompt and answer, whether log-probs and rewards have columns for the prompt:
+            "" none, "own" one for each token, "ahead" the same one column earlier, as logits that score the
+            next token, "short" likewise without the last column, which scores nothing.
+        padded: Whether the loss is told what is padding; else log-probs are 0 there.
+        prompt: Columns of the prompt, where there are any. If two, ids of tokens have them too.
+        cut: Whether tensors of tokens are lists, an answer with its own length each.
+    """
+
+    shifted: bool = False
+    mask: torch.dtype = torch.float64
+    per_token: bool = False
+    ignored: bool = True
+    whole: bool = False
+    wide: str = ""
+    padded: bool = True
+    prompt: int = 1
+    cut: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return what a reader has to know of it."""
+        answers = "in lists, one for each answer, of its own length" if self.cut else ""
+        if self.prompt == 1:
+            return answers
+        scored = "t" if self.wide == "own" else "t + 1"
+        return "; ".join(x for x in (f"of prompt and answer, position t scores token {scored}", answers) if x)
+
+
+def layouts(roles: set[str], cut: bool = False) -> Iterator[Layout]:
+    """Yield the layouts that differ for these roles, the most common first.
+
+    Args:
+        roles: Of everything that the loss reads.
+        cut: Whether its parameters are annotated as lists of tensors.
+    """
+    roles = roles - HEADS.keys()  # those have the columns of the logits
+    ids = bool(roles & {"input_ids", "labels", "tokens"})
+    of_vocabulary = any(r.endswith(("logits", "probs", "_all", "outputs")) for r in roles)
+    whole = bool(roles & {"input_ids", "labels"}) and of_vocabulary
+    per_row = any(r.endswith("logp") for r in roles) or "rewards" in roles
+    places: list[tuple[bool, str, int]] = [(False, "", 1)]
+    if whole:
+        places = [(True, "own", 1)] * per_row + [(True, "", 1), (False, "", 1)]
+    elif "input_ids" in roles and "logp" not in roles:
+        places = [(True, "", 1)]
+    if roles & {"completion_mask", "labels"} and (per_row or of_vocabulary):
+        places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
+    elif ids and of_vocabulary and not whole:
+        places.append((True, "", 2))
+    for lists, among_all, (shifted, wide, prompt), ignored, per_token, mask in product(
+        (cut, not cut),
+        (False, True) if ids and "logp" in roles and not of_vocabulary else (False,),
+        places,
+        (True, False) if "labels" in roles else (True,),
+        (False, True) if "rewards" in roles else (False,),
+        (torch.float64, torch.bool, torch.int64) if "completion_mask" in roles else (torch.float64,),
+    ):
+        padded = bool(roles & MASKS)
+        yield Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists)
+
+
+class Probe(NamedTuple):
+    """A loss on a small batch under one layout.
+
+    Attributes:
+        loss: A scalar or [batch, seq].
+        logits: Of the policy, of which the loss is a function, [batch, seq, vocab].
+        mask: [batch, seq].
+        beyond: Numbers of the policy that score no token of an answer.
+    """
+
+    loss: torch.Tensor
+    logits: torch.Tensor
+    mask: torch.Tensor
+    beyond: tuple[torch.Tensor, ...]
+
+
+def choose(run: Callable[[Layout], Probe], roles: Callable[[], set[str]], cut: bool) -> Layout | None:
+    """Return the first layout under which a loss reads every token, else the first under which it runs.
+
+    Args:
+        run: The loss under a layout; ValueError where it does not run.
+        roles: Of what it has read so far: a batch shows what it is asked for as it is read.
+        cut: See `layouts`.
+
+    Returns:
+        The layout; None where every one that runs reads what is no part of an answer.
+
+    Raises:
+        ValueError: that of the first layout, where none runs.
+    """
+    first: ValueError | None = None
+    reads: dict[Layout, bool | None] = {}  # whether it reads every token; None where it cannot be taken
+    while True:
+        order = list(layouts(roles(), cut))
+        layout = next((x for x in order if reads.get(x, True)), None)
+        if layout is None or layout in reads:
+            break
+        try:
+            reads[layout] = _reads_every_token(run(layout))
+        except ValueError as error:
+            first = first or error
+            reads[layout] = None
+    layout = layout or next((x for x in order if reads[x] is not None), None)
+    if layout is None and first is not None:
+        raise first
+    return (
+        layout if layout is None or layout.cut or not _wants_lists(run, layout) else layout._replace(cut=True)
+    )
+
+
+def _reads_every_token(probe: Probe) -> bool | None:
+    """Whether gradient reaches every place of an answer; None where it reaches what is no part of one."""
+    if not probe.loss.requires_grad:
+        return True
+    sources = [probe.logits, *probe.beyond]
+    of_answers, *others = torch.autograd.grad(
+        probe.loss.sum(), sources, allow_unused=True, materialize_grads=True
+    )
+    if any(g.any() for g in others):
+        return None
+    reached = (of_answers.abs().sum(-1) * probe.mask).sum(0) > 0
+    return bool(reached.all()) or not reached.any()
+
+
+def _wants_lists(run: Callable[[Layout], Probe], layout: Layout) -> bool:
+    """Whether a loss runs on lists and is another one there, where there are no numbers of padding."""
+    try:
+        padded, of_lists = (run(layout._replace(cut=cut)) for cut in (False, True))
+    except ValueError:
+        return False
+    sums = [(p.loss if p.loss.ndim == 0 else (p.loss * p.mask).sum(-1).mean()) for p in (padded, of_lists)]
+    return bool((sums[0] - sums[1]).abs() > _SAME * sums[0].abs())

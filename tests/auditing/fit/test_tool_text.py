@@ -109,7 +109,7 @@ def test_what_minimizes_the_same(loss):
     assert found.tool.same
     assert found.tool.finding.matches == found.main.matches
     assert found.tool.finding.condition.tool
-    assert "tool inside    the same" in str(found)
+    assert "With text of a tool inside answers it does the same." in str(found)
 
 
 @pytest.mark.parametrize(

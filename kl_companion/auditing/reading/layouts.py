@@ -87,7 +87,7 @@ def layouts(roles: set[str], cut: bool = False) -> Iterator[Layout]:
         yield Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists)
 
 
-class Probe(NamedTuple):
+class ProbedLoss(NamedTuple):
     """A loss on a small batch under one layout.
 
     Attributes:
@@ -103,7 +103,7 @@ class Probe(NamedTuple):
     beyond: tuple[torch.Tensor, ...]
 
 
-def choose(run: Callable[[Layout], Probe], roles: Callable[[], set[str]], cut: bool) -> Layout | None:
+def choose(run: Callable[[Layout], ProbedLoss], roles: Callable[[], set[str]], cut: bool) -> Layout | None:
     """Return the first layout under which a loss reads every token, else the first under which it runs.
 
     Args:
@@ -137,7 +137,7 @@ def choose(run: Callable[[Layout], Probe], roles: Callable[[], set[str]], cut: b
     )
 
 
-def _reads_every_token(probe: Probe) -> bool | None:
+def _reads_every_token(probe: ProbedLoss) -> bool | None:
     """Whether gradient reaches every place of an answer; None where it reaches what is no part of one."""
     if not probe.loss.requires_grad:
         return True
@@ -151,7 +151,7 @@ def _reads_every_token(probe: Probe) -> bool | None:
     return bool(reached.all()) or not reached.any()
 
 
-def _wants_lists(run: Callable[[Layout], Probe], layout: Layout) -> bool:
+def _wants_lists(run: Callable[[Layout], ProbedLoss], layout: Layout) -> bool:
     """Whether a loss runs on lists and is another one there, where there are no numbers of padding."""
     try:
         padded, of_lists = (run(layout._replace(cut=cut)) for cut in (False, True))

@@ -23,7 +23,7 @@ from kl_companion.auditing.reading.construction import (
     too_many,
 )
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
-from kl_companion.auditing.reading.layouts import MASKS, Layout, Probe, choose
+from kl_companion.auditing.reading.layouts import MASKS, Layout, ProbedLoss, choose
 from kl_companion.auditing.reading.names import Read, Unread, read_name, read_names, refusal
 from kl_companion.auditing.reading.precision import CastsAsDoubles, eager
 from kl_companion.checks import check_choice
@@ -306,11 +306,11 @@ class _Function:
         self._check_keys()
         return layout
 
-    def _probed(self, layout: Layout) -> Probe:
+    def _probed(self, layout: Layout) -> ProbedLoss:
         small = probe()
         x, given = self.call(small, layout)
         assert small.logits is not None
-        return Probe(x, small.logits, small.completion_mask, tuple(given.beyond.values()))
+        return ProbedLoss(x, small.logits, small.completion_mask, tuple(given.beyond.values()))
 
     def _check_keys(self) -> None:
         """Raise ValueError where two names of a batch and of parameters are read as one thing."""

@@ -17,7 +17,7 @@ from kl_companion.testing.expecting import Expected, expectations
 
 if TYPE_CHECKING:
     from kl_companion.auditing.judgment.verdict import Audit
-    from kl_companion.auditing.updates.audit import UpdateAudit
+    from kl_companion.auditing.updates.record import UpdateAudit
 
 _MARKER = "kl_audit"
 _FIXTURES = {"kl_audit", "kl_audit_update"}

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from kl_companion.auditing.updates.advantages import ADVANTAGES as ADVANTAGES
     from kl_companion.auditing.updates.advantages import expected_advantages as expected_advantages
     from kl_companion.auditing.updates.advantages import normalizer as normalizer
-    from kl_companion.auditing.updates.audit import UpdateAudit as UpdateAudit
     from kl_companion.auditing.updates.audit import audit_update as audit_update
     from kl_companion.auditing.updates.effective import Share as Share
     from kl_companion.auditing.updates.effective import coin_share as coin_share
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from kl_companion.auditing.updates.expected import expected_update as expected_update
     from kl_companion.auditing.updates.expected import expected_updates as expected_updates
     from kl_companion.auditing.updates.recipe import Recipe as Recipe
+    from kl_companion.auditing.updates.record import UpdateAudit as UpdateAudit
     from kl_companion.auditing.updates.worlds import equal_rewards as equal_rewards
     from kl_companion.auditing.updates.worlds import prompt as prompt
 

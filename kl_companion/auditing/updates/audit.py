@@ -4,200 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from kl_companion.auditing.auditor import finding_of
-from kl_companion.auditing.fit.findings import Condition, left_out
-from kl_companion.auditing.judgment.card import Block, card, html
-from kl_companion.auditing.judgment.summary import explanation, terms
+from kl_companion.auditing.fit.findings import Condition
+from kl_companion.auditing.judgment.summary import explanation, row, terms
 from kl_companion.auditing.reading.subject import NOTHING
+from kl_companion.auditing.repair.patches import reads_outside
 from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.direction import reward_sign
-from kl_companion.auditing.updates.effective import REWARD, REWARDS, Share, share
+from kl_companion.auditing.updates.effective import REWARD, REWARDS, share
 from kl_companion.auditing.updates.expected import expected_update, expected_updates
 from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.auditing.updates.stationary import Rest, at_rest, optimum
+from kl_companion.auditing.updates.record import JUDGED, MORE, OnPrompt, UpdateAudit
+from kl_companion.auditing.updates.record import NOTHING as NO_UPDATE
 from kl_companion.auditing.updates.step import Step, as_step, with_advantages
-from kl_companion.auditing.updates.wanted import Wanted, wanted_of
+from kl_companion.auditing.updates.wanted import wanted_of
 from kl_companion.auditing.updates.worlds import GRADED, prompt
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, objectives
 from kl_companion.keywords import renamed
-from kl_companion.rollout import Rollout
-from kl_companion.tabular import expected_gradient
-from kl_companion.tabular.populations import Population
+from kl_companion.rollout import Rollout, masked
+from kl_companion.tabular import Loss
+from kl_companion.tabular.populations import Population, batch_gradient, large_batches
 
 SUCCESS = (0.01, 0.1, 0.5, 0.9, 0.99)
 GROUPS = (2, 4, 8)
-JUDGED = 8  # answers to a prompt, unless they are said
-NEAR, TURNED = 0.2, 5.0  # what passes for the coefficient that was wanted: 20 %, and 5 degrees of rest
-_MORE = 10.0  # times beta, to see whether it has an effect
 _FALLBACK = ("sequence_reverse_kl", "token_reverse_kl", "sequence_forward_kl", "token_forward_kl")
-_NOTHING = 1e-12
+_EXACT = 1e-4  # degrees between an update and a sum that it is
+_ROUNDING = 1e-6  # of an update: trainers compute in float32
 _LOOKED = Condition(False, True, 1.0)  # fresh samples, answers of several lengths, small log-ratios
 _TRIED = partial(objectives, heads=False)
-
-
-class OnPrompt(NamedTuple):
-    """An update on one prompt, with groups of one size.
-
-    Attributes:
-        prompt: ``"1 %"`` to ``"99 %"`` of right answers, ``"graded"`` or ``"equal"`` rewards.
-        group: Answers per group; None for large groups and batches.
-        deviation: Standard deviation of the prompt's rewards.
-        share: The update as a sum of gradients.
-        grows: How many times as large the update is with ten times the coefficient; NaN where that is not
-            known. On equal rewards 10 is a coefficient, and 1 one without effect.
-        reward_sign: Whether the rewards move E[R] up (1), down (-1) or not at all (0), see
-            `kl_companion.auditing.updates.direction`; NaN where that is not known.
-    """
-
-    prompt: str
-    group: int | None
-    deviation: float
-    share: Share
-    grows: float
-    reward_sign: float
-
-
-@dataclass(frozen=True)
-class UpdateAudit:
-    """The verdict on a whole update; ``str()`` is the card that the command line prints.
-
-    A pickle contains every number and sentence, and not the loss of its step.
-
-    Attributes:
-        step: What was audited.
-        reward: What its rewards are of, one of `REWARDS`.
-        penalties: What its KL term is, in large batches: objectives and their weights, the first of which is
-            1; empty where nothing acts.
-        named: Whether those were found exactly; else they are what comes nearest.
-        seen: Fresh samples: every prompt with every size of group, and large ones.
-        stale: Large groups of samples of an older policy.
-        want: What was asked for, or None.
-        group_size: Answers per group by which ``want`` is judged.
-        advantage: What was made of the rewards before the step saw them, where that was asked for.
-    """
-
-    step: Step
-    reward: str
-    penalties: Mapping[str, float]
-    named: bool
-    seen: tuple[OnPrompt, ...]
-    stale: tuple[OnPrompt, ...]
-    want: Wanted | None = None
-    group_size: int = JUDGED
-    advantage: Advantage | None = None
-
-    @property
-    def beta(self) -> float | None:
-        """The coefficient of the step, where it is known."""
-        return self.step.beta
-
-    def effective(self, seen: OnPrompt) -> float:
-        """The coefficient of the penalty on a prompt, where the reward has 1; see `Share.effective_beta`."""
-        return seen.share.effective_beta if self.penalties else 0.0
-
-    def ratio(self, seen: OnPrompt) -> float:
-        """The effective coefficient over the step's own; NaN where that is not known."""
-        return self.effective(seen) / self.beta if self.beta else math.nan
-
-    def at(self, prompt: str, group: int | None) -> OnPrompt | None:
-        """The finding of a prompt and a group size; None where the step refused it."""
-        return next((s for s in self.seen if s.prompt == prompt and s.group == group), None)
-
-    @property
-    def misses(self) -> tuple[OnPrompt, ...]:
-        """Where the update is not what was wanted, judged by groups of ``group_size``."""
-        if self.want is None:
-            return ()
-        return tuple(s for s in self.seen if s.group == self.group_size and not self._is_wanted(s))
-
-    @property
-    def met(self) -> bool | None:
-        """Whether it is what was wanted on every prompt; None where nothing was asked for.
-
-        An update with a wrong sign, see `kl_companion.auditing.updates.meaning.fault`, is never that.
-        """
-        from kl_companion.auditing.updates.meaning import fault
-
-        return None if self.want is None else not (self.misses or fault(self))
-
-    def _is_wanted(self, seen: OnPrompt) -> bool:
-        wanted = self.want
-        if wanted is None:
-            return True
-        if seen.deviation > 0 and not seen.share.gain > 0:
-            return False
-        if not wanted.objectives:
-            return not self.penalties or abs(seen.share.charge) < _NOTHING
-        if len(self.penalties) != 1 or not wanted.objectives >= self.penalties.keys():
-            return False
-        if math.isnan(seen.share.gain):  # equal rewards: nothing to compare the coefficient with
-            return not (seen.grows < _MORE / 2 or seen.share.charge < 0)
-        aim = (self.beta or 0.0) if wanted.beta is None else wanted.beta
-        return abs(self.effective(seen) - aim) <= NEAR * aim and seen.share.rest <= TURNED
-
-    @cached_property
-    def rest(self) -> tuple[Rest, Rest] | None:
-        """Where the update comes to rest, and the optimum of E[R] - beta KL of whole answers.
-
-        In groups of 4, from a prompt with half of its answers right; None where the step's beta is not known,
-        or is not positive: then there is no optimum.
-        """
-        if not self.beta or self.beta < 0 or not self.penalties:
-            return None
-        at = prompt(0.5).problem
-
-        def field(logits: torch.Tensor) -> torch.Tensor:
-            return -expected_gradient(self.step.loss, at, logits=logits, group_size=4)
-
-        return at_rest(field, at), optimum(at, self.beta)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for a pickle: where the update comes to rest is computed before."""
-        step = self.step._replace(loss=left_out, with_beta=None)
-        return self.__dict__ | {"rest": self.rest, "step": step}
-
-    @property
-    def name(self) -> str:
-        """What was audited."""
-        return self.step.name
-
-    @property
-    def headline(self) -> str:
-        """One of `kl_companion.auditing.updates.meaning.KINDS`."""
-        from kl_companion.auditing.updates.meaning import kind
-
-        return kind(self)
-
-    @property
-    def sentence(self) -> str:
-        """What it maximizes, in one sentence."""
-        from kl_companion.auditing.updates.meaning import headline
-
-        return headline(self)
-
-    def blocks(self, *, details: bool = False) -> list[Block]:
-        """Blocks of its card."""
-        from kl_companion.auditing.updates.blocks import blocks
-
-        return blocks(self, details=details)
-
-    def __str__(self) -> str:
-        return card(self)
-
-    def _repr_html_(self) -> str:
-        return html(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain data, see `kl_companion.auditing.updates.data`."""
-        from kl_companion.auditing.updates.data import to_dict
-
-        return to_dict(self)
 
 
 def prompts(*, off_policy: bool = False) -> dict[str, Population]:
@@ -257,29 +97,82 @@ def audit_update(
         )
     if advantage is not None:
         of = with_advantages(of, advantage)
-    reward, penalties, named = _parts(of)
-    found: dict[bool, list[OnPrompt]] = {False: [], True: []}
+    run, refused = _sizes(of, sizes)
+    if group_size is not None and group_size in refused:
+        raise refused[group_size]
+    judged = size if size in run else max((n for n in run if n is not None), default=size)
+    parts = _parts(of, run)
+    seen: dict[bool, list[OnPrompt]] = {False: [], True: []}
     for stale in (False, True):
         for title, at in prompts(off_policy=stale).items():
             if progress is not None:
                 progress(f"{'stale' if stale else 'fresh'} samples, rewards: {title}")
-            for group in (None,) if stale else (*sizes, None):
-                found[stale].append(_seen(of, title, at, group, reward, penalties))
+            for group in run[-1:] if stale else run:
+                try:
+                    seen[stale].append(_seen(of, title, at, group, parts))
+                except ValueError as error:  # NaN where all rewards are equal, say
+                    refused.setdefault(group, error)
     return UpdateAudit(
-        of, reward, penalties, named, tuple(found[False]), tuple(found[True]), wanted, size, advantage
+        of,
+        parts.reward,
+        parts.penalties,
+        parts.named,
+        tuple(seen[False]),
+        tuple(seen[True]),
+        wanted,
+        judged,
+        advantage,
+        {group: str(error) for group, error in refused.items()},
+        parts.order,
+        parts.inside,
     )
 
 
-def _seen(
-    step: Step, title: str, at: Population, group: int | None, reward: str, penalties: Mapping[str, float]
-) -> OnPrompt:
+def _sizes(step: Step, sizes: Sequence[int]) -> tuple[list[int | None], dict[int | None, ValueError]]:
+    """Return the sizes of groups on which a step runs, large ones last, and the errors of the others.
+
+    A step that compares answers by their place in the batch, as ``rewards.view(-1, 4)``, says nothing in a
+    batch that has several of its groups: their members are in one order of many.
+
+    Raises:
+        ValueError: it runs on none.
+    """
+    at, run = prompt(0.5, GRADED), list[int | None]()
+    refused = dict[int | None, ValueError]()
+    for group in (*sizes, None):
+        rows = at.which if group is None else torch.arange(group) % len(at.problem.rewards)
+        try:
+            gradients = [batch_gradient(step.loss, replace(at, which=x))[1] for x in (rows, *_orders(rows))]
+        except ValueError as error:
+            refused[group] = error
+            continue
+        size = gradients[0].norm().clamp_min(1.0)
+        if all((g - gradients[0]).norm() <= _ROUNDING * size for g in gradients):
+            run.append(group)
+        else:
+            refused[group] = ValueError("it compares answers by their place in the batch")
+    if not run:
+        raise next(iter(refused.values()))
+    return run, refused
+
+
+def _orders(rows: torch.Tensor) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return [rows[torch.randperm(len(rows), generator=draw)] for _ in range(3)]
+
+
+def _seen(step: Step, title: str, at: Population, group: int | None, parts: Parts) -> OnPrompt:
+    scaled = group is None and parts.order != 0
+    if scaled and parts.loss is not None:
+        step = step._replace(loss=parts.loss, with_beta=None)
     update = _update(step, at, group)
     grows = math.nan
-    if title == "equal" and step.with_beta is not None and step.beta and update.norm() > _NOTHING:
-        more = _update(step.with_beta(_MORE * step.beta), at, group)
+    if title == "equal" and step.with_beta is not None and step.beta and update.norm() > NO_UPDATE:
+        more = _update(step.with_beta(MORE * step.beta), at, group)
         grows = (more.norm() / update.norm()).item()
-    found = share(update, at.problem, penalties, reward=reward)
-    sign = reward_sign(found, update, at, None if group is not None else lambda x: _update(step, x, None))
+    found = share(update, at.problem, parts.penalties, reward=parts.reward)
+    exchanged = group == parts.group
+    sign = reward_sign(found, update, at, (lambda x: _update(step, x, group)) if exchanged else None)
     return OnPrompt(title, group, at.rewards_deviation, found, grows, sign)
 
 
@@ -291,48 +184,144 @@ def _update(step: Step, at: Population, group: int | None) -> torch.Tensor:
     return expected_updates(of.loss, at, group, steps=of.updates, rate=of.rate)
 
 
-def _parts(step: Step) -> tuple[str, dict[str, float], bool]:
-    """What the rewards and the KL term are in large batches of fresh samples, and whether that is exact."""
-    names = terms(finding_of(step.loss, _LOOKED, tried=_TRIED, max_terms=2))
+class Parts(NamedTuple):
+    """What the rewards and the KL term of a step are, see `UpdateAudit`.
+
+    Attributes:
+        reward: See there.
+        penalties: See there.
+        named: See there.
+        group: Answers in the groups that say so; None for large ones.
+        order: See there.
+        inside: See there.
+        loss: The loss, whose vanishing part is multiplied by the number of answers where there is an order.
+    """
+
+    reward: str
+    penalties: Mapping[str, float]
+    named: bool
+    group: int | None
+    order: int = 0
+    inside: str | None = None
+    loss: Loss | None = None
+
+
+def _parts(step: Step, run: Sequence[int | None]) -> Parts:
+    """Name the parts of a step: in large batches where it runs on them, else in the smallest groups."""
+    group = None if None in run else run[0]
+    loss, order = _of_one_order(step.loss) if group is None else (step.loss, 0)
+    found = _named(loss, step, group)._replace(order=order, loss=loss)
+    if found.named or not _reads_outside(loss):
+        return found
+    clean = _inside(loss)
+    within = _named(clean, step, group)
+    if not within.named:
+        return found._replace(inside="")
+    exact = row(finding_of(clean, _LOOKED, tried=_TRIED, max_terms=2, group_size=group))
+    return within._replace(named=False, order=order, loss=loss, inside=exact)
+
+
+def _of_one_order(loss: Loss) -> tuple[Loss, int]:
+    """Return the loss, and 1 where its rewards vanish as 1 / answers in a large batch, -1 where its KL does.
+
+    What vanishes is multiplied by the number of answers in the loss that is returned.
+    """
+    at, plain = prompt(0.5), unrewarded(loss)
+    rewarded = _difference(loss, plain)
+    try:
+        parts = {1: (rewarded, plain), -1: (plain, rewarded)}
+        acts = {order: _acts(vanishing, at) for order, (vanishing, _) in parts.items()}
+        for order, (vanishing, other) in parts.items():
+            grown = partial(_by_answers, vanishing)
+            if acts[-order] and not acts[order] and _acts(grown, at):
+                return (lambda rollout, grown=grown, other=other: grown(rollout) + other(rollout)), order
+    except ValueError:  # a standard deviation of equal rewards, say
+        pass
+    return loss, 0
+
+
+def _by_answers(loss: Loss, rollout: Rollout) -> torch.Tensor:
+    return len(rollout.logp) * loss(rollout)
+
+
+def _acts(loss: Loss, at: Population) -> bool:
+    """Whether a part has an expected update in large batches, beside what rounding leaves of it."""
+    limit = large_batches(loss, at)
+    return limit.settles and bool(limit.gradient.norm() > _ROUNDING * limit.contributions)
+
+
+def _reads_outside(loss: Loss) -> bool:
+    try:
+        return reads_outside(loss)
+    except ValueError:  # the loss does not run on that batch
+        return False
+
+
+def _inside(loss: Loss) -> Loss:
+    """Return the loss where all log-probs outside the mask are 0."""
+
+    def run(rollout: Rollout) -> torch.Tensor:
+        names = ("logp", "ref_logp", "behavior_logp")
+        held = {n: x for n in names if (x := getattr(rollout, n)) is not None}
+        inside: dict[str, Any] = {n: masked(x, rollout.completion_mask) for n, x in held.items()}
+        return loss(replace(rollout, **inside))
+
+    return run
+
+
+def _named(loss: Loss, step: Step, group: int | None) -> Parts:
+    """Name what the rewards and the KL term are in groups of one size of fresh samples."""
+    finding = finding_of(loss, _LOOKED, tried=_TRIED, max_terms=2, group_size=group)
+    names = terms(finding)
     if names and not any(OBJECTIVES[t.objective].rewards for t in names) and not step.reads_rewards:
         said = " and ".join(t.objective for t in names)
         raise ValueError(
             f"{step.name} minimizes {said} and no rewards, expected a loss that reads rewards or advantages; "
             "kl_companion.audit takes a KL term"
         )
-    penalty = _penalty(step)
-    unknown = penalty is None
-    if penalty is None:
-        penalty = {t.objective: 1.0 for t in names if OBJECTIVES[t.objective].regularizer}
-    named = bool(names)
+    penalty = _penalty(unrewarded(loss), group)
+    if penalty is None and step.with_beta is not None and step.beta:  # it may need rewards that differ
+        penalty = _penalty(_difference(step.with_beta(2 * step.beta).loss, step.loss), group)
     at = prompt(0.1)
-    update = expected_update(step.loss, at, None)
+    update = expected_update(loss, at, group)
 
     def rest(reward: str, parts: Mapping[str, float]) -> float:
         return share(update, at.problem, parts, reward=reward).rest
 
-    if unknown and not penalty and not named:
-        penalty = {min(_FALLBACK, key=lambda n: rest(REWARD, {n: 1.0})): 1.0}
-    return min(REWARDS, key=lambda r: round(rest(r, penalty), 6)), penalty, named
+    named = penalty is not None
+    if penalty is None:
+        kl = [t.objective for t in names if OBJECTIVES[t.objective].regularizer]
+        penalty = {min(kl or _FALLBACK, key=lambda n: rest(REWARD, {n: 1.0})): 1.0}
+    reward = min(REWARDS, key=lambda r: round(rest(r, penalty), 6))
+    named = named and (bool(names) or rest(reward, penalty) < _EXACT)
+    return Parts(reward, penalty, named, group)
 
 
-def _penalty(step: Step) -> dict[str, float] | None:
+def unrewarded(loss: Loss) -> Loss:
+    """Return a loss with rewards of 0."""
+    return lambda rollout: loss(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
+
+
+def _difference(loss: Loss, other: Loss) -> Loss:
+    return lambda rollout: loss(rollout) - other(rollout)
+
+
+def _penalty(rest: Loss, group: int | None) -> dict[str, float] | None:
     """What is left where all rewards are 0, {objective: weight}, the first of which is 1.
 
     {} where nothing is left; None where it is not known.
     """
-
-    def unrewarded(rollout: Rollout) -> torch.Tensor:
-        return step.loss(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
-
-    finding = finding_of(unrewarded, _LOOKED, tried=_TRIED, max_terms=2)
+    try:
+        finding = finding_of(rest, _LOOKED, tried=_TRIED, max_terms=2, group_size=group)
+    except ValueError:  # a standard deviation of equal rewards, say
+        return None
     if finding.zero:
         return {}
-    i = explanation(finding)
-    if i is None or any(t.sign == 0 for t in terms(finding)):
+    i, found = explanation(finding), terms(finding)
+    if i is None or any(t.sign == 0 for t in found):
         return None
-    if not any(OBJECTIVES[t.objective].regularizer for t in terms(finding)):
+    if not any(OBJECTIVES[t.objective].regularizer for t in found):
         return {}
-    found = {t.objective: finding.matches[i][t.objective] for t in terms(finding)}
-    first = next(iter(found.values()))
-    return {n: c / first for n, c in found.items()}
+    weights = {t.objective: finding.matches[i][t.objective] for t in found}
+    first = next(iter(weights.values()))
+    return {n: c / first for n, c in weights.items()}

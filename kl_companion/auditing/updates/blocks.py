@@ -10,18 +10,24 @@ from kl_companion.auditing.updates.meaning import (
     FAR,
     IDLE,
     advice,
+    by_size,
     comes_to,
     equal_rewards,
     fault,
     given_advantages,
     headline,
+    largest,
+    outside,
+    runs,
     short,
     turned,
     wanted,
 )
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
+    from kl_companion.auditing.updates.record import OnPrompt, UpdateAudit
+
+_LARGE = {0: "large groups", 1: "large: n x", -1: "large: 1/n x"}
 
 
 def blocks(audit: UpdateAudit, *, details: bool = False) -> list[Block]:
@@ -39,7 +45,10 @@ def blocks(audit: UpdateAudit, *, details: bool = False) -> list[Block]:
         read_block(audit.step.reading),
         Block(first),
         Block(wrapped(given_advantages(audit), style="bad")),
+        Block(wrapped(outside(audit), style="bad")),
+        Block(wrapped(runs(audit), most=4)),
         Block(_table(audit)),
+        Block(wrapped(by_size(audit))),
         Block(wrapped(equal_rewards(audit))),
         Block(wrapped(_stale(audit), "  ", "")),
         Block(wrapped(comes_to(audit), "  ", "")),
@@ -47,21 +56,21 @@ def blocks(audit: UpdateAudit, *, details: bool = False) -> list[Block]:
         Block(_details(audit) if details else []),
     ]
     # without rewards there is nothing to compare the KL with
-    return [*found[:3], *found[7:]] if wrong == IDLE else found
+    return [*found[:5], *found[-2:]] if wrong == IDLE else found
 
 
 def _table(audit: UpdateAudit) -> list[Line]:
     """The effective coefficient by prompt and group."""
     if not audit.penalties:
         return []
-    prompts = [s for s in audit.seen if s.group is None and s.deviation > 0]
+    prompts = [s for s in largest(audit) if s.deviation > 0]
     unit = f"in units of beta = {audit.beta:g}" if audit.beta else "as a number"
     lines = [f"Effective beta, {unit}, by the share of right answers:"]
     lines.append(f"  {'':<14}" + "".join(f"{s.prompt:>8}" for s in prompts))
     for group in dict.fromkeys(s.group for s in audit.seen):
         row = [audit.at(p.prompt, group) for p in prompts]
         cells = ["-" if s is None else _cell(audit, s) for s in row]
-        title = "large groups" if group is None else f"groups of {group}"
+        title = f"groups of {group}" if group else _LARGE[audit.order]
         lines.append(f"  {title:<14}" + "".join(f"{cell:>8}" for cell in cells))
     if any("*" in line for line in lines):
         worst = turned(audit.seen)
@@ -74,8 +83,7 @@ def _cell(audit: UpdateAudit, seen: OnPrompt) -> str:
 
 
 def _stale(audit: UpdateAudit) -> str:
-    fresh = turned([s for s in audit.seen if s.group is None])
-    stale = turned([s for s in audit.stale if s.group is None])
+    fresh, stale = turned(largest(audit)), turned(audit.stale)
     if stale <= max(FAR, fresh + 1):
         return ""
     return f"Stale samples (ratios 0.7 to 1.4): up to {stale:.0f}° of the update is neither reward nor KL."

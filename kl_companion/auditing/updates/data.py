@@ -9,6 +9,9 @@
   group), ``deviation`` of the rewards, ``reward_sign`` (of large groups: 1 where the update moves E[R] up, -1
   down, 0 not at all), ``gain`` a, ``charge`` b, ``effective_beta`` b / abs(a), ``rest`` in degrees, ``grows``
   with ten times beta;
+* ``order`` (1 where the coefficient grows with the answers in a batch, -1 where it shrinks, else 0);
+  ``inside`` (what it minimizes where numbers outside the mask are 0; null where they change nothing);
+  ``refused`` {group: message}: sizes of groups in which it has no update on some prompt or on all;
 * ``equal_rewards``, ``advice``;
 * ``rest``: where it comes to rest: ``settled``, ``reward``, ``kl``, and ``optimum`` with the last two;
 * ``want``, ``met``, ``misses``, ``group_size``;
@@ -23,7 +26,7 @@ from kl_companion.auditing.judgment.data import finite, reading_data, versions
 from kl_companion.auditing.updates.meaning import advice, equal_rewards, fault, headline, kind
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
+    from kl_companion.auditing.updates.record import OnPrompt, UpdateAudit
 
 SCHEMA = 1
 
@@ -46,6 +49,9 @@ def to_dict(audit: UpdateAudit) -> dict[str, Any]:
         "advantage": audit.advantage,
         "fresh": [_seen(audit, s) for s in audit.seen],
         "stale": [_seen(audit, s) for s in audit.stale],
+        "order": audit.order,
+        "inside": audit.inside,
+        "refused": {"large" if n is None else str(n): why for n, why in audit.refused.items()},
         "equal_rewards": equal_rewards(audit),
         "advice": advice(audit),
         "rest": None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from kl_companion.auditing.updates.advantages import ADVANTAGES
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.audit import OnPrompt, UpdateAudit
+    from kl_companion.auditing.updates.record import OnPrompt, UpdateAudit
 
 SAME = 0.01  # relative: one number, but for the eps of a normalization
 _SAME_END = 0.002  # of E[R], and five times that in nats
@@ -21,6 +22,7 @@ _REWARDS = {
 }
 _GROWS = 2.0  # at ten times beta: less than that is no coefficient
 _NO_UPDATE = 1e-12  # length of an update that is zero
+_VISIBLE = 0.5  # degrees
 _MOSTLY = 30.0  # degrees between an update and the KL's gradient
 FAR = 5.0  # degrees of a rest that is worth a word
 WRITTEN, SPREAD, DISTORTED, OTHER, NONE, LOWERS, IDLE, REPELS = KINDS = (
@@ -61,9 +63,8 @@ def fault(audit: UpdateAudit) -> str:
     # stale samples on one prompt alone are no wrong sign: a clip without a baseline may turn the update there
     if min(fresh, default=1.0) < 0 or max(stale, default=1.0) < 0:
         return LOWERS
-    # of large groups, whose rewards are exchanged: the sign of a fit alone does not show that rewards count
-    large = [s.reward_sign for s in (*audit.seen, *audit.stale) if s.group is None]
-    if max((x for x in large if not math.isnan(x)), default=1.0) <= 0:
+    # of groups whose rewards are exchanged: the sign of a fit alone does not show that rewards count
+    if max((s.reward_sign for s in _exchanged(audit) if not math.isnan(s.reward_sign)), default=1.0) <= 0:
         return IDLE
     return REPELS if leaves_reference(audit) and all(w > 0 for w in audit.penalties.values()) else ""
 
@@ -71,19 +72,34 @@ def fault(audit: UpdateAudit) -> str:
 def leaves_reference(audit: UpdateAudit) -> bool:
     """Return whether the KL is maximized, on every prompt in large groups on which it can be told."""
     charges = [
-        s.share.charge
-        for s in audit.seen
-        if s.group is None and s.share.rest < _MOSTLY and not math.isnan(s.share.charge)
+        s.share.charge for s in largest(audit) if s.share.rest < _MOSTLY and not math.isnan(s.share.charge)
     ]
     return bool(charges and audit.penalties) and max(charges) < 0
+
+
+def _exchanged(audit: UpdateAudit) -> list[OnPrompt]:
+    """Return the prompts in large groups, else in the smallest on which the step runs."""
+    seen = (*audit.seen, *audit.stale)
+    sizes = {s.group for s in seen}
+    least = None if None in sizes else min((n for n in sizes if n is not None), default=None)
+    return [s for s in seen if s.group == least]
+
+
+def largest(audit: UpdateAudit) -> list[OnPrompt]:
+    """Return the prompts in large groups, else in the largest on which the step runs."""
+    sizes = {s.group for s in audit.seen}
+    most = None if None in sizes else max((n for n in sizes if n is not None), default=None)
+    return [s for s in audit.seen if s.group == most]
 
 
 def coefficient(audit: UpdateAudit) -> str:
     """Return what the size of the coefficient is, of groups of the size that is judged and of large ones."""
     if not audit.penalties:
         return NONE
-    large = _values(audit, None)
-    small = _values(audit, audit.group_size)
+    large = _values(audit, largest(audit))
+    small = _values(audit, [s for s in audit.seen if s.group == audit.group_size])
+    if not large or audit.order:
+        return OTHER
     if leaves_reference(audit):  # the sign is told by `fault`
         large, small = ([(s, -x) for s, x in values] for values in (large, small))
     aim = audit.beta if audit.beta else large[0][1] / _unit(large[0][0])
@@ -101,19 +117,31 @@ def _unit(seen: OnPrompt) -> float:
     return seen.deviation or 1.0
 
 
-def _values(audit: UpdateAudit, group: int | None) -> list[tuple[OnPrompt, float]]:
+def _values(audit: UpdateAudit, seen: Sequence[OnPrompt]) -> list[tuple[OnPrompt, float]]:
     """Prompts whose rewards differ, and the effective coefficient there."""
-    return [(s, audit.effective(s)) for s in audit.seen if s.group == group and s.deviation > 0]
+    return [(s, audit.effective(s)) for s in seen if s.deviation > 0]
 
 
 def _all(values: Sequence[float], aim: float) -> bool:
     return all(abs(x - aim) <= SAME * abs(aim) for x in values)
 
 
-def ends(audit: UpdateAudit, group: int | None) -> tuple[float, float]:
-    """The smallest and the largest effective coefficient, in units of beta where that is known."""
-    found = [x / (audit.beta or 1.0) for _, x in _values(audit, group)]
-    return min(found), max(found)
+def ends(audit: UpdateAudit) -> tuple[float, float]:
+    """Smallest and largest effective coefficient in the groups that are judged, in units of a known beta."""
+    judged = [s for s in audit.seen if s.group == audit.group_size]
+    found = [x / (audit.beta or 1.0) for _, x in _values(audit, judged)]
+    return min(found, default=math.nan), max(found, default=math.nan)
+
+
+def by_size(audit: UpdateAudit) -> str:
+    """A sentence where the coefficient depends on the number of answers in a batch; else ""."""
+    if not audit.order:
+        return ""
+    how, which = ("grows", "rewards are") if audit.order > 0 else ("shrinks", "KL is")
+    return (
+        f"The coefficient {how} with the number of answers in the batch, n: the {which} divided by it once "
+        "more. Divide both by the same number."
+    )
 
 
 def short(x: float) -> str:
@@ -128,9 +156,11 @@ def headline(audit: UpdateAudit) -> str:
     name, reward, wrong = audit.step.name, _REWARDS[audit.reward], fault(audit)
     if wrong == IDLE:
         return f"The rewards have no effect on the update of {name}{_alone(audit)}."
-    if not audit.named and (low := least_turned(audit)) > _MOSTLY:
+    low, high = least_turned(audit), turned(largest(audit))
+    if not audit.named and high > _MOSTLY:
+        size = f"{low:.0f}° or more" if low > _MOSTLY else f"up to {high:.0f}°"
         return (
-            f"{name} maximizes no sum of E[R] and a KL that is known here: {low:.0f}° or more of its update "
+            f"{name} maximizes no sum of E[R] and a KL that is known here: {size} of its update "
             f"are neither{_consequence(audit, wrong)}."
         )
     verb = "minimizes" if wrong == LOWERS else "maximizes"
@@ -143,12 +173,13 @@ def headline(audit: UpdateAudit) -> str:
     away = leaves_reference(audit)
     sign = "+" if (wrong == LOWERS) != away else "-"
     said = f"{name} {verb} {about}{reward} {sign} {b} x {penalty_words(audit.penalties)}"
-    return f"{said}{_size(audit, of_kl, away=away)}{_consequence(audit, wrong)}."
+    off = "" if audit.named or high < _VISIBLE else f", and up to {high:.0f}° of its update are neither"
+    return f"{said}{_size(audit, of_kl, away=away)}{off}{_consequence(audit, wrong)}."
 
 
 def _size(audit: UpdateAudit, of_kl: str, *, away: bool) -> str:
     """Return the end of the headline: how large the coefficient is."""
-    ends_of = sorted(-x if away else x for x in ends(audit, audit.group_size))
+    ends_of = sorted(-x if away else x for x in ends(audit))
     low, high = (short(x) for x in ends_of)
     size = low if low == high else f"{low} to {high}"
     of = " beta" if audit.beta else ""
@@ -211,10 +242,12 @@ def equal_rewards(audit: UpdateAudit) -> str:
             f"{where}, beta has no effect: the penalty is divided by its own spread. Ten times beta makes "
             f"the update {short(seen.grows)} times as large."
         )
-    alone = f"{where}, the KL alone moves the policy{away}"
     if abs(seen.grows / 10 - 1) > SAME:
-        return f"{alone}: ten times beta makes the update {short(seen.grows)} times as large."
-    return f"{alone}, with beta as its coefficient."
+        return (
+            f"{where}, the policy still moves{away}: ten times beta makes the update {short(seen.grows)} "
+            "times as large."
+        )
+    return f"{where}, the KL alone moves the policy{away}, with beta as its coefficient."
 
 
 def given_advantages(audit: UpdateAudit) -> str:
@@ -228,6 +261,28 @@ def given_advantages(audit: UpdateAudit) -> str:
         "It takes advantages, and was given rewards as they are: what a trainer makes of them before is not "
         f"in this verdict. Say it: --advantage group_std (or {others})."
     )
+
+
+def outside(audit: UpdateAudit) -> str:
+    """A warning where numbers outside the mask change the update; "" elsewhere."""
+    if audit.inside is None:
+        return ""
+    then = f" With zeros there it minimizes {audit.inside}." if audit.inside else ""
+    return (
+        "Numbers outside the mask change the update: multiply values of tokens by the mask before they are "
+        f"summed.{then}"
+    )
+
+
+def runs(audit: UpdateAudit) -> str:
+    """A sentence on the groups, and the prompts in them, on which the step has no update; "" for none."""
+    said: dict[str, tuple[str, list[str]]] = {}
+    for group, why in audit.refused.items():
+        some = " on some prompts" if any(s.group == group for s in audit.seen) else ""
+        title = f"groups of {group}" if group else "large groups"
+        first = why.splitlines()[0].rstrip(".")
+        said.setdefault(re.sub(r"\d+", "", first), (first, []))[1].append(title + some)
+    return " ".join(f"It has no update in {', '.join(where)}: {why}." for why, where in said.values())
 
 
 def comes_to(audit: UpdateAudit) -> str:
@@ -261,8 +316,8 @@ def turned(seen: Sequence[OnPrompt]) -> float:
 
 def least_turned(audit: UpdateAudit) -> float:
     """Return the smallest rest, in degrees, of large groups whose rewards differ; 0 without one."""
-    large = [s for s in audit.seen if s.group is None and s.deviation > 0 and s.share.size > _NO_UPDATE]
-    return min((s.share.rest for s in large), default=0.0)
+    moved = [s for s in largest(audit) if s.deviation > 0 and s.share.size > _NO_UPDATE]
+    return min((s.share.rest for s in moved), default=0.0)
 
 
 def advice(audit: UpdateAudit) -> list[str]:
@@ -286,8 +341,8 @@ def advice(audit: UpdateAudit) -> list[str]:
             "for beta as written in small groups too, subtract the mean of the other",
             "  answers, and divide by a constant in place of the batch's number of tokens.",
         ]
-    if found == SPREAD:
-        low, high = (short(x) for x in ends(audit, audit.group_size))
+    if found == SPREAD and math.isfinite(ends(audit)[0]):
+        low, high = (short(x) for x in ends(audit))
         return [
             "center the rewards and do not divide them by their standard",
             "  deviation; or choose beta for the spread that you have: now it acts",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
+from kl_companion.auditing.reading.names import read_name
+from kl_companion.auditing.reading.roles import Read
 from kl_companion.auditing.reading.subject import NOTHING, Reading, as_subject
 from kl_companion.auditing.updates.advantages import Advantage, normalizer
 from kl_companion.auditing.updates.recipe import Recipe
@@ -71,13 +74,25 @@ def as_step(
             (lambda beta: as_step(replace(step, beta=beta))) if step.kl is not None else None,
             recipe=step,
         )
-    subject = as_subject(step, roles=roles, options=options)
+    roles = {**dict.fromkeys(_counts(step), "group_size"), **roles}
+    subject = as_subject(step, roles={n: r for n, r in roles.items() if n not in options}, options=options)
     name, value = subject.reading.coefficient if subject.reading else ("", None)
 
     def with_beta(beta: float) -> Step:
         return as_step(step, roles=roles, options={**options, name: beta})
 
     return Step(subject.title, subject.loss, value, name, with_beta if name else None, subject.reading)
+
+
+def _counts(step: Callable[..., Any]) -> list[str]:
+    """Return the parameters whose default is the number of answers to a prompt: here a batch has one."""
+    if not inspect.isroutine(step):
+        return []
+    return [
+        name
+        for name, p in inspect.signature(step).parameters.items()
+        if type(p.default) is int and isinstance(r := read_name(name), Read) and r.role == "group_size"
+    ]
 
 
 def with_advantages(step: Step, how: Advantage) -> Step:

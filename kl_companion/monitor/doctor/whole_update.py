@@ -8,7 +8,8 @@ import torch
 
 from kl_companion.auditing.auditor import audit
 from kl_companion.auditing.judgment.verdict import Audit
-from kl_companion.auditing.updates.audit import UpdateAudit, audit_update
+from kl_companion.auditing.updates.audit import audit_update
+from kl_companion.auditing.updates.record import UpdateAudit
 from kl_companion.monitor.doctor.subject import Examined
 from kl_companion.monitor.doctor.world import SmallWorld
 from kl_companion.rollout import Rollout

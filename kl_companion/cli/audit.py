@@ -14,17 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from kl_companion.cli.loading import as_script, load_function
 from kl_companion.cli.printing import note, progress, refuse_options
+from kl_companion.ending import alone, time_limit
 
 if TYPE_CHECKING:
     from kl_companion.auditing.judgment.card import Verdict
 
 HELP = "which objective a loss minimizes"
 _OF_FUNCTIONS = ("level", "group_size", "map", "update", "advantage", "placement", "details", "json")
+_GUARDED = ("timeout",)  # options of what is executed
+_SECONDS = 60.0  # that the file's code may run
 # Options that have no effect, of each thing that the verb does, and the reason.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "a setting": ((*_OF_FUNCTIONS, "set"), "a setting has its own, and a card of text"),
-    "--release": (_OF_FUNCTIONS, "a release has its own settings, and a card of text"),
-    "an estimator": (("map", "set", "update", "advantage"), "they are for path/file.py:function, a loss"),
+    "a setting": ((*_OF_FUNCTIONS, *_GUARDED, "set"), "a setting has its own, and a card of text"),
+    "--release": ((*_OF_FUNCTIONS, *_GUARDED), "a release has its own settings, and a card of text"),
+    "an estimator": (
+        ("map", "set", "update", "advantage", *_GUARDED),
+        "they are for path/file.py:function, a loss",
+    ),
     "--update": (
         ("level", "placement", "off_policy", "scale"),
         "a whole update is looked at as it stands, on fresh and on stale samples",
@@ -75,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--details", action="store_true", help="residuals, curl and the registered names too")
     parser.add_argument("--json", action="store_true", help="the verdict as data")
+    parser.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help=f"how long the file's code may run ({_SECONDS:g})"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
@@ -83,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # libraries leave no garbage while they load, and looking for it takes a tenth of the time
     import torch
 
-    from kl_companion.auditing.reading.sources import pasted_loss
     from kl_companion.frameworks.printing import is_framework, print_audits
 
     gc.freeze()
@@ -101,19 +109,34 @@ def run(args: argparse.Namespace) -> int:
             scale=args.scale,
             progress=progress(quiet=args.quiet),
         )
+    color = colored(sys.stdout)
     with ExitStack() as stack:
-        loss: Any = args.loss
-        if loss.endswith(".py"):
-            loss = f"{loss}:{_only_function(loss)}"
-        if loss == "-":
-            stack.enter_context(as_script("-"))
-            loss = pasted_loss(_pasted(args.quiet))
-        elif ".py:" in loss:
-            file = loss.rpartition(":")[0]
-            note(f"executing {file}, as python does with a file of yours", quiet=args.quiet)
-            stack.enter_context(as_script(file))  # a function may import from its folder when it is called
-            loss = load_function(loss, tell=lambda said: note(said, quiet=args.quiet))
-        return _judge(loss, args)
+        text = _pasted(args.quiet) if args.loss == "-" else ""
+        stack.enter_context(alone())
+        verdict = _judged(_loaded(args, text, stack), args)
+        said = _said(verdict, args, color)
+    print(said)
+    return 1 if verdict.met is False else 0
+
+
+def _loaded(args: argparse.Namespace, text: str, stack: ExitStack) -> Any:
+    """The loss that was named or pasted, inside of what guards the audit against its code."""
+    from kl_companion.auditing.reading.sources import FILE, pasted_loss
+
+    target, seconds = args.loss, args.timeout or _SECONDS
+    if target.endswith(".py"):
+        target = f"{target}:{_only_function(target)}"
+    if target == "-":
+        stack.enter_context(as_script("-"))
+        stack.enter_context(time_limit(seconds, FILE))
+        return pasted_loss(text)
+    if ".py:" not in target:
+        return target
+    file = target.rpartition(":")[0]
+    note(f"executing {file}, as python does with a file of yours", quiet=args.quiet)
+    stack.enter_context(as_script(file))  # a function may import from its folder when it is called
+    stack.enter_context(time_limit(seconds, file))
+    return load_function(target, tell=lambda said: note(said, quiet=args.quiet))
 
 
 def _kinds(args: argparse.Namespace, *, framework: bool) -> list[str]:
@@ -128,35 +151,33 @@ def _kinds(args: argparse.Namespace, *, framework: bool) -> list[str]:
     return [kind for kind, holds in kinds.items() if holds]
 
 
-def _judge(loss: Any, args: argparse.Namespace) -> int:
-    """Print the verdict on a loss; 1 when ``--want`` is not met."""
+def _judged(loss: Any, args: argparse.Namespace) -> Verdict:
+    """The verdict on a loss, or on a whole update."""
     from kl_companion.auditing import audit
+    from kl_companion.auditing.updates.audit import audit_update
 
+    both = {"want": args.want, "group_size": args.group_size, **_given(args)}
+    told = progress(quiet=args.quiet)
     if args.update or args.advantage is not None:
-        return _update(loss, args)
-    found = audit(
+        return audit_update(loss, advantage=args.advantage, **both, progress=told)
+    return audit(
         loss,
         placement=args.placement or "loss",
         level=args.level,
-        group_size=args.group_size,
-        want=args.want,
         off_policy=True if args.off_policy else None,
         scale=args.scale,
-        **_given(args),
-        progress=progress(quiet=args.quiet),
+        **both,
+        progress=told,
     )
-    return _print(found, args)
 
 
-def _print(verdict: Verdict, args: argparse.Namespace) -> int:
-    """Print the card, or the data; 1 when ``--want`` is not met."""
+def _said(verdict: Verdict, args: argparse.Namespace, color: bool) -> str:
+    """The card, or the data."""
     from kl_companion.auditing.judgment.card import card
 
     if args.json:
-        print(json.dumps(verdict.to_dict(), indent=2, allow_nan=False))
-    else:
-        print(card(verdict, details=args.details, color=colored(sys.stdout)))
-    return 1 if verdict.met is False else 0
+        return json.dumps(verdict.to_dict(), indent=2, allow_nan=False)
+    return card(verdict, details=args.details, color=color)
 
 
 def _only_function(file: str) -> str:
@@ -208,21 +229,6 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
         "roles": dict(pair(x, "--map") for x in args.map),
         "options": {name: value_of(text) for name, text in (pair(x, "--set") for x in args.set)},
     }
-
-
-def _update(step: Any, args: argparse.Namespace) -> int:
-    """Print the verdict on a whole update; 1 when ``--want`` is not met."""
-    from kl_companion.auditing.updates.audit import audit_update
-
-    found = audit_update(
-        step,
-        want=args.want,
-        group_size=args.group_size,
-        advantage=args.advantage,
-        **_given(args),
-        progress=progress(quiet=args.quiet),
-    )
-    return _print(found, args)
 
 
 def colored(stream: Any) -> bool:

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from kl_companion.cli import audit, derive, doctor, frameworks, report
 from kl_companion.cli import list as listing
+from kl_companion.ending import TimedOut
 
 VERBS: dict[str, ModuleType] = {
     "list": listing,
@@ -65,6 +66,8 @@ def run_command(
     except BrokenPipeError:  # `| head` has read enough: what is left in the buffer goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NOBODY_READS
+    except TimedOut as error:
+        print(f"{name}: {error}", file=sys.stderr)
     except SystemExit as error:  # of the user's code: a status of its own would pass for a verdict
         wanted = f"expected a {_WANTED.get(args.verb, 'command that ends')}"
         print(f"{name}: {_subject(args)} called sys.exit({error.code!r}), {wanted}", file=sys.stderr)

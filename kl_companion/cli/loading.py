@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib.abc
+import importlib.machinery
 import importlib.util
+import inspect
+import re
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +22,7 @@ class Refused(SystemExit):
     """A command line that a parser of the file refused."""
 
 
+_READER = "_reader"  # packages of files that were given
 _entered: list[str] = []  # files that `as_script` is inside of
 
 
@@ -33,7 +39,7 @@ def as_script(path: str, arguments: Sequence[str] = ()) -> Iterator[None]:
     if path in _entered:
         yield
         return
-    argv, search = sys.argv, sys.path[:]
+    argv, search, finders = sys.argv, sys.path[:], sys.meta_path[:]
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))
     _entered.append(path)
@@ -42,7 +48,9 @@ def as_script(path: str, arguments: Sequence[str] = ()) -> Iterator[None]:
             yield
     finally:
         _entered.remove(path)
-        sys.argv, sys.path[:] = argv, search
+        sys.argv, sys.path[:], sys.meta_path[:] = argv, search, finders
+        for name in [n for n, m in sys.modules.items() if _stands_in(m)]:
+            del sys.modules[name]
 
 
 @contextmanager
@@ -88,23 +96,28 @@ def load_function(
     path = Path(path_text)
     if not path.is_file():
         raise ValueError(f"{path_text!r} is not a file, expected path/file.py:function")
-    label = f"_reader_{path.stem}"  # its own name, so that a file called torch.py hides nothing
-    spec = importlib.util.spec_from_file_location(label, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path_text!r} cannot be imported, expected a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[label] = module  # dataclasses and pickles look their module up
-    try:
-        with as_script(path_text), command_lines() as notes:
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's own code: whatever it raises is the answer
-        raise ValueError(_failure(path_text, error, notes)) from error
+    label = f"{_package_of(path)}.{path.stem}"  # its own name, so that a file called torch.py hides nothing
+    stand_ins = _StandIns()
+    with as_script(path_text), command_lines() as notes:
+        sys.meta_path.insert(0, stand_ins)
+        while True:
+            try:
+                module = _executed(label, path)
+                break
+            except ModuleNotFoundError as error:  # again without it: a loss may not need it
+                if not stand_ins.add(error.name or ""):
+                    raise ValueError(_failure(path_text, error, notes)) from error
+            except (Exception, SystemExit) as error:  # the user's own code: whatever it raises is the answer
+                raise ValueError(_failure(path_text, error, notes)) from error
+    if said := stand_ins.said():
+        tell(said)
     if notes:
         tell(
             f"{path_text} parses the command line when it is imported: it gets no arguments: its defaults "
             "hold. For other values put parse_args() under __main__ and make them parameters, for --set"
         )
     attribute: Any = module
+    owner: Any = None
     for part in name.split("."):
         functions = [n for n, v in vars(attribute).items() if callable(v) and _is_theirs(v, label)]
         named = getattr(attribute, part, None)
@@ -112,8 +125,109 @@ def load_function(
             from kl_companion.checks import unknown_name
 
             raise unknown_name(f"function of {path_text}:", name, functions or ["(none)"])
-        attribute = named
-    return attribute
+        owner, attribute = attribute, named
+    if isinstance(owner, type) and isinstance(attribute, types.FunctionType):
+        attribute = _method_of(owner, attribute, name)
+    return stand_ins.with_arrays(attribute)
+
+
+def _package_of(path: Path) -> str:
+    """Make packages for the folder of a file and those above it, not executed; return the name of its own."""
+    folders = [path.resolve().parent]
+    while (folders[-1] / "__init__.py").is_file() and len(folders) < 5:
+        folders.append(folders[-1].parent)
+    name = ""
+    for i, folder in enumerate(reversed(folders)):
+        name = f"{name}.{folder.name}" if i else f"{_READER}_{path.stem}"
+        package = types.ModuleType(name)
+        vars(package).update(__path__=[str(folder)], __package__=name)
+        sys.modules[name] = package
+    return name
+
+
+def _executed(label: str, path: Path) -> Any:
+    """The module of a file."""
+    spec = importlib.util.spec_from_file_location(label, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{str(path)!r} cannot be imported, expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[label] = module  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _method_of(owner: type, method: types.FunctionType, name: str) -> types.FunctionType:
+    """The method as one of the class that was named, where it stands in a base class of it."""
+    if method.__qualname__ == f"{owner.__qualname__}.{method.__name__}":
+        return method
+    copy = types.FunctionType(
+        method.__code__, method.__globals__, method.__name__, method.__defaults__, method.__closure__
+    )
+    copy.__kwdefaults__, copy.__dict__ = method.__kwdefaults__, method.__dict__
+    copy.__qualname__, copy.__module__ = name, owner.__module__
+    return copy
+
+
+class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules that are not installed: JAX and MLX in PyTorch, of others names without a use."""
+
+    def __init__(self) -> None:
+        self._absent: list[str] = []
+        self._arrays: dict[str, Any] = {}
+
+    def add(self, module: str) -> bool:
+        """Find this module from now on; False where it is found already."""
+        package = module if module.startswith(_READER) else module.partition(".")[0]
+        if not package or package in self._absent:
+            return False
+        self._absent.append(package)
+        from kl_companion.frameworks.jax_numpy import STAND_INS
+
+        self._arrays |= {n: m for n, m in STAND_INS.items() if n.partition(".")[0] == package}
+        return True
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of a module that was added."""
+        known = any(f"{name}.".startswith(f"{x}.") for x in self._absent)
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if known else None
+
+    def create_module(self, spec: Any) -> Any:
+        """The module that stands in."""
+        from kl_companion.auditing.reading.stand_ins import AbsentModule
+
+        return self._arrays.get(spec.name) or AbsentModule(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        """Nothing: it has its names."""
+
+    def said(self) -> str:
+        """A sentence on what is not installed."""
+        arrays = {n.partition(".")[0] for n in self._arrays}
+        absent = [re.sub(rf"{_READER}_\w+", "", x) for x in self._absent if x not in arrays]
+        said = []
+        if arrays:
+            said.append(
+                f"PyTorch stands in for {', '.join(sorted(arrays))}; in a change that is printed, x.detach() "
+                "is stop_gradient(x)"
+            )
+        if absent:
+            said.append(
+                f"not installed: {', '.join(absent)}; a loss that computes with names of it is refused, any "
+                "other is audited"
+            )
+        return ". ".join(said)
+
+    def with_arrays(self, loss: Any) -> Any:
+        """The loss, given arrays where it is written in JAX or MLX."""
+        if not self._arrays or not (isinstance(loss, type) or inspect.isfunction(loss)):
+            return loss
+        from kl_companion.frameworks.jax_numpy import on_arrays
+
+        return on_arrays(loss)
+
+
+def _stands_in(module: Any) -> bool:
+    return isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _StandIns)
 
 
 def _failure(path: str, error: BaseException, notes: list[str]) -> str:

@@ -1,11 +1,13 @@
 """Every option of the verb audit, alone and beside every other: it reaches what is called, or is refused."""
 
+import contextlib
 import itertools
 
 import pytest
 
 from kl_companion import auditing
 from kl_companion.auditing.updates import audit as updates
+from kl_companion.cli import audit as verb
 from kl_companion.cli import main
 from kl_companion.frameworks import printing
 from kl_companion.frameworks.history import printing as history
@@ -24,17 +26,19 @@ OPTIONS = {
     "--advantage": (["mean"], {"advantage": "mean"}),
     "--details": ([], {"details": True}),
     "--json": ([], {"json": True}),
+    "--timeout": (["5"], {"seconds": 5.0}),
 }
 LOSS = {"--want", "--placement", "--level", "--group-size", "--map", "--set", "--off-policy", "--scale"}
 UPDATE = {"--want", "--group-size", "--map", "--set", "--update", "--advantage"}
 PRINTED = {"--details", "--json"}
+GUARDED = {"--timeout"}
 # Of everything that can be asked about: what is typed, and the options that have an effect.
 TAKEN = {
     "estimator": (["k3"], LOSS - {"--map", "--set"} | PRINTED),
-    "function": (["{file}:f"], LOSS | PRINTED),
-    "only function": (["{file}"], LOSS | PRINTED),
-    "update": (["{file}:f", "--update"], UPDATE | PRINTED),
-    "update with advantages": (["{file}:f", "--advantage", "mean"], UPDATE | PRINTED),
+    "function": (["{file}:f"], LOSS | PRINTED | GUARDED),
+    "only function": (["{file}"], LOSS | PRINTED | GUARDED),
+    "update": (["{file}:f", "--update"], UPDATE | PRINTED | GUARDED),
+    "update with advantages": (["{file}:f", "--advantage", "mean"], UPDATE | PRINTED | GUARDED),
     "framework": (["trl.grpo"], {"--want", "--off-policy", "--scale"}),
     "release": (["trl.grpo", "--release", "0.14.0"], {"--want", "--set", "--off-policy", "--scale"}),
 }
@@ -70,6 +74,12 @@ def arrived(tmp_path, monkeypatch):
         found.update(given | ({"options": args[2]} if len(args) > 2 else {}))
         return 0
 
+    @contextlib.contextmanager
+    def limited(seconds, file):
+        found["seconds"] = seconds
+        yield
+
+    monkeypatch.setattr(verb, "time_limit", limited)
     monkeypatch.setattr(auditing, "audit", told)
     monkeypatch.setattr(updates, "audit_update", told)
     monkeypatch.setattr(printing, "print_audits", printed)

@@ -17,8 +17,8 @@ import torch
 def k3(logp, ref_logp):
     return torch.expm1(ref_logp - logp) - (ref_logp - logp)
 
-def unread(logp, reference):
-    return logp - reference
+def unread(logp, reference_x):
+    return logp - reference_x
 
 def raises(logp, ref_logp):
     return logp @ ref_logp.missing

@@ -83,9 +83,9 @@ def not_a_number(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
     return (logp - ref_logp).abs().neg().sqrt()
 
 
-def unread(logp: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+def unread(logp: torch.Tensor, reference_x: torch.Tensor) -> torch.Tensor:
     """A loss with a parameter that does not say which quantity it is."""
-    return logp - reference
+    return logp - reference_x
 
 
 def twice(logp: torch.Tensor, log_probs: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
@@ -96,10 +96,10 @@ def twice(logp: torch.Tensor, log_probs: torch.Tensor, ref_logp: torch.Tensor) -
 class Unmade:
     """A class that wants what has no default."""
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, size: int) -> None:
+        self.weight = torch.ones(size)
 
-    def loss(self, logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
+    def __call__(self, logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:
         """A loss that is never reached."""
         return logp - ref_logp
 

@@ -12,8 +12,9 @@ from kl_companion.auditing.judgment.pictures import arrows, reference_point
 from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import rows
 from kl_companion.auditing.judgment.verdict import Audit
-from kl_companion.auditing.reading.names import ROLES, UnclearNames
+from kl_companion.auditing.reading.names import ROLES
 from kl_companion.auditing.reading.roles import Unread
+from kl_companion.auditing.reading.signatures import UnclearNames
 from kl_companion.auditing.reading.sources import SeveralLosses, pairs, pasted_loss, value_of
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 

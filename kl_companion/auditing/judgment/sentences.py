@@ -29,17 +29,18 @@ def read_as(reading: Reading | None) -> str:
     """How each parameter was read; what was assumed is marked."""
     if reading is None or not (reading.reads or reading.constants):
         return ""
-    said: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for r in reading.reads:
         what = r.said.removeprefix("whole-vocabulary ").partition(":")[0]
-        said.setdefault(what, []).append(r.name + ("*" if "no word for whose" in r.note else ""))
-    parts = [f"{', '.join(names)} = {what}" for what, names in said.items()]
+        names_of.setdefault(what, []).append(r.name + ("*" if "no word for whose" in r.note else ""))
+    parts = [f"{', '.join(names)} = {what}" for what, names in names_of.items()]
     parts += [f"{name} = {value!r}" for name, value, _ in reading.constants]
     parts += [f"tensors are {reading.layout.words}"] * bool(reading.layout.words)
     if ", not " in (taken := reading.result.partition(": ")[0]):
         parts.append(f"loss = {taken}")
     assumed = any("no word for whose" in r.note for r in reading.reads)
-    return f"Read: {'; '.join(parts)}{' (*: assumed; the name does not say whose)' * assumed}"
+    said = f"Read: {'; '.join(parts)}{' (*: assumed; the name does not say whose)' * assumed}"
+    return ". ".join([said, *reading.notes])
 
 
 def minimizes(audit: Audit) -> str:

@@ -15,13 +15,15 @@ import torch
 
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, head_value
 from kl_companion.auditing.reading.layouts import Layout
-from kl_companion.auditing.reading.names import Unread, read_name, refusal
+from kl_companion.auditing.reading.names import Unread, read_name
+from kl_companion.auditing.reading.signatures import refusal
 from kl_companion.checks import described
 from kl_companion.rollout import Rollout, masked
 
 IGNORED = -100  # what labels hold where nothing is to be predicted
 ALIGNED = Layout()
-ATTENDED = re.compile("attention", re.IGNORECASE)  # in a mask's name: 1 on the prompt and a tool's text too
+# in the name of a mask that is 1 on the prompt and on a tool's text too
+ATTENDED = re.compile("att(entio)?n_", re.IGNORECASE)
 
 
 class Unusable(ValueError):
@@ -108,6 +110,8 @@ class Given:
         if role == "entropy":
             return -(scores.softmax(-1) * scores.log_softmax(-1)).sum(-1)
         if role.endswith(("_all", "logp")):
+            if not self.layout.padded and not self.layout.shifted:  # on padding the models agree
+                scores = scores.where(self.rollout.completion_mask.bool().unsqueeze(-1), 0.0)
             return scores.log_softmax(-1)
         return scores.softmax(-1) if role.endswith("probs") else scores
 

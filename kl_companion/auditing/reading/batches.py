@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
+import torch
+
 from kl_companion.auditing.reading.arguments import Given
 from kl_companion.auditing.reading.heads import HEADS
-from kl_companion.auditing.reading.names import Read, Unread, read_name, read_names, refusal
+from kl_companion.auditing.reading.names import Read, Unread, read_name
+from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.rollout import Rollout
+
+_EVERYTHING = ("batch", "rollout")
+
+
+class Model:
+    """A model that is called with ids and returns outputs; without its adapter it is the reference."""
+
+    converted: Callable[[Any], Any] = staticmethod(lambda x: x)  # into arrays of another library
+
+    def __init__(self, outputs: Any, given: Given) -> None:
+        self._outputs, self._given, self._base = outputs, given, False
+        self.training = True
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """The outputs, whatever it is called with."""
+        return self.converted(self._given.of("ref_outputs") if self._base else self._outputs)
+
+    @property
+    def module(self) -> Model:
+        """Itself: nothing is wrapped around it."""
+        return self
+
+    def eval(self) -> Model:
+        """Itself: it has no dropout."""
+        return self
+
+    train = eval
+
+    @contextmanager
+    def disable_adapter(self) -> Iterator[None]:
+        """The reference inside, as a model with an adapter is."""
+        self._base = True
+        try:
+            yield
+        finally:
+            self._base = False
 
 
 class UserBatch(Rollout):
@@ -18,6 +58,7 @@ class UserBatch(Rollout):
     It is a `Rollout` too, and notes how each name was read.
     """
 
+    converted = staticmethod(lambda x: x)  # into arrays of another library
     _given: Given
     _mapped: Mapping[str, str]
     _read: dict[str, Read]
@@ -35,6 +76,8 @@ class UserBatch(Rollout):
         known = self._read.get(name)
         if known is not None and known.role not in HEADS:
             return known
+        if name == "prompt_mask" and "prompt_ids" in self._read:
+            return Read(name, "prompt_mask", "mask of the prompt: 1 on each of its tokens")
         found = read_name(name)
         roles = found.suggestions if isinstance(found, Unread) else (found.role,)
         return self._of_a_head(found, roles[0]) if roles and roles[0] in HEADS else found
@@ -52,10 +95,12 @@ class UserBatch(Rollout):
         found = self._found(name)
         if isinstance(found, Unread):
             raise refusal("the batch", [found])
-        if found.role in ("batch", "rollout"):
+        if found.role in _EVERYTHING:
             return self
+        if found.role == "prompt_mask":
+            return self.converted(torch.ones(len(self.tokens), 1, dtype=torch.long))
         self._read[name] = found
-        return self._given.of(found.role, name)
+        return self.converted(self._given.of(found.role, name))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -70,7 +115,9 @@ class UserBatch(Rollout):
     def __iter__(self) -> Iterator[UserBatch]:
         """Yield every answer as a batch of tensors of its own length."""
         for row in range(len(self.tokens)):
-            yield UserBatch.around(self._given.answer(row), self._mapped, self._read)
+            one = UserBatch.around(self._given.answer(row), self._mapped, self._read)
+            vars(one)["converted"] = self.converted
+            yield one
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -9,24 +9,37 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, is_dataclass
 from dataclasses import fields as fields_of
+from enum import Enum
 from typing import Any
 
 from kl_companion.auditing.reading.arguments import Unusable
 from kl_companion.auditing.reading.heads import LIKELIEST, MOST, SIZE
+from kl_companion.auditing.reading.stand_ins import Absent, MissingOption
 from kl_companion.checks import unknown_name
 
 # what stands for a number without a default: (pattern of its name, value, what it is)
 ASSUMED = (
     (r"entropy.*(coef|coeff|weight|beta)", 0.0, "entropy coefficient"),
     (
-        r"(.*_)?beta|(init_)?kl_(.*_)?(coef|coeff|coefficient|weight|lambda|alpha|ctl)|lambda_kl|kl_lambda|coef|lam",
+        r"(.*_)?beta|(init_)?kl_(.*_)?(coef|coeff|coefficient|weight|lambda|alpha|ctl|scale)|(lambda|beta|alpha)_kl"
+        "|coef|lam",
         1.0,
         "KL coefficient",
     ),
     (r"temperature|temp", 1.0, "temperature"),
     (r"(.*_)?(config|cfg|args|options|opts|hparams)", None, "options"),
+    (
+        r"world_size|dp_size|(grad_|gradient_)?accum(ulation)?_steps|num_micro_batches",
+        1,
+        "workers or batches",
+    ),
     (f"k|{SIZE}", LIKELIEST, "likeliest tokens"),
     (r"(.*_)?(clip|cliprange|eps|epsilon)(_.*)?", 0.2, "clip range"),
+)
+# what a method of a trainer does not compute its loss of
+_OF_TRAINING = (
+    r"accelerator|_?(total_)?metrics|_?logs?|log(ger|ging|_.*)|state|control|timers?|profiler|.*callback.*"
+    r"|(tb_|summary_)?writer|wandb|tokenizer|processing_class|_buffered_inputs|_textual_logs|strategy"
 )
 _COEFFICIENT = next(pattern for pattern, _, what in ASSUMED if what == "KL coefficient")
 
@@ -37,6 +50,7 @@ class Chosen:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.given = dict(given)
         self.known: set[str] = set()
+        self.late = False  # whether options are read while the loss runs
         self.used: set[str] = set()
         self.assumed: dict[str, tuple[Any, str]] = {}
         self.defaults: dict[str, Any] = {}  # of a constructor and of its configuration, where nothing is set
@@ -50,15 +64,15 @@ class Chosen:
         inner = {n.partition(".")[2]: v for n, v in self.given.items() if n.startswith(f"{name}.")}
         if inner:
             self.used |= {f"{name}.{n}" for n in inner}
-            return Options(name, inner)
+            return Options(name, inner, self)
         return MISSING
 
     def assume(self, name: str) -> Any:
         """The usual number for a parameter of that name, noted; ``MISSING`` where there is none."""
         for pattern, value, what in ASSUMED:
-            if re.fullmatch(pattern, name.lower()):
+            if re.fullmatch(pattern, name.rpartition(".")[2].lower()):
                 if value is None:
-                    return Options(name, {})
+                    return Options(name, {}, self)
                 self.assumed[name] = (value, what)
                 return value
         return MISSING
@@ -71,22 +85,25 @@ class Chosen:
 
 
 class Options:
-    """A record of options of which some are set; one that is read and is not, is asked for by its name."""
+    """A record of options of which some are set; one that is not is assumed, or asked for by its name."""
 
-    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        self._name = name
+    def __init__(self, name: str, values: Mapping[str, Any], settings: Chosen) -> None:
+        self._name, self._settings = name, settings
         for key in {n.partition(".")[0] for n in values}:
             inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{key}.")}
-            setattr(self, key, Options(f"{name}.{key}", inner) if inner else values[key])
+            setattr(self, key, Options(f"{name}.{key}", inner, settings) if inner else values[key])
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):
             raise AttributeError(key)
-        raise Unusable(
-            f"the loss reads {self._name}.{key}, which has no value here: "
-            f"write --set {self._name}.{key}=VALUE "
-            f'(options={{"{self._name}.{key}": VALUE}} in Python)'
-        )
+        if key == "copy":
+            return lambda: self
+        path = f"{self._name}.{key}" if self._name else key
+        value = self._settings.of(path) if not self._name else MISSING
+        value = self._settings.assume(path) if value is MISSING else value
+        if value is MISSING:
+            raise MissingOption(path)
+        return value
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
@@ -129,8 +146,18 @@ def too_many(name: str, default: Any) -> bool:
     return type(default) is int and default > MOST and re.fullmatch(SIZE, name) is not None
 
 
+def source_of(function: Any) -> str:
+    """The text of a function, of a module's forward or of a bound method; "" where there is none."""
+    try:
+        return inspect.getsource(inspect.unwrap(getattr(function, "forward", function)))
+    except (OSError, TypeError):
+        return ""
+
+
 def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
     """Something that takes tensors: a class is constructed from its defaults, and so is a method's.
+
+    A trainer that cannot be constructed is not initialized: what its method reads of ``self`` is an option.
 
     Raises:
         Unusable: a class that needs what has no default.
@@ -143,7 +170,26 @@ def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
     owner = _owner_of(loss)
     if owner is None:
         return loss
-    return getattr(_construct(owner, settings), loss.__name__)
+    try:
+        made = _construct(owner, settings)
+    except (Exception, SystemExit):  # it loads a model, or wants what only a run of training has
+        made = _uninitialized(owner, settings)
+    return getattr(made, loss.__name__)
+
+
+def _uninitialized(cls: type, settings: Chosen) -> Any:
+    """An instance that was never initialized, whose missing attributes are options."""
+    options = Options("", {}, settings)
+    settings.late = True
+
+    def read(self: Any, key: str) -> Any:
+        if re.fullmatch(_OF_TRAINING, key):
+            return Absent(key, "logger")
+        return getattr(options, key)
+
+    bare: Any = type(cls.__name__, (cls,), {"__getattr__": read})
+    bare.__abstractmethods__ = frozenset()
+    return object.__new__(bare)
 
 
 def parameters_of(function: Any, label: str) -> list[inspect.Parameter]:
@@ -175,12 +221,10 @@ def _owner_of(function: Any) -> type | None:
 
 def _construct(cls: type, settings: Chosen) -> Any:
     """An instance from the defaults, what was set, and the defaults of a dataclass that it takes."""
-    hints: dict[str, Any] = {}
-    try:
-        hints = typing.get_type_hints(vars(cls).get("__init__", cls))
-    except Exception:  # names that exist for a type checker only
-        hints = {}
+    hints = _hints(vars(cls).get("__init__", cls))
     arguments = {}
+    if inspect.isabstract(cls):
+        raise Unusable(f"{cls.__name__} is abstract, expected a class that defines its methods")
     for name, p in list(inspect.signature(cls).parameters.items()):
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             continue
@@ -191,20 +235,44 @@ def _construct(cls: type, settings: Chosen) -> Any:
         if value is MISSING and (p.default is p.empty or too_many(name, p.default)):
             value = settings.assume(name)
         if value is MISSING and p.default is p.empty:
-            raise Unusable(
-                f"{cls.__name__} cannot be constructed: {name} has no default, expected --set {name}=VALUE, "
-                f"or --set {name}.FIELD=VALUE for each field that is read of it (options= in Python)"
-            )
+            value = Absent(name, "option")
         if value is not MISSING:
-            arguments[name] = value
+            arguments[name] = _member(value, hint)
         elif p.default is not p.empty:
             settings.defaults[name] = p.default
-    return cls(**arguments)
+    try:
+        return cls(**arguments)
+    except (Exception, SystemExit) as error:
+        unset = [n for n, v in arguments.items() if isinstance(v, Absent)]
+        lacks = "".join(
+            f": {n} has no default, expected --set {n}=VALUE, or --set {n}.FIELD=VALUE for each field "
+            "that is read of it (options= in Python)"
+            for n in unset[:1]
+        )
+        raise Unusable(f"{cls.__name__} cannot be constructed ({error}){lacks}") from error
+
+
+def _hints(of: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(of)
+    except Exception:  # names that exist for a type checker only
+        return {}
+
+
+def _member(value: Any, hint: Any) -> Any:
+    """The member of an enumeration that a text names, where one is expected; else the value."""
+    if not (isinstance(hint, type) and issubclass(hint, Enum)) or isinstance(value, hint):
+        return value
+    members = [m for m in hint if value == m.value or str(value).lower() == m.name.lower()]
+    if not members:
+        raise unknown_name(f"member of {hint.__name__}:", str(value), [m.name for m in hint])
+    return members[0]
 
 
 def _configured(cls: type, settings: Chosen, name: str) -> Any:
     """A dataclass of options from its defaults and what was set, by its field's name or ``name.field``."""
     values = {}
+    hints = _hints(cls)
     settings.used -= {n for n in settings.given if n.startswith(f"{name}.")}  # but for its fields'
     for f in fields_of(cls):
         found = settings.of(f"{name}.{f.name}")
@@ -212,13 +280,10 @@ def _configured(cls: type, settings: Chosen, name: str) -> Any:
         none = f.default is MISSING and f.default_factory is MISSING
         if found is MISSING and (none or too_many(f.name, f.default)):
             found = settings.assume(f.name)
+        if found is MISSING and none and f.init:
+            found = Absent(f"{name}.{f.name}", "option")
         if found is not MISSING:
-            values[f.name] = found
+            values[f.name] = _member(found, hints.get(f.name))
         elif f.default is not MISSING:
             settings.defaults[f"{name}.{f.name}"] = f.default
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise Unusable(
-            f"{cls.__name__} cannot be made from its defaults ({error}), expected --set FIELD=VALUE"
-        ) from error
+    return cls(**values)

@@ -54,17 +54,18 @@ class Layout(NamedTuple):
         return "; ".join(x for x in (f"of prompt and answer, position t scores token {scored}", answers) if x)
 
 
-def layouts(roles: set[str], cut: bool = False) -> Iterator[Layout]:
+def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iterator[Layout]:
     """Yield the layouts that differ for these roles, the most common first.
 
     Args:
         roles: Of everything that the loss reads.
         cut: Whether its parameters are annotated as lists of tensors.
+        among_all: Whether log-probs that are not said to be of a token are of the whole vocabulary.
     """
     roles = roles - HEADS.keys()  # those have the columns of the logits
     ids = bool(roles & {"input_ids", "labels", "tokens"})
     of_vocabulary = any(r.endswith(("logits", "probs", "_all", "outputs")) for r in roles)
-    whole = bool(roles & {"input_ids", "labels"}) and of_vocabulary
+    whole = bool(roles & {"input_ids", "labels", "prompt_ids"}) and of_vocabulary
     per_row = any(r.endswith("logp") for r in roles) or "rewards" in roles
     places: list[tuple[bool, str, int]] = [(False, "", 1)]
     if whole:
@@ -75,9 +76,8 @@ def layouts(roles: set[str], cut: bool = False) -> Iterator[Layout]:
         places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
     elif ids and of_vocabulary and not whole:
         places.append((True, "", 2))
-    for lists, among_all, (shifted, wide, prompt), ignored, per_token, mask in product(
+    for lists, (shifted, wide, prompt), ignored, per_token, mask in product(
         (cut, not cut),
-        (False, True) if ids and "logp" in roles and not of_vocabulary else (False,),
         places,
         (True, False) if "labels" in roles else (True,),
         (False, True) if "rewards" in roles else (False,),
@@ -103,13 +103,16 @@ class ProbedLoss(NamedTuple):
     beyond: tuple[torch.Tensor, ...]
 
 
-def choose(run: Callable[[Layout], ProbedLoss], roles: Callable[[], set[str]], cut: bool) -> Layout | None:
+def choose(
+    run: Callable[[Layout], ProbedLoss], roles: Callable[[], set[str]], cut: bool, among_all: bool = False
+) -> Layout | None:
     """Return the first layout under which a loss reads every token, else the first under which it runs.
 
     Args:
         run: The loss under a layout; ValueError where it does not run.
         roles: Of what it has read so far: a batch shows what it is asked for as it is read.
         cut: See `layouts`.
+        among_all: See `layouts`.
 
     Returns:
         The layout; None where every one that runs reads what is no part of an answer.
@@ -120,7 +123,7 @@ def choose(run: Callable[[Layout], ProbedLoss], roles: Callable[[], set[str]], c
     first: ValueError | None = None
     reads: dict[Layout, bool | None] = {}  # whether it reads every token; None where it cannot be taken
     while True:
-        order = list(layouts(roles(), cut))
+        order = list(layouts(roles(), cut, among_all))
         layout = next((x for x in order if reads.get(x, True)), None)
         if layout is None or layout in reads:
             break

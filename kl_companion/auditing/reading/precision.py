@@ -69,11 +69,21 @@ class CastsAsDoubles(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _CASTS:
             return args[0].double()
+        if name == "cuda":  # no GPU is needed
+            return args[0]
+        if given.get("device") is not None:
+            given["device"] = "cpu"
+        if name == "to" and len(args) > 1 and _is_device(args[1]):
+            args = (args[0], "cpu", *args[2:])
         if name == "topk":
             self.likeliest.append(given.get("k", args[1] if len(args) > 1 else 0))
         if name in _ADDS and len(args) == 2 and _only_guards(args[0], args[1]):
             return args[0].clone()
         return func(*(_smaller_as_double(a) for a in args), **given)
+
+
+def _is_device(x: Any) -> bool:
+    return isinstance(x, str | torch.device | int) and not isinstance(x, bool)
 
 
 def _only_guards(x: Any, constant: Any) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 from kl_companion.checks import unknown_name
 
 PASTED = "pasted"  # the name of the function that lines become
+FILE = "<pasted>"  # the file that its lines stand in, for tracebacks
 _IMPORTS = (
     "import math",
     "import torch",
@@ -242,7 +243,7 @@ def _executed(code: str) -> ModuleType:
         ValueError: it raised something.
     """
     module = ModuleType("_pasted")
-    file = module.__file__ = "<pasted>"
+    file = module.__file__ = FILE
     vars(module).update(_given())
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     sys.modules[module.__name__] = module  # dataclasses look their module up

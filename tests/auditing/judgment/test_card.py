@@ -10,7 +10,7 @@ from kl_companion.auditing.fit.findings import Condition, Finding, GroupGap
 from kl_companion.auditing.judgment.card import HEIGHT, WIDTH, card
 from kl_companion.auditing.judgment.verdict import Audit
 from kl_companion.auditing.reading.layouts import Layout
-from kl_companion.auditing.reading.names import read_names
+from kl_companion.auditing.reading.signatures import read_names
 from kl_companion.auditing.reading.subject import Reading
 
 NEAR, FAR = Condition(False, True, 1.0), Condition(False, True, 4.0)

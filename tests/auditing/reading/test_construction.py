@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import abc
+import enum
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,7 +86,50 @@ class Numbered:
 
 class Needy(Plain):
     def __init__(self, path):
+        self.scale = Path(path).read_text()
+
+
+class Idle(Plain):
+    def __init__(self, path):
         super().__init__()
+        self.path = path
+
+
+class Reads(Idle):
+    def __call__(self, logp, ref_logp):
+        return self.path * (logp - ref_logp) ** 2
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def forward(self, logp):
+        """Of each kind."""
+
+
+class Kind(enum.Enum):
+    SQUARE = "k2"
+    FOURTH = "k4"
+
+
+class Kinds:
+    def __init__(self, *, kind: Kind = Kind.FOURTH, kl_coef: float):
+        self.kind, self.kl_coef = kind, kl_coef
+
+    def __call__(self, logp, ref_logp, /):
+        return self.kl_coef * (logp - ref_logp) ** (2 if self.kind is Kind.SQUARE else 4)
+
+
+class Trainer(Abstract):
+    """It wants a model that nobody has here."""
+
+    def __init__(self, model, args):
+        self.beta = args.load(model).beta
+
+    def compute_loss(self, logp, ref_logp):
+        self.accelerator.log({"kl": logp.detach().sum().item()})
+        self._metrics["kl"].append(self.accelerator.gather(logp).mean().item())
+        scale = self.beta * self.args.kl_coef * getattr(self.args, "scale", 2.0)
+        return scale * (logp - ref_logp) ** 2
 
 
 class Mute:
@@ -110,6 +156,12 @@ def written(logp, ref_logp, kl_coef, scale=1.0):
         (Configured.forward, {"config.scale": 6.0, "kind": "square"}, 6.0),
         (Untyped.loss, {"config.loss.scale": 7.0, "config.other": 0}, 7.0),
         (Numbered.loss, {"config.path": "here"}, 1.0),
+        (Numbered.loss, {}, 1.0),
+        (Idle, {}, 3.0),
+        (Kinds, {"kind": "k2"}, 1.0),
+        (Kinds, {"kind": "square", "kl_coef": 0.5}, 0.5),
+        (Trainer.compute_loss, {}, 2.0),
+        (Trainer.compute_loss, {"beta": 0.5, "args.kl_coef": 3.0}, 3.0),
         (Numbered.loss, {"config.path": "here", "kl_coef": 0.5}, 0.5),
         (written, {}, 1.0),
         (written, {"kl_coef": 0.1, "scale": 2}, 0.2),
@@ -146,14 +198,16 @@ def local():
         (written, {"kl_coeff": 1.0}, r"unknown setting of written: 'kl_coeff'. Did you mean 'kl_coef'\?"),
         (Plain, {"scal": 1.0}, r"unknown setting of Plain: 'scal'. Did you mean 'scale'\?"),
         (Configured, {"config.scal": 1.0}, r"unknown setting of Configured: 'config.scal'. Did you mean"),
-        (Needy, {}, r"Needy cannot be constructed: path has no default, expected --set path=VALUE"),
+        (Needy, {}, r"Needy cannot be constructed .*: path has no default, expected --set path=VALUE"),
         (Untyped.loss, {}, r"reads config.loss, which has no value here: write --set config.loss=VALUE"),
         (
             Untyped.loss,
             {"config.loss.x": 1},
             r"reads config.loss.scale, which has no value here: write --set",
         ),
-        (Numbered.loss, {}, r"Needs cannot be made from its defaults .*path.*, expected --set FIELD=VALUE"),
+        (Reads, {}, r"the loss reads path, which has no value here: write --set path=VALUE"),
+        (Abstract, {}, "Abstract is abstract, expected a class that defines its methods"),
+        (Kinds, {"kind": "k7"}, r"unknown member of Kind: 'k7'"),
         (Mute, {}, "Mute has no forward and no __call__"),
         (local(), {}, "wants a self, and its class is not at the top of its file"),
     ],

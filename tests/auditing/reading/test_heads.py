@@ -12,7 +12,8 @@ from kl_companion.auditing.judgment.pictures import figure
 from kl_companion.auditing.reading.arguments import Given
 from kl_companion.auditing.reading.heads import HEADS, with_size
 from kl_companion.auditing.reading.layouts import Layout
-from kl_companion.auditing.reading.names import ROLES, Read, Unread, read_name, read_names
+from kl_companion.auditing.reading.names import ROLES, Read, Unread, read_name
+from kl_companion.auditing.reading.signatures import read_names
 from kl_companion.auditing.reading.subject import as_subject
 from kl_companion.cli import main
 from kl_companion.tabular.populations import population_rollout, population_tree

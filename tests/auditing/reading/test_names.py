@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from kl_companion.auditing.reading.heads import HEADS
-from kl_companion.auditing.reading.names import ROLES, Read, Unread, read_name, read_names, refusal
+from kl_companion.auditing.reading.names import ROLES, Read, Unread, read_name
+from kl_companion.auditing.reading.signatures import read_names, refusal
 
 DATA = yaml.safe_load(Path(__file__).with_name("names.yml").read_text(encoding="utf-8"))
 NAMES, REFUSED = DATA["roles"], DATA["refused"]
@@ -72,7 +73,7 @@ def test_what_is_said_to_the_reader():
         ("advantages", "rewards"),
         ("ratio", "rho"),
         ("data", "batch"),
-        ("new_logits", "logits"),
+        ("new_logits", "current_logits"),
     ],
 )
 def test_two_of_one_role_are_left_open(names):
@@ -109,6 +110,30 @@ def test_p_and_q_together(p, q):
     assert roles(q, "policy_logp") == ({"policy_logp": "logp"}, [q])
     assert roles("p", "q") == ({}, ["p", "q"])
     assert roles(p, q, "ref_logp")[1] == [q, "ref_logp"]
+
+
+@pytest.mark.parametrize("case", DATA["together"], ids=str)
+def test_names_together(case):
+    names, expected = zip(*case.items(), strict=True)
+    reads, unread = read_names(names)
+    assert not unread
+    assert [r.role for r in reads] == list(expected)
+    decided = [r for r in reads if "stands beside it" in r.note]
+    alone = [read_name(r.name) for r in decided]
+    assert all(
+        r.role != a.role if isinstance(a, Read) else a.why for r, a in zip(decided, alone, strict=True)
+    )
+
+
+@pytest.mark.parametrize("names", DATA["apart"])
+def test_names_that_company_does_not_decide(names):
+    *others, last = names.split()
+    assert roles(*others, last)[1] == [last]
+
+
+def test_what_is_taken_is_not_offered_again():
+    _, unread = read_names(["logp", "ref_logp", "cached_logps"])
+    assert [u.suggestions for u in unread] == [("behavior_logp",)]
 
 
 def test_a_map_decides():

@@ -1,0 +1,348 @@
+"""A reader's function as a loss of a rollout: what each parameter is given, and which layout runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import MISSING
+from typing import Any, NamedTuple
+
+import torch
+
+from kl_companion.auditing.reading.arguments import Given, Unusable, failed, loss_of
+from kl_companion.auditing.reading.axes import LastAxis
+from kl_companion.auditing.reading.batches import Model, UserBatch
+from kl_companion.auditing.reading.constants import numbers_in
+from kl_companion.auditing.reading.construction import (
+    Chosen,
+    Options,
+    callable_of,
+    kl_coefficient,
+    parameters_of,
+    source_of,
+    too_many,
+)
+from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
+from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose
+from kl_companion.auditing.reading.names import Read, Unread, owner_of_model, read_name
+from kl_companion.auditing.reading.precision import CastsAsDoubles, eager
+from kl_companion.auditing.reading.roles import OWNERS, PREFIX
+from kl_companion.auditing.reading.signatures import read_names, refusal
+from kl_companion.losses import policy_gradient_loss
+from kl_companion.rollout import Rollout, aggregate, masked
+from kl_companion.tabular.populations import population_rollout, population_tree
+
+_EVERYTHING = ("batch", "rollout")
+_OF_TOKENS = "token|select|sampl|action"  # names that say one number per token
+
+
+class Reading(NamedTuple):
+    """How a function of a reader was understood.
+
+    Attributes:
+        reads: Its parameters, or the keys that it took of a batch.
+        constants: Parameters that hold a number: (name, value, what it is, or "set").
+        layout: What the names left open.
+        result: How the loss was found in what it returned.
+        coefficient: Name and value of the KL coefficient; ("", None) where there is not one such number.
+        notes: Sentences on what was decided by experiment, with what to write for the other choice.
+    """
+
+    reads: tuple[Read, ...] = ()
+    constants: tuple[tuple[str, Any, str], ...] = ()
+    layout: Layout = Layout()
+    result: str = ""
+    coefficient: tuple[str, float | None] = ("", None)
+    notes: tuple[str, ...] = ()
+
+
+class UserFunction:
+    """A reader's function with what each of its parameters is given.
+
+    Attributes:
+        label: Its name in a message.
+        reads: Parameters that are tensors.
+        fixed: Parameters that hold a number or another value.
+        batch: The parameter that takes everything, or "".
+        keys: Names that were taken of the batch.
+        layout: The layout under which it runs.
+    """
+
+    def __init__(self, loss: Any, roles: Mapping[str, str], options: Mapping[str, Any]) -> None:
+        self.label = _label(loss)
+        self.roles = roles
+        self.settings = Chosen(options)
+        self.function = callable_of(loss, self.settings)
+        self.parameters = parameters_of(self.function, self.label)
+        self.models: dict[str, str] = {}  # parameters that are called: whose outputs they return
+        self.fixed: dict[str, Any] = {}
+        self.keys: dict[str, Read] = {}
+        self.result = ""
+        self.notes: list[str] = []
+        self.found_likeliest: set[int] = set()  # tokens of heads that the loss finds itself
+        tensors, optional = self._numbers()
+        self.batch = self._takes_everything(tensors)
+        self.batch_map: dict[str, str] = {}
+        self.reads = self._tensors([n for n in tensors if n != self.batch], optional)
+        self.likeliest = self._head_size()
+        if not self.settings.late:
+            self.settings.finish(self.label)
+        self.layout = self._layout()
+        self.settings.finish(self.label)
+        values = [*self.fixed.values(), *(p.default for p in self.parameters)]
+        self.numbers = numbers_in(self.function, [*values, *self.settings.defaults.values()])
+        self.coefficient = kl_coefficient(self.function, self.settings)
+
+    def _numbers(self) -> tuple[list[str], list[str]]:
+        """Fix the numbers that were set or assumed; return the tensors, and those that may be left out."""
+        tensors: list[str] = []
+        optional: list[str] = []
+        for p in self.parameters:
+            value = self.settings.of(p.name)
+            if value is not MISSING:
+                self.fixed[p.name] = value
+            elif p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                continue
+            elif too_many(p.name, p.default):
+                self.fixed[p.name] = self.settings.assume(p.name)
+            elif p.default is p.empty or p.name in self.roles:
+                if not self._role_of(p.name) and (whose := self._called(p.name)):
+                    self.models[p.name] = whose
+                    continue
+                assumed = MISSING if self._role_of(p.name) else self.settings.assume(p.name)
+                if assumed is MISSING:
+                    tensors.append(p.name)
+                else:
+                    self.fixed[p.name] = assumed
+            elif p.default is None and _is_supplied(p.name):
+                optional.append(p.name)
+        return tensors, optional
+
+    def _called(self, name: str) -> str:
+        """Whose model a parameter is, "" where the name is not one of a model or the function calls none."""
+        calls = re.search(rf"\b{name}(?:\.module|\.forward)?\(", source_of(self.function))
+        return owner_of_model(name) if calls else ""
+
+    def _takes_everything(self, tensors: list[str]) -> str:
+        """The parameter that is a batch, "" where none or several are."""
+        alone = len(tensors) == 1 and tensors[0] not in self.roles
+        if alone and isinstance(read_name(tensors[0]), Unread):
+            return tensors[0]
+        batches = [n for n in tensors if self._role_of(n) in _EVERYTHING]
+        return batches[0] if len(batches) == 1 else ""
+
+    def _tensors(self, tensors: list[str], optional: list[str]) -> list[Read]:
+        """Read the names of the tensors; ValueError for those that are not clear."""
+        mapped = self.roles
+        if self.batch:  # what is mapped may be a key of it
+            self.batch_map = {n.rpartition(".")[2]: r for n, r in mapped.items() if n not in tensors}
+            mapped = {n: r for n, r in mapped.items() if n in tensors}
+        reads, unread = read_names([*tensors, *optional], mapped)
+        if unread := [u for u in unread if u.name in tensors]:
+            raise refusal(self.label, unread)
+        if not (reads or self.batch or self.models):
+            raise ValueError(
+                f"{self.label} takes no tensors, expected parameters such as logp, ref_logp, mask or logits, "
+                "or one batch"
+            )
+        outputs = [
+            Read(n, f"{PREFIX[o]}outputs", f"a model that returns the outputs of {OWNERS[o]}")
+            for n, o in self.models.items()
+        ]
+        return [*outputs, *reads]
+
+    def _role_of(self, name: str) -> str:
+        """Return the role of a parameter: that of ``roles``, else that of its name; "" where it has none."""
+        reading = read_name(name)
+        return self.roles.get(name, reading.role if isinstance(reading, Read) else "")
+
+    def _head_size(self) -> int:
+        """How many tokens a head has: as set, else by default of the loss, of its class or of its options.
+
+        Raises:
+            ValueError: a size that was set, and that the worlds are too small for.
+        """
+        heads = self.batch or any(r.role in HEADS for r in self.reads)
+        given = self.settings.given
+        shapes = {p.name: p.default for p in self.parameters} | self.settings.defaults
+        for name, value in [*given.items(), *shapes.items()]:
+            last = name.rpartition(".")[2]
+            if not (re.fullmatch(SIZE, last) or (heads and last == "k")):
+                continue
+            fits = type(value) is int and 1 <= value <= MOST
+            if name in given and not fits:
+                raise ValueError(f"{name} is {value}, expected 1 to {MOST} likeliest tokens of a small world")
+            if name in given and heads:
+                self.settings.used.add(name)
+            if fits:
+                return int(value)
+        return LIKELIEST
+
+    @property
+    def head(self) -> int:
+        """See `kl_companion.auditing.reading.subject.Subject`."""
+        if any(role in HEADS for role in self._roles()):
+            return self.likeliest
+        found = [k for k in self.found_likeliest if 1 <= k <= MOST]
+        return max(found) if found and self._roles() else 0
+
+    def call(
+        self, rollout: Rollout, layout: Layout, watch: LastAxis | None = None
+    ) -> tuple[torch.Tensor, Given]:
+        """The loss on a rollout, [batch, seq] or a scalar, in float64 throughout."""
+        given = Given(rollout, layout, self.likeliest)
+        passed = {r.name: given.of(r.role, r.name) for r in self.reads} | self.fixed
+        passed |= {n: Model(passed[n], given) for n in self.models}
+        if self.batch:
+            passed[self.batch] = UserBatch.around(given, self.batch_map, self.keys)
+        if watch is not None:
+            watch.given = [passed[r.name] for r in self._undecided() if r.name in passed]
+        named = dict(passed)
+        first = [
+            named.pop(p.name) for p in self.parameters if p.kind is p.POSITIONAL_ONLY and p.name in named
+        ]
+        try:
+            with _as_formulas() as seen, watch or nullcontext():
+                out = self.function(*first, **named)
+            self.found_likeliest.update(seen.likeliest)
+        except Unusable:
+            raise
+        except (Exception, SystemExit) as error:  # the reader's own code: whatever it raises is the answer
+            raise failed(self.label, self.function, error, passed) from error
+        x, self.result = loss_of(out, rollout, self.label, layout)
+        return x, given
+
+    def scalar(self, rollout: Rollout) -> torch.Tensor:
+        """The loss as one number."""
+        x, _ = self.call(rollout, self.layout)
+        return x if x.ndim == 0 else aggregate(x, rollout.completion_mask)
+
+    def in_reward(self, rollout: Rollout) -> torch.Tensor:
+        """The REINFORCE loss of minus the values, which are charged as they are."""
+        x, _ = self.call(rollout, self.layout)
+        if x.ndim < 2:
+            raise ValueError("placement='reward' got a scalar, expected one value per token [batch, seq]")
+        return policy_gradient_loss(rollout, -masked(x.detach(), rollout.completion_mask).sum(-1))
+
+    def _layout(self) -> Layout:
+        """Return the layout under which the loss runs, and sums over the axis that it means, see `choose`."""
+        annotated = (str(p.annotation) for p in self.parameters)
+        lists = any(re.search(r"(list|sequence|iterable)\[[^\]]*tensor", x.lower()) for x in annotated)
+        error: ValueError = Unusable(f"{self.label} shifts ids against logits in a way that is not read here")
+        for among_all in (False, True):
+            if among_all and not self._undecided():
+                break
+            try:
+                layout = choose(self._probed, self._roles, lists, among_all)
+            except ValueError as failed_first:
+                error = error if among_all else failed_first
+                continue
+            if layout is not None:
+                layout = layout if among_all else self._by_use(layout, lists)
+                self._check_keys()
+                return layout
+        if self.batch:  # a batch may be wanted of another size: its own call says what fails
+            return Layout()
+        raise error
+
+    def _by_use(self, layout: Layout, lists: bool) -> Layout:
+        """Return a layout of the whole vocabulary where the loss takes log-probs to be that, or this one."""
+        if not (undecided := self._undecided()):
+            return layout
+        watch = LastAxis()
+        self.call(probe(), layout, watch)
+        try:
+            whole = choose(self._probed, self._roles, lists, among_all=True) if watch.reason else None
+        except ValueError:
+            return layout
+        if whole is None:
+            return layout
+        names = " and ".join(r.name for r in undecided)
+        line = " ".join(f"--map {r.name}={r.role}" for r in undecided)
+        self.notes.append(
+            f"{names} {'is' if len(undecided) == 1 else 'are'} read as log-probs of the whole vocabulary: "
+            f"{watch.reason}. If of the sampled token only: {line}"
+        )
+        return whole
+
+    def _probed(self, layout: Layout) -> ProbedLoss:
+        small = probe()
+        x, given = self.call(small, layout)
+        assert small.logits is not None
+        return ProbedLoss(x, small.logits, small.completion_mask, tuple(given.beyond.values()))
+
+    def _undecided(self) -> list[Read]:
+        """Log-probs of which the name does not say whether they are of the sampled token."""
+        reads = [r for r in (*self.reads, *self.keys.values()) if r.role.endswith("logp")]
+        return [
+            r
+            for r in reads
+            if not r.role.endswith("sequence_logp")
+            and r.name not in {**self.roles, **self.batch_map}
+            and not re.search(_OF_TOKENS, r.name.lower())
+        ]
+
+    def _check_keys(self) -> None:
+        """Raise ValueError where two names of a batch and of parameters are read as one thing."""
+        names = list(self.keys)
+        mapped = {n: r for n, r in self.batch_map.items() if n in names}
+        reads, unread = read_names(names, mapped)
+        self.keys.update({r.name: r for r in reads if r.role in HEADS})
+        decided = {r.role for r in self.reads}
+        for name, read in self.keys.items():
+            twice = read.role in decided and not read.role.startswith(("behavior_", "completion_mask"))
+            if twice and name not in mapped:
+                why = f"a parameter is read as the same already: {read.said}"
+                unread.append(Unread(f"{self.batch}.{name}", why, (read.role,)))
+        if unread:
+            raise refusal(self.label, unread)
+
+    def _roles(self) -> set[str]:
+        return {r.role for r in (*self.reads, *self.keys.values())}
+
+    def reading(self) -> Reading:
+        """How it was understood."""
+        assumed = self.settings.assumed
+        given = {n: v for n, v in self.fixed.items() if n not in assumed and not isinstance(v, Options)}
+        constants = [(n, v, "set") for n, v in given.items()]
+        constants += [(n, v, what) for n, (v, what) in assumed.items()]
+        reads = tuple(self._in_words(r) for r in (*self.reads, *self.keys.values()))
+        return Reading(reads, tuple(constants), self.layout, self.result, self.coefficient, tuple(self.notes))
+
+    def _in_words(self, read: Read) -> Read:
+        if read.role in HEADS:
+            return read._replace(said=with_size(read.said, self.likeliest))
+        if self.layout.whole and any(read.name == r.name for r in self._undecided()):
+            return read._replace(role=f"{read.role}_all", said=f"{read.said}, whole vocabulary")
+        return read
+
+
+def probe() -> Rollout:
+    """A small batch on which a loss is run to see how it reads its inputs: stale samples, many lengths."""
+    return population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
+
+
+def _is_supplied(name: str) -> bool:
+    """Whether an optional tensor is given: a weight that is off by default stays off."""
+    found = read_name(name)
+    if isinstance(found, Unread):  # of a head whose owner other names may say
+        return any(role in HEADS for role in found.suggestions)
+    return found.role != "importance_ratio"
+
+
+@contextmanager
+def _as_formulas() -> Iterator[CastsAsDoubles]:
+    """New tensors are float64, and functions that were compiled run as they are written."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with eager(), CastsAsDoubles() as seen:
+            yield seen
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _label(loss: Any) -> str:
+    name = getattr(loss, "name", None) or getattr(loss, "__qualname__", None) or type(loss).__name__
+    return str(name).rpartition("<locals>.")[2]

@@ -32,7 +32,7 @@ from kl_companion.auditing.judgment.verdict import (
     said_by_name,
     wanted_objectives,
 )
-from kl_companion.auditing.reading.subject import NOTHING, as_subject
+from kl_companion.auditing.reading.subject import NOTHING, Subject, as_subject
 from kl_companion.auditing.repair.patches import instead
 from kl_companion.auditing.worlds.distillation import Search, is_kind_of
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, field, objectives
@@ -247,6 +247,7 @@ def audit(
         loss_fn=loss_fn,
         head=head,
         measure_tool=measure_tool,
+        measure_first=_first_update(subject, judge, off_policy, group_size) if problems is None else None,
     )
     said = replace(said, parts=_parts(said, judge))
     judged = [
@@ -308,6 +309,15 @@ def finding_of(
     known = tried(off_policy=condition.off_policy, lengths=condition.eos)
     looked = look(loss_fn, condition, group_size=group_size, known=known, head=head)
     return _finding(condition, looked, max_terms, lambda _: math.nan)
+
+
+def _first_update(
+    subject: Subject, judge: Callable[..., Finding], off_policy: bool | None, group_size: int | None
+) -> Callable[[], Finding] | None:
+    """Return what audits a loss where the old policy is the policy itself and another one has sampled."""
+    if subject.first_update is None or off_policy is False or group_size is not None:
+        return None
+    return partial(judge, subject.first_update, Condition(True, True, 1.0))
 
 
 def _parts(audit: Audit, judge: Callable[..., Finding]) -> tuple[tuple[str, Finding], ...]:

@@ -10,6 +10,8 @@
   ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``inside`` (``"tool"`` where answers contain
   a tool's text, else ""), ``batch`` (``"large"``, or answers per group), ``headline``, ``level``, ``terms``,
   ``residual``;
+* ``first_update``: a condition whose old policy is the policy itself, where the loss reads another sampler
+  beside it, else null;
 * ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
   ``degrees``, ``ratio``, ``fails``);
 * ``dead_rewards``: a sentence on rewards without an effect on the gradient, or "";
@@ -51,6 +53,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "warning": warning(audit.name, audit.main),
         "terms": _terms(audit.main),
         "conditions": [_condition(f, audit.group_size) for f in _findings(audit)],
+        "first_update": _condition(audit.first_update, None) if audit.first_update else None,
         "batch": {
             "couples": audit.main.couples,
             "sums": audit.main.sums,

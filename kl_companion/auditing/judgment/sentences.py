@@ -17,7 +17,7 @@ from kl_companion.auditing.judgment.summary import (
     terms,
     unit_of,
 )
-from kl_companion.auditing.reading.arguments import ATTENDED
+from kl_companion.auditing.reading.arguments import ATTENDED, anchors_apart
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -91,6 +91,18 @@ def parts(audit: Audit) -> str:
         what = "has no expected gradient" if finding.zero else f"minimizes {row(finding)}"
         sentences.append(f"{where} it {what}.")
     return " ".join(sentences)
+
+
+def first_update(audit: Audit) -> str:
+    """Return what a loss does at the first update on a batch of another sampler; "" where it reads no two."""
+    names = anchors_apart(audit.reading.reads) if audit.reading else None
+    if audit.first_update is None or names is None:
+        return ""
+    does = f"minimizes {row(audit.first_update)}" if audit.first_update.matches else "is no known objective"
+    does = "has no expected gradient" if audit.first_update.zero else does
+    old, sampler = names
+    said = f"Stale samples: {old} and {sampler} are of one policy here."
+    return f"{said} At a first update, with {old} of the policy itself and {sampler} of another, it {does}."
 
 
 def tool(audit: Audit) -> str:

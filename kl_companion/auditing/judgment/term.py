@@ -31,6 +31,7 @@ def blocks(audit: Audit, *, details: bool = False) -> list[Block]:
         Block(_headline(audit)),
         Block(_table(audit)),
         Block(wrapped(audit.dead_rewards, "  ")),
+        Block(wrapped(sentences.first_update(audit), "  ", most=5), spare=4),
         Block(wrapped(sentences.tool(audit), "  "), spare=int(audit.tool is not None and audit.tool.same)),
         Block(wrapped(sentences.parts(audit), "  ")),
         Block(wrapped(sentences.summed(audit), "  ")),

@@ -56,6 +56,7 @@ class Audit:
         head: Of how many likeliest tokens it is; 0 of none. Then the worlds have two tokens more.
         parts: Of a loss that is no known objective, (where, finding) of what it is in simpler places.
         measure_tool: Computes ``tool``, when it is asked for.
+        measure_first: Likewise ``first_update``.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Audit:
     head: int = 0
     parts: tuple[tuple[str, Finding], ...] = ()
     measure_tool: Callable[[], ToolText | None] | None = field(default=None, repr=False, compare=False)
+    measure_first: Callable[[], Finding] | None = field(default=None, repr=False, compare=False)
 
     @property
     def main(self) -> Finding:
@@ -145,6 +147,11 @@ class Audit:
         return self.measure_tool() if self.measure_tool is not None else None
 
     @cached_property
+    def first_update(self) -> Finding | None:
+        """The loss where its old policy is the policy itself and another has sampled; None without both."""
+        return self.measure_first() if self.measure_first is not None else None
+
+    @cached_property
     def dead_rewards(self) -> str:
         """A sentence on rewards or advantages that do not act on the gradient; "" where they do."""
         return "" if self.loss_fn is None or self.head else dead_rewards(self.loss_fn, self.reading)
@@ -153,8 +160,9 @@ class Audit:
         """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""
         if self.loss_fn is None:
             return self.__dict__
-        computed = {"distances": self.distances, "dead_rewards": self.dead_rewards, "tool": self.tool}
-        return self.__dict__ | computed | {"loss_fn": left_out, "measure_tool": None}
+        names = ("distances", "dead_rewards", "tool", "first_update")
+        computed = {n: getattr(self, n) for n in names}
+        return self.__dict__ | computed | {"loss_fn": left_out, "measure_tool": None, "measure_first": None}
 
     @property
     def sentence(self) -> str:

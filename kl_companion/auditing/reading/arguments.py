@@ -15,7 +15,7 @@ import torch
 
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, head_value
 from kl_companion.auditing.reading.layouts import Layout
-from kl_companion.auditing.reading.names import Unread, read_name
+from kl_companion.auditing.reading.names import Read, Unread, read_name
 from kl_companion.auditing.reading.signatures import refusal
 from kl_companion.checks import described
 from kl_companion.rollout import Rollout, masked
@@ -24,6 +24,7 @@ IGNORED = -100  # what labels hold where nothing is to be predicted
 ALIGNED = Layout()
 # in the name of a mask that is 1 on the prompt and on a tool's text too
 ATTENDED = re.compile("att(entio)?n_", re.IGNORECASE)
+BEFORE = re.compile("old|prev|prox|recompute", re.IGNORECASE)  # of the policy before the first update
 
 
 class Unusable(ValueError):
@@ -99,6 +100,9 @@ class Given:
             ratio = self._logp("") - self._logp("behavior")
             return ratio.exp() if role == "importance_ratio" else ratio
         whose = "ref" if role.startswith("ref_") else "behavior" if role.startswith("behavior_") else ""
+        if whose == "behavior" and self.layout.own_old and BEFORE.search(name):
+            own = self._owned(role.removeprefix("behavior_"), name)
+            return own.detach() if isinstance(own, torch.Tensor) else own
         if role.endswith("outputs"):
             return Outputs(self, whose)
         if role.endswith("sequence_logp"):
@@ -290,6 +294,14 @@ def _within(out: Any) -> tuple[Any, str]:
 def _not_taken(others: Iterable[str]) -> str:
     """The end of a sentence on what was taken as the loss, where there were other candidates."""
     return f", not {', '.join(names)}" if (names := list(others)) else ""
+
+
+def anchors_apart(reads: Iterable[Read]) -> tuple[str, str] | None:
+    """Return names of the policy before the first update and of another sampler; None without both."""
+    names = [r.name for r in reads if r.role.startswith("behavior_")]
+    old = [n for n in names if BEFORE.search(n)]
+    others = [n for n in names if n not in old]
+    return (" and ".join(old), " and ".join(others)) if old and others else None
 
 
 def shape_words(x: Any) -> str:

@@ -213,9 +213,9 @@ class UserFunction:
         x, self.result = loss_of(out, rollout, self.label, layout)
         return x, given
 
-    def scalar(self, rollout: Rollout) -> torch.Tensor:
+    def scalar(self, rollout: Rollout, layout: Layout | None = None) -> torch.Tensor:
         """The loss as one number."""
-        x, _ = self.call(rollout, self.layout)
+        x, _ = self.call(rollout, layout or self.layout)
         return x if x.ndim == 0 else aggregate(x, rollout.completion_mask)
 
     def in_reward(self, rollout: Rollout) -> torch.Tensor:

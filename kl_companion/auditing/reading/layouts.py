@@ -32,6 +32,7 @@ class Layout(NamedTuple):
         padded: Whether the loss is told what is padding; else log-probs are 0 there.
         prompt: Columns of the prompt, where there are any. If two, ids of tokens have them too.
         cut: Whether tensors of tokens are lists, an answer with its own length each.
+        own_old: Whether the policy before the first update is the policy itself, and another one sampled.
     """
 
     shifted: bool = False
@@ -43,6 +44,7 @@ class Layout(NamedTuple):
     padded: bool = True
     prompt: int = 1
     cut: bool = False
+    own_old: bool = False
 
     @property
     def words(self) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
+from kl_companion.auditing.reading.arguments import anchors_apart
 from kl_companion.auditing.reading.functions import Reading, UserFunction
 from kl_companion.auditing.reading.functions import probe as probe
 from kl_companion.auditing.reading.layouts import MASKS
@@ -35,6 +37,8 @@ class Subject(NamedTuple):
         head: Of how many likeliest tokens a function is given tensors, or finds them itself; 0 of none.
         numbers: Numbers that stand in a function, such as its temperature.
         masked: Whether a function is told which tokens are the policy's own.
+        first_update: The loss where the old policy is the policy itself and another one has sampled; None of
+            one that does not read both.
     """
 
     loss: Loss
@@ -45,6 +49,7 @@ class Subject(NamedTuple):
     head: int = 0
     numbers: tuple[float, ...] = ()
     masked: bool = False
+    first_update: Loss | None = None
 
 
 @renamed(mapped="roles", settings="options")
@@ -120,7 +125,9 @@ def as_subject(
     called = function.in_reward if placement == "reward" else function.scalar
     reading, head = function.reading(), function.head
     masked = not MASKS.isdisjoint(r.role for r in reading.reads)
-    return Subject(called, title, placement, None, reading, head, function.numbers, masked)
+    apart = partial(function.scalar, layout=function.layout._replace(own_old=True))
+    first = apart if placement == "loss" and anchors_apart(reading.reads) else None
+    return Subject(called, title, placement, None, reading, head, function.numbers, masked, first)
 
 
 def _placed(estimator: Any, placement: str, level: Any) -> Loss:

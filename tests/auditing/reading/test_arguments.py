@@ -304,6 +304,119 @@ def test_behind_the_last_token_the_models_differ():
     assert (g.abs() > 0.01).any(-1).all()
 
 
+def decoupled(logp, old_logp, rollout_logp, ref_logp, mask):
+    """A weight that is pi_old / mu: 1 where one policy has sampled and is old, pi / mu at a first update."""
+    weight = (old_logp - rollout_logp).exp()
+    return (weight * squares(logp, ref_logp) * mask).sum(-1).mean()
+
+
+def test_an_old_policy_and_another_sampler_are_apart_at_a_first_update():
+    found = audit(decoupled, scale=1.0)
+    assert found.findings[-1].matches == ({"behavior_squared_log_ratio": 1.0},)  # the weight is 1
+    # by hand: E_mu[pi/mu K1 score] in every state that mu visits
+    assert {"token_reverse_kl": 1.0} in found.first_update.matches
+    text = " ".join(str(found).split())
+    assert "old_logp and rollout_logp are of one policy here." in text
+    assert "of another, it minimizes reverse KL, next token." in text
+    assert found.to_dict()["first_update"]["terms"][0]["objective"] == "token_reverse_kl"
+    assert audit(decoupled, scale=1.0, off_policy=False).first_update is None
+
+
+def test_one_sampler_has_nothing_apart():
+    def plain(logp, old_logp, mask):
+        return ((logp - old_logp).exp() * mask).sum(-1).mean()
+
+    assert audit(plain, scale=1.0).first_update is None
+    given = Given(ROLLOUT, Layout(own_old=True))
+    torch.testing.assert_close(given.of("behavior_logp", "old_logp"), ROLLOUT.logp.detach())
+    torch.testing.assert_close(given.of("behavior_logp", "rollout_logp"), ROLLOUT.behavior_logp)
+    assert not given.of("behavior_logits", "old_logits").requires_grad
+
+
+# Prompt and answer together, and lists of answers: each by hand from the rollout's own log-probs.
+
+
+def ahead(logps, ref_logps, attention_mask, loss_mask):
+    mask = attention_mask[:, 1:] * loss_mask[:, 1:]
+    return (squares(logps[:, :-1], ref_logps[:, :-1]) * mask).sum(-1).mean()
+
+
+def short(logps, ref_logps, loss_mask):
+    return (squares(logps, ref_logps) * loss_mask[:, 1:]).sum(-1).mean()
+
+
+def own(logps, ref_logps, mask):
+    return (squares(logps, ref_logps)[:, 1:] * mask[:, 1:]).sum(-1).mean()
+
+
+def packed(logps, ref_logps):
+    return squares(torch.cat(logps), torch.cat(ref_logps)).sum() / len(logps)
+
+
+def per_answer(logps, ref_logps, masks):
+    return [(squares(x, y) * mask)[:99] for x, y, mask in zip(logps, ref_logps, masks, strict=True)]
+
+
+def annotated(logps: list[torch.Tensor], ref_logps: list[torch.Tensor]):
+    return torch.stack([squares(x, y).sum() for x, y in zip(logps, ref_logps, strict=True)]).mean()
+
+
+def one_by_one(samples):
+    return torch.stack([squares(s["logp"], s["ref_logp"]).sum() for s in samples]).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "wide", "cut"),
+    [
+        (ahead, "ahead", False),
+        (short, "short", False),
+        (own, "own", False),
+        (packed, "", True),
+        (per_answer, "", False),
+        (annotated, "", True),
+        (one_by_one, "", False),
+    ],
+)
+def test_every_token_is_read_whatever_is_cut_off(loss, wide, cut):
+    found = layout_of(loss)
+    assert (found.wide, found.cut, found.prompt) == (wide, cut, 2 if wide else 1)
+    wanted = of_mean(squares(ROLLOUT.logp, ROLLOUT.ref_logp)).item()
+    assert as_loss(loss)(ROLLOUT).item() == pytest.approx(wanted, rel=1e-12)
+
+
+def test_means_of_lists_have_no_padding():
+    def means(logps, ref_logps):
+        return torch.stack([squares(x, y).mean() for x, y in zip(logps, ref_logps, strict=True)]).mean()
+
+    each = squares(ROLLOUT.logp, ROLLOUT.ref_logp) * MASK
+    assert as_loss(means)(ROLLOUT).item() == pytest.approx((each.sum(-1) / MASK.sum(-1)).mean().item())
+    assert "in lists, one for each answer" in " ".join(str(audit(means, scale=1.0, off_policy=False)).split())
+
+
+def test_numbers_of_two_tokens_of_a_prompt():
+    for wide, before, after in (("ahead", 1, 1), ("short", 1, 0), ("own", 2, 0)):
+        given = Given(ROLLOUT, Layout(shifted=True, wide=wide, prompt=2))
+        logp, ref_logp = given.of("logp"), given.of("ref_logp")
+        length = MASK.shape[1]
+        assert logp.shape[1] == before + length + after
+        torch.testing.assert_close(logp[:, before : before + length], ROLLOUT.logp)
+        outside = torch.cat([(logp - ref_logp)[:, :before], (logp - ref_logp)[:, before + length :]], 1)
+        assert (outside.abs() > 0.1).all()  # what is not masked shows
+        mask = given.of("completion_mask", "loss_mask")
+        assert mask[:, 2:].tolist() == MASK.tolist()
+        assert not mask[:, :2].any()
+        assert given.of("completion_mask", "attention_mask")[:, :2].all()
+        assert given.of("tokens").shape == mask.shape
+
+
+def test_a_loss_that_reads_no_first_token_under_any_layout_is_taken_as_it_runs():
+    def all_but_the_first(logp, ref_logp, mask):
+        assert logp.shape[1] <= 3, "an answer"
+        return (squares(logp, ref_logp)[:, 1:] * mask[:, 1:]).sum(-1).mean()
+
+    assert layout_of(all_but_the_first) == Layout()
+
+
 def _two(logp, ref_logp, mask):
     difference = logp - ref_logp
     return tuple((x * mask).sum(-1).mean() for x in (-difference.expm1() * 0.1, 0.5 * difference**2))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from kl_companion.auditing.updates.advantages import ADVANTAGES
@@ -15,11 +17,6 @@ if TYPE_CHECKING:
 
 SAME = 0.01  # relative: one number, but for the eps of a normalization
 _SAME_END = 0.002  # of E[R], and five times that in nats
-_REWARDS = {
-    "expected_reward": "E[R]",
-    "expected_reward_per_token": "E[R / length]",
-    "centered_reward_per_token": "E[(R - mean) / length]",
-}
 _GROWS = 2.0  # at ten times beta: less than that is no coefficient
 _NO_UPDATE = 1e-12  # length of an update that is zero
 _VISIBLE = 0.5  # degrees
@@ -35,19 +32,8 @@ WRITTEN, SPREAD, DISTORTED, OTHER, NONE, LOWERS, IDLE, REPELS = KINDS = (
     "the rewards have no effect",
     "the KL is maximized",
 )
-_SIGNS = {
-    LOWERS: (
-        "change the sign of the policy loss, which is minimized:",
-        "    policy_loss = -(ratio * advantages)    # or -torch.min(..., ...)",
-        "    loss = policy_loss + beta * kl",
-    ),
-    IDLE: (
-        "differentiate the policy's log-probs in what the advantages multiply:",
-        "    ratio = torch.exp(logp - old_logp)    # old_logp is fixed, logp is not",
-        "    policy_loss = -(ratio * advantages)",
-    ),
-    REPELS: ("change the sign of the KL term:", "    loss = policy_loss + beta * kl"),
-}
+NO_EFFECT = "beta has no effect"
+_WORDS = tomllib.loads((files(__package__) / "words.toml").read_text("utf-8"))
 
 
 def kind(audit: UpdateAudit) -> str:
@@ -64,7 +50,8 @@ def fault(audit: UpdateAudit) -> str:
     if min(fresh, default=1.0) < 0 or max(stale, default=1.0) < 0:
         return LOWERS
     # of groups whose rewards are exchanged: the sign of a fit alone does not show that rewards count
-    if max((s.reward_sign for s in _exchanged(audit) if not math.isnan(s.reward_sign)), default=1.0) <= 0:
+    exchanged = [s.reward_sign for s in _of_size((*audit.seen, *audit.stale), min)]
+    if max((x for x in exchanged if not math.isnan(x)), default=1.0) <= 0:
         return IDLE
     return REPELS if leaves_reference(audit) and all(w > 0 for w in audit.penalties.values()) else ""
 
@@ -77,19 +64,16 @@ def leaves_reference(audit: UpdateAudit) -> bool:
     return bool(charges and audit.penalties) and max(charges) < 0
 
 
-def _exchanged(audit: UpdateAudit) -> list[OnPrompt]:
-    """Return the prompts in large groups, else in the smallest on which the step runs."""
-    seen = (*audit.seen, *audit.stale)
+def _of_size(seen: Sequence[OnPrompt], pick: Callable[..., int]) -> list[OnPrompt]:
+    """Return the prompts in large groups; where the step does not run on those, in groups of a size."""
     sizes = {s.group for s in seen}
-    least = None if None in sizes else min((n for n in sizes if n is not None), default=None)
-    return [s for s in seen if s.group == least]
+    size = None if None in sizes else pick((n for n in sizes if n), default=None)
+    return [s for s in seen if s.group == size]
 
 
 def largest(audit: UpdateAudit) -> list[OnPrompt]:
     """Return the prompts in large groups, else in the largest on which the step runs."""
-    sizes = {s.group for s in audit.seen}
-    most = None if None in sizes else max((n for n in sizes if n is not None), default=None)
-    return [s for s in audit.seen if s.group == most]
+    return _of_size(audit.seen, max)
 
 
 def coefficient(audit: UpdateAudit) -> str:
@@ -102,28 +86,19 @@ def coefficient(audit: UpdateAudit) -> str:
         return OTHER
     if leaves_reference(audit):  # the sign is told by `fault`
         large, small = ([(s, -x) for s, x in values] for values in (large, small))
-    aim = audit.beta if audit.beta else large[0][1] / _unit(large[0][0])
+    aim = audit.beta if audit.beta else large[0][1] / (large[0][0].deviation or 1.0)
     if not aim or not math.isfinite(aim):
         return OTHER
-    ratios = [x / aim for _, x in large]
-    if _all(ratios, 1.0):
+    if all(abs(x / aim - 1) <= SAME for _, x in large):
         return WRITTEN if all(0.8 <= x / aim <= 1.25 for _, x in small) else DISTORTED
     if all(abs(x / aim - s.deviation) <= SAME * s.deviation for s, x in large):
         return SPREAD
     return OTHER
 
 
-def _unit(seen: OnPrompt) -> float:
-    return seen.deviation or 1.0
-
-
 def _values(audit: UpdateAudit, seen: Sequence[OnPrompt]) -> list[tuple[OnPrompt, float]]:
     """Prompts whose rewards differ, and the effective coefficient there."""
     return [(s, audit.effective(s)) for s in seen if s.deviation > 0]
-
-
-def _all(values: Sequence[float], aim: float) -> bool:
-    return all(abs(x - aim) <= SAME * abs(aim) for x in values)
 
 
 def ends(audit: UpdateAudit) -> tuple[float, float]:
@@ -153,7 +128,7 @@ def short(x: float) -> str:
 
 def headline(audit: UpdateAudit) -> str:
     """Return what the update maximizes, in a sentence; what is wrong with its signs comes first."""
-    name, reward, wrong = audit.step.name, _REWARDS[audit.reward], fault(audit)
+    name, reward, wrong = audit.step.name, _WORDS["rewards"][audit.reward], fault(audit)
     if wrong == IDLE:
         return f"The rewards have no effect on the update of {name}{_alone(audit)}."
     low, high = least_turned(audit), turned(largest(audit))
@@ -229,25 +204,19 @@ def equal_rewards(audit: UpdateAudit) -> str:
     seen = audit.at("equal", audit.group_size)
     if seen is None or not audit.penalties:
         return ""
-    where = "Where all rewards of a group are equal"
     if not seen.share.size > _NO_UPDATE:
-        return f"{where}, nothing moves."
-    if not math.isnan(seen.share.gain):
-        return f"{where}, they still move the policy: with 1 for every answer, to answers of another length."
+        what = "nothing"
+    elif not math.isnan(seen.share.gain):
+        what = "lengths"
+    elif math.isnan(seen.grows):
+        what = "alone"
+    elif no_effect(seen):
+        what = "divided"
+    else:
+        what = "moves" if abs(seen.grows / 10 - 1) > SAME else "coefficient"
     away = ", away from the reference" if seen.share.charge < 0 else ""
-    if math.isnan(seen.grows):
-        return f"{where}, the KL alone moves the policy{away}."
-    if no_effect(seen):
-        return (
-            f"{where}, beta has no effect: the penalty is divided by its own spread. Ten times beta makes "
-            f"the update {short(seen.grows)} times as large."
-        )
-    if abs(seen.grows / 10 - 1) > SAME:
-        return (
-            f"{where}, the policy still moves{away}: ten times beta makes the update {short(seen.grows)} "
-            "times as large."
-        )
-    return f"{where}, the KL alone moves the policy{away}, with beta as its coefficient."
+    words = _WORDS["equal"][what].format(away=away, grows=short(seen.grows))
+    return f"Where all rewards of a group are equal, {words}"
 
 
 def given_advantages(audit: UpdateAudit) -> str:
@@ -322,33 +291,17 @@ def least_turned(audit: UpdateAudit) -> float:
 
 def advice(audit: UpdateAudit) -> list[str]:
     """What to change so that beta is a coefficient, a line each; nothing where it is one."""
-    wrong = fault(audit)
-    if wrong == LOWERS and not audit.named and least_turned(audit) > _MOSTLY:
+    found = kind(audit)
+    if found == LOWERS and not audit.named and least_turned(audit) > _MOSTLY:
         return []  # it is no policy loss whose sign could be changed
-    if wrong:
-        return list(_SIGNS[wrong])
-    found = coefficient(audit)
+    low, high = ends(audit)
     equal = audit.at("equal", audit.group_size)
-    if equal is not None and no_effect(equal):
-        return [
-            "take the penalty out of what is normalized:",
-            "    advantages = normalize(rewards) - beta * kl",
-            "  or center the rewards without dividing them:",
-            "    advantages = r - (r.sum() - r) / (len(r) - 1)    # r = rewards - beta * kl",
-        ]
-    if found == DISTORTED:
-        return [
-            "for beta as written in small groups too, subtract the mean of the other",
-            "  answers, and divide by a constant in place of the batch's number of tokens.",
-        ]
-    if found == SPREAD and math.isfinite(ends(audit)[0]):
-        low, high = (short(x) for x in ends(audit))
-        return [
-            "center the rewards and do not divide them by their standard",
-            "  deviation; or choose beta for the spread that you have: now it acts",
-            f"  {low} to {high} times as strongly as written, in groups of {audit.group_size}.",
-        ]
-    return []
+    if not fault(audit) and equal is not None and no_effect(equal):
+        found = NO_EFFECT
+    if found == SPREAD and not math.isfinite(low):
+        return []
+    text = _WORDS["advice"].get(found, "")
+    return text.format(low=short(low), high=short(high), group=audit.group_size).strip().splitlines()
 
 
 def no_effect(seen: OnPrompt) -> bool:

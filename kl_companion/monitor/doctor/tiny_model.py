@@ -128,19 +128,22 @@ class Body(nn.Module):
         strays: dict[str, None] = {}
         known: dict[str, list[int]] = {}  # many rows of a large batch are the same
         index = []
-        for i in range(len(input_ids)):
+        # one conversion of each tensor: to convert row by row takes most of the time of a large batch
+        every = input_ids.tolist()
+        masks = None if attention_mask is None else attention_mask.tolist()
+        positions = None if position_ids is None else position_ids.tolist()
+        for i, ids in enumerate(every):
             given = (
-                input_ids[i].tolist(),
-                None if attention_mask is None else attention_mask[i].tolist(),
-                None if position_ids is None else position_ids[i % len(position_ids)].tolist(),
+                ids,
+                None if masks is None else masks[i],
+                None if positions is None else positions[i % len(positions)],
             )
-            if str(given) not in known:
+            key = str(given)
+            if key not in known:
                 places = list(self._places(*given))
                 strays |= dict.fromkeys(p.stray for p in places if p.stray)
-                known[str(given)] = [
-                    starts[p.kind] + p.row * tables[p.kind].shape[1] + p.column for p in places
-                ]
-            index.append(known[str(given)])
+                known[key] = [starts[p.kind] + p.row * tables[p.kind].shape[1] + p.column for p in places]
+            index.append(known[key])
         hidden = torch.cat([x.flatten(0, 1) for x in tables])[torch.tensor(index, device=completion.device)]
         if trace is not None:
             gradient = torch.is_grad_enabled() and hidden.requires_grad

@@ -144,17 +144,15 @@ class SmallWorld:
 
     def layout(self) -> PaddedAnswers:
         """Its answers in a rectangle."""
-        prompts, answers = [self.prompt(i) for i in self.batch], [self.answer(i) for i in self.batch]
-        longest = max(len(x) for x in prompts)
+        prompts, answers = [self.prompt(i) for i in self.rows], [self.answer(i) for i in self.rows]
+        longest = max(len(prompts[i]) for i in {*self.batch})
         width = self.rollout.tokens.shape[1]
-        left = [[self.ids.pad] * (longest - len(x)) + x for x in prompts]
+        left = [([self.ids.pad] * longest + x)[-longest:] for x in prompts]
+        seen = [([0] * longest + [1] * len(x))[-longest:] for x in prompts]
         right = [x + [self.ids.pad] * (width - len(x)) for x in answers]
-        return PaddedAnswers(
-            torch.tensor(left),
-            torch.tensor([[0] * (longest - len(x)) + [1] * len(x) for x in prompts]),
-            torch.tensor(right),
-            torch.tensor([[1] * len(x) + [0] * (width - len(x)) for x in answers]),
-        )
+        inside = [[1] * len(x) + [0] * (width - len(x)) for x in answers]
+        # of every different answer once: a large batch holds each many times
+        return PaddedAnswers(*(torch.tensor(x)[self.batch] for x in (left, seen, right, inside)))
 
 
 def _waves(shape: tuple[int, ...], speed: float, size: float) -> torch.Tensor:

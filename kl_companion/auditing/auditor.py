@@ -21,6 +21,7 @@ from kl_companion.auditing.fit.observations import (
     look,
     look_at,
 )
+from kl_companion.auditing.fit.parts import parts
 from kl_companion.auditing.fit.recognition import reads_heads, recognize, single_tokens
 from kl_companion.auditing.fit.tool_text import tool_text
 from kl_companion.auditing.judgment.signs import minimizes_rewards
@@ -32,6 +33,8 @@ from kl_companion.auditing.judgment.verdict import (
     said_by_name,
     wanted_objectives,
 )
+from kl_companion.auditing.reading.functions import check_rows
+from kl_companion.auditing.reading.groups import check_group
 from kl_companion.auditing.reading.subject import NOTHING, Subject, as_subject
 from kl_companion.auditing.repair.patches import instead
 from kl_companion.auditing.worlds.distillation import Search, is_kind_of
@@ -43,7 +46,6 @@ from kl_companion.divergences import get_divergence
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.keywords import renamed
 from kl_companion.kl_term import EstimatorLike, KLTerm
-from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss, Problem
 
 SCALES = (1.0, 4.0)
@@ -53,7 +55,7 @@ def _finding(
     condition: Condition | None,
     looked: Looked,
     max_terms: int,
-    measure_curl: Callable[[dict[str, float]], float],
+    measure_curl: Callable[[dict[str, float]], float] = lambda _: math.nan,
     measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = None,
     further: Sequence[Callable[[Looked], Looked | None]] = (),
 ) -> Finding:
@@ -168,8 +170,8 @@ def audit(
         problems: Worlds to use instead of the default ones; they make one finding, and neither ``off_policy``
             nor ``scale`` can be asked for.
         group_size: Answers per batch, enumerated, instead of the limit of large batches (with
-            ``problems``, 1 by default). At most three is practical; larger groups are looked at on trees of
-            two tokens only.
+            ``problems``, 1 by default), or instead of the size of group that the loss's own text names. At
+            most three is practical; larger groups are looked at on trees of two tokens only.
         want: A divergence (``"reverse_kl"``, at either level) or an objective; fills ``met`` and ``remedy``.
         max_terms: The longest sum of objectives to try.
         off_policy: Look at, and judge ``want`` by, off- or on-policy samples only; None looks at both
@@ -183,11 +185,13 @@ def audit(
         ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
             scale that is not positive, ``off_policy`` or ``scale`` beside problems, or too many evaluations.
     """
-    subject = as_subject(loss, placement, level, roles=roles, options=options)
+    subject = as_subject(loss, placement, level, roles=roles, options=options, group_size=group_size)
     loss_fn, entry = subject.loss, subject.entry
     # members of families, which may be no registered divergences; an unknown name is refused before any work
     members = [get_divergence(entry.target)] if entry is not None else []
     members += [divergence_wanted(want)] if want is not None else []
+    if group_size is None and problems is None and entry is None and subject.group is None:
+        check_rows(loss_fn)
     if scale is not None:
         check_scalar("scale", scale, positive=True)
     if problems is not None:
@@ -199,6 +203,10 @@ def audit(
         )
     if max_terms < 1:
         raise ValueError(f"max_terms is {max_terms}, expected at least 1")
+    group = subject.group
+    if group is not None and group_size is None:
+        check_group(group, lambda more: as_subject(loss, roles=roles, options={**options, **more}).group)
+        group_size = group.size
     single = group_size in (None, 1)
     found = single_tokens(loss_fn) if entry is None and single else None
     head = subject.head
@@ -207,7 +215,8 @@ def audit(
     same_as = recognize(found) if subject.placement == "loss" else None
     search = Search(subject.numbers)
     measure_tool = None
-    judge = partial(finding_of, tried=tried, max_terms=max_terms, head=head)
+    only = group_size if group is not None else None  # it runs on no other batch
+    judge = partial(finding_of, tried=tried, max_terms=max_terms, head=head, group_size=only)
     if problems is not None:
         size = 1 if group_size is None else group_size
         known = tried(
@@ -244,16 +253,19 @@ def audit(
         same_as,
         reading=subject.reading,
         group_size=1 if problems is not None and group_size is None else group_size,
+        group_source=group.source if group is not None and group.size == group_size else "",
         loss_fn=loss_fn,
         head=head,
         measure_tool=measure_tool,
         measure_first=_first_update(subject, judge, off_policy, group_size) if problems is None else None,
     )
-    said = replace(said, parts=_parts(said, judge))
-    judged = [
-        c for c in findings if c.condition is None or off_policy is not None or not c.condition.off_policy
-    ]
-    lowers = any(minimizes_rewards(c) for c in judged)
+    main = said.main
+    if main.condition is not None and not (main.matches or main.zero):
+        known = tried(off_policy=main.condition.off_policy, lengths=main.condition.eos)
+        at = partial(look, condition=main.condition, group_size=group_size, known=known, head=head)
+        explain = partial(_finding, main.condition, max_terms=max_terms)
+        large = None if single or only else partial(judge, loss_fn, main.condition)
+        said = replace(said, parts=parts(loss_fn, at, explain, large))
     title = subject.title if entry is None else ""  # an estimator's target is not read from its name
     meant = None if subject.placement == "reward" else said_by_name(title, named(entry, same_as))
     if want is not None:
@@ -264,7 +276,8 @@ def audit(
     if want is None:  # a name such as forward_kl says neither a temperature nor the share of a mixture
         names = {n for finding in findings for match in finding.matches for n in match}
         objectives_meant |= {n for n in names if is_kind_of(n, meant[1])}
-    of_kl = all(accepts(c, objectives_meant) for c in judged)
+    of_kl = all(accepts(f, objectives_meant) for f in said.judged)
+    lowers = any(map(minimizes_rewards, said.judged))
     as_meant = of_kl and not lowers
     met = None if want is None else as_meant
     text = None
@@ -308,7 +321,7 @@ def finding_of(
     """Audit a loss under one condition, without objectives that are cut; by default in large batches."""
     known = tried(off_policy=condition.off_policy, lengths=condition.eos)
     looked = look(loss_fn, condition, group_size=group_size, known=known, head=head)
-    return _finding(condition, looked, max_terms, lambda _: math.nan)
+    return _finding(condition, looked, max_terms)
 
 
 def _first_update(
@@ -318,29 +331,6 @@ def _first_update(
     if subject.first_update is None or off_policy is False or group_size is not None:
         return None
     return partial(judge, subject.first_update, Condition(True, True, 1.0))
-
-
-def _parts(audit: Audit, judge: Callable[..., Finding]) -> tuple[tuple[str, Finding], ...]:
-    """Audit a loss without a known objective where rewards are 0, and in large batches."""
-    condition, loss_fn = audit.main.condition, audit.loss_fn
-    if audit.main.matches or audit.main.zero or condition is None or loss_fn is None:
-        return ()
-
-    def unrewarded(rollout: Rollout) -> torch.Tensor:
-        return loss_fn(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
-
-    places: list[tuple[str, Loss, int | None]] = [("Where all rewards are 0", unrewarded, audit.group_size)]
-    if audit.group_size not in (None, 1):
-        places.append(("In large batches", loss_fn, None))
-    parts = []
-    for where, part, size in places:
-        try:
-            finding = judge(part, condition, group_size=size)
-        except ValueError:  # a standard deviation of equal rewards, say
-            continue
-        if finding.matches or finding.zero:
-            parts.append((where, finding))
-    return tuple(parts)
 
 
 def named(entry: Estimator | None, same_as: tuple[str, float] | None) -> Estimator | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing import Audit, Finding, audit
-from kl_companion.auditing.fit.explanations import COMMON, UNITS, VARIES
+from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.judgment.summary import Part, effects, number, row, terms
 from kl_companion.auditing.judgment.term import verdict_lines
 from kl_companion.frameworks.installed import Unavailable
@@ -157,8 +157,6 @@ def audit_setting(
 
 
 def _coefficient(term: Part) -> str:
-    if term.unit == VARIES:
-        return "depends on the answers"
     if term.unit == COMMON:
         return f"{number(term.coefficient)} x a number of the batch"
     return number(term.coefficient) + (f" / {UNITS[term.unit]}" if term.unit else "")

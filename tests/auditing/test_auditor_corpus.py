@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kl_companion import audit
-from kl_companion.auditing.fit.explanations import COMMON, VARIES
+from kl_companion.auditing.fit.explanations import COMMON
 from kl_companion.auditing.judgment.card import HEIGHT, WIDTH
 from tests.support.corpus import corpus, load
 
@@ -17,7 +17,8 @@ UNITS = {
     "tokens": "tokens",
     "width": "positions",
     "tokens_deviation": "tokens_deviation",
-    "varies": COMMON,
+    "batch": COMMON,
+    "deviation": "deviation",
 }
 
 
@@ -37,8 +38,8 @@ def agrees(finding, wanted, per):
         return finding.zero
     return finding.sums == (per == "answers") and any(
         match.keys() == wanted.keys()
-        and all(units[n] == (VARIES if c is None else UNITS[per]) for n, c in wanted.items())
-        and all(c is None or match[n] == pytest.approx(c, rel=1e-6) for n, c in wanted.items())
+        and all(unit == UNITS[per] for unit in units.values())
+        and match == pytest.approx(wanted, rel=1e-6)
         for match, units in zip(finding.matches, finding.units, strict=True)
     )
 

@@ -114,10 +114,14 @@ def of_sampler(world, policy, sampler):
         return per_prefix(world, sampler, each)
 
     rewards = dict(zip(world["leaves"], world["reward"], strict=True))
+    mean = over_leaves(world, sampler, rewards.get)
     found = {
         "surrogate_reward": over_leaves(world, sampler, lambda x: rewards[x] * sum(ratios(x))),
         "surrogate_reward_per_token": over_leaves(
             world, sampler, lambda x: rewards[x] * sum(ratios(x)) / len(x)
+        ),
+        "surrogate_centered_reward_per_token": over_leaves(
+            world, sampler, lambda x: (rewards[x] - mean) * sum(ratios(x)) / len(x)
         ),
         "forward_kl_to_sampler": -over_leaves(
             world, sampler, lambda x: log_prob(world, policy, x) - log_prob(world, fixed, x)
@@ -163,6 +167,8 @@ def others(world, policy, reference, sampler):
 
     rewards = dict(zip(world["leaves"], world["reward"], strict=True))
     chances = {leaf: torch.exp(log_prob(world, policy, leaf)) for leaf in world["leaves"]}
+    mean = over_leaves(world, sampler, rewards.get)
+    mean_ratio = over_leaves(world, sampler, log_ratio)
     return {
         "token_top_1_mass": top_mass(1, policy),
         "token_top_2_mass": top_mass(2, policy),
@@ -173,6 +179,18 @@ def others(world, policy, reference, sampler):
         "behavior_reward": over_leaves(world, sampler, lambda x: rewards[x] * log_prob(world, policy, x)),
         "behavior_reward_per_token": over_leaves(
             world, sampler, lambda x: rewards[x] * log_prob(world, policy, x) / len(x)
+        ),
+        "expected_centered_reward_per_token": sum(
+            chances[x] * (r - mean) / len(x) for x, r in rewards.items()
+        ),
+        "behavior_centered_reward": over_leaves(
+            world, sampler, lambda x: (rewards[x] - mean) * log_prob(world, policy, x)
+        ),
+        "behavior_centered_reward_per_token": over_leaves(
+            world, sampler, lambda x: (rewards[x] - mean) * log_prob(world, policy, x) / len(x)
+        ),
+        "behavior_sequence_log_ratio_variance": over_leaves(
+            world, sampler, lambda x: (log_ratio(x) - mean_ratio) ** 2 / 2
         ),
         "token_entropy": per_prefix(world, sampler, entropy),
         "sequence_entropy": -sum(c * torch.log(c) for c in chances.values()),

@@ -22,13 +22,12 @@ class Hand(NamedTuple):
     of a tuple it is the first entry.
 
     Attributes:
-        fresh: {objective: coefficient} where the policy itself has sampled. A coefficient is None where it is
-            a statistic of the batch, such as a baseline. {} is an expected gradient of zero, None is no sum
-            of at most three known objectives beside one of the rewards.
+        fresh: {objective: coefficient} where the policy itself has sampled. {} is an expected gradient of
+            zero, None is no sum of at most three known objectives beside one of the rewards.
         stale: The same where an older policy has sampled.
         per: What every coefficient is multiplied by: "" is nothing, "tokens" 1 / (mean length of the answers
             of the batch), "answers" their number, "width" 1 / (padded length of the batch),
-            "tokens_deviation" 1 / (that mean length x the standard deviation of rewards), "varies" one common
+            "tokens_deviation" 1 / (that mean length x the standard deviation of rewards), "batch" one common
             factor from other statistics of the batch.
         options: Settings that the function, or the class, has to be given.
         clamped: Whether a clamp takes gradients away at large ratios, so that both verdicts are for small
@@ -39,8 +38,8 @@ class Hand(NamedTuple):
         map: What a name means where it does not say it.
     """
 
-    fresh: dict[str, float | None] | None
-    stale: dict[str, float | None] | None
+    fresh: dict[str, float] | None
+    stale: dict[str, float] | None
     per: str = ""
     options: dict[str, Any] = {}  # noqa: RUF012 - never changed
     clamped: bool = False

@@ -79,7 +79,7 @@ def _choices(unread: Unread) -> dict[str, Any]:
 def said(found: Audit) -> dict[str, Any]:
     """The sentences of the card, and the rows of its table."""
     return {
-        "minimizes": f"{warning(found.name, found.main)} {sentences.minimizes(found)}".strip(),
+        "minimizes": f"{warning(found.name, found.main, found.parts)} {sentences.minimizes(found)}".strip(),
         "as_meant": sentences.as_meant(found),
         "good": found.as_meant,
         "certainty": sentences.certainty(found),

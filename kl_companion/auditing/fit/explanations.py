@@ -15,7 +15,6 @@ from kl_companion.tabular import Problem
 ROUNDED = 3e-6  # residual left by a small constant of the reader's, such as log(p + 1e-8)
 _EQUAL = 2e-6  # between the coefficients of worlds, relatively
 _SMALL = 0.01  # what may be added to a standard deviation without being mentioned, relatively
-VARIES = "varies"
 COMMON = "batch"
 # what a coefficient may be divided by, in the order in which it is tried
 UNITS = {
@@ -25,6 +24,8 @@ UNITS = {
     "deviation": "reward std",
     "tokens_deviation": "(mean answer length x reward std)",
 }
+# units with a small number added to the standard deviation, and what is left of each without that
+_OVER_DEVIATION = (("tokens_deviation", "tokens"), ("deviation", ""))
 
 
 def factors(problem: Problem) -> dict[str, float]:
@@ -64,13 +65,13 @@ class Seen(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """A sum of objectives.
+    """A sum of objectives that has one set of constants on all worlds.
 
     Attributes:
-        coefficients: Objective to coefficient, the unit taken out; NaN where it varies. Up to a common
-            factor, that of the reward is 1 or -1, without a reward that of the first objective.
-        units: Objective to a name of `UNITS`; ``"batch"`` of all, where one positive factor depends on the
-            world in another way; or ``"varies"``, where the coefficient alone does.
+        coefficients: Objective to coefficient, the unit taken out. Up to a common factor, that of the reward
+            is 1 or -1, without a reward that of the first objective.
+        units: Objective to a name of `UNITS`; or ``"batch"`` of all, where one positive factor depends on the
+            world in another way.
     """
 
     coefficients: dict[str, float]
@@ -80,44 +81,39 @@ class Explanation(NamedTuple):
 def matched(
     worlds: Sequence[Seen], *, max_terms: int, beside: Collection[str] = (), may_vary: bool = True
 ) -> tuple[tuple[Explanation, ...], float]:
-    """The shortest sums of objectives that are the loss's gradient on every world.
+    """Return the shortest sums of objectives that are the loss's gradient on every world.
 
-    They are looked for on the first world, which should be the largest, and have to hold on the others.
+    They are looked for on the first world, which should be the largest, and have to hold on the others with
+    the same constants: coefficients that are fitted to every world anew fit anything.
 
     Args:
         worlds: At least one, on none of which the gradient vanishes.
         max_terms: The longest sum.
         beside: See `sums`.
-        may_vary: Whether a coefficient, or a factor of all, may depend on the world in an unknown way. On
-            worlds that are all small, with fewer logits than there are objectives, any gradient is some such
-            sum: it counts only where the worlds determine more numbers than are free in it.
+        may_vary: Whether one positive factor of all terms may depend on the world in an unknown way. It
+            counts only where the worlds determine more numbers than are free in the sum.
 
     Returns:
-        Explanations, those whose coefficients are constants or in a known unit only where there is one; and
-        the largest relative residual of the first, or the smallest of all that were tried, with constants.
+        Explanations, those without such a factor only where there is one; and the largest relative residual
+        of the first, or the smallest of all that were tried, with constants.
     """
     best = 1.0
-    # what is not exact has to be simple: with free coefficients some sum of three comes near to anything
-    for tolerance, longest, free in ((TOLERANCE, max_terms, may_vary), (ROUNDED, min(max_terms, 2), False)):
+    # what is not exact has to be simple: some sum of three comes near to anything
+    for tolerance, longest, factor in (
+        (TOLERANCE, max_terms, may_vary),
+        (ROUNDED, min(max_terms, 2), False),
+    ):
         shorter: set[frozenset[str]] = set()  # on the first world; a longer sum only adds zeros to them
         for found, residual in sums(
             worlds[0].gradient, worlds[0].fields, max_terms=longest, beside=beside, tolerance=tolerance
         ):
             new = [list(x) for x in found if shorter.isdisjoint(_parts(x))]
             shorter |= {frozenset(x) for x in new}
-            fitted = _on_all(worlds, new, tolerance, beside) if new else []
-            loose = [
-                i
-                for i, (e, _) in enumerate(fitted)
-                if e is not None and _free(e) and not (free and _determined(e, worlds))
-            ]
-            for i, r in zip(loose, _together(worlds, [new[i] for i in loose]), strict=True):
-                fitted[i] = (None, r)
-            valid = [(e, r) for e, r in fitted if e is not None]
+            fitted = _on_all(worlds, new, tolerance, beside if factor else None) if new else []
             best = min([best, *(max(residual, r) for _, r in fitted)] if found else [best, residual])
+            valid = [(e, r) for e, r in fitted if e is not None]
             if valid:
-                fewest = min(_free(e) for e, _ in valid)
-                chosen = [(e, r) for e, r in valid if _free(e) == fewest]
+                chosen = [(e, r) for e, r in valid if COMMON not in e.units.values()] or valid
                 return tuple(e for e, _ in chosen), chosen[0][1]
     return (), best
 
@@ -127,98 +123,94 @@ def _parts(names: Collection[str]) -> list[frozenset[str]]:
 
 
 def _on_all(
-    worlds: Sequence[Seen], chosen: list[list[str]], tolerance: float, beside: Collection[str]
+    worlds: Sequence[Seen], chosen: list[list[str]], tolerance: float, beside: Collection[str] | None
 ) -> list[tuple[Explanation | None, float]]:
-    """Sums with their coefficients of every world, and the largest residual; None where one does not hold."""
+    """Fit sums to every world: an explanation where one set of constants does, and the residual.
+
+    Args:
+        worlds: See `matched`.
+        chosen: The sums, each of the same number of names.
+        tolerance: The largest residual.
+        beside: Names of which one has the coefficient 1 or -1 up to a common factor; None allows no factor.
+    """
     each = [fits(world.gradient, world.fields, chosen) for world in worlds]
     found = torch.stack([c for c, _ in each], 1)  # [sums, worlds, names]
-    worst = torch.stack([r for _, r in each]).amax(0)
-    size = torch.tensor([[worlds[0].fields[n].norm() for n in names] for names in chosen])
-    small = (found[:, 0].abs() * size < ZERO * worlds[0].gradient.norm()).any(1)
-    lost = (worst >= tolerance) | small
-    digits = 9 if tolerance == TOLERANCE else 5
-    return [
-        (None if lost[i] else _explanation(worlds, names, found[i].T, digits, beside), worst[i].item())
-        for i, names in enumerate(chosen)
-    ]
+    residuals = torch.stack([r for _, r in each]).amax(0)
+    norms = {n: f.norm().item() for n, f in worlds[0].fields.items()}
+    sizes = found[:, 0].abs() * torch.tensor([[norms[n] for n in names] for names in chosen])
+    holds = (residuals < tolerance) & (sizes >= ZERO * worlds[0].gradient.norm()).all(1)
+    numbers, units = _in_units(found, worlds)
+    constant, common = holds & (units >= 0).all(1), torch.zeros_like(holds)
+    if beside is not None and _determined(len(chosen[0]), worlds):
+        first = [next((i for i, n in enumerate(names) if n in beside), 0) for names in chosen]
+        relative = found / found.abs().gather(
+            2, torch.tensor(first)[:, None, None].expand(-1, len(worlds), 1)
+        )
+        common = holds & (units < 0).all(1) & _same(relative).all(1)
+        numbers = torch.where(common.unsqueeze(1), relative[:, 0], numbers)
+    loose = (holds & ~constant & ~common).nonzero().flatten().tolist()
+    residuals[loose] = _together(worlds, [chosen[i] for i in loose])
+    digits, of_all = 9 if tolerance == TOLERANCE else 5, list(UNITS)
+    fitted: list[tuple[Explanation | None, float]] = [(None, r) for r in residuals.tolist()]
+    for i in (constant | common).nonzero().flatten().tolist():
+        named = zip(chosen[i], numbers[i].tolist(), units[i].tolist(), strict=True)
+        terms = [(n, float(f"{c:.{digits}g}"), COMMON if u < 0 else of_all[u]) for n, c, u in named]
+        fitted[i] = Explanation({n: c for n, c, _ in terms}, {n: u for n, _, u in terms}), fitted[i][1]
+    return fitted
 
 
-def _explanation(
-    worlds: Sequence[Seen], names: list[str], found: torch.Tensor, digits: int, beside: Collection[str]
-) -> Explanation:
-    """A sum by the coefficients of its names on every world, [names, worlds]."""
-    of = {n: _unit(c, worlds) for n, c in zip(names, found.tolist(), strict=True)}
-    if all(unit == VARIES for _, unit in of.values()):
-        first = next((i for i, n in enumerate(names) if n in beside), 0)
-        relative = found / found[first].abs()
-        if ((relative - relative[:, :1]).abs() <= _EQUAL * relative.abs()).all():
-            common = {n: _digits(c, digits) for n, c in zip(names, relative[:, 0].tolist(), strict=True)}
-            return Explanation(common, dict.fromkeys(names, COMMON))
-    return Explanation(
-        {n: _digits(c, digits) for n, (c, _) in of.items()}, {n: unit for n, (_, unit) in of.items()}
-    )
+def _same(found: torch.Tensor) -> torch.Tensor:
+    """Whether coefficients [sums, worlds, names] are the same on all worlds, [sums, names]."""
+    return (found - found[:, :1]).abs().amax(1) <= _EQUAL * found.abs().amax(1)
 
 
-def _free(e: Explanation) -> int:
-    """Numbers that are fitted to every world anew."""
-    units = list(e.units.values())
-    return 1 if COMMON in units else units.count(VARIES)
+def _in_units(found: torch.Tensor, worlds: Sequence[Seen]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the one number that a coefficient is on all worlds, and in which unit; -1 where in none.
 
-
-def _determined(e: Explanation, worlds: Sequence[Seen]) -> bool:
-    """Whether a sum with free numbers is more than a description of the gradients that it was fitted to.
-
-    Where all coefficients are free, and not by one factor, it says nothing of another world.
+    Args:
+        found: Coefficients, [sums, worlds, names].
+        worlds: What they were fitted to.
     """
+    sizes = {u: torch.tensor([w.factors[u] for w in worlds], dtype=torch.float64)[:, None] for u in UNITS}
+    numbers, units = torch.full_like(found[:, 0], math.nan), torch.full_like(found[:, 0], -1).long()
+    tried = [(u, *_over_deviation(found * sizes[of], sizes["deviation"])) for u, of in _OVER_DEVIATION]
+    tried += [(u, scaled[:, 0], _same(scaled)) for u in reversed(UNITS) for scaled in [found * sizes[u]]]
+    for unit, number, same in tried:  # of several, the first of `UNITS` is taken
+        numbers = torch.where(same, number, numbers)
+        units = torch.where(same, list(UNITS).index(unit), units)
+    return numbers, units
+
+
+def _over_deviation(found: torch.Tensor, deviations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the number a where coefficients are a / (reward std + eps) with the usual small eps, and where.
+
+    Args:
+        found: [sums, worlds, names].
+        deviations: Of the rewards, [worlds, 1].
+    """
+    columns = torch.cat([deviations, torch.ones_like(deviations)], 1)
+    inverse = 1 / found
+    slope, offset = (torch.linalg.pinv(columns) @ inverse).unbind(1)
+    fitted = slope.unsqueeze(1) * deviations + offset.unsqueeze(1)
+    small = (offset / slope > 0) & (offset / slope <= _SMALL * deviations.min())
+    exact = (fitted - inverse).abs().amax(1) <= _EQUAL * inverse.abs().amax(1)
+    digits = 10 ** (4 - (1 / slope).abs().log10().floor())  # five are certain
+    return (digits / slope).round() / digits, small & exact & (len(deviations) > 2)
+
+
+def _determined(terms: int, worlds: Sequence[Seen]) -> bool:
+    """Whether a sum with one free factor says more than the gradients that it was fitted to."""
     ranks = [int(torch.linalg.matrix_rank(torch.stack(list(w.fields.values())))) for w in worlds]
-    terms, free = len(e.units), _free(e)
-    common = COMMON in e.units.values()
-    constants = terms - 1 if common else terms - free
-    if constants + free * len(worlds) >= sum(ranks):
-        return False
-    return common or (free < terms and 2 * terms <= ranks[0])
+    return terms - 1 + len(worlds) < sum(ranks)
 
 
-def _together(worlds: Sequence[Seen], chosen: list[list[str]]) -> list[float]:
-    """The residuals of sums whose coefficients are the same on all worlds."""
+def _together(worlds: Sequence[Seen], chosen: list[list[str]]) -> torch.Tensor:
+    """Return the residuals of sums whose coefficients are the same on all worlds, [sums]."""
     if not chosen:
-        return []
+        return torch.zeros(0, dtype=torch.float64)
     names = {n for sum_ in chosen for n in sum_}
     fields = {n: torch.cat([w.fields[n] for w in worlds]) for n in names}
-    residuals: list[float] = fits(torch.cat([w.gradient for w in worlds]), fields, chosen)[1].tolist()
-    return residuals
-
-
-def _unit(found: Sequence[float], worlds: Sequence[Seen]) -> tuple[float, str]:
-    """The one number that the coefficients of all worlds are in some unit, and the unit."""
-    for unit in UNITS:
-        scaled = [c * w.factors[unit] for c, w in zip(found, worlds, strict=True)]
-        if max(abs(x - scaled[0]) for x in scaled) <= _EQUAL * max(map(abs, scaled)):
-            return scaled[0], unit
-    for unit, size in (("deviation", ""), ("tokens_deviation", "tokens")):
-        scaled = [c * w.factors[size] for c, w in zip(found, worlds, strict=True)]
-        over_deviation = _over_deviation(scaled, [w.factors["deviation"] for w in worlds])
-        if over_deviation is not None:
-            return over_deviation, unit
-    return math.nan, VARIES
-
-
-def _over_deviation(coefficients: Sequence[float], deviations: Sequence[float]) -> float | None:
-    """The number a where coefficients are a / (reward std + eps), with the usual small eps; else None."""
-    if len(deviations) < 3 or 0.0 in coefficients:
-        return None
-    spreads = torch.tensor(deviations, dtype=torch.float64)
-    inverse = 1 / torch.tensor(coefficients, dtype=torch.float64)
-    columns = torch.stack([spreads, torch.ones_like(spreads)], 1)
-    line = torch.linalg.lstsq(columns, inverse.unsqueeze(-1)).solution
-    slope, offset = line[:, 0].tolist()
-    off = (columns @ line - inverse.unsqueeze(-1)).abs().max()
-    small = slope != 0 and 0 < offset / slope <= _SMALL * spreads.min().item()
-    return _digits(1 / slope, 5) if small and off <= _EQUAL * inverse.abs().max() else None
-
-
-def _digits(x: float, digits: int) -> float:
-    return short(x) if digits == 9 else float(f"{x:.{digits}g}")
+    return fits(torch.cat([w.gradient for w in worlds]), fields, chosen)[1]
 
 
 def value_matches(worlds: Sequence[Seen]) -> dict[str, float]:

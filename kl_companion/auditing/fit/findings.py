@@ -45,7 +45,7 @@ class Finding:
         value_matches: Objectives whose value is the expected value of the loss, with coefficient.
         measure_curl: Computes ``curl``, which costs more than all the rest, when it is asked for.
         units: For each of ``matches``, what its coefficients are in units of, ``{objective: unit}``: a name
-            of `kl_companion.auditing.fit.explanations.UNITS` or ``"varies"``.
+            of `kl_companion.auditing.fit.explanations.UNITS` or ``"batch"``.
         sums: The loss is a sum over the answers of the batch; coefficients are those of one answer.
         settles: The gradient has a limit as the batch grows.
         measure_gaps: Of a loss that couples its batch: computes ``gaps``, small groups against large batches.

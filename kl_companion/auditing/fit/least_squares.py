@@ -203,3 +203,9 @@ def curl_of(field: Callable[[torch.Tensor], torch.Tensor], logits: torch.Tensor)
     jacobian = torch.stack(columns)
     size = jacobian.norm().item()
     return 0.0 if size < ZERO else (jacobian - jacobian.T).norm().item() / size
+
+
+def degrees(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the angle between two gradients, neither of which vanishes; small ones keep their digits."""
+    u, v = a / a.norm(), b / b.norm()
+    return math.degrees(2 * math.atan2((u - v).norm().item(), (u + v).norm().item()))

@@ -11,8 +11,7 @@ import torch
 
 from kl_companion.auditing.fit.explanations import Seen, factors
 from kl_companion.auditing.fit.findings import GroupGap
-from kl_companion.auditing.fit.least_squares import ZERO
-from kl_companion.auditing.judgment.distances import degrees
+from kl_companion.auditing.fit.least_squares import ZERO, degrees
 from kl_companion.auditing.worlds.objectives import Objective, fields_and_values
 from kl_companion.auditing.worlds.trees import Condition, known_fields, worlds
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient

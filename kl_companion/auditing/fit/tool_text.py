@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kl_companion.auditing.fit.explanations import COMMON, VARIES, Seen
+from kl_companion.auditing.fit.explanations import COMMON, Seen
 from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.worlds.trees import Condition, with_tool, worlds
 from kl_companion.tabular import Loss
@@ -65,7 +65,7 @@ def tool_text(
         return ToolText(replace(plain, condition=condition))
     finding = judge(loss_fn, condition)
     units = {unit for of in finding.units for unit in of.values()}
-    known = bool(finding.matches) and units.isdisjoint((COMMON, VARIES))
+    known = bool(finding.matches) and COMMON not in units
     # a divisor such as the padded length is another number there, in the same unit
     if known and (finding.matches, finding.units, finding.sums) == (plain.matches, plain.units, plain.sums):
         return ToolText(finding)

@@ -4,8 +4,8 @@
 
 * ``name``, ``placement``, ``headline`` (one of ``summary.HEADLINES``), ``level``
   (``"token"``, ``"sequence"``, ``"both"`` or ""), ``sentence``, ``warning`` (wrong signs, else "");
-* ``terms`` of fresh samples near the reference: ``objective``, ``coefficient`` (null where it varies),
-  ``unit`` (``"batch"``: times a positive number of the batch), ``sign`` (1 or -1; 0 where it varies);
+* ``terms`` of fresh samples near the reference: ``objective``, ``coefficient``, ``unit`` (``"batch"``: times
+  a positive number of the batch), ``sign`` (1 or -1);
 * ``conditions``: for each, ``samples`` (``"fresh"``, ``"stale"`` or ``"given"``), ``ratios`` (``"near"`` or
   ``"far"``), ``lengths`` (``"one"`` or ``"many"``), ``inside`` (``"tool"`` where answers contain
   a tool's text, else ""), ``batch`` (``"large"``, or answers per group), ``headline``, ``level``, ``terms``,
@@ -50,7 +50,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "headline": audit.headline,
         "level": level(audit.main),
         "sentence": row(audit.main),
-        "warning": warning(audit.name, audit.main),
+        "warning": warning(audit.name, audit.main, audit.parts),
         "terms": _terms(audit.main),
         "conditions": [_condition(f, audit.group_size) for f in _findings(audit)],
         "first_update": _condition(audit.first_update, None) if audit.first_update else None,

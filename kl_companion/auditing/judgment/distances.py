@@ -9,11 +9,13 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.auditing.fit.explanations import factors
+from kl_companion.auditing.fit.least_squares import degrees
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, value
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import Population, large_batches, population_tree
 
 KLS = (0.01, 0.1, 1.0)  # nats per token
+_CLOSE = 0.01  # of the usual log-ratios
 SIZES: dict[float, float] = {}  # what `size_for` gave before, filled where a search for it is slow
 
 
@@ -75,9 +77,10 @@ def distances(
     distances = []
     for kl in KLS:
         try:
-            mine, theirs = _pair(loss_fn, wanted, kl)
+            mine = _gradient(loss_fn, world(kl))
         except ValueError:
             return ()
+        theirs = field(OBJECTIVES[wanted], world(kl).problem).flatten()
         if not mine.any() or not theirs.any():
             return ()
         size = factors(world(kl).problem)[unit] if unit in ("", "tokens", "positions") else math.nan
@@ -87,15 +90,19 @@ def distances(
     return tuple(distances)
 
 
-def _pair(loss_fn: Loss, wanted: str, kl: float) -> tuple[torch.Tensor, torch.Tensor]:
-    place = world(kl)
+def _gradient(loss_fn: Loss, place: Population) -> torch.Tensor:
     found = large_batches(loss_fn, place)
     small = found.gradient.norm() < 1e-10 * found.contributions
-    mine = torch.zeros_like(found.gradient) if small else found.gradient
-    return mine.flatten(), field(OBJECTIVES[wanted], place.problem).flatten()
+    return (torch.zeros_like(found.gradient) if small else found.gradient).flatten()
 
 
-def degrees(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The angle between two gradients, neither of which vanishes; small ones keep their digits."""
-    u, v = a / a.norm(), b / b.norm()
-    return math.degrees(2 * math.atan2((u - v).norm().item(), (u + v).norm().item()))
+def order(loss_fn: Loss) -> float:
+    """Return the power of the log-ratio with which the gradient of a KL term vanishes near the reference.
+
+    It is 1 for every divergence, 2 where two of them cancel; NaN where nothing is left without rewards.
+    """
+    try:
+        far, near = (_gradient(loss_fn, _at(size)).norm().item() for size in (2 * _CLOSE, _CLOSE))
+    except ValueError:
+        return math.nan
+    return math.log2(far / near) if near > 0 else math.nan

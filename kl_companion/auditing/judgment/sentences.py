@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kl_companion.auditing.fit.explanations import COMMON, UNITS, VARIES
+from kl_companion.auditing.fit.explanations import COMMON, UNITS
+from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.fit.observations import LARGEST_GROUP
+from kl_companion.auditing.fit.parts import REWARDS
 from kl_companion.auditing.judgment.summary import (
     NOTHING,
     UNNAMED,
+    UNREGULARIZED,
     effects,
     headline,
     number,
@@ -23,6 +27,8 @@ from kl_companion.auditing.worlds.objectives import OBJECTIVES
 if TYPE_CHECKING:
     from kl_companion.auditing.judgment.verdict import Audit
     from kl_companion.auditing.reading.subject import Reading
+
+_SECOND = 1.5  # between the orders 1 and 2
 
 
 def read_as(reading: Reading | None) -> str:
@@ -48,13 +54,25 @@ def minimizes(audit: Audit) -> str:
     finding = audit.main
     kind = headline(finding)
     where = "" if audit.tool is None or audit.tool.same else ", in answers without text of a tool"
-    if kind == NOTHING and finding.zero:
-        return f"{audit.name} minimizes nothing: its expected gradient is zero{where}."
     if kind == NOTHING:
-        return f"{audit.name} has no KL term that acts: it minimizes {row(finding)}{where}."
+        return f"{audit.name} minimizes nothing: its expected gradient is zero{where}."
+    if kind == UNREGULARIZED:
+        roles = [r.role for r in audit.reading.reads] if audit.reading else []
+        read = any(role.startswith("ref_") or role == "log_ratio" for role in roles)
+        kl = "no KL term acts" if read else "has no KL term"
+        return f"{audit.name} {_rewards_only(finding)}{where}, and {kl}."
     if kind == UNNAMED and not finding.matches:
         return f"{audit.name} minimizes no objective that is known here."
     return f"{audit.name} minimizes {row(finding)}{where}."
+
+
+def _rewards_only(finding: Finding) -> str:
+    """Return what is maximized, where all terms are; else what is minimized."""
+    if any(t.sign > 0 for t in terms(finding)):
+        return f"minimizes {row(finding)}"
+    turned = tuple({n: -c for n, c in match.items()} for match in finding.matches)
+    words = row(replace(finding, matches=turned))
+    return f"maximizes {'E[R]' if words == OBJECTIVES['expected_reward'].short else words}"
 
 
 def as_meant(audit: Audit) -> str:
@@ -69,27 +87,34 @@ def certainty(audit: Audit) -> str:
     finding = audit.main
     few = audit.group_size is not None and audit.group_size > (1 if audit.head else LARGEST_GROUP)
     worlds = f"{'three' if few else 'four'} small worlds{f' of {audit.head + 2} tokens' * bool(audit.head)}"
-    where = f"{worlds}, with every answer enumerated" if finding.condition else "the given worlds"
+    answers = "answer" if audit.group_size in (None, 1) else f"group of {audit.group_size} answers"
+    where = f"{worlds}, with every {answers} enumerated" if finding.condition else "the given worlds"
+    where += f", as {audit.group_source} says" * bool(audit.group_source)
     if finding.zero:
         return f"Exact on {where}."
     if not finding.matches:
         return f"The nearest sum of known objectives misses by {100 * finding.residual:.2g} % on {where}."
     units = {t.unit for t in terms(finding)}
-    if VARIES in units:
-        return f"The number ? was fitted anew to each of {where}: no more than its term's kind is known."
     if COMMON in units:
-        return f"Exact on {where}, up to rounding and to one positive factor that differs between them."
+        return f"One positive factor was fitted to each of {where}; what is in brackets holds on all of them."
     if finding.residual < 1e-9:
         return f"Exact up to rounding on {where}."
     return f"All but {finding.residual:.0e} of it, on {where}: a small constant, such as log(p + 1e-8)."
 
 
 def parts(audit: Audit) -> str:
-    """What is known of a loss that is no known objective: where rewards are 0, and in large batches."""
+    """Return what is known of a loss that is no known objective."""
     sentences = []
-    for where, finding in audit.parts:
+    for subject, finding, near in audit.parts:
         what = "has no expected gradient" if finding.zero else f"minimizes {row(finding)}"
-        sentences.append(f"{where} it {what}.")
+        if near is not None:
+            low, high = f"{near.least:.0f}°", f"{near.most:.0f}°"
+            turned = low if low == high else f"{low} to {high}"
+            name = f"{'- ' * (near.sign < 0)}{OBJECTIVES[near.objective].short}"
+            what = f"is nearest to that of {name}: turned by {turned}"
+            if subject == REWARDS:
+                what = f"is turned by {turned} from that of {name}"
+        sentences.append(f"{subject} {what}.")
     return " ".join(sentences)
 
 
@@ -157,7 +182,10 @@ def beside(audit: Audit) -> str:
     if unit in ("tokens", "positions"):
         what = f"[{what}] / {UNITS[unit]}"
     parts = [f"{d.kl:g}, turned by {d.degrees:.0f}°{_length(d.percent / 100)}" for d in audit.distances]
-    return f"Compared with the gradient of {what}{why}: at a KL per token of {'; at '.join(parts)}."
+    said = f"Compared with the gradient of {what}{why}: at a KL per token of {'; at '.join(parts)}."
+    if audit.order > _SECOND:
+        said += " Near the reference it is of second order: it does almost nothing there."
+    return said
 
 
 def _length(ratio: float) -> str:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kl_companion.auditing.fit.explanations import COMMON, UNITS, VARIES
+from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.divergences import DIVERGENCES
 
-REVERSE, FORWARD, NOTHING, OTHER, MIXTURE, UNNAMED = HEADLINES = (
+REVERSE, FORWARD, NOTHING, UNREGULARIZED, OTHER, MIXTURE, UNNAMED = HEADLINES = (
     "reverse KL",
     "forward KL",
     "no expected gradient",
+    "no KL term",
     "another divergence",
     "a mixture",
     "unnamed",
 )
 NO_OBJECTIVE = "no known objective, and no sum of up to three"
 _NEAR = 1.0
+_ROUNDING = 1e-9
 
 
 class Part(NamedTuple):
@@ -28,9 +29,9 @@ class Part(NamedTuple):
 
     Attributes:
         objective: Its name.
-        coefficient: What it is minimized with; negative where it is maximized. NaN where it varies.
-        unit: A name of `UNITS`, ``"batch"`` (times a positive number of the batch), or ``"varies"``.
-        sign: Of the coefficient, 1 or -1; 0 where it varies.
+        coefficient: What it is minimized with; negative where it is maximized.
+        unit: A name of `UNITS`, or ``"batch"``: times a positive number of the batch.
+        sign: Of the coefficient, 1 or -1.
     """
 
     objective: str
@@ -56,11 +57,7 @@ def terms(finding: Finding) -> tuple[Part, ...]:
     if i is None:
         return ()
     units = finding.units[i] if finding.units else dict.fromkeys(finding.matches[i], "")
-    free = {n for n, unit in units.items() if unit == VARIES}
-    found = [
-        Part(n, math.nan, VARIES, 0) if n in free else Part(n, c, units[n], (c > 0) - (c < 0))
-        for n, c in finding.matches[i].items()
-    ]
+    found = [Part(n, c, units[n], 1 if c > 0 else -1) for n, c in finding.matches[i].items()]
     return tuple(sorted(found, key=lambda t: (not OBJECTIVES[t.objective].regularizer, -t.coefficient)))
 
 
@@ -77,7 +74,7 @@ def headline(finding: Finding) -> str:
         return UNNAMED
     found = [t for t in terms(finding) if not is_beside(t.objective)]
     if not found:
-        return NOTHING
+        return UNREGULARIZED
     if len(found) > 1:
         return MIXTURE
     held = OBJECTIVES[found[0].objective].regularizer and found[0].sign > 0
@@ -98,6 +95,13 @@ def divergence_of(objective: str) -> str:
     """The registered divergence that an objective is of, or ""."""
     bare = objective.removeprefix("policy_").removeprefix("token_").removeprefix("sequence_")
     return bare if bare in DIVERGENCES else ""
+
+
+def curvature(finding: Finding) -> float:
+    """Return how strong the smooth divergences of a loss are near the reference, in units of one KL."""
+    smooth = [(t.coefficient, DIVERGENCES[n]) for t in terms(finding) if (n := divergence_of(t.objective))]
+    each = [c * float(d.curvature) for c, d in smooth if d.smooth]
+    return 0.0 if abs(sum(each)) < _ROUNDING * sum(map(abs, each)) else sum(each)
 
 
 def level(finding: Finding) -> str:
@@ -122,8 +126,8 @@ def unit_of(finding: Finding) -> str:
 
 
 def number(c: float) -> str:
-    """A coefficient, short."""
-    return "?" if math.isnan(c) else f"{c:.4g}"
+    """Return a coefficient, short."""
+    return f"{c:.4g}"
 
 
 def row(finding: Finding) -> str:
@@ -137,7 +141,7 @@ def row(finding: Finding) -> str:
         return NO_OBJECTIVE
     parts = []
     for i, t in enumerate(found):
-        sign = {1: "+" if i else "", -1: "-", 0: "+-"}[t.sign]
+        sign = "-" if t.sign < 0 else "+" if i else ""
         size = "" if abs(t.coefficient) == 1 else f"{number(abs(t.coefficient))} x "
         parts.append(f"{sign} {size}{OBJECTIVES[t.objective].short}".strip())
     units = list(dict.fromkeys(t.unit for t in found))
@@ -146,15 +150,10 @@ def row(finding: Finding) -> str:
         return said
     if units == [COMMON]:
         return f"[{said}] x a positive number of the batch"
-    if units == [VARIES]:
-        return f"{said}; ? depends on the batch"
     if len(units) == 1:
         return f"[{said}] / {UNITS[units[0]]}"
-    with_unit = [
-        f"{OBJECTIVES[t.objective].short} / {UNITS[t.unit]}" for t in found if t.unit not in ("", VARIES)
-    ]
-    free = ["? depends on the batch"] if VARIES in units else []
-    return f"{said}; {', '.join([*with_unit, *free])}"
+    with_unit = (f"{OBJECTIVES[t.objective].short} / {UNITS[t.unit]}" for t in found if t.unit)
+    return f"{said}; {', '.join(with_unit)}"
 
 
 def rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kl_companion.auditing.fit.explanations import COMMON, UNITS, VARIES
+from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.judgment import sentences
 from kl_companion.auditing.judgment.card import WIDTH, Block, Line, wrapped
 from kl_companion.auditing.judgment.signs import warning
@@ -55,7 +55,7 @@ def read_block(reading: Reading | None) -> Block:
 
 def _headline(audit: Audit) -> list[Line]:
     return [
-        *wrapped(warning(audit.name, audit.main), most=3, style="bad"),
+        *wrapped(warning(audit.name, audit.main, audit.parts), most=3, style="bad"),
         *wrapped(sentences.minimizes(audit), most=3, style="bold"),
         *wrapped(sentences.as_meant(audit), most=2, style="good" if audit.as_meant else "bad"),
         *wrapped(sentences.certainty(audit), most=2),
@@ -115,7 +115,7 @@ def _where(finding: Finding) -> str:
 def _named(finding: Finding) -> str:
     if finding.zero:
         return "zero"
-    unit = {u: f" / {u}" for u in UNITS if u} | {"": "", COMMON: " x batch", VARIES: " (varies)"}
+    unit = {u: f" / {u}" for u in UNITS if u} | {"": "", COMMON: " x batch"}
     said = " or ".join(
         " + ".join(f"{number(c)} x {n}{unit[units[n]]}" for n, c in m.items())
         for m, units in zip(finding.matches[:2], finding.units[:2], strict=True)

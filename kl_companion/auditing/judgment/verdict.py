@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +10,15 @@ from functools import cached_property
 from typing import Any
 
 from kl_companion.auditing.fit.findings import Finding, left_out
+from kl_companion.auditing.fit.parts import Piece
 from kl_companion.auditing.fit.tool_text import ToolText
 from kl_companion.auditing.judgment.card import Block, card
-from kl_companion.auditing.judgment.distances import Distance, distances
+from kl_companion.auditing.judgment.distances import Distance, distances, order
 from kl_companion.auditing.judgment.inputs import dead_rewards
 from kl_companion.auditing.judgment.sentences import minimizes
+from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import (
-    divergence_of,
+    curvature,
     explanation,
     headline,
     level,
@@ -52,9 +55,10 @@ class Audit:
         meant: What it is judged by: who says so, and a divergence or objective; None where nobody does.
         as_meant: Whether it is that.
         group_size: Answers per batch; None for the limit of large batches.
+        group_source: The name or the expression of the loss that says so; "" where the caller did.
         loss_fn: The loss as a function of a rollout.
         head: Of how many likeliest tokens it is; 0 of none. Then the worlds have two tokens more.
-        parts: Of a loss that is no known objective, (where, finding) of what it is in simpler places.
+        parts: What is known of a loss that is no known objective.
         measure_tool: Computes ``tool``, when it is asked for.
         measure_first: Likewise ``first_update``.
     """
@@ -72,7 +76,8 @@ class Audit:
     group_size: int | None = None
     loss_fn: Loss | None = field(default=None, repr=False, compare=False)
     head: int = 0
-    parts: tuple[tuple[str, Finding], ...] = ()
+    parts: tuple[Piece, ...] = ()
+    group_source: str = ""
     measure_tool: Callable[[], ToolText | None] | None = field(default=None, repr=False, compare=False)
     measure_first: Callable[[], Finding] | None = field(default=None, repr=False, compare=False)
 
@@ -111,6 +116,28 @@ class Audit:
     def value_matches(self) -> dict[str, float]:
         """Whose value the loss estimates under the condition of the headline."""
         return self.main.value_matches
+
+    def minimizes(self, want: str) -> bool:
+        """Return whether the loss minimizes a divergence (``"reverse_kl"``, at either level) or an objective.
+
+        Rewards and entropies may stand beside it, rewards with the right sign. Fresh samples count, where
+        they were looked at.
+
+        Raises:
+            ValueError: an unknown name.
+
+        Example:
+            >>> audit("k2", scale=1.0).minimizes("reverse_kl")
+            True
+        """
+        wanted = wanted_objectives(want)
+        return all(accepts(f, wanted) and not minimizes_rewards(f) for f in self.judged)
+
+    @property
+    def judged(self) -> tuple[Finding, ...]:
+        """The findings that it is judged by: of fresh samples, where there are some."""
+        fresh = tuple(f for f in self.findings if f.condition is None or not f.condition.off_policy)
+        return fresh or self.findings
 
     @property
     def compared(self) -> str:
@@ -152,15 +179,22 @@ class Audit:
         return self.measure_first() if self.measure_first is not None else None
 
     @cached_property
+    def order(self) -> float:
+        """The power of the log-ratio with which the gradient vanishes; NaN where ``distances`` are empty."""
+        return order(self.loss_fn) if self.loss_fn is not None and self.distances else math.nan
+
+    @cached_property
     def dead_rewards(self) -> str:
         """A sentence on rewards or advantages that do not act on the gradient; "" where they do."""
+        if self.group_source:  # it would put the answers of a batch into groups as they come
+            return ""
         return "" if self.loss_fn is None or self.head else dead_rewards(self.loss_fn, self.reading)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""
         if self.loss_fn is None:
             return self.__dict__
-        names = ("distances", "dead_rewards", "tool", "first_update")
+        names = ("distances", "order", "dead_rewards", "tool", "first_update")
         computed = {n: getattr(self, n) for n in names}
         return self.__dict__ | computed | {"loss_fn": left_out, "measure_tool": None, "measure_first": None}
 
@@ -254,11 +288,7 @@ def coefficient_for(
         same_as: The estimator that it is, sample by sample.
         named: The coefficient that its parameters name, for a loss that is nothing known.
     """
-    total = 0.0  # of second order: what the regularizers are near the reference
-    for name, c in (findings[0].matches[0] if findings[0].matches else {}).items():
-        of = divergence_of(name)
-        if of and DIVERGENCES[of].smooth and c == c:  # NaN where it varies
-            total += c * float(DIVERGENCES[of].curvature)
+    total = curvature(findings[0])  # of second order: what the regularizers are near the reference
     if total > 0:
         return total / curvature_of(want)
     if same_as is not None and same_as[1] > 0:  # nothing is minimized: the factor in front was meant

@@ -23,6 +23,7 @@ from kl_companion.auditing.reading.construction import (
     source_of,
     too_many,
 )
+from kl_companion.auditing.reading.groups import group_size_of, with_group_size
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose
 from kl_companion.auditing.reading.names import Read, Unread, owner_of_model, read_name
@@ -31,8 +32,10 @@ from kl_companion.auditing.reading.roles import OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.losses import policy_gradient_loss
 from kl_companion.rollout import Rollout, aggregate, masked
+from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import population_rollout, population_tree
 
+ROWS, _PRIME = 64, 61  # answers of a probe; a number that no size of group divides
 _EVERYTHING = ("batch", "rollout")
 _OF_TOKENS = "token|select|sampl|action"  # names that say one number per token
 
@@ -67,9 +70,16 @@ class UserFunction:
         batch: The parameter that takes everything, or "".
         keys: Names that were taken of the batch.
         layout: The layout under which it runs.
+        group: Answers in a group, where it takes a batch for groups of one size.
     """
 
-    def __init__(self, loss: Any, roles: Mapping[str, str], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        loss: Any,
+        roles: Mapping[str, str],
+        options: Mapping[str, Any],
+        group_size: int | None = None,
+    ) -> None:
         self.label = _label(loss)
         self.roles = roles
         self.settings = Chosen(options)
@@ -88,10 +98,13 @@ class UserFunction:
         self.likeliest = self._head_size()
         if not self.settings.late:
             self.settings.finish(self.label)
+        defaults = {p.name: p.default for p in self.parameters} | self.settings.defaults
+        self.group = group_size_of(self.function, defaults | self.settings.given | self.fixed)
+        size = group_size or (self.group.size if self.group else 1)
+        self.rows = max(ROWS - ROWS % size, size)
         self.layout = self._layout()
         self.settings.finish(self.label)
-        values = [*self.fixed.values(), *(p.default for p in self.parameters)]
-        self.numbers = numbers_in(self.function, [*values, *self.settings.defaults.values()])
+        self.numbers = numbers_in(self.function, [*self.fixed.values(), *defaults.values()])
         self.coefficient = kl_coefficient(self.function, self.settings)
 
     def _numbers(self) -> tuple[list[str], list[str]]:
@@ -244,14 +257,21 @@ class UserFunction:
                 return layout
         if self.batch:  # a batch may be wanted of another size: its own call says what fails
             return Layout()
+        if isinstance(error, Unusable) and self.rows == ROWS:
+            raise with_group_size(error, lambda rows: self._runs_on(rows, lists)) from error
         raise error
+
+    def _runs_on(self, rows: int, lists: bool) -> None:
+        """Raise ValueError unless the loss runs on so many answers."""
+        self.rows = rows
+        choose(self._probed, self._roles, lists)
 
     def _by_use(self, layout: Layout, lists: bool) -> Layout:
         """Return a layout of the whole vocabulary where the loss takes log-probs to be that, or this one."""
         if not (undecided := self._undecided()):
             return layout
         watch = LastAxis()
-        self.call(probe(), layout, watch)
+        self.call(probe(self.rows), layout, watch)
         try:
             whole = choose(self._probed, self._roles, lists, among_all=True) if watch.reason else None
         except ValueError:
@@ -267,7 +287,7 @@ class UserFunction:
         return whole
 
     def _probed(self, layout: Layout) -> ProbedLoss:
-        small = probe()
+        small = probe(self.rows)
         x, given = self.call(small, layout)
         assert small.logits is not None
         return ProbedLoss(x, small.logits, small.completion_mask, tuple(given.beyond.values()))
@@ -318,9 +338,19 @@ class UserFunction:
         return read
 
 
-def probe() -> Rollout:
+def probe(rows: int = ROWS) -> Rollout:
     """A small batch on which a loss is run to see how it reads its inputs: stale samples, many lengths."""
-    return population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
+    rollout = population_rollout(population_tree(4, 3, parts=4, eos=True, off_policy=True))
+    return rollout if rows == ROWS else rollout.repeated(torch.arange(rows) % ROWS)
+
+
+def check_rows(loss_fn: Loss) -> None:
+    """Raise `Unusable` for a loss that wants groups of some size, with the option that says the size."""
+    try:
+        loss_fn(probe(_PRIME))
+    except Unusable as error:
+        if (refusal := with_group_size(error, lambda rows: loss_fn(probe(rows)))) is not error:
+            raise refusal from error
 
 
 def _is_supplied(name: str) -> bool:

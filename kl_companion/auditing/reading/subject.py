@@ -12,6 +12,7 @@ import torch
 from kl_companion.auditing.reading.arguments import anchors_apart
 from kl_companion.auditing.reading.functions import Reading, UserFunction
 from kl_companion.auditing.reading.functions import probe as probe
+from kl_companion.auditing.reading.groups import GroupSize
 from kl_companion.auditing.reading.layouts import MASKS
 from kl_companion.checks import check_choice
 from kl_companion.estimators.registry import Estimator, get_estimator
@@ -39,6 +40,7 @@ class Subject(NamedTuple):
         masked: Whether a function is told which tokens are the policy's own.
         first_update: The loss where the old policy is the policy itself and another one has sampled; None of
             one that does not read both.
+        group: Answers in a group, where a function takes its batch for groups of one size.
     """
 
     loss: Loss
@@ -50,6 +52,7 @@ class Subject(NamedTuple):
     numbers: tuple[float, ...] = ()
     masked: bool = False
     first_update: Loss | None = None
+    group: GroupSize | None = None
 
 
 @renamed(mapped="roles", settings="options")
@@ -93,8 +96,12 @@ def as_subject(
     *,
     roles: Mapping[str, str] = NOTHING,
     options: Mapping[str, Any] = NOTHING,
+    group_size: int | None = None,
 ) -> Subject:
-    """`as_loss` with what the audit says about it; arguments and errors as there."""
+    """Return `as_loss` with what the audit says about it; further arguments and errors as there.
+
+    ``group_size`` is how many answers the caller will pass, where the loss may not run on other numbers.
+    """
     check_choice("placement", placement, SINGLE_PLACEMENTS)
     usual = "token" if placement == "loss" else "sequence"
     chosen: Any = usual if level is None else level
@@ -112,7 +119,7 @@ def as_subject(
         return Subject(
             _placed(entry, placement, chosen), f"{entry.name} in the {placement}", placement, entry
         )
-    function = UserFunction(loss, roles, options)
+    function = UserFunction(loss, roles, options, group_size)
     title = function.label if placement == "loss" else f"{function.label} in the {placement}"
     if level is not None:
         if [r.role for r in function.reads] != ["logp", "ref_logp"]:
@@ -127,7 +134,8 @@ def as_subject(
     masked = not MASKS.isdisjoint(r.role for r in reading.reads)
     apart = partial(function.scalar, layout=function.layout._replace(own_old=True))
     first = apart if placement == "loss" and anchors_apart(reading.reads) else None
-    return Subject(called, title, placement, None, reading, head, function.numbers, masked, first)
+    group = function.group
+    return Subject(called, title, placement, None, reading, head, function.numbers, masked, first, group)
 
 
 def _placed(estimator: Any, placement: str, level: Any) -> Loss:

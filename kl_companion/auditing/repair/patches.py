@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from kl_companion.auditing.fit.findings import Condition, Finding
+from kl_companion.auditing.fit.least_squares import degrees
 from kl_companion.auditing.judgment.card import WIDTH
-from kl_companion.auditing.judgment.distances import degrees
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.judgment.summary import is_beside
 from kl_companion.auditing.judgment.verdict import (

@@ -1,12 +1,10 @@
 """One explanation on several worlds, from worlds that are written by hand."""
 
-import math
-
 import pytest
 import torch
 
 from kl_companion.auditing.fit import explanations as matching
-from kl_companion.auditing.fit.explanations import COMMON, VARIES, Seen, matched, value_matches
+from kl_companion.auditing.fit.explanations import COMMON, Seen, matched, value_matches
 
 FACTORS = [
     {"": 1.0, "tokens": 1.5, "positions": 3.0, "deviation": 0.7, "tokens_deviation": 1.05},
@@ -52,17 +50,15 @@ def worlds(**parts):
         ({"kl": (1.0, (1.0, 1.1, 0.7))}, {"kl": COMMON}),
         ({"kl": (1.0, (1.0, 1.1, 0.7)), "reward": (-2.0, (1.0, 1.1, 0.7))}, {"kl": COMMON, "reward": COMMON}),
         ({"reward": (-1.0, (0.701, 0.901, 1.301)), "kl": (0.5, "")}, {"reward": "deviation", "kl": ""}),
-        ({"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (3.0, "")}, {"kl": VARIES, "squares": ""}),
         ({"kl": (1.0, (1.0, 1.0, 1.0 + 1e-5))}, {"kl": COMMON}),
         ({"kl": (1.0, (1.0, 1.0, 1.0 + 1e-9))}, {"kl": ""}),
     ],
 )
-def test_a_coefficient_is_a_constant_or_has_a_unit_or_varies(parts, units):
+def test_a_coefficient_is_a_constant_or_has_a_unit_or_all_share_one_factor(parts, units):
     (found,), residual = matched(worlds(**parts), max_terms=3)
     assert found.units == units
     assert residual < 1e-12
-    wanted = {n: math.nan if units[n] == VARIES else c for n, (c, _) in parts.items()}
-    assert found.coefficients == pytest.approx(wanted, rel=1e-8, nan_ok=True)
+    assert found.coefficients == pytest.approx({n: c for n, (c, _) in parts.items()}, rel=1e-8)
 
 
 def test_of_sums_that_hold_those_with_constants_are_kept():
@@ -113,25 +109,26 @@ def test_where_a_coefficient_may_not_vary_the_residual_is_that_of_one_for_all():
     [
         {"kl": (1.0, (1.0, 1.1, -0.7))},  # of either sign
         {"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (1.0, (1.0, 2.0, 3.0))},
+        {"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (3.0, "")},  # one constant beside it is not enough
         {"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (1.0, (1.0, -1.1, 0.7)), "reward": (1.0, (2.0, 1.0, 1.0))},
     ],
 )
-def test_a_sum_whose_coefficients_are_all_free_is_unknown_and_the_residual_is_that_of_constants(parts):
+def test_a_sum_with_a_free_coefficient_is_unknown_and_the_residual_is_that_of_constants(parts):
     found, residual = matched(worlds(**parts), max_terms=3, beside=("reward",))
     assert found == ()
     assert 0.01 < residual < 1
 
 
-def test_a_free_coefficient_does_not_count_where_the_worlds_have_no_more_entries_than_the_sum_has_terms():
-    parts = {"kl": (1.0, (1.0, 1.1, 0.7)), "squares": (3.0, "")}
-    (found,), _ = matched(worlds(**parts), max_terms=2)
-    assert found.units == {"kl": VARIES, "squares": ""}
-    for entries in (2, 3):
-        small = [
-            w._replace(gradient=w.gradient[:entries], fields={n: f[:entries] for n, f in w.fields.items()})
-            for w in worlds(**parts)
-        ]
-        assert matched(small, max_terms=2)[0] == ()
+@pytest.mark.parametrize(("entries", "known"), [(2, True), (1, False)])
+def test_a_factor_of_all_does_not_count_where_the_worlds_have_no_more_entries_than_numbers_are_free(
+    entries, known
+):
+    seen = [
+        w._replace(gradient=w.gradient[:entries], fields={n: f[:entries] for n, f in w.fields.items()})
+        for w in worlds(kl=(1.0, (1.0, 1.1, 0.7)))
+    ]
+    units = [set(e.units.values()) for e in matched(seen, max_terms=1)[0]]
+    assert units == ([{COMMON}] if known else [])
 
 
 def test_rewards_stand_beside_a_sum_uncounted():

@@ -66,9 +66,9 @@ def test_small_groups_of_normalized_rewards_are_unknown_and_the_card_says_what_i
     if reduction == "answers":
         name = "token_reverse_kl" if kl == "k2" else "token_forward_kl"
         known = {"k2": "reverse KL", "k3": "forward KL"}[kl]
-        ((where, part), *_) = found.parts
-        assert (where, part.matches) == ("Where all rewards are 0", ({name: pytest.approx(beta)},))
-        assert f"Where all rewards are 0 it minimizes {beta:.4g} x {known}, next token." in text
+        part = found.parts[0]
+        assert part.finding.matches == ({name: pytest.approx(beta)},)
+        assert f"Its KL part minimizes {beta:.4g} x {known}, next token." in text
 
 
 def test_in_large_batches_division_by_the_deviation_is_named_with_its_sign():
@@ -118,24 +118,48 @@ def test_one_factor_of_the_batch_keeps_ratios_and_signs(sign):
     assert set(found.main.units[0].values()) == {"batch"}
     text = words(found)
     assert "x reverse KL, whole answer - reward] x a positive number of the batch" in text
-    assert "up to rounding and to one positive factor that differs between them" in text
+    assert "Exact" not in text
+    assert "One positive factor was fitted to each of four small worlds" in text
     assert ("pushed away" in text) is (sign < 0)
 
 
-def test_a_free_coefficient_beside_constants_has_no_sign_and_is_not_called_exact():
+def test_a_free_coefficient_beside_constants_is_unknown():
     def loss(logp, ref_logp, rewards, mask):
         baseline = 3.7 + rewards.max()  # of the batch: it multiplies E[1 / length]
         advantage = (rewards - baseline).unsqueeze(-1)
         return (-(logp * advantage * mask).sum(-1) / mask.sum(-1)).mean()
 
     found = audit(loss, scale=1.0, off_policy=False)
-    text = words(found)
-    (match,) = found.main.matches
-    assert match["expected_reward_per_token"] == pytest.approx(-1)
-    assert match["expected_inverse_length"] != match["expected_inverse_length"]
-    assert "Exact" not in text
-    assert "+- ? x 1 / answer length" in text
-    assert "Answers become" not in text
+    assert found.main.matches == ()
+    assert all(x not in words(found) for x in ("Exact", "?", "In practice"))
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_the_mean_of_the_rewards_as_a_baseline_is_no_free_coefficient(stale):
+    def loss(logp, ref_logp, rewards, mask, beta=0.3):
+        advantage = ((rewards - rewards.mean()) / rewards.std(unbiased=False)).unsqueeze(-1)
+        each = beta * 0.5 * (logp - ref_logp) ** 2 - logp * advantage
+        return ((each * mask).sum(-1) / mask.sum(-1)).mean()
+
+    main = audit(loss, scale=1.0, off_policy=stale).main
+    reward = "behavior_centered_reward_per_token" if stale else "expected_centered_reward_per_token"
+    assert main.matches == ({reward: -1.0, "sampled_mean_squared_log_ratio": pytest.approx(0.3)},)
+    assert main.units[0] == {reward: "deviation", "sampled_mean_squared_log_ratio": ""}
+
+
+def test_the_variance_of_old_log_ratios_is_no_free_coefficient():
+    def loss(logp, ref_logp, rewards, mask, tau=0.2):
+        x = ((logp - ref_logp) * mask).sum(-1)
+        off = rewards - rewards.mean() - tau * (x - x.mean())
+        return (off**2).mean() / 2
+
+    main = audit(loss, scale=1.0, off_policy=True).main
+    assert main.matches == (
+        {
+            "behavior_centered_reward": pytest.approx(-0.2),
+            "behavior_sequence_log_ratio_variance": pytest.approx(0.04),
+        },
+    )
 
 
 def test_the_command_line_says_so(tmp_path):
@@ -154,4 +178,4 @@ def test_the_command_line_says_so(tmp_path):
     assert "Exact" not in text
     assert "?" not in text
     assert "pushed away" not in text
-    assert "Where all rewards are 0 it minimizes 0.02 x forward KL, next token." in text
+    assert "Its KL part minimizes 0.02 x forward KL, next token." in text

@@ -36,7 +36,11 @@ ONE = {"token_reverse_kl": 0.25}
         (case(ONE, condition=None), "Exact up to rounding on the given worlds."),
         (case(ONE, residual=2e-7), "it minimizes 0.25 x reverse KL, next token. All but 2e-07 of it, on"),
         (case(zero=True), "it minimizes nothing: its expected gradient is zero. Exact"),
-        (case({"expected_reward": -1.0}), "it has no KL term that acts: it minimizes - reward."),
+        (case({"expected_reward": -1.0}), "it maximizes E[R], and has no KL term. Exact"),
+        (case({"expected_reward": -0.5}), "it maximizes 0.5 x reward, and has no KL term. Exact"),
+        (case({"expected_reward": -1.0, "token_entropy": -0.1}), "it maximizes reward + 0.1 x entropy, next"),
+        (case({"expected_reward": -1.0, "token_entropy": 0.1}), "Check the signs: it lowers the entropy"
+            " (entropy, next token). it minimizes 0.1 x entropy, next token - reward, and has no KL term."),
         (case(residual=0.25), "it minimizes no objective that is known here. The nearest sum"),
         (case({"token_reverse_kl": -1.0}), "Check the signs: it maximizes reverse KL, next token, which"
             " pushes the policy away from the reference. it minimizes - reverse KL, next token."),

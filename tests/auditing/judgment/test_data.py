@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kl_companion import audit
-from kl_companion.auditing.fit.explanations import VARIES
+from kl_companion.auditing.fit.explanations import COMMON
 from kl_companion.auditing.fit.findings import Condition, Finding, GroupGap
 from kl_companion.auditing.judgment import data
 from kl_companion.auditing.judgment.verdict import Audit
@@ -29,7 +29,7 @@ def by_hand():
         False,
         {},
         lambda: 0.0,
-        ({"token_reverse_kl": VARIES},),
+        ({"token_reverse_kl": COMMON},),
         measure_gaps=lambda: gaps,
     )
     given = Finding(None, (), 0.5, False, {}, lambda: 0.0)
@@ -100,7 +100,7 @@ def test_what_could_not_be_told_is_null():
     found = by_hand().to_dict()
     first, given = found["conditions"]
     (term,) = first["terms"]
-    assert term == {"objective": "token_reverse_kl", "coefficient": None, "unit": "varies", "sign": 0}
+    assert term == {"objective": "token_reverse_kl", "coefficient": 0.5, "unit": "batch", "sign": 1}
     assert (first["samples"], first["ratios"], first["lengths"], first["batch"]) == ("stale", "far", "one", 2)
     assert first["residual"] is None
     assert (given["samples"], given["ratios"], given["lengths"]) == ("given", None, None)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kl_companion import audit
-from kl_companion.auditing.judgment.distances import KLS, distances, world
+from kl_companion.auditing.judgment.card import card
+from kl_companion.auditing.judgment.distances import KLS, distances, order, world
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.reading.subject import as_loss
 from tests.oracles import worlds
@@ -104,6 +105,65 @@ def test_lengths_are_true_of_fields_that_vanish_fast_or_not_at_all(size):
     for d in distances(lambda ro: size * beside_an_entropy(ro), "token_reverse_kl"):
         assert d.percent > 100 * size
         assert d.degrees > 1
+
+
+def rloo_k3(logps, old_logps, ref_logps, rewards, completion_mask, beta=0.05):
+    r = ref_logps - old_logps
+    rewards = rewards - beta * ((torch.exp(r) - r - 1) * completion_mask).sum(-1)
+    adv = rewards - (rewards.sum() - rewards) / (len(rewards) - 1)
+    return -(torch.exp(((logps - old_logps) * completion_mask).sum(1)) * adv).mean()
+
+
+def js_reward(logp, ref_logp, rewards, mask, beta=0.05):
+    """Of a Jensen-Shannon cost in the reward: no gradient of first order."""
+    cost = -(0.5 * (1 + (ref_logp - logp).exp())).log().detach() + 0.5 * (ref_logp - logp).detach()
+    return -((logp * mask).sum(-1) * (rewards - beta * (cost * mask).sum(-1))).mean()
+
+
+REDUCTIONS = {
+    "answers": lambda x, mask: (x * mask).sum(-1).mean(),
+    "tokens": lambda x, mask: (x * mask).sum() / mask.sum(),
+    "padded": lambda x, mask: (x * mask).sum() / mask.numel(),
+    "summed": lambda x, mask: (x * mask).sum(),
+}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("beta", [1e-6, 0.05, -0.05, 1e6])
+def test_the_power_with_which_a_field_vanishes(beta, reduction):
+    def of(each):
+        def loss(ro):
+            log_w = ro.ref_logp - ro.logp
+            k2, k3 = 0.5 * log_w**2, log_w.exp() - 1 - log_w
+            return REDUCTIONS[reduction](beta * each(log_w, k2, k3), ro.completion_mask)
+
+        return order(loss)
+
+    assert of(lambda w, k2, k3: k2) == pytest.approx(1, abs=0.01)
+    assert of(lambda w, k2, k3: k3) == pytest.approx(1, abs=0.05)
+    assert of(lambda w, k2, k3: k2 - k3) == pytest.approx(2, abs=0.05)
+    assert of(lambda w, k2, k3: w.abs() ** 1.5) == pytest.approx(0.5, abs=0.05)
+    assert math.isnan(of(lambda w, k2, k3: w))  # nothing is left of it on average
+
+
+@pytest.mark.parametrize("beta", [1e-6, 0.05, -2.0, 1e6])
+@pytest.mark.parametrize("loss", [rloo_k3, js_reward])
+def test_a_field_of_second_order_is_said_to_do_almost_nothing_near_the_reference(loss, beta):
+    found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl", options={"beta": beta})
+    text = " ".join(card(found, height=None).split())
+    assert "Near the reference it is of second order: it does almost nothing there." in text
+    assert found.order == pytest.approx(2, abs=0.05)
+    near, _, far = found.distances
+    assert near.percent < 20
+    assert near.percent < far.percent / 3
+    if loss is rloo_k3:  # by hand: 0.0065 beside 0.05 at 0.01 nats
+        assert "at a KL per token of 0.01, turned by" in text
+        assert "and 0.130 times as long" in text
+
+
+def test_a_divergence_is_not_said_to_be_of_another_order():
+    for name in ("k3", "k5"):
+        assert "order" not in card(audit(name, scale=1.0, off_policy=False, want="reverse_kl"), height=None)
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.05, 3e-4, 20.0])

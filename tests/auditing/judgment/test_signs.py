@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from kl_companion import audit
+from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.judgment.card import card
+from kl_companion.auditing.judgment.verdict import Audit
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.cli import main
 
 RED = "\033[31m"
@@ -57,6 +60,51 @@ def test_right_signs_have_no_warning(signs):
     found = verdict(**signs)
     assert found.to_dict()["warning"] == ""
     assert "Check the signs" not in str(found)
+
+
+NEUTRAL = ("expected_inverse_length", "behavior_log_likelihood", "sampled_mean_log_likelihood")
+
+
+def wrong(name, sign):
+    """Whether nobody wants that, by the name alone."""
+    if name in NEUTRAL or name.endswith("_mass"):  # of no reward and of no distance to the reference
+        return False
+    return sign > 0 if "reward" in name or name.endswith("_entropy") else sign < 0
+
+
+def of_sum(units, **coefficients):
+    found = Finding(Condition(False, True, 1.0), (coefficients,), 0.0, False, {}, lambda: 0.0, (units,))
+    return Audit("it", (found,)).to_dict()["warning"]
+
+
+@pytest.mark.parametrize("unit", ["", "tokens", "batch"])
+@pytest.mark.parametrize("sign", [1e-6, -1e-6, 3.0, -3.0])
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_every_objective_with_both_signs_alone_and_in_a_sum(name, sign, unit):
+    short = OBJECTIVES[name].short
+    alone = of_sum({name: unit}, **{name: sign})
+    assert ("Check the signs: it " in alone and short in alone) is wrong(name, sign)
+    assert bool(alone) is wrong(name, sign)
+    beside = "token_entropy" if "reward" in name else "expected_reward"
+    in_sum = of_sum({name: unit, beside: unit}, **{name: sign, beside: -1.0})
+    assert in_sum == ("" if name == beside else alone)
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "said"),
+    [
+        ({"token_reverse_kl": 1.0, "token_forward_kl": -1.0}, ""),  # K3 in the reward: of second order
+        ({"token_reverse_kl": 1.0, "token_forward_kl": -0.5}, ""),
+        ({"token_reverse_kl": 1.0, "token_forward_kl": -1.5}, "it maximizes forward KL, next token"),
+        ({"token_reverse_kl": -1.0, "token_jensen_shannon": 3.0}, "it maximizes reverse KL"),  # 3/4 - 1
+        ({"token_reverse_kl": -1.0, "token_jensen_shannon": 5.0}, ""),
+        ({"token_reverse_kl": -1.0, "token_pearson": -1.0}, "reference; it maximizes Pearson"),
+    ],
+)
+def test_what_is_subtracted_may_not_outweigh_the_rest_near_the_reference(coefficients, said):
+    found = of_sum(dict.fromkeys(coefficients, ""), **coefficients)
+    assert said in found
+    assert bool(found) is bool(said)
 
 
 def test_a_loss_that_minimizes_the_rewards_is_not_what_was_wanted():

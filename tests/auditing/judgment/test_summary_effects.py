@@ -12,7 +12,7 @@ from kl_companion.auditing.judgment.summary import effects
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, objectives
 from kl_companion.auditing.worlds.truncations import cut_objectives
 
-NAMES = [*objectives(off_policy=True), *(n for k in (0, 1, 2) for n in cut_objectives(k))]
+NAMES = dict.fromkeys([*objectives(off_policy=True), *(n for k in (0, 1, 2) for n in cut_objectives(k))])
 CONDITION = Condition(True, True, 1.0)
 
 
@@ -34,17 +34,22 @@ def numbers(p, logits, name):
     whole, each = logp.sum(-1), (logp * mask)
     log_w = (ref - logp) * mask
     of_objective = OBJECTIVES[name].scalar(p.rollout(logits))
+    centered = rewards - (mu * rewards).sum()
     rewarded = torch.where(mask.bool(), rewards[:, None], 0.0)
     return {
         r"pushed away from the reference by": of_objective,
         r"old samples themselves are made": (mu * whole).sum(),
         r"Answers become": (whole.exp() * lengths).sum(),
-        r"raised by their reward|lowered by their reward": (mu * (rewarded * each).sum(-1)).sum(),
-        r"raised by reward over|lowered by reward over": (mu * (rewarded * each).sum(-1) / lengths).sum(),
+        r"(raised|lowered) by their reward without": (mu * (rewarded * each).sum(-1)).sum(),
+        r"(raised|lowered) by reward over": (mu * (rewarded * each).sum(-1) / lengths).sum(),
+        r"(raised|lowered) by their reward above": (mu * centered * whole).sum(),
+        r"(raised|lowered) by \(reward - mean\)": (mu * centered * whole / lengths).sum(),
         r"Tokens that were drawn .*dropped": -(mu * (log_w.exp() * mask).sum(-1)).sum(),
         r"Answers that were drawn .*dropped": -(mu * log_w.sum(-1).exp()).sum(),
         r"log-ratio of tokens that were drawn": (mu * (log_w**2).sum(-1)).sum(),
         r"log-ratio of answers that were drawn": (mu * log_w.sum(-1) ** 2).sum(),
+        r"log-ratios of answers that were drawn": (mu * log_w.sum(-1) ** 2).sum()
+        - (mu * log_w.sum(-1)).sum() ** 2,
         r"The log-ratio is pushed away": (mu * (log_w**2).sum(-1) / lengths).sum(),
         r"Near a reverse KL": (mu * (log_w**2).sum(-1) / lengths).sum(),
         r"has dropped are dropped further; each": -(mu * (log_w.exp() * mask).sum(-1) / lengths).sum(),
@@ -52,7 +57,9 @@ def numbers(p, logits, name):
         r"mean log-ratio of answers to the reference is raised": -(
             whole.exp() * log_w.sum(-1) / lengths
         ).sum(),
-        r"high rewards become rarer|punished less": (whole.exp() * rewards / lengths).sum(),
+        r"high rewards become rarer|above the mean become rarer|punished less": (
+            whole.exp() * (centered if "centered" in name else rewards) / lengths
+        ).sum(),
         r"moves probability": of_objective if name.endswith("mass") else head_mass(p, logits, name),
     }
 
@@ -67,11 +74,11 @@ def head_mass(p, logits, name):
 
 GROWS = (
     r"pushed away|made more likely|become longer|are raised by|brought back|zero, however likely they are\.|"
-    r"is raised|punished less|moves probability to"
+    r"is raised|punished less|moves probability to|driven apart"
 )
 FALLS = (
     r"made less likely|become shorter|lowered|dropped further|pulled to zero|become rarer|"
-    r"moves probability away"
+    r"moves probability away|are made equal"
 )
 NEAR = r"Near a reverse KL"  # a distance that falls
 
@@ -102,11 +109,8 @@ def test_what_is_said_of_a_term_is_what_a_step_on_it_does(name, sign):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_sentence_is_said_of_both_signs_and_none_without_a_sign(name):
-    plus, minus = effects(finding(name, 1.0)), effects(finding(name, -1.0))
-    assert not set(plus) & set(minus)
-    free = finding(name, 1.0)
-    assert effects(Finding(CONDITION, free.matches, 0.0, False, {}, lambda: 0.0, ({name: "varies"},))) == []
+def test_no_sentence_is_said_of_both_signs(name):
+    assert not set(effects(finding(name, 1.0))) & set(effects(finding(name, -1.0)))
 
 
 def forward_kl_to_the_sampler(logp, old_logp, mask):

@@ -36,6 +36,30 @@ def test_what_is_accepted_as_wanted(match, accepted):
     assert accepts(case(ON, match), {"token_reverse_kl"}) is accepted
 
 
+@pytest.mark.parametrize(
+    ("findings", "reverse", "token_forward"),
+    [
+        ([case(ON, ONE)], True, False),
+        ([case(ON, ONE), case(OFF, zero=True)], True, False),  # fresh samples count
+        ([case(OFF, {"sequence_reverse_kl": 2.0})], True, False),
+        ([case(ON, ONE), case(ON, {"token_forward_kl": 1.0})], False, False),
+        ([case(ON, {"token_forward_kl": 1e-6, "expected_reward": -1.0})], False, True),
+        ([case(ON, {"token_forward_kl": 1.0, "expected_reward": 1.0})], False, False),
+        ([case(ON, {"token_reverse_kl": -0.25})], False, False),
+        ([case(ON, {"expected_reward": -1.0})], False, False),
+        ([case(ON, zero=True)], False, False),
+        ([case(ON)], False, False),
+    ],
+)
+def test_whether_a_loss_minimizes_a_divergence(findings, reverse, token_forward):
+    found = Audit("it", tuple(findings))
+    assert found.minimizes("reverse_kl") is reverse
+    assert found.minimizes("token_forward_kl") is token_forward
+    with pytest.raises(ValueError, match="'reverse'"):
+        found.minimizes("reverse")
+    assert found.met is None
+
+
 def test_an_audit_shows_its_first_case():
     first = case(ON, ONE, {"sequence_entropy": 1.0}, curl=0.5, residual=0.25, value={"token_reverse_kl": 2.0})
     audit = Audit("it", (first, case(OFF, zero=True)))
@@ -57,7 +81,10 @@ def test_a_remedy_is_as_strong_near_the_reference_as_what_is_descended():
     minus = [case(ON, {"token_reverse_kl": -0.3})]
     assert coefficient_for("pearson", minus, None) == 0.15
     assert coefficient_for("reverse_kl", minus, None, 0.02) == 0.02  # what the parameter is
-    assert coefficient_for("reverse_kl", [case(ON, {"token_reverse_kl": float("nan")})], None) == 1.0
+    assert (
+        coefficient_for("reverse_kl", [case(ON, {"token_pearson": -0.15, "token_reverse_kl": 0.3})], None)
+        == 1
+    )
     assert ".mean()" in remedy_for("reverse_kl", [case(ON, {"sequence_pearson": 1.0})], None)
     assert ".mean()" not in remedy_for("reverse_kl", [case(ON, ONE, {"sequence_pearson": 1.0})], None)
 

@@ -49,13 +49,20 @@ def test_objectives_of_lengths_are_tried_where_lengths_vary():
     assert set(varying) - set(fixed) == {
         "expected_inverse_length",
         "expected_reward_per_token",
+        "expected_centered_reward_per_token",
         "sequence_mean_reverse_kl",
         "sampled_mean_squared_log_ratio",
         "sampled_mean_reference_ratio",
     }
     both = objectives(off_policy=True, lengths=True)
     assert {*both, FORWARD_TO_SAMPLER} == {n for n, o in OBJECTIVES.items() if not o.cut}
-    of_both = {"sampled_mean_log_likelihood", "behavior_reward_per_token", "surrogate_reward_per_token"}
+    of_both = {
+        "sampled_mean_log_likelihood",
+        "behavior_reward_per_token",
+        "behavior_centered_reward_per_token",
+        "surrogate_reward_per_token",
+        "surrogate_centered_reward_per_token",
+    }
     assert of_both.isdisjoint({*varying, *objectives(off_policy=True, lengths=False)})
     assert objectives(off_policy=True) == both
 

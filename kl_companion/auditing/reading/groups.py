@@ -1,0 +1,194 @@
+"""How many answers a loss takes for a group, as its own text says: a parameter, an option, a reshape."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from kl_companion.auditing.reading.arguments import Unusable
+from kl_companion.auditing.reading.names import Read, read_name
+
+MOST = 16  # answers in a group whose draws are enumerated
+_DEPTH = 3  # of functions that call each other
+
+
+class GroupSize(NamedTuple):
+    """Answers in a group.
+
+    Attributes:
+        size: Their number.
+        source: The name or the expression of the loss that holds it.
+    """
+
+    size: int
+    source: str
+
+
+def group_size_of(function: Any, values: Mapping[str, Any]) -> GroupSize | None:
+    """Return the size of a group that a function is written for; None where its text names none.
+
+    The rows of a batch are put into groups by ``rewards.view(-1, 4)``, ``.reshape(-1, num_generations)``,
+    ``.split(n)``, ``.unflatten(0, (-1, n))``, ``range(0, len(rewards), n)``; here, or in a function of the
+    same file that it calls. Otherwise a name such as ``num_generations`` counts, where the function reads it.
+
+    Args:
+        function: A function, a method, a module or an object that is called.
+        values: Of parameters and options, by name, where they are known.
+    """
+    owner = getattr(function, "__self__", function)
+    plain = getattr(function, "__func__", function)
+    if not inspect.isfunction(plain):
+        plain = getattr(type(function), "forward", type(function).__call__)
+    named = list[GroupSize]()
+    for size, is_name in _sizes(plain, owner, dict(values), _DEPTH):
+        if not is_name:
+            return size
+        named += [size] if size.size <= MOST else []
+    return next(iter(named), None)
+
+
+def with_group_size(error: Unusable, run: Callable[[int], Any]) -> Unusable:
+    """Return the refusal of a loss with the option that makes it run, if there is a size of group that does.
+
+    Args:
+        error: What the loss raised on a batch of any size.
+        run: Calls the loss on so many answers.
+    """
+    for size in range(2, 9):
+        try:
+            run(size)
+        except ValueError:
+            continue
+        return Unusable(f"{error}\n  it runs on {size} answers: --group-size {size}")
+    return error
+
+
+def check_group(group: GroupSize, with_option: Callable[[Mapping[str, Any]], GroupSize | None]) -> None:
+    """Raise `Unusable` for groups of which there are too many, with the option that makes them smaller.
+
+    Args:
+        group: Of a loss.
+        with_option: Returns the group of the same loss with one option more.
+    """
+    if group.size <= MOST:
+        return
+    name, line = re.findall(r"\w+", group.source)[-1], ""
+    with suppress(ValueError):
+        smaller = with_option({name: 4})
+        line = f": --set {name}=4" if smaller == group._replace(size=4) else ""
+    raise Unusable(
+        f"{group.source} makes groups of {group.size} answers, expected at most {MOST}, so that all can be "
+        f"enumerated{line}"
+    )
+
+
+def _sizes(function: Any, owner: Any, values: dict[str, Any], depth: int) -> Iterator[tuple[GroupSize, bool]]:
+    """Yield the sizes that a function's text names, and whether each is only a name."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):  # typed into a prompt, or no function
+        return
+    text = _Text(function, owner, values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            values.setdefault(node.targets[0].id, text.value(node.value))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
+        if (grouped := _grouped_by(call)) is not None and _is_size(size := text.value(grouped)):
+            said = ast.unparse(call if isinstance(grouped, ast.Constant) else grouped)
+            yield GroupSize(size, said), False
+    for call in calls if depth else ():
+        if (helper := text.helper(call)) is None:
+            continue
+        passed = _passed(helper, call)
+        inside = _defaults(helper) | {n: text.value(x) for n, x in passed.items()}
+        for found, is_name in _sizes(helper, owner, inside, depth - 1):
+            argument = passed.get(found.source)
+            said = f"{found.source} in {helper.__name__}" if argument is None else ast.unparse(argument)
+            yield found._replace(source=said), is_name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
+            source = ast.unparse(node)
+            if _is_size(size := text.value(node)) and _is_group(re.findall(r"\w+", source)[-1]):
+                yield GroupSize(size, source), True
+
+
+def _grouped_by(call: ast.Call) -> ast.expr | None:
+    """Return what a call divides the rows of a batch by; None where it does not."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    shape = call.args[-1].elts if call.args and isinstance(call.args[-1], ast.Tuple) else call.args
+    if name in ("view", "reshape", "unflatten") and len(shape) == 2 and _is_rest(shape[0]):
+        return shape[1]
+    if name == "split" and len(call.args) == 1:
+        return call.args[0]
+    return call.args[2] if name == "range" and len(call.args) == 3 else None
+
+
+def _is_rest(node: ast.expr) -> bool:
+    """Whether a dimension is -1, or a number of rows divided by something."""
+    return ast.unparse(node) == "-1" or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv))
+
+
+def _is_size(x: Any) -> bool:
+    return type(x) is int and x >= 2
+
+
+def _is_group(name: str) -> bool:
+    found = read_name(name)
+    return isinstance(found, Read) and found.role == "group_size"
+
+
+class _Text(NamedTuple):
+    """The names that the text of a function may use."""
+
+    function: Any
+    owner: Any
+    values: dict[str, Any]
+
+    def value(self, node: ast.expr) -> Any:
+        """Return the value of a constant, a name, an attribute or an entry; None where it is not known."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name | ast.Attribute) and (name := ast.unparse(node)) in self.values:
+            return self.values[name]
+        if isinstance(node, ast.Name):
+            return self.owner if node.id == "self" else self._free(node.id)
+        if isinstance(node, ast.Attribute):
+            return getattr(self.value(node.value), "__dict__", {}).get(node.attr)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            fields = self.value(node.value)
+            fields = fields if isinstance(fields, Mapping) else getattr(fields, "__dict__", {})
+            return fields.get(node.slice.value)
+        return None
+
+    def helper(self, call: ast.Call) -> Any:
+        """Return the function of the same file that is called; None of another."""
+        name = ast.unparse(call.func)
+        if name.startswith("self.") and name.count(".") == 1:
+            found = inspect.getattr_static(self.owner, name[5:], None)
+            found = getattr(found, "__func__", found)  # of a static or a class method
+        else:
+            found = self._free(name)
+        same = inspect.isfunction(found) and found.__code__.co_filename == self.function.__code__.co_filename
+        return found if same and found is not self.function else None
+
+    def _free(self, name: str) -> Any:
+        free = inspect.getclosurevars(self.function).nonlocals
+        return free[name] if name in free else self.function.__globals__.get(name)
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def _passed(function: Any, call: ast.Call) -> dict[str, ast.expr]:
+    """Return what a call passes for each parameter."""
+    names = [n for n in inspect.signature(function).parameters if n != "self"]
+    by_place = dict(zip(names, call.args, strict=False))
+    return by_place | {k.arg: k.value for k in call.keywords if k.arg}

@@ -24,6 +24,7 @@ from kl_companion.auditing.fit.observations import (
 from kl_companion.auditing.fit.parts import parts
 from kl_companion.auditing.fit.recognition import reads_heads, recognize, single_tokens
 from kl_companion.auditing.fit.tool_text import tool_text
+from kl_companion.auditing.judgment.inputs import OUTSIDE, said_as, with_other_padding
 from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import main_finding
 from kl_companion.auditing.judgment.verdict import (
@@ -258,6 +259,7 @@ def audit(
         head=head,
         measure_tool=measure_tool,
         measure_first=_first_update(subject, judge, off_policy, group_size) if problems is None else None,
+        moved=subject.moved,
     )
     main = said.main
     if main.condition is not None and not (main.matches or main.zero):
@@ -265,7 +267,10 @@ def audit(
         at = partial(look, condition=main.condition, group_size=group_size, known=known, head=head)
         explain = partial(_finding, main.condition, max_terms=max_terms)
         large = None if single or only else partial(judge, loss_fn, main.condition)
-        said = replace(said, parts=parts(loss_fn, at, explain, large))
+        inside = None
+        if said_as(OUTSIDE, said.inputs):
+            inside = judge(lambda rollout: loss_fn(with_other_padding(rollout, 0.0)), main.condition)
+        said = replace(said, parts=parts(loss_fn, at, explain, large), inside=inside)
     title = subject.title if entry is None else ""  # an estimator's target is not read from its name
     meant = None if subject.placement == "reward" else said_by_name(title, named(entry, same_as))
     if want is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kl_companion.auditing import audit
 from kl_companion.auditing.judgment import sentences
+from kl_companion.auditing.judgment.inputs import CLIP, WRONG_CLIP, notes, said_as
 from kl_companion.auditing.judgment.pictures import arrows, reference_point
 from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import rows
@@ -78,8 +79,9 @@ def _choices(unread: Unread) -> dict[str, Any]:
 
 def said(found: Audit) -> dict[str, Any]:
     """The sentences of the card, and the rows of its table."""
+    wrong = (warning(found.name, found.main, found.parts), *said_as(WRONG_CLIP, found.inputs))
     return {
-        "minimizes": f"{warning(found.name, found.main, found.parts)} {sentences.minimizes(found)}".strip(),
+        "minimizes": " ".join(filter(None, (*wrong, sentences.minimizes(found)))),
         "as_meant": sentences.as_meant(found),
         "good": found.as_meant,
         "certainty": sentences.certainty(found),
@@ -87,7 +89,8 @@ def said(found: Audit) -> dict[str, Any]:
         "notes": [
             text
             for of in (
-                lambda x: x.dead_rewards,
+                lambda x: " ".join([*notes(x.inputs), *said_as(CLIP, x.inputs)]),
+                sentences.inside,
                 sentences.parts,
                 sentences.practice,
                 sentences.beside,

@@ -74,7 +74,8 @@ def tool_text(
 
 def _as_without(limit: Limit, world: Seen) -> bool:
     gradient = limit.gradient.flatten()
-    gradient[: len(world.gradient)] -= world.gradient
+    own = len(world.gradient)
+    gradient = torch.cat([gradient[:own] - world.gradient, gradient[own:]])
     return limit.settles and bool(gradient.norm() <= _SAME * limit.contributions)
 
 

@@ -14,7 +14,9 @@
   beside it, else null;
 * ``batch``: ``couples``, ``sums`` (then coefficients are those of one answer), ``groups`` (``size``,
   ``degrees``, ``ratio``, ``fails``);
-* ``dead_rewards``: a sentence on rewards without an effect on the gradient, or "";
+* ``inputs``: for each input of a function, and for what several do together, ``name``, ``role``, ``effect``
+  (one of ``inputs.EFFECTS``), ``detail`` (a sentence, or "");
+* ``inside``: what it minimizes with zeros outside the mask, "" unless numbers there hide it;
 * ``distances``: ``kl``, ``degrees``, ``percent`` (null where the loss has an unknown factor of the batch)
   beside ``coefficient`` (that of the loss, 1 where it names none) times ``compared``, in ``unit``;
 * ``want``, ``met``, ``meant``, ``as_meant``, ``remedy``;
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kl_companion.auditing.judgment.sentences import inside
 from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import headline, level, row, terms, unit_of
 
@@ -59,7 +62,8 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             "sums": audit.main.sums,
             "groups": [{n: finite(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
         },
-        "dead_rewards": audit.dead_rewards,
+        "inputs": [x._asdict() for x in audit.inputs],
+        "inside": inside(audit),
         "compared": audit.compared,
         "coefficient": abs(audit.coefficient[1] or 1.0),
         "unit": unit_of(audit.main),

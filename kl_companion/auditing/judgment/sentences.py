@@ -154,6 +154,12 @@ def tool(audit: Audit) -> str:
     return lost or "A tool's tokens are counted: a length or a mean of the answer includes them."
 
 
+def inside(audit: Audit) -> str:
+    """What a loss minimizes with zeros outside the mask, where numbers there change it and it is known."""
+    known = audit.inside is not None and (audit.inside.matches or audit.inside.zero)
+    return f"With zeros outside the mask it minimizes {row(audit.inside)}." if audit.inside and known else ""
+
+
 def summed(audit: Audit) -> str:
     """That the batch is summed over, where it is."""
     if not audit.main.sums or audit.main.zero:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.judgment import sentences
 from kl_companion.auditing.judgment.card import WIDTH, Block, Line, wrapped
+from kl_companion.auditing.judgment.inputs import CLIP, WRONG_CLIP, notes, said_as
 from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import number, row, rows, terms
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
@@ -30,9 +31,11 @@ def blocks(audit: Audit, *, details: bool = False) -> list[Block]:
         read_block(audit.reading),
         Block(_headline(audit)),
         Block(_table(audit)),
-        Block(wrapped(audit.dead_rewards, "  ")),
+        Block([x for text in notes(audit.inputs) for x in wrapped(text, "    ", "  ", 4)]),
+        Block(wrapped(sentences.inside(audit), "  ")),
         Block(wrapped(sentences.first_update(audit), "  ", most=5), spare=4),
         Block(wrapped(sentences.tool(audit), "  "), spare=int(audit.tool is not None and audit.tool.same)),
+        Block([x for text in said_as(CLIP, audit.inputs) for x in wrapped(text, "    ", "  ", 3)], spare=1),
         Block(wrapped(sentences.parts(audit), "  ")),
         Block(wrapped(sentences.summed(audit), "  ")),
         Block(wrapped(sentences.practice(audit), "  ", "", 3), spare=2),
@@ -56,6 +59,7 @@ def read_block(reading: Reading | None) -> Block:
 def _headline(audit: Audit) -> list[Line]:
     return [
         *wrapped(warning(audit.name, audit.main, audit.parts), most=3, style="bad"),
+        *(x for text in said_as(WRONG_CLIP, audit.inputs) for x in wrapped(text, most=3, style="bad")),
         *wrapped(sentences.minimizes(audit), most=3, style="bold"),
         *wrapped(sentences.as_meant(audit), most=2, style="good" if audit.as_meant else "bad"),
         *wrapped(sentences.certainty(audit), most=2),

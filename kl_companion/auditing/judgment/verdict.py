@@ -14,7 +14,7 @@ from kl_companion.auditing.fit.parts import Piece
 from kl_companion.auditing.fit.tool_text import ToolText
 from kl_companion.auditing.judgment.card import Block, card
 from kl_companion.auditing.judgment.distances import Distance, distances, order
-from kl_companion.auditing.judgment.inputs import dead_rewards
+from kl_companion.auditing.judgment.inputs import Input, inputs
 from kl_companion.auditing.judgment.sentences import minimizes
 from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import (
@@ -25,7 +25,7 @@ from kl_companion.auditing.judgment.summary import (
     main_finding,
     unit_of,
 )
-from kl_companion.auditing.reading.subject import Reading
+from kl_companion.auditing.reading.subject import Moved, Reading
 from kl_companion.auditing.repair.remedies import lines_for, remedy
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.checks import unknown_name
@@ -61,6 +61,8 @@ class Audit:
         parts: What is known of a loss that is no known objective.
         measure_tool: Computes ``tool``, when it is asked for.
         measure_first: Likewise ``first_update``.
+        inside: What it is with zeros outside the mask, where numbers there change a loss that is unknown.
+        moved: The loss with inputs that can be moved one by one; None of an estimator.
     """
 
     name: str
@@ -80,6 +82,8 @@ class Audit:
     group_source: str = ""
     measure_tool: Callable[[], ToolText | None] | None = field(default=None, repr=False, compare=False)
     measure_first: Callable[[], Finding] | None = field(default=None, repr=False, compare=False)
+    inside: Finding | None = None
+    moved: Moved | None = field(default=None, repr=False, compare=False)
 
     @property
     def main(self) -> Finding:
@@ -184,19 +188,17 @@ class Audit:
         return order(self.loss_fn) if self.loss_fn is not None and self.distances else math.nan
 
     @cached_property
-    def dead_rewards(self) -> str:
-        """A sentence on rewards or advantages that do not act on the gradient; "" where they do."""
-        if self.group_source:  # it would put the answers of a batch into groups as they come
-            return ""
-        return "" if self.loss_fn is None or self.head else dead_rewards(self.loss_fn, self.reading)
+    def inputs(self) -> tuple[Input, ...]:
+        """What every input of a function does, see `kl_companion.auditing.judgment.inputs`."""
+        return inputs(self.moved, self.reading, self.head)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""
         if self.loss_fn is None:
             return self.__dict__
-        names = ("distances", "order", "dead_rewards", "tool", "first_update")
-        computed = {n: getattr(self, n) for n in names}
-        return self.__dict__ | computed | {"loss_fn": left_out, "measure_tool": None, "measure_first": None}
+        names = ("distances", "order", "inputs", "tool", "first_update")
+        measured = dict.fromkeys(("measure_tool", "measure_first", "moved"))
+        return self.__dict__ | {n: getattr(self, n) for n in names} | measured | {"loss_fn": left_out}
 
     @property
     def sentence(self) -> str:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ ALIGNED = Layout()
 # in the name of a mask that is 1 on the prompt and on a tool's text too
 ATTENDED = re.compile("att(entio)?n_", re.IGNORECASE)
 BEFORE = re.compile("old|prev|prox|recompute", re.IGNORECASE)  # of the policy before the first update
+Others = Mapping[tuple[str, str], Rollout]  # by name and role: two inputs may have one name
+NO_OTHERS: Others = MappingProxyType({})
 
 
 class Unusable(ValueError):
@@ -32,15 +35,24 @@ class Unusable(ValueError):
 
 
 class Given:
-    """The values of one rollout under one layout, by role; new tensors, safe to change in place."""
+    """The values of one rollout under one layout, by role; new tensors, safe to change in place.
+
+    ``others`` has the rollouts from which single inputs are given instead.
+    """
 
     def __init__(
-        self, rollout: Rollout, layout: Layout, likeliest: int = LIKELIEST, row: int | None = None
+        self,
+        rollout: Rollout,
+        layout: Layout,
+        likeliest: int = LIKELIEST,
+        row: int | None = None,
+        others: Others = NO_OTHERS,
     ) -> None:
         self.rollout = rollout
         self.layout = layout
         self.likeliest = likeliest  # tokens of a head
         self.row = row  # of one answer alone
+        self.others = others
         # the policy's numbers that score no token of an answer, behind the last one and of the prompt
         self.beyond: dict[str, torch.Tensor] = {}
         self._batch: dict[tuple[str, str], Any] = {}  # values of all answers, where each is asked for alone
@@ -64,11 +76,14 @@ class Given:
 
     def answer(self, row: int) -> Given:
         """Return the values of one answer, tensors of tokens of its own length."""
-        one = Given(self.rollout, self.layout, self.likeliest, row)
+        one = Given(self.rollout, self.layout, self.likeliest, row, self.others)
         one.beyond, one._batch = self.beyond, self._batch
         return one
 
     def _value(self, role: str, name: str) -> Any:
+        for key in ((name, role), (name, f"{role}_all")):  # log-probs that by their use are of all tokens
+            if key in self.others:
+                return Given(self.others[key], self.layout, self.likeliest)._value(role, name)
         r = self.rollout
         batch, length = r.tokens.shape
         counts = {"batch_size": batch, "group_size": batch, "max_length": length}

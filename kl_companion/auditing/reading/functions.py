@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.reading.arguments import Given, Unusable, failed, loss_of
+from kl_companion.auditing.reading.arguments import NO_OTHERS, Given, Others, Unusable, failed, loss_of
 from kl_companion.auditing.reading.axes import LastAxis
 from kl_companion.auditing.reading.batches import Model, UserBatch
 from kl_companion.auditing.reading.constants import numbers_in
@@ -201,10 +201,14 @@ class UserFunction:
         return max(found) if found and self._roles() else 0
 
     def call(
-        self, rollout: Rollout, layout: Layout, watch: LastAxis | None = None
+        self,
+        rollout: Rollout,
+        layout: Layout,
+        watch: LastAxis | None = None,
+        others: Others = NO_OTHERS,
     ) -> tuple[torch.Tensor, Given]:
         """The loss on a rollout, [batch, seq] or a scalar, in float64 throughout."""
-        given = Given(rollout, layout, self.likeliest)
+        given = Given(rollout, layout, self.likeliest, others=others)
         passed = {r.name: given.of(r.role, r.name) for r in self.reads} | self.fixed
         passed |= {n: Model(passed[n], given) for n in self.models}
         if self.batch:
@@ -226,14 +230,16 @@ class UserFunction:
         x, self.result = loss_of(out, rollout, self.label, layout)
         return x, given
 
-    def scalar(self, rollout: Rollout, layout: Layout | None = None) -> torch.Tensor:
-        """The loss as one number."""
-        x, _ = self.call(rollout, layout or self.layout)
+    def scalar(
+        self, rollout: Rollout, others: Others = NO_OTHERS, layout: Layout | None = None
+    ) -> torch.Tensor:
+        """The loss as one number; ``others`` has the rollouts from which single inputs are given."""
+        x, _ = self.call(rollout, layout or self.layout, others=others)
         return x if x.ndim == 0 else aggregate(x, rollout.completion_mask)
 
-    def in_reward(self, rollout: Rollout) -> torch.Tensor:
+    def in_reward(self, rollout: Rollout, others: Others = NO_OTHERS, /) -> torch.Tensor:
         """The REINFORCE loss of minus the values, which are charged as they are."""
-        x, _ = self.call(rollout, self.layout)
+        x, _ = self.call(rollout, self.layout, others=others)
         if x.ndim < 2:
             raise ValueError("placement='reward' got a scalar, expected one value per token [batch, seq]")
         return policy_gradient_loss(rollout, -masked(x.detach(), rollout.completion_mask).sum(-1))

@@ -24,6 +24,7 @@ from kl_companion.tabular import Loss
 from kl_companion.tabular.scores import SINGLE_PLACEMENTS
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+Moved = Callable[..., torch.Tensor]  # of a rollout and, if wanted, of `Others`
 
 
 class Subject(NamedTuple):
@@ -41,6 +42,7 @@ class Subject(NamedTuple):
         first_update: The loss where the old policy is the policy itself and another one has sampled; None of
             one that does not read both.
         group: Answers in a group, where a function takes its batch for groups of one size.
+        moved: The loss with inputs that can be moved one by one; None where there are none by name.
     """
 
     loss: Loss
@@ -53,6 +55,7 @@ class Subject(NamedTuple):
     masked: bool = False
     first_update: Loss | None = None
     group: GroupSize | None = None
+    moved: Moved | None = None
 
 
 @renamed(mapped="roles", settings="options")
@@ -134,8 +137,8 @@ def as_subject(
     masked = not MASKS.isdisjoint(r.role for r in reading.reads)
     apart = partial(function.scalar, layout=function.layout._replace(own_old=True))
     first = apart if placement == "loss" and anchors_apart(reading.reads) else None
-    group = function.group
-    return Subject(called, title, placement, None, reading, head, function.numbers, masked, first, group)
+    group, numbers = function.group, function.numbers
+    return Subject(called, title, placement, None, reading, head, numbers, masked, first, group, called)
 
 
 def _placed(estimator: Any, placement: str, level: Any) -> Loss:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +14,7 @@ import torch
 from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.fit.least_squares import degrees
 from kl_companion.auditing.judgment.card import WIDTH
+from kl_companion.auditing.judgment.inputs import reads_outside as reads_outside
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.judgment.summary import is_beside
 from kl_companion.auditing.judgment.verdict import (
@@ -216,23 +216,6 @@ def _notes(place: _Place, proposal: Rewritten) -> list[str] | None:
         return notes if _has_coefficient(place, proposal, ratio) else None
     except ValueError:
         return None
-
-
-def reads_outside(loss_fn: Loss) -> bool:
-    """Return whether numbers outside the mask change a loss."""
-    rollout = probe()
-    inside = rollout.completion_mask.bool()
-    noise = torch.linspace(-3, -1, inside.numel(), dtype=torch.float64).reshape(inside.shape)
-    changes: dict[str, Any] = {}
-    for i, name in enumerate(("logp", "ref_logp", "behavior_logp"), start=1):
-        if (x := getattr(rollout, name)) is not None:
-            changes[name] = x.where(inside, noise.roll(i))
-    for i, name in enumerate(("logits", "ref_logits", "behavior_logits"), start=1):
-        if (x := getattr(rollout, name)) is not None:
-            other = x + noise.roll(i).unsqueeze(-1) * torch.arange(x.shape[-1])
-            changes[name] = x.where(inside.unsqueeze(-1), other)
-    one, other = loss_fn(rollout), loss_fn(replace(rollout, **changes))
-    return bool((one - other).abs() > _CONSTANT * (1 + one.abs()))
 
 
 def _has_coefficient(place: _Place, proposal: Rewritten, ratio: float) -> bool:

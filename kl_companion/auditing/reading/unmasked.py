@@ -1,0 +1,80 @@
+"""Find the variable of a function that is summed before it is multiplied by the mask."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+_SUMS = ("sum", "nansum", "mean", "nanmean", "cumsum", "logcumsumexp", "flip", "fliplr", "roll", "std", "var")
+
+
+def summed_unmasked(
+    function: Any, run: Callable[[], object], other: Callable[[], object], mask: torch.Tensor
+) -> str:
+    """Return the name of a tensor [batch, seq] that is summed with its numbers outside the mask; "" for none.
+
+    Args:
+        function: A function or a method of the reader.
+        run: Calls it.
+        other: Calls it with other numbers outside the mask.
+        mask: The mask of the batch, [batch, seq].
+    """
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):  # typed into a prompt, or lines of a larger expression
+        return ""
+    one, two = _locals(code, run), _locals(code, other)
+    leaking = {name for name, x in one.items() if _differs_outside(x, two.get(name), mask.bool())}
+    summed = (_summed(node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return next((name for name in summed if name in leaking), "")
+
+
+def _locals(code: CodeType, run: Callable[[], object]) -> dict[str, Any]:
+    """Run something and return the variables of the last call of a function in it."""
+    found: dict[str, Any] = {}
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "return" and frame.f_code is code:
+            found.clear()
+            found.update(frame.f_locals)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def _differs_outside(x: Any, other: Any, inside: torch.Tensor) -> bool:
+    """Return whether two tensors are the same under the mask and not outside it."""
+    if not (isinstance(x, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return False
+    if x.shape != inside.shape or other.shape != inside.shape:
+        return False
+    same = torch.isclose(x.detach(), other.detach())
+    return bool(same[inside].all()) and not bool(same.all())
+
+
+def _summed(call: ast.Call) -> str:
+    """Return the variable that a call adds up, alone or after other methods: k in k.flip(-1).cumsum(-1)."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _SUMS:
+        return ""
+    x: ast.expr = call.func.value
+    if isinstance(x, ast.Name) and x.id == "torch" and call.args:
+        x = call.args[0]
+    while isinstance(x, ast.Call) and isinstance(x.func, ast.Attribute):
+        x = x.func.value
+    return x.id if isinstance(x, ast.Name) else ""

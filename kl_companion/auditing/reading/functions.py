@@ -99,7 +99,8 @@ class UserFunction:
         if not self.settings.late:
             self.settings.finish(self.label)
         defaults = {p.name: p.default for p in self.parameters} | self.settings.defaults
-        self.group = group_size_of(self.function, defaults | self.settings.given | self.fixed)
+        known = {n: v for n, v in defaults.items() if n not in roles} | self.settings.given | self.fixed
+        self.group = group_size_of(self.function, known)
         size = group_size or (self.group.size if self.group else 1)
         self.rows = max(ROWS - ROWS % size, size)
         self.layout = self._layout()

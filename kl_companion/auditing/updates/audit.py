@@ -89,7 +89,9 @@ def audit_update(
     sizes = sorted({*groups, size})
     if not sizes or sizes[0] < 2:
         raise ValueError(f"got groups of {sizes[:1]}, expected at least two answers to a prompt")
-    of = as_step(step, roles=roles, options=options)
+    of = as_step(step, roles=roles, options=options, group_size=group_size)
+    if of.group is not None:
+        sizes = sorted({*sizes, of.group})
     if wanted is not None and wanted.objectives and wanted.beta is None and of.beta is None:
         raise ValueError(
             f"want is {want!r}, and the coefficient of {of.name} is not known: expected a number instead of "

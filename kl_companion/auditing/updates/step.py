@@ -30,6 +30,7 @@ class Step(NamedTuple):
         with_beta: The same step with another coefficient; None where no parameter holds it.
         reading: How a function's parameters were read; None of a `Recipe`.
         recipe: The record, where it was one.
+        group: Answers in a group, where the loss's text names a size.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Step(NamedTuple):
     with_beta: Callable[[float], Step] | None
     reading: Reading | None = None
     recipe: Recipe | None = None
+    group: int | None = None
 
     @property
     def reads_rewards(self) -> bool:
@@ -52,6 +54,7 @@ def as_step(
     *,
     roles: Mapping[str, str] = NOTHING,
     options: Mapping[str, Any] = NOTHING,
+    group_size: int | None = None,
 ) -> Step:
     """The step of a `Recipe`, or of a loss as it stands in a trainer, see `kl_companion.auditing.as_loss`.
 
@@ -59,6 +62,7 @@ def as_step(
         step: What is audited.
         roles: What parameters mean, {their name: role}.
         options: Values of options.
+        group_size: Answers that will be passed, where a loss may not run on other numbers.
 
     Raises:
         ValueError: roles or options for a recipe; as `kl_companion.auditing.as_loss`.
@@ -75,13 +79,17 @@ def as_step(
             recipe=step,
         )
     roles = {**dict.fromkeys(_counts(step), "group_size"), **roles}
-    subject = as_subject(step, roles={n: r for n, r in roles.items() if n not in options}, options=options)
+    taken = {n: r for n, r in roles.items() if n not in options}
+    subject = as_subject(step, roles=taken, options=options, group_size=group_size)
     name, value = subject.reading.coefficient if subject.reading else ("", None)
 
     def with_beta(beta: float) -> Step:
-        return as_step(step, roles=roles, options={**options, name: beta})
+        return as_step(step, roles=roles, options={**options, name: beta}, group_size=group_size)
 
-    return Step(subject.title, subject.loss, value, name, with_beta if name else None, subject.reading)
+    size = subject.group.size if subject.group else None
+    return Step(
+        subject.title, subject.loss, value, name, with_beta if name else None, subject.reading, group=size
+    )
 
 
 def _counts(step: Callable[..., Any]) -> list[str]:

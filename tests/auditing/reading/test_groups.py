@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from kl_companion import audit
+from kl_companion import audit, audit_update
 from kl_companion.auditing.judgment.card import card
 from kl_companion.auditing.reading.arguments import Unusable
 from kl_companion.auditing.reading.groups import MOST, GroupSize, group_size_of
@@ -183,3 +183,14 @@ def test_groups_that_are_too_many_are_refused_with_a_smaller_size():
     with pytest.raises(Unusable) as error:
         audit(fixed)
     assert "--set" not in str(error.value)
+
+
+def test_a_number_that_is_mapped_to_the_size_of_the_group_is_that_of_the_batch():
+    found = audit(by_default, scale=1.0, off_policy=False, roles={"num_generations": "group_size"})
+    assert (found.group_size, found.main.matches) == (None, ({"expected_reward": -1.0},))
+
+
+@pytest.mark.parametrize(("loss", "options"), [(literal, {}), (dark, {"group_size": 3})])
+def test_a_whole_update_runs_in_groups_of_it(loss, options):
+    found = audit_update(loss, **options)
+    assert "maximizes E[R]; no KL term acts on it." in " ".join(str(found).split())

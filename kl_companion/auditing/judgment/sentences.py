@@ -137,21 +137,19 @@ def tool(audit: Audit) -> str:
         return ""
     if text.same:
         return "With text of a tool inside answers it does the same."
+    reads = audit.reading.reads if audit.reading else ()
+    named = [r.name for r in reads if r.role == "lengths" or ATTENDED.search(r.name)]
+    verb = "are" if len(named) > 1 else "is"
+    why = f" ({' and '.join(named)} {verb} read as counting them)" if named else ""
     if text.trained:
         lost = "; tokens that the policy wrote get none" * text.lost
-        reads = audit.reading.reads if audit.reading else ()
-        named = [r.name for r in reads if r.role == "lengths" or ATTENDED.search(r.name)]
-        why = f" ({' and '.join(named)} is read as counting them)" if named else ""
         return f"A tool's tokens are trained on: their logits get gradient{why}{lost}."
-    places = {
-        (True, False): "the returns of the tokens before",
-        (False, True): "the gradient of the tokens after",
-    }
     if text.before or text.after:
-        where = places.get((text.before, text.after), "the gradient of the answer's own tokens")
-        return f"A tool's tokens enter: their log-probs count in {where}."
+        where = "answer's own tokens" if text.before else "tokens after"
+        where = f"the gradient of the {where}" if text.after else "the returns of the tokens before"
+        return f"A tool's tokens enter: their log-probs count in {where}{why}."
     lost = "Tokens that the policy wrote get no gradient beside a tool's text. " * text.lost
-    return lost or "A tool's tokens are counted: a length or a mean of the answer includes them."
+    return lost or f"A tool's tokens are counted: a length or a mean of the answer includes them{why}."
 
 
 def inside(audit: Audit) -> str:

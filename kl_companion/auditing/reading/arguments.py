@@ -99,6 +99,9 @@ class Given:
             return self._ids(role)
         if role == "sample_mask":
             return torch.ones(batch, dtype=r.completion_mask.dtype)
+        if role == "prompt_length":
+            prompt = self.layout.prompt if self.layout.shifted else 0
+            return torch.full((batch,), prompt) if name.endswith("s") else prompt
         if role == "lengths":
             return self._extent().sum(-1)
         if role == "prompt_index":

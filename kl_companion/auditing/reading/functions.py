@@ -25,7 +25,7 @@ from kl_companion.auditing.reading.construction import (
 )
 from kl_companion.auditing.reading.groups import group_size_of, with_group_size
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
-from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose
+from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.names import Read, Unread, owner_of_model, read_name
 from kl_companion.auditing.reading.precision import CastsAsDoubles, eager
 from kl_companion.auditing.reading.roles import OWNERS, PREFIX
@@ -261,6 +261,9 @@ class UserFunction:
             if layout is not None:
                 layout = layout if among_all else self._by_use(layout, lists)
                 self._check_keys()
+                probed = self._probed(layout)
+                if probed.loss.requires_grad and not places_reached(probed)[0]:
+                    self.notes.append("The first token of an answer gets no gradient")
                 return layout
         if self.batch:  # a batch may be wanted of another size: its own call says what fails
             return Layout()

@@ -75,7 +75,8 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
     elif "input_ids" in roles and "logp" not in roles:
         places = [(True, "", 1)]
     if roles & {"completion_mask", "labels"} and (per_row or of_vocabulary):
-        places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
+        full = [(True, wide, 2) for wide in ("ahead", "short", "own")]
+        places = full + places if "prompt_length" in roles else places + full
     elif ids and of_vocabulary and not whole:
         places.append((True, "", 2))
     for lists, (shifted, wide, prompt), ignored, per_token, mask in product(
@@ -142,18 +143,23 @@ def choose(
     )
 
 
+def places_reached(probe: ProbedLoss) -> torch.Tensor:
+    """Return which places of an answer receive gradient, [seq]; all of them where none does."""
+    (gradient,) = torch.autograd.grad(probe.loss.sum(), probe.logits, materialize_grads=True)
+    reached = (gradient.abs().sum(-1) * probe.mask).sum(0) > 0
+    return reached if reached.any() else ~reached
+
+
 def _reads_every_token(probe: ProbedLoss) -> bool | None:
     """Whether gradient reaches every place of an answer; None where it reaches what is no part of one."""
     if not probe.loss.requires_grad:
         return True
-    sources = [probe.logits, *probe.beyond]
-    of_answers, *others = torch.autograd.grad(
-        probe.loss.sum(), sources, allow_unused=True, materialize_grads=True
+    others = (
+        torch.autograd.grad(probe.loss.sum(), probe.beyond, retain_graph=True, materialize_grads=True)
+        if probe.beyond
+        else ()
     )
-    if any(g.any() for g in others):
-        return None
-    reached = (of_answers.abs().sum(-1) * probe.mask).sum(0) > 0
-    return bool(reached.all()) or not reached.any()
+    return None if any(g.any() for g in others) else bool(places_reached(probe).all())
 
 
 def _wants_lists(run: Callable[[Layout], ProbedLoss], layout: Layout) -> bool:

@@ -94,3 +94,15 @@ def samples_one_by_one(samples, kl_coef=0.1):
         policy_loss = -sample["log_probs"] * sample["reward"]
         losses.append(((policy_loss + kl_coef * 0.5 * log_ratio**2) * sample["loss_mask"]).sum())
     return torch.stack(losses).mean()
+
+
+def prompt_cut_off(logps, ref_logps, attention_mask, prompt_length):
+    logps, ref_logps = logps[:, prompt_length - 1 : -1], ref_logps[:, prompt_length - 1 : -1]
+    mask = attention_mask[:, prompt_length:]
+    return (0.5 * (logps - ref_logps) ** 2 * mask).sum() / mask.sum()
+
+
+def tis_with_k2(logp, old_logp, rollout_logp, ref_logp, advantages, loss_mask):
+    weight = (old_logp - rollout_logp).exp().clamp(max=2.0).detach()
+    per_token = -(logp - old_logp).exp() * advantages.unsqueeze(-1) + 0.1 * 0.5 * (logp - ref_logp) ** 2
+    return (weight * per_token * loss_mask).sum(-1).mean()

@@ -125,8 +125,12 @@ def test_what_minimizes_the_same(loss):
             "count in the returns of the tokens before.",
         ),
         (weighed_by_the_past, {"after"}, "log-probs count in the gradient of the tokens after."),
-        (charged_answer, {"before", "after"}, "count in the gradient of the answer's own tokens."),
-        (mean_of_all_tokens, set(), "are counted: a length or a mean of the answer includes them."),
+        (
+            charged_answer,
+            {"before", "after"},
+            "answer's own tokens (attention_mask is read as counting",
+        ),
+        (mean_of_all_tokens, set(), "mean of the answer includes them (attention_mask is read as counting"),
         (
             loses_what_comes_behind,
             {"lost"},

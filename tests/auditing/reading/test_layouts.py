@@ -172,6 +172,18 @@ def own(logps, ref_logps, mask):
     return (squares(logps, ref_logps)[:, 1:] * mask[:, 1:]).sum(-1).mean()
 
 
+def of_prompt_length(logps, ref_logps, attention_mask, prompt_length):
+    each = squares(logps, ref_logps)[:, prompt_length - 1 : -1]
+    return (each * attention_mask[:, prompt_length:]).sum(-1).mean()
+
+
+def of_prompt_lengths(logps, ref_logps, attention_mask, prompt_lens):
+    mask = attention_mask[:, 1:].clone()
+    for i, n in enumerate(prompt_lens.tolist()):
+        mask[i, : n - 1] = 0
+    return (squares(logps, ref_logps)[:, :-1] * mask).sum(-1).mean()
+
+
 def packed(logps, ref_logps):
     return squares(torch.cat(logps), torch.cat(ref_logps)).sum() / len(logps)
 
@@ -194,6 +206,8 @@ def one_by_one(samples):
         (ahead, "ahead", False),
         (short, "short", False),
         (own, "own", False),
+        (of_prompt_length, "ahead", False),
+        (of_prompt_lengths, "ahead", False),
         (packed, "", True),
         (per_answer, "", False),
         (annotated, "", True),
@@ -238,3 +252,5 @@ def test_a_loss_that_reads_no_first_token_under_any_layout_is_taken_as_it_runs()
         return (squares(logp, ref_logp)[:, 1:] * mask[:, 1:]).sum(-1).mean()
 
     assert layout_of(all_but_the_first) == Layout()
+    assert as_subject(all_but_the_first).reading.notes == ("The first token of an answer gets no gradient",)
+    assert as_subject(own).reading.notes == ()

@@ -75,8 +75,7 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
     elif "input_ids" in roles and "logp" not in roles:
         places = [(True, "", 1)]
     if roles & {"completion_mask", "labels"} and (per_row or of_vocabulary):
-        full = [(True, wide, 2) for wide in ("ahead", "short", "own")]
-        places = full + places if "prompt_length" in roles else places + full
+        places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
     elif ids and of_vocabulary and not whole:
         places.append((True, "", 2))
     for lists, (shifted, wide, prompt), ignored, per_token, mask in product(

@@ -70,6 +70,11 @@ def as_many_as_own(logp, ref_logp, completion_mask):
     return summed(k2(logp, ref_logp), torch.arange(logp.shape[1]) < count)
 
 
+def all_but_the_last(logp, ref_logp, mask):  # the last token has no gradient without the text either
+    left = until_the_end(mask)
+    return summed(k2(logp, ref_logp), (left > 1) | ((left > 0) & (mask == 0)))
+
+
 # Its log-probs reach tokens of the policy.
 
 
@@ -118,6 +123,7 @@ def test_what_minimizes_the_same(loss):
         (mask_from_its_ends, {"trained"}, "are trained on: their logits get gradient."),
         (attention_only, {"trained"}, "gradient (attention_mask is read as counting them)."),
         (by_length, {"trained"}, "gradient (response_length is read as counting them)."),
+        (all_but_the_last, {"trained"}, "are trained on: their logits get gradient."),
         (as_many_as_own, {"trained", "lost"}, "get gradient; tokens that the policy wrote get none."),
         (
             returns_until_the_last_own_token,

@@ -115,9 +115,9 @@ class _FirstLines(io.TextIOBase):
         """Pass on what is among the first lines, and say once that there is more."""
         if self._lines < _MOST_LINES:
             sys.stderr.write(text if len(text) < 1000 else f"{text[:1000]} ...\n")
-        elif "\n" in text and self._lines == _MOST_LINES:
-            sys.stderr.write("  (what the file prints from here on is left out)\n")
-        self._lines += text.count("\n")
+            self._lines += text.count("\n")
+            if self._lines >= _MOST_LINES:
+                sys.stderr.write("  (what the file prints from here on is left out)\n")
         return len(text)
 
 

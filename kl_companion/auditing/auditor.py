@@ -36,6 +36,7 @@ from kl_companion.auditing.judgment.verdict import (
 )
 from kl_companion.auditing.reading.functions import check_rows
 from kl_companion.auditing.reading.groups import check_group
+from kl_companion.auditing.reading.repairs import readable
 from kl_companion.auditing.reading.subject import NOTHING, Subject, as_subject
 from kl_companion.auditing.repair.patches import instead
 from kl_companion.auditing.worlds.distillation import Search, is_kind_of
@@ -186,7 +187,7 @@ def audit(
         ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
             scale that is not positive, ``off_policy`` or ``scale`` beside problems, or too many evaluations.
     """
-    subject = as_subject(loss, placement, level, roles=roles, options=options, group_size=group_size)
+    subject = readable(loss, placement, level, roles=roles, options=options, group_size=group_size)
     loss_fn, entry = subject.loss, subject.entry
     # members of families, which may be no registered divergences; an unknown name is refused before any work
     members = [get_divergence(entry.target)] if entry is not None else []

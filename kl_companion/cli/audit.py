@@ -92,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # libraries leave no garbage while they load, and looking for it takes a tenth of the time
     import torch
 
+    from kl_companion.auditing.reading.preferences import PreferenceLoss
     from kl_companion.frameworks.printing import is_framework, print_audits
 
     gc.freeze()
@@ -113,10 +114,14 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         text = _pasted(args.quiet) if args.loss == "-" else ""
         stack.enter_context(alone())
-        verdict = _judged(_loaded(args, text, stack), args)
-        said = _said(verdict, args, color)
+        try:
+            verdict = _judged(_loaded(args, text, stack), args)
+        except PreferenceLoss as answer:
+            said, met = json.dumps(answer.data, indent=2) if args.json else str(answer), args.want is None
+        else:
+            said, met = _said(verdict, args, color), verdict.met is not False
     print(said)
-    return 1 if verdict.met is False else 0
+    return 0 if met else 1
 
 
 def _loaded(args: argparse.Namespace, text: str, stack: ExitStack) -> Any:

@@ -118,3 +118,71 @@ def test_imports_that_a_loss_makes_when_it_is_called(mine, tmp_path, capsys):
     for name in ("near_by_helper", "far_off_helper"):
         del sys.modules[name]
     capsys.readouterr()
+
+
+JAX = """
+from functools import partial
+import jax
+import jax.numpy as jnp
+from flax import struct
+from nothing_here.rl import register
+
+@struct.dataclass
+class Config:
+    beta: float = 0.5
+
+@register("grpo")
+@partial(jax.jit, static_argnames=("config",))
+def term(logp, ref_logp, mask, config: Config = Config()):
+    kl = 0.5 * jnp.square(logp - jax.lax.stop_gradient(ref_logp)) * mask.astype(jnp.float32)
+    return config.beta * jnp.sum(kl, axis=-1).mean()
+
+def of_batch(batch):
+    return 0.5 * (jnp.square(batch["logp"] - batch["ref_logp"]) * batch["mask"]).sum(axis=-1).mean()
+"""
+MLX = """
+import mlx.core as mx
+import mlx.nn as nn
+def term(student_logits: mx.array, teacher_logits: mx.array, mask: mx.array):
+    p, q = nn.log_softmax(student_logits, axis=-1), nn.log_softmax(teacher_logits, axis=-1)
+    return (mx.sum(mx.exp(p) * (p - q), axis=-1) * mask).sum(axis=-1).mean()
+"""
+
+
+# by hand: half a square has the gradient of the reverse KL, here times beta; sum of pi log(pi / ref) is it
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (JAX, "term", "term minimizes 0.5 x reverse KL, next token"),
+        (JAX, "of_batch", "of_batch minimizes reverse KL, next token"),
+        (MLX, "term", "term minimizes reverse KL, next token"),
+    ],
+)
+def test_losses_in_jax_and_mlx_run_in_pytorch(mine, capsys, text, name, said):
+    assert main(["audit", f"{mine(text)}:{name}", "--scale", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert said in out
+    assert "PyTorch stands in for" in err
+    assert ("not installed: nothing_here" in err) is (text is JAX)
+    assert not any(n in sys.modules for n in ("jax", "mlx", "nothing_here"))
+
+
+def test_relative_imports_of_a_package_that_is_not_executed(mine, capsys):
+    mine("raise RuntimeError", "package/__init__.py")
+    mine(f"def k2(logp, ref_logp):\n    return {K2}\n", "package/helpers.py")
+    text = "from .helpers import k2\nfrom .gone import x\n"
+    text += "def term(logp, ref_logp):\n    return k2(logp, ref_logp)\n"
+    loss = mine(text, "package/losses.py")
+    assert main(["audit", f"{loss}:term", "--scale", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert "term minimizes reverse KL, next token" in out
+    assert "not installed: .package.gone" in err
+
+
+def test_a_method_is_of_the_class_that_was_named(mine, capsys):
+    text = "import abc\nclass Base(abc.ABC):\n    beta = 1.0\n"
+    text += "    @abc.abstractmethod\n    def kind(self): pass\n"
+    text += f"    def loss(self, logp, ref_logp):\n        return self.beta * {K2}\n"
+    text += "class Mine(Base):\n    beta = 0.25\n    def kind(self): return 2\n"
+    assert main(["audit", f"{mine(text)}:Mine.loss", "--scale", "1", "--quiet"]) == 0
+    assert "Mine.loss minimizes 0.25 x reverse KL, next token" in capsys.readouterr().out

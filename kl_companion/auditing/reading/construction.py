@@ -27,6 +27,7 @@ ASSUMED = (
         "KL coefficient",
     ),
     (r"temperature|temp", 1.0, "temperature"),
+    (r"label_smoothing", 0.0, "label smoothing"),
     (r"(.*_)?(config|cfg|args|options|opts|hparams)", None, "options"),
     (
         r"world_size|dp_size|(grad_|gradient_)?accum(ulation)?_steps|num_micro_batches",

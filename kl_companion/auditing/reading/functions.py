@@ -80,7 +80,7 @@ class UserFunction:
         options: Mapping[str, Any],
         group_size: int | None = None,
     ) -> None:
-        self.label = _label(loss)
+        self.label = label_of(loss)
         self.roles = roles
         self.settings = Chosen(options)
         self.function = callable_of(loss, self.settings)
@@ -383,6 +383,7 @@ def _as_formulas() -> Iterator[CastsAsDoubles]:
         torch.set_default_dtype(before)
 
 
-def _label(loss: Any) -> str:
+def label_of(loss: Any) -> str:
+    """Return what a loss is called in a message."""
     name = getattr(loss, "name", None) or getattr(loss, "__qualname__", None) or type(loss).__name__
     return str(name).rpartition("<locals>.")[2]

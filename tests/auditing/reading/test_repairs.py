@@ -1,0 +1,80 @@
+"""A refusal ends with a line that was tried and runs, or with a function to write."""
+
+import shlex
+
+import pytest
+import torch
+
+from kl_companion.auditing.reading.repairs import readable
+from kl_companion.auditing.reading.sources import pair, value_of
+
+
+def weighted(logp, ref_logp, mask, weights):
+    return (0.5 * (logp - ref_logp) ** 2 * mask * weights).sum(-1).mean()
+
+
+def scaled(current_logprobs, policy_logprobs_array, reference_logprobs, loss_masks_array, loss_scale):
+    r = torch.exp(current_logprobs - policy_logprobs_array).detach()
+    return (r * 0.5 * (current_logprobs - reference_logprobs) ** 2 * loss_masks_array).sum() / loss_scale
+
+
+def unsaid(logp, cached_logps, A):
+    return -((logp - cached_logps).exp() * A[:, None]).sum(-1).mean()
+
+
+def chooses(logp, ref_logp, config):
+    if config.kl_type == "abs":
+        kl = (logp - ref_logp).abs()
+    elif config.kl_type in ("k2", "mse"):
+        kl = 0.5 * (logp - ref_logp) ** 2
+    else:
+        raise ValueError(config.kl_type)
+    return kl * (2 if config.use_double else 1) * config.kl_coef
+
+
+def optional(logp, ref_logp, token_weights=None):
+    return 0.5 * (logp - ref_logp) ** 2 * token_weights
+
+
+def of_answers(logp, ref_logp, rewards):
+    return ((logp - ref_logp).reshape(len(rewards)) * rewards).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "line"),
+    [
+        (weighted, "--set weights=1"),
+        (scaled, "--set loss_scale=1"),
+        (unsaid, "--map cached_logps=ref_logp --map A=rewards"),
+        (chooses, "--set config.kl_type=abs --set config.use_double=False"),
+        (optional, "--set token_weights=1"),
+        (of_answers, "--map logp=sequence_logp --map ref_logp=ref_sequence_logp"),
+    ],
+)
+def test_the_line_that_is_offered_runs(loss, line):
+    with pytest.raises(ValueError, match="Tried, and runs: ") as caught:
+        readable(loss)
+    last = str(caught.value).splitlines()[-1]
+    assert last.startswith(f"Tried, and runs: {line} (")
+    typed = shlex.split(line)
+    given = {"--map": {}, "--set": {}}
+    for option, text in zip(typed[::2], typed[1::2], strict=True):
+        name, value = pair(text, option)
+        given[option][name] = value if option == "--map" else value_of(value)
+    assert readable(loss, roles=given["--map"], options=given["--set"]).reading is not None
+
+
+def test_where_nothing_runs_there_is_a_function_to_write():
+    def hopeless(logp, z):
+        return torch.linalg.inv(logp) + z["nothing"]
+
+    with pytest.raises(ValueError, match="likely lines makes it run") as caught:
+        readable(hopeless)
+    assert "    def audited(logp, ref_logp, completion_mask):" in str(caught.value)
+    assert "hopeless(logp=logp, z=...)" in str(caught.value)
+
+
+def test_the_roles_are_not_listed_beside_a_line_that_runs():
+    with pytest.raises(ValueError, match="weights: no word") as caught:
+        readable(weighted)
+    assert "All roles" not in str(caught.value)

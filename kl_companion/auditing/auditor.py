@@ -246,8 +246,10 @@ def audit(
             reads_more = entry is None and heads and group_size is None
             further = _further(condition, known, head, search) if reads_more else ()
             findings.append(_finding(condition, looked, max_terms, measure, apart, further))
-            if subject.masked and group_size is None and findings[-1] is main_finding(findings):
-                measure_tool = partial(tool_text, loss_fn, findings[-1], looked.worlds, judge, head)
+            if subject.masked and group_size == only and findings[-1] is main_finding(findings):
+                measure_tool = partial(
+                    tool_text, loss_fn, findings[-1], looked, judge, head=head, group_size=group_size
+                )
     said = Audit(
         subject.title,
         tuple(findings),

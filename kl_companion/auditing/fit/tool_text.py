@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
 from kl_companion.auditing.fit.explanations import COMMON, Seen
 from kl_companion.auditing.fit.findings import Finding
+from kl_companion.auditing.fit.observations import Looked, look
 from kl_companion.auditing.worlds.trees import Condition, with_tool, worlds
 from kl_companion.tabular import Loss
-from kl_companion.tabular.populations import Limit, Population, large_batches, population_rollout
+from kl_companion.tabular.populations import Population, population_rollout
 
 _SAME = 1e-9
 _OTHER = 1000  # seed of other log-probs of the same text
@@ -41,27 +42,30 @@ class ToolText:
 def tool_text(
     loss_fn: Loss,
     plain: Finding,
-    seen: Sequence[Seen],
+    looked: Looked,
     judge: Callable[[Loss, Condition], Finding],
+    *,
     head: int,
+    group_size: int | None = None,
 ) -> ToolText | None:
     """Return what a loss does on answers with a tool's text inside; None where it does not run on them.
 
     Args:
         loss_fn: The loss.
-        plain: The loss without the text, in the limit of large batches.
-        seen: The loss on the worlds of that condition.
+        plain: The loss without the text.
+        looked: The loss on the worlds of that condition.
         judge: Audits a loss under a condition.
         head: Of how many likeliest tokens the loss is; 0 of none.
+        group_size: Answers per batch; None is the limit of large batches.
     """
     assert plain.condition is not None
     condition = plain.condition._replace(tool=True)
-    places = worlds(condition, head + 2 if head else 3, headed=head > 0)
     try:
-        limits = [large_batches(loss_fn, place) for place in places]
+        with_text = look(loss_fn, condition, group_size=group_size, known={}, head=head)
     except ValueError:
         return None
-    if all(_as_without(limit, world) for limit, world in zip(limits, seen, strict=True)):
+    pairs = zip(with_text.worlds, looked.worlds, strict=True)
+    if with_text.settles and all(_as_without(*pair) for pair in pairs):
         return ToolText(replace(plain, condition=condition))
     finding = judge(loss_fn, condition)
     units = {unit for of in finding.units for unit in of.values()}
@@ -69,22 +73,26 @@ def tool_text(
     # a divisor such as the padded length is another number there, in the same unit
     if known and (finding.matches, finding.units, finding.sums) == (plain.matches, plain.units, plain.sums):
         return ToolText(finding)
-    return _by_experiment(loss_fn, finding, head)
+    return _by_experiment(loss_fn, finding, head, group_size or 1)
 
 
-def _as_without(limit: Limit, world: Seen) -> bool:
-    gradient = limit.gradient.flatten()
-    own = len(world.gradient)
-    gradient = torch.cat([gradient[:own] - world.gradient, gradient[own:]])
-    return limit.settles and bool(gradient.norm() <= _SAME * limit.contributions)
+def _as_without(with_text: Seen, plain: Seen) -> bool:
+    own = len(plain.gradient)
+    difference = torch.cat([with_text.gradient[:own] - plain.gradient, with_text.gradient[own:]])
+    both = with_text.zero and plain.zero
+    return both or bool(difference.norm() <= _SAME * plain.gradient.norm())
 
 
-def _by_experiment(loss_fn: Loss, finding: Finding, head: int) -> ToolText:
+def _by_experiment(loss_fn: Loss, finding: Finding, head: int, group_size: int) -> ToolText:
     """Compare gradients of single tokens with those without the text, and with another text's log-probs."""
     assert finding.condition is not None
     place = worlds(finding.condition._replace(tool=False), head + 2 if head else 3, headed=head > 0)[1]
+    which = place.which
+    if group_size > 1:  # groups of different answers
+        order = torch.randperm(len(which) * group_size, generator=torch.Generator().manual_seed(0))
+        which = which.repeat(group_size)[order]
     plain, with_text, with_other = (
-        _gradients(loss_fn, Population(p, place.which))
+        _gradients(loss_fn, Population(p, which))
         for p in (place.problem, with_tool(place.problem), with_tool(place.problem, _OTHER))
     )
     gradient, mask = with_text

@@ -158,6 +158,29 @@ def test_what_a_tool_s_tokens_do(loss, effects, sentence):
     assert (last["terms"], last["residual"]) != (second["terms"], second["residual"])
 
 
+def rloo(logps, old_logps, ref_logps, rewards, charged, response_mask, num_generations=2):
+    """RLOO with K1 in the reward, in groups whose size stands in the code."""
+    charge = 0.1 * ((old_logps - ref_logps) * charged).sum(-1)
+    groups = (rewards - charge).view(-1, num_generations)
+    others = (groups.sum(1, keepdim=True) - groups) / (num_generations - 1)
+    ratio = torch.exp(((logps - old_logps) * response_mask).sum(-1))
+    return -(ratio * (groups - others).view(-1)).mean()
+
+
+def test_groups_whose_size_stands_in_the_code():
+    def right(logps, old_logps, ref_logps, rewards, response_mask, num_generations=2):
+        return rloo(logps, old_logps, ref_logps, rewards, response_mask, response_mask, num_generations)
+
+    def charged(logps, old_logps, ref_logps, rewards, response_mask, attention_mask, num_generations=2):
+        return rloo(logps, old_logps, ref_logps, rewards, attention_mask, response_mask, num_generations)
+
+    assert audit(right, scale=1.0, off_policy=False).tool.same
+    found = audit(charged, scale=1.0, off_policy=False)
+    assert found.matches == {"expected_reward": -1.0, "sequence_reverse_kl": 0.1}
+    assert not found.tool.same
+    assert (found.tool.trained, found.tool.before, found.tool.after) == (False, True, True)
+
+
 def test_a_loss_without_a_mask_is_not_tried_on_text_of_a_tool():
     found = audit(k2, scale=1.0, off_policy=False)
     assert found.tool is None

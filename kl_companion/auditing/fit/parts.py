@@ -12,6 +12,7 @@ import torch
 from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.fit.least_squares import ZERO, degrees
 from kl_companion.auditing.fit.observations import Looked
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 
@@ -114,6 +115,12 @@ def _rewards_apart(loss_fn: Loss, look: Callable[[Loss], Looked], whole: Looked,
     return whole._replace(worlds=tuple(found))
 
 
+def _may_be(subject: str, objective: str) -> bool:
+    """Whether a part is compared with an objective: of rewards with E[R], of the KL with distances."""
+    distance = OBJECTIVES[objective].regularizer and not objective.endswith("_mass")
+    return {REWARDS: objective == "expected_reward", KL: distance}.get(subject, True)
+
+
 def _piece(subject: str, looked: Looked, finding: Finding) -> Piece:
     """Return a part with the objective that is nearest on all worlds, if it is no known one."""
     if finding.matches or finding.zero or not looked.settles:
@@ -121,7 +128,7 @@ def _piece(subject: str, looked: Looked, finding: Finding) -> Piece:
     near = []
     for name in looked.worlds[0].fields:
         fields = [w.fields[name] for w in looked.worlds]
-        if (subject == REWARDS and name != "expected_reward") or any(f.norm() <= ZERO for f in fields):
+        if not _may_be(subject, name) or any(f.norm() <= ZERO for f in fields):
             continue
         turned = [degrees(w.gradient, f) for w, f in zip(looked.worlds, fields, strict=True) if not w.zero]
         near += [Near(name, 1, min(turned), max(turned))]

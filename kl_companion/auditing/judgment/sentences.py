@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.fit.findings import Finding
+from kl_companion.auditing.fit.least_squares import TOLERANCE
 from kl_companion.auditing.fit.observations import LARGEST_GROUP
 from kl_companion.auditing.fit.parts import REWARDS
 from kl_companion.auditing.judgment.summary import (
@@ -60,6 +61,8 @@ def minimizes(audit: Audit) -> str:
         roles = [r.role for r in audit.reading.reads] if audit.reading else []
         read = any(role.startswith("ref_") or role == "log_ratio" for role in roles)
         kl = "no KL term acts" if read else "has no KL term"
+        if read and finding.residual >= TOLERANCE:
+            kl = f"its KL term is {finding.residual:.0e} of its gradient"
         return f"{audit.name} {_rewards_only(finding)}{where}, and {kl}."
     if kind == UNNAMED and not finding.matches:
         return f"{audit.name} minimizes no objective that is known here."
@@ -97,7 +100,7 @@ def certainty(audit: Audit) -> str:
     units = {t.unit for t in terms(finding)}
     if COMMON in units:
         return f"One positive factor was fitted to each of {where}; what is in brackets holds on all of them."
-    if finding.residual < 1e-9:
+    if finding.residual < TOLERANCE:
         return f"Exact up to rounding on {where}."
     return f"All but {finding.residual:.0e} of it, on {where}: a small constant, such as log(p + 1e-8)."
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from kl_companion.auditing.fit.findings import Finding, left_out
+from kl_companion.auditing.fit.least_squares import TOLERANCE
 from kl_companion.auditing.fit.parts import Piece
 from kl_companion.auditing.fit.tool_text import ToolText
 from kl_companion.auditing.judgment.card import Block, card
@@ -18,6 +19,7 @@ from kl_companion.auditing.judgment.inputs import Input, inputs
 from kl_companion.auditing.judgment.sentences import minimizes
 from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import (
+    UNREGULARIZED,
     curvature,
     explanation,
     headline,
@@ -165,6 +167,8 @@ class Audit:
         if self.loss_fn is None or self.as_meant or self.main.condition is None or self.head:
             return ()
         if self.group_size is not None:  # the gradient of large batches is another
+            return ()
+        if self.headline == UNREGULARIZED and self.residual < TOLERANCE:  # what is left is an entropy
             return ()
         coefficient = self.coefficient[1] or 1.0
         unit = unit_of(self.main)

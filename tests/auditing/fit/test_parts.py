@@ -8,6 +8,7 @@ import torch
 
 from kl_companion import audit
 from kl_companion.auditing.judgment.card import card
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.auditing.worlds.trees import Condition, worlds
 from tests.oracles import worlds as oracle
 from tests.support.objectives import world_of
@@ -113,6 +114,19 @@ def test_a_part_that_is_no_objective_is_near_one():
     assert kl.near.most < 3
     assert rewards.near.objective == "expected_reward"
     assert rewards.near.most < 30
+
+
+def test_a_kl_part_is_compared_with_distances_to_the_reference_only():
+    def js_cost(logp, ref_logp, rewards, mask, kl_coef=0.05):
+        r = ref_logp - logp
+        js = (-(0.5 * (1 + r.exp())).log() + 0.5 * r).detach()
+        return -((logp * mask).sum(-1) * (rewards - kl_coef * (js * mask).sum(-1))).mean()
+
+    found = audit(js_cost, scale=1.0, off_policy=False)
+    kl, rewards = found.parts
+    assert OBJECTIVES[kl.near.objective].regularizer
+    assert rewards.finding.matches == ({"expected_reward": -1.0},)
+    assert "Its part of the rewards minimizes - reward." in words(found)
 
 
 def test_a_known_loss_has_no_parts():

@@ -152,6 +152,7 @@ def test_a_field_of_second_order_is_said_to_do_almost_nothing_near_the_reference
     found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl", options={"beta": beta})
     text = " ".join(card(found, height=None).split())
     assert "Near the reference it is of second order: it does almost nothing there." in text
+    assert "no KL term acts" not in text  # however small it is
     assert found.order == pytest.approx(2, abs=0.05)
     near, _, far = found.distances
     assert near.percent < 20
@@ -189,6 +190,17 @@ def test_a_number_in_the_formula_is_part_of_the_length():
     found = audit(tenth, scale=1.0, off_policy=False)
     assert found.distances[0].percent == pytest.approx(10 * (mine.norm() / theirs.norm()).item())
     assert "turned by 5° and 0.106 times as long" in " ".join(str(found).split())
+
+
+def test_an_entropy_is_not_compared_with_a_kl():
+    def loss(ro):
+        entropy = -(ro.logp_all.exp() * ro.logp_all).sum(-1)
+        return ((0.01 * entropy - ro.logp * ro.rewards[:, None]) * ro.completion_mask).sum(-1).mean()
+
+    found = audit(loss, scale=1.0, off_policy=False)
+    assert found.headline == "no KL term"
+    assert found.distances == ()
+    assert "Compared with" not in card(found, height=None)
 
 
 def test_no_distance_of_small_groups():

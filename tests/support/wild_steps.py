@@ -131,3 +131,25 @@ def constant_ratio(logp, ref_logp, rewards, mask, beta=0.1):
 def squared_rewards(logp, rewards, mask):
     adv = (rewards - rewards.mean()) ** 2
     return -(adv[:, None] * logp * mask).sum(-1).mean()
+
+
+# the KL is a sum over the batch and the policy loss a mean: b = n beta in batches of n.
+def kl_summed(logp, ref_logp, rewards, mask, beta=0.1):
+    base = (rewards.sum() - rewards) / (len(rewards) - 1)
+    pg = -(((rewards - base)[:, None] * logp) * mask).sum(-1).mean()
+    return pg + beta * (0.5 * (logp - ref_logp) ** 2 * mask).sum()
+
+
+# a ratio of answers whose padding is not masked: padding's scores enter, and no divergence.
+def unmasked_ratio(logp, old_logp, rewards, mask):
+    ratio = ((logp - old_logp).sum(-1) / mask.sum(-1)).exp()
+    base = (rewards.sum() - rewards) / (len(rewards) - 1)
+    return -(ratio * (rewards - base)).mean()
+
+
+# the summand of a forward KL over the vocabulary, of the sampled token alone: -E[ref(a) score(a)] is left.
+def weighted_by_reference(logp, ref_logp, rewards, mask, beta=0.1):
+    adv = rewards - rewards.mean()
+    pg = -(adv[:, None] * logp * mask).sum(-1).mean()
+    kl = ((ref_logp.exp() * (ref_logp - logp)) * mask).sum(-1).mean()
+    return pg + beta * kl

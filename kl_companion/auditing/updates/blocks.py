@@ -21,6 +21,7 @@ from kl_companion.auditing.updates.meaning import (
     runs,
     short,
     turned,
+    unknown,
     wanted,
 )
 
@@ -61,7 +62,7 @@ def blocks(audit: UpdateAudit, *, details: bool = False) -> list[Block]:
 
 def _table(audit: UpdateAudit) -> list[Line]:
     """The effective coefficient by prompt and group."""
-    if not audit.penalties:
+    if not audit.penalties or unknown(audit):
         return []
     prompts = [s for s in largest(audit) if s.deviation > 0]
     unit = f"in units of beta = {audit.beta:g}" if audit.beta else "as a number"

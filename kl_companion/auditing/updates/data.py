@@ -9,7 +9,8 @@
   group), ``deviation`` of the rewards, ``reward_sign`` (of large groups: 1 where the update moves E[R] up, -1
   down, 0 not at all), ``gain`` a, ``charge`` b, ``effective_beta`` b / abs(a), ``rest`` in degrees, ``grows``
   with ten times beta;
-* ``order`` (1 where the coefficient grows with the answers in a batch, -1 where it shrinks, else 0);
+* ``off`` (degrees between the update without rewards and the penalties' gradient);
+  ``order`` (1 where the coefficient grows with the answers in a batch, -1 where it shrinks, else 0);
   ``inside`` (what it minimizes where numbers outside the mask are 0; null where they change nothing);
   ``refused`` {group: message}: sizes of groups in which it has no update on some prompt or on all;
 * ``equal_rewards``, ``advice``;
@@ -49,6 +50,7 @@ def to_dict(audit: UpdateAudit) -> dict[str, Any]:
         "advantage": audit.advantage,
         "fresh": [_seen(audit, s) for s in audit.seen],
         "stale": [_seen(audit, s) for s in audit.stale],
+        "off": finite(audit.off),
         "order": audit.order,
         "inside": audit.inside,
         "refused": {"large" if n is None else str(n): why for n, why in audit.refused.items()},

@@ -112,10 +112,10 @@ def by_size(audit: UpdateAudit) -> str:
     """A sentence where the coefficient depends on the number of answers in a batch; else ""."""
     if not audit.order:
         return ""
-    how, which = ("grows", "rewards are") if audit.order > 0 else ("shrinks", "KL is")
+    how = "grows" if audit.order > 0 else "shrinks"
     return (
-        f"The coefficient {how} with the number of answers in the batch, n: the {which} divided by it once "
-        "more. Divide both by the same number."
+        f"The coefficient {how} with the number of answers in the batch, n: rewards and KL are not divided "
+        "by the same number of answers. Divide both by the same."
     )
 
 
@@ -140,16 +140,27 @@ def headline(audit: UpdateAudit) -> str:
         )
     verb = "minimizes" if wrong == LOWERS else "maximizes"
     about = "" if audit.named else "about "
+    off = "" if audit.named or high < _VISIBLE else f", and up to {high:.0f}° of its update are neither"
     of_kl = coefficient(audit)
     if of_kl == NONE:
         why = "its KL term has no expected gradient" if audit.step.coefficient else "no KL term acts on it"
-        return f"{name} {verb} {reward}{_consequence(audit, wrong)}; {why}."
+        off = off.replace("neither", "not that")
+        return f"{name} {verb} {about}{reward}{off}{_consequence(audit, wrong)}; {why}."
+    if unknown(audit):
+        return (
+            f"{name} {verb} {reward} and a KL term that is not known here{_consequence(audit, wrong)}: the "
+            f"nearest is {penalty_words(audit.penalties)}, from which it is turned by {audit.off:.0f}°."
+        )
     b = {WRITTEN: "beta", SPREAD: "beta x the reward spread"}.get(of_kl, "b")
     away = leaves_reference(audit)
     sign = "+" if (wrong == LOWERS) != away else "-"
     said = f"{name} {verb} {about}{reward} {sign} {b} x {penalty_words(audit.penalties)}"
-    off = "" if audit.named or high < _VISIBLE else f", and up to {high:.0f}° of its update are neither"
     return f"{said}{_size(audit, of_kl, away=away)}{off}{_consequence(audit, wrong)}."
+
+
+def unknown(audit: UpdateAudit) -> bool:
+    """Whether the KL term has no name: that of the nearest is too far from it."""
+    return not audit.named and not audit.off <= _MOSTLY
 
 
 def _size(audit: UpdateAudit, of_kl: str, *, away: bool) -> str:
@@ -256,7 +267,7 @@ def runs(audit: UpdateAudit) -> str:
 
 def comes_to(audit: UpdateAudit) -> str:
     """Where it comes to rest, beside the optimum of what the coefficient says; "" where that is not known."""
-    if audit.rest is None:
+    if audit.rest is None or unknown(audit):
         return ""
     end, best = audit.rest
     said = f"E[R] = {end.reward:.3f}, KL = {end.kl:.2f} nats"

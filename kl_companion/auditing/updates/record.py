@@ -70,9 +70,11 @@ class UpdateAudit:
         group_size: Answers per group by which ``want`` is judged.
         advantage: What was made of the rewards before the step saw them, where that was asked for.
         refused: Why the step did not run on groups of a size, {size: message}; None is large groups.
-        order: 1 where the coefficient grows in proportion to the number of answers in a batch, because the
-            rewards are divided by it once more; -1 where it shrinks so, because the KL is; else 0. Then the
-            numbers of large groups are those of one answer: times the number of answers, or divided by it.
+        off: Degrees between the update without rewards and the gradient of ``penalties``, where that is not
+            all of it; NaN where it is not known.
+        order: 1 where the coefficient grows in proportion to the number of answers in a batch, -1 where it
+            shrinks so, else 0. Then the numbers of large groups are those of one answer: times the number of
+            answers, or divided by it.
         inside: Where numbers outside the mask change the update: what it minimizes where they are 0, "" for
             nothing known; None where they do not.
     """
@@ -87,6 +89,7 @@ class UpdateAudit:
     group_size: int = JUDGED
     advantage: Advantage | None = None
     refused: Mapping[int | None, str] = field(default_factory=dict)
+    off: float = 0.0
     order: int = 0
     inside: str | None = None
 

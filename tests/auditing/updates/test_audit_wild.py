@@ -40,6 +40,7 @@ STEPS = {
     "no_eps": (SPREAD, NEXT, none, "no update in groups of 2, groups of 4, large groups on some prompts"),
     "kl_divided_again": (OTHER, NEXT, lambda n: 1 / n, "The coefficient shrinks with the number of answers"),
     "rewards_divided_again": (OTHER, NEXT, none, "The coefficient grows with the number of answers in the"),
+    "kl_summed": (OTHER, NEXT, lambda n: float(n), "The coefficient grows with the number of answers in the"),
     "groups_in_code": (WRITTEN, NEXT, one, "It has no update in groups of 2, large groups: "),
     "padding_in_kl": (OTHER, WHOLE, none, "With zeros there it minimizes 0.1 x reverse KL, whole answer - r"),
     "constant_ratio": (IDLE, FORWARD, none, "The rewards have no effect on the update of constant_ratio"),
@@ -94,6 +95,21 @@ def test_groups_of_one_size():
     assert "by their place" in found.refused[8]
     with pytest.raises(ValueError, match="invalid for input of size 2"):
         audit_update(wild_steps.groups_in_code, group_size=2)
+
+
+def test_a_kl_term_that_is_not_known_has_no_name():
+    """The update without rewards is E[ref(a) score(a)], at no prompt along a divergence that is known."""
+    found = audit_update(wild_steps.weighted_by_reference, groups=(2,), group_size=2)
+    assert not found.named
+    assert found.off > 30
+    assert "a KL term that is not known here" in found.sentence
+    assert "Effective beta" not in str(found)
+
+
+def test_a_leak_into_the_ratio_is_no_exact_sentence():
+    found = audit_update(wild_steps.unmasked_ratio, groups=(2,), group_size=2)
+    assert "about E[(R - mean) / length], and up to" in found.sentence
+    assert "Numbers outside the mask change the update" in " ".join(str(found).split())
 
 
 def test_what_is_not_known_has_no_name():

@@ -153,3 +153,12 @@ def weighted_by_reference(logp, ref_logp, rewards, mask, beta=0.1):
     pg = -(adv[:, None] * logp * mask).sum(-1).mean()
     kl = ((ref_logp.exp() * (ref_logp - logp)) * mask).sum(-1).mean()
     return pg + beta * kl
+
+
+# the smaller of the losses where PPO takes the larger: at advantages below 0 nothing bounds the ratio.
+def wrong_clip(logp, old_logp, ref_logp, rewards, mask, beta=0.1, eps=0.2):
+    adv = rewards - rewards.mean()
+    ratio = (logp - old_logp).exp()
+    pg = torch.min(-ratio * adv[:, None], -ratio.clamp(1 - eps, 1 + eps) * adv[:, None])
+    kl = 0.5 * (logp - ref_logp) ** 2
+    return ((pg + beta * kl) * mask).sum(-1).mean()

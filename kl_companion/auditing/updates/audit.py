@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kl_companion.auditing.judgment.inputs import WRONG_CLIP, inputs, said_as
 from kl_companion.auditing.reading.subject import NOTHING
 from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.direction import reward_sign
@@ -117,6 +118,7 @@ def audit_update(
         parts.off,
         parts.order,
         parts.inside,
+        tuple(said_as(WRONG_CLIP, inputs(of.moved, of.reading))),
     )
 
 

@@ -39,7 +39,8 @@ def blocks(audit: UpdateAudit, *, details: bool = False) -> list[Block]:
         details: Gain, coefficient and rest of every prompt and group too.
     """
     wrong = fault(audit)
-    first = wrapped(headline(audit), style="bold bad" if wrong else "bold")
+    first = [x for text in audit.warnings for x in wrapped(text, most=3, style="bad")]
+    first += wrapped(headline(audit), style="bold bad" if wrong else "bold")
     first += wrapped(wanted(audit), style="good" if audit.met else "bad")
     advised = advice(audit)
     found = [

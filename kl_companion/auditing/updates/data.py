@@ -13,7 +13,7 @@
   ``order`` (1 where the coefficient grows with the answers in a batch, -1 where it shrinks, else 0);
   ``inside`` (what it minimizes where numbers outside the mask are 0; null where they change nothing);
   ``refused`` {group: message}: sizes of groups in which it has no update on some prompt or on all;
-* ``equal_rewards``, ``advice``;
+* ``warnings`` (sentences on a clip that is on the wrong side), ``equal_rewards``, ``advice``;
 * ``rest``: where it comes to rest: ``settled``, ``reward``, ``kl``, and ``optimum`` with the last two;
 * ``want``, ``met``, ``misses``, ``group_size``;
 * ``read``: as for a term; ``versions``.
@@ -54,6 +54,7 @@ def to_dict(audit: UpdateAudit) -> dict[str, Any]:
         "order": audit.order,
         "inside": audit.inside,
         "refused": {"large" if n is None else str(n): why for n, why in audit.refused.items()},
+        "warnings": list(audit.warnings),
         "equal_rewards": equal_rewards(audit),
         "advice": advice(audit),
         "rest": None

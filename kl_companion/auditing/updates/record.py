@@ -77,6 +77,7 @@ class UpdateAudit:
             answers, or divided by it.
         inside: Where numbers outside the mask change the update: what it minimizes where they are 0, "" for
             nothing known; None where they do not.
+        warnings: Sentences on a clip that is on the wrong side.
     """
 
     step: Step
@@ -92,6 +93,7 @@ class UpdateAudit:
     off: float = 0.0
     order: int = 0
     inside: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -179,7 +181,7 @@ class UpdateAudit:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle: where the update comes to rest is computed before."""
-        step = self.step._replace(loss=left_out, with_beta=None)
+        step = self.step._replace(loss=left_out, with_beta=None, moved=None)
         return self.__dict__ | {"rest": self.rest, "step": step}
 
     def blocks(self, *, details: bool = False) -> list[Block]:

@@ -12,7 +12,7 @@ import torch
 from kl_companion.auditing.reading.names import read_name
 from kl_companion.auditing.reading.repairs import readable
 from kl_companion.auditing.reading.roles import Read
-from kl_companion.auditing.reading.subject import NOTHING, Reading
+from kl_companion.auditing.reading.subject import NOTHING, Moved, Reading
 from kl_companion.auditing.updates.advantages import Advantage, normalizer
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.keywords import renamed
@@ -32,6 +32,7 @@ class Step(NamedTuple):
         reading: How a function's parameters were read; None of a `Recipe`.
         recipe: The record, where it was one.
         group: Answers in a group, where the loss's text names a size.
+        moved: The loss with inputs that can be moved one by one; None where there are none by name.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Step(NamedTuple):
     reading: Reading | None = None
     recipe: Recipe | None = None
     group: int | None = None
+    moved: Moved | None = None
 
     @property
     def reads_rewards(self) -> bool:
@@ -87,9 +89,15 @@ def as_step(
     def with_beta(beta: float) -> Step:
         return as_step(step, roles=roles, options={**options, name: beta}, group_size=group_size)
 
-    size = subject.group.size if subject.group else None
     return Step(
-        subject.title, subject.loss, value, name, with_beta if name else None, subject.reading, group=size
+        subject.title,
+        subject.loss,
+        value,
+        name,
+        with_beta if name else None,
+        subject.reading,
+        group=subject.group.size if subject.group else None,
+        moved=subject.moved,
     )
 
 

@@ -88,6 +88,14 @@ def test_rewards_that_are_divided_again_in_large_batches():
             assert found.ratio(seen) == pytest.approx(length, rel=1e-6)
 
 
+def test_a_clip_on_the_wrong_side_comes_first():
+    found = audit_update(wild_steps.wrong_clip, groups=(2,), group_size=2)
+    text = str(found).split("\n\n")[1]
+    assert text.startswith("Check the clip, which is on the wrong side: good answers stop below 0.8")
+    assert found.to_dict()["warnings"] == list(found.warnings)
+    assert audit_update(wild_steps.grpo_std_k3, groups=(2,), group_size=2).warnings == ()
+
+
 def test_groups_of_one_size():
     found = audit_update(wild_steps.groups_in_code)
     assert {s.group for s in found.seen} == {4}

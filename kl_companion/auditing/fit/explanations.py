@@ -188,9 +188,9 @@ def _over_deviation(found: torch.Tensor, deviations: torch.Tensor) -> tuple[torc
         found: [sums, worlds, names].
         deviations: Of the rewards, [worlds, 1].
     """
-    columns = torch.cat([deviations, torch.ones_like(deviations)], 1)
-    inverse = 1 / found
-    slope, offset = (torch.linalg.pinv(columns) @ inverse).unbind(1)
+    inverse, apart = 1 / found, deviations - deviations.mean()
+    slope = (apart * inverse).sum(1) / (apart * apart).sum()
+    offset = inverse.mean(1) - slope * deviations.mean()
     fitted = slope.unsqueeze(1) * deviations + offset.unsqueeze(1)
     small = (offset / slope > 0) & (offset / slope <= _SMALL * deviations.min())
     exact = (fitted - inverse).abs().amax(1) <= _EQUAL * inverse.abs().amax(1)

@@ -85,6 +85,7 @@ _KINDS = (
         "log_?(?:p|prob|probability|probabilitie|likelihood|lik)|lp|log_?q|lq",
         f"{_WORDS['vocabulary']} {_WORDS['whole']} selected sampled generated target actual",
     ),
+    ("max_length", "(?:num_)?logit_to_keep", ""),
     ("logits", "logit", "next vocab target"),
     ("probs", "prob|probability|probabilitie", "vocab vocabulary all full"),
     (

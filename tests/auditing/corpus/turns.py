@@ -106,3 +106,12 @@ def tis_with_k2(logp, old_logp, rollout_logp, ref_logp, advantages, loss_mask):
     weight = (old_logp - rollout_logp).exp().clamp(max=2.0).detach()
     per_token = -(logp - old_logp).exp() * advantages.unsqueeze(-1) + 0.1 * 0.5 * (logp - ref_logp) ** 2
     return (weight * per_token * loss_mask).sum(-1).mean()
+
+
+def logits_that_are_kept(logits, ref_logits, completion_ids, completion_mask, logits_to_keep):
+    def logps(x):
+        x = x[:, -logits_to_keep - 1 : -1].log_softmax(-1)
+        return x.gather(-1, completion_ids[:, -logits_to_keep:].unsqueeze(-1)).squeeze(-1)
+
+    kl = 0.5 * (logps(logits) - logps(ref_logits)) ** 2
+    return (kl * completion_mask[:, -logits_to_keep:]).sum() / completion_mask.sum()

@@ -20,11 +20,13 @@ from kl_companion.auditing.fit.observations import (
     gaps,
     look,
     look_at,
+    reads_sampler,
 )
-from kl_companion.auditing.fit.parts import parts
+from kl_companion.auditing.fit.parts import parts, without_rewards
 from kl_companion.auditing.fit.recognition import reads_heads, recognize, single_tokens
 from kl_companion.auditing.fit.tool_text import tool_text
 from kl_companion.auditing.judgment.inputs import OUTSIDE, said_as, with_other_padding
+from kl_companion.auditing.judgment.sampler import acts_alone, held, meant_by, stale_finding
 from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import main_finding
 from kl_companion.auditing.judgment.verdict import (
@@ -40,7 +42,7 @@ from kl_companion.auditing.reading.repairs import readable
 from kl_companion.auditing.reading.subject import NOTHING, Subject, as_subject
 from kl_companion.auditing.repair.patches import instead
 from kl_companion.auditing.worlds.distillation import Search, is_kind_of
-from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, field, objectives
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, by_the_sampler, field, objectives
 from kl_companion.auditing.worlds.trees import SHORT, Condition, worlds
 from kl_companion.auditing.worlds.truncations import cut_objectives
 from kl_companion.checks import check_scalar, described
@@ -60,6 +62,7 @@ def _finding(
     measure_curl: Callable[[dict[str, float]], float] = lambda _: math.nan,
     measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = None,
     further: Sequence[Callable[[Looked], Looked | None]] = (),
+    sampler: bool = False,
 ) -> Finding:
     """What a loss does: by the objectives that it was looked at beside, else by further ones."""
     zeros = [w.zero for w in looked.worlds]
@@ -83,15 +86,17 @@ def _finding(
             )
             residual = least if explained else min(residual, least)
             looked = looked_further
+    pairs = [(e.coefficients, e.units) for e in explained]
+    pairs = [by_the_sampler(*pair) for pair in pairs] if sampler else pairs
     same_length = looked.worlds if condition is None else looked.worlds[-SHORT:]
     return Finding(
         condition,
-        tuple(e.coefficients for e in explained),
+        tuple(match for match, _ in pairs),
         residual,
         zero,
         value_matches(same_length),
         lambda: measure_curl(explained[0].coefficients if explained else {}),
-        tuple(e.units for e in explained),
+        tuple(units for _, units in pairs),
         looked.sums,
         looked.settles,
         measure_gaps,
@@ -213,12 +218,13 @@ def audit(
     found = single_tokens(loss_fn) if entry is None and single else None
     head = subject.head
     heads = head > 0 or (reads_heads(entry, found) if entry is not None or single else False)
-    tried = partial(objectives, heads=heads, sampler=False, members=members)
+    sampler = entry is None and off_policy is not False and reads_sampler(loss_fn, head)
+    tried = partial(objectives, heads=heads, sampler=sampler, members=members)
     same_as = recognize(found) if subject.placement == "loss" else None
     search = Search(subject.numbers)
     measure_tool = None
     only = group_size if group is not None else None  # it runs on no other batch
-    judge = partial(finding_of, tried=tried, max_terms=max_terms, head=head, group_size=only)
+    judge = partial(finding_of, tried=tried, max_terms=max_terms, head=head, group_size=only, sampler=sampler)
     if problems is not None:
         size = 1 if group_size is None else group_size
         known = tried(
@@ -228,7 +234,7 @@ def audit(
         looked = look_at(loss_fn, problems, group_size=size, known=known)
         measure = partial(_curl, loss_fn, problems[0], size, False)
         further = _further(problems, known, head, search) if heads and entry is None else ()
-        findings = [_finding(None, looked, max_terms, measure, None, further)]
+        findings = [_finding(None, looked, max_terms, measure, None, further, sampler)]
     else:
         findings = []
         todo = conditions(off_policy, scale)
@@ -245,7 +251,7 @@ def audit(
             measure = partial(_curl, loss_fn, place, group_size, coupled)
             reads_more = entry is None and heads and group_size is None
             further = _further(condition, known, head, search) if reads_more else ()
-            findings.append(_finding(condition, looked, max_terms, measure, apart, further))
+            findings.append(_finding(condition, looked, max_terms, measure, apart, further, sampler))
             if subject.masked and group_size == only and findings[-1] is main_finding(findings):
                 measure_tool = partial(
                     tool_text, loss_fn, findings[-1], looked, judge, head=head, group_size=group_size
@@ -274,6 +280,7 @@ def audit(
         if said_as(OUTSIDE, said.inputs):
             inside = judge(lambda rollout: loss_fn(with_other_padding(rollout, 0.0)), main.condition)
         said = replace(said, parts=parts(loss_fn, at, explain, large), inside=inside)
+    said = replace(said, unrewarded=_unrewarded(said, judge) if sampler else None)
     title = subject.title if entry is None else ""  # an estimator's target is not read from its name
     meant = None if subject.placement == "reward" else said_by_name(title, named(entry, same_as))
     if want is not None:
@@ -284,14 +291,17 @@ def audit(
     if want is None:  # a name such as forward_kl says neither a temperature nor the share of a mixture
         names = {n for finding in findings for match in finding.matches for n in match}
         objectives_meant |= {n for n in names if is_kind_of(n, meant[1])}
-    of_kl = all(accepts(f, objectives_meant) for f in said.judged)
+    of_sampler = want is None and acts_alone(said)
+    judged = said.stale if of_sampler else said.judged
+    objectives_meant = meant_by(meant[1]) if of_sampler else objectives_meant
+    of_kl = all(accepts(f, objectives_meant) for f in judged)
     lowers = any(map(minimizes_rewards, said.judged))
     as_meant = of_kl and not lowers
     met = None if want is None else as_meant
     text = None
     if of_kl and lowers:  # the KL is what it should be
         text = "loss = policy_loss + beta * kl    # with policy_loss = -(ratio * advantages)"
-    elif not as_meant:
+    elif not as_meant and not of_sampler:
         stale = bool(off_policy)
         text = instead(loss, said, meant[1], judge, roles=roles, options=options, off_policy=stale)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
@@ -324,12 +334,25 @@ def finding_of(
     tried: Callable[..., dict[str, Objective]] = objectives,
     max_terms: int,
     head: int = 0,
+    sampler: bool = False,
     group_size: int | None = None,
 ) -> Finding:
     """Audit a loss under one condition, without objectives that are cut; by default in large batches."""
     known = tried(off_policy=condition.off_policy, lengths=condition.eos)
     looked = look(loss_fn, condition, group_size=group_size, known=known, head=head)
-    return _finding(condition, looked, max_terms)
+    return _finding(condition, looked, max_terms, sampler=sampler)
+
+
+def _unrewarded(audit: Audit, judge: Callable[..., Finding]) -> Finding | None:
+    """Audit a loss that is unknown on stale samples where rewards are 0; None unless the sampler holds it."""
+    stale = stale_finding(audit.findings)
+    if stale is None or stale.matches or stale.zero or audit.loss_fn is None:
+        return None
+    try:
+        finding = judge(without_rewards(audit.loss_fn), stale.condition, group_size=audit.group_size)
+    except ValueError:  # a standard deviation of equal rewards, say
+        return None
+    return finding if held(finding).matches else None
 
 
 def _first_update(

@@ -15,7 +15,7 @@ from kl_companion.auditing.fit.least_squares import ZERO, degrees
 from kl_companion.auditing.worlds.objectives import Objective, fields_and_values
 from kl_companion.auditing.worlds.trees import Condition, known_fields, worlds
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
-from kl_companion.tabular.populations import Limit, large_batches, population_tree
+from kl_companion.tabular.populations import Limit, Population, batch_gradient, large_batches, population_tree
 
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
@@ -110,6 +110,21 @@ def couples(loss_fn: Loss, condition: Condition, head: int = 0) -> bool:
     except ValueError:  # a standard deviation of one answer, say
         return True
     return bool((limit.gradient - alone).norm() > _COUPLED * max(limit.contributions, alone.norm().item()))
+
+
+def reads_sampler(loss_fn: Loss, head: int = 0) -> bool:
+    """Whether a loss depends on the log-probs of the policy that sampled, for the same samples."""
+    place = population_tree(head + 2 if head else 3, 2, parts=12, seed=5, eos=True, off_policy=True)
+    other = place.problem._replace(behavior_logits=place.problem.ref_logits.flip(-1))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [batch_gradient(loss_fn, Population(p, place.which)) for p in (place.problem, other)]
+    except ValueError:
+        return False
+    (value, gradient, size), (other_value, other_gradient, other_size) = found
+    moved = (gradient - other_gradient).norm() > _COUPLED * max(size, other_size)
+    return bool(moved) or not math.isclose(value, other_value, rel_tol=_COUPLED)
 
 
 def gaps(loss_fn: Loss, condition: Condition, head: int = 0) -> tuple[GroupGap, ...]:

@@ -71,7 +71,7 @@ def parts(
     found, whole = list[Piece](), look(loss_fn)
     kl = rewards = None
     with suppress(ValueError):  # a standard deviation of equal rewards, say
-        kl = look(_without_rewards(loss_fn))
+        kl = look(without_rewards(loss_fn))
         rewards = _rewards_apart(loss_fn, look, whole, kl)
     if kl is not None and rewards is not None:
         subject = UNREWARDED if all(w.zero for w in kl.worlds) else KL
@@ -85,7 +85,8 @@ def parts(
     return tuple(x for x in found if x.near or x.finding.matches or x.finding.zero)
 
 
-def _without_rewards(loss_fn: Loss) -> Loss:
+def without_rewards(loss_fn: Loss) -> Loss:
+    """Return the loss of a batch whose rewards are all 0."""
     return lambda rollout: loss_fn(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
 
 
@@ -102,9 +103,7 @@ def _with_other_reference(loss_fn: Loss) -> Loss:
 def _rewards_apart(loss_fn: Loss, look: Callable[[Loss], Looked], whole: Looked, kl: Looked) -> Looked | None:
     """Return the part of the rewards where it is the same for every reference; None where there is none."""
     other = _with_other_reference(loss_fn)
-    pairs = zip(
-        whole.worlds, kl.worlds, look(other).worlds, look(_without_rewards(other)).worlds, strict=True
-    )
+    pairs = zip(whole.worlds, kl.worlds, look(other).worlds, look(without_rewards(other)).worlds, strict=True)
     found = []
     for a, b, c, d in pairs:
         rewards, elsewhere = a.gradient - b.gradient, c.gradient - d.gradient

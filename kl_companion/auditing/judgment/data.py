@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kl_companion.auditing.judgment import sampler
 from kl_companion.auditing.judgment.sentences import inside
 from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import headline, level, row, terms, unit_of
@@ -46,6 +47,7 @@ SCHEMA = 1
 
 def to_dict(audit: Audit) -> dict[str, Any]:
     """The verdict as dicts, lists, texts, numbers and None."""
+    warnings = warning(audit.name, audit.main, audit.parts), sampler.warning(audit)
     return {
         "schema": SCHEMA,
         "name": audit.name,
@@ -53,7 +55,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "headline": audit.headline,
         "level": level(audit.main),
         "sentence": row(audit.main),
-        "warning": warning(audit.name, audit.main, audit.parts),
+        "warning": " ".join(x for x in warnings if x),
         "terms": _terms(audit.main),
         "conditions": [_condition(f, audit.group_size) for f in _findings(audit)],
         "first_update": _condition(audit.first_update, None) if audit.first_update else None,

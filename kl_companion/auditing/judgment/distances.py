@@ -14,6 +14,7 @@ from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, value
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import Population, large_batches, population_tree
 
+_NOTHING = 1e-12
 KLS = (0.01, 0.1, 1.0)  # nats per token
 _CLOSE = 0.01  # of the usual log-ratios
 SIZES: dict[float, float] = {}  # what `size_for` gave before, filled where a search for it is slow
@@ -81,7 +82,7 @@ def distances(
         except ValueError:
             return ()
         theirs = field(OBJECTIVES[wanted], world(kl).problem).flatten()
-        if not mine.any() or not theirs.any():
+        if mine.norm() <= _NOTHING * theirs.norm():  # rounding, of a KL to the sampler
             return ()
         size = factors(world(kl).problem)[unit] if unit in ("", "tokens", "positions") else math.nan
         scale = coefficient / size

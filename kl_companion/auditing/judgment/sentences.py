@@ -11,6 +11,7 @@ from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.fit.least_squares import TOLERANCE
 from kl_companion.auditing.fit.observations import LARGEST_GROUP
 from kl_companion.auditing.fit.parts import REWARDS
+from kl_companion.auditing.judgment import sampler
 from kl_companion.auditing.judgment.summary import (
     NOTHING,
     UNNAMED,
@@ -55,6 +56,9 @@ def minimizes(audit: Audit) -> str:
     finding = audit.main
     kind = headline(finding)
     where = "" if audit.tool is None or audit.tool.same else ", in answers without text of a tool"
+    fresh = _rewards_only(finding) if kind == UNREGULARIZED else f"minimizes {row(finding)}"
+    if sampled := sampler.minimizes(audit, fresh if finding.matches else ""):
+        return f"{sampled}{where}."
     if kind == NOTHING:
         return f"{audit.name} minimizes nothing: its expected gradient is zero{where}."
     if kind == UNREGULARIZED:
@@ -171,7 +175,9 @@ def summed(audit: Audit) -> str:
 
 def practice(audit: Audit) -> str:
     """What follows for the policy."""
-    each = effects(audit.main)
+    each = sampler.practice(audit)
+    if not (each and audit.main.zero):
+        each = [*effects(audit.main), *each]
     by_itself = ", each term by itself" * (len(each) > 1)
     return f"In practice{by_itself}: {' '.join(each)}" if each else ""
 

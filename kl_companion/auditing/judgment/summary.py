@@ -74,7 +74,8 @@ def headline(finding: Finding) -> str:
         return UNNAMED
     found = [t for t in terms(finding) if not is_beside(t.objective)]
     if not found:
-        return UNREGULARIZED
+        signs = [t.sign for t in terms(finding) if to_sampler(t.objective)]
+        return UNREGULARIZED if not signs else OTHER if min(signs) > 0 else UNNAMED
     if len(found) > 1:
         return MIXTURE
     held = OBJECTIVES[found[0].objective].regularizer and found[0].sign > 0
@@ -82,8 +83,13 @@ def headline(finding: Finding) -> str:
 
 
 def is_beside(objective: str) -> bool:
-    """Whether it is no part of the KL term: a reward, or an entropy bonus."""
-    return OBJECTIVES[objective].rewards or objective.endswith("_entropy")
+    """Whether it is no part of the KL term: a reward, an entropy bonus, a distance to the sampler."""
+    return OBJECTIVES[objective].rewards or to_sampler(objective) or objective.endswith("_entropy")
+
+
+def to_sampler(objective: str) -> bool:
+    """Whether it is a distance to the policy that sampled."""
+    return OBJECTIVES[objective].sampler and not OBJECTIVES[objective].rewards
 
 
 def _kind(objective: str) -> str:

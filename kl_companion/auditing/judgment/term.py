@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kl_companion.auditing.fit.explanations import COMMON, UNITS
-from kl_companion.auditing.judgment import sentences
+from kl_companion.auditing.judgment import sampler, sentences
 from kl_companion.auditing.judgment.card import WIDTH, Block, Line, wrapped
 from kl_companion.auditing.judgment.inputs import CLIP, WRONG_CLIP, notes, said_as
 from kl_companion.auditing.judgment.signs import warning
@@ -37,8 +37,9 @@ def blocks(audit: Audit, *, details: bool = False) -> list[Block]:
         Block(wrapped(sentences.tool(audit), "  "), spare=int(audit.tool is not None and audit.tool.same)),
         Block([x for text in said_as(CLIP, audit.inputs) for x in wrapped(text, "    ", "  ", 3)], spare=1),
         Block(wrapped(sentences.parts(audit), "  ")),
+        Block(wrapped(sampler.rest(audit), "  ")),
         Block(wrapped(sentences.summed(audit), "  ")),
-        Block(wrapped(sentences.practice(audit), "  ", "", 3), spare=2),
+        Block(wrapped(sentences.practice(audit), "  ", "", 4), spare=2),
         Block(wrapped(sentences.beside(audit), "  ", most=4), spare=3),
         Block(wrapped(sentences.groups(audit), "  ", most=3), spare=1),
         Block(_remedy(audit, cut=not details)),
@@ -60,6 +61,7 @@ def _headline(audit: Audit) -> list[Line]:
     return [
         *wrapped(warning(audit.name, audit.main, audit.parts), most=3, style="bad"),
         *(x for text in said_as(WRONG_CLIP, audit.inputs) for x in wrapped(text, most=3, style="bad")),
+        *wrapped(sampler.warning(audit), most=3, style="bad"),
         *wrapped(sentences.minimizes(audit), most=3, style="bold"),
         *wrapped(sentences.as_meant(audit), most=2, style="good" if audit.as_meant else "bad"),
         *wrapped(sentences.certainty(audit), most=2),
@@ -73,7 +75,7 @@ def _table(audit: Audit) -> list[Line]:
     wide = max(len(where) for where, _ in found) + 2
     lines = []
     for where, what in found:
-        lines += wrapped(what, " " * (wide + 2), f"  {where:<{wide}}", 2)
+        lines += wrapped(what, " " * (wide + 2), f"  {where:<{wide}}", 3)
     return lines
 
 

@@ -65,6 +65,8 @@ class Audit:
         measure_first: Likewise ``first_update``.
         inside: What it is with zeros outside the mask, where numbers there change a loss that is unknown.
         moved: The loss with inputs that can be moved one by one; None of an estimator.
+        unrewarded: What a loss of no known objective on stale samples is there where all rewards are 0, if it
+            has a distance to the sampler.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Audit:
     measure_first: Callable[[], Finding] | None = field(default=None, repr=False, compare=False)
     inside: Finding | None = None
     moved: Moved | None = field(default=None, repr=False, compare=False)
+    unrewarded: Finding | None = None
 
     @property
     def main(self) -> Finding:
@@ -144,6 +147,11 @@ class Audit:
         """The findings that it is judged by: of fresh samples, where there are some."""
         fresh = tuple(f for f in self.findings if f.condition is None or not f.condition.off_policy)
         return fresh or self.findings
+
+    @property
+    def stale(self) -> tuple[Finding, ...]:
+        """The findings of stale samples."""
+        return tuple(f for f in self.findings if f.condition is not None and f.condition.off_policy)
 
     @property
     def compared(self) -> str:
@@ -239,7 +247,7 @@ class Audit:
 def accepts(finding: Finding, wanted: set[str]) -> bool:
     """Whether some explanation is the wanted regularizer, alone or beside rewards and entropies."""
     for match in finding.matches:
-        kept = {n: c for n, c in match.items() if OBJECTIVES[n].regularizer}
+        kept = {n: c for n, c in match.items() if OBJECTIVES[n].regularizer or n in wanted}
         if len(kept) == 1 and all(n in wanted and c > 0 for n, c in kept.items()):
             return True
     return False

@@ -124,18 +124,20 @@ def objectives(
     }
 
 
-def by_the_sampler(match: dict[str, float]) -> dict[str, float]:
+def by_the_sampler(match: dict[str, float], units: dict[str, str]) -> tuple[dict[str, float], dict[str, str]]:
     """Return a sum with the forward KL to the sampler in place of minus the log-likelihood of its samples.
 
-    They have one gradient. Beside a distance to the reference, of which the log-likelihood is a part on stale
-    samples (K3, say), it is left as it is where it is minimized.
+    They have one gradient. A log-likelihood that is minimized beside a distance to the reference is left as
+    it is: on stale samples it is a part of such a distance (of K3, say).
 
     Args:
         match: Objective to coefficient, of a loss that reads the log-probs of the policy that sampled.
+        units: Objective to unit.
     """
-    lowered = match.get(LIKELIHOOD, 0.0) > 0
-    if LIKELIHOOD not in match or (lowered and any(OBJECTIVES[n].regularizer for n in match)):
-        return match
-    return {FORWARD_TO_SAMPLER if n == LIKELIHOOD else n: c for n, c in match.items()} | {
-        FORWARD_TO_SAMPLER: -match[LIKELIHOOD]
-    }
+    coefficient = match.get(LIKELIHOOD, 0.0)
+    apart = not any(OBJECTIVES[n].regularizer for n in match)
+    if not (coefficient < 0 or (coefficient > 0 and apart)):
+        return match, units
+    names = {n: FORWARD_TO_SAMPLER if n == LIKELIHOOD else n for n in match}
+    signed = {names[n]: -c if n == LIKELIHOOD else c for n, c in match.items()}
+    return signed, {names[n]: unit for n, unit in units.items()}

@@ -9,10 +9,12 @@ from kl_companion import audit, prefix_tree
 from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.judgment.card import card
 from kl_companion.auditing.judgment.summary import effects
-from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, objectives
+from kl_companion.auditing.worlds.objectives import FORWARD_TO_SAMPLER, OBJECTIVES, field, objectives
 from kl_companion.auditing.worlds.truncations import cut_objectives
 
-NAMES = dict.fromkeys([*objectives(off_policy=True), *(n for k in (0, 1, 2) for n in cut_objectives(k))])
+NAMES = dict.fromkeys(
+    [*objectives(off_policy=True), FORWARD_TO_SAMPLER, *(n for k in (0, 1, 2) for n in cut_objectives(k))]
+)
 CONDITION = Condition(True, True, 1.0)
 
 
@@ -38,6 +40,8 @@ def numbers(p, logits, name):
     rewarded = torch.where(mask.bool(), rewards[:, None], 0.0)
     return {
         r"pushed away from the reference by": of_objective,
+        r"pushed away from the one that sampled|held near the one that sampled": of_objective,
+        r"holds the policy near|pushes the policy away": (mu * whole).sum(),
         r"old samples themselves are made": (mu * whole).sum(),
         r"Answers become": (whole.exp() * lengths).sum(),
         r"(raised|lowered) by their reward without": (mu * (rewarded * each).sum(-1)).sum(),
@@ -77,7 +81,7 @@ GROWS = (
     r"is raised|punished less|moves probability to|driven apart"
 )
 FALLS = (
-    r"made less likely|become shorter|lowered|dropped further|pulled to zero|become rarer|"
+    r"held near the one|made less likely|become shorter|lowered|dropped further|pulled to zero|become rarer|"
     r"moves probability away|are made equal"
 )
 NEAR = r"Near a reverse KL"  # a distance that falls

@@ -16,7 +16,6 @@ from kl_companion.auditing.fit.tool_text import ToolText
 from kl_companion.auditing.judgment.card import Block, card
 from kl_companion.auditing.judgment.distances import Distance, distances, order
 from kl_companion.auditing.judgment.inputs import Input, inputs
-from kl_companion.auditing.judgment.sentences import minimizes
 from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import (
     UNREGULARIZED,
@@ -215,6 +214,8 @@ class Audit:
     @property
     def sentence(self) -> str:
         """What it minimizes, in one sentence."""
+        from kl_companion.auditing.judgment.sentences import minimizes
+
         return minimizes(self)
 
     def blocks(self, *, details: bool = False) -> list[Block]:

@@ -13,7 +13,6 @@ import torch
 from kl_companion.auditing.judgment.experiments import Key, Lab, changed, kind_of
 from kl_companion.rollout import Rollout
 
-_ROWS = 32  # answers with each sign of the advantage
 _LARGEST = 50.0  # ratio that is tried, and one over the smallest
 _PROBABILITY = 0.01  # of the token under the policy: of the sampler it is at most a half
 _OTHER = 0.02  # to see whether a bound is one of the ratio alone
@@ -105,9 +104,14 @@ class _Tokens(NamedTuple):
     key: Key
     net: bool
 
+    @property
+    def rows(self) -> int:
+        """Answers with each sign of the advantage: two times as many fill whole groups."""
+        return len(self.lab.place().which) // 2
+
     def clip(self, of: str) -> tuple[str, bool] | None:
         """Return the sentence on a clip and whether it is on the wrong side; None without one."""
-        grid = torch.linspace(-math.log(_LARGEST), math.log(_LARGEST), _ROWS, dtype=torch.float64).exp()
+        grid = torch.linspace(-math.log(_LARGEST), math.log(_LARGEST), self.rows, dtype=torch.float64).exp()
         sizes = self.sizes(grid)
         bounds = [self.bounds(grid, sizes, sign) for sign in (0, 1)]
         if bounds[0] == bounds[1] == _Bounds():
@@ -176,7 +180,7 @@ class _Tokens(NamedTuple):
     def narrowed(self, sign: int, low: torch.Tensor, high: torch.Tensor) -> float:
         """Return the ratio between two others at which the gradient begins or ends."""
         for _ in range(_ROUNDS):
-            points = torch.linspace(low.log().item(), high.log().item(), _ROWS, dtype=torch.float64).exp()
+            points = torch.linspace(low.log().item(), high.log().item(), self.rows, dtype=torch.float64).exp()
             stops = self.stops(self.sizes(points))[sign]
             i = next((i for i, (a, b) in enumerate(pairwise(stops.tolist())) if a != b), None)
             if i is None:  # the other sign has nothing that a gradient could be compared with
@@ -186,7 +190,7 @@ class _Tokens(NamedTuple):
 
     def sides(self, bounds: _Bounds, sign: int) -> _Bounds:
         """Return the bounds with those that only a likely token reaches."""
-        likely = self.stops(self.sizes(_points(1.0, _LARGEST), _LIKELY))[sign]
+        likely = self.stops(self.sizes(_points(self.rows, 1.0, _LARGEST), _LIKELY))[sign]
         return bounds._replace(above=_LARGEST) if likely[1] else bounds
 
     def is_of_the_ratio(self, bounds: Sequence[_Bounds]) -> bool:
@@ -198,7 +202,7 @@ class _Tokens(NamedTuple):
                 return False
             for inward, end in zip((1, -1), ends, strict=True):
                 if end is not None:
-                    points = _points(1.0, end * (1 - inward * _CLOSE), end * (1 + inward * _CLOSE))
+                    points = _points(self.rows, 1.0, end * (1 - inward * _CLOSE), end * (1 + inward * _CLOSE))
                     stops = self.stops(self.sizes(points, _OTHER))[sign, :3].tolist()
                     if stops != [False, True, False]:
                         return False
@@ -209,7 +213,7 @@ class _Tokens(NamedTuple):
         for sign, ends in enumerate(bounds):
             for end, ratio in zip(ends, (1 / _LARGEST, _LARGEST), strict=True):
                 if end is not None:
-                    ones = torch.ones(2 * _ROWS, dtype=torch.float64)
+                    ones = torch.ones(2 * self.rows, dtype=torch.float64)
                     base, far = (_batch(x * ones, 2, _PROBABILITY) for x in (1.0, ratio))
                     return bool(self.stops(self.policy_gradient(base, far))[sign::2, 1].all())
         return False
@@ -231,9 +235,9 @@ class _Tokens(NamedTuple):
         return (text, False) if caps else None
 
 
-def _points(*ratios: float) -> torch.Tensor:
+def _points(rows: int, *ratios: float) -> torch.Tensor:
     """Return these ratios, and ones to fill the batch."""
-    return torch.tensor([*ratios, *[1.0] * (_ROWS - len(ratios))], dtype=torch.float64)
+    return torch.tensor([*ratios, *[1.0] * (rows - len(ratios))], dtype=torch.float64)
 
 
 def _batch(ratios: torch.Tensor, tokens: int, probability: float) -> Rollout:

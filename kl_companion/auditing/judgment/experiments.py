@@ -15,6 +15,7 @@ from kl_companion.rollout import Rollout
 from kl_companion.tabular.populations import Population, population_rollout, population_tree
 
 Key = tuple[str, str]  # the name and the role of an input
+_ANSWERS = 64
 _SAME = 1e-11  # of a number, relatively: rounding
 _MASKS = ("completion_mask", "lengths", "num_tokens")
 _IDS = ("tokens", "input_ids", "labels")
@@ -40,11 +41,23 @@ class Outcome(NamedTuple):
 
 
 class Lab(NamedTuple):
-    """A loss whose inputs are moved, how they were read, and of how many likeliest tokens it is."""
+    """A loss whose inputs are moved.
+
+    Attributes:
+        loss: The loss.
+        reading: How its inputs were read.
+        head: Of how many likeliest tokens it is; 0 of none.
+        group: Answers in a group, where it runs on whole groups only; else 1.
+    """
 
     loss: Moved
     reading: Reading
     head: int = 0
+    group: int = 1
+
+    def place(self, *, off_policy: bool = False) -> Population:
+        """Return the answers on which it is tried, see `place`."""
+        return place(self.head, 1 if _ANSWERS % self.group == 0 else self.group, off_policy=off_policy)
 
     def of_kind(self, *kinds: str) -> list[Key]:
         """Return the inputs of these kinds, see `kind_of`."""
@@ -88,14 +101,15 @@ def kind_of(role: str) -> str:
 
 
 @cache
-def place(head: int = 0, *, off_policy: bool = False) -> Population:
-    """Return 64 answers of one or two tokens in proportion to their probability, in a mixed order.
+def place(head: int, copies: int, *, off_policy: bool) -> Population:
+    """Return copies of 64 answers of one or two tokens in proportion to their probability, in a mixed order.
 
     A loss that compares neighbors, as ``rewards.view(-1, 4)`` does, finds different ones.
     """
     tree = population_tree(max(3, head + 2), 2, parts=8, seed=3, eos=True, off_policy=off_policy)
-    order = torch.randperm(len(tree.which), generator=torch.Generator().manual_seed(0))
-    return Population(tree.problem, tree.which[order])
+    which = tree.which.repeat(copies)
+    order = torch.randperm(len(which), generator=torch.Generator().manual_seed(0))
+    return Population(tree.problem, which[order])
 
 
 def noise(like: torch.Tensor, seed: int = 5, size: float = 1.0) -> torch.Tensor:

@@ -17,7 +17,6 @@ from kl_companion.auditing.judgment.experiments import (
     moved,
     moved_place,
     noise,
-    place,
     without_tokens,
 )
 from kl_companion.auditing.reading.roles import Read
@@ -65,7 +64,7 @@ class Input(NamedTuple):
         return self.name, self.role
 
 
-def inputs(loss: Moved | None, reading: Reading | None, head: int = 0) -> tuple[Input, ...]:
+def inputs(loss: Moved | None, reading: Reading | None, head: int = 0, group: int = 1) -> tuple[Input, ...]:
     """Move every input of a loss by itself and say what follows for its value and its gradient.
 
     Args:
@@ -73,6 +72,7 @@ def inputs(loss: Moved | None, reading: Reading | None, head: int = 0) -> tuple[
             nothing.
         reading: How its parameters were read.
         head: Of how many likeliest tokens it is; 0 of none.
+        group: Answers in a group, where it runs on whole groups only.
 
     Returns:
         What each input does, in the order of the reading, and then what several do together: a division by
@@ -80,7 +80,7 @@ def inputs(loss: Moved | None, reading: Reading | None, head: int = 0) -> tuple[
     """
     if loss is None or reading is None:
         return ()
-    lab = Lab(loss, reading, head)
+    lab = Lab(loss, reading, head, group)
     found: list[Input] = []
     experiments: tuple[Callable[[Lab, list[Input]], Iterator[Input]], ...] = (
         _effects,
@@ -147,7 +147,7 @@ def _effect(lab: Lab, read: Read) -> str:
     if not kind:
         return UNKNOWN
     for off_policy in (True, False):
-        rollout = population_rollout(place(lab.head, off_policy=off_policy))
+        rollout = population_rollout(lab.place(off_policy=off_policy))
         try:
             before = lab.run(rollout)
             after = lab.run(rollout, {read[:2]: moved(rollout, kind)})
@@ -168,7 +168,7 @@ def _anchors(lab: Lab, acting: list[Key]) -> set[Key]:
     keys = [k for k in lab.of_kind("reference", "behavior") if k in acting]
     if not keys:
         return set()
-    at = place(lab.head)
+    at = lab.place()
     step = noise(at.problem.logits, size=_STEP)
     step = step - step.mean(-1, keepdim=True)
     try:
@@ -255,7 +255,7 @@ def _divisor(lab: Lab, keys: list[Key], order: float) -> str:
 
 def _part(lab: Lab, keys: list[Key], copies: int) -> torch.Tensor:
     """Return the part of the expected gradient that other values of some inputs change, [rows, vocab]."""
-    at = place(lab.head, off_policy=True)
+    at = lab.place(off_policy=True)
     kind = kind_of(keys[0][1])
     step = noise(at.problem.rewards) if kind == "rewards" else noise(at.problem.logits, size=4 * _STEP)
     other = dict.fromkeys(keys, moved_place(at, kind, step))
@@ -265,7 +265,7 @@ def _part(lab: Lab, keys: list[Key], copies: int) -> torch.Tensor:
 def _order(lab: Lab, keys: list[Key]) -> float:
     """Return p where a part of the gradient goes like B^-p with the answers of a batch; inf where it is 0."""
     first, second = (_part(lab, keys, copies) for copies in (1, 2))
-    whole = lab.expected(place(lab.head, off_policy=True), {}, 2).norm()
+    whole = lab.expected(lab.place(off_policy=True), {}, 2).norm()
     if second.norm() <= _NOTHING * whole:
         return math.inf
     return math.log2((first.norm() / second.norm()).item())
@@ -276,7 +276,7 @@ def _order_in_tokens(lab: Lab, keys: list[Key]) -> float:
 
     The mask takes tokens from other answers, whose own parts are not looked at.
     """
-    at = place(lab.head, off_policy=True)
+    at = lab.place(off_policy=True)
     rollout = population_rollout(at)
     mask = rollout.completion_mask
     cut = without_tokens(mask)
@@ -318,7 +318,7 @@ def with_other_padding(rollout: Rollout, size: float = 1.0) -> Rollout:
 
 def _outside(lab: Lab, _: list[Input]) -> Iterator[Input]:
     """Say through which inputs numbers outside the mask change the loss."""
-    rollout = probe()
+    rollout = population_rollout(lab.place(off_policy=True))
     one, other = lab.loss(rollout), with_other_padding(rollout)
     reads = [r for r in lab.reading.reads if kind_of(r.role) in ("policy", "reference", "behavior")]
     if not _differs(one, lab.loss(rollout, {r[:2]: other for r in reads})):

@@ -201,7 +201,8 @@ class Audit:
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
         """What every input of a function does, see `kl_companion.auditing.judgment.inputs`."""
-        return inputs(self.moved, self.reading, self.head)
+        group = self.group_size if self.group_source else None
+        return inputs(self.moved, self.reading, self.head, group or 1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""

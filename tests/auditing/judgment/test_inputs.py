@@ -143,6 +143,33 @@ def test_an_input_without_an_effect_or_with_another_one(loss, name, effect, sent
     assert (f"{name} " in said(loss)) is bool(sentence)
 
 
+@pytest.mark.parametrize("size", [4, 5])
+def test_a_loss_of_groups_is_moved_in_whole_groups(size):
+    def loss(logp, ref_logp, rewards, mask, num_generations=size):
+        group = rewards.view(-1, num_generations)
+        advantage = (group - group.mean(1, keepdim=True)).view(-1)
+        return ((0.1 * k3(logp, ref_logp) - logp * advantage[:, None]) * mask).sum(-1).mean()
+
+    subject = as_subject(loss)
+    found = inputs(subject.moved, subject.reading, 0, size)
+    assert {x.name: x.effect for x in found} == {
+        "logp": of.ACTS,
+        "ref_logp": of.ANCHOR,
+        "rewards": of.ACTS,
+        "mask": of.ACTS,
+    }
+
+
+def test_log_probs_of_the_vocabulary_by_their_use_are_moved():
+    def loss(student_log_probs, teacher_log_probs, mask):
+        kl = torch.nn.functional.kl_div(
+            student_log_probs, teacher_log_probs, log_target=True, reduction="none"
+        )
+        return (kl.sum(-1) * mask).sum() / mask.sum()
+
+    assert effects(loss)[0]["teacher_log_probs"] == of.ANCHOR
+
+
 def test_two_inputs_of_one_role_are_moved_one_by_one():
     def loss(logp, ref_logp, rewards, advantages, mask):
         gain = rewards[:, None] + logp * advantages[:, None]
@@ -189,6 +216,12 @@ def k3_in_the_reward(logp, old_logp, ref_logp, rewards, mask):  # of second orde
     return -(torch.exp(logp - old_logp) * returns.detach() * mask).sum(-1).mean()
 
 
+def beside_an_entropy(logits, ref_logits, mask):  # whose own pull would be taken for one to an input
+    policy, reference = logits.log_softmax(-1), ref_logits.log_softmax(-1)
+    each = policy.exp() * (policy - reference) + 1e-4 * policy.exp() * policy
+    return (each.sum(-1) * mask).sum(-1).mean()
+
+
 def repelled(logp, ref_logp, mask):
     return -(k3(logp, ref_logp) * mask).sum(-1).mean()
 
@@ -200,6 +233,7 @@ def repelled(logp, ref_logp, mask):
         (charged, {"ref_logp"}),
         (weighted, {"ref_logp"}),
         (k3_in_the_reward, set()),
+        (beside_an_entropy, set()),
         (repelled, set()),
         (plain, {"ref_logp"}),
         (k1, set()),

@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 from kl_book.paste.stand_in.arrays import size_of
-from kl_book.paste.stand_in.kinds import FLOAT64
+from kl_book.paste.stand_in.kinds import FLOAT64, INT64
 from kl_book.paste.stand_in.tensor import NotInPage, Tensor
 
 _STATE = 624
@@ -39,6 +39,14 @@ class Generator:
         """A number between 0 and 1."""
         high, low = self._twister.getrandbits(32), self._twister.getrandbits(32)
         return (((high << 32) | low) & ((1 << _BITS) - 1)) / (1 << _BITS)
+
+    def permutation(self, count: int) -> list[int]:
+        """The numbers below ``count`` in another order."""
+        found = list(range(count))
+        for i in range(count - 1):
+            j = i + self._twister.getrandbits(32) % (count - i)
+            found[i], found[j] = found[j], found[i]
+        return found
 
     def normal(self) -> float:
         """One normal number; every second one was made with the one before."""
@@ -88,3 +96,10 @@ def rand(*sizes: Any, generator: Generator | None = None, **_: Any) -> Tensor:
     shape = _shape(sizes, generator, "rand")
     assert generator is not None
     return Tensor([generator.uniform() for _ in range(size_of(shape))], shape, FLOAT64)
+
+
+def randperm(count: int, *, generator: Generator | None = None) -> Tensor:
+    """The numbers below ``count`` in an order from a generator."""
+    shape = _shape((count,), generator, "randperm")
+    assert generator is not None
+    return Tensor(generator.permutation(count), shape, INT64)

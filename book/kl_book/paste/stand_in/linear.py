@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kl_book.paste.stand_in.arrays import size_of
-from kl_book.paste.stand_in.kinds import FLOAT64
+from kl_book.paste.stand_in.kinds import FLOAT64, INT64
 from kl_book.paste.stand_in.tensor import Tensor
 
 Rows = list[list[float]]
@@ -52,6 +52,13 @@ def lstsq(a: Tensor, b: Tensor, *, rcond: float | None = None, driver: str | Non
     """
     part = _TINY * max(a.size_[-2:]) if rcond is None else rcond
     return Fitted(_stacked(lambda m, right: _fitted(m, right, part), a, b))
+
+
+def matrix_rank(a: Tensor) -> Tensor:
+    """Return the rank of a matrix [rows, columns]: the trace of its pseudo-inverse times itself."""
+    inverse = lstsq(a, a).solution
+    width = a.size_[1]
+    return Tensor([round(sum(inverse.entries[i * width + i] for i in range(width)))], (), INT64)
 
 
 def _fitted(a: Rows, b: Rows, part: float) -> Rows:

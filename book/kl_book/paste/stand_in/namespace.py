@@ -146,7 +146,7 @@ def modules() -> dict[str, ModuleType]:
     nn = _module("torch.nn", {"functional": f, "Module": NeuralModule, "Parameter": Parameter})
     autograd = _module("torch.autograd", {"grad": grad, "Function": Function})
     norms = {"vector_norm": _vector_norm, "norm": _vector_norm}
-    linalg = _module("torch.linalg", norms | {"lstsq": linear.lstsq})
+    linalg = _module("torch.linalg", norms | {"lstsq": linear.lstsq, "matrix_rank": linear.matrix_rank})
     overrides = _module("torch.overrides", {"TorchFunctionMode": modes.TorchFunctionMode})
     dispatch = _module("torch.utils._python_dispatch", {"TorchDispatchMode": modes.TorchDispatchMode})
     utils = _module("torch.utils", {"_python_dispatch": dispatch})
@@ -178,7 +178,7 @@ def modules() -> dict[str, ModuleType]:
             **{"enable_grad": graph.switched(True), "set_grad_enabled": graph.Set},
             **{"is_grad_enabled": graph.is_grad_enabled, "compile": _compiled, "autocast": _context},
             **{"nn": nn, "autograd": autograd, "linalg": linalg, "special": special, "cuda": cuda},
-            **{name: getattr(drawing, name) for name in ("Generator", "rand", "randn")},
+            **{name: getattr(drawing, name) for name in ("Generator", "rand", "randn", "randperm")},
             **{"get_default_dtype": lambda: kinds.FLOAT64, "set_default_dtype": lambda _: None},
             **{"overrides": overrides, "utils": utils, "ops": modes.Operators(), "__version__": VERSION},
             **{

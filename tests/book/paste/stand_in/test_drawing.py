@@ -31,3 +31,9 @@ def test_a_generator_is_seeded_as_pytorch_seeds_it():
 def test_a_loss_that_draws_is_refused(name):
     with pytest.raises(AttributeError, match="a loss that draws"):
         getattr(ours, name)(2)
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+def test_the_same_order(count):
+    want = torch.randperm(count, generator=torch.Generator().manual_seed(7)).tolist()
+    assert ours.randperm(count, generator=ours.Generator().manual_seed(7)).tolist() == want

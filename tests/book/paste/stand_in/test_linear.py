@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from kl_book.paste.stand_in import linear
+from kl_book.paste.stand_in.kinds import FLOAT64
+from kl_book.paste.stand_in.tensor import Tensor
 from tests.support.stand_in import OURS
 
 ours = OURS["torch"]
@@ -50,3 +53,12 @@ def test_what_counts_as_zero_can_be_said():
     a = [[1.0, 0.0], [0.0, 1e-5]]
     (x,), (y,) = ours.linalg.lstsq(ours.tensor(a), ours.tensor([[1.0], [1.0]]), rcond=1e-4).solution.tolist()
     assert (x, y) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_ranks(rank):
+    draw = torch.Generator().manual_seed(rank)
+    left, right = (torch.randn(*size, generator=draw, dtype=torch.float64) for size in ((4, rank), (rank, 6)))
+    product = left @ right
+    assert int(torch.linalg.matrix_rank(product)) == rank
+    assert linear.matrix_rank(Tensor(product.flatten().tolist(), (4, 6), FLOAT64)).entries == [rank]

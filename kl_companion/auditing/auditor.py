@@ -188,6 +188,8 @@ def audit(
         options: Values of options: of parameters, of a constructor, of fields of a configuration.
         progress: Called with a line of text per condition.
 
+    While it runs, torch's default dtype is float64 in the whole process, for other threads too.
+
     Raises:
         ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
             scale that is not positive, ``off_policy`` or ``scale`` beside problems, or too many evaluations.

@@ -17,7 +17,7 @@ from kl_companion.cli.printing import note, progress, refuse_options
 from kl_companion.ending import alone, time_limit
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.judgment.card import Verdict
+    from kl_companion.auditing.judgment.card import AnyVerdict
 
 HELP = "which objective a loss minimizes"
 _OF_FUNCTIONS = ("level", "group_size", "map", "update", "advantage", "placement", "details", "json")
@@ -156,7 +156,7 @@ def _kinds(args: argparse.Namespace, *, framework: bool) -> list[str]:
     return [kind for kind, holds in kinds.items() if holds]
 
 
-def _judged(loss: Any, args: argparse.Namespace) -> Verdict:
+def _judged(loss: Any, args: argparse.Namespace) -> AnyVerdict:
     """The verdict on a loss, or on a whole update."""
     from kl_companion.auditing import audit
     from kl_companion.auditing.updates.audit import audit_update
@@ -176,7 +176,7 @@ def _judged(loss: Any, args: argparse.Namespace) -> Verdict:
     )
 
 
-def _said(verdict: Verdict, args: argparse.Namespace, color: bool) -> str:
+def _said(verdict: AnyVerdict, args: argparse.Namespace, color: bool) -> str:
     """The card, or the data."""
     from kl_companion.auditing.judgment.card import card
 

@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 80, 24
 _COLORS = {"bold": "1", "good": "32", "bad": "31", "dim": "2"}
 
 
-class Line(NamedTuple):
+class CardLine(NamedTuple):
     """One line of a card.
 
     Attributes:
@@ -22,7 +22,7 @@ class Line(NamedTuple):
     style: str = ""
 
 
-class Block(NamedTuple):
+class CardBlock(NamedTuple):
     """Lines of a card that belong together.
 
     Attributes:
@@ -31,12 +31,12 @@ class Block(NamedTuple):
             that stays.
     """
 
-    lines: list[Line]
+    lines: list[CardLine]
     spare: int = 0
 
 
 @runtime_checkable
-class Verdict(Protocol):
+class AnyVerdict(Protocol):
     """The common part of an `Audit` and an `UpdateAudit`."""
 
     @property
@@ -47,14 +47,16 @@ class Verdict(Protocol):
     def sentence(self) -> str:
         """The verdict in one sentence."""
 
-    def blocks(self, *, details: bool = False) -> list[Block]:
+    def blocks(self, *, details: bool = False) -> list[CardBlock]:
         """Blocks of the card."""
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain data."""
 
 
-def card(verdict: Verdict, *, details: bool = False, color: bool = False, height: int | None = HEIGHT) -> str:
+def card(
+    verdict: AnyVerdict, *, details: bool = False, color: bool = False, height: int | None = HEIGHT
+) -> str:
     """Return the verdict as text, at most 80 columns wide and, without details, 24 lines high.
 
     Args:
@@ -68,7 +70,7 @@ def card(verdict: Verdict, *, details: bool = False, color: bool = False, height
     for block in sorted((b for b in blocks if b.spare), key=lambda b: b.spare):
         if most is not None and _height(blocks) > most:
             blocks.remove(block)
-    gap = [] if most is not None and _height(blocks) > most else [Line("")]
+    gap = [] if most is not None and _height(blocks) > most else [CardLine("")]
     lines = [line for i, block in enumerate(blocks) for line in (*(gap if i else []), *block.lines)]
     text = [_ink(line) if color else line.text for line in lines]
     if most is not None and len(text) > most:
@@ -76,14 +78,14 @@ def card(verdict: Verdict, *, details: bool = False, color: bool = False, height
     return "\n".join(text)
 
 
-def html(verdict: Verdict) -> str:
+def html(verdict: AnyVerdict) -> str:
     """Return the card as HTML for a notebook."""
     return f'<pre class="kl-card">{escape.escape(card(verdict))}</pre>'
 
 
 def wrapped(
     text: str, indent: str = "", first: str | None = None, most: int = 9, style: str = ""
-) -> list[Line]:
+) -> list[CardLine]:
     """Return a text as lines of a card; none of an empty text.
 
     Args:
@@ -91,19 +93,19 @@ def wrapped(
         indent: In front of every line.
         first: In front of the first line, where that is another.
         most: Lines at most; the last ends in dots where there are more.
-        style: See `Line`.
+        style: See `CardLine`.
     """
     start = indent if first is None else first
     lines = textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
     if len(lines) > most:
         lines = [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 4]} ..."]
-    return [Line(x, style) for x in lines]
+    return [CardLine(x, style) for x in lines]
 
 
-def _height(blocks: list[Block]) -> int:
+def _height(blocks: list[CardBlock]) -> int:
     return sum(len(b.lines) + 1 for b in blocks) - 1
 
 
-def _ink(line: Line) -> str:
+def _ink(line: CardLine) -> str:
     codes = ";".join(_COLORS[style] for style in line.style.split())
     return f"\033[{codes}m{line.text}\033[0m" if codes and line.text else line.text

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.judgment import sampler, sentences
-from kl_companion.auditing.judgment.card import WIDTH, Block, Line, wrapped
+from kl_companion.auditing.judgment.card import WIDTH, CardBlock, CardLine, wrapped
 from kl_companion.auditing.judgment.inputs import CLIP, WRONG_CLIP, notes, said_as
 from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import number, row, rows, terms
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NO_CURL = 1e-5
 
 
-def blocks(audit: Audit, *, details: bool = False) -> list[Block]:
+def blocks(audit: Audit, *, details: bool = False) -> list[CardBlock]:
     """Return the blocks of a loss's card.
 
     Args:
@@ -29,21 +29,25 @@ def blocks(audit: Audit, *, details: bool = False) -> list[Block]:
     """
     return [
         read_block(audit.reading),
-        Block(_headline(audit)),
-        Block(_table(audit)),
-        Block([x for text in notes(audit.inputs) for x in wrapped(text, "    ", "  ", 4)]),
-        Block(wrapped(sentences.inside(audit), "  ")),
-        Block(wrapped(sentences.first_update(audit), "  ", most=5), spare=4),
-        Block(wrapped(sentences.tool(audit), "  "), spare=int(audit.tool is not None and audit.tool.same)),
-        Block([x for text in said_as(CLIP, audit.inputs) for x in wrapped(text, "    ", "  ", 3)], spare=1),
-        Block(wrapped(sentences.parts(audit), "  ")),
-        Block(wrapped(sampler.rest(audit), "  ")),
-        Block(wrapped(sentences.summed(audit), "  ")),
-        Block(wrapped(sentences.practice(audit), "  ", "", 4), spare=2),
-        Block(wrapped(sentences.beside(audit), "  ", most=4), spare=3),
-        Block(wrapped(sentences.groups(audit), "  ", most=3), spare=1),
-        Block(_remedy(audit, cut=not details)),
-        Block(_details(audit) if details else []),
+        CardBlock(_headline(audit)),
+        CardBlock(_table(audit)),
+        CardBlock([x for text in notes(audit.inputs) for x in wrapped(text, "    ", "  ", 4)]),
+        CardBlock(wrapped(sentences.inside(audit), "  ")),
+        CardBlock(wrapped(sentences.first_update(audit), "  ", most=5), spare=4),
+        CardBlock(
+            wrapped(sentences.tool(audit), "  "), spare=int(audit.tool is not None and audit.tool.same)
+        ),
+        CardBlock(
+            [x for text in said_as(CLIP, audit.inputs) for x in wrapped(text, "    ", "  ", 3)], spare=1
+        ),
+        CardBlock(wrapped(sentences.parts(audit), "  ")),
+        CardBlock(wrapped(sampler.rest(audit), "  ")),
+        CardBlock(wrapped(sentences.summed(audit), "  ")),
+        CardBlock(wrapped(sentences.practice(audit), "  ", "", 4), spare=2),
+        CardBlock(wrapped(sentences.beside(audit), "  ", most=4), spare=3),
+        CardBlock(wrapped(sentences.groups(audit), "  ", most=3), spare=1),
+        CardBlock(_remedy(audit, cut=not details)),
+        CardBlock(_details(audit) if details else []),
     ]
 
 
@@ -52,12 +56,12 @@ def verdict_lines(audit: Audit) -> list[str]:
     return [line.text for line in (*_headline(audit), *_table(audit))]
 
 
-def read_block(reading: Reading | None) -> Block:
+def read_block(reading: Reading | None) -> CardBlock:
     """Return how each parameter was read; what was assumed is marked."""
-    return Block(wrapped(sentences.read_as(reading), "      ", "", 5, "dim"))
+    return CardBlock(wrapped(sentences.read_as(reading), "      ", "", 5, "dim"))
 
 
-def _headline(audit: Audit) -> list[Line]:
+def _headline(audit: Audit) -> list[CardLine]:
     return [
         *wrapped(warning(audit.name, audit.main, audit.parts), most=3, style="bad"),
         *(x for text in said_as(WRONG_CLIP, audit.inputs) for x in wrapped(text, most=3, style="bad")),
@@ -68,7 +72,7 @@ def _headline(audit: Audit) -> list[Line]:
     ]
 
 
-def _table(audit: Audit) -> list[Line]:
+def _table(audit: Audit) -> list[CardLine]:
     found = rows(audit.findings)
     if audit.tool and not audit.tool.same:
         found.append(("tool inside", row(audit.tool.finding)))
@@ -79,7 +83,7 @@ def _table(audit: Audit) -> list[Line]:
     return lines
 
 
-def _remedy(audit: Audit, *, cut: bool) -> list[Line]:
+def _remedy(audit: Audit, *, cut: bool) -> list[CardLine]:
     """Return the remedy: lines that are to be written are printed in full, the reader's own may be cut."""
     if audit.remedy is None:
         return []
@@ -87,25 +91,25 @@ def _remedy(audit: Audit, *, cut: bool) -> list[Line]:
     if cut:
         lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] != "  + " else x for x in lines]
     styles = {"  + ": "good", "  - ": "bad"}
-    return [Line(x, styles.get(x[:4], "")) for x in lines]
+    return [CardLine(x, styles.get(x[:4], "")) for x in lines]
 
 
-def _details(audit: Audit) -> list[Line]:
-    lines = [Line("Details")]
+def _details(audit: Audit) -> list[CardLine]:
+    lines = [CardLine("Details")]
     if audit.same_as:
         lines.append(
-            Line(f"  sample by sample {number(audit.same_as[1])} x {audit.same_as[0]}, differentiated")
+            CardLine(f"  sample by sample {number(audit.same_as[1])} x {audit.same_as[0]}, differentiated")
         )
     for r in audit.reading.reads if audit.reading else ():
         lines += wrapped(f"{r.name}: {r.role}, {r.said}{f'; {r.note}' if r.note else ''}", "      ", "  ")
     for name, value, what in audit.reading.constants if audit.reading else ():
-        lines.append(Line(f"  {name} = {value!r}: {what}"))
+        lines.append(CardLine(f"  {name} = {value!r}: {what}"))
     if audit.reading and audit.reading.result:
-        lines.append(Line(f"  result: {audit.reading.result}"))
+        lines.append(CardLine(f"  result: {audit.reading.result}"))
     for f in audit.findings:
         lines += wrapped(f"{_where(f)}: {_named(f)}", "      ", "  ", 12)
     values = ", ".join(f"{number(c)} x {n}" for n, c in audit.value_matches.items())
-    lines.append(Line(f"  value: estimates {values or 'none of the known objectives'}"))
+    lines.append(CardLine(f"  value: estimates {values or 'none of the known objectives'}"))
     names = dict.fromkeys(t.objective for f in audit.findings for t in terms(f))
     return lines + [x for n in names for x in wrapped(f"{n}: {OBJECTIVES[n].words}", "      ", "  ")]
 

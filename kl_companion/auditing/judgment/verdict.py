@@ -13,7 +13,7 @@ from kl_companion.auditing.fit.findings import Finding, left_out
 from kl_companion.auditing.fit.least_squares import TOLERANCE
 from kl_companion.auditing.fit.parts import Piece
 from kl_companion.auditing.fit.tool_text import ToolText
-from kl_companion.auditing.judgment.card import Block, card
+from kl_companion.auditing.judgment.card import CardBlock, card
 from kl_companion.auditing.judgment.distances import Distance, distances, order
 from kl_companion.auditing.judgment.inputs import Input, inputs
 from kl_companion.auditing.judgment.signs import minimizes_rewards
@@ -219,7 +219,7 @@ class Audit:
 
         return minimizes(self)
 
-    def blocks(self, *, details: bool = False) -> list[Block]:
+    def blocks(self, *, details: bool = False) -> list[CardBlock]:
         """Blocks of its card."""
         from kl_companion.auditing.judgment.term import blocks
 

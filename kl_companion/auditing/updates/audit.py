@@ -15,7 +15,7 @@ from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.direction import reward_sign
 from kl_companion.auditing.updates.effective import share
 from kl_companion.auditing.updates.expected import expected_update, expected_updates
-from kl_companion.auditing.updates.parts import Parts, parts_of
+from kl_companion.auditing.updates.parts import UpdateParts, parts_of
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.auditing.updates.record import JUDGED, MORE, OnPrompt, UpdateAudit
 from kl_companion.auditing.updates.record import NOTHING as NO_UPDATE
@@ -155,7 +155,7 @@ def _orders(rows: torch.Tensor) -> list[torch.Tensor]:
     return [rows[torch.randperm(len(rows), generator=draw)] for _ in range(3)]
 
 
-def _seen(step: Step, title: str, at: Population, group: int | None, parts: Parts) -> OnPrompt:
+def _seen(step: Step, title: str, at: Population, group: int | None, parts: UpdateParts) -> OnPrompt:
     scaled = group is None and parts.order != 0
     if scaled and parts.loss is not None:
         step = step._replace(loss=parts.loss, with_beta=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kl_companion.auditing.judgment.card import Block, Line, wrapped
+from kl_companion.auditing.judgment.card import CardBlock, CardLine, wrapped
 from kl_companion.auditing.judgment.term import read_block
 from kl_companion.auditing.updates.meaning import (
     FAR,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LARGE = {0: "large groups", 1: "large: n x", -1: "large: 1/n x"}
 
 
-def blocks(audit: UpdateAudit, *, details: bool = False) -> list[Block]:
+def blocks(audit: UpdateAudit, *, details: bool = False) -> list[CardBlock]:
     """Return the blocks of an update's card.
 
     Args:
@@ -45,23 +45,23 @@ def blocks(audit: UpdateAudit, *, details: bool = False) -> list[Block]:
     advised = advice(audit)
     found = [
         read_block(audit.step.reading),
-        Block(first),
-        Block(wrapped(given_advantages(audit), style="bad")),
-        Block(wrapped(outside(audit), style="bad")),
-        Block(wrapped(runs(audit), most=4)),
-        Block(_table(audit)),
-        Block(wrapped(by_size(audit))),
-        Block(wrapped(equal_rewards(audit))),
-        Block(wrapped(_stale(audit), "  ", "")),
-        Block(wrapped(comes_to(audit), "  ", "")),
-        Block([Line(x) for x in (f"Instead: {advised[0]}", *advised[1:])] if advised else []),
-        Block(_details(audit) if details else []),
+        CardBlock(first),
+        CardBlock(wrapped(given_advantages(audit), style="bad")),
+        CardBlock(wrapped(outside(audit), style="bad")),
+        CardBlock(wrapped(runs(audit), most=4)),
+        CardBlock(_table(audit)),
+        CardBlock(wrapped(by_size(audit))),
+        CardBlock(wrapped(equal_rewards(audit))),
+        CardBlock(wrapped(_stale(audit), "  ", "")),
+        CardBlock(wrapped(comes_to(audit), "  ", "")),
+        CardBlock([CardLine(x) for x in (f"Instead: {advised[0]}", *advised[1:])] if advised else []),
+        CardBlock(_details(audit) if details else []),
     ]
     # without rewards there is nothing to compare the KL with
     return [*found[:5], *found[-2:]] if wrong == IDLE else found
 
 
-def _table(audit: UpdateAudit) -> list[Line]:
+def _table(audit: UpdateAudit) -> list[CardLine]:
     """The effective coefficient by prompt and group."""
     if not audit.penalties or unknown(audit):
         return []
@@ -77,7 +77,7 @@ def _table(audit: UpdateAudit) -> list[Line]:
     if any("*" in line for line in lines):
         worst = turned(audit.seen)
         lines.append(f"  * more than {FAR:g}° of the update is neither reward nor KL; {worst:.0f}° at most")
-    return [Line(x) for x in lines]
+    return [CardLine(x) for x in lines]
 
 
 def _cell(audit: UpdateAudit, seen: OnPrompt) -> str:
@@ -91,10 +91,10 @@ def _stale(audit: UpdateAudit) -> str:
     return f"Stale samples (ratios 0.7 to 1.4): up to {stale:.0f}° of the update is neither reward nor KL."
 
 
-def _details(audit: UpdateAudit) -> list[Line]:
-    lines = [Line("Details: update = a grad E[R] - b grad KL + rest")]
+def _details(audit: UpdateAudit) -> list[CardLine]:
+    lines = [CardLine("Details: update = a grad E[R] - b grad KL + rest")]
     for title, found in (("fresh", audit.seen), ("stale", audit.stale)):
-        lines += [Line(f"  {title}, {_numbers(s)}") for s in found]
+        lines += [CardLine(f"  {title}, {_numbers(s)}") for s in found]
     return lines
 
 

@@ -30,7 +30,7 @@ _LOOKED = Condition(False, True, 1.0)  # fresh samples, answers of several lengt
 _TRIED = partial(objectives, heads=False)
 
 
-class Parts(NamedTuple):
+class UpdateParts(NamedTuple):
     """What the rewards and the KL term of a step are, see `UpdateAudit`.
 
     Attributes:
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
     loss: Loss | None = None
 
 
-def parts_of(step: Step, run: Sequence[int | None]) -> Parts:
+def parts_of(step: Step, run: Sequence[int | None]) -> UpdateParts:
     """Name the parts of a step: in large batches where it runs on them, else in the smallest groups."""
     group = None if None in run else run[0]
     loss, order = _of_one_order(step.loss) if group is None else (step.loss, 0)
@@ -120,7 +120,7 @@ def _inside(loss: Loss) -> Loss:
     return run
 
 
-def _named(loss: Loss, step: Step, group: int | None) -> Parts:
+def _named(loss: Loss, step: Step, group: int | None) -> UpdateParts:
     """Name what the rewards and the KL term are in groups of one size of fresh samples."""
     finding = finding_of(loss, _LOOKED, tried=_TRIED, max_terms=2, group_size=group)
     names = terms(finding)
@@ -144,7 +144,7 @@ def _named(loss: Loss, step: Step, group: int | None) -> Parts:
     rests = {r: round(share(update, at.problem, penalty, reward=r).rest, 6) for r in REWARDS}
     reward = min(rests, key=lambda r: rests[r])
     named = named and (bool(names) or rests[reward] < _EXACT)
-    return Parts(reward, penalty, named, group, off)
+    return UpdateParts(reward, penalty, named, group, off)
 
 
 def _turned(part: Loss, name: str, group: int | None) -> float:

@@ -11,11 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.fit.findings import left_out
-from kl_companion.auditing.judgment.card import Block, card, html
-from kl_companion.auditing.updates import meaning
+from kl_companion.auditing.judgment.card import CardBlock, card, html
 from kl_companion.auditing.updates.advantages import Advantage
-from kl_companion.auditing.updates.blocks import blocks
-from kl_companion.auditing.updates.data import to_dict
 from kl_companion.auditing.updates.effective import Share
 from kl_companion.auditing.updates.stationary import Rest, at_rest, optimum
 from kl_companion.auditing.updates.step import Step
@@ -109,12 +106,16 @@ class UpdateAudit:
     @property
     def headline(self) -> str:
         """One of `kl_companion.auditing.updates.meaning.KINDS`."""
-        return meaning.kind(self)
+        from kl_companion.auditing.updates.meaning import kind
+
+        return kind(self)
 
     @property
     def sentence(self) -> str:
         """What it maximizes, in one sentence."""
-        return meaning.headline(self)
+        from kl_companion.auditing.updates.meaning import headline
+
+        return headline(self)
 
     def effective(self, seen: OnPrompt) -> float:
         """The coefficient of the penalty on a prompt, where the reward has 1; see `Share.effective_beta`."""
@@ -141,10 +142,12 @@ class UpdateAudit:
 
         An update with a wrong sign, see `kl_companion.auditing.updates.meaning.fault`, is never that.
         """
+        from kl_companion.auditing.updates.meaning import fault
+
         if self.want is None:
             return None
         judged = any(s.group == self.group_size for s in self.seen)
-        return judged and not (self.misses or meaning.fault(self))
+        return judged and not (self.misses or fault(self))
 
     def _is_wanted(self, seen: OnPrompt, wanted: Wanted) -> bool:
         if seen.deviation > 0 and not seen.share.gain > 0:
@@ -184,8 +187,10 @@ class UpdateAudit:
         step = self.step._replace(loss=left_out, with_beta=None, moved=None)
         return self.__dict__ | {"rest": self.rest, "step": step}
 
-    def blocks(self, *, details: bool = False) -> list[Block]:
+    def blocks(self, *, details: bool = False) -> list[CardBlock]:
         """Blocks of its card."""
+        from kl_companion.auditing.updates.blocks import blocks
+
         return blocks(self, details=details)
 
     def __str__(self) -> str:
@@ -196,4 +201,6 @@ class UpdateAudit:
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain data, see `kl_companion.auditing.updates.data`."""
+        from kl_companion.auditing.updates.data import to_dict
+
         return to_dict(self)

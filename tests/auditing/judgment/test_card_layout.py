@@ -2,7 +2,7 @@
 
 import pytest
 
-from kl_companion.auditing.judgment.card import Block, Line, card, html, wrapped
+from kl_companion.auditing.judgment.card import CardBlock, CardLine, card, html, wrapped
 
 
 class Told:
@@ -16,7 +16,7 @@ class Told:
     def blocks(self, *, details=False):
         names = "abcdefgh"
         return [
-            Block([Line(f"{names[i]}{k}") for k in range(n)], self.spare.get(names[i], 0))
+            CardBlock([CardLine(f"{names[i]}{k}") for k in range(n)], self.spare.get(names[i], 0))
             for i, n in enumerate((*self.sizes, *([9] if details else [])))
         ]
 
@@ -49,7 +49,7 @@ def test_details_have_any_height_and_keep_what_is_spare():
 def test_color_and_style():
     class Inked(Told):
         def blocks(self, *, details=False):
-            return [Block([Line("x", "bold bad"), Line("y"), Line("z", "good")])]
+            return [CardBlock([CardLine("x", "bold bad"), CardLine("y"), CardLine("z", "good")])]
 
     assert card(Inked(), color=True) == "\033[1;31mx\033[0m\ny\n\033[32mz\033[0m"
     assert card(Inked()) == "x\ny\nz"
@@ -67,6 +67,6 @@ def test_wrapped_lines():
 def test_html_is_escaped():
     class Markup(Told):
         def blocks(self, *, details=False):
-            return [Block([Line("a < b & c")])]
+            return [CardBlock([CardLine("a < b & c")])]
 
     assert html(Markup()) == '<pre class="kl-card">a &lt; b &amp; c</pre>'

@@ -28,7 +28,7 @@ from kl_companion.auditing.fit.tool_text import tool_text
 from kl_companion.auditing.judgment.inputs import OUTSIDE, said_as, with_other_padding
 from kl_companion.auditing.judgment.sampler import acts_alone, held, meant_by, stale_finding
 from kl_companion.auditing.judgment.signs import minimizes_rewards
-from kl_companion.auditing.judgment.summary import main_finding
+from kl_companion.auditing.judgment.summary import main_finding, row
 from kl_companion.auditing.judgment.verdict import (
     Audit,
     accepts,
@@ -39,8 +39,8 @@ from kl_companion.auditing.judgment.verdict import (
 from kl_companion.auditing.reading.functions import check_rows
 from kl_companion.auditing.reading.groups import check_group
 from kl_companion.auditing.reading.repairs import readable
-from kl_companion.auditing.reading.subject import NOTHING, Subject, as_subject
-from kl_companion.auditing.repair.patches import instead
+from kl_companion.auditing.reading.subject import NOTHING, Subject, as_subject, probe
+from kl_companion.auditing.repair.patches import instead, without_block
 from kl_companion.auditing.worlds.distillation import Search, is_kind_of
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, Objective, by_the_sampler, field, objectives
 from kl_companion.auditing.worlds.trees import SHORT, Condition, worlds
@@ -51,6 +51,7 @@ from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.keywords import renamed
 from kl_companion.kl_term import EstimatorLike, KLTerm
 from kl_companion.tabular import Loss, Problem
+from kl_companion.tabular.expectations import check_differentiable
 
 SCALES = (1.0, 4.0)
 
@@ -196,6 +197,11 @@ def audit(
     """
     subject = readable(loss, placement, level, roles=roles, options=options, group_size=group_size)
     loss_fn, entry = subject.loss, subject.entry
+    again = partial(as_subject, loss, placement, level, roles=roles)
+    if entry is None:
+        given: dict[str, Any] = {"placement": placement, "level": level, "roles": roles, "options": options}
+        then = partial(without_block, loss, again, options, lambda: row(audit(loss, **given).main))
+        _check_gradient(loss_fn, then)
     # members of families, which may be no registered divergences; an unknown name is refused before any work
     members = [get_divergence(entry.target)] if entry is not None else []
     members += [divergence_wanted(want)] if want is not None else []
@@ -301,12 +307,21 @@ def audit(
     as_meant = of_kl and not lowers
     met = None if want is None else as_meant
     text = None
-    if of_kl and lowers:  # the KL is what it should be
-        text = "loss = policy_loss + beta * kl    # with policy_loss = -(ratio * advantages)"
-    elif not as_meant and not of_sampler:
-        stale = bool(off_policy)
-        text = instead(loss, said, meant[1], judge, roles=roles, options=options, off_policy=stale)
+    if not as_meant and (of_kl or not of_sampler):
+        text = instead(loss, said, meant[1], judge, remake=again, options=options, judged=judged)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
+
+
+def _check_gradient(loss_fn: Loss, cause: Callable[[], str]) -> None:
+    """Raise ValueError for a loss without a gradient, with what takes it away."""
+    try:
+        out = loss_fn(probe())
+    except ValueError:  # a loss that wants other batches says so there
+        return
+    try:
+        check_differentiable(out)
+    except ValueError as error:
+        raise ValueError(f"{error}\n{cause()}".strip()) from None
 
 
 def _check_problems(problems: Sequence[Problem]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kl_companion.auditing.reading.subject import Reading
 
 _NO_CURL = 1e-5
+_MANY = 12  # lines of a remedy, beyond which those that only show where it belongs are left out
 
 
 def blocks(audit: Audit, *, details: bool = False) -> list[CardBlock]:
@@ -84,13 +85,16 @@ def _table(audit: Audit) -> list[CardLine]:
 
 
 def _remedy(audit: Audit, *, cut: bool) -> list[CardLine]:
-    """Return the remedy: lines that are to be written are printed in full, the reader's own may be cut."""
+    """Return the remedy: lines that go and come are whole; those that stay are cut, or left out of many."""
     if audit.remedy is None:
         return []
     lines = ["Instead:", *(f"  {line}" for line in audit.remedy.splitlines())]
-    if cut:
-        lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] != "  + " else x for x in lines]
     styles = {"  + ": "good", "  - ": "bad"}
+    if cut:
+        needed = ("Instead", "#", "def ", "class ", "async ", "@", "- ", "+ ")
+        if len(lines) > _MANY:
+            lines = [x for x in lines if x.strip().startswith(needed)]
+        lines = [f"{x[: WIDTH - 4]} ..." if len(x) > WIDTH and x[:4] not in styles else x for x in lines]
     return [CardLine(x, styles.get(x[:4], "")) for x in lines]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,6 @@ from kl_companion.auditing.judgment.summary import (
     unit_of,
 )
 from kl_companion.auditing.reading.subject import Moved, Reading
-from kl_companion.auditing.repair.remedies import lines_for, remedy
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.checks import unknown_name
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
@@ -255,7 +254,7 @@ def accepts(finding: Finding, wanted: set[str]) -> bool:
     return False
 
 
-def _split(want: str) -> tuple[str, Divergence]:
+def split_want(want: str) -> tuple[str, Divergence]:
     """("token", "sequence" or "", divergence) of a wanted name; ValueError for an unknown one."""
     level = next((x for x in ("token", "sequence") if want.startswith(f"{x}_")), "")
     try:
@@ -267,66 +266,15 @@ def _split(want: str) -> tuple[str, Divergence]:
 
 def divergence_wanted(want: str) -> Divergence:
     """Return the divergence of a wanted name; ValueError for an unknown one."""
-    return _split(want)[1]
+    return split_want(want)[1]
 
 
 def wanted_objectives(want: str) -> set[str]:
     """Names of the objectives that satisfy ``want``: a divergence at either level, or one level of it."""
-    level, divergence = _split(want)
+    level, divergence = split_want(want)
     prefixes = {"token": ("token", "policy_token"), "sequence": ("sequence",)}
     chosen = prefixes[level] if level else (*prefixes["token"], *prefixes["sequence"])
     return {f"{x}_{divergence.name}" for x in chosen}
-
-
-def chosen_level(want: str, findings: Sequence[Finding]) -> str:
-    """The level that is wanted, else the one at which the loss works."""
-    seen = {n.partition("_")[0] for finding in findings for m in finding.matches for n in m}
-    return _split(want)[0] or ("sequence" if "sequence" in seen and "token" not in seen else "token")
-
-
-def curvature_of(want: str) -> float:
-    """Return its strength near the reference beside the reverse KL; 1 where it is not smooth there."""
-    divergence = _split(want)[1]
-    return float(divergence.curvature) if divergence.smooth else 1.0
-
-
-def coefficient_for(
-    want: str,
-    findings: Sequence[Finding],
-    same_as: tuple[str, float] | None,
-    named: float | None = None,
-) -> float:
-    """The beta with which what is wanted is as strong near the reference as the loss.
-
-    Args:
-        want: What was wanted.
-        findings: Of the loss.
-        same_as: The estimator that it is, sample by sample.
-        named: The coefficient that its parameters name, for a loss that is nothing known.
-    """
-    total = curvature(findings[0])  # of second order: what the regularizers are near the reference
-    if total > 0:
-        return total / curvature_of(want)
-    if same_as is not None and same_as[1] > 0:  # nothing is minimized: the factor in front was meant
-        return same_as[1]
-    return abs(named or total or 1.0) / (curvature_of(want) if named or total else 1.0)
-
-
-def remedy_for(
-    want: str,
-    findings: Sequence[Finding],
-    same_as: tuple[str, float] | None,
-    beta: float | None = None,
-) -> str:
-    """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
-    if beta is None:
-        beta = coefficient_for(want, findings, same_as)
-    return remedy(_split(want)[1], level=chosen_level(want, findings), beta=beta)
-
-
-def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:
-    """Lines that compute ``kl``, what was wanted at the level at which the loss works."""
-    return lines_for(_split(want)[1], chosen_level(want, findings))
 
 
 _NAMED = {

@@ -56,15 +56,17 @@ def pasted_loss(text: str, name: str | None = None) -> Any:
     """
     code = textwrap.dedent(text).strip("\n") + "\n"
     tree = _parsed(code)
+    lines, held = text.strip("\n").splitlines(), _held(tree)
+    pasted = None
     if not any(isinstance(node, _MADE_BY) for node in tree.body):
         if name not in (None, PASTED):
             raise ValueError(f"the text has no function {name!r}: expected one, or no name for lines alone")
         code = _without_logging(code, tree)
         code = _without_self(code, _parsed(code))
         code = _as_function(code, _parsed(code))
-        tree, name = _parsed(code), PASTED
+        tree, name, pasted = _parsed(code), PASTED, (lines, {x.attr: ast.unparse(x) for x in held})
     chosen = loss_in(tree, "the text") if name is None else name
-    found: Any = _executed(code)
+    found: Any = _executed(code, pasted)
     for part in chosen.split("."):
         if not callable(getattr(found, part, None)):
             raise unknown_name("function of the text:", chosen, _defined(tree) or ["(none)"])
@@ -141,21 +143,25 @@ def _without_logging(code: str, tree: ast.Module) -> str:
 
 def _without_self(code: str, tree: ast.Module) -> str:
     """``self.args.beta`` and its like as ``beta``: what a trainer holds becomes a parameter."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     lines = [line.encode() for line in code.splitlines()]
-    held = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and id(node) not in called | inner and _is_selfs(node.value)
-    ]
-    for node in sorted(held, key=lambda node: -node.col_offset):
+    for node in sorted(_held(tree), key=lambda node: -node.col_offset):
         if node.lineno == node.end_lineno:
             line = lines[node.lineno - 1]
             lines[node.lineno - 1] = (
                 line[: node.col_offset] + node.attr.encode() + line[node.end_col_offset :]
             )
     return b"\n".join(lines).decode() + "\n"
+
+
+def _held(tree: ast.Module) -> list[ast.Attribute]:
+    """The attributes that lines read of ``self``."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and id(node) not in called | inner and _is_selfs(node.value)
+    ]
 
 
 def _is_selfs(node: ast.expr) -> bool:
@@ -236,15 +242,18 @@ def _given() -> dict[str, Any]:
     return found
 
 
-def _executed(code: str) -> ModuleType:
+def _executed(code: str, pasted: tuple[list[str], dict[str, str]] | None) -> ModuleType:
     """The text as a module, whose lines tracebacks and `inspect` find.
+
+    Of lines that became a function the module has ``__pasted__``: the lines as they were, and what each
+    attribute of ``self`` was.
 
     Raises:
         ValueError: it raised something.
     """
     module = ModuleType("_pasted")
     file = module.__file__ = FILE
-    vars(module).update(_given())
+    vars(module).update(_given(), __pasted__=pasted)
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kl_companion.auditing.fit.findings import Finding
+from kl_companion.auditing.judgment.summary import curvature
+from kl_companion.auditing.judgment.verdict import split_want
 from kl_companion.divergences import Divergence, printed
 from kl_companion.recommendations import ANY_DIVERGENCE, recommended_for
 
@@ -42,3 +47,54 @@ def remedy(divergence: Divergence, *, level: str, beta: float = 1.0) -> str:
             f"    return ({scaled}).mean()" if mask else f"    return {scaled}  # one value per token",
         )
     )
+
+
+def chosen_level(want: str, findings: Sequence[Finding]) -> str:
+    """The level that is wanted, else the one at which the loss works."""
+    seen = {n.partition("_")[0] for finding in findings for m in finding.matches for n in m}
+    return split_want(want)[0] or ("sequence" if "sequence" in seen and "token" not in seen else "token")
+
+
+def curvature_of(want: str) -> float:
+    """Return its strength near the reference beside the reverse KL; 1 where it is not smooth there."""
+    divergence = split_want(want)[1]
+    return float(divergence.curvature) if divergence.smooth else 1.0
+
+
+def coefficient_for(
+    want: str,
+    findings: Sequence[Finding],
+    same_as: tuple[str, float] | None,
+    named: float | None = None,
+) -> float:
+    """The beta with which what is wanted is as strong near the reference as the loss.
+
+    Args:
+        want: What was wanted.
+        findings: Of the loss.
+        same_as: The estimator that it is, sample by sample.
+        named: The coefficient that its parameters name, for a loss that is nothing known.
+    """
+    total = curvature(findings[0])  # of second order: what the regularizers are near the reference
+    if total > 0:
+        return total / curvature_of(want)
+    if same_as is not None and same_as[1] > 0:  # nothing is minimized: the factor in front was meant
+        return same_as[1]
+    return abs(named or total or 1.0) / (curvature_of(want) if named or total else 1.0)
+
+
+def remedy_for(
+    want: str,
+    findings: Sequence[Finding],
+    same_as: tuple[str, float] | None,
+    beta: float | None = None,
+) -> str:
+    """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
+    if beta is None:
+        beta = coefficient_for(want, findings, same_as)
+    return remedy(split_want(want)[1], level=chosen_level(want, findings), beta=beta)
+
+
+def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:
+    """Lines that compute ``kl``, what was wanted at the level at which the loss works."""
+    return lines_for(split_want(want)[1], chosen_level(want, findings))

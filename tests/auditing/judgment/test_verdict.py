@@ -6,11 +6,10 @@ from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.judgment.verdict import (
     Audit,
     accepts,
-    coefficient_for,
-    remedy_for,
     said_by_name,
     wanted_objectives,
 )
+from kl_companion.auditing.repair.remedies import coefficient_for, remedy_for
 from kl_companion.estimators.registry import get_estimator
 
 ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)

@@ -25,16 +25,16 @@ def test_the_remedy_keeps_the_strength_of_the_loss():
     def mine(logp, ref_logp):
         return 0.02 * ESTIMATORS["k3"].fn(logp, ref_logp)
 
-    def of_a_batch(batch):
-        return mine(batch["logp"], batch["ref_logp"])
+    source = 'lambda batch: 0.02 * k3(batch["logp"], batch["ref_logp"])'
+    without_source = eval(source, {"k3": ESTIMATORS["k3"].fn})
 
-    for loss, factor in ((mine, "0.02 * (0.5 * (logp"), (of_a_batch, "return 0.02 * kl")):
+    for loss, factor in ((mine, "0.02 * (0.5 * (logp"), (without_source, "return 0.02 * kl")):
         assert factor in audit(loss, want="reverse_kl", off_policy=False, scale=1.0).remedy
-    for loss, factor in ((mine, "kl = 0.5 * (((w - 1)"), (of_a_batch, "return 0.01 * kl")):  # curvature 2
+    for loss, factor in ((mine, "kl = 0.5 * (((w - 1)"), (without_source, "return 0.01 * kl")):  # curvature 2
         assert factor in audit(loss, want="pearson", off_policy=False, scale=1.0).remedy
 
     def ineffective(logp, ref_logp):
         return 0.07 * (logp - ref_logp)
 
     remedy = audit(ineffective, want="reverse_kl", off_policy=False, scale=1.0).remedy
-    assert "+     return 0.07 * (0.5 * (logp - ref_logp) ** 2)" in remedy
+    assert "return 0.07 * (0.5 * (logp - ref_logp) ** 2)" in remedy

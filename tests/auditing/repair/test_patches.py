@@ -1,6 +1,8 @@
 """The reader's own function, changed: it passes the audit in its own names and its own reduction."""
 
 import subprocess
+import types
+from pathlib import Path
 from typing import Optional
 
 import pytest
@@ -8,7 +10,8 @@ import torch
 
 from kl_companion import audit
 from kl_companion.auditing.reading.subject import as_loss
-from kl_companion.auditing.repair.patches import strength
+from kl_companion.auditing.repair.strengths import strength
+from tests.support.patched import patched
 from tests.support.warm import command
 
 LATE = 0.3
@@ -83,11 +86,10 @@ CASES = (
 
 
 def applied(loss, remedy):
-    """The loss with the lines of a remedy in place of its own."""
-    lines = [x for x in remedy.splitlines() if not x.startswith(("#", "- "))]
-    scope = dict(loss.__globals__)
-    exec("\n".join(x.removeprefix("+ ") for x in lines), scope)
-    return scope[loss.__name__]
+    """The loss of this file with a patch applied."""
+    module = types.ModuleType("patched")
+    exec(patched({"": Path(__file__).read_text(encoding="utf-8")}, "", remedy)[""], vars(module))
+    return getattr(module, loss.__name__)
 
 
 def batch(size, seed):
@@ -259,13 +261,14 @@ def through_k3(logp, ref_logp, advantages, mask, beta=0.01):
 
 def test_a_decorator_that_takes_the_gradient_away_is_the_cause_and_comes_off():
     found = audit(through_k2, scale=1.0, off_policy=False, want="reverse_kl")
-    cause, gone, definition = found.remedy.splitlines()
+    cause, gone, definition, *_ = found.remedy.splitlines()
     assert cause == "# @torch.no_grad() on estimate takes its gradient away."
     assert gone == "- @torch.no_grad()"
     assert definition.startswith("def estimate(")
+    assert not [x for x in found.remedy.splitlines() if x.startswith("+ ")]
 
 
-def test_where_taking_it_off_is_not_enough_the_call_is_replaced_and_the_cause_is_said():
+def test_where_taking_it_off_is_not_enough_both_are_changed_and_the_cause_is_said():
     found = audit(through_k3, scale=1.0, off_policy=False, want="reverse_kl")
     assert found.remedy.startswith("# @torch.no_grad() on estimate takes its gradient away.")
     changed = applied(through_k3, found.remedy)
@@ -293,7 +296,7 @@ class Trainer:
 
 def test_a_method_is_changed_in_its_own_name():
     found = audit(Trainer.compute, scale=1.0, off_policy=False, want="reverse_kl")
-    assert found.remedy.startswith("def compute(self, logp, ref_logp):\n")
+    assert found.remedy.startswith("class Trainer:\n    def compute(self, logp, ref_logp):\n")
 
 
 def with_reward(logp, ref_logp, advantages, mask):
@@ -312,18 +315,24 @@ def on_one_line(logp, ref_logp): return (ref_logp - logp).exp() - 1 - (ref_logp 
 
 def test_a_function_of_one_line_is_changed_in_it():
     found = audit(on_one_line, scale=1.0, off_policy=False)
-    _, line = found.remedy.splitlines()
+    *_, line = found.remedy.splitlines()
     assert line == "+ def on_one_line(logp, ref_logp): return 0.5 * (logp - ref_logp) ** 2  # fmt: skip"
 
 
 HANDED = {"made": lambda logp, ref_logp: (ref_logp - logp).exp() - 1 - (ref_logp - logp)}
 
 
-@pytest.mark.parametrize("loss", [of_logits, HANDED["made"]])
-def test_what_is_no_single_term_with_a_source_gets_a_function_instead(loss):
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (of_logits, "# your own lines are not changed here: "),
+        (HANDED["made"], "# a lambda has no lines of its own"),
+    ],
+)
+def test_what_is_no_single_term_with_a_source_gets_a_function_instead(loss, why):
     found = audit(loss, scale=1.0, off_policy=False, want="reverse_kl")
     assert found.met is False
-    assert found.remedy.startswith("# your own lines are not changed here: ")  # nothing was tried
+    assert found.remedy.startswith(why)
     assert "def remedy(logp, ref_logp, behavior_logp)" in found.remedy
 
 

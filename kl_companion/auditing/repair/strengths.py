@@ -1,0 +1,96 @@
+"""How strong the KL term of a loss is near the reference, and what it reads outside the mask."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from kl_companion.auditing.judgment.distances import degrees
+from kl_companion.auditing.reading.subject import probe
+from kl_companion.tabular import Loss
+from kl_companion.tabular.populations import Population, large_batches, population_tree
+
+CLOSE = 0.02  # of the usual log-ratios: near the reference, where all estimators of one KL agree
+SAME = 0.1  # of a strength, relatively: estimators of one KL differ by less so close to the reference
+CONSTANT = 1e-9  # rounding, relatively
+_ALONG = 20.0  # degrees between gradients near the reference whose lengths are compared
+_NOTHING = 1e-15  # rounding of a value
+
+
+def reads_outside(loss_fn: Loss) -> bool:
+    """Return whether numbers outside the mask change a loss."""
+    rollout = probe()
+    inside = rollout.completion_mask.bool()
+    noise = torch.linspace(-3, -1, inside.numel(), dtype=torch.float64).reshape(inside.shape)
+    changes: dict[str, Any] = {}
+    for i, name in enumerate(("logp", "ref_logp", "behavior_logp"), start=1):
+        if (x := getattr(rollout, name)) is not None:
+            changes[name] = x.where(inside, noise.roll(i))
+    for i, name in enumerate(("logits", "ref_logits", "behavior_logits"), start=1):
+        if (x := getattr(rollout, name)) is not None:
+            other = x + noise.roll(i).unsqueeze(-1) * torch.arange(x.shape[-1])
+            changes[name] = x.where(inside.unsqueeze(-1), other)
+    one, other = loss_fn(rollout), loss_fn(replace(rollout, **changes))
+    return bool((one - other).abs() > CONSTANT * (1 + one.abs()))
+
+
+Near = tuple[torch.Tensor, float, float]
+
+
+def strength(loss_fn: Loss, other: Loss, size: float = CLOSE) -> float:
+    """Return how many times as strong the KL term of a loss is as that of another, near the reference.
+
+    It is the ratio of two gradients along one line, and of what the values gain by the distance. NaN where
+    neither is known, as where a gradient vanishes and the value does not grow, where they disagree, or where
+    the value at the reference is neither 0 nor that of the other.
+
+    Args:
+        loss_fn: A scalar function of a rollout.
+        other: What it is compared with.
+        size: How far the reference is, in units of the usual log-ratios.
+    """
+    return ratio(near(loss_fn, size), near(other, size))
+
+
+def ratio(mine: Near, theirs: Near, of_value: bool = True) -> float:
+    """Return `strength` of what `near` returned; of gradients alone, if known, without ``of_value``."""
+    (g, v, at), (g0, v0, at0) = mine, theirs
+    if min(abs(at), abs(at - at0)) > CONSTANT * (1 + abs(at0)):  # what is left of another formula
+        return math.nan
+    ratios = []
+    if g.any() and g0.any() and min(degrees(g, g0), degrees(-g, g0)) < _ALONG:
+        ratios.append((g.norm() / g0.norm()).item())
+    if abs(v0) > _NOTHING and abs(v) > _NOTHING and (of_value or not ratios):
+        ratios.append(abs(v / v0))
+    agree = ratios and max(ratios) <= (1 + SAME) * min(ratios)
+    return ratios[0] if agree else math.nan
+
+
+def near(loss_fn: Loss, size: float) -> Near:
+    """Gradient of a loss near the reference, how much larger its value is than at the reference, and that."""
+    close, at = (large_batches(loss_fn, of_one_length(x)) for x in (size, 0.0))
+    small = close.gradient.norm() < 1e-10 * close.contributions
+    gradient = torch.zeros_like(close.gradient) if small else close.gradient
+    return gradient.flatten(), close.value - at.value, at.value
+
+
+@cache
+def of_one_length(size: float) -> Population:
+    """A tree whose reference is so far away, without rewards, where a mean of K1 is a mean of the KL."""
+    tree = population_tree(3, 2, parts=12, seed=7)
+    away = tree.problem.logits - tree.problem.ref_logits
+    problem = tree.problem._replace(
+        ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
+    )
+    return Population(problem, tree.which)
+
+
+def at_reference(loss_fn: Loss, eos: bool) -> torch.Tensor:
+    """The gradient of a loss where policy and reference agree: that of all but the KL term."""
+    tree = population_tree(3, 2, parts=12, seed=7, eos=eos)
+    problem = tree.problem._replace(ref_logits=tree.problem.logits)
+    return large_batches(loss_fn, Population(problem, tree.which)).gradient

@@ -308,7 +308,7 @@ def audit(
     met = None if want is None else as_meant
     text = None
     if not as_meant and (of_kl or not of_sampler):
-        text = instead(loss, said, meant[1], judge, remake=again, options=options, judged=judged)
+        text = instead(loss, said, meant[1], judge, remake=again, options=options, judged=said.judged)
     return replace(said, want=want, met=met, remedy=text, meant=meant, as_meant=as_meant)
 
 

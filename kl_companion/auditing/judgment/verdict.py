@@ -19,7 +19,6 @@ from kl_companion.auditing.judgment.inputs import Input, inputs
 from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import (
     UNREGULARIZED,
-    curvature,
     explanation,
     headline,
     level,

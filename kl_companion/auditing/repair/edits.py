@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kl_companion.auditing.repair.programs import Edit, Function, Notes, Program, Unit
+from kl_companion.auditing.repair.programs import Edit, NotedValues, Program, RanFunction, Unit
 
 _NO_GRADIENT = r"(?:torch\.)?(?:(?:no_grad|inference_mode)(?:\(\)|\(True\))?|set_grad_enabled\(False\))"
 _DETACHING = ("detach", "item", "detach_", "tolist")
@@ -29,10 +29,10 @@ class Change(NamedTuple):
 
     edits: tuple[Edit, ...] = ()
     why: str = ""
-    freed: tuple[Function, ...] = ()
+    freed: tuple[RanFunction, ...] = ()
     options: Mapping[str, Any] = MappingProxyType({})
     of_value: bool = True
-    function: Function | None = None
+    function: RanFunction | None = None
 
     def beside(self, other: Change) -> Change | None:
         """Return both changes as one; None where they are of the same text."""
@@ -173,7 +173,7 @@ def _bare(unit: Unit, x: ast.AST) -> str:
     return unit.text(x) if bare else f"({unit.text(x)})"
 
 
-def causes(program: Program, notes: Notes) -> Iterator[Change]:
+def causes(program: Program, notes: NotedValues) -> Iterator[Change]:
     """Yield what takes a gradient away, taken away: decorators, ``with`` blocks, detached values."""
     scopes = [*_decorators(program), *_blocks(program)]
     yield from scopes

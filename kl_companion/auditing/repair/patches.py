@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.judgment.card import WIDTH
+from kl_companion.auditing.judgment.inputs import reads_outside
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.judgment.signs import minimizes_rewards, wrong_signs
 from kl_companion.auditing.judgment.summary import is_beside
@@ -21,7 +22,7 @@ from kl_companion.auditing.reading.construction import Chosen, callable_of, para
 from kl_companion.auditing.reading.subject import Subject, as_subject, probe
 from kl_companion.auditing.repair.edits import Change, causes, choices, exchanged, signs
 from kl_companion.auditing.repair.printing import diff
-from kl_companion.auditing.repair.programs import Notes, Program
+from kl_companion.auditing.repair.programs import NotedValues, Program
 from kl_companion.auditing.repair.remedies import coefficient_for, curvature_of, remedy_for, term_lines
 from kl_companion.auditing.repair.strengths import (
     CLOSE,
@@ -31,7 +32,6 @@ from kl_companion.auditing.repair.strengths import (
     near,
     of_one_length,
     ratio,
-    reads_outside,
 )
 from kl_companion.auditing.repair.terms import terms, with_ratio
 from kl_companion.rollout import Rollout
@@ -199,7 +199,7 @@ class _Place:
         for base in (*blocked, *flipped, Change()):
             yield from self._terms(rollout, notes, base)
 
-    def _terms(self, rollout: Rollout, notes: Notes, base: Change) -> Iterator[Change]:
+    def _terms(self, rollout: Rollout, notes: NotedValues, base: Change) -> Iterator[Change]:
         """A change and a term in place of an expression."""
         agreeing = self.program.noted(lambda: self.loss_fn(_agreeing(rollout)))
         # what a loss computes of logits has no column for the prompt, whether or not what it is given has;

@@ -79,7 +79,7 @@ class Unit:
         return text
 
 
-class Function(NamedTuple):
+class RanFunction(NamedTuple):
     """A function of the reader that ran.
 
     Attributes:
@@ -95,7 +95,7 @@ class Function(NamedTuple):
     wrappers: tuple[FunctionType, ...] = ()
 
 
-class Notes(NamedTuple):
+class NotedValues(NamedTuple):
     """Values of expressions while a loss ran, the first of each: a tensor, or None.
 
     Attributes:
@@ -131,11 +131,11 @@ class Program:
         self._globals = {id(scope): scope for scope in ran.values()}
         live, wrappers = _functions([loss, *(x for scope in self._globals.values() for x in scope.values())])
         units: dict[tuple[str, int], Unit] = {}
-        self.functions: list[Function] = []
+        self.functions: list[RanFunction] = []
         for code, scope in ran.items():
             found = _unit(code, scope, units)
             if found is not None:
-                self.functions.append(Function(*found, live.get(code), tuple(wrappers.get(code, ()))))
+                self.functions.append(RanFunction(*found, live.get(code), tuple(wrappers.get(code, ()))))
         own, _ = _functions([loss])
         self.functions.sort(key=lambda f: f.live is None or f.live.__code__ not in own)
 
@@ -150,7 +150,7 @@ class Program:
         live = self.functions[0].live
         return None if live is None else live.__globals__.get("__pasted__")
 
-    def shared(self, f: Function) -> bool:
+    def shared(self, f: RanFunction) -> bool:
         """Whether a function is of another file than the loss, or other code than what ran names it too."""
         if f.unit.file != self.functions[0].unit.file:
             return True
@@ -162,7 +162,7 @@ class Program:
         return any(f.node.name in (getattr(x, "id", ""), getattr(x, "attr", "")) for x in others)
 
     @contextmanager
-    def running(self, edits: Iterable[Edit], freed: Iterable[Function] = ()) -> Iterator[None]:
+    def running(self, edits: Iterable[Edit], freed: Iterable[RanFunction] = ()) -> Iterator[None]:
         """Have the edits in force inside: functions that ran have the code of the edited text.
 
         Args:
@@ -194,9 +194,9 @@ class Program:
             codes[f.live] = new[key]
         return codes
 
-    def noted(self, call: Callable[[], object]) -> Notes:
+    def noted(self, call: Callable[[], object]) -> NotedValues:
         """Run a loss once, and note the values of its expressions."""
-        notes = Notes({}, {})
+        notes = NotedValues({}, {})
         codes: dict[FunctionType, CodeType] = {}
         places: list[Callable[[Any], object]] = []
 
@@ -224,7 +224,7 @@ class _Noting(ast.NodeTransformer):
     """Wraps every expression that runs in a call of a function that notes its value."""
 
     def __init__(
-        self, originals: dict[Any, Any], notes: Notes, places: list[Callable[[Any], object]]
+        self, originals: dict[Any, Any], notes: NotedValues, places: list[Callable[[Any], object]]
     ) -> None:
         self.originals, self.notes, self.places = originals, notes, places
 

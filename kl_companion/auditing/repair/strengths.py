@@ -1,16 +1,13 @@
-"""How strong the KL term of a loss is near the reference, and what it reads outside the mask."""
+"""How strong the KL term of a loss is near the reference."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import torch
 
-from kl_companion.auditing.judgment.distances import degrees
-from kl_companion.auditing.reading.subject import probe
+from kl_companion.auditing.fit.least_squares import degrees
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import Population, large_batches, population_tree
 
@@ -19,23 +16,6 @@ SAME = 0.1  # of a strength, relatively: estimators of one KL differ by less so 
 CONSTANT = 1e-9  # rounding, relatively
 _ALONG = 20.0  # degrees between gradients near the reference whose lengths are compared
 _NOTHING = 1e-15  # rounding of a value
-
-
-def reads_outside(loss_fn: Loss) -> bool:
-    """Return whether numbers outside the mask change a loss."""
-    rollout = probe()
-    inside = rollout.completion_mask.bool()
-    noise = torch.linspace(-3, -1, inside.numel(), dtype=torch.float64).reshape(inside.shape)
-    changes: dict[str, Any] = {}
-    for i, name in enumerate(("logp", "ref_logp", "behavior_logp"), start=1):
-        if (x := getattr(rollout, name)) is not None:
-            changes[name] = x.where(inside, noise.roll(i))
-    for i, name in enumerate(("logits", "ref_logits", "behavior_logits"), start=1):
-        if (x := getattr(rollout, name)) is not None:
-            other = x + noise.roll(i).unsqueeze(-1) * torch.arange(x.shape[-1])
-            changes[name] = x.where(inside.unsqueeze(-1), other)
-    one, other = loss_fn(rollout), loss_fn(replace(rollout, **changes))
-    return bool((one - other).abs() > CONSTANT * (1 + one.abs()))
 
 
 Near = tuple[torch.Tensor, float, float]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kl_companion.auditing.repair.edits import Change, last_name
-from kl_companion.auditing.repair.programs import Edit, Function, Notes, Program, Unit
+from kl_companion.auditing.repair.programs import Edit, NotedValues, Program, RanFunction, Unit
 
 _LONG = 76  # characters, beyond which a term gets a line of its own
 # what goes from a term for stale samples where the function has none: the ratio is 1
@@ -27,11 +27,11 @@ Values = Mapping[str, torch.Tensor]
 
 def terms(
     program: Program,
-    notes: Notes,
-    vanish: Notes,
+    notes: NotedValues,
+    vanish: NotedValues,
     body: list[str],
     ours: Sequence[Values],
-    first: Sequence[Function] = (),
+    first: Sequence[RanFunction] = (),
 ) -> Iterator[Change]:
     """Yield the functions with one expression replaced by a term, for each that may be the KL.
 
@@ -71,7 +71,7 @@ def terms(
 
 
 def _names(
-    f: Function, notes: Notes, ours: Sequence[Values]
+    f: RanFunction, notes: NotedValues, ours: Sequence[Values]
 ) -> tuple[dict[tuple[int, ...], dict[str, str]], set[ast.AST]]:
     """Find what a function calls log-probs, their difference and the mask, by their values.
 
@@ -155,7 +155,7 @@ def _target(unit: Unit, x: ast.AST) -> str:
     return ast.unparse(_statement(unit, x)).partition("=")[0].lower()
 
 
-def _replaced(f: Function, x: Any, lines: list[str] | None) -> Change | None:
+def _replaced(f: RanFunction, x: Any, lines: list[str] | None) -> Change | None:
     """A term in place of an expression, with the lines that it needs in front of the statement."""
     if lines is None:
         return None
@@ -219,7 +219,9 @@ def _spliced(unit: Unit, x: ast.AST, text: str) -> Edit:
     return Edit(unit, start, end, text)
 
 
-def with_ratio(program: Program, notes: Notes, ours: Sequence[Values], of: Function) -> Iterator[Change]:
+def with_ratio(
+    program: Program, notes: NotedValues, ours: Sequence[Values], of: RanFunction
+) -> Iterator[Change]:
     """Yield calls of a function multiplied by the ratio of policy to sampler, where their caller has both."""
     for f in program.functions:
         by_shape, _ = _names(f, notes, ours)

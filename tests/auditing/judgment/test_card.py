@@ -135,13 +135,28 @@ def test_what_is_least_needed_goes_first():
     assert card(found).endswith("+     y = x")
 
 
-def test_long_lines_of_the_reader_are_cut_and_those_to_write_are_not():
-    old, new = "-     old = " + "x" * 99, "+     new = " + "y" * 99
-    lines = card(Audit("it", (case(ONE),), remedy=f"def f(x):\n{old}\n+     new = 1")).splitlines()
-    assert lines[-2] == f"  {old[:74]} ..."
-    assert len(lines[-2]) == WIDTH
-    found = Audit("it", (case(ONE),), remedy=f"def f(x):\n{old}\n{new}")
-    assert card(found).endswith(f"{old[:74]} ...\n  {new}")
+def test_long_lines_that_stay_are_cut_and_those_that_go_and_come_are_not():
+    stay, old, new = "    x = " + "x" * 99, "-     old = " + "x" * 99, "+     new = " + "y" * 99
+    found = Audit("it", (case(ONE),), remedy=f"def f(x):\n{stay}\n{old}\n{new}")
+    lines = card(found).splitlines()
+    assert lines[-3:] == [f"  {stay[:74]} ...", f"  {old}", f"  {new}"]
+    assert len(lines[-3]) == WIDTH
+
+
+def test_of_a_long_remedy_the_lines_that_go_and_come_stay():
+    kept = [
+        "# why",
+        "@torch.no_grad()",
+        "def f(x):",
+        "-     y = 1",
+        "+     y = 2",
+        "def g(x):",
+        "+     z = 2",
+    ]
+    remedy = [*kept[:3], *["    x = 1"] * 9, *kept[3:]]
+    found = Audit("it", (case(ONE),), remedy="\n".join(remedy))
+    assert card(found).splitlines()[-7:] == [f"  {x}" for x in kept]
+    assert "\n".join(f"  {x}" for x in remedy) in card(found, details=True)
 
 
 @pytest.mark.parametrize("color", [False, True])

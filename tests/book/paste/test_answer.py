@@ -45,12 +45,42 @@ def kd(student_logits, teacher_logits, mask, T=2.0):
     p, q = F.log_softmax(student_logits / T, -1), F.log_softmax(teacher_logits / T, -1)
     return ((q.exp() * (q - p)).sum(-1) * mask).sum(-1).mean() * T**2
 """
+FROZEN = """
+@torch.no_grad()
+def approx_kl(a, b):
+    return (b - a).exp() - 1 - (b - a)
+
+def loss(logprobs, ref_logprobs, rewards, mask, kl_coef=0.1):
+    kl = approx_kl(logprobs, ref_logprobs)
+    return ((kl_coef * kl - logprobs * rewards[:, None]) * mask).sum(-1).mean()
+"""
+BLOCK = """
+        with torch.no_grad():
+            kl = logprobs - ref_logprobs
+        loss = -(logprobs * rewards[:, None] * mask).sum(-1).mean()
+        loss = loss + self.args.beta * (kl * mask).sum(-1).mean()
+"""
+OPTION = """
+def loss(logprobs, ref_logprobs, mask, kind="k3"):
+    d = ref_logprobs - logprobs
+    kl = d.square() / 2 if kind == "k2" else d.exp() - 1 - d
+    return (kl * mask).sum(-1).mean()
+"""
+EXCHANGED = """
+def distill(student_logits, teacher_logits, mask):
+    p, q = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
+    return (F.kl_div(p, q, reduction="none", log_target=True).sum(-1) * mask).sum(-1).mean()
+"""
 UNKNOWN = "def f(x_logps, y_logps, beta):\n    return beta * (x_logps - y_logps) ** 2 / 2\n"
 SAME = {
     "K3": {"code": K3, "want": "reverse_kl"},
     "lines": {"code": LINES, "want": "forward_kl", "set": "beta=0.1"},
     "another f": {"code": HELLINGER, "want": "squared_hellinger"},
     "remedy of another f": {"code": K3, "want": "sequence_jensen_shannon"},
+    "a decorator": {"code": FROZEN, "want": "reverse_kl"},
+    "a block": {"code": BLOCK, "want": "reverse_kl"},
+    "an option": {"code": OPTION, "want": "reverse_kl"},
+    "exchanged": {"code": EXCHANGED, "want": "reverse_kl"},
     "whole distributions": {"code": LOGITS},
     "at a temperature": {"code": HOT},
     "two likeliest": {"code": TOP, "want": "forward_kl"},
@@ -118,7 +148,19 @@ def test_a_sentence_for_every_part_of_the_card(answers):
     assert [where for where, _ in said["rows"]] == ["fresh samples", "stale samples"]
     assert said["notes"][0].startswith("In practice: Tokens to which the policy gives almost no")
     assert said["read"].startswith("Read: logps* = log-probs of the current policy")
-    assert "kl = 0.5 * (logps - ref_logps) ** 2" in answers["K3"]["answer"]["card"]["remedy"]
+    named = ("K3", "a decorator", "a block", "an option", "exchanged")
+    patches = {n: answers[n]["answer"]["card"]["remedy"] for n in named}
+    assert "kl = 0.5 * (logps - ref_logps) ** 2" in patches["K3"]
+    assert "\n- @torch.no_grad()\ndef approx_kl" in patches["a decorator"]
+    assert patches["a block"].splitlines()[1:] == [
+        "-         with torch.no_grad():",
+        "-             kl = logprobs - ref_logprobs",
+        "+         kl = 0.5 * (logprobs - ref_logprobs) ** 2",
+        "        loss = -(logprobs * rewards[:, None] * mask).sum(-1).mean()",
+        "        loss = loss + self.args.beta * (kl * mask).sum(-1).mean()",
+    ]
+    assert patches["an option"].startswith("# --set kind=k2 is enough")
+    assert "+     return (F.kl_div(q, p, " in patches["exchanged"]
 
 
 def test_the_picture_is_that_of_the_notebook(answers):

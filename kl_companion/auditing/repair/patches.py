@@ -151,10 +151,10 @@ class _Place:
     judged: Sequence[Finding]
 
     def __post_init__(self) -> None:
-        """Compute what a change is compared with, before any is in force."""
-        audit, want, judged, remake = self.audit, self.want, self.judged, self.remake
-        self.wanted = wanted_objectives(want)
-        conditions = [f.condition for f in judged if f.condition is not None]
+        """Look at the loss itself."""
+        audit = self.audit
+        self.wanted = wanted_objectives(self.want)
+        conditions = [f.condition for f in self.judged if f.condition is not None]
         self.conditions = conditions or [Condition(False, True, 1.0)]
         self.main = next((c for c in self.conditions if c.eos), self.conditions[0])
         self.fixed = list(dict.fromkeys(c._replace(eos=False) for c in self.conditions))
@@ -163,18 +163,21 @@ class _Place:
         self.loss_fn, self.reading = audit.loss_fn, audit.reading
         self.outside = reads_outside(self.loss_fn)
         self.of_one_length = self.accepted(self.loss_fn, self.fixed)
-        self.near = {size: near(self.loss_fn, size) for size in (CLOSE, CLOSE / 2)}
-        places = (self.main, self.fixed[0])
-        self.before = {c: (self.look(self.loss_fn, c), at_reference(self.loss_fn, c.eos)) for c in places}
-        name, value = audit.coefficient
-        self.other = {**self.options, name: _OTHER * value} if name and value else None
-        if self.other is not None:
-            self.near_other = near(remake(options=self.other).loss, CLOSE)
 
     def accepted(self, loss_fn: Loss, conditions: Sequence[Condition]) -> bool:
         """Whether a loss is what was wanted under all conditions."""
         findings = (self.look(loss_fn, c) for c in conditions)
         return all(accepts(f, self.wanted) and not minimizes_rewards(f) for f in findings)
+
+    def _measure(self) -> None:
+        """Measure what a change is compared with, before any is in force; ValueError where that is NaN."""
+        self.near = {size: near(self.loss_fn, size) for size in (CLOSE, CLOSE / 2)}
+        places = (self.main, self.fixed[0])
+        self.before = {c: (self.look(self.loss_fn, c), at_reference(self.loss_fn, c.eos)) for c in places}
+        name, value = self.audit.coefficient
+        self.other = {**self.options, name: _OTHER * value} if name and value else None
+        if self.other is not None:
+            self.near_other = near(self.remake(options=self.other).loss, CLOSE)
 
     def changes(self) -> Iterator[Change]:
         """Changes of the reader's functions, those that change least first."""
@@ -182,6 +185,10 @@ class _Place:
             return
         rollout = probe()
         self.program = Program(self.loss, lambda: self.loss_fn(rollout))
+        try:
+            self._measure()
+        except _FAILS:
+            return
         if not self.program.functions:
             return
         chosen = Chosen(self.options)

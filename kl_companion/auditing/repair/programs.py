@@ -10,7 +10,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -195,7 +195,7 @@ class Program:
         return codes
 
     def noted(self, call: Callable[[], object]) -> NotedValues:
-        """Run a loss once, and note the values of its expressions."""
+        """Run a loss once, and note the values of its expressions, up to where it fails."""
         notes = NotedValues({}, {})
         codes: dict[FunctionType, CodeType] = {}
         places: list[Callable[[Any], object]] = []
@@ -212,7 +212,7 @@ class Program:
         for scope in self._globals.values():
             scope[_NOTE] = note
         try:
-            with _swapped(codes):
+            with _swapped(codes), suppress(ValueError):
                 call()
         finally:
             for scope in self._globals.values():

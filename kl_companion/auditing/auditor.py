@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -321,7 +322,7 @@ def _check_gradient(loss_fn: Loss, cause: Callable[[], str]) -> None:
     try:
         check_differentiable(out)
     except ValueError as error:
-        raise ValueError(f"{error}\n{cause()}".strip()) from None
+        raise ValueError(f"{error}\n{textwrap.indent(cause(), '  ')}".strip()) from None
 
 
 def _check_problems(problems: Sequence[Problem]) -> None:

@@ -103,9 +103,10 @@ def same(x: torch.Tensor, theirs: torch.Tensor, mask: torch.Tensor | None) -> bo
     """Whether a value is one of ours: all of it, an answer of it, or what is under the mask."""
     x = x.double()
     if x.shape == theirs.shape:
-        kept = torch.ones_like(theirs, dtype=torch.bool) if mask is None else mask
+        alone = mask is None or mask.shape != theirs.shape
+        kept = torch.ones_like(theirs, dtype=torch.bool) if alone else mask
         return bool(torch.allclose(x[kept], theirs[kept], atol=1e-9, rtol=0))
-    if mask is None or not x.ndim or not x.numel():
+    if mask is None or mask.shape != theirs.shape or not x.ndim or not x.numel():
         return False
     if x.ndim == 1 and len(x) == int(mask.sum()):
         return bool(torch.allclose(x, theirs[mask], atol=1e-9, rtol=0))

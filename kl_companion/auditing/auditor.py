@@ -198,7 +198,7 @@ def audit(
     """
     subject = readable(loss, placement, level, roles=roles, options=options, group_size=group_size)
     loss_fn, entry = subject.loss, subject.entry
-    again = partial(as_subject, loss, placement, level, roles=roles)
+    again = partial(as_subject, loss, placement, level, roles=roles, group_size=group_size)
     if entry is None:
         given: dict[str, Any] = {"placement": placement, "level": level, "roles": roles, "options": options}
         then = partial(without_block, loss, again, options, lambda: row(audit(loss, **given).main))

@@ -306,6 +306,16 @@ def test_parts_of_another_order_in_the_size_of_the_batch(loss, parts, acts):
     assert (of.DIVIDED in effects(loss)[1]) is bool(parts)
 
 
+def test_rewards_that_only_add_noise():
+    def loss(
+        logp, old_logp, ref_logp, rewards, mask
+    ):  # the score has mean zero, whatever it is multiplied by
+        gain = torch.exp(logp - old_logp) * rewards.mean()
+        return ((0.1 * k3(logp, ref_logp) - gain) * mask).sum(-1).mean()
+
+    assert said(loss) == "rewards move the policy by noise alone: on average their part is 0."
+
+
 def padding_in_returns(logp, old_logp, ref_logp, rewards, mask):
     k = -0.1 * (old_logp - ref_logp).detach()
     returns = k.flip(-1).cumsum(-1).flip(-1) + rewards[:, None]

@@ -188,7 +188,7 @@ class Given:
     def _mask(self, name: str) -> torch.Tensor:
         attended = bool(ATTENDED.search(name))
         mask = self._extent() if attended else self.rollout.completion_mask
-        if self.layout.shifted:
+        if self.layout.shifted and not self.layout.apart:
             mask = torch.nn.functional.pad(mask, (self.layout.prompt, 0), value=float(attended))
         return mask.to(self.layout.mask, copy=True)
 

@@ -11,7 +11,8 @@ import torch
 
 from kl_companion.auditing.reading.arguments import Given
 from kl_companion.auditing.reading.heads import HEADS
-from kl_companion.auditing.reading.names import Read, Unread, read_name
+from kl_companion.auditing.reading.names import OWNED, Read, Unread, read_name
+from kl_companion.auditing.reading.roles import OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.rollout import Rollout
 
@@ -59,6 +60,7 @@ class UserBatch(Rollout):
     """
 
     converted = staticmethod(lambda x: x)  # into arrays of another library
+    _beside: frozenset[str] = frozenset()  # roles of the parameters
     _given: Given
     _mapped: Mapping[str, str]
     _read: dict[str, Read]
@@ -79,6 +81,10 @@ class UserBatch(Rollout):
         if name == "prompt_mask" and "prompt_ids" in self._read:
             return Read(name, "prompt_mask", "mask of the prompt: 1 on each of its tokens")
         found = read_name(name)
+        if isinstance(found, Read) and found.role in self._beside & OWNED.keys():
+            note = "read as the sampler's because a parameter is the current policy's"
+            said = f"{OWNED[found.role][0]} of {OWNERS['behavior']}"
+            return Read(name, f"{PREFIX['behavior']}{found.role}", said, note)
         roles = found.suggestions if isinstance(found, Unread) else (found.role,)
         return self._of_a_head(found, roles[0]) if roles and roles[0] in HEADS else found
 
@@ -116,7 +122,7 @@ class UserBatch(Rollout):
         """Yield every answer as a batch of tensors of its own length."""
         for row in range(len(self.tokens)):
             one = UserBatch.around(self._given.answer(row), self._mapped, self._read)
-            vars(one)["converted"] = self.converted
+            vars(one).update(converted=self.converted, _beside=self._beside)
             yield one
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from kl_companion.auditing.reading.heads import LIKELIEST, MOST, SIZE
 from kl_companion.auditing.reading.stand_ins import Absent, MissingOption
 from kl_companion.checks import unknown_name
 
+OPTIONS = r"(.*_)?(config|cfg|args|options|opts|hparams)"  # names of records of options
 # what stands for a number without a default: (pattern of its name, value, what it is)
 ASSUMED = (
     (r"entropy.*(coef|coeff|weight|beta)", 0.0, "entropy coefficient"),
@@ -28,7 +29,7 @@ ASSUMED = (
     ),
     (r"temperature|temp", 1.0, "temperature"),
     (r"label_smoothing", 0.0, "label smoothing"),
-    (r"(.*_)?(config|cfg|args|options|opts|hparams)", None, "options"),
+    (OPTIONS, None, "options"),
     (
         r"world_size|dp_size|(grad_|gradient_)?accum(ulation)?_steps|num_micro_batches",
         1,
@@ -149,8 +150,9 @@ def too_many(name: str, default: Any) -> bool:
 
 def source_of(function: Any) -> str:
     """The text of a function, of a module's forward or of a bound method; "" where there is none."""
+    plain = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return inspect.getsource(inspect.unwrap(getattr(function, "forward", function)))
+        return inspect.getsource(inspect.unwrap(getattr(function, "forward", plain)))
     except (OSError, TypeError):
         return ""
 

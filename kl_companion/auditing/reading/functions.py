@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import MISSING
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from kl_companion.auditing.reading.axes import LastAxis
 from kl_companion.auditing.reading.batches import Model, UserBatch
 from kl_companion.auditing.reading.constants import numbers_in
 from kl_companion.auditing.reading.construction import (
+    OPTIONS,
     Chosen,
     Options,
     callable_of,
@@ -27,7 +28,7 @@ from kl_companion.auditing.reading.groups import group_size_of, with_group_size
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.names import Read, Unread, owner_of_model, read_name
-from kl_companion.auditing.reading.precision import CastsAsDoubles, eager
+from kl_companion.auditing.reading.precision import as_formulas
 from kl_companion.auditing.reading.roles import OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.losses import policy_gradient_loss
@@ -85,6 +86,7 @@ class UserFunction:
         self.settings = Chosen(options)
         self.function = callable_of(loss, self.settings)
         self.parameters = parameters_of(self.function, self.label)
+        self.source = source_of(self.function)
         self.models: dict[str, str] = {}  # parameters that are called: whose outputs they return
         self.fixed: dict[str, Any] = {}
         self.keys: dict[str, Read] = {}
@@ -129,13 +131,20 @@ class UserFunction:
                     tensors.append(p.name)
                 else:
                     self.fixed[p.name] = assumed
+            elif p.default is None and self._reads_options(p.name):
+                self.fixed[p.name] = self.settings.assume(p.name)
             elif p.default is None and _is_supplied(p.name):
                 optional.append(p.name)
         return tensors, optional
 
+    def _reads_options(self, name: str) -> bool:
+        """Whether options that may be None are read, and nothing stands for them there."""
+        reads = re.fullmatch(OPTIONS, name) and re.search(rf"\b{name}\.\w", self.source)
+        return bool(reads) and not re.search(rf"\b{name} (is|or|if)\b|(if|not) {name}\b", self.source)
+
     def _called(self, name: str) -> str:
         """Whose model a parameter is, "" where the name is not one of a model or the function calls none."""
-        calls = re.search(rf"\b{name}(?:\.module|\.forward)?\(", source_of(self.function))
+        calls = "model" in name.lower() or re.search(rf"\b{name}(?:\.module|\.forward)?\(", self.source)
         return owner_of_model(name) if calls else ""
 
     def _takes_everything(self, tensors: list[str]) -> str:
@@ -144,6 +153,10 @@ class UserFunction:
         if alone and isinstance(read_name(tensors[0]), Unread):
             return tensors[0]
         batches = [n for n in tensors if self._role_of(n) in _EVERYTHING]
+        if not batches:  # its entries are read by names
+            fields = r"(?:\.\w*(?:log_?p|mask|adv|reward)\w*|\[[\"'])"
+            unread = [n for n in tensors if not self._role_of(n)]
+            batches = [n for n in unread if re.search(rf"\b{n}{fields}", self.source)]
         return batches[0] if len(batches) == 1 else ""
 
     def _tensors(self, tensors: list[str], optional: list[str]) -> list[Read]:
@@ -214,6 +227,7 @@ class UserFunction:
         passed |= {n: Model(passed[n], given) for n in self.models}
         if self.batch:
             passed[self.batch] = UserBatch.around(given, self.batch_map, self.keys)
+            vars(passed[self.batch])["_beside"] = {r.role for r in self.reads}
         if watch is not None:
             watch.given = [passed[r.name] for r in self._undecided() if r.name in passed]
         named = dict(passed)
@@ -221,7 +235,7 @@ class UserFunction:
             named.pop(p.name) for p in self.parameters if p.kind is p.POSITIONAL_ONLY and p.name in named
         ]
         try:
-            with _as_formulas() as seen, watch or nullcontext():
+            with as_formulas() as seen, watch or nullcontext():
                 out = self.function(*first, **named)
             self.found_likeliest.update(seen.likeliest)
         except Unusable:
@@ -369,18 +383,6 @@ def _is_supplied(name: str) -> bool:
     if isinstance(found, Unread):  # of a head whose owner other names may say
         return any(role in HEADS for role in found.suggestions)
     return found.role != "importance_ratio"
-
-
-@contextmanager
-def _as_formulas() -> Iterator[CastsAsDoubles]:
-    """New tensors are float64, and functions that were compiled run as they are written."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with eager(), CastsAsDoubles() as seen:
-            yield seen
-    finally:
-        torch.set_default_dtype(before)
 
 
 def label_of(loss: Any) -> str:

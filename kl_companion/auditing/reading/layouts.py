@@ -33,6 +33,7 @@ class Layout(NamedTuple):
         prompt: Columns of the prompt, where there are any. If two, ids of tokens have them too.
         cut: Whether tensors of tokens are lists, an answer with its own length each.
         own_old: Whether the policy before the first update is the policy itself, and another one sampled.
+        apart: Whether prompt and answer arrive as tensors of their own: masks have no columns for the prompt.
     """
 
     shifted: bool = False
@@ -45,6 +46,7 @@ class Layout(NamedTuple):
     prompt: int = 1
     cut: bool = False
     own_old: bool = False
+    apart: bool = False
 
     @property
     def words(self) -> str:
@@ -86,7 +88,8 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         (torch.float64, torch.bool, torch.int64) if "completion_mask" in roles else (torch.float64,),
     ):
         padded = bool(roles & MASKS)
-        yield Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists)
+        found = Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists)
+        yield found._replace(apart="prompt_ids" in roles and "input_ids" not in roles and not wide)
 
 
 class ProbedLoss(NamedTuple):
@@ -132,7 +135,8 @@ def choose(
         try:
             reads[layout] = _reads_every_token(run(layout))
         except ValueError as error:
-            first = first or error
+            if first is None or (hasattr(error, "path") and not hasattr(first, "path")):  # an option to set
+                first = error
             reads[layout] = None
     layout = layout or next((x for x in order if reads[x] is not None), None)
     if layout is None and first is not None:

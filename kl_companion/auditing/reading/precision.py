@@ -10,8 +10,8 @@ left in.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -80,6 +80,18 @@ class CastsAsDoubles(TorchFunctionMode):
         if name in _ADDS and len(args) == 2 and _only_guards(args[0], args[1]):
             return args[0].clone()
         return func(*(_smaller_as_double(a) for a in args), **given)
+
+
+@contextmanager
+def as_formulas() -> Iterator[CastsAsDoubles]:
+    """New tensors are float64, and functions that were compiled run as they are written."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with eager(), CastsAsDoubles() as seen:
+            yield seen
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _is_device(x: Any) -> bool:

@@ -23,6 +23,7 @@ _SECONDS, _MOST = 2.0, 16  # for all tries together
 # in the name of what is a number more often than a tensor
 _NUMBER = "weight|scale|coef|factor|norm|count|num|size|eps|delta|tau|gamma|alpha|lambda|step|value|temp|lr"
 _FLAG = r"(use|is|has|do|enable|apply|with|return)_.*|.*_(enabled|only)|debug|verbose"
+_KINDS = "k3 low_var_kl k1 kl k2 mse"  # of a KL, in options
 # what else a name may mean where the loss does not run on the first
 _INSTEAD = {"logp": ("sequence_logp", "logp_all"), "tokens": ("input_ids", "labels"), "labels": ("tokens",)}
 
@@ -83,7 +84,7 @@ def readable(
     try:
         return read(Repair({}, {}))
     except (UnclearNames, Unusable) as error:
-        if "--group-size" in str(error):  # tried already
+        if re.search("--group-size|not installed here|stand in for", str(error)):  # it says what to do
             raise
         line = _help(error, loss, read, {*roles, *options})
         said = str(error)
@@ -95,7 +96,7 @@ def readable(
 
 def _help(error: ValueError, loss: Any, read: Callable[[Repair], Subject], decided: set[str]) -> str:
     """The last lines of a refusal."""
-    until = time.monotonic() + _SECONDS
+    until = time.process_time() + _SECONDS
     waiting: list[tuple[Repair, ValueError]] = [(Repair({}, {}), error)]
     tried: list[Repair] = []
     while waiting:
@@ -104,7 +105,7 @@ def _help(error: ValueError, loss: Any, read: Callable[[Repair], Subject], decid
             repair = before + more
             if repair in tried:
                 continue
-            if len(tried) == _MOST or time.monotonic() > until:
+            if len(tried) == _MOST or time.process_time() > until:
                 return _wrapper(loss, len(tried))
             tried.append(repair)
             try:
@@ -150,7 +151,9 @@ def _values(path: str, loss: Any) -> list[Any]:
     source = source_of(callable_of(loss, Chosen({})))
     compared = re.findall(rf"\b{name}[\"'\])]*\s*(?:==|in)\s*([^\n:]+)", source)
     texts = [x for part in compared for x in re.findall(r"[\"']([\w.-]+)[\"']", part)]
-    return texts[:4] or ([False, True] if re.fullmatch(_FLAG, name.lower()) else [1, False])
+    if not texts and re.search("type|mode|kind|method|estimator", name.lower()):  # compared somewhere else
+        texts = _KINDS.split()
+    return texts[:6] or ([False, True] if re.fullmatch(_FLAG, name.lower()) else [1, False])
 
 
 def _wrapper(loss: Any, tried: int) -> str:

@@ -138,9 +138,9 @@ def test_nan_on_padding_is_not_the_readers():
     assert x.isnan().any()
 
 
-def breaks(logp, ref_logp, mask, beta=0.1, config=None):
+def breaks(logp, ref_logp, mask, beta=0.1, extra=None):
     kl = squares(logp, ref_logp)
-    return (kl * mask).sum(-1).mean() + config.entropy_coef
+    return (kl * mask).sum(-1).mean() + extra.entropy_coef
 
 
 def test_a_refusal_names_the_readers_own_line_and_what_was_passed():

@@ -95,10 +95,10 @@ def test_the_keys_are_read_and_their_layout_is_found():
 
 
 def test_two_names_for_one_thing_are_refused():
-    def twice(batch, logp):
-        return (batch["log_probs"] - batch["ref_log_prob"]) * logp
+    def twice(batch, ref_logp):
+        return (batch["log_probs"] - batch["ref_log_prob"]) * ref_logp
 
-    with pytest.raises(ValueError, match=r"batch\.log_probs: a parameter is read as the same already"):
+    with pytest.raises(ValueError, match=r"batch\.ref_log_prob: a parameter is read as the same already"):
         as_loss(twice)
 
     def pair(batch):
@@ -128,3 +128,51 @@ def test_a_parameter_that_is_mapped_to_a_batch_gets_one(loss, name, wanted, role
     """Beside other tensors, as distillation code has it."""
     found = audit(loss, off_policy=False, scale=1.0, roles={name: role})
     assert set(found.matches) == {wanted}
+
+
+class Trainer:
+    """As a trainer of sampled answers is written; its constructor wants a model."""
+
+    def __init__(self, model, args):
+        self.beta = args.load(model).beta
+
+    def logps(self, model, ids, attention_mask, keep):
+        logits = model(input_ids=ids, attention_mask=attention_mask).logits[:, :-1][:, -keep:]
+        return logits.log_softmax(-1).gather(-1, ids[:, -keep:].unsqueeze(-1)).squeeze(-1)
+
+    def compute_loss(self, model, inputs, return_outputs=False):
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        attention_mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        logps = self.logps(model, ids, attention_mask, inputs["completion_ids"].size(1))
+        kl = 0.5 * (logps - inputs["ref_per_token_logps"]) ** 2
+        self._metrics["kl"].append(self.accelerator.gather(kl).mean().item())
+        return self.beta * (kl * inputs["completion_mask"]).sum(1).mean()
+
+
+class Experienced:
+    def __init__(self, kl_weight: float):
+        self.kl_weight = kl_weight
+
+    def __call__(self, log_probs, exp):
+        ratio = (log_probs - exp.action_log_probs).exp().detach()
+        each = ratio * (log_probs - exp.log_probs_ref) ** 2 / 2
+        return self.kl_weight * (each * exp.action_mask).sum(-1).mean()
+
+
+def optioned(logp, ref_logp, config=None):
+    return config.kl_coef * (logp - ref_logp) ** 2 / 2
+
+
+# by hand: half a square has the gradient of the reverse KL; with the detached ratio on stale samples too
+@pytest.mark.parametrize(
+    ("loss", "options", "role", "off_policy"),
+    [
+        (Trainer.compute_loss, {"beta": 1.0}, "outputs", False),
+        (Experienced, {}, "behavior_logp", True),
+        (optioned, {}, "logp", False),
+    ],
+)
+def test_a_model_an_experience_and_options_without_a_value(loss, options, role, off_policy):
+    found = audit(loss, options=options, off_policy=off_policy, scale=1.0)
+    assert found.matches == {"token_reverse_kl": 1.0}
+    assert role in {r.role for r in found.reading.reads}

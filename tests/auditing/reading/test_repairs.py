@@ -66,7 +66,7 @@ def test_the_line_that_is_offered_runs(loss, line):
 
 def test_where_nothing_runs_there_is_a_function_to_write():
     def hopeless(logp, z):
-        return torch.linalg.inv(logp) + z["nothing"]
+        return torch.linalg.inv(logp) + z.nothing
 
     with pytest.raises(ValueError, match="likely lines makes it run") as caught:
         readable(hopeless)

@@ -24,17 +24,17 @@ _NOT_MOVED = re.compile(
 )
 
 
-class Outcome(NamedTuple):
+class LossAndGradient(NamedTuple):
     """A loss on one batch: its value, and its gradient with respect to the policy's logits of every row."""
 
     value: float
     gradient: torch.Tensor
 
-    def same_value(self, other: Outcome) -> bool:
+    def same_value(self, other: LossAndGradient) -> bool:
         """Return whether the values differ by rounding only."""
         return abs(self.value - other.value) <= _SAME * (1 + abs(self.value))
 
-    def same_gradient(self, other: Outcome) -> bool:
+    def same_gradient(self, other: LossAndGradient) -> bool:
         """Return whether the gradients differ by rounding only."""
         size = self.gradient.norm() + other.gradient.norm()
         return bool((self.gradient - other.gradient).norm() <= _SAME * size)
@@ -63,7 +63,7 @@ class Lab(NamedTuple):
         """Return the inputs of these kinds, see `kind_of`."""
         return [(r.name, r.role) for r in self.reading.reads if kind_of(r.role) in kinds]
 
-    def run(self, rollout: Rollout, others: Others = NO_OTHERS) -> Outcome:
+    def run(self, rollout: Rollout, others: Others = NO_OTHERS) -> LossAndGradient:
         """Evaluate the loss with some inputs of other rollouts.
 
         Raises:
@@ -76,7 +76,7 @@ class Lab(NamedTuple):
             (gradient,) = torch.autograd.grad(loss, rollout.logits, retain_graph=True, materialize_grads=True)
         if not bool(gradient.isfinite().all()):
             raise ValueError("the gradient is not finite")
-        return Outcome(loss.item(), gradient)
+        return LossAndGradient(loss.item(), gradient)
 
     def expected(self, place: Population, others: Mapping[Key, Population], copies: int = 1) -> torch.Tensor:
         """Compute the gradient on a whole population with respect to its logits, [rows, vocab]."""

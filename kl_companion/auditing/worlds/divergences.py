@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from functools import cache, partial
 
-from kl_companion.auditing.worlds.objective import OBJECTIVES, Objective, Scalar, Term, make_objective, total
+from kl_companion.auditing.worlds.objective import (
+    OBJECTIVES,
+    Objective,
+    Product,
+    Scalar,
+    make_objective,
+    total,
+)
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
 from kl_companion.estimators.vocabulary import sum_of_entries
 
@@ -54,8 +61,8 @@ def divergence_objectives(d: Divergence) -> dict[str, Objective]:
     entries = partial(sum_of_entries, d)
     scalars: dict[str, Scalar] = {
         "sequence": lambda rollout: entries(total(rollout.logp, rollout), total(rollout.ref_logp, rollout)),
-        "token": Term("sampler", "next", entries).scalar,
-        "policy_token": Term("policy", "next", entries).scalar,
+        "token": Product("sampler", "next", entries).scalar,
+        "policy_token": Product("policy", "next", entries).scalar,
     }
     phrase = divergence_phrase(d.name)
     found = [

@@ -1,6 +1,6 @@
 """What an objective is, the registry of those that have a name, and their exact gradients on a world.
 
-Most are products (`Term`): whose visits, summed over what, of which function of log-ratios, to which anchor.
+Most are products (`Product`): whose visits, summed over what, of which function of log-ratios, to which anchor.
 `kl_companion.auditing.worlds.objectives` has registered all of them.
 """
 
@@ -187,7 +187,7 @@ EACH: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class Term(NamedTuple):
+class Product(NamedTuple):
     """A sum over all sequences: of a probability, times a function of log-ratios.
 
     Attributes:

@@ -21,7 +21,7 @@ from typing import Any
 from kl_companion.auditing.worlds.divergences import divergence_objectives
 from kl_companion.auditing.worlds.objective import OBJECTIVES as OBJECTIVES
 from kl_companion.auditing.worlds.objective import Objective as Objective
-from kl_companion.auditing.worlds.objective import Term, make_objective
+from kl_companion.auditing.worlds.objective import Product, make_objective
 from kl_companion.auditing.worlds.objective import field as field
 from kl_companion.auditing.worlds.objective import fields_and_values as fields_and_values
 from kl_companion.auditing.worlds.objective import get_objective as get_objective
@@ -31,7 +31,7 @@ from kl_companion.auditing.worlds.truncations import MASSES, mass_objectives
 from kl_companion.divergences import DIVERGENCES, Divergence
 
 
-def _add(name: str, term: Term, *, source: str = "this book", **texts: Any) -> None:
+def _add(name: str, term: Product, *, source: str = "this book", **texts: Any) -> None:
     """Register a product with its texts. On fresh samples some products coincide with others."""
     on_next_tokens = term.over == "next" or (term.per_length and term.each != "log")
     coincides = term.visits == "policy" or (term.visits == "sampler" and not on_next_tokens)
@@ -49,7 +49,7 @@ def _add(name: str, term: Term, *, source: str = "this book", **texts: Any) -> N
 
 
 for _name, _row in tomllib.loads((files(__package__) / "objectives.toml").read_text("utf-8")).items():
-    _add(_name, Term(**_row.pop("term")), **_row)
+    _add(_name, Product(**_row.pop("term")), **_row)
 
 _HELD = (
     "The policy is held near the one that sampled: a step size and no regularizer, which comes to rest only "
@@ -81,7 +81,7 @@ for _level, (_over, _where, _of) in _OVER.items():
         _short = f"{_what.partition(',')[0]} to the sampler, {_where}"
         _add(
             f"{_level}_{_kind}_to_sampler",
-            Term("sampler", _over, _each, "sampler", per_length=_mean),
+            Product("sampler", _over, _each, "sampler", per_length=_mean),
             short=_short,
             words=f"the {_what} to the policy that sampled, {_of}",
             effect=_HELD,

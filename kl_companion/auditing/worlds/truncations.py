@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.auditing.worlds.divergences import PULLED, divergence_phrase
-from kl_companion.auditing.worlds.objective import AWAY, OBJECTIVES, Objective, Term, make_objective
+from kl_companion.auditing.worlds.objective import AWAY, OBJECTIVES, Objective, Product, make_objective
 
 MASSES = 2  # of heads of up to two tokens, the masses are tried for every loss that reads them
 _SAID = {
@@ -131,9 +131,9 @@ class NextToken(NamedTuple):
         return each.clamp_min(0) if self.how == "clamped" else each
 
     @property
-    def term(self) -> Term:
+    def term(self) -> Product:
         """Its exact value from the rollout that lists every sequence once, as a function."""
-        return Term("sampler", "next", self.each, per_length=self.mean)
+        return Product("sampler", "next", self.each, per_length=self.mean)
 
     def objective(self) -> Objective:
         """Return it with its words."""
@@ -253,7 +253,7 @@ def mass_objectives(k: int) -> dict[str, Objective]:
     found = [
         make_objective(
             f"token_{prefix}top_{k}_mass",
-            Term("sampler", "next", each).scalar,
+            Product("sampler", "next", each).scalar,
             words=f"the policy's probability of the {whose}'s {these}, with the states that are visited held "
             "fixed (no KL)",
             short=f"probability of the {whose}'s {these}",

@@ -1,6 +1,6 @@
 """What an objective is, the registry of those that have a name, and their exact gradients on a world.
 
-Most are products (`Product`): whose visits, summed over what, of which function of log-ratios, to which policy.
+Most are products (`Product`): whose visits, summed over what, of which function, to which policy.
 `kl_companion.auditing.worlds.objectives` has registered all of them.
 """
 

@@ -75,8 +75,8 @@ def inputs(loss: Moved | None, reading: Reading | None, head: int = 0, group: in
         group: Answers in a group, where it runs on whole groups only.
 
     Returns:
-        What each input does, in the order of the reading, and then what several do together: a division by
-        the size of the batch, numbers outside the mask, a clip.
+        An `Input` for each, in the order of the reading. Those of several inputs come last (a division by the
+        size of the batch, numbers outside the mask, a clip).
     """
     if loss is None or reading is None:
         return ()

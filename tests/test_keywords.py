@@ -3,8 +3,9 @@ import inspect
 import pytest
 
 from kl_companion import audit
-from kl_companion.auditing import as_loss, audit_update
+from kl_companion.auditing import as_loss
 from kl_companion.auditing.reading.subject import as_subject
+from kl_companion.auditing.updates.audit import audit_update
 from kl_companion.auditing.updates.step import as_step
 from kl_companion.keywords import renamed
 from kl_companion.testing import maximizes, minimizes

@@ -68,8 +68,8 @@ def test_a_whole_trainer_loss_with_advantages_and_a_clip_is_taken_apart():
     assert all(c.matches == ({"token_forward_kl": 0.02, "expected_reward": -1.0},) for c in found.findings)
     assert not found.met
     changes = [x for x in found.remedy.splitlines() if x[:2] == "+ "]
-    assert changes == [  # rho is a name of the reader's
-        "+     rho_ = (logp - old_log_probs).exp().detach()",
-        "+     kl = rho_ * 0.5 * (logp - ref_logp) ** 2",
-        "+     return ((0.02 * kl - gain) * mask).sum(-1).mean()",
+    assert changes == [  # rho is a name of the reader's, and the indentation is that of the reader's file
+        "+         rho_ = (logp - old_log_probs).exp().detach()",
+        "+         kl = rho_ * 0.5 * (logp - ref_logp) ** 2",
+        "+         return ((0.02 * kl - gain) * mask).sum(-1).mean()",
     ]

@@ -11,8 +11,8 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
-from types import CodeType, FunctionType
+from functools import cached_property, partial, partialmethod
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -291,6 +291,14 @@ def _first_line(node: Any) -> int:
     return int(min([node.lineno, *(x.lineno for x in node.decorator_list)]))
 
 
+# what holds a function; anything else may answer to every name, as the functions of a framework's file do
+_HOLDERS = (
+    (MethodType | staticmethod | classmethod, "__func__"),
+    (property, "fget"),
+    (partial | partialmethod, "func"),
+)
+
+
 def _functions(
     roots: Iterable[Any],
 ) -> tuple[dict[CodeType, FunctionType], dict[CodeType, list[FunctionType]]]:
@@ -304,7 +312,7 @@ def _functions(
         if id(x) in seen:
             continue
         seen.add(id(x))
-        inner = [getattr(x, n, None) for n in ("__func__", "fget", "func")]
+        inner: list[Any] = [getattr(x, name) for kind, name in _HOLDERS if isinstance(x, kind)]
         if isinstance(x, FunctionType):
             found[x.__code__] = x
             inner = [getattr(x, "__wrapped__", None)]

@@ -60,7 +60,7 @@ def terms(
             masked = not of_answers and any(y in masks for y in ast.walk(x))
             if not shapes or masked:
                 continue
-            zero = at is not None and bool((at.abs() < 1e-9).all()) and bool(value.any())
+            zero = at is not None and bool((at.double().abs() < 1e-9).all()) and bool(value.any())
             size = sum(1 for _ in ast.walk(x))
             rank = place, not zero, "kl" not in _target(f.unit, x), size
             places.append((rank, f, x, by_shape[shapes[0]]))

@@ -26,7 +26,7 @@ from kl_companion.auditing.fit.observations import (
 from kl_companion.auditing.fit.parts import parts, without_rewards
 from kl_companion.auditing.fit.recognition import reads_heads, recognize, single_tokens
 from kl_companion.auditing.fit.tool_text import tool_text
-from kl_companion.auditing.judgment.inputs import OUTSIDE, said_as, with_other_padding
+from kl_companion.auditing.judgment.inputs import OUTSIDE, said_as, without_padding
 from kl_companion.auditing.judgment.sampler import acts_alone, held, meant_by, stale_finding
 from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import main_finding, row
@@ -287,7 +287,7 @@ def audit(
         large = None if single or only else partial(judge, loss_fn, main.condition)
         inside = None
         if said_as(OUTSIDE, said.inputs):
-            inside = judge(lambda rollout: loss_fn(with_other_padding(rollout, 0.0)), main.condition)
+            inside = judge(without_padding(loss_fn), main.condition)
         said = replace(said, parts=parts(loss_fn, at, explain, large), inside=inside)
     said = replace(said, unrewarded=_unrewarded(said, judge) if sampler else None)
     title = subject.title if entry is None else ""  # an estimator's target is not read from its name

@@ -316,6 +316,11 @@ def with_other_padding(rollout: Rollout, size: float = 1.0) -> Rollout:
     return rollout.unchecked(**tensors)
 
 
+def without_padding(loss_fn: Loss) -> Loss:
+    """Return the loss of a batch whose numbers outside the mask are 0."""
+    return lambda rollout: loss_fn(with_other_padding(rollout, 0.0))
+
+
 def _outside(lab: Lab, _: list[Input]) -> Iterator[Input]:
     """Say through which inputs numbers outside the mask change the loss."""
     rollout = population_rollout(lab.place(off_policy=True))

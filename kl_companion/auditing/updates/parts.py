@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from kl_companion.auditing.auditor import finding_of
 from kl_companion.auditing.fit.findings import Condition
-from kl_companion.auditing.judgment.inputs import reads_outside
+from kl_companion.auditing.fit.parts import without_rewards
+from kl_companion.auditing.judgment.inputs import reads_outside, without_padding
 from kl_companion.auditing.judgment.summary import explanation, row, terms
 from kl_companion.auditing.updates.effective import REWARDS, multiples, share
 from kl_companion.auditing.updates.expected import expected_update
 from kl_companion.auditing.updates.step import Step
 from kl_companion.auditing.updates.worlds import prompt
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, get_objective, objectives
-from kl_companion.rollout import Rollout, masked
+from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import large_batches
 
@@ -61,7 +61,7 @@ def parts_of(step: Step, run: Sequence[int | None]) -> UpdateParts:
     found = _named(loss, step, group)._replace(order=order, loss=loss)
     if found.named or not _reads_outside(loss):
         return found
-    clean = _inside(loss)
+    clean = without_padding(loss)
     within = _named(clean, step, group)
     if not within.named:
         return found._replace(inside="")
@@ -75,7 +75,7 @@ def _of_one_order(loss: Loss) -> tuple[Loss, int]:
     A part that is divided by n once more than a mean vanishes in a large batch, and a sum grows: both are
     made means. The second is how many factors of n the KL has that the rewards have not.
     """
-    plain = unrewarded(loss)
+    plain = without_rewards(loss)
     rewarded = _difference(loss, plain)
     try:
         of_rewards, of_kl = _order(rewarded), _order(plain)
@@ -108,18 +108,6 @@ def _reads_outside(loss: Loss) -> bool:
         return False
 
 
-def _inside(loss: Loss) -> Loss:
-    """Return the loss where all log-probs outside the mask are 0."""
-
-    def run(rollout: Rollout) -> torch.Tensor:
-        names = ("logp", "ref_logp", "behavior_logp")
-        held = {n: x for n in names if (x := getattr(rollout, n)) is not None}
-        inside: dict[str, Any] = {n: masked(x, rollout.completion_mask) for n, x in held.items()}
-        return loss(replace(rollout, **inside))
-
-    return run
-
-
 def _named(loss: Loss, step: Step, group: int | None) -> UpdateParts:
     """Name what the rewards and the KL term are in groups of one size of fresh samples."""
     finding = finding_of(loss, _LOOKED, tried=_TRIED, max_terms=2, group_size=group)
@@ -130,7 +118,7 @@ def _named(loss: Loss, step: Step, group: int | None) -> UpdateParts:
             f"{step.name} minimizes {said} and no rewards, expected a loss that reads rewards or advantages; "
             "kl_companion.audit takes a KL term"
         )
-    of_kl, at, off = unrewarded(loss), prompt(0.1), 0.0
+    of_kl, at, off = without_rewards(loss), prompt(0.1), 0.0
     penalty = _penalty(of_kl, group)
     if penalty is None and step.with_beta is not None and step.beta:  # it may need rewards that differ
         of_kl = _difference(step.with_beta(2 * step.beta).loss, step.loss)
@@ -155,11 +143,6 @@ def _turned(part: Loss, name: str, group: int | None) -> float:
     except ValueError:
         return math.nan
     return multiples(update, {name: field(get_objective(name), at.problem).flatten()})[1]
-
-
-def unrewarded(loss: Loss) -> Loss:
-    """Return a loss with rewards of 0."""
-    return lambda rollout: loss(replace(rollout, rewards=torch.zeros_like(rollout.logp[:, 0]).detach()))
 
 
 def _difference(loss: Loss, other: Loss) -> Loss:

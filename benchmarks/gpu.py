@@ -74,7 +74,7 @@ def marked() -> tuple[str, ...]:
     return tuple(str(f.relative_to(ROOT)) for f in files if "mark.gpu" in f.read_text(encoding="utf-8"))
 
 
-_TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", *marked())
+_TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "-n", "8", *marked())
 _SPEED, _TABLE = ("-m", "benchmarks.performance"), ("-m", "benchmarks.gpu")
 _SHORT, _SMOKE = ("--suite", "gpu_short", "--groups"), ("--suite", "smoke")
 _MONITOR = ("-m", "benchmarks.monitoring")
@@ -198,7 +198,7 @@ def make_table(names: Sequence[str], profile: str, out: Path) -> None:
             parts = [pd.read_csv(path) for path in sorted(Path(folder).glob("points/*/rows.csv"))]
             pd.concat(parts).assign(table=name).to_csv(out, index=False)
 
-        tables.run(name, profile=profile, into=folder, progress=keep, jobs=1)
+        tables.run(name, profile=profile, into=folder, progress=keep, jobs=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

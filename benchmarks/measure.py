@@ -27,6 +27,7 @@ from benchmarks.works import LINEAR, ROWS, Inputs, make_inputs, relative_error, 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 OTHER_LOSS = 0.3  # a larger relative error than this is no rounding: the variant computes something else
 SLOW = 20.0  # seconds
+ASLEEP = 20_000_000  # clocks of a GPU, 10 milliseconds
 WARM_UP = {"default": 1, "warm": 2}  # glibc's heap needs two calls until all its pages are there
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 KEY = ("work", "dtype", "threads", "allocator", "tokens", "vocab", "hidden", "variant")
@@ -82,10 +83,12 @@ def sweep() -> None:
 def milliseconds(work: Callable[[], object], device: str = "cpu") -> float:
     """Time of one call: wall-clock on a processor, between two events on a GPU.
 
-    What the call returns is freed outside of the clock.
+    The GPU sleeps first, as one that is behind does in a training step: it waits for no Python. What the call
+    returns is freed outside of the clock.
     """
     if device == "cuda":
         torch.cuda.synchronize()
+        torch.cuda._sleep(ASLEEP)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         kept = work()

@@ -21,10 +21,10 @@ from kl_companion.kernels.tokens import of_same
 if TYPE_CHECKING:
     from kl_companion.kernels.logit_transform import LogitTransform
 
-_BLOCK, _SHORTEST = 4096, 128  # entries of a piece: of a long row, and at least
-_PER_WARP = 1024  # of them, 32 a thread
+# Entries of a piece: of a long row, and at least; bytes of it for a warp. More is slower on an H200.
+_BLOCK, _SHORTEST, _PER_WARP = 2048, 128, 2048
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
-_SUMS, _TOKEN_SUMS = 8, 4  # numbers of a piece that the kernels write
+_SUMS, _TOKEN_SUMS = 7, 4  # numbers of a piece that the kernels write
 TOKENS = "log-probs"  # the kind of walk that is not named by a divergence
 _FAILED: set[str] = set()
 
@@ -67,9 +67,10 @@ class Side(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A cut of rows [rows, vocab] into pieces."""
+    """A cut of rows [rows, vocab] of some bytes an entry into pieces."""
 
     vocab: int
+    bytes: int
 
     @property
     def block(self) -> int:
@@ -83,12 +84,16 @@ class Cut(NamedTuple):
 
     def launch(self, kernel: Any, rows: int, *arguments: Any, **static: Any) -> None:
         """Run a kernel, one program for every piece."""
-        warps = max(1, self.block // _PER_WARP)
+        warps = max(1, self.block * self.bytes // _PER_WARP)
         kernel[(rows * self.pieces,)](*arguments, **static, BLOCK=self.block, num_warps=warps)
 
     def put_together(self, kernel: Any, rows: int, *arguments: Any, **static: Any) -> None:
         """Run a kernel of the numbers of pieces, one program for every row."""
         kernel[(rows,)](*arguments, **static, PIECES=_power_of_two(self.pieces), num_warps=1)
+
+
+def _cut(logits: torch.Tensor) -> Cut:
+    return Cut(logits.shape[-1], logits.element_size())
 
 
 def _power_of_two(count: int) -> int:
@@ -180,7 +185,7 @@ class _Divergence(NamedTuple):
 
     @property
     def cut(self) -> Cut:
-        return Cut(self.policy.logits.shape[-1])
+        return _cut(self.policy.logits)
 
     def _exact(self) -> bool:
         """Whether differences are exact, see `rows.is_exact`."""
@@ -213,7 +218,8 @@ class _Divergence(NamedTuple):
             shape = (self.cool, cut.vocab, cut.pieces, count)
             with _on(value):
                 arguments = (sums, inside, *logits, *shape)
-                cut.launch(kernels.first_sums, size, *arguments, KL=once, EXACT=self._exact())
+                first = kernels.kl_sums if once else kernels.first_sums
+                cut.launch(first, size, *arguments, EXACT=self._exact())
                 cut.put_together(
                     kernels.row_numbers,
                     size,
@@ -295,7 +301,7 @@ class _Tokens(NamedTuple):
         """Fill log-probs, entropies and ``kept``."""
         from kl_companion.kernels import triton_tokens as kernels
 
-        cut, k = Cut(self.policy.logits.shape[-1]), self.tokens.shape[1]
+        cut, k = _cut(self.policy.logits), self.tokens.shape[1]
         for rows, size, (view,) in parts(self.policy.logits):
             count = size * cut.pieces
             (x, x_row, _, cap), sums = self.policy.of(view), logp.new_empty(_TOKEN_SUMS, count)
@@ -311,7 +317,7 @@ class _Tokens(NamedTuple):
         """Write the gradient, for weights of the log-probs [rows, k] and of the entropies [rows]."""
         from kl_companion.kernels import triton_tokens as kernels
 
-        cut, k = Cut(self.policy.logits.shape[-1]), self.tokens.shape[1]
+        cut, k = _cut(self.policy.logits), self.tokens.shape[1]
         gathered, total = of_same(self.tokens, weights), weights.sum(-1)
         for rows, size, (view, place) in parts(self.policy.logits, out):
             x, x_row, _, cap = self.policy.of(view)

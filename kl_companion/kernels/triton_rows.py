@@ -17,7 +17,9 @@ from kl_companion.kernels import lanes
 from kl_companion.kernels.triton_math import NEAR_EXCESS, excess, expm1, log1p, tanh
 
 LOWEST = tl.constexpr(lanes.LOWEST)
-_INF, _NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
+_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))  # which knows no machine code
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_INF = tl.constexpr(float("inf"))
 _TINY = tl.constexpr(1e-37)
 _SMALL = tl.constexpr(1e-30)  # smaller shares of the policy say nothing of the reference's
 _PLAIN = tl.constexpr(30.0)  # nats from which cancellation is no matter
@@ -31,6 +33,16 @@ def cooled(x, cool):
         return x
     else:
         return x * cool
+
+
+@triton.jit
+def exp(x):
+    """e^x of float32 numbers, 0 where it is less than float32's smallest number of full accuracy."""
+    if _INTERPRETED:
+        return tl.exp(x)
+    else:
+        code: tl.constexpr = "ex2.approx.ftz.f32 $0, $1;"
+        return tl.inline_asm_elementwise(code, "=f,f", [x * _LOG2_E], tl.float32, True, 1)
 
 
 @triton.jit
@@ -92,11 +104,56 @@ def differences(x, y, offset, EXACT: tl.constexpr):
 
 
 @triton.jit
+def kl_sums(
+    sums, inside, x, x_row, x_factor, x_cap, y, y_row, y_factor, y_cap,
+    cool, vocab, pieces, count, EXACT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write six numbers of every piece, [6, rows x pieces]: what `row_numbers` needs of a KL."""
+    at = tl.program_id(0)
+    row = at // pieces
+    if is_inside(inside, row):
+        cols = (at % pieces) * BLOCK + tl.arange(0, BLOCK)
+        within = cols < vocab
+        a = load(x, row, x_row, cols, within, x_factor, x_cap)
+        b = load(y, row, y_row, cols, within, y_factor, y_cap)
+        peak, ref_peak = tl.max(a, 0), tl.max(b, 0)
+        top, start = finite(peak), tl.where(ref_peak > LOWEST, ref_peak, finite(peak))
+        u, v = a - top, b - start
+        if EXACT:
+            d = cooled(v - u, cool)
+        else:
+            d = cooled(differences(a, b, start - top, EXACT) - lost(top, start, start - top), cool)
+        e, r = exp(cooled(u, cool)), exp(cooled(v, cool))
+        moment = e * d
+        growth = tl.where(tl.abs(d) < NEAR_EXCESS, moment * d * excess(d), r - (e + moment))
+        tl.store(sums + at, peak)
+        tl.store(sums + count + at, ref_peak)
+        tl.store(sums + 2 * count + at, tl.sum(e, 0))
+        tl.store(sums + 3 * count + at, tl.sum(r, 0))
+        mean, grown = tl.sum(moment, 0), tl.sum(growth, 0)
+        if not (tl.abs(mean) + tl.abs(grown) < _INF):  # masked tokens, or no numbers: read the piece again
+            a = load(x, row, x_row, cols, within, x_factor, x_cap)
+            b = load(y, row, y_row, cols, within, y_factor, y_cap)
+            drawn = a != -_INF
+            d = differences(a, b, start - top, EXACT)
+            if not EXACT:
+                d = d - lost(top, start, start - top)
+            d = tl.where(drawn, tl.where(b == -_INF, -_INF, cooled(d, cool)), 0.0)
+            e, r = exp(cooled(a - top, cool)), exp(cooled(b - start, cool))
+            moment = tl.maximum(e, _TINY) * d  # a share that float32 rounds to 0 may cost infinitely much
+            near = drawn & (tl.abs(d) < NEAR_EXCESS)
+            growth = tl.where(near, moment * d * excess(d), r - (e + moment))
+            mean, grown = tl.sum(moment, 0), tl.sum(growth, 0)
+        tl.store(sums + 4 * count + at, grown)
+        tl.store(sums + 5 * count + at, mean)
+
+
+@triton.jit
 def first_sums(
     sums, inside, x, x_row, x_factor, x_cap, y, y_row, y_factor, y_cap,
-    cool, vocab, pieces, count, KL: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
+    cool, vocab, pieces, count, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write eight numbers of every piece, [8, rows x pieces]: what `row_numbers` needs, of a KL or not."""
+    """Write seven numbers of every piece, [7, rows x pieces]: for `row_numbers` of other divergences."""
     at = tl.program_id(0)
     row = at // pieces
     if is_inside(inside, row):
@@ -110,28 +167,22 @@ def first_sums(
         top = finite(peak)
         start = tl.where(base > LOWEST, base, top)
         offset = start - top
-        e = tl.exp(cooled(a - top, cool))
-        r = tl.exp(cooled(b - finite(ref_peak), cool))
+        e = exp(cooled(a - top, cool))
+        r = exp(cooled(b - finite(ref_peak), cool))
         d = differences(a, b, offset, EXACT)
         if not EXACT:
             d = d - lost(top, start, offset)
             d = tl.where(b == -_INF, -_INF, d)
         d = tl.where(a == -_INF, 0.0, cooled(d, cool))
         near = (tl.abs(d) < NEAR_EXCESS) & (e > _SMALL)
-        if KL:  # a share that float32 rounds to 0 may cost infinitely much all the same
-            moment = tl.maximum(e, _TINY) * d
-            growth = tl.where(near, moment * d * excess(d), -(e + moment))
-            tl.store(sums + 4 * count + at, tl.sum(moment, 0))
-        else:
-            moment = e * d
-            growth = tl.where(near, moment + moment * d * excess(d), -e)
+        moment = e * d
         tl.store(sums + at, peak)
-        tl.store(sums + count + at, base)
-        tl.store(sums + 2 * count + at, ref_peak)
-        tl.store(sums + 3 * count + at, tl.sum(e, 0))
-        tl.store(sums + 5 * count + at, tl.sum(growth, 0))
+        tl.store(sums + count + at, ref_peak)
+        tl.store(sums + 2 * count + at, tl.sum(e, 0))
+        tl.store(sums + 3 * count + at, tl.sum(r, 0))
+        tl.store(sums + 4 * count + at, tl.sum(tl.where(near, moment + moment * d * excess(d), -e), 0))
+        tl.store(sums + 5 * count + at, base)
         tl.store(sums + 6 * count + at, tl.sum(tl.where(near, 0.0, r), 0))
-        tl.store(sums + 7 * count + at, tl.sum(r, 0))
 
 
 @triton.jit
@@ -165,16 +216,18 @@ def row_numbers(
         there = lane < pieces
         at = sums + row * pieces + lane
         peak = of_pieces(at, there, -_INF)
-        base = of_pieces(at + count, there, -_INF)
-        ref_peak = of_pieces(at + 2 * count, there, -_INF)
-        mass = of_pieces(at + 3 * count, there, 0.0)
-        moment = of_pieces(at + 4 * count, there, 0.0)
-        growth = of_pieces(at + 5 * count, there, 0.0)
-        far = of_pieces(at + 6 * count, there, 0.0)
-        ref_mass = of_pieces(at + 7 * count, there, 0.0)
+        ref_peak = of_pieces(at + count, there, -_INF)
+        mass = of_pieces(at + 2 * count, there, 0.0)
+        ref_mass = of_pieces(at + 3 * count, there, 0.0)
+        growth = of_pieces(at + 4 * count, there, 0.0)
+        top, ref_top = finite(tl.max(peak, 0)), finite(tl.max(ref_peak, 0))
+        if value is not None:
+            moment = of_pieces(at + 5 * count, there, 0.0)
+            base, top_base = ref_peak, ref_top
+        else:
+            base = of_pieces(at + 5 * count, there, -_INF)
+            top_base = tl.max(tl.where(peak == top, base, -_INF), 0)
 
-        top = finite(tl.max(peak, 0))
-        top_base = tl.max(tl.where(peak == top, base, -_INF), 0)
         masked = top_base <= LOWEST
         row_start = tl.where(masked, top, top_base)
         start = tl.where(base > LOWEST, base, finite(peak))
@@ -186,11 +239,11 @@ def row_numbers(
 
         # the reference's masses, measured from the piece's base
         lift = tl.exp(cooled(finite(ref_peak) - start, cool))
-        growth += _times(lift, far)  # r - e, for a KL without the moment e d
+        if value is None:
+            growth += _times(lift, of_pieces(at + 6 * count, there, 0.0))
         alone = _times(ref_share, _times(lift, ref_mass))
-        ref_top = finite(tl.max(ref_peak, 0))
         ref_total = tl.sum(tl.exp(cooled(finite(ref_peak) - ref_top, cool)) * ref_mass, 0)
-        total = tl.where(ref_total > 0.0, total, _NAN)
+        total = tl.where(ref_total > 0.0, total, float("nan"))
         # log(policy/reference) of the likeliest token
         likeliest = tl.log(ref_total) - tl.log(total) + cooled(ref_top - row_start, cool)
 
@@ -202,7 +255,7 @@ def row_numbers(
             small = log1p(tl.sum(tl.where(drawn, together, alone * tl.exp(-mean)), 0) / total)
             found = tl.where(small < _PLAIN, small, likeliest - mean)
             tl.store(value + row, found.to(tl.float32))
-            total = tl.where(tl.abs(found) < _INF, total, _NAN)
+            total = tl.where(tl.abs(found) < _INF, total, float("nan"))
         offset = row_start - top
         if KL:
             rounded = row_start.to(tl.float32) - top.to(tl.float32)
@@ -221,7 +274,7 @@ def row_numbers(
             if value is not None:  # the forward KL: numbers of the policy, with slopes P - Q, whose sum is 0
                 ref = top + per_logit(tl.log(total) - tl.log(ref_total), cool)
                 shift, base, top = -shift, tl.zeros([], tl.float64) + LOWEST, ref_top
-                total = tl.where(total == total, ref_total, _NAN)
+                total = tl.where(total == total, ref_total, float("nan"))
             else:
                 _, slope_below, _, slope_above, _ = OF(-tl.abs(likeliest))
                 slope = tl.where(likeliest < 0.0, slope_below * tl.exp(-likeliest), slope_above)
@@ -306,7 +359,7 @@ def value_and_mean(sums, inside, kept, kept_step, value, pieces, count, PIECES: 
         found = (tl.sum(values, 0) / mass.to(tl.float64)).to(tl.float32)
         tl.store(value + row, found)
         tl.store(kept + 8 * kept_step + row, tl.sum(slopes, 0) / mass.to(tl.float64))
-        tl.store(kept + 2 * kept_step + row, tl.where(tl.abs(found) < _INF, mass, _NAN))
+        tl.store(kept + 2 * kept_step + row, tl.where(tl.abs(found) < _INF, mass, float("nan")))
 
 
 @triton.jit
@@ -329,7 +382,7 @@ def gradient(
             peak, base, mean = (tl.load(kept + row), tl.load(kept + kept_step + row),
                                 tl.load(kept + 3 * kept_step + row))  # fmt: skip
             z = cooled(differences(a, b, base - peak, EXACT), cool) - mean
-            entry = tl.where(a == -_INF, 0.0, -z) * tl.exp(cooled(a - peak, cool))
+            entry = tl.where(a == -_INF, 0.0, -z) * exp(cooled(a - peak, cool))
             store(out, row, out_row, cols, within, entry * factor, a, x_cap)
         else:
             a, b = finite(a), finite(b)

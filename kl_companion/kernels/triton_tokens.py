@@ -6,7 +6,7 @@ import triton.language as tl
 from kl_companion.kernels.triton_math import log1p
 from kl_companion.kernels.triton_rows import LOWEST, cooled, finite, is_inside, load, of_pieces, store
 
-_INF, _NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
+_INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def token_numbers(
         share = tl.exp(moved)
         others = share * below + tl.where(highest, equal - 1.0, share * equal)
         rest = tl.sum(others, 0) + (tl.sum(highest.to(tl.float64), 0) - 1.0)
-        rest = tl.where(top > LOWEST, rest, _NAN)
+        rest = tl.where(top > LOWEST, rest, float("nan"))
         moved = tl.where(share > 0.0, moved, 0.0)
         surprise = tl.sum(share * (surprise + moved * (below + equal)), 0) / (1.0 + rest)
         tl.store(kept + row, top.to(tl.float32))
@@ -58,7 +58,7 @@ def token_numbers(
         ids = tl.load(tokens + row.to(tl.int64) * k + each, mask=each < k, other=0)
         known = (ids >= 0) & (ids < vocab)
         of_token = load(x, row, x_row, ids, known, None, cap).to(tl.float64)
-        found = tl.where(known, cooled(of_token - top, cool) - log1p(rest), _NAN)
+        found = tl.where(known, cooled(of_token - top, cool) - log1p(rest), float("nan"))
         tl.store(logp + row.to(tl.int64) * k + each, found.to(tl.float32), mask=each < k)
 
 

@@ -153,6 +153,7 @@ def test_a_case_for_a_gpu_runs_the_same_variants(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(measure, "make_inputs", lambda *sizes, device: real(*sizes, device="cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda clocks: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 100 + 3 * 6 * 97 * 2)

@@ -96,7 +96,7 @@ def test_the_bundle_pins_what_the_other_locks_pin() -> None:
     assert pins("requirements-gpu.lock") <= others
 
 
-def test_the_bundle_lies_in_two_folders_of_one_size_and_its_script_joins_them(tmp_path: Path) -> None:
+def test_the_bundle_lies_in_three_folders_and_its_script_joins_them(tmp_path: Path) -> None:
     wheels = {"small.whl": b"s" * 100, "other.whl": b"o" * 50, "model.whl": bytes(range(250)) * 4}
     (tmp_path / "fetched").mkdir()
     for name, content in wheels.items():
@@ -105,16 +105,16 @@ def test_the_bundle_lies_in_two_folders_of_one_size_and_its_script_joins_them(tm
     gpu_bundle.arrange(sorted((tmp_path / "fetched").iterdir()), folder)
     parts = {path.name: path for path in folder.glob("*/*.whl*")}
     assert set(parts) == {"small.whl", "other.whl", "model.whl.1", "model.whl.2"}
-    assert parts["model.whl.2"].parent.name == "2"
+    assert {name[-1]: path.parent.name for name, path in parts.items()} == {"l": "1", "1": "2", "2": "3"}
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python3"
     python.write_text('#!/bin/sh\necho "$@" >> "$LOG"\nmkdir -p site\n')
     python.chmod(0o755)
     path = f"{python.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "LOG": str(tmp_path / "log")}
-    second = (folder / "2").rename(tmp_path / "2")  # uploaded later
+    (folder / "3").rename(tmp_path / "3")  # uploaded later
     subprocess.run(["bash", folder / "1" / "run.sh", "--plan"], env=environment, check=True)
-    second.rename(folder / "2")
+    (tmp_path / "3").rename(folder / "3")
     subprocess.run(["bash", folder / "1" / "run.sh", "--step", "b"], env=environment, check=True)
     pip = "-m pip install --quiet --no-index --no-deps --no-compile --upgrade --target site"
     assert (tmp_path / "log").read_text().splitlines() == [

@@ -10,6 +10,7 @@ import torch
 
 from kl_companion.kernels import compiling, fused_kl, gpu, linear_logp
 from tests.support.fused_cases import logits_pair
+from tests.support.triton_kernels import CHECKS
 from tests.support.warm import command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is made for Linux alone")
@@ -29,6 +30,12 @@ def run(root, tmp_path, module, *arguments, **environment):
 @pytest.mark.slow
 def test_kernels_in_the_interpreter_against_float64(root, tmp_path):
     run(root, tmp_path, "triton_kernels", TRITON_INTERPRET="1")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", CHECKS)
+def test_kernels_on_a_gpu_against_float64(root, tmp_path, check):
+    run(root, tmp_path, "triton_kernels", "cuda", check)
 
 
 @pytest.mark.slow
@@ -96,8 +103,8 @@ def test_which_tensors_go_to_these_kernels(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("vocab", "block", "pieces"), [(1, 128, 1), (129, 256, 1), (4096, 4096, 1), (151936, 4096, 38)]
+    ("vocab", "block", "pieces"), [(1, 128, 1), (129, 256, 1), (2048, 2048, 1), (151936, 2048, 75)]
 )
 def test_how_rows_are_cut(vocab, block, pieces):
-    cut = gpu.Cut(vocab)
+    cut = gpu.Cut(vocab, 2)
     assert (cut.block, cut.pieces) == (block, pieces)

@@ -24,7 +24,9 @@ SMALLEST = {torch.float16: 2.0**-24}  # below it half precision has no numbers
 
 def noise(seed: int, *shape: int) -> torch.Tensor:
     """float64 numbers of a normal distribution, the same for the same seed."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    numbers = torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+    return numbers.to(torch.get_default_device())
 
 
 def logits_pair(

@@ -1,7 +1,8 @@
 """The kernels of a GPU in Triton's interpreter, where there is none; run as a program by test_gpu.
 
 `TRITON_INTERPRET=1 python -m tests.support.triton_kernels` calls the public functions and compares them with
-float64. What the interpreter cannot see is looked at by `tests.support.triton_machine_code`.
+float64; `python -m tests.support.triton_kernels cuda modes` does so on a GPU, one check of `CHECKS`. What the
+interpreter cannot see is looked at by `tests.support.triton_machine_code`.
 """
 
 import itertools
@@ -14,6 +15,7 @@ import sympy
 import torch
 
 from kl_companion.divergences import DIVERGENCES, T, get_divergence, make_divergence
+from kl_companion.frameworks.installed import AUDIT
 from kl_companion.kernels import (
     autograd,
     compiling,
@@ -30,7 +32,6 @@ from kl_companion.kernels.logit_transform import LogitTransform
 from kl_companion.kernels.walks import room_for_kept, walk_divergence
 from tests.oracles import fused as oracle
 from tests.support.fused_cases import INF, gradient_error, logits_pair, noise, run, value_error
-from tests.support.mutation import AUDIT
 
 HALF, SINGLE = (torch.bfloat16, torch.float16), torch.float32
 ATTEMPT = gpu.attempt
@@ -301,22 +302,31 @@ def failures():
             torch.testing.assert_close(*slopes, rtol=1e-5, atol=1e-7)
 
 
-def main():
-    """Run all checks; raises where something is wrong."""
-    sys.path.append(str(AUDIT))  # at the end: what .venv has comes from there
-    on_gpu()
-    assert os.environ["TRITON_INTERPRET"] == "1"
-    mock.patch.object(gpu, "_BLOCK", 128).start()
+CHECKS = {
+    check.__name__: check
     for check in (
         *(sizes_and_dtypes, families, tails, no_numbers, modes),
         *(log_probs, hidden_states, failures),
-    ):
-        check()
-        print(check.__name__, flush=True)
-    mock.patch.object(gpu, "_BLOCK", 4096).start()
+    )
+}
+
+
+def main(device="", *names):
+    """Run checks, all of them unless some are named; raises where something is wrong."""
+    sys.path.append(str(AUDIT))  # at the end: what .venv has comes from there
+    if device:
+        mock.patch.object(gpu, "attempt", done_or_raised).start()
+        torch.set_default_device(device)
+    else:
+        on_gpu()
+        assert os.environ["TRITON_INTERPRET"] == "1"
+    with mock.patch.object(gpu, "_BLOCK", 128):
+        for name in names or CHECKS:
+            CHECKS[name]()
+            print(name, flush=True)
     compare("reverse_kl", *logits_pair(19, 2, 4097, gap=0.5))
     print("done", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

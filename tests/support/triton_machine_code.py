@@ -12,12 +12,13 @@ from unittest import mock
 import torch
 
 from kl_companion.divergences import DIVERGENCES, get_divergence
+from kl_companion.frameworks.installed import AUDIT
 from kl_companion.kernels import compiling, fused_f_divergence, fused_logp_and_entropy, linear_kl
-from tests.support.mutation import AUDIT
 from tests.support.triton_kernels import KLS, on_gpu
 
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.bool: "*i1", torch.int64: "*i64"}
 WHOLE = {
+    "kl_sums": 4,  # of which two where a token is masked
     "first_sums": 2,
     "divergence_sums": 2,
     "gradient": 2,
@@ -70,6 +71,14 @@ def machine_code(kernel, *arguments, grid, warmup, num_warps, **static):
 COMPILED: set = set()
 
 
+def changing():
+    """Constants of the kernels' files that Triton would take for changed: they differ from themselves."""
+    from kl_companion.kernels import triton_math, triton_rows, triton_tokens
+
+    files = (triton_math, triton_rows, triton_tokens)
+    return [name for file in files for name, x in vars(file).items() if (y := getattr(x, "value", 0)) != y]
+
+
 def compiled(which):
     """Every launch of the public functions, forward and backward, on long rows that nobody reads."""
     from triton.runtime.jit import JITFunction
@@ -98,6 +107,7 @@ def main(which):
     sys.path.append(str(AUDIT))  # at the end: what .venv has comes from there
     on_gpu()
     compiled(which)
+    assert not changing()
     print("done", flush=True)
 
 

@@ -27,6 +27,7 @@ FORMULAS = (
     *("ops", "divergences", "estimators", "theory", "rollout", "kernels", "tabular", "policy_losses"),
     *("kl_term", "losses", "token_terms", "student_t"),
 )
+ON_A_GPU = re.compile(r"/(gpu|triton_\w+|in_triton)\.py$")  # which no other processor runs
 FILES = ("manifest.yml", "table.csv", "provenance.json", "table.gpu.csv", "provenance.gpu.json")
 
 
@@ -146,6 +147,8 @@ def _profile_problems(manifest: Manifest, profile: str) -> Iterator[str]:
         if digest is not None and record["digests"].get(what) != digest:
             yield f"the {what} has changed since {path.name} was made"
     changed = [file for file in _changed_files(manifest, record) if is_formula(file)]
+    if record["device"]["gpu"] is None:
+        changed = [file for file in changed if not ON_A_GPU.search(file)]
     if changed and manifest.deterministic:  # timings hold on one machine anyway
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         yield f"{path.name} is older than {changed[0]}{more}; table confirm {manifest.name} tries it"

@@ -108,6 +108,12 @@ def test_drift_names_the_changed_code_and_is_no_problem(made: Path, monkeypatch:
     assert tables.drift("toy") == ["book/kl_book/tables/rows.py"]
     assert tables.check() == []
     init = root / "kl_companion/__init__.py"
+    (root / "kl_companion/kernels").mkdir()
+    (root / "kl_companion/kernels/__init__.py").touch()
+    (root / "kl_companion/kernels/gpu.py").write_text("BLOCK = 2\n")  # no processor that has no GPU runs it
+    init.write_text(init.read_text() + "\nfrom kl_companion.kernels import gpu\n")
+    assert "kl_companion/kernels/gpu.py" in tables.drift("toy")
+    assert tables.check() == []
     (root / "kl_companion/ops.py").write_text("log = 1\n")
     init.write_text(init.read_text() + "\nfrom kl_companion import ops\n")
     assert tables.check() == [

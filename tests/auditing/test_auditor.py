@@ -3,8 +3,9 @@
 import pytest
 
 from kl_companion import ESTIMATORS, audit, bandit, prefix_tree
-from kl_companion.auditing.fit.recognition import recognize, single_tokens
+from kl_companion.auditing.fit.recognition import recognize
 from kl_companion.auditing.reading.subject import as_loss
+from kl_companion.auditing.worlds.plan import single_tokens
 from kl_companion.divergences import DIVERGENCES
 from kl_companion.kl_term import KLTerm
 from kl_companion.losses import kl_loss

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from kl_companion import audit, prefix_tree
-from kl_companion.auditing.fit.recognition import reads_heads, single_tokens
 from kl_companion.auditing.reading.subject import as_subject
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, objectives, value
+from kl_companion.auditing.worlds.plan import reads_heads
 from kl_companion.cli import main
 from kl_companion.divergences import get_divergence
 from kl_companion.estimators import Estimator, get_estimator
@@ -95,22 +95,6 @@ def test_heads_are_tried_for_losses_that_read_them():
     with_heads, without = (objectives(off_policy=False, heads=h) for h in (True, False))
     assert set(with_heads) - set(without) == HEADS
     assert {n for n, o in OBJECTIVES.items() if o.heads_only and not o.cut} == HEADS
-
-
-@pytest.mark.parametrize(
-    ("loss", "wanted"),
-    [
-        ("k3", False),
-        ("exact_kl", False),
-        ("top_k_reverse_kl(1)", True),
-        (lambda logp, ref_logp: (logp - ref_logp) ** 2, False),
-        (lambda logits, ref_logits: (logits.log_softmax(-1).exp() ** 2).sum(-1), True),
-        (lambda logits, ref_logits: logits.log_softmax(-1).topk(2).values.sum(-1), True),
-    ],
-)
-def test_who_reads_heads(loss, wanted):
-    subject = as_subject(loss)
-    assert reads_heads(subject.entry, single_tokens(subject.loss)) is wanted
 
 
 def test_an_estimator_by_name_and_as_an_entry_read_the_same():

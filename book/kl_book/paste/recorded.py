@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from kl_companion.auditing.auditor import conditions
 from kl_companion.auditing.judgment.distances import KLS, size_for
 from kl_companion.auditing.worlds.objective import fields_and_values
 from kl_companion.auditing.worlds.objectives import objectives
+from kl_companion.auditing.worlds.plan import conditions
 from kl_companion.auditing.worlds.trees import Condition, worlds
 from kl_companion.divergences import (
     DIVERGENCES,

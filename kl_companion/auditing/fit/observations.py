@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,12 +14,11 @@ from kl_companion.auditing.fit.least_squares import ZERO, degrees
 from kl_companion.auditing.worlds.objectives import Objective, fields_and_values
 from kl_companion.auditing.worlds.trees import Condition, known_fields, worlds
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
-from kl_companion.tabular.populations import Limit, Population, batch_gradient, large_batches, population_tree
+from kl_companion.tabular.populations import Limit, large_batches, population_tree
 
 LARGEST_GROUP = 3  # whose draws from a tree of three tokens can be enumerated
 GROUPS = (2, 3, 4)
 _NOTHING = 1e-14  # rounding, for a loss whose own value is zero
-_COUPLED = 1e-9
 
 
 class Looked(NamedTuple):
@@ -97,34 +95,6 @@ def beside_others(
         for w, found in zip(looked.worlds, fields, strict=True)
     )
     return looked._replace(worlds=tuple(seen))
-
-
-def couples(loss_fn: Loss, condition: Condition, head: int = 0) -> bool:
-    """Whether a batch of many answers has another expected gradient than one answer at a time."""
-    place = worlds(condition, head + 2 if head else 3, headed=head > 0)[1]
-    limit = large_batches(loss_fn, place)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a standard deviation without a second answer
-            alone = expected_gradient(loss_fn, place.problem)
-    except ValueError:  # a standard deviation of one answer, say
-        return True
-    return bool((limit.gradient - alone).norm() > _COUPLED * max(limit.contributions, alone.norm().item()))
-
-
-def reads_sampler(loss_fn: Loss, head: int = 0) -> bool:
-    """Whether a loss depends on the log-probs of the policy that sampled, for the same samples."""
-    place = population_tree(head + 2 if head else 3, 2, parts=12, seed=5, eos=True, off_policy=True)
-    other = place.problem._replace(behavior_logits=place.problem.ref_logits.flip(-1))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = [batch_gradient(loss_fn, Population(p, place.which)) for p in (place.problem, other)]
-    except ValueError:
-        return False
-    (value, gradient, size), (other_value, other_gradient, other_size) = found
-    moved = (gradient - other_gradient).norm() > _COUPLED * max(size, other_size)
-    return bool(moved) or not math.isclose(value, other_value, rel_tol=_COUPLED)
 
 
 def gaps(loss_fn: Loss, condition: Condition, head: int = 0) -> tuple[GroupGap, ...]:

@@ -5,45 +5,10 @@ from __future__ import annotations
 import torch
 
 from kl_companion.auditing.fit.least_squares import short
-from kl_companion.estimators.registry import ESTIMATORS, Estimator
-from kl_companion.tabular import Loss, prefix_tree
+from kl_companion.auditing.worlds.plan import Samples
+from kl_companion.estimators.registry import ESTIMATORS
 
 _TOLERANCE = 1e-10
-Samples = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def single_tokens(loss_fn: Loss) -> Samples | None:
-    """Log-probs of single tokens, and the loss's value and gradient weight on each; None without one."""
-    rows: list[tuple[float, float, float, float]] = []
-    for seed in (0, 1):
-        problem = prefix_tree(4, 1, seed=seed)
-        for i in range(len(problem.sequences)):
-            theta = problem.logits.clone().requires_grad_()
-            rollout = problem.rollout(theta, torch.tensor([i]))
-            (score,) = torch.autograd.grad(rollout.logp.sum(), theta, retain_graph=True)
-            try:
-                loss = loss_fn(rollout)
-            except ValueError:  # it wants a batch
-                return None
-            if not loss.requires_grad or loss.isnan():
-                return None
-            (gradient,) = torch.autograd.grad(loss, theta)
-            weight = (gradient * score).sum() / (score * score).sum()
-            if (gradient - weight * score).norm() > _TOLERANCE * (1 + gradient.norm()):
-                return None  # not a multiple of the score: it reads more than the sampled token
-            rows.append((rollout.logp.item(), rollout.ref_logp.item(), loss.item(), weight.item()))
-    logp, ref_logp, values, weights = torch.tensor(rows, dtype=torch.float64).T
-    return logp, ref_logp, values, weights
-
-
-def reads_heads(entry: Estimator | None, found: Samples | None) -> bool:
-    """Whether the gradient of one sample is more than a multiple of its score: logits of others are read.
-
-    Args:
-        entry: The estimator that was named, which says so itself.
-        found: Of a function: what `single_tokens` found.
-    """
-    return found is None if entry is None else entry.inputs == "top_k"
 
 
 def recognize(found: Samples | None) -> tuple[str, float] | None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from kl_companion.auditing.fit.findings import Finding, left_out
+from kl_companion.auditing.fit.fit import LossFit
 from kl_companion.auditing.fit.least_squares import TOLERANCE
 from kl_companion.auditing.fit.parts import Piece
 from kl_companion.auditing.fit.tool_text import ToolText
@@ -27,8 +28,7 @@ from kl_companion.auditing.judgment.summary import (
 )
 from kl_companion.auditing.reading.subject import Moved, Reading
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
-from kl_companion.checks import unknown_name
-from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
+from kl_companion.auditing.worlds.targets import wanted_objectives as wanted_objectives
 from kl_companion.estimators.registry import Estimator
 from kl_companion.tabular import Loss
 
@@ -64,6 +64,7 @@ class Audit:
         moved: The loss with inputs that can be moved one by one; None of an estimator.
         unrewarded: What a loss of no known objective on stale samples is there where all rewards are 0, if it
             has a distance to the sampler.
+        fitted: The loss with its request, its worlds and its fit.
     """
 
     name: str
@@ -82,10 +83,11 @@ class Audit:
     parts: tuple[Piece, ...] = ()
     group_source: str = ""
     measure_tool: Callable[[], ToolText | None] | None = field(default=None, repr=False, compare=False)
-    measure_first: Callable[[], Finding] | None = field(default=None, repr=False, compare=False)
+    measure_first: Callable[[], Finding | None] | None = field(default=None, repr=False, compare=False)
     inside: Finding | None = None
     moved: Moved | None = field(default=None, repr=False, compare=False)
     unrewarded: Finding | None = None
+    fitted: LossFit | None = field(default=None, repr=False, compare=False)
 
     @property
     def main(self) -> Finding:
@@ -207,7 +209,7 @@ class Audit:
         if self.loss_fn is None:
             return self.__dict__
         names = ("distances", "order", "inputs", "tool", "first_update")
-        measured = dict.fromkeys(("measure_tool", "measure_first", "moved"))
+        measured = dict.fromkeys(("measure_tool", "measure_first", "moved", "fitted"))
         return self.__dict__ | {n: getattr(self, n) for n in names} | measured | {"loss_fn": left_out}
 
     @property
@@ -251,29 +253,6 @@ def accepts(finding: Finding, wanted: set[str]) -> bool:
         if len(kept) == 1 and all(n in wanted and c > 0 for n, c in kept.items()):
             return True
     return False
-
-
-def split_want(want: str) -> tuple[str, Divergence]:
-    """("token", "sequence" or "", divergence) of a wanted name; ValueError for an unknown one."""
-    level = next((x for x in ("token", "sequence") if want.startswith(f"{x}_")), "")
-    try:
-        return level, get_divergence(want.removeprefix(f"{level}_"))
-    except ValueError as error:
-        known = [f"{x}{d}" for d in DIVERGENCES for x in ("", "token_", "sequence_")]
-        raise unknown_name("wanted objective", want, known) from error
-
-
-def divergence_wanted(want: str) -> Divergence:
-    """Return the divergence of a wanted name; ValueError for an unknown one."""
-    return split_want(want)[1]
-
-
-def wanted_objectives(want: str) -> set[str]:
-    """Names of the objectives that satisfy ``want``: a divergence at either level, or one level of it."""
-    level, divergence = split_want(want)
-    prefixes = {"token": ("token", "policy_token"), "sequence": ("sequence",)}
-    chosen = prefixes[level] if level else (*prefixes["token"], *prefixes["sequence"])
-    return {f"{x}_{divergence.name}" for x in chosen}
 
 
 _NAMED = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +13,8 @@ from kl_companion.auditing.reading.functions import Reading, UserFunction
 from kl_companion.auditing.reading.functions import probe as probe
 from kl_companion.auditing.reading.groups import GroupSize
 from kl_companion.auditing.reading.layouts import MASKS
+from kl_companion.auditing.reading.request import NOTHING as NOTHING
+from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.checks import check_choice
 from kl_companion.estimators.registry import Estimator, get_estimator
 from kl_companion.keywords import renamed
@@ -23,7 +24,6 @@ from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 from kl_companion.tabular.scores import SINGLE_PLACEMENTS
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 Moved = Callable[..., torch.Tensor]  # of a rollout and, if wanted, of `Others`
 
 
@@ -43,6 +43,7 @@ class Subject(NamedTuple):
             one that does not read both.
         group: Answers in a group, where a function takes its batch for groups of one size.
         moved: The loss with inputs that can be moved one by one; None where there are none by name.
+        request: See `AuditRequest`.
     """
 
     loss: Loss
@@ -56,6 +57,19 @@ class Subject(NamedTuple):
     first_update: Loss | None = None
     group: GroupSize | None = None
     moved: Moved | None = None
+    request: AuditRequest = AuditRequest()
+
+    def with_options(self, options: Mapping[str, Any]) -> Subject:
+        """Read the same loss again, with these options instead of those of the request."""
+        asked = self.request
+        return as_subject(
+            asked.loss,
+            asked.placement,
+            asked.level,
+            roles=asked.roles,
+            options=options,
+            group_size=asked.group_size,
+        )
 
 
 @renamed(mapped="roles", settings="options")
@@ -105,6 +119,7 @@ def as_subject(
 
     ``group_size`` is how many answers the caller will pass, where the loss may not run on other numbers.
     """
+    request = AuditRequest(loss, placement, level, roles=roles, options=options, group_size=group_size)
     check_choice("placement", placement, SINGLE_PLACEMENTS)
     usual = "token" if placement == "loss" else "sequence"
     chosen: Any = usual if level is None else level
@@ -116,11 +131,15 @@ def as_subject(
             raise ValueError(
                 f"got a KLTerm and placement={placement!r}, level={level!r}: expected both in the term"
             )
-        return _of_term(loss)
+        return _of_term(loss)._replace(request=request)
     if isinstance(loss, str | Estimator):
         entry = get_estimator(loss)
         return Subject(
-            _placed(entry, placement, chosen), f"{entry.name} in the {placement}", placement, entry
+            _placed(entry, placement, chosen),
+            f"{entry.name} in the {placement}",
+            placement,
+            entry,
+            request=request,
         )
     function = UserFunction(loss, roles, options, group_size)
     title = function.label if placement == "loss" else f"{function.label} in the {placement}"
@@ -131,14 +150,17 @@ def as_subject(
                 f"{', '.join(r.name for r in function.reads) or 'a rollout'}, expected one of logp and "
                 "ref_logp: other functions choose their own level"
             )
-        return Subject(_placed(loss, placement, chosen), title, placement, None, function.reading())
+        placed = _placed(loss, placement, chosen)
+        return Subject(placed, title, placement, None, function.reading(), request=request)
     called = function.in_reward if placement == "reward" else function.scalar
     reading, head = function.reading(), function.head
     masked = not MASKS.isdisjoint(r.role for r in reading.reads)
     apart = partial(function.scalar, layout=function.layout._replace(own_old=True))
     first = apart if placement == "loss" and anchors_apart(reading.reads) else None
     group, numbers = function.group, function.numbers
-    return Subject(called, title, placement, None, reading, head, numbers, masked, first, group, called)
+    return Subject(
+        called, title, placement, None, reading, head, numbers, masked, first, group, called, request
+    )
 
 
 def _placed(estimator: Any, placement: str, level: Any) -> Loss:

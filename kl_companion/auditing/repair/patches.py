@@ -16,7 +16,7 @@ from kl_companion.auditing.judgment.inputs import reads_outside
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.judgment.signs import minimizes_rewards, wrong_signs
 from kl_companion.auditing.judgment.summary import is_beside
-from kl_companion.auditing.judgment.verdict import accepts, wanted_objectives
+from kl_companion.auditing.judgment.verdict import accepts
 from kl_companion.auditing.reading.arguments import Given
 from kl_companion.auditing.reading.construction import Chosen, callable_of, parameters_of
 from kl_companion.auditing.reading.subject import Subject, as_subject, probe
@@ -34,6 +34,7 @@ from kl_companion.auditing.repair.strengths import (
     ratio,
 )
 from kl_companion.auditing.repair.terms import terms, with_ratio
+from kl_companion.auditing.worlds.targets import wanted_objectives
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import large_batches

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.judgment.summary import curvature
-from kl_companion.auditing.judgment.verdict import split_want
+from kl_companion.auditing.worlds.targets import split_want
 from kl_companion.divergences import Divergence, printed
 from kl_companion.recommendations import ANY_DIVERGENCE, recommended_for
 

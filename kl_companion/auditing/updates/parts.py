@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.auditor import finding_of
 from kl_companion.auditing.fit.findings import Condition
+from kl_companion.auditing.fit.fit import finding_of
 from kl_companion.auditing.fit.parts import without_rewards
 from kl_companion.auditing.judgment.inputs import reads_outside, without_padding
 from kl_companion.auditing.judgment.summary import explanation, row, terms
@@ -18,7 +17,8 @@ from kl_companion.auditing.updates.effective import REWARDS, multiples, share
 from kl_companion.auditing.updates.expected import expected_update
 from kl_companion.auditing.updates.step import Step
 from kl_companion.auditing.updates.worlds import prompt
-from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, get_objective, objectives
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, get_objective
+from kl_companion.auditing.worlds.plan import FitOptions
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import large_batches
@@ -27,7 +27,7 @@ _FALLBACK = ("sequence_reverse_kl", "token_reverse_kl", "sequence_forward_kl", "
 _EXACT = 1e-4  # degrees between an update and a sum that it is
 _ROUNDING = 1e-6  # of an update: trainers compute in float32
 _LOOKED = Condition(False, True, 1.0)  # fresh samples, answers of several lengths, small log-ratios
-_TRIED = partial(objectives, heads=False)
+_FIT = FitOptions(max_terms=2)
 
 
 class UpdateParts(NamedTuple):
@@ -65,7 +65,7 @@ def parts_of(step: Step, run: Sequence[int | None]) -> UpdateParts:
     within = _named(clean, step, group)
     if not within.named:
         return found._replace(inside="")
-    exact = row(finding_of(clean, _LOOKED, tried=_TRIED, max_terms=2, group_size=group))
+    exact = row(finding_of(clean, _LOOKED, _FIT._replace(group_size=group)))
     return within._replace(named=False, order=order, loss=loss, inside="" if "?" in exact else exact)
 
 
@@ -110,7 +110,7 @@ def _reads_outside(loss: Loss) -> bool:
 
 def _named(loss: Loss, step: Step, group: int | None) -> UpdateParts:
     """Name what the rewards and the KL term are in groups of one size of fresh samples."""
-    finding = finding_of(loss, _LOOKED, tried=_TRIED, max_terms=2, group_size=group)
+    finding = finding_of(loss, _LOOKED, _FIT._replace(group_size=group))
     names = terms(finding)
     if names and not any(OBJECTIVES[t.objective].rewards for t in names) and not step.reads_rewards:
         said = " and ".join(t.objective for t in names)
@@ -155,7 +155,7 @@ def _penalty(rest: Loss, group: int | None) -> dict[str, float] | None:
     {} where nothing is left; None where it is not known.
     """
     try:
-        finding = finding_of(rest, _LOOKED, tried=_TRIED, max_terms=2, group_size=group)
+        finding = finding_of(rest, _LOOKED, _FIT._replace(group_size=group))
     except ValueError:  # a standard deviation of equal rewards, say
         return None
     if finding.zero:

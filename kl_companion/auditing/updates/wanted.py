@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kl_companion.auditing.judgment.verdict import wanted_objectives
+from kl_companion.auditing.worlds.targets import wanted_objectives
 
 _FORM = re.compile(r"\s*E\[\s*[Rr]\s*\]\s*(?:-\s*(?:([\w.+-]+?)\s*\*\s*)?([A-Za-z_]\w*)\s*)?")
 

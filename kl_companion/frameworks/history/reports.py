@@ -10,9 +10,9 @@ from collections.abc import Callable
 from kl_companion.auditing import OBJECTIVES, Audit, Finding
 from kl_companion.auditing.fit.explanations import UNITS
 from kl_companion.auditing.judgment.summary import NO_OBJECTIVE, divergence_of, number, rows, terms
-from kl_companion.auditing.judgment.verdict import wanted_objectives
 from kl_companion.auditing.judgment.words import divergence_words
 from kl_companion.auditing.repair.remedies import lines_for
+from kl_companion.auditing.worlds.targets import wanted_objectives
 from kl_companion.divergences import get_divergence
 from kl_companion.frameworks.history.audits import NOT_THERE, ReleaseFinding, audit_shipped
 from kl_companion.frameworks.history.reproduction import FARTHEST, GRADIENTS, formula_of, reproduction

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from kl_companion import audit
-from kl_companion.auditing.fit.observations import couples, factors, gaps, look
-from kl_companion.auditing.reading.subject import as_loss
+from kl_companion.auditing.fit.observations import factors, gaps, look
 from kl_companion.auditing.worlds.objectives import objectives
 from kl_companion.auditing.worlds.trees import Condition, worlds
 from kl_companion.tabular.populations import population_tree
@@ -40,28 +39,6 @@ def centered(ro):
 
 def normalized(ro):
     return -((ro.rewards - ro.rewards.mean()) / ro.rewards.std() * total(ro)).mean()
-
-
-@pytest.mark.parametrize(
-    ("loss", "wanted"),
-    [
-        (masked_mean, True),
-        (centered, True),
-        (normalized, True),
-        (answer_mean, False),
-        (lambda ro: squares(ro).sum(), False),
-        (lambda ro: squares(ro).mean(), False),
-        (as_loss("k3"), False),
-        (as_loss("k1", "reward"), False),
-    ],
-)
-@pytest.mark.parametrize("condition", [FRESH, STALE])
-def test_who_couples_the_answers_of_a_batch(loss, wanted, condition):
-    assert couples(loss, condition) is wanted
-
-
-def test_a_mean_over_tokens_couples_only_where_lengths_vary():
-    assert not couples(masked_mean, Condition(False, False, 1.0))
 
 
 def of_group(world, policy, reference, name, group):

@@ -2,7 +2,8 @@
 
 import torch
 
-from kl_companion.auditing.fit.recognition import reads_heads, recognize, single_tokens
+from kl_companion.auditing.fit.recognition import recognize
+from kl_companion.auditing.worlds.plan import reads_heads, single_tokens
 
 
 def test_half_of_k2_is_recognized_and_a_detached_one_is_not():

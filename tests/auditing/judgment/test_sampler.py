@@ -3,7 +3,6 @@
 import pytest
 
 from kl_companion import audit
-from kl_companion.auditing.fit.observations import reads_sampler
 from kl_companion.auditing.judgment.card import card
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, by_the_sampler, objectives
 from tests.support.corpus import FOLDER, load
@@ -107,17 +106,3 @@ def test_the_likelihood_of_old_samples_is_minus_the_forward_kl_to_the_sampler(ma
     assert found is match if wanted is None else found == wanted
     assert found_units == dict.fromkeys(found, "tokens")
     assert all(n in OBJECTIVES for n in found)
-
-
-@pytest.mark.parametrize(
-    ("loss", "wanted"),
-    [
-        (lambda rollout: (rollout.logp - rollout.behavior_logp).exp().sum(), True),
-        (lambda rollout: (rollout.logp - rollout.behavior_logp).sum(), True),  # its value alone
-        (lambda rollout: (rollout.logp - rollout.ref_logp).sum(), False),
-        (lambda rollout: (rollout.logp_all - rollout.behavior_logp_all).square().sum(), True),
-        (lambda rollout: rollout.logp.sum() / 0, False),
-    ],
-)
-def test_who_reads_the_sampler(loss, wanted):
-    assert reads_sampler(loss) is wanted

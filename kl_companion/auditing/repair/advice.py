@@ -1,0 +1,49 @@
+"""The last stage of an audit: lines to write where a loss is not what was meant, or has no gradient."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+
+from kl_companion.auditing.judgment.conclusion import has_wanted_kl
+from kl_companion.auditing.judgment.sampler import acts_alone
+from kl_companion.auditing.judgment.verdict import Audit
+from kl_companion.auditing.reading.admission import NoGradient
+from kl_companion.auditing.repair.patches import instead, without_block
+
+
+def repair(audit: Audit) -> Audit:
+    """Return a verdict with its remedy, where the loss is not what was meant.
+
+    A term to the sampler alone is not made a term to the reference because of its name.
+    """
+    if audit.meant is None or audit.fitted is None or audit.as_meant:
+        return audit
+    if audit.want is None and acts_alone(audit) and not has_wanted_kl(audit):
+        return audit
+    fit = audit.fitted
+    subject = fit.plan.subject
+    request = subject.request
+    lines = instead(
+        request.loss,
+        audit,
+        audit.meant[1],
+        fit.of,
+        remake=lambda options: subject.with_options(options),
+        options=request.options,
+        judged=audit.judged,
+    )
+    return replace(audit, remedy=lines)
+
+
+def with_cause(error: NoGradient, after: Callable[[], str]) -> ValueError:
+    """Return the refusal of a loss without a gradient, with the line that takes the gradient away.
+
+    Args:
+        error: The refusal.
+        after: Says what the loss minimizes; called where the line is repaired.
+    """
+    request, remake = error.subject.request, error.subject.with_options
+    cause = without_block(request.loss, lambda options: remake(options), request.options, after)
+    return ValueError(f"{error}\n{textwrap.indent(cause, '  ')}".strip())

@@ -193,10 +193,10 @@ class _Divergence(NamedTuple):
         return all(s.logits.dtype == torch.bfloat16 and s.factor is None and s.cap is None for s in sides)
 
     def _of(self) -> Any:
-        """The divergence's function in Triton; the KL needs none."""
+        """The divergence's function in Triton; the KLs need none."""
         from kl_companion.kernels.triton_math import of_larger
 
-        return None if self.kl else of_larger(self.d)
+        return None if self.kl or self.exchanged else of_larger(self.d)
 
     def _counted(self, rows: slice) -> torch.Tensor | None:
         return None if self.inside is None else self.inside[rows]

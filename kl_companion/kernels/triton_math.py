@@ -28,6 +28,8 @@ from kl_companion.divergences.inline import (
 _HIGH, _LOW = tl.constexpr(LN2_HIGH), tl.constexpr(LN2_LOW)
 _ROOT, _BIAS, _BITS = tl.constexpr(ROOT), tl.constexpr(BIAS), tl.constexpr(MANTISSA)
 _MASK = tl.constexpr((1 << MANTISSA) - 1)
+_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))  # which knows no machine code
+_LOG2_E = tl.constexpr(1.4426950408889634)
 NEAR_EXCESS = tl.constexpr(0.75)  # up to which `excess` is fitted
 
 
@@ -55,6 +57,16 @@ _log_rest = polynomial(LOG_FITTED, "log_rest")
 
 
 @triton.jit
+def exp(x):
+    """e^x of float32 numbers, 0 where it is less than float32's smallest number of full accuracy."""
+    if _INTERPRETED:
+        return tl.exp(x)
+    else:
+        code: tl.constexpr = "ex2.approx.ftz.f32 $0, $1;"
+        return tl.inline_asm_elementwise(code, "=f,f", [x * _LOG2_E], tl.float32, True, 1)
+
+
+@triton.jit
 def expm1(x):
     """e^x - 1 in the dtype of x."""
     if x.dtype == tl.float64:
@@ -63,7 +75,7 @@ def expm1(x):
         exact = tl.where(e - 1.0 == -1.0, -1.0, (e - 1.0) * (x / tl.log(e)))
         return tl.where(e == 1.0, x, tl.where(e == float("inf"), e, exact))
     else:
-        return tl.where(tl.abs(x) < NEAR_EXCESS, x + x * x * excess(x), tl.exp(x) - 1.0)
+        return tl.where(tl.abs(x) < NEAR_EXCESS, x + x * x * excess(x), exp(x) - 1.0)
 
 
 @triton.jit

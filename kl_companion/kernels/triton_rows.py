@@ -14,11 +14,9 @@ import triton
 import triton.language as tl
 
 from kl_companion.kernels import lanes
-from kl_companion.kernels.triton_math import NEAR_EXCESS, excess, expm1, log1p, tanh
+from kl_companion.kernels.triton_math import NEAR_EXCESS, excess, exp, expm1, log1p, tanh
 
 LOWEST = tl.constexpr(lanes.LOWEST)
-_INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))  # which knows no machine code
-_LOG2_E = tl.constexpr(1.4426950408889634)
 _INF = tl.constexpr(float("inf"))
 _TINY = tl.constexpr(1e-37)
 _SMALL = tl.constexpr(1e-30)  # smaller shares of the policy say nothing of the reference's
@@ -33,16 +31,6 @@ def cooled(x, cool):
         return x
     else:
         return x * cool
-
-
-@triton.jit
-def exp(x):
-    """e^x of float32 numbers, 0 where it is less than float32's smallest number of full accuracy."""
-    if _INTERPRETED:
-        return tl.exp(x)
-    else:
-        code: tl.constexpr = "ex2.approx.ftz.f32 $0, $1;"
-        return tl.inline_asm_elementwise(code, "=f,f", [x * _LOG2_E], tl.float32, True, 1)
 
 
 @triton.jit
@@ -368,7 +356,7 @@ def gradient(
     x, x_row, x_factor, x_cap, y, y_row, y_factor, y_cap,
     cool, vocab, pieces, KL: tl.constexpr, OF: tl.constexpr, EXACT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write a piece of the gradient of the KL or of OF's, times the row's weight; zeros outside."""
+    """Write a piece of the gradient, or zeros, times the row's weight: the KL's, OF's, without both P - Q."""
     at = tl.program_id(0)
     row = at // pieces
     cols = (at % pieces) * BLOCK + tl.arange(0, BLOCK)
@@ -387,8 +375,12 @@ def gradient(
         else:
             a, b = finite(a), finite(b)
             u, larger = ratios(a, b, kept, kept_step, row, cool, EXACT)
-            e, slopes, _ = slopes_of(a, b, u, larger, kept, kept_step, row, OF)
-            entry = slopes - e * tl.load(kept + 8 * kept_step + row)
+            if OF is None:
+                less = larger * expm1(-tl.abs(u))
+                entry = tl.where(u < 0.0, less, -less)
+            else:
+                e, slopes, _ = slopes_of(a, b, u, larger, kept, kept_step, row, OF)
+                entry = slopes - e * tl.load(kept + 8 * kept_step + row)
             store(out, row, out_row, cols, within, entry * factor, a, x_cap)
     else:
         store(out, row, out_row, cols, within, tl.zeros([BLOCK], tl.float32), 0.0, None)

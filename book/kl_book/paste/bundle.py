@@ -16,7 +16,7 @@ ROOMS = (
     "__init__.py",
     "auditing/*.py",
     *(f"auditing/{room}/*.py" for room in ("reading", "worlds", "fit", "judgment", "repair")),
-    "auditing/worlds/*.toml",
+    "auditing/*/*.toml",
     "checks.py",
     "divergences/__init__.py",
     "divergences/inline.py",

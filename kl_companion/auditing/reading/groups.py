@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kl_companion.auditing.reading.arguments import Unusable
+from kl_companion.auditing.reading.constants import FunctionText
 from kl_companion.auditing.reading.names import Read, read_name
 
 MOST = 16  # answers in a group whose draws are enumerated
@@ -40,16 +40,12 @@ def group_size_of(function: Any, values: Mapping[str, Any]) -> GroupSize | None:
         function: A function, a method, a module or an object that is called.
         values: Of parameters and options, by name, where they are known.
     """
-    owner = getattr(function, "__self__", function)
-    plain = getattr(function, "__func__", function)
-    if not inspect.isfunction(plain):
-        plain = getattr(type(function), "forward", type(function).__call__)
-    named = list[GroupSize]()
-    for size, is_name in _sizes(plain, owner, dict(values), _DEPTH):
+    names = list[GroupSize]()
+    for size, is_name in _sizes(FunctionText(function, values), _DEPTH):
         if not is_name:
             return size
-        named += [size] if size.size <= MOST else []
-    return next(iter(named), None)
+        names += [size] if size.size <= MOST else []
+    return next(iter(names), None)
 
 
 def with_group_size(error: Unusable, run: Callable[[int], Any]) -> Unusable:
@@ -87,34 +83,30 @@ def check_group(group: GroupSize, with_option: Callable[[Mapping[str, Any]], Gro
     )
 
 
-def _sizes(function: Any, owner: Any, values: dict[str, Any], depth: int) -> Iterator[tuple[GroupSize, bool]]:
+def _sizes(text: FunctionText, depth: int) -> Iterator[tuple[GroupSize, bool]]:
     """Yield the sizes that a function's text names, and whether each is only a name."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):  # typed into a prompt, or no function
-        return
-    text = _Text(function, owner, values)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            values.setdefault(node.targets[0].id, text.value(node.value))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in text.nodes if isinstance(node, ast.Call)]
     for call in calls:
         if (grouped := _grouped_by(call)) is not None and _is_size(size := text.value(grouped)):
-            said = ast.unparse(call if isinstance(grouped, ast.Constant) else grouped)
-            yield GroupSize(size, said), False
+            source = ast.unparse(call if isinstance(grouped, ast.Constant) else grouped)
+            yield GroupSize(size, source), False
     for call in calls if depth else ():
         if (helper := text.helper(call)) is None:
             continue
-        passed = _passed(helper, call)
-        inside = _defaults(helper) | {n: text.value(x) for n, x in passed.items()}
-        for found, is_name in _sizes(helper, owner, inside, depth - 1):
+        parameters = inspect.signature(helper).parameters
+        passed = dict(zip([n for n in parameters if n != "self"], call.args, strict=False))
+        passed |= {k.arg: k.value for k in call.keywords if k.arg}
+        defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+        inside = defaults | {n: text.value(x) for n, x in passed.items()}
+        for found, is_name in _sizes(FunctionText(helper, inside, text.owner), depth - 1):
             argument = passed.get(found.source)
-            said = f"{found.source} in {helper.__name__}" if argument is None else ast.unparse(argument)
-            yield found._replace(source=said), is_name
-    for node in ast.walk(tree):
+            source = f"{found.source} in {helper.__name__}" if argument is None else ast.unparse(argument)
+            yield found._replace(source=source), is_name
+    for node in text.nodes:
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
             source = ast.unparse(node)
-            if _is_size(size := text.value(node)) and _is_group(re.findall(r"\w+", source)[-1]):
+            read = read_name(re.findall(r"\w+", source)[-1])
+            if isinstance(read, Read) and read.role == "group_size" and _is_size(size := text.value(node)):
                 yield GroupSize(size, source), True
 
 
@@ -136,59 +128,3 @@ def _is_rest(node: ast.expr) -> bool:
 
 def _is_size(x: Any) -> bool:
     return type(x) is int and x >= 2
-
-
-def _is_group(name: str) -> bool:
-    found = read_name(name)
-    return isinstance(found, Read) and found.role == "group_size"
-
-
-class _Text(NamedTuple):
-    """The names that the text of a function may use."""
-
-    function: Any
-    owner: Any
-    values: dict[str, Any]
-
-    def value(self, node: ast.expr) -> Any:
-        """Return the value of a constant, a name, an attribute or an entry; None where it is not known."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name | ast.Attribute) and (name := ast.unparse(node)) in self.values:
-            return self.values[name]
-        if isinstance(node, ast.Name):
-            return self.owner if node.id == "self" else self._free(node.id)
-        if isinstance(node, ast.Attribute):
-            return getattr(self.value(node.value), "__dict__", {}).get(node.attr)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            fields = self.value(node.value)
-            fields = fields if isinstance(fields, Mapping) else getattr(fields, "__dict__", {})
-            return fields.get(node.slice.value)
-        return None
-
-    def helper(self, call: ast.Call) -> Any:
-        """Return the function of the same file that is called; None of another."""
-        name = ast.unparse(call.func)
-        if name.startswith("self.") and name.count(".") == 1:
-            found = inspect.getattr_static(self.owner, name[5:], None)
-            found = getattr(found, "__func__", found)  # of a static or a class method
-        else:
-            found = self._free(name)
-        same = inspect.isfunction(found) and found.__code__.co_filename == self.function.__code__.co_filename
-        return found if same and found is not self.function else None
-
-    def _free(self, name: str) -> Any:
-        free = inspect.getclosurevars(self.function).nonlocals
-        return free[name] if name in free else self.function.__globals__.get(name)
-
-
-def _defaults(function: Any) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def _passed(function: Any, call: ast.Call) -> dict[str, ast.expr]:
-    """Return what a call passes for each parameter."""
-    names = [n for n in inspect.signature(function).parameters if n != "self"]
-    by_place = dict(zip(names, call.args, strict=False))
-    return by_place | {k.arg: k.value for k in call.keywords if k.arg}

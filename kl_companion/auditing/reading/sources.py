@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import linecache
 import re
 import sys
@@ -21,18 +22,16 @@ from kl_companion.checks import unknown_name
 
 PASTED = "pasted"  # the name of the function that lines become
 FILE = "<pasted>"  # the file that its lines stand in, for tracebacks
-_IMPORTS = (
-    "import math",
-    "import torch",
-    "import torch.nn as nn",
-    "import torch.nn.functional as F",
-    "from dataclasses import dataclass, field",
-    "from typing import *",
-)
+_IMPORTS = """
+import math, torch
+import torch.nn as nn, torch.nn.functional as F
+from dataclasses import dataclass, field
+from typing import *
+"""
 _NEXT = re.compile(r",\s*(?=[\w.]+\s*=)")  # a comma before another name, not one inside a list
 _MADE_BY = (ast.FunctionDef, ast.ClassDef)
-# fields of syntax trees that come after the others: what is bound, then what reads it
-_LATER = {"target": 1, "targets": 1, "body": 2, "orelse": 2, "ifs": 2, "elt": 2, "key": 2}
+# fields of syntax trees that are computed before or after the others: what is bound, then what reads it
+_ORDER = {"generators": -1, "target": 1, "targets": 1, "body": 2, "orelse": 2, "ifs": 2}
 
 
 class SeveralLosses(ValueError):
@@ -44,7 +43,7 @@ class SeveralLosses(ValueError):
 
 
 def pasted_loss(text: str, name: str | None = None) -> Any:
-    """The loss in a text, executed as Python.
+    """Return the loss in a text, executed as Python.
 
     Args:
         text: Python code; an indentation that all of it has is taken off.
@@ -55,50 +54,42 @@ def pasted_loss(text: str, name: str | None = None) -> Any:
         ValueError: text that is no Python or does not run, several functions to choose from, or no loss.
     """
     code = textwrap.dedent(text).strip("\n") + "\n"
-    tree = _parsed(code)
-    lines, held = text.strip("\n").splitlines(), _held(tree)
-    pasted = None
-    if not any(isinstance(node, _MADE_BY) for node in tree.body):
+    tree, pasted = _parsed(code), None
+    if not _defined(tree):
         if name not in (None, PASTED):
             raise ValueError(f"the text has no function {name!r}: expected one, or no name for lines alone")
-        code = _without_logging(code, tree)
-        code = _without_self(code, _parsed(code))
-        code = _as_function(code, _parsed(code))
-        tree, name, pasted = _parsed(code), PASTED, (lines, {x.attr: ast.unparse(x) for x in held})
-    chosen = loss_in(tree, "the text") if name is None else name
-    found: Any = _executed(code, pasted)
-    for part in chosen.split("."):
-        if not callable(getattr(found, part, None)):
-            raise unknown_name("function of the text:", chosen, _defined(tree) or ["(none)"])
-        found = getattr(found, part)
-    return found
+        pasted = text.strip("\n").splitlines(), {x.attr: ast.unparse(x) for x in _held(tree)}
+        code, name = _as_function(code, tree), PASTED
+        tree = _parsed(code)
+    path = loss_in(tree, "the text") if name is None else name
+    loss: Any = _executed(code, pasted)
+    for part in path.split("."):
+        if not callable(getattr(loss, part, None)):
+            raise unknown_name("function of the text:", path, [*_defined(tree)] or ["(none)"])
+        loss = getattr(loss, part)
+    return loss
 
 
 def loss_in(tree: ast.Module, where: str) -> str:
-    """The only function or class of a file that no other one uses.
+    """Return the only function or class of a file that no other one uses.
 
     Raises:
         ValueError: there is none, or several.
     """
-    made = [node for node in tree.body if isinstance(node, _MADE_BY)]
-    used = {
-        other.id
-        for node in made
-        for other in ast.walk(node)
-        if isinstance(other, ast.Name) and other.id != node.name
-    }
-    left = [node.name for node in made if node.name not in used and not node.name.startswith("_")]
-    losses = [name for name in left if "loss" in name.lower()]
-    for names in (left, losses):
-        if len(names) == 1:
-            return names[0]
+    made = _defined(tree)
+    names = {(n, x.id) for n, node in made.items() for x in ast.walk(node) if isinstance(x, ast.Name)}
+    used = {other for name, other in names if name != other}
+    left = [name for name in made if name not in used and not name.startswith("_")]
+    for choice in (left, [name for name in left if "loss" in name.lower()]):
+        if len(choice) == 1:
+            return choice[0]
     if not made:
         raise ValueError(f"{where} has no function, expected a loss")
-    raise SeveralLosses(where, left or _defined(tree))
+    raise SeveralLosses(where, left or [*made])
 
 
 def pair(text: str, option: str) -> tuple[str, str]:
-    """``("a", "b")`` of ``a=b``; ValueError without an equals sign."""
+    """Return ``("a", "b")`` of ``a=b``; ValueError without an equals sign."""
     name, equals, value = text.partition("=")
     if not (name.strip() and equals and value.strip()):
         raise ValueError(f"{option} got {text!r}, expected {option} NAME=VALUE")
@@ -106,20 +97,20 @@ def pair(text: str, option: str) -> tuple[str, str]:
 
 
 def pairs(text: str, option: str) -> dict[str, str]:
-    """Several of them, ``a=b, c=d``; none of an empty text."""
+    """Return several of them, ``a=b, c=d``; none of an empty text."""
     return dict(pair(part, option) for part in _NEXT.split(text) if text.strip())
 
 
 def value_of(text: str) -> Any:
-    """A number, a truth value, None or a list where the text is one in Python, else the text."""
+    """Return a number, a truth value, None or a list where the text is one in Python, else the text."""
     try:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
     except (ValueError, SyntaxError):
         return text
 
 
-def _defined(tree: ast.Module) -> list[str]:
-    return [node.name for node in tree.body if isinstance(node, _MADE_BY)]
+def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
+    return {node.name: node for node in tree.body if isinstance(node, _MADE_BY)}
 
 
 def _parsed(code: str) -> ast.Module:
@@ -130,38 +121,50 @@ def _parsed(code: str) -> ast.Module:
         raise ValueError(f"line {error.lineno} is no Python: {error.msg}: {line}") from None
 
 
-def _without_logging(code: str, tree: ast.Module) -> str:
-    """Calls of what a trainer holds, whose results nobody takes, left out: they are of no loss."""
-    lines = code.splitlines()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _is_selfs(node.value):
-            more = (node.end_lineno or node.lineno) - node.lineno
-            left = [" " * node.col_offset + "pass", *[""] * more]
-            lines[node.lineno - 1 : node.lineno + more] = left
-    return "\n".join(lines) + "\n"
+def _as_function(code: str, tree: ast.Module) -> str:
+    """Return lines as a function of what they read, which returns what they make last.
+
+    Calls of what a trainer holds, whose results nobody takes, are left out: they are of no loss. Attributes
+    of ``self`` become parameters, ``self.args.beta`` one named beta.
+    """
+    calls = [x for x in ast.walk(tree) if isinstance(x, ast.Expr) and isinstance(x.value, ast.Call)]
+    logging = [x for x in calls if _is_selfs(x.value)]
+    left_out = {id(x) for call in logging for x in ast.walk(call)}
+    edits: list[tuple[Any, str]] = [(x, "pass" + "\n" * (_end(x) - x.lineno)) for x in logging]
+    edits += [(x, x.attr) for x in _held(tree) if id(x) not in left_out and x.lineno == _end(x)]
+    code = _edited(code, edits)
+    tree = _parsed(code)
+    last = _last(tree)
+    if last:
+        code += f"return {last}\n"
+    else:
+        code = _edited(code, [(tree.body[-1], f"return {ast.get_source_segment(code, tree.body[-1])}")])
+    free = _free(tree)
+    so_far = [f"{last}=0.0"] * (last in free)  # loss = loss + ...: what was added before is not here
+    parameters = ", ".join([name for name in free if name != last] + so_far)
+    return f"def {PASTED}({parameters}):\n{textwrap.indent(code, '    ')}"
 
 
-def _without_self(code: str, tree: ast.Module) -> str:
-    """``self.args.beta`` and its like as ``beta``: what a trainer holds becomes a parameter."""
-    lines = [line.encode() for line in code.splitlines()]
-    for node in sorted(_held(tree), key=lambda node: -node.col_offset):
-        if node.lineno == node.end_lineno:
-            line = lines[node.lineno - 1]
-            lines[node.lineno - 1] = (
-                line[: node.col_offset] + node.attr.encode() + line[node.end_col_offset :]
-            )
-    return b"\n".join(lines).decode() + "\n"
+def _edited(code: str, edits: list[tuple[Any, str]]) -> str:
+    """Return code in which nodes of its syntax tree have other texts."""
+    data = code.encode()
+    begins = [0, *itertools.accumulate(map(len, data.split(b"\n")), lambda at, size: at + size + 1)]
+    for node, text in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
+        begin, end = begins[node.lineno - 1] + node.col_offset, begins[_end(node) - 1] + node.end_col_offset
+        data = data[:begin] + text.encode() + data[end:]
+    return data.decode()
+
+
+def _end(node: ast.expr | ast.stmt) -> int:
+    return node.end_lineno or node.lineno
 
 
 def _held(tree: ast.Module) -> list[ast.Attribute]:
-    """The attributes that lines read of ``self``."""
+    """Return the attributes that lines read of ``self``."""
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and id(node) not in called | inner and _is_selfs(node.value)
-    ]
+    called |= {id(node.value) for node in attributes}
+    return [node for node in attributes if id(node) not in called and _is_selfs(node.value)]
 
 
 def _is_selfs(node: ast.expr) -> bool:
@@ -170,27 +173,8 @@ def _is_selfs(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def _as_function(code: str, tree: ast.Module) -> str:
-    """Lines as a function of what they read, which returns what they make last."""
-    returned = _last(tree)
-    lines = code.splitlines()
-    if isinstance(tree.body[-1], ast.Expr):
-        first = tree.body[-1].lineno - 1
-        lines[first] = f"return {lines[first]}"
-    else:
-        lines.append(f"return {returned}")
-    body = "\n".join(f"    {line}" if line.strip() else "" for line in lines)
-    free = _free(tree)
-    so_far = [f"{returned}=0.0"] * (returned in free)  # loss = loss + ...: what was added before is not here
-    return f"def {PASTED}({', '.join([name for name in free if name != returned] + so_far)}):\n{body}\n"
-
-
 def _last(tree: ast.Module) -> str:
-    """The name of what lines make last; of an expression nothing.
-
-    Raises:
-        ValueError: they end in neither.
-    """
+    """Return the name of what lines make last, "" of an expression; ValueError where they end in neither."""
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr) and not isinstance(last.value, ast.Constant):
         return ""
@@ -204,46 +188,39 @@ def _last(tree: ast.Module) -> str:
 
 
 def _free(tree: ast.Module) -> list[str]:
-    """The names that lines read before they make them, in order."""
+    """Return the names that lines read before they make them, in order."""
     known = {*dir(builtins), *_given()} - {"input"}
-    found: dict[str, None] = {}
+    free: dict[str, None] = {}
     augmented = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
     for node in _in_order(tree):
-        if isinstance(node, ast.Name):
-            if (isinstance(node.ctx, ast.Load) or id(node) in augmented) and node.id not in known:
-                found[node.id] = None
-            elif isinstance(node.ctx, ast.Store):
-                known.add(node.id)
+        if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Load) or id(node) in augmented):
+            free |= {} if node.id in known else {node.id: None}
         elif isinstance(node, ast.alias):
             known.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.arg):
-            known.add(node.arg)
-    return list(found)
+        elif isinstance(node, ast.Name | ast.arg):
+            known.add(node.id if isinstance(node, ast.Name) else node.arg)
+    return list(free)
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all below it, as they are computed: what is read before what is made of it."""
-    for name, value in sorted(ast.iter_fields(node), key=lambda field: _LATER.get(field[0], 0)):
-        comprehended = name == "value" and isinstance(node, ast.DictComp)
-        for part in () if comprehended else value if isinstance(value, list) else [value]:
+    """Yield a node and all below it, as they are computed: what is read before what is made of it."""
+    for _, value in sorted(ast.iter_fields(node), key=lambda field: _ORDER.get(field[0], 0)):
+        for part in value if isinstance(value, list) else [value]:
             if isinstance(part, ast.AST):
                 yield from _in_order(part)
-    if isinstance(node, ast.DictComp):
-        yield from _in_order(node.value)
     yield node
 
 
 def _given() -> dict[str, Any]:
-    """What is there without an import."""
-    found: dict[str, Any] = {}
-    for line in _IMPORTS:
-        exec(line, found)
-    del found["__builtins__"]
-    return found
+    """Return what is there without an import."""
+    names: dict[str, Any] = {}
+    exec(_IMPORTS, names)
+    del names["__builtins__"]
+    return names
 
 
 def _executed(code: str, pasted: tuple[list[str], dict[str, str]] | None) -> ModuleType:
-    """The text as a module, whose lines tracebacks and `inspect` find.
+    """Return the text as a module, whose lines tracebacks and `inspect` find.
 
     Of lines that became a function the module has ``__pasted__``: the lines as they were, and what each
     attribute of ``self`` was.

@@ -19,7 +19,6 @@ SIZE = r"(?:.*_)?top_?k(?:_logits_k)?"  # a parameter that says how many
 _WORDS = {"logp": "log-probs", "logits": "logits", "probs": "probabilities"}
 _TOP = r"_top_?k?(?:_\d+)?(?=_)"
 _IDS = r"_(?:(?:token|vocab|vocabulary)_)?(?:id|idx|indice|index|indexe|token)_$"
-_SAME = "its tokens are read as the same as those of {}"
 _NOBODYS = "it does not say whose likeliest tokens they are"
 
 
@@ -55,16 +54,17 @@ class Head(NamedTuple):
             return f"the k likeliest {_WORDS[self.quantity]} of {OWNERS[self.of]}"
         return f"{_WORDS[self.quantity]} of {OWNERS[self.of]} at the k likeliest tokens of {OWNERS[self.at]}"
 
+    def read_as(self, name: str, note: str = "") -> Read:
+        """Return how a name of it is read."""
+        return Read(name, self.role, self.said, note)
+
 
 _BOTH = ("policy", "reference")
-HEADS: dict[str, Head] = {
-    head.role: head
-    for head in (
-        *(Head(q, of, of) for q in (*_WORDS, "ids") for of in OWNERS),
-        *(Head(q, of, at) for q in _WORDS for of in _BOTH for at in _BOTH if of != at),
-        Head("mask"),
-    )
-}
+_OWN = {(q, o): Head(q, o, o) for q in (*_WORDS, "ids") for o in OWNERS}
+_CROSSED = [Head(q, of, at) for q in _WORDS for of in _BOTH for at in _BOTH if of != at]
+HEADS: dict[str, Head] = {head.role: head for head in (*_OWN.values(), *_CROSSED, Head("mask"))}
+# of roles of a whole distribution, or of one token: what they are at the likeliest tokens
+_AT_LIKELIEST = {f"{PREFIX[o]}{q}{s}": _OWN[q, o] for q in _WORDS for o in OWNERS for s in ("", "_all")}
 
 
 def with_size(said: str, k: int) -> str:
@@ -75,83 +75,57 @@ def with_size(said: str, k: int) -> str:
     return re.sub(r"\bk likeliest\b", f"{k} likeliest", said)
 
 
-def says_a_head(words: str) -> bool:
-    """Whether the words of a name, ``"_teacher_topk_logprob_"``, are of the likeliest tokens."""
-    return re.search(_TOP, words) is not None
-
-
-def read_head(name: str, words: str, read: Callable[[str], Read | Unread]) -> Read | Unread:
-    """How the name of a tensor of a head is read.
+def read_head(name: str, words: str, read: Callable[[str], Read | Unread]) -> Read | Unread | None:
+    """Return how the name of a tensor of a head is read; None of another name.
 
     Args:
         name: Theirs.
-        words: Its words, in the singular.
+        words: Its words, in the singular: ``"_teacher_topk_logprob_"``.
         read: Reads words that are of no head.
     """
-    of, at = words, ""
-    if crossed := re.fullmatch(r"(_.+_)(?:at|on)(_.*)", words):
-        of, at = crossed[1], re.sub(_TOP, "", crossed[2])
-        if not says_a_head(crossed[2]):
-            return Unread(name, _NOBODYS)
-        if isinstance(read(of), Unread):  # teacher_at_student_topk_log_probs
-            of, at = _quantity_in_front(of, at, read)
-    bare = re.sub(_TOP, "", of)
-    if bare.endswith("_mask_"):
-        return _made(name, Head("mask"))
-    if bare == "_":
-        return Unread(name, "it says how many tokens, or which, and not what of them")
-    ids = re.search(_IDS, bare) is not None
-    found = read(re.sub(_IDS, "_logp_", bare) if ids else bare)
-    quantity = "ids" if ids else ""
-    if isinstance(found, Unread):
-        return Unread(name, found.why, _of_heads(found.suggestions, quantity))
-    head = _plain(found.role)
-    if head is None:
-        return Unread(name, "only log-probs, logits, probabilities and ids are read of the likeliest tokens")
-    head = head._replace(quantity=quantity or head.quantity)
-    if at:
-        whose = read(f"{at}logp_")
-        there = None if isinstance(whose, Unread) or whose.by_default else _plain(whose.role)
-        other = {"policy": "reference", "reference": "policy"}.get(head.of, "policy")
-        crossing = head._replace(at=there.of if there else other)
-        if there is None or found.by_default or crossing.role not in HEADS:
-            return Unread(name, _NOBODYS, (crossing.role,) if crossing.role in HEADS else ())
-        return _made(name, crossing)
-    if found.by_default:
-        return Unread(name, _NOBODYS, tuple(head._replace(of=x, at=x).role for x in OWNERS))
-    return _made(name, head)
-
-
-def _quantity_in_front(of: str, at: str, read: Callable[[str], Read | Unread]) -> tuple[str, str]:
-    """``_teacher_`` and ``_student_log_prob_`` as ``_teacher_log_prob_`` and ``_student_``."""
-    parts = at.strip("_").split("_")
-    for i in range(1, len(parts)):
+    if re.search(_TOP, words) is None:
+        return None
+    crossed = re.fullmatch(r"(_.+_)(?:at|on)(_.*)", words)
+    of, at = crossed.groups() if crossed else (words, "")
+    if crossed and re.search(_TOP, at) is None:
+        return Unread(name, _NOBODYS)
+    at = re.sub(_TOP, "", at)
+    parts = at.strip("_").split("_") if crossed and isinstance(read(of), Unread) else []
+    for i in range(1, len(parts)):  # _teacher_at_student_log_prob_ as _teacher_log_prob_at_student_
         moved = f"{of}{'_'.join(parts[i:])}_"
         if isinstance(read(moved), Read):
-            return moved, f"_{'_'.join(parts[:i])}_"
-    return of, at
-
-
-def _plain(role: str) -> Head | None:
-    """The head of a role of a whole distribution, or of one token."""
-    for owner in ("reference", "behavior", "policy"):
-        quantity = role.removeprefix(PREFIX[owner]).removesuffix("_all")
-        if role.startswith(PREFIX[owner]) and quantity in _WORDS:
-            return Head(quantity, owner, owner)
-    return None
-
-
-def _of_heads(roles: tuple[str, ...], quantity: str) -> tuple[str, ...]:
-    heads = [h for role in roles if (h := _plain(role)) is not None]
-    return tuple(dict.fromkeys(h._replace(quantity=quantity or h.quantity).role for h in heads))
-
-
-def _made(name: str, head: Head, note: str = "") -> Read:
-    return Read(name, head.role, head.said, note)
+            of, at = moved, f"_{'_'.join(parts[:i])}_"
+            break
+    bare = re.sub(_TOP, "", of)
+    if bare.endswith("_mask_"):
+        return Head("mask").read_as(name)
+    if bare == "_":
+        return Unread(name, "it says how many tokens, or which, and not what of them")
+    values = re.sub(_IDS, "_logp_", bare)
+    found = read(values)
+    roles = found.suggestions if isinstance(found, Unread) else (found.role,)
+    heads = [_AT_LIKELIEST[role] for role in roles if role in _AT_LIKELIEST]
+    heads = [_OWN["ids", h.of] if values != bare else h for h in heads]
+    if isinstance(found, Unread):
+        return Unread(name, found.why, tuple(dict.fromkeys(h.role for h in heads)))
+    if not heads:
+        return Unread(name, "only log-probs, logits, probabilities and ids are read of the likeliest tokens")
+    (head,) = heads
+    if at:
+        whose = read(f"{at}logp_")
+        named = isinstance(whose, Read) and not whose.by_default and whose.role in _AT_LIKELIEST
+        other = "reference" if head.of == "policy" else "policy"
+        head = head._replace(at=_AT_LIKELIEST[whose.role].of if named and isinstance(whose, Read) else other)
+        offered = [head] if head.role in HEADS else []
+    else:
+        named, offered = True, [_OWN[head.quantity, o] for o in OWNERS]
+    if found.by_default or not named or head.role not in HEADS:
+        return Unread(name, _NOBODYS, tuple(h.role for h in offered))
+    return head.read_as(name)
 
 
 def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | Unread]:
-    """What names of heads say together: whose tokens ids are of that do not say it, and numbers at them.
+    """Read names of heads beside each other: ids that do not say whose tokens, and numbers at them.
 
     With ids of the reference's tokens beside it, ``student_topk_logps`` are the student's log-probs at those.
 
@@ -160,35 +134,35 @@ def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | 
         mapped: Roles that the reader has given to other names.
     """
     heads = {i: HEADS[x.role] for i, x in enumerate(found) if isinstance(x, Read) and x.role in HEADS}
-    given = [HEADS[r] for r in mapped.values() if r in HEADS]
-    values = [h for h in (*heads.values(), *given) if h.quantity in _WORDS]
-    said = {h.at for h in (*heads.values(), *given) if h.quantity == "ids" or h.of != h.at}
-    out = list(found)
+    heads |= {-1 - i: HEADS[role] for i, role in enumerate(mapped.values()) if role in HEADS}
     unsaid = [i for i, x in enumerate(found) if isinstance(x, Unread) and "policy_topk_ids" in x.suggestions]
-    owners = said or {h.of for h in values}
-    if len(owners) == 1:
-        (owner,) = owners
-        said = {owner} if unsaid else said
-        names = [found[i].name for i, h in heads.items() if h.quantity != "mask" and owner in (h.of, h.at)]
-        for i in unsaid:
-            out[i] = _made(found[i].name, Head("ids", owner, owner), _SAME.format(" and ".join(names)))
-    else:
-        roles = tuple(Head("ids", x, x).role for x in OWNERS if x in (owners or _BOTH))
-        for i in unsaid:
-            out[i] = Unread(found[i].name, _NOBODYS, roles)
-    alone = {i: h for i, h in heads.items() if h.quantity in _WORDS and h.of == h.at}
-    if len(said) == 1:
-        (owner,) = said
-        for i, h in alone.items():
-            crossing = h._replace(at=owner)
-            if h.of != owner and crossing.role in HEADS:
-                out[i] = _made(found[i].name, crossing, f"read at the tokens that the ids are of: {owner}'s")
-    elif not said and len({h.of for h in values}) > 1:
-        for i, h in alone.items():
-            names = [x.name for j, x in enumerate(found) if j in alone and j != i]
-            others = [h._replace(at=o).role for o in _BOTH if o != h.of and h._replace(at=o).role in HEADS]
-            why = f"nothing says whose likeliest tokens it and {' and '.join(names)} are both at"
-            out[i] = Unread(found[i].name, why, tuple(others))
+    of = {h.of for h in heads.values() if h.quantity in _WORDS}
+    at = {h.at for h in heads.values() if h.quantity == "ids" or h.of != h.at}
+    owners = at or of
+    if len(owners) == 1 and unsaid:
+        at = owners
+    out = list(found)
+    for i in unsaid:
+        ids = [_OWN["ids", o] for o in OWNERS if o in (owners or _BOTH)]
+        same = [
+            found[j].name
+            for j, h in heads.items()
+            if j >= 0 and h.quantity != "mask" and owners & {h.of, h.at}
+        ]
+        note = f"its tokens are read as the same as those of {' and '.join(same)}"
+        refused = Unread(found[i].name, _NOBODYS, tuple(h.role for h in ids))
+        out[i] = ids[0].read_as(found[i].name, note) if len(owners) == 1 else refused
+    alone = [i for i, h in heads.items() if i >= 0 and h.quantity in _WORDS and h.of == h.at]
+    for i in alone:
+        crossings = {h.at: h for h in _CROSSED if (h.quantity, h.of) == (heads[i].quantity, heads[i].of)}
+        if len(at) == 1 and (crossing := crossings.get(*at)):
+            out[i] = crossing.read_as(
+                found[i].name, f"read at the tokens that the ids are of: {crossing.at}'s"
+            )
+        elif not at and len(of) > 1:
+            names = " and ".join(found[j].name for j in alone if j != i)
+            why = f"nothing says whose likeliest tokens it and {names} are both at"
+            out[i] = Unread(found[i].name, why, tuple(h.role for h in crossings.values()))
     return out
 
 
@@ -210,10 +184,8 @@ def head_value(role: str, logits: Callable[[str], torch.Tensor], k: int) -> torc
             f"k is {k}, expected less than the {likely.shape[-1]} tokens of the world's vocabulary"
         )
     index = likely.topk(k, dim=-1).indices
-    if head.quantity == "mask":
-        return torch.ones_like(index, dtype=torch.bool)
-    if head.quantity == "ids":
-        return index
+    if head.quantity in ("mask", "ids"):
+        return torch.ones_like(index, dtype=torch.bool) if head.quantity == "mask" else index
     scores = logits(PREFIX[head.of].removesuffix("_"))
     known = {"logp": scores.log_softmax, "probs": scores.softmax}
     return (known[head.quantity](-1) if head.quantity in known else scores).gather(-1, index)

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from kl_companion.auditing.reading.heads import HEADS, read_head, says_a_head
+from kl_companion.auditing.reading.heads import HEADS, read_head
 from kl_companion.auditing.reading.roles import ASSUMED, OWNERS, PREFIX
 from kl_companion.auditing.reading.roles import Read as Read
 from kl_companion.auditing.reading.roles import Unread as Unread
@@ -95,7 +95,7 @@ def read_name(name: str) -> Read | Unread:
     if name.lower() == "rollout":
         return Read(name, "rollout", ROLES["rollout"])
     words = words_of(name)
-    return read_head(name, words, _read_words) if says_a_head(words) else _read_words(words, name)
+    return read_head(name, words, _read_words) or _read_words(words, name)
 
 
 def _read_words(words: str, name: str = "") -> Read | Unread:

@@ -148,7 +148,7 @@ def _as_function(code: str, tree: ast.Module) -> str:
 def _edited(code: str, edits: list[tuple[Any, str]]) -> str:
     """Return code in which nodes of its syntax tree have other texts."""
     data = code.encode()
-    begins = [0, *itertools.accumulate(map(len, data.split(b"\n")), lambda at, size: at + size + 1)]
+    begins = [0, *itertools.accumulate(len(line) + 1 for line in data.split(b"\n"))]
     for node, text in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         begin, end = begins[node.lineno - 1] + node.col_offset, begins[_end(node) - 1] + node.end_col_offset
         data = data[:begin] + text.encode() + data[end:]

@@ -164,7 +164,9 @@ def _held(tree: ast.Module) -> list[ast.Attribute]:
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     called |= {id(node.value) for node in attributes}
-    return [node for node in attributes if id(node) not in called and _is_selfs(node.value)]
+    held = [node for node in attributes if id(node) not in called and _is_selfs(node.value)]
+    inner = {id(x) for node in held for x in ast.walk(node.value)}  # self.groups in self.groups[0].beta
+    return [node for node in held if id(node) not in inner]
 
 
 def _is_selfs(node: ast.expr) -> bool:

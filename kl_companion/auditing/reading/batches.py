@@ -29,23 +29,23 @@ class Model:
         self.training = True
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        """The outputs, whatever it is called with."""
+        """Return the outputs, whatever it is called with."""
         return self.converted(self._given.of("ref_outputs") if self._base else self._outputs)
 
     @property
     def module(self) -> Model:
-        """Itself: nothing is wrapped around it."""
+        """The model itself: nothing is wrapped around it."""
         return self
 
     def eval(self) -> Model:
-        """Itself: it has no dropout."""
+        """Return the model: it has no dropout."""
         return self
 
     train = eval
 
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
-        """The reference inside, as a model with an adapter is."""
+        """Return the outputs of the reference inside, as a model does whose adapter is off."""
         self._base = True
         try:
             yield
@@ -67,7 +67,7 @@ class UserBatch(Rollout):
 
     @classmethod
     def around(cls, given: Given, mapped: Mapping[str, str], read: dict[str, Read]) -> UserBatch:
-        """The batch of these values; names that are asked for are added to ``read``."""
+        """Make the batch of these values; names that are asked for are added to ``read``."""
         batch = object.__new__(cls)
         vars(batch).update(vars(given.rollout), _given=given, _mapped=mapped, _read=read)
         return batch
@@ -89,7 +89,7 @@ class UserBatch(Rollout):
         return self._of_a_head(found, roles[0]) if roles and roles[0] in HEADS else found
 
     def _of_a_head(self, found: Read | Unread, role: str) -> Read:
-        """As what was asked for before says; while that is not everything, as it may be."""
+        """Read a name beside those that were asked for before; until they decide, as it may be."""
         others = [n for n in self._read if n != found.name and n not in self._mapped]
         mapped = {n: r for n, r in self._mapped.items() if n in self._read}
         reads, _ = read_names([*others, *mapped, found.name], mapped)
@@ -129,13 +129,13 @@ class UserBatch(Rollout):
         return len(self.tokens)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name; the default where the name is not read."""
+        """Return the value of a name; the default where the name is not read."""
         return self[name] if isinstance(self._found(name), Read) else default
 
     def keys(self) -> list[str]:
-        """The package's own names of what a batch holds."""
+        """Return the package's own names of what a batch holds."""
         return [f.name for f in fields(Rollout) if getattr(self, f.name) is not None]
 
     def to(self, *_: Any, **__: Any) -> UserBatch:
-        """Itself: it is where it has to be."""
+        """Return the batch: it is where it has to be."""
         return self

@@ -68,7 +68,7 @@ _AT_LIKELIEST = {f"{PREFIX[o]}{q}{s}": _OWN[q, o] for q in _WORDS for o in OWNER
 
 
 def with_size(said: str, k: int) -> str:
-    """The words of a head with the number of its tokens in them."""
+    """Return the words of a head with the number of its tokens in them."""
     if k == 1:
         one = re.sub(r"\bk likeliest (token|log-prob|logit)s\b", r"likeliest \1", said)
         return one.replace("k likeliest probabilities", "likeliest probability")
@@ -167,7 +167,7 @@ def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | 
 
 
 def head_value(role: str, logits: Callable[[str], torch.Tensor], k: int) -> torch.Tensor:
-    """The tensor of a head, [batch, seq, k]; ids are int64, a mask is bool.
+    """Return the tensor of a head, [batch, seq, k]; ids are int64, a mask is bool.
 
     Args:
         role: One of `HEADS`.

@@ -36,7 +36,7 @@ NO_QUANTITY = "no word of it is a quantity: log-probs, logits, mask, rewards, ..
 
 
 def words_of(name: str) -> str:
-    """``"_ref_log_prob_"`` of ``refLogProbs``: words in the singular and in lower case."""
+    """Return ``"_ref_log_prob_"`` of ``refLogProbs``: words in the singular and in lower case."""
     parts = re.findall(r"[A-Z]+(?![a-z])s?|[A-Z]?[^\W\d_A-Z]+|\d+", name.translate(_GREEK))
     lower = [p.lower() for p in parts]
     one = [w if w in WORD_KINDS["singular"] else re.sub("(?<=[a-z]{2})(?<!s)s$", "", w) for w in lower]
@@ -52,7 +52,7 @@ def _find(pattern: str, words: str) -> re.Match[str] | None:
 
 
 def owner_of(words: Iterable[str]) -> tuple[str, str]:
-    """Whose the words say it is, "" if they do not, and why that cannot be told."""
+    """Return whose the words say it is, "" if they do not, and why that cannot be told."""
     found = [w for w in words if w in OWNER_OF]
     strong = {OWNER_OF[w] for w in found if w not in WORD_KINDS["neutral"]}
     if len(strong) > 1 or {"student", "teacher"} <= set(found):
@@ -61,13 +61,13 @@ def owner_of(words: Iterable[str]) -> tuple[str, str]:
 
 
 def _misspelled(words: Iterable[str], known: Mapping[str, str]) -> str:
-    """What the first word that resembles a known one is: ``refernce`` the reference, ``lgp`` log-probs."""
+    """Return what the first word that resembles a known one is: ``lgp`` is log-probs."""
     near = (difflib.get_close_matches(w, known, n=1, cutoff=0.8) for w in words if w not in OWNER_OF)
     return next((known[n[0]] for n in near if n), "")
 
 
 def roles_of(quantity: str, owner: str = "", head: str = "") -> tuple[str, ...]:
-    """The roles of the quantity, of that owner or of all of them."""
+    """Return the roles of a quantity, of that owner or of all of them."""
     if quantity == "log_ratio":
         return ("log_ratio", "log_importance_ratio")[1 if _find("importance|is", f"_{head}_") else 0 :]
     if quantity not in OWNED:
@@ -87,7 +87,7 @@ def _without_quantity(name: str, words: list[str], owner: str) -> Unread:
 
 
 def read_name(name: str) -> Read | Unread:
-    """How one name alone is read; see `read_names` for what only several together tell.
+    """Return how one name alone is read; see `read_names` for what only several together tell.
 
     Args:
         name: Of a parameter or of a key of a batch.
@@ -99,7 +99,7 @@ def read_name(name: str) -> Read | Unread:
 
 
 def _read_words(words: str, name: str = "") -> Read | Unread:
-    """How the words of a name are read that is of no head."""
+    """Return how the words of a name are read that is of no head."""
     hits = ((q, found, more) for q, head, more in _QUANTITIES if (found := _find(head, words)))
     kind, found, more = next(hits, ("", None, ""))
     head = found.group() if found else ""
@@ -148,7 +148,7 @@ def _read_words(words: str, name: str = "") -> Read | Unread:
 
 
 def owner_of_model(name: str) -> str:
-    """Whose model a parameter is by its name, ``"reference"`` of ``ref_model``; "" where it says none."""
+    """Return whose model a parameter is by its name, ``"reference"`` of ``ref_model``; "" of no model."""
     words = [w for w in words_of(name).split("_") if w]
     owner, _ = owner_of(words)
     nouns = WORD_KINDS["neutral"] | {"net", "network", "module", "lm", "llm", "teacher"}

@@ -31,7 +31,7 @@ _FIELDS = ("logp", "logits")
 
 
 def eager() -> AbstractContextManager[object]:
-    """A context in which functions that were compiled run as they are written."""
+    """Return a context in which functions that were compiled run as they are written."""
     # the compiler is slow to import: who compiled a function has imported it already
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
@@ -138,7 +138,7 @@ class SinglesAsDoubles(TorchDispatchMode):
 
 
 def exactly(loss: Callable[[Rollout], torch.Tensor]) -> Callable[[Rollout], torch.Tensor]:
-    """The same loss in float64 throughout, its backward pass included.
+    """Return the same loss in float64 throughout, its backward pass included.
 
     A framework's own backward functions cast too, and they run after the loss has returned. So value and
     gradient are taken here, inside the mode, and handed on together as a scalar that is linear around this

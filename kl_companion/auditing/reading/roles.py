@@ -1,4 +1,4 @@
-"""What a name came to: read as something of one of three models, or not read."""
+"""Results of reading a name: read as something of one of three models, or not read."""
 
 from __future__ import annotations
 

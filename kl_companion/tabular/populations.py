@@ -62,6 +62,7 @@ class Limit(NamedTuple):
             is small or large against.
         sums: Whether the loss is a sum over the batch: twice the batch, twice the gradient.
         settles: Whether there is a limit.
+        exact: Whether one batch gives it, because no terms in 1/N are left.
     """
 
     value: float
@@ -69,6 +70,7 @@ class Limit(NamedTuple):
     contributions: float
     sums: bool
     settles: bool
+    exact: bool = False
 
 
 def population_tree(
@@ -166,7 +168,9 @@ def batch_gradient(
     return loss.item(), total, each.abs().sum().item()
 
 
-def large_batches(loss_fn: Loss, population: Population, *, further: int = 0) -> Limit:
+def large_batches(
+    loss_fn: Loss, population: Population, *, further: int = 0, like: Limit | None = None
+) -> Limit:
     """Value and gradient of a loss in the limit of large batches, whose samples are held fixed.
 
     A loss that is a mean over rows needs two batches, of N and of 2N; one that has terms in 1/N six.
@@ -175,17 +179,22 @@ def large_batches(loss_fn: Loss, population: Population, *, further: int = 0) ->
         loss_fn: The loss.
         population: The world and its batch.
         further: How many times more to double the batch where there is no limit yet.
+        like: Limit of the same loss on another world: if it is exact, one batch is enough here.
 
     Raises:
         ValueError: as `batch_gradient`.
     """
-    first, second = (batch_gradient(loss_fn, population, copies) for copies in (1, 2))
+    rows = len(population.which)
+    first = batch_gradient(loss_fn, population)
+    per_answer = Limit(first[0] / rows, first[1] / rows, first[2] / rows, True, True, True)
+    if like is not None and like.exact and like.contributions > 0:
+        return per_answer if like.sums else Limit(*first, sums=False, settles=True, exact=True)
+    second = batch_gradient(loss_fn, population, 2)
     size = max(first[2], second[2])
     if _close(first[1], second[1], size) and _near(first[0], second[0]):
-        return Limit(*second, sums=False, settles=True)
-    rows = len(population.which)
+        return Limit(*second, sums=False, settles=True, exact=True)
     if _close(2 * first[1], second[1], size) and size > 0:
-        return Limit(first[0] / rows, first[1] / rows, first[2] / rows, sums=True, settles=True)
+        return per_answer
     found = [first, second]
     found += [batch_gradient(loss_fn, population, 2**k) for k in range(2, _doublings(rows))]
     while not (settles := _settles(found, size)) and further > 0:

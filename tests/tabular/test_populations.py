@@ -231,3 +231,37 @@ def test_what_reads_the_policy_by_its_tokens_alone_has_no_gradient_here():
     leaf = torch.zeros((), dtype=torch.float64, requires_grad=True)
     found = large_batches(lambda ro: leaf * ro.rewards.mean(), population_tree(2, 2, parts=4))
     assert (found.gradient.abs().sum().item(), found.contributions) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_world_tells_whether_another_one_needs_a_batch_of_twice_the_size(sums):
+    sizes = []
+
+    def loss(rollout):
+        sizes.append(len(rollout.logp))
+        total = ((rollout.logp - rollout.ref_logp) ** 2 * rollout.completion_mask).sum()
+        return total if sums else total / len(rollout.logp)
+
+    small, other = (population_tree(3, 2, parts=n, seed=n) for n in (4, 5))
+    least = large_batches(loss, small)
+    assert least.exact
+    found = large_batches(loss, other, like=least)
+    assert sizes == [16, 32, 25]
+    alone = large_batches(loss, other)
+    assert torch.allclose(found.gradient, alone.gradient)
+    assert (found.sums, found.settles, found.value) == (sums, True, pytest.approx(alone.value))
+
+
+def test_a_limit_with_terms_of_the_number_of_rows_or_without_a_gradient_tells_nothing_of_other_worlds():
+    def leave_one_out(rollout):
+        n = len(rollout.logp)
+        others = (rollout.rewards.sum() - rollout.rewards) / (n - 1)
+        return -((rollout.rewards - others + 1 / n) * rollout.logp.sum(-1)).mean()
+
+    def silent(rollout):
+        return (0 * rollout.logp).sum() if len(rollout.logp) < 50 else leave_one_out(rollout)
+
+    small, other = (population_tree(3, 2, parts=n, seed=n, eos=True) for n in (4, 8))
+    for loss in (leave_one_out, silent):
+        found, alone = large_batches(loss, other, like=large_batches(loss, small)), large_batches(loss, other)
+        assert torch.equal(found.gradient, alone.gradient)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from kl_companion.auditing.judgment.distances import KLS, size_for
 from kl_companion.auditing.worlds.objective import fields_and_values
 from kl_companion.auditing.worlds.objectives import objectives
 from kl_companion.auditing.worlds.plan import conditions
@@ -27,7 +26,6 @@ def recorded() -> dict[str, Any]:
         "support": SUPPORT,
         "divergences": [_of_divergence(d) for d in DIVERGENCES.values()],
         "fields": [[list(c), VOCAB, _fields(c)] for c in conditions()],
-        "sizes": [[kl, size_for(kl)] for kl in KLS],
     }
 
 

@@ -24,10 +24,8 @@ def start() -> None:
     divergences.read(records)
     import torch
 
-    from kl_companion.auditing.judgment.distances import SIZES
     from kl_companion.auditing.worlds.trees import RECORDED, Condition
 
-    SIZES.update(records["sizes"])
     for condition, vocab, places in records["fields"]:
         RECORDED[Condition(*condition), vocab, False] = tuple(
             {n: (value, torch.tensor(field, dtype=torch.float64)) for n, (value, field) in there.items()}

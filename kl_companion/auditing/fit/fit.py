@@ -44,7 +44,16 @@ class LossFit(NamedTuple):
 
     def of(self, loss_fn: Loss, condition: Condition) -> Finding:
         """Fit another loss in the same way under one condition."""
-        return finding_of(loss_fn, condition, self.plan.options)
+        options = self.plan.options
+        return _finding(condition, self.observe(loss_fn, condition, options.group_size), options)
+
+    def observe(self, loss_fn: Loss, condition: Condition, group_size: int | None) -> Looked:
+        """Evaluate a loss on the worlds of a condition, unless the plan had it evaluated there."""
+        plan, options = self.plan, self.plan.options
+        if condition in plan.conditions and (loss_fn, group_size) == (plan.subject.loss, plan.group_size):
+            return self.observations[plan.conditions.index(condition)]
+        known = options.under(condition)
+        return look(loss_fn, condition, group_size=group_size, known=known, head=options.head)
 
     def of_first_update(self) -> Finding | None:
         """Fit the loss where the old policy is the policy itself; None unless it reads a sampler too."""
@@ -99,13 +108,7 @@ def pieces(fit: LossFit, main: Finding) -> tuple[Piece, ...]:
     plan, condition = fit.plan, main.condition
     assert condition is not None
     loss_fn, options = plan.subject.loss, plan.options
-    observe = partial(
-        look,
-        condition=condition,
-        group_size=plan.group_size,
-        known=options.under(condition),
-        head=options.head,
-    )
+    observe = partial(fit.observe, condition=condition, group_size=plan.group_size)
     explain = partial(_finding, condition, options=options._replace(sampler=False))
     in_large_batches = None
     if not plan.single and options.group_size is None:

@@ -40,13 +40,17 @@ def look(
         group_size: Answers per batch; None is the limit.
         known: The objectives whose fields it is compared with.
         head: Of how many likeliest tokens it is; 0 of none.
+
+    Whether a batch of twice the size is needed is tried on the smallest world: loops over rows are slow.
     """
     vocab = head + 2 if head else 3 if group_size in (None, 1) else 2
     longer = group_size is None or group_size <= (1 if head else LARGEST_GROUP)
     places = worlds(condition, vocab, longer, head > 0)
     fields = known_fields(condition, vocab, tuple(known), longer, head > 0)
     if group_size is None:
-        limits = [large_batches(loss_fn, w) for w in places]
+        smallest = min(places, key=lambda w: len(w.which))
+        least = large_batches(loss_fn, smallest)
+        limits = [least if w is smallest else large_batches(loss_fn, w, like=least) for w in places]
     else:
         limits = [_of_groups(loss_fn, w.problem, group_size) for w in places]
     seen = (_seen(found, w.problem, f) for found, w, f in zip(limits, places, fields, strict=True))

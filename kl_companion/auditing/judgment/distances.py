@@ -10,14 +10,14 @@ import torch
 
 from kl_companion.auditing.fit.explanations import factors
 from kl_companion.auditing.fit.least_squares import degrees
-from kl_companion.auditing.worlds.objectives import OBJECTIVES, field, value
+from kl_companion.auditing.worlds.objectives import OBJECTIVES, field
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import Population, large_batches, population_tree
 
 _NOTHING = 1e-12
-KLS = (0.01, 0.1, 1.0)  # nats per token
+# nats per token: how far the reference is moved away, in units of the usual log-ratios
+SIZES = {0.01: 0.2863482827498842, 0.1: 0.8913724209613747, 1.0: 3.2538432889775777}
 _CLOSE = 0.01  # of the usual log-ratios
-SIZES: dict[float, float] = {}  # what `size_for` gave before, filled where a search for it is slow
 
 
 class Distance(NamedTuple):
@@ -38,7 +38,7 @@ class Distance(NamedTuple):
 @cache
 def world(kl: float) -> Population:
     """A tree on which the policy is that far from the reference: its reference is moved, its policy stays."""
-    return _at(SIZES[kl] if kl in SIZES else size_for(kl))
+    return _at(SIZES[kl])
 
 
 def _at(size: float) -> Population:
@@ -48,17 +48,6 @@ def _at(size: float) -> Population:
         ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
     )
     return Population(problem, tree.which)
-
-
-def size_for(kl: float) -> float:
-    """How far the reference is moved away so that the policy has that KL per token."""
-    low, high = 0.0, 8.0  # at 1 nat it is 3.3
-    for _ in range(47):
-        middle = (low + high) / 2
-        there = _at(middle)
-        reached = value(OBJECTIVES["token_reverse_kl"], there.problem) / there.tokens_per_answer
-        low, high = (middle, high) if reached < kl else (low, middle)
-    return high
 
 
 def distances(
@@ -73,10 +62,10 @@ def distances(
         unit: What it is divided by, a name of `UNITS`; lengths are NaN where that is not known.
 
     Returns:
-        One for each of `KLS`; none where the loss has no gradient without rewards, or is NaN there.
+        One for each of `SIZES`; none where the loss has no gradient without rewards, or is NaN there.
     """
     distances = []
-    for kl in KLS:
+    for kl in SIZES:
         try:
             mine = _gradient(loss_fn, world(kl))
         except ValueError:

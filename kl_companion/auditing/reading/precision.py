@@ -27,6 +27,7 @@ _GUARD = 1e-5
 _SMALLER = (torch.float32, torch.float16, torch.bfloat16)
 _CASTS = frozenset(("float", "half", "bfloat16"))
 _ADDS = frozenset(("add", "__add__", "__radd__"))
+_REPLACED = _CASTS | _ADDS | {"cuda", "to", "topk"}
 _FIELDS = ("logp", "logits")
 
 
@@ -65,8 +66,10 @@ class CastsAsDoubles(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func`` with float64 in place of float32, float16 and bfloat16."""
-        given = {k: _smaller_as_double(v) for k, v in (kwargs or {}).items()}
         name = getattr(func, "__name__", "")
+        if not kwargs and name not in _REPLACED and torch.dtype not in map(type, args):
+            return func(*args)  # a loss that loops over rows makes thousands of calls
+        given = {k: _smaller_as_double(v) for k, v in (kwargs or {}).items()}
         if name in _CASTS:
             return args[0].double()
         if name == "cuda":  # no GPU is needed

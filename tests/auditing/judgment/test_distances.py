@@ -7,7 +7,7 @@ import torch
 
 from kl_companion import audit
 from kl_companion.auditing.judgment.card import card
-from kl_companion.auditing.judgment.distances import KLS, distances, order, world
+from kl_companion.auditing.judgment.distances import SIZES, distances, order, world
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.reading.subject import as_loss
 from tests.oracles import worlds
@@ -24,14 +24,14 @@ def gradients(kl, *names):
     return found
 
 
-@pytest.mark.parametrize("kl", [*KLS, 1e-4, 3.0])
+@pytest.mark.parametrize("kl", SIZES)
 def test_the_kl_per_token_is_reached(kl):
     made = world(kl)
     listed, p = world_of(made.problem), made.problem
     total = worlds.token_level(listed, p.logits, p.ref_logits, p.logits, "reverse_kl").item()
     assert total / worlds.over_leaves(listed, p.logits, len) == pytest.approx(kl, abs=1e-9)
     assert not p.rewards.any()
-    assert torch.equal(p.logits, world(0.5).problem.logits)  # only the reference moves
+    assert torch.equal(p.logits, world(0.1).problem.logits)  # only the reference moves
 
 
 @pytest.mark.parametrize("name", ["k2", "k4", "exact_kl"])
@@ -44,7 +44,7 @@ def test_the_loss_that_was_meant_is_at_no_distance(name):
 @pytest.mark.parametrize("beta", [1.0, 0.1, -0.02, 1e-9, 1e6])
 def test_k3_is_as_far_from_the_reverse_kl_as_the_forward_kl_times_its_coefficient(beta):
     found = distances(lambda ro: beta * as_loss("k3")(ro), "token_reverse_kl")
-    assert [d.kl for d in found] == list(KLS)
+    assert [d.kl for d in found] == list(SIZES)
     for d in found:
         mine, theirs = gradients(d.kl, "forward_kl", "reverse_kl")
         cosine = math.copysign(1, beta) * (mine @ theirs / mine.norm() / theirs.norm()).item()

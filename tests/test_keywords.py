@@ -4,7 +4,6 @@ import pytest
 
 from kl_companion import audit
 from kl_companion.auditing import as_loss
-from kl_companion.auditing.reading.subject import as_subject
 from kl_companion.auditing.updates.audit import audit_update
 from kl_companion.auditing.updates.step import as_step
 from kl_companion.keywords import renamed
@@ -30,7 +29,7 @@ def test_old_keyword_names_the_new_one(value):
 
 
 AUDITS = [audit, audit_update, minimizes, maximizes]
-READERS = [as_loss, as_subject, as_step]
+READERS = [as_loss, as_step]
 
 
 @pytest.mark.parametrize(

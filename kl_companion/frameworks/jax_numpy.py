@@ -16,7 +16,7 @@ import torch
 
 from kl_companion.auditing.reading.arguments import Outputs
 from kl_companion.auditing.reading.batches import Model, UserBatch
-from kl_companion.auditing.reading.stand_ins import Absent, AbsentModule, module_of
+from kl_companion.auditing.reading.stand_ins import Absent, AbsentModule
 
 # functions of arrays or numbers that PyTorch has under the same name, and under another
 _SAME = """abs ceil cos exp expm1 floor isfinite isinf isnan log log10 log1p log2 logaddexp logical_and
@@ -228,8 +228,8 @@ _NN = {
     "softmax": lambda x, axis=-1: x.softmax(axis),
     "softplus": _arrays(torch.nn.functional.softplus),
 }
-jnp = module_of("jax.numpy", _NUMPY)
-jax = module_of(
+jnp = AbsentModule("jax.numpy", _NUMPY)
+jax = AbsentModule(
     "jax",
     {
         "Array": torch.Tensor,
@@ -237,15 +237,15 @@ jax = module_of(
         "jit": _decorator,
         "named_call": _decorator,
         "named_scope": Absent("jax.named_scope"),
-        "nn": module_of("jax.nn", _NN),
+        "nn": AbsentModule("jax.nn", _NN),
         "numpy": jnp,
-        "lax": module_of(
+        "lax": AbsentModule(
             "jax.lax",
             {"rsqrt": torch.rsqrt, "stop_gradient": _stopped, "top_k": torch.topk, "select": torch.where}
             | {"exp": torch.exp, "log": torch.log, "clamp": lambda low, x, high: clip(x, low, high)},
         ),
-        "scipy": module_of("jax.scipy", {"special": module_of("jax.scipy.special", _NN | _NUMPY)}),
-        "typing": module_of("jax.typing", {"ArrayLike": Any}),
+        "scipy": AbsentModule("jax.scipy", {"special": AbsentModule("jax.scipy.special", _NN | _NUMPY)}),
+        "typing": AbsentModule("jax.typing", {"ArrayLike": Any}),
         "random": Absent("jax.random"),
         "tree_util": Absent("jax.tree_util"),
     },
@@ -257,7 +257,7 @@ _OPTAX: dict[str, Any] = {
     "softmax_cross_entropy": softmax_cross_entropy,
     "softmax_cross_entropy_with_integer_labels": integer_cross_entropy,
 }
-optax = module_of("optax", _OPTAX | {"losses": module_of("optax.losses", _OPTAX)})
+optax = AbsentModule("optax", _OPTAX | {"losses": AbsentModule("optax.losses", _OPTAX)})
 _MLX_LOSSES = {
     "cross_entropy": lambda logits, targets, reduction="none", **_: _loss(
         integer_cross_entropy(logits, targets), reduction
@@ -268,7 +268,7 @@ _MLX_LOSSES = {
 }
 _PYTREE = {"dataclass": lambda cls=None, **_: dataclass(cls) if cls else dataclass, "field": Absent("field")}
 _FLAX: Any = AbsentModule("flax")
-_FLAX.struct = module_of("flax.struct", _PYTREE)
+_FLAX.struct = AbsentModule("flax.struct", _PYTREE)
 STAND_INS: dict[str, ModuleType] = {
     m.__name__: m
     for m in (
@@ -281,13 +281,15 @@ STAND_INS: dict[str, ModuleType] = {
         jax.typing,
         optax,
         optax.losses,
-        module_of("mlx", {}),
-        module_of("mlx.core", _NUMPY | {"compile": _decorator, "eval": lambda *_: None}),
-        module_of("mlx.nn", _NN | {"losses": module_of("mlx.nn.losses", _MLX_LOSSES), "Module": object}),
-        module_of("mlx.nn.losses", _MLX_LOSSES),
+        AbsentModule("mlx", {}),
+        AbsentModule("mlx.core", _NUMPY | {"compile": _decorator, "eval": lambda *_: None}),
+        AbsentModule(
+            "mlx.nn", _NN | {"losses": AbsentModule("mlx.nn.losses", _MLX_LOSSES), "Module": object}
+        ),
+        AbsentModule("mlx.nn.losses", _MLX_LOSSES),
         _FLAX,
         _FLAX.struct,
-        module_of("chex", _PYTREE | {"Array": Array, "ArrayTree": Any, "Numeric": Any}),
+        AbsentModule("chex", _PYTREE | {"Array": Array, "ArrayTree": Any, "Numeric": Any}),
     )
 }
 

@@ -26,14 +26,7 @@ def read(request: AuditRequest) -> Subject:
         ValueError: the loss cannot be read, or needs groups of a size that is not known or too large.
     """
     request.check()
-    subject = readable(
-        request.loss,
-        request.placement,
-        request.level,
-        roles=request.roles,
-        options=request.options,
-        group_size=request.group_size,
-    )._replace(request=request)
+    subject = readable(request)
     if subject.entry is not None:
         return subject
     _check_gradient(subject)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +23,9 @@ IGNORED = -100  # what labels hold where nothing is to be predicted
 ALIGNED = Layout()
 # in the name of a mask that is 1 on the prompt and on a tool's text too
 ATTENDED = re.compile("att(entio)?n_", re.IGNORECASE)
+OF_TOKENS = re.compile("token|select|sampl|action", re.IGNORECASE)  # names that say one number per token
 BEFORE = re.compile("old|prev|prox|recompute", re.IGNORECASE)  # of the policy before the first update
+_RATIOS = {"log_ratio": "ref", "log_importance_ratio": "behavior", "importance_ratio": "behavior"}
 Others = Mapping[tuple[str, str], Rollout]  # by name and role: two inputs may have one name
 NO_OTHERS: Others = MappingProxyType({})
 
@@ -34,28 +34,22 @@ class Unusable(ValueError):
     """A reader's loss that does not run, or returns no loss; the message says where and what was passed."""
 
 
+@dataclass(eq=False)
 class Given:
     """The values of one rollout under one layout, by role; new tensors, safe to change in place.
 
     ``others`` has the rollouts from which single inputs are given instead.
     """
 
-    def __init__(
-        self,
-        rollout: Rollout,
-        layout: Layout,
-        likeliest: int = LIKELIEST,
-        row: int | None = None,
-        others: Others = NO_OTHERS,
-    ) -> None:
-        self.rollout = rollout
-        self.layout = layout
-        self.likeliest = likeliest  # tokens of a head
-        self.row = row  # of one answer alone
-        self.others = others
-        # the policy's numbers that score no token of an answer, behind the last one and of the prompt
-        self.beyond: dict[str, torch.Tensor] = {}
-        self._batch: dict[tuple[str, str], Any] = {}  # values of all answers, where each is asked for alone
+    rollout: Rollout
+    layout: Layout
+    likeliest: int = LIKELIEST  # tokens of a head
+    row: int | None = None  # of one answer alone
+    others: Others = field(default_factory=dict)
+    # the policy's numbers that score no token of an answer, behind the last one and of the prompt
+    beyond: dict[str, torch.Tensor] = field(default_factory=dict)
+    # values of all answers, where each is asked for alone
+    _batch: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def of(self, role: str, name: str = "") -> Any:
         """Return the value of a role; ``name`` is the reader's, which may say more."""
@@ -76,9 +70,7 @@ class Given:
 
     def answer(self, row: int) -> Given:
         """Return the values of one answer, tensors of tokens of its own length."""
-        one = Given(self.rollout, self.layout, self.likeliest, row, self.others)
-        one.beyond, one._batch = self.beyond, self._batch
-        return one
+        return replace(self, row=row)
 
     def _value(self, role: str, name: str) -> Any:
         for key in ((name, role), (name, f"{role}_all")):  # log-probs that by their use are of all tokens
@@ -86,56 +78,48 @@ class Given:
                 return Given(self.others[key], self.layout, self.likeliest)._value(role, name)
         r = self.rollout
         batch, length = r.tokens.shape
-        counts = {"batch_size": batch, "group_size": batch, "max_length": length}
-        if role in counts:
-            return counts[role]
-        if role == "num_tokens":
-            return r.completion_mask.sum()
-        if role == "rewards":
-            return self._rewards(name)
-        if role == "completion_mask":
-            return self._mask(name)
-        if role in ("tokens", "input_ids", "labels", "prompt_ids"):
-            return self._ids(role)
-        if role == "sample_mask":
-            return torch.ones(batch, dtype=r.completion_mask.dtype)
-        if role == "prompt_length":
-            prompt = self.layout.prompt if self.layout.shifted else 0
-            return torch.full((batch,), prompt) if name.endswith("s") else prompt
-        if role == "lengths":
-            return self._extent().sum(-1)
-        if role == "prompt_index":
-            return torch.zeros(batch, dtype=torch.long)
-        if role in HEADS:
-            return head_value(role, self._logits, self.likeliest)
-        return self._owned(role, name)
+        prompt = self.layout.prompt if self.layout.shifted else 0
+        values: dict[str, Callable[[], Any]] = {
+            "batch_size": lambda: batch,
+            "group_size": lambda: batch,
+            "max_length": lambda: length,
+            "num_tokens": r.completion_mask.sum,
+            "rewards": lambda: self._rewards(name),
+            "completion_mask": lambda: self._mask(name),
+            "sample_mask": lambda: torch.ones(batch, dtype=r.completion_mask.dtype),
+            "prompt_length": lambda: torch.full((batch,), prompt) if name.endswith("s") else prompt,
+            "lengths": lambda: self._extent().sum(-1),
+            "prompt_index": lambda: torch.zeros(batch, dtype=torch.long),
+            "prompt_ids": lambda: torch.zeros(batch, self.layout.prompt, dtype=torch.long),
+            **dict.fromkeys(("tokens", "input_ids", "labels"), lambda: self._ids(role)),
+            **dict.fromkeys(HEADS, lambda: head_value(role, self._logits, self.likeliest)),
+        }
+        return values[role]() if role in values else self._owned(role, name)
 
     def _owned(self, role: str, name: str) -> Any:
-        """What one of the models says; or two of them."""
-        if role == "log_ratio":
-            return self._logp("") - self._logp("ref")
-        if role in ("log_importance_ratio", "importance_ratio"):
-            ratio = self._logp("") - self._logp("behavior")
+        """Return what one of the models says, or two of them."""
+        if role in _RATIOS:
+            ratio = self._logp("") - self._logp(_RATIOS[role])
             return ratio.exp() if role == "importance_ratio" else ratio
-        whose = "ref" if role.startswith("ref_") else "behavior" if role.startswith("behavior_") else ""
+        whose = next((owner for owner in ("ref", "behavior") if role.startswith(f"{owner}_")), "")
+        quantity = role.removeprefix(f"{whose}_")
         if whose == "behavior" and self.layout.own_old and BEFORE.search(name):
-            own = self._owned(role.removeprefix("behavior_"), name)
+            own = self._owned(quantity, name)
             return own.detach() if isinstance(own, torch.Tensor) else own
-        if role.endswith("outputs"):
+        if quantity == "outputs":
             return Outputs(self, whose)
-        if role.endswith("sequence_logp"):
+        if quantity == "sequence_logp":
             return masked(self._scored(whose), self.rollout.completion_mask).sum(-1)
-        of_one = re.search("token|select|sampl|action", name.lower())
-        if role.endswith("logp") and (of_one or not self.layout.whole):
+        if quantity == "logp" and (OF_TOKENS.search(name) or not self.layout.whole):
             return self._logp(whose).clone()
         scores = self._logits(whose)
-        if role == "entropy":
+        if quantity == "entropy":
             return -(scores.softmax(-1) * scores.log_softmax(-1)).sum(-1)
-        if role.endswith(("_all", "logp")):
+        if quantity in ("logp", "logp_all"):
             if not self.layout.padded and not self.layout.shifted:  # on padding the models agree
                 scores = scores.where(self.rollout.completion_mask.bool().unsqueeze(-1), 0.0)
             return scores.log_softmax(-1)
-        return scores.softmax(-1) if role.endswith("probs") else scores
+        return scores.softmax(-1) if quantity == "probs" else scores
 
     def _logp(self, whose: str) -> torch.Tensor:
         found = self._scored(whose)
@@ -153,10 +137,10 @@ class Given:
         Two tokens of a prompt are scored by every model; values that are no model's are 0 there.
         """
         wide, prompt = self.layout.wide, self.layout.prompt
-        if not wide or (prompt == 2 and whose is None):
-            return x if not wide else torch.nn.functional.pad(x, (prompt, 0))
-        if prompt == 1:
-            return torch.nn.functional.pad(x, (1, 0))
+        if not wide:
+            return x
+        if prompt == 1 or whose is None:
+            return torch.nn.functional.pad(x, (prompt, 0))
         beyond = self._beyond("logp", whose, torch.tensor([-1.5, -0.7], dtype=x.dtype).expand(len(x), 2))
         first, last = beyond.split(1, -1)
         return torch.cat({"own": [last, first, x], "short": [first, x], "ahead": [first, x, last]}[wide], 1)
@@ -194,8 +178,6 @@ class Given:
 
     def _ids(self, role: str) -> torch.Tensor:
         r, layout = self.rollout, self.layout
-        if role == "prompt_ids":
-            return torch.zeros(len(r.tokens), layout.prompt, dtype=torch.long)
         ids = r.tokens.clone()
         ignored = IGNORED if role == "labels" and layout.ignored else 0
         if ignored:
@@ -263,13 +245,12 @@ def loss_of(out: Any, rollout: Rollout, label: str, layout: Layout = ALIGNED) ->
     mask = rollout.completion_mask
     batch, length = mask.shape
     shape = list(x.shape)
+    per_token = [length, length + layout.prompt - 1, length + layout.prompt]  # some with a prompt
     if x.numel() == 1 and shape != [batch]:
         x, how = x.reshape(()), "one number"
-    elif shape == [batch, length]:
-        how = "one value per token: summed over the tokens of an answer, mean over answers"
-    elif shape in ([batch, length + layout.prompt], [batch, length + layout.prompt - 1]):
-        begin = layout.prompt - (layout.wide in ("ahead", "short") or shape[1] < length + layout.prompt)
-        x = x[:, begin : begin + length]
+    elif shape in ([batch, n] for n in per_token):
+        begin = layout.prompt - (layout.wide in ("ahead", "short") or shape[1] < per_token[-1])
+        x = x if shape[1] == length else x[:, begin : begin + length]
         how = "one value per token: summed over the tokens of an answer, mean over answers"
     elif shape in ([batch], [batch, 1]):
         x, how = x.mean(), "one value per answer: the mean is taken"
@@ -286,27 +267,31 @@ def loss_of(out: Any, rollout: Rollout, label: str, layout: Layout = ALIGNED) ->
 
 
 def _within(out: Any) -> tuple[Any, str]:
-    if isinstance(out, Mapping):
-        named = [k for k in out if isinstance(k, str) and isinstance(out[k], torch.Tensor)]
-        keys = [k for k in named if k == "loss"] or [k for k in named if "loss" in k]
-        return (out[keys[0]], f"its {keys[0]!r}{_not_taken(map(repr, keys[1:]))}: ") if keys else (out, "")
-    if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.numel() == 1 for x in out):
-        return torch.stack([x.reshape(()) for x in out]), "a list: "
-    if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.ndim == 1 for x in out):
-        return torch.nn.utils.rnn.pad_sequence(out, batch_first=True), "a list: "
+    """Return what may be the loss in what a function returned, and where it was."""
+    if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.ndim < 2 for x in out):
+        rows = [x.reshape(-1) for x in out]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).squeeze(-1), "a list: "
     if isinstance(out, tuple) and not hasattr(out, "_fields"):
         tensors = [x for x in out if isinstance(x, torch.Tensor)]
         others = sum(x.requires_grad for x in tensors[1:])
         rest = _not_taken([f"{others} more with a gradient"] * bool(others))
         return tensors[0] if tensors else out, f"the first tensor of the tuple{rest}: "
-    if not isinstance(out, torch.Tensor) and isinstance(getattr(out, "loss", None), torch.Tensor):
-        return out.loss, "its .loss: "
-    if is_dataclass(out) or hasattr(out, "_fields"):
-        names = getattr(out, "_fields", None) or [f.name for f in fields(out)]
-        losses = [n for n in names if "loss" in n and isinstance(getattr(out, n), torch.Tensor)]
-        if losses:
-            return getattr(out, losses[0]), f"its .{losses[0]}{_not_taken(losses[1:])}: "
-    return out, ""
+    quoted = isinstance(out, Mapping)
+    entries = out if quoted else {n: getattr(out, n, None) for n in _fields(out)}
+    named = [n for n, x in entries.items() if isinstance(n, str) and isinstance(x, torch.Tensor)]
+    losses = [n for n in named if n == "loss"] or [n for n in named if "loss" in n]
+    if not losses:
+        return out, ""
+    words = [repr(n) if quoted else n for n in losses]
+    return entries[losses[0]], f"its {'' if quoted else '.'}{words[0]}{_not_taken(words[1:])}: "
+
+
+def _fields(record: Any) -> Sequence[str]:
+    """Return the names of what may be a loss in a record; of a tensor none."""
+    if isinstance(record, torch.Tensor):
+        return ()
+    known = getattr(record, "_fields", ())
+    return ["loss", *known, *(f.name for f in (fields(record) if is_dataclass(record) else ()))]
 
 
 def _not_taken(others: Iterable[str]) -> str:
@@ -333,18 +318,14 @@ def failed(
     label: str, function: Callable[..., Any], error: BaseException, passed: Mapping[str, Any]
 ) -> Unusable:
     """The refusal of a loss that raised: its own line, and what was passed to it."""
-    try:
-        home = Path(inspect.getsourcefile(inspect.unwrap(function)) or "").resolve()
-    except TypeError:
-        home = Path()
+    home = getattr(inspect.unwrap(function), "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if Path(f.filename).resolve() == home]
+    theirs = [f for f in frames if home is not None and f.filename == home.co_filename]
     said = f"{label} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     if isinstance(error, SystemExit):
         said = f"{label} called sys.exit({error.code!r})"
     if theirs:
-        line = (theirs[-1].line or linecache.getline(theirs[-1].filename, theirs[-1].lineno or 0)).strip()
-        said += f"\n  at {theirs[-1].filename}:{theirs[-1].lineno}: {line}"
+        said += f"\n  at {theirs[-1].filename}:{theirs[-1].lineno}: {(theirs[-1].line or '').strip()}"
     given = ", ".join(f"{n} {shape_words(v)}" for n, v in passed.items())
     return Unusable(
         f"{said}\n  passed: {given}\n  expected a loss that runs on these; --map NAME=ROLE gives a "

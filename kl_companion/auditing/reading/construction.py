@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, is_dataclass
-from dataclasses import fields as fields_of
 from enum import Enum
+from importlib.resources import files
 from typing import Any
 
 from kl_companion.auditing.reading.arguments import Unusable
@@ -18,32 +19,8 @@ from kl_companion.auditing.reading.stand_ins import Absent, MissingOption
 from kl_companion.checks import unknown_name
 
 OPTIONS = r"(.*_)?(config|cfg|args|options|opts|hparams)"  # names of records of options
-# what stands for a number without a default: (pattern of its name, value, what it is)
-ASSUMED = (
-    (r"entropy.*(coef|coeff|weight|beta)", 0.0, "entropy coefficient"),
-    (
-        r"(.*_)?beta|(init_)?kl_(.*_)?(coef|coeff|coefficient|weight|lambda|alpha|ctl|scale)|(lambda|beta|alpha)_kl"
-        "|coef|lam",
-        1.0,
-        "KL coefficient",
-    ),
-    (r"temperature|temp", 1.0, "temperature"),
-    (r"label_smoothing", 0.0, "label smoothing"),
-    (OPTIONS, None, "options"),
-    (
-        r"world_size|dp_size|(grad_|gradient_)?accum(ulation)?_steps|num_micro_batches",
-        1,
-        "workers or batches",
-    ),
-    (f"k|{SIZE}", LIKELIEST, "likeliest tokens"),
-    (r"(.*_)?(clip|cliprange|eps|epsilon)(_.*)?", 0.2, "clip range"),
-)
-# what a method of a trainer does not compute its loss of
-_OF_TRAINING = (
-    r"accelerator|_?(total_)?metrics|_?logs?|log(ger|ging|_.*)|state|control|timers?|profiler|.*callback.*"
-    r"|(tb_|summary_)?writer|wandb|tokenizer|processing_class|_buffered_inputs|_textual_logs|strategy"
-)
-_COEFFICIENT = next(pattern for pattern, _, what in ASSUMED if what == "KL coefficient")
+NAMES = tomllib.loads((files(__package__) / "calls.toml").read_text("utf-8"))
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Chosen:
@@ -64,20 +41,18 @@ class Chosen:
             self.used.add(name)
             return self.given[name]
         inner = {n.partition(".")[2]: v for n, v in self.given.items() if n.startswith(f"{name}.")}
-        if inner:
-            self.used |= {f"{name}.{n}" for n in inner}
-            return Options(name, inner, self)
-        return MISSING
+        self.used |= {f"{name}.{n}" for n in inner}
+        return Options(name, inner, self) if inner else MISSING
 
     def assume(self, name: str) -> Any:
         """The usual number for a parameter of that name, noted; ``MISSING`` where there is none."""
-        for pattern, value, what in ASSUMED:
-            if re.fullmatch(pattern, name.rpartition(".")[2].lower()):
-                if value is None:
-                    return Options(name, {}, self)
-                self.assumed[name] = (value, what)
-                return value
-        return MISSING
+        if re.fullmatch(OPTIONS, name.rpartition(".")[2].lower()):
+            return Options(name, {}, self)
+        usual = _usual(name)
+        if usual is None:
+            return MISSING
+        self.assumed[name] = usual
+        return usual[0]
 
     def finish(self, label: str) -> None:
         """Raise ValueError for a setting that nothing took."""
@@ -115,6 +90,15 @@ class Options:
         return vars(self).get(key, default)
 
 
+def _usual(name: str) -> tuple[Any, str] | None:
+    """Return the usual number for a parameter, and what it is; None where its name does not say it."""
+    name = name.rpartition(".")[2].lower()
+    if re.fullmatch(f"k|{SIZE}", name):
+        return LIKELIEST, "likeliest tokens"
+    found = (x for x in NAMES["usual"] if re.fullmatch(x["name"], name))
+    return next(((x["value"], x["what"]) for x in found), None)
+
+
 def kl_coefficient(function: Any, settings: Chosen) -> tuple[str, float | None]:
     """Return name and value of the one number that is called like a KL coefficient; ("", None) without one.
 
@@ -122,30 +106,27 @@ def kl_coefficient(function: Any, settings: Chosen) -> tuple[str, float | None]:
         function: What `callable_of` returned for these settings.
         settings: What the reader set, after `callable_of` has read it.
     """
-    numbers = {n: v for n, v in settings.defaults.items() if _is_coefficient(n)}
-    for p in parameters_of(function, ""):
-        if _is_coefficient(p.name):
-            numbers[p.name] = p.default if p.default is not p.empty else 1.0
-    numbers |= {n: v for n, (v, what) in settings.assumed.items() if what == "KL coefficient"}
-    # a field is set by its name or by its path
-    numbers |= {
-        next((m for m in numbers if m.endswith(f".{n}")), n): v
-        for n, v in settings.given.items()
-        if _is_coefficient(n)
-    }
+    numbers = dict(settings.defaults)
+    numbers |= {p.name: 1.0 if p.default is p.empty else p.default for p in parameters_of(function)}
+    numbers |= {n: value for n, (value, _) in settings.assumed.items()}
+    for name, value in settings.given.items():  # a field is set by its name or by its path
+        numbers[next((n for n in numbers if n.endswith(f".{name}")), name)] = value
+    numbers = {n: v for n, v in numbers.items() if (_usual(n) or "")[1:] == ("KL coefficient",)}
     if len(numbers) != 1:
         return "", None
     ((name, value),) = numbers.items()
     return name, float(value) if isinstance(value, int | float) else None
 
 
-def _is_coefficient(name: str) -> bool:
-    return re.fullmatch(_COEFFICIENT, name.rpartition(".")[2].lower()) is not None
-
-
 def too_many(name: str, default: Any) -> bool:
     """Whether a default is a number of likeliest tokens of a real vocabulary."""
     return type(default) is int and default > MOST and re.fullmatch(SIZE, name) is not None
+
+
+def label_of(loss: Any) -> str:
+    """Return what a loss is called in a message."""
+    name = getattr(loss, "name", None) or getattr(loss, "__qualname__", None) or type(loss).__name__
+    return str(name).rpartition("<locals>.")[2]
 
 
 def source_of(function: Any) -> str:
@@ -155,6 +136,15 @@ def source_of(function: Any) -> str:
         return inspect.getsource(inspect.unwrap(getattr(function, "forward", plain)))
     except (OSError, TypeError):
         return ""
+
+
+def parameters_of(function: Any) -> list[inspect.Parameter]:
+    """The parameters of a function or of a module's forward; ValueError where they cannot be read."""
+    try:
+        return list(inspect.signature(getattr(function, "forward", function)).parameters.values())
+    except (TypeError, ValueError) as error:
+        why = f"{label_of(function)} has no signature that can be read, expected a Python function"
+        raise ValueError(why) from error
 
 
 def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
@@ -186,30 +176,19 @@ def _uninitialized(cls: type, settings: Chosen) -> Any:
     settings.late = True
 
     def read(self: Any, key: str) -> Any:
-        if re.fullmatch(_OF_TRAINING, key):
-            return Absent(key, "logger")
-        return getattr(options, key)
+        of_training = re.fullmatch(NAMES["of_training"], key)
+        return Absent(key, "logger") if of_training else getattr(options, key)
 
     bare: Any = type(cls.__name__, (cls,), {"__getattr__": read})
     bare.__abstractmethods__ = frozenset()
     return object.__new__(bare)
 
 
-def parameters_of(function: Any, label: str) -> list[inspect.Parameter]:
-    """The parameters of a function or of a module's forward; ValueError where they cannot be read."""
-    read = getattr(function, "forward", function)
-    try:
-        return list(inspect.signature(read).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{label} has no signature that can be read, expected a Python function") from error
-
-
 def _owner_of(function: Any) -> type | None:
     """The class of a method that was taken from the class itself, and so wants a ``self``."""
     if not inspect.isfunction(function) or "." not in function.__qualname__:
         return None
-    names = list(inspect.signature(function).parameters)
-    if names[:1] != ["self"]:
+    if [*inspect.signature(function).parameters][:1] != ["self"]:
         return None
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split(".")[:-1]:
@@ -222,31 +201,39 @@ def _owner_of(function: Any) -> type | None:
     return found
 
 
-def _construct(cls: type, settings: Chosen) -> Any:
-    """An instance from the defaults, what was set, and the defaults of a dataclass that it takes."""
-    hints = _hints(vars(cls).get("__init__", cls))
-    arguments = {}
+def _construct(cls: type, settings: Chosen, path: str = "") -> Any:
+    """An instance from the defaults and what was set, likewise of a dataclass of options that it takes.
+
+    Args:
+        cls: A class, or a dataclass of options.
+        settings: Values by name, of options by path or by name.
+        path: Of options, in front of their names: ``"config."``.
+    """
     if inspect.isabstract(cls):
         raise Unusable(f"{cls.__name__} is abstract, expected a class that defines its methods")
-    for name, p in list(inspect.signature(cls).parameters.items()):
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+    hints = _hints(vars(cls).get("__init__", cls))
+    arguments: dict[str, Any] = {}
+    for name, p in inspect.signature(cls).parameters.items():
+        if p.kind in _VARIADIC:
             continue
-        hint = hints.get(name)
-        value = settings.of(name)
-        if is_dataclass(hint) and isinstance(hint, type) and (value is MISSING or isinstance(value, Options)):
-            value = _configured(hint, settings, name)
+        hint, full = hints.get(name), f"{path}{name}"
+        value: Any = MISSING
+        if isinstance(hint, type) and is_dataclass(hint) and not path and name not in settings.given:
+            value = _construct(hint, settings, f"{name}.")
+        for key in (full, name):
+            value = settings.of(key) if value is MISSING else value
         if value is MISSING and (p.default is p.empty or too_many(name, p.default)):
             value = settings.assume(name)
         if value is MISSING and p.default is p.empty:
-            value = Absent(name, "option")
+            value = Absent(full, "option")
         if value is not MISSING:
             arguments[name] = _member(value, hint)
-        elif p.default is not p.empty:
-            settings.defaults[name] = p.default
+        elif repr(p.default) != "<factory>":  # of a dataclass
+            settings.defaults[full] = p.default
     try:
         return cls(**arguments)
     except (Exception, SystemExit) as error:
-        unset = [n for n, v in arguments.items() if isinstance(v, Absent)]
+        unset = [f"{path}{n}" for n, v in arguments.items() if isinstance(v, Absent)]
         lacks = "".join(
             f": {n} has no default, expected --set {n}=VALUE, or --set {n}.FIELD=VALUE for each field "
             "that is read of it (options= in Python)"
@@ -270,23 +257,3 @@ def _member(value: Any, hint: Any) -> Any:
     if not members:
         raise unknown_name(f"member of {hint.__name__}:", str(value), [m.name for m in hint])
     return members[0]
-
-
-def _configured(cls: type, settings: Chosen, name: str) -> Any:
-    """A dataclass of options from its defaults and what was set, by its field's name or ``name.field``."""
-    values = {}
-    hints = _hints(cls)
-    settings.used -= {n for n in settings.given if n.startswith(f"{name}.")}  # but for its fields'
-    for f in fields_of(cls):
-        found = settings.of(f"{name}.{f.name}")
-        found = settings.of(f.name) if found is MISSING else found
-        none = f.default is MISSING and f.default_factory is MISSING
-        if found is MISSING and (none or too_many(f.name, f.default)):
-            found = settings.assume(f.name)
-        if found is MISSING and none and f.init:
-            found = Absent(f"{name}.{f.name}", "option")
-        if found is not MISSING:
-            values[f.name] = _member(found, hints.get(f.name))
-        elif f.default is not MISSING:
-            settings.defaults[f"{name}.{f.name}"] = f.default
-    return cls(**values)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import MISSING
 from typing import Any, NamedTuple
 
 import torch
 
-from kl_companion.auditing.reading.arguments import NO_OTHERS, Given, Others, Unusable, failed, loss_of
+from kl_companion.auditing.reading.arguments import (
+    NO_OTHERS,
+    OF_TOKENS,
+    Given,
+    Others,
+    Unusable,
+    failed,
+    loss_of,
+)
 from kl_companion.auditing.reading.axes import LastAxis
 from kl_companion.auditing.reading.batches import Model, UserBatch
 from kl_companion.auditing.reading.constants import numbers_in
@@ -20,6 +28,7 @@ from kl_companion.auditing.reading.construction import (
     Options,
     callable_of,
     kl_coefficient,
+    label_of,
     parameters_of,
     source_of,
     too_many,
@@ -29,6 +38,7 @@ from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, wi
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.names import Read, Unread, owner_of_model, read_name
 from kl_companion.auditing.reading.precision import as_formulas
+from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.auditing.reading.roles import OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.losses import policy_gradient_loss
@@ -38,7 +48,6 @@ from kl_companion.tabular.populations import population_rollout, population_tree
 
 ROWS, _PRIME = 64, 61  # answers of a probe; a number that no size of group divides
 _EVERYTHING = ("batch", "rollout")
-_OF_TOKENS = "token|select|sampl|action"  # names that say one number per token
 
 
 class Reading(NamedTuple):
@@ -74,18 +83,12 @@ class UserFunction:
         group: Answers in a group, where it takes a batch for groups of one size.
     """
 
-    def __init__(
-        self,
-        loss: Any,
-        roles: Mapping[str, str],
-        options: Mapping[str, Any],
-        group_size: int | None = None,
-    ) -> None:
-        self.label = label_of(loss)
-        self.roles = roles
-        self.settings = Chosen(options)
-        self.function = callable_of(loss, self.settings)
-        self.parameters = parameters_of(self.function, self.label)
+    def __init__(self, request: AuditRequest) -> None:
+        self.label = label_of(request.loss)
+        self.roles = request.roles
+        self.settings = Chosen(request.options)
+        self.function = callable_of(request.loss, self.settings)
+        self.parameters = parameters_of(self.function)
         self.source = source_of(self.function)
         self.models: dict[str, str] = {}  # parameters that are called: whose outputs they return
         self.fixed: dict[str, Any] = {}
@@ -97,17 +100,19 @@ class UserFunction:
         self.batch = self._takes_everything(tensors)
         self.batch_map: dict[str, str] = {}
         self.reads = self._tensors([n for n in tensors if n != self.batch], optional)
+        self.defaults = {p.name: p.default for p in self.parameters} | self.settings.defaults
         self.likeliest = self._head_size()
         if not self.settings.late:
             self.settings.finish(self.label)
-        defaults = {p.name: p.default for p in self.parameters} | self.settings.defaults
-        known = {n: v for n, v in defaults.items() if n not in roles} | self.settings.given | self.fixed
+        known = (
+            {n: v for n, v in self.defaults.items() if n not in self.roles} | self.settings.given | self.fixed
+        )
         self.group = group_size_of(self.function, known)
-        size = group_size or (self.group.size if self.group else 1)
+        size = request.group_size or (self.group.size if self.group else 1)
         self.rows = max(ROWS - ROWS % size, size)
         self.layout = self._layout()
         self.settings.finish(self.label)
-        self.numbers = numbers_in(self.function, [*self.fixed.values(), *defaults.values()])
+        self.numbers = numbers_in(self.function, [*self.fixed.values(), *self.defaults.values()])
         self.coefficient = kl_coefficient(self.function, self.settings)
 
     def _numbers(self) -> tuple[list[str], list[str]]:
@@ -116,23 +121,21 @@ class UserFunction:
         optional: list[str] = []
         for p in self.parameters:
             value = self.settings.of(p.name)
+            if value is MISSING and p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                continue
+            role = self._role_of(p.name)
+            needed = p.default is p.empty or p.name in self.roles
+            model = self._called(p.name) if needed and not role else ""
+            options = p.default is None and not needed and self._reads_options(p.name)
+            is_number = options or too_many(p.name, p.default) or (needed and not role and not model)
+            if value is MISSING and is_number:
+                value = self.settings.assume(p.name)
             if value is not MISSING:
                 self.fixed[p.name] = value
-            elif p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-                continue
-            elif too_many(p.name, p.default):
-                self.fixed[p.name] = self.settings.assume(p.name)
-            elif p.default is p.empty or p.name in self.roles:
-                if not self._role_of(p.name) and (whose := self._called(p.name)):
-                    self.models[p.name] = whose
-                    continue
-                assumed = MISSING if self._role_of(p.name) else self.settings.assume(p.name)
-                if assumed is MISSING:
-                    tensors.append(p.name)
-                else:
-                    self.fixed[p.name] = assumed
-            elif p.default is None and self._reads_options(p.name):
-                self.fixed[p.name] = self.settings.assume(p.name)
+            elif model:
+                self.models[p.name] = model
+            elif needed:
+                tensors.append(p.name)
             elif p.default is None and _is_supplied(p.name):
                 optional.append(p.name)
         return tensors, optional
@@ -192,10 +195,8 @@ class UserFunction:
         """
         heads = self.batch or any(r.role in HEADS for r in self.reads)
         given = self.settings.given
-        shapes = {p.name: p.default for p in self.parameters} | self.settings.defaults
-        for name, value in [*given.items(), *shapes.items()]:
-            last = name.rpartition(".")[2]
-            if not (re.fullmatch(SIZE, last) or (heads and last == "k")):
+        for name, value in [*given.items(), *self.defaults.items()]:
+            if not re.fullmatch(f"k|{SIZE}" if heads else SIZE, name.rpartition(".")[2]):
                 continue
             fits = type(value) is int and 1 <= value <= MOST
             if name in given and not fits:
@@ -261,54 +262,39 @@ class UserFunction:
 
     def _layout(self) -> Layout:
         """Return the layout under which the loss runs, and sums over the axis that it means, see `choose`."""
-        annotated = (str(p.annotation) for p in self.parameters)
-        lists = any(re.search(r"(list|sequence|iterable)\[[^\]]*tensor", x.lower()) for x in annotated)
         error: ValueError = Unusable(f"{self.label} shifts ids against logits in a way that is not read here")
-        for among_all in (False, True):
-            if among_all and not self._undecided():
-                break
-            try:
-                layout = choose(self._probed, self._roles, lists, among_all)
-            except ValueError as failed_first:
-                error = error if among_all else failed_first
-                continue
-            if layout is not None:
-                layout = layout if among_all else self._by_use(layout, lists)
-                self._check_keys()
-                probed = self._probed(layout)
-                if probed.loss.requires_grad and not places_reached(probed)[0]:
-                    self.notes.append("The first token of an answer gets no gradient")
-                return layout
+        layout, reason = None, ""
+        try:
+            layout = self._chosen()
+        except ValueError as failed_first:
+            error = failed_first
+        if (undecided := self._undecided()) and layout is not None:
+            watch = LastAxis()
+            self.call(probe(self.rows), layout, watch)
+            reason = watch.reason
+        if undecided and (reason or layout is None):
+            with suppress(ValueError):
+                whole = self._chosen(among_all=True)
+                self.notes += [_of_all(undecided, reason)] if whole and reason else []
+                layout = whole or layout
+        if layout is not None:
+            self._check_keys()
+            probed = self._probed(layout)
+            if probed.loss.requires_grad and not places_reached(probed)[0]:
+                self.notes.append("The first token of an answer gets no gradient")
+            return layout
         if self.batch:  # a batch may be wanted of another size: its own call says what fails
             return Layout()
         if isinstance(error, Unusable) and self.rows == ROWS:
-            raise with_group_size(error, lambda rows: self._runs_on(rows, lists)) from error
+            raise with_group_size(error, self._chosen) from error
         raise error
 
-    def _runs_on(self, rows: int, lists: bool) -> None:
-        """Raise ValueError unless the loss runs on so many answers."""
-        self.rows = rows
-        choose(self._probed, self._roles, lists)
-
-    def _by_use(self, layout: Layout, lists: bool) -> Layout:
-        """Return a layout of the whole vocabulary where the loss takes log-probs to be that, or this one."""
-        if not (undecided := self._undecided()):
-            return layout
-        watch = LastAxis()
-        self.call(probe(self.rows), layout, watch)
-        try:
-            whole = choose(self._probed, self._roles, lists, among_all=True) if watch.reason else None
-        except ValueError:
-            return layout
-        if whole is None:
-            return layout
-        names = " and ".join(r.name for r in undecided)
-        line = " ".join(f"--map {r.name}={r.role}" for r in undecided)
-        self.notes.append(
-            f"{names} {'is' if len(undecided) == 1 else 'are'} read as log-probs of the whole vocabulary: "
-            f"{watch.reason}. If of the sampled token only: {line}"
-        )
-        return whole
+    def _chosen(self, rows: int = 0, *, among_all: bool = False) -> Layout | None:
+        """Return the layout that `choose` takes, on so many answers; ValueError where none runs."""
+        self.rows = rows or self.rows
+        annotated = " ".join(str(p.annotation) for p in self.parameters)
+        lists = re.search(r"(list|sequence|iterable)\[[^\]]*tensor", annotated.lower())
+        return choose(self._probed, self._roles, lists is not None, among_all)
 
     def _probed(self, layout: Layout) -> ProbedLoss:
         small = probe(self.rows)
@@ -318,13 +304,14 @@ class UserFunction:
 
     def _undecided(self) -> list[Read]:
         """Log-probs of which the name does not say whether they are of the sampled token."""
-        reads = [r for r in (*self.reads, *self.keys.values()) if r.role.endswith("logp")]
+        decided = {**self.roles, **self.batch_map}
         return [
             r
-            for r in reads
-            if not r.role.endswith("sequence_logp")
-            and r.name not in {**self.roles, **self.batch_map}
-            and not re.search(_OF_TOKENS, r.name.lower())
+            for r in self.named
+            if r.role.endswith("logp")
+            and not r.role.endswith("sequence_logp")
+            and r.name not in decided
+            and not OF_TOKENS.search(r.name)
         ]
 
     def _check_keys(self) -> None:
@@ -342,16 +329,21 @@ class UserFunction:
         if unread:
             raise refusal(self.label, unread)
 
+    @property
+    def named(self) -> list[Read]:
+        """How parameters and keys were read."""
+        return [*self.reads, *self.keys.values()]
+
     def _roles(self) -> set[str]:
-        return {r.role for r in (*self.reads, *self.keys.values())}
+        return {r.role for r in self.named}
 
     def reading(self) -> Reading:
         """How it was understood."""
         assumed = self.settings.assumed
-        given = {n: v for n, v in self.fixed.items() if n not in assumed and not isinstance(v, Options)}
-        constants = [(n, v, "set") for n, v in given.items()]
+        fixed = {n: v for n, v in self.fixed.items() if n not in assumed and not isinstance(v, Options)}
+        constants = [(n, v, "set") for n, v in fixed.items()]
         constants += [(n, v, what) for n, (v, what) in assumed.items()]
-        reads = tuple(self._in_words(r) for r in (*self.reads, *self.keys.values()))
+        reads = tuple(map(self._in_words, self.named))
         return Reading(reads, tuple(constants), self.layout, self.result, self.coefficient, tuple(self.notes))
 
     def _in_words(self, read: Read) -> Read:
@@ -377,15 +369,19 @@ def check_rows(loss_fn: Loss) -> None:
             raise refusal from error
 
 
+def _of_all(reads: Sequence[Read], reason: str) -> str:
+    """Return the sentence on log-probs that are of the whole vocabulary by their use."""
+    names = " and ".join(r.name for r in reads)
+    line = " ".join(f"--map {r.name}={r.role}" for r in reads)
+    return (
+        f"{names} {'is' if len(reads) == 1 else 'are'} read as log-probs of the whole vocabulary: "
+        f"{reason}. If of the sampled token only: {line}"
+    )
+
+
 def _is_supplied(name: str) -> bool:
     """Whether an optional tensor is given: a weight that is off by default stays off."""
     found = read_name(name)
     if isinstance(found, Unread):  # of a head whose owner other names may say
         return any(role in HEADS for role in found.suggestions)
     return found.role != "importance_ratio"
-
-
-def label_of(loss: Any) -> str:
-    """Return what a loss is called in a message."""
-    name = getattr(loss, "name", None) or getattr(loss, "__qualname__", None) or type(loss).__name__
-    return str(name).rpartition("<locals>.")[2]

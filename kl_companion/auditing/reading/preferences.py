@@ -59,7 +59,7 @@ def refuse_preferences(loss: Any, label: str, mapped: set[str], options: Mapping
     try:
         settings = Chosen(options)
         function = callable_of(loss, settings)
-        parameters = parameters_of(function, label)
+        parameters = parameters_of(function)
     except ValueError:
         return
     sides = {p.name: "" if p.name in mapped else _side(p.name) for p in parameters}

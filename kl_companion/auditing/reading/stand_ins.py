@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -56,26 +56,6 @@ class Absent:
         """No base class: what is derived from it is a class of its own."""
         return ()
 
-    def __getitem__(self, _: Any) -> Any:
-        return self
-
-    def __or__(self, _: Any) -> Any:
-        return self
-
-    __ror__ = __or__
-
-    def __setitem__(self, _: Any, __: Any) -> None:
-        """Nothing is kept."""
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        """Exceptions pass."""
-
-    def __iter__(self) -> Iterator[Any]:
-        raise self._refused()
-
     def __bool__(self) -> bool:
         return False
 
@@ -99,40 +79,49 @@ def _is_tensor(x: Any) -> bool:
     return isinstance(x[0] if isinstance(x, list) and x else x, torch.Tensor)
 
 
+def _itself(self: Absent, *_: Any) -> Any:
+    return self
+
+
+def _nothing(self: Absent, *_: Any) -> None:
+    """Nothing is kept, and exceptions pass."""
+
+
 def _refuse(self: Absent, *_: Any) -> Any:
     raise self._refused()
 
 
-class _Module(ModuleType):
-    """A module of the few functions that stand in for those of one that is not installed."""
+_OPERATORS = {
+    _itself: "getitem enter or ror",
+    _nothing: "setitem exit",
+    _refuse: "iter add radd sub rsub mul rmul truediv rtruediv pow rpow neg float int lt gt le ge",
+}
+for _operator, _names in _OPERATORS.items():
+    for _name in _names.split():
+        setattr(Absent, f"__{_name}__", _operator)
+
+
+class AbsentModule(ModuleType):
+    """A module that is not installed.
+
+    Args:
+        name: Its name.
+        members: What stands in for its functions, and every other name is refused; None makes each `Absent`.
+    """
+
+    def __init__(self, name: str, members: Mapping[str, Any] | None = None) -> None:
+        super().__init__(name)
+        self._stands_in = members is not None
+        vars(self).update(members or {}, __path__=[])
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):
             raise AttributeError(key)
+        if not self._stands_in:
+            return Absent(f"{self.__name__}.{key}")
         package = self.__name__.partition(".")[0]
         raise Unusable(
             f"{self.__name__}.{key} is not among the functions that stand in for {package} here. In a copy "
             f"of the file write\n    import torch\n    torch.{key}(...) or its like, for {package}'s {key}\n"
             "    x.detach() for stop_gradient(x), x.to(dtype) for x.astype(dtype)"
         )
-
-
-def module_of(name: str, members: Mapping[str, Any]) -> Any:
-    """Make a module of these members; another one that is read of it raises `Unusable`."""
-    module = _Module(name)
-    vars(module).update(members, __path__=[])
-    return module
-
-
-class AbsentModule(ModuleType):
-    """A module that is not installed: each of its names is `Absent`."""
-
-    def __getattr__(self, key: str) -> Any:
-        if key.startswith("__"):
-            raise AttributeError(key)
-        return Absent(f"{self.__name__}.{key}")
-
-
-_OPERATORS = "add radd sub rsub mul rmul truediv rtruediv pow rpow neg float int lt gt le ge"
-for _name in _OPERATORS.split():
-    setattr(Absent, f"__{_name}__", _refuse)

@@ -61,15 +61,7 @@ class Subject(NamedTuple):
 
     def with_options(self, options: Mapping[str, Any]) -> Subject:
         """Read the same loss again, with these options instead of those of the request."""
-        asked = self.request
-        return as_subject(
-            asked.loss,
-            asked.placement,
-            asked.level,
-            roles=asked.roles,
-            options=options,
-            group_size=asked.group_size,
-        )
+        return subject_of(self.request._replace(options=options))
 
 
 @renamed(mapped="roles", settings="options")
@@ -105,61 +97,53 @@ def as_loss(
     return as_subject(loss, placement, level, roles=roles, options=options).loss
 
 
-@renamed(mapped="roles", settings="options")
-def as_subject(
-    loss: EstimatorLike | KLTerm | Callable[..., Any],
-    placement: str = "loss",
-    level: str | None = None,
-    *,
-    roles: Mapping[str, str] = NOTHING,
-    options: Mapping[str, Any] = NOTHING,
-    group_size: int | None = None,
-) -> Subject:
-    """Return `as_loss` with what the audit says about it; further arguments and errors as there.
+def as_subject(loss: Any, placement: str = "loss", level: str | None = None, **further: Any) -> Subject:
+    """Return the subject of an `AuditRequest` with these fields, see `subject_of`."""
+    return subject_of(AuditRequest(loss, placement, level, **further))
 
-    ``group_size`` is how many answers the caller will pass, where the loss may not run on other numbers.
-    """
-    request = AuditRequest(loss, placement, level, roles=roles, options=options, group_size=group_size)
+
+def subject_of(request: AuditRequest) -> Subject:
+    """Return the loss of a request with what the audit says about it; errors are those of `as_loss`."""
+    loss, placement, level = request.loss, request.placement, request.level
     check_choice("placement", placement, SINGLE_PLACEMENTS)
     usual = "token" if placement == "loss" else "sequence"
-    chosen: Any = usual if level is None else level
-    check_choice("level", chosen, LEVELS)
-    if isinstance(loss, str | Estimator | KLTerm) and (roles or options):
+    check_choice("level", usual if level is None else level, LEVELS)
+    title = f" in the {placement}"
+    if not isinstance(loss, str | Estimator | KLTerm):
+        return _of_function(request, "" if placement == "loss" else title)._replace(request=request)
+    if request.roles or request.options:
         raise ValueError(f"{loss} got roles or options, expected none: they are for functions")
-    if isinstance(loss, KLTerm):
-        if placement != "loss" or level is not None:
-            raise ValueError(
-                f"got a KLTerm and placement={placement!r}, level={level!r}: expected both in the term"
-            )
-        return _of_term(loss)._replace(request=request)
-    if isinstance(loss, str | Estimator):
+    if not isinstance(loss, KLTerm):
         entry = get_estimator(loss)
-        return Subject(
-            _placed(entry, placement, chosen),
-            f"{entry.name} in the {placement}",
-            placement,
-            entry,
-            request=request,
-        )
-    function = UserFunction(loss, roles, options, group_size)
-    title = function.label if placement == "loss" else f"{function.label} in the {placement}"
+        placed = _placed(entry, placement, level or usual)
+        return Subject(placed, f"{entry.name}{title}", placement, entry, request=request)
+    if placement != "loss" or level is not None:
+        got = f"got a KLTerm and placement={placement!r}, level={level!r}"
+        raise ValueError(f"{got}: expected both in the term")
+    return _of_term(loss)._replace(request=request)
+
+
+def _of_function(request: AuditRequest, where: str) -> Subject:
+    """Return the subject of a function, a method, a class or a module."""
+    function = UserFunction(request)
+    placement, level, reading = request.placement, request.level, function.reading()
+    plain = Subject(function.scalar, f"{function.label}{where}", placement, None, reading)
     if level is not None:
-        if [r.role for r in function.reads] != ["logp", "ref_logp"]:
-            raise ValueError(
-                f"level={level!r} got a function of "
-                f"{', '.join(r.name for r in function.reads) or 'a rollout'}, expected one of logp and "
-                "ref_logp: other functions choose their own level"
-            )
-        placed = _placed(loss, placement, chosen)
-        return Subject(placed, title, placement, None, function.reading(), request=request)
+        if [r.role for r in reading.reads] != ["logp", "ref_logp"]:
+            names = ", ".join(r.name for r in reading.reads) or "a rollout"
+            why = "expected one of logp and ref_logp: other functions choose their own level"
+            raise ValueError(f"level={level!r} got a function of {names}, {why}")
+        return plain._replace(loss=_placed(request.loss, placement, level))
     called = function.in_reward if placement == "reward" else function.scalar
-    reading, head = function.reading(), function.head
-    masked = not MASKS.isdisjoint(r.role for r in reading.reads)
     apart = partial(function.scalar, layout=function.layout._replace(own_old=True))
-    first = apart if placement == "loss" and anchors_apart(reading.reads) else None
-    group, numbers = function.group, function.numbers
-    return Subject(
-        called, title, placement, None, reading, head, numbers, masked, first, group, called, request
+    return plain._replace(
+        loss=called,
+        moved=called,
+        head=function.head,
+        numbers=function.numbers,
+        masked=not MASKS.isdisjoint(r.role for r in reading.reads),
+        first_update=apart if placement == "loss" and anchors_apart(reading.reads) else None,
+        group=function.group,
     )
 
 

@@ -6,7 +6,8 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -49,13 +50,20 @@ def _locals(code: CodeType, run: Callable[[], object]) -> dict[str, Any]:
             found.clear()
             found.update(frame.f_locals)
 
+    with profiled(note):
+        run()
+    return found
+
+
+@contextmanager
+def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
+    """Call a function on every frame that begins or ends inside, see `sys.setprofile`."""
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        run()
+        yield
     finally:
         sys.setprofile(before)
-    return found
 
 
 def _differs_outside(x: Any, other: Any, inside: torch.Tensor) -> bool:

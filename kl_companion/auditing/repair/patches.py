@@ -193,7 +193,7 @@ class _Place:
         if not self.program.functions:
             return
         chosen = Chosen(self.options)
-        parameters = parameters_of(callable_of(self.loss, chosen), "")
+        parameters = parameters_of(callable_of(self.loss, chosen))
         known = {p.name: p.default for p in parameters if p.default is not p.empty}
         yield from choices(self.program, {**chosen.defaults, **known, **self.options})
         negative = any(wrong_signs(f) for f in self.judged)

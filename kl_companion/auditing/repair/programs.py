@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kl_companion.auditing.reading.unmasked import profiled
+
 _OURS = {"kl_companion", "kl_book", "torch"}
 _INSTALLED = tuple({sysconfig.get_path(x) for x in ("stdlib", "platstdlib", "purelib", "platlib")})
 _NOTE = "_kl_companion_note"
@@ -122,12 +124,8 @@ class Program:
             if event == "call" and _is_of_reader(frame.f_code.co_filename, frame.f_globals):
                 ran.setdefault(frame.f_code, frame.f_globals)
 
-        before = sys.getprofile()
-        sys.setprofile(on_call)
-        try:
+        with profiled(on_call):
             call()
-        finally:
-            sys.setprofile(before)
         self._globals = {id(scope): scope for scope in ran.values()}
         live, wrappers = _functions([loss, *(x for scope in self._globals.values() for x in scope.values())])
         units: dict[tuple[str, int], Unit] = {}

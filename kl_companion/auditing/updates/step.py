@@ -11,8 +11,9 @@ import torch
 
 from kl_companion.auditing.reading.names import read_name
 from kl_companion.auditing.reading.repairs import readable
+from kl_companion.auditing.reading.request import NOTHING, AuditRequest
 from kl_companion.auditing.reading.roles import Read
-from kl_companion.auditing.reading.subject import NOTHING, Moved, Reading
+from kl_companion.auditing.reading.subject import Moved, Reading
 from kl_companion.auditing.updates.advantages import Advantage, normalizer
 from kl_companion.auditing.updates.recipe import Recipe
 from kl_companion.keywords import renamed
@@ -83,7 +84,7 @@ def as_step(
         )
     roles = {**dict.fromkeys(_counts(step), "group_size"), **roles}
     taken = {n: r for n, r in roles.items() if n not in options}
-    subject = readable(step, roles=taken, options=options, group_size=group_size)
+    subject = readable(AuditRequest(step, roles=taken, options=options, group_size=group_size))
     name, value = subject.reading.coefficient if subject.reading else ("", None)
 
     def with_beta(beta: float) -> Step:

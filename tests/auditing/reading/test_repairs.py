@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kl_companion.auditing.reading.repairs import readable
+from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.auditing.reading.sources import pair, value_of
 
 
@@ -53,7 +54,7 @@ def of_answers(logp, ref_logp, rewards):
 )
 def test_the_line_that_is_offered_runs(loss, line):
     with pytest.raises(ValueError, match="Tried, and runs: ") as caught:
-        readable(loss)
+        readable(AuditRequest(loss))
     last = str(caught.value).splitlines()[-1]
     assert last.startswith(f"Tried, and runs: {line} (")
     typed = shlex.split(line)
@@ -61,7 +62,7 @@ def test_the_line_that_is_offered_runs(loss, line):
     for option, text in zip(typed[::2], typed[1::2], strict=True):
         name, value = pair(text, option)
         given[option][name] = value if option == "--map" else value_of(value)
-    assert readable(loss, roles=given["--map"], options=given["--set"]).reading is not None
+    assert readable(AuditRequest(loss, roles=given["--map"], options=given["--set"])).reading is not None
 
 
 def test_where_nothing_runs_there_is_a_function_to_write():
@@ -69,12 +70,12 @@ def test_where_nothing_runs_there_is_a_function_to_write():
         return torch.linalg.inv(logp) + z.nothing
 
     with pytest.raises(ValueError, match="likely lines makes it run") as caught:
-        readable(hopeless)
+        readable(AuditRequest(hopeless))
     assert "    def audited(logp, ref_logp, completion_mask):" in str(caught.value)
     assert "hopeless(logp=logp, z=...)" in str(caught.value)
 
 
 def test_the_roles_are_not_listed_beside_a_line_that_runs():
     with pytest.raises(ValueError, match="weights: no word") as caught:
-        readable(weighted)
+        readable(AuditRequest(weighted))
     assert "All roles" not in str(caught.value)

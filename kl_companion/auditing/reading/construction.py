@@ -40,14 +40,14 @@ class Chosen:
         if name in self.given:
             self.used.add(name)
             return self.given[name]
-        inner = {n.partition(".")[2]: v for n, v in self.given.items() if n.startswith(f"{name}.")}
-        self.used |= {f"{name}.{n}" for n in inner}
-        return Options(name, inner, self) if inner else MISSING
+        inner = [path for path in self.given if path.startswith(f"{name}.")]
+        self.used.update(inner)
+        return Options(name, self) if inner else MISSING
 
     def assume(self, name: str) -> Any:
         """The usual number for a parameter of that name, noted; ``MISSING`` where there is none."""
         if re.fullmatch(OPTIONS, name.rpartition(".")[2].lower()):
-            return Options(name, {}, self)
+            return Options(name, self)
         usual = _usual(name)
         if usual is None:
             return MISSING
@@ -64,11 +64,12 @@ class Chosen:
 class Options:
     """A record of options of which some are set; one that is not is assumed, or asked for by its name."""
 
-    def __init__(self, name: str, values: Mapping[str, Any], settings: Chosen) -> None:
+    def __init__(self, name: str, settings: Chosen) -> None:
         self._name, self._settings = name, settings
-        for key in {n.partition(".")[0] for n in values}:
-            inner = {n.partition(".")[2]: v for n, v in values.items() if n.startswith(f"{key}.")}
-            setattr(self, key, Options(f"{name}.{key}", inner, settings) if inner else values[key])
+        for path in settings.given:
+            if path.startswith(f"{name}."):
+                key = path.removeprefix(f"{name}.").partition(".")[0]
+                setattr(self, key, settings.of(f"{name}.{key}"))
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):
@@ -172,7 +173,7 @@ def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
 
 def _uninitialized(cls: type, settings: Chosen) -> Any:
     """An instance that was never initialized, whose missing attributes are options."""
-    options = Options("", {}, settings)
+    options = Options("", settings)
     settings.late = True
 
     def read(self: Any, key: str) -> Any:

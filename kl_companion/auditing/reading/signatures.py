@@ -23,6 +23,11 @@ from kl_companion.auditing.reading.roles import ASSUMED, OWNERS, PREFIX, Read, U
 from kl_companion.checks import unknown_name
 
 _PAIR = "P is read as the policy and Q as the reference; Schulman's note on KL has them the other way round"
+_ALL_ROLES = (
+    "All roles: each of {owned}, with ref_ or behavior_ in front for the other two models; {rest}; of the k "
+    "likeliest tokens ref_topk_logp, _logits, _probs and _ids, likewise policy_topk_ and behavior_topk_, "
+    "policy_logp_at_ref_topk, ref_logp_at_policy_topk, topk_mask."
+)
 _BESIDE = "read as {} because {} stands beside it"
 
 
@@ -40,6 +45,11 @@ def _in_company(names: Sequence[str]) -> list[Read | Unread]:
     return _samplers(_siblings(_as_pairs(found)))
 
 
+def _of_owner(name: str, quantity: str, owner: str, note: str) -> Read:
+    """Return a name as a quantity of a model, with what was assumed."""
+    return Read(name, f"{PREFIX[owner]}{quantity}", f"{OWNED[quantity][0]} of {OWNERS[owner]}", note)
+
+
 def _as_pairs(found: list[Read | Unread]) -> list[Read | Unread]:
     """``logp`` and ``logq`` together are the policy and the reference."""
     at = {item.name.lower(): i for i, item in enumerate(found)}
@@ -49,8 +59,7 @@ def _as_pairs(found: list[Read | Unread]) -> list[Read | Unread]:
         other = found[p]
         if p != i and isinstance(other, Read) and other.note.startswith(ASSUMED):
             out[p] = other._replace(note=_PAIR)
-            said = f"{OWNED[other.role][0]} of {OWNERS['reference']}"
-            out[i] = Read(item.name, f"ref_{other.role}", said, _PAIR)
+            out[i] = _of_owner(item.name, other.role, "reference", _PAIR)
     return out
 
 
@@ -64,31 +73,25 @@ def _siblings(found: list[Read | Unread]) -> list[Read | Unread]:
         owner, _ = owner_of(whose)
         if isinstance(item, Read) or item.why != NO_QUANTITY or not owner or whose <= WORD_KINDS["neutral"]:
             continue
-        like = {
-            n: q
-            for n, q in owned.items()
-            if words - whose <= {*words_of(n).split("_"), *WORD_KINDS["filler"]}
-        }
+        same = words - whose
+        like = {n: q for n, q in owned.items() if same <= {*words_of(n).split("_"), *WORD_KINDS["filler"]}}
         if len({*like.values()}) == 1 and not words & {"model", "policy"}:
             name, quantity = next(iter(like.items()))
-            said = f"{OWNED[quantity][0]} of {OWNERS[owner]}"
-            note = _BESIDE.format(OWNED[quantity][0], name)
-            out[i] = Read(item.name, f"{PREFIX[owner]}{quantity}", said, note)
+            out[i] = _of_owner(item.name, quantity, owner, _BESIDE.format(OWNED[quantity][0], name))
     return out
 
 
 def _samplers(found: list[Read | Unread]) -> list[Read | Unread]:
     """Beside ``current_logps``, plain ``logps`` or ``policy_logps`` are those of the policy that sampled."""
     out = list(found)
+    roles = [x.role for x in found if isinstance(x, Read)]
     for quantity in OWNED:
         own = [r for r in found if isinstance(r, Read) and r.role == quantity]
         said = [r for r in own if WORD_KINDS["policy"] & {*words_of(r.name).split("_")}]
-        sampled = any(isinstance(r, Read) and r.role == f"behavior_{quantity}" for r in found)
-        if len(own) == 2 and len(said) == 1 and not sampled:
+        if len(own) == 2 and len(said) == 1 and f"behavior_{quantity}" not in roles:
             other = own[own[0] == said[0]]
-            words = f"{OWNED[quantity][0]} of {OWNERS['behavior']}"
             note = _BESIDE.format("the sampler's", said[0].name)
-            out[found.index(other)] = Read(other.name, f"behavior_{quantity}", words, note)
+            out[found.index(other)] = _of_owner(other.name, quantity, "behavior", note)
     return out
 
 
@@ -123,13 +126,10 @@ def read_names(
     found = together(_in_company([n for n in names if n not in mapped]), dict(mapped))
     reads = [r for r in found if isinstance(r, Read)]
     unread = [u for u in found if isinstance(u, Unread)]
-    given = [Read(n, r, ROLES[r], "as mapped") for n, r in mapped.items()]
-    sharing: dict[str, list[str]] = {}
-    for r in [*reads, *given]:
-        sharing.setdefault(r.role, []).append(r.name)
-    kept = list(given)
+    kept = [Read(n, r, ROLES[r], "as mapped") for n, r in mapped.items()]
+    everything = [*reads, *kept]
     for r in reads:
-        others = [n for n in sharing[r.role] if n != r.name]
+        others = [x.name for x in everything if x.role == r.role and x.name != r.name]
         if not others or r.role in ("completion_mask", "topk_mask"):
             kept.append(r)
         elif r.role.startswith("behavior_"):
@@ -137,8 +137,8 @@ def read_names(
         else:
             why = f"{' and '.join([r.name, *others])} are read as the same: {r.said}"
             assumed = r.note.startswith((ASSUMED, _PAIR))
-            quantity = r.role.removeprefix("ref_")
-            unread.append(Unread(r.name, why, roles_of(quantity) if assumed else (r.role,)))
+            roles = roles_of(r.role.removeprefix("ref_")) if assumed else (r.role,)
+            unread.append(Unread(r.name, why, roles))
     taken = {r.role for r in kept if not r.role.startswith(("behavior_", "completion_mask"))}
     unread = [u._replace(suggestions=tuple(r for r in u.suggestions if r not in taken)) for u in unread]
     order = {n: i for i, n in enumerate(names)}
@@ -170,13 +170,7 @@ def refusal(function: str, unread: Sequence[Unread]) -> ValueError:
     if fitting:
         lines += ["Roles that fit:", *(f"  {r}: {ROLES[r]}" for r in fitting[:6])]
     if len(fitting) > 6 or any(not u.suggestions for u in unread):
-        owned = f"each of {', '.join(OWNED)}, with ref_ or behavior_ in front for the other two models"
         rest = [r for r in ROLES if r not in HEADS and not any(r.endswith(q) for q in OWNED)]
-        heads = (
-            "of the k likeliest tokens ref_topk_logp, _logits, _probs and _ids, likewise policy_topk_ and "
-        )
-        heads += "behavior_topk_, policy_logp_at_ref_topk, ref_logp_at_policy_topk, topk_mask"
-        lines += textwrap.wrap(
-            f"All roles: {owned}; {', '.join(rest)}; {heads}.", 100, subsequent_indent="  "
-        )
+        words = _ALL_ROLES.format(owned=", ".join(OWNED), rest=", ".join(rest))
+        lines += textwrap.wrap(words, 100, subsequent_indent="  ")
     return UnclearNames("\n".join(lines), unread)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
+import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -13,7 +12,11 @@ from typing import Any
 
 import torch
 
-_SUMS = ("sum", "nansum", "mean", "nanmean", "cumsum", "logcumsumexp", "flip", "fliplr", "roll", "std", "var")
+from kl_companion.auditing.reading.construction import source_of
+
+_SUMS = "(?:nan)?(?:sum|mean)|cumsum|logcumsumexp|flip|fliplr|roll|std|var"
+# the variable that a call adds up, alone or after other methods: k in k.flip(-1).cumsum(-1)
+_SUMMED = re.compile(rf"\btorch\.(?:{_SUMS})\((\w+)|\b(\w+)(?:\.\w+\([^()]*\))*\.(?:{_SUMS})\(")
 
 
 def summed_unmasked(
@@ -31,13 +34,9 @@ def summed_unmasked(
     code = getattr(function, "__code__", None)
     if code is None:
         return ""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):  # typed into a prompt, or lines of a larger expression
-        return ""
     one, two = _locals(code, run), _locals(code, other)
     leaking = {name for name, x in one.items() if _differs_outside(x, two.get(name), mask.bool())}
-    summed = (_summed(node) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    summed = (of_torch or name for of_torch, name in _SUMMED.findall(source_of(function)))
     return next((name for name in summed if name in leaking), "")
 
 
@@ -68,21 +67,7 @@ def profiled(note: Callable[[FrameType, str, Any], object]) -> Iterator[None]:
 
 def _differs_outside(x: Any, other: Any, inside: torch.Tensor) -> bool:
     """Return whether two tensors are the same under the mask and not outside it."""
-    if not (isinstance(x, torch.Tensor) and isinstance(other, torch.Tensor)):
-        return False
-    if x.shape != inside.shape or other.shape != inside.shape:
+    if not all(isinstance(y, torch.Tensor) and y.shape == inside.shape for y in (x, other)):
         return False
     same = torch.isclose(x.detach(), other.detach())
     return bool(same[inside].all()) and not bool(same.all())
-
-
-def _summed(call: ast.Call) -> str:
-    """Return the variable that a call adds up, alone or after other methods: k in k.flip(-1).cumsum(-1)."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _SUMS:
-        return ""
-    x: ast.expr = call.func.value
-    if isinstance(x, ast.Name) and x.id == "torch" and call.args:
-        x = call.args[0]
-    while isinstance(x, ast.Call) and isinstance(x.func, ast.Attribute):
-        x = x.func.value
-    return x.id if isinstance(x, ast.Name) else ""

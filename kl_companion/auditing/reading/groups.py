@@ -87,7 +87,7 @@ def _sizes(text: FunctionText, depth: int) -> Iterator[tuple[GroupSize, bool]]:
     """Yield the sizes that a function's text names, and whether each is only a name."""
     calls = [node for node in text.nodes if isinstance(node, ast.Call)]
     for call in calls:
-        if (grouped := _grouped_by(call)) is not None and _is_size(size := text.value(grouped)):
+        if (grouped := _grouped_by(call)) is not None and (size := _size(text, grouped)):
             source = ast.unparse(call if isinstance(grouped, ast.Constant) else grouped)
             yield GroupSize(size, source), False
     for call in calls if depth else ():
@@ -106,25 +106,22 @@ def _sizes(text: FunctionText, depth: int) -> Iterator[tuple[GroupSize, bool]]:
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
             source = ast.unparse(node)
             read = read_name(re.findall(r"\w+", source)[-1])
-            if isinstance(read, Read) and read.role == "group_size" and _is_size(size := text.value(node)):
+            if isinstance(read, Read) and read.role == "group_size" and (size := _size(text, node)):
                 yield GroupSize(size, source), True
+
+
+def _size(text: FunctionText, node: ast.expr) -> int:
+    size = text.value(node)
+    return size if type(size) is int and size >= 2 else 0
 
 
 def _grouped_by(call: ast.Call) -> ast.expr | None:
     """Return what a call divides the rows of a batch by; None where it does not."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     shape = call.args[-1].elts if call.args and isinstance(call.args[-1], ast.Tuple) else call.args
-    if name in ("view", "reshape", "unflatten") and len(shape) == 2 and _is_rest(shape[0]):
-        return shape[1]
-    if name == "split" and len(call.args) == 1:
-        return call.args[0]
-    return call.args[2] if name == "range" and len(call.args) == 3 else None
-
-
-def _is_rest(node: ast.expr) -> bool:
-    """Whether a dimension is -1, or a number of rows divided by something."""
-    return ast.unparse(node) == "-1" or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv))
-
-
-def _is_size(x: Any) -> bool:
-    return type(x) is int and x >= 2
+    if name in ("view", "reshape", "unflatten") and len(shape) == 2:
+        rest = shape[0]  # -1, or a number of rows divided by something
+        divided = isinstance(rest, ast.BinOp) and isinstance(rest.op, ast.FloorDiv)
+        return shape[1] if divided or ast.unparse(rest) == "-1" else None
+    place = {"split": 0, "range": 2}.get(name, -1)
+    return call.args[place] if len(call.args) == place + 1 > 0 else None

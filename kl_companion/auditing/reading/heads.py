@@ -155,7 +155,7 @@ def together(found: list[Read | Unread], mapped: dict[str, str]) -> list[Read | 
     alone = [i for i, h in heads.items() if i >= 0 and h.quantity in _WORDS and h.of == h.at]
     for i in alone:
         crossings = {h.at: h for h in _CROSSED if (h.quantity, h.of) == (heads[i].quantity, heads[i].of)}
-        if len(at) == 1 and (crossing := crossings.get(*at)):
+        if len(at) == 1 and (crossing := crossings.get(min(at))):
             out[i] = crossing.read_as(
                 found[i].name, f"read at the tokens that the ids are of: {crossing.at}'s"
             )

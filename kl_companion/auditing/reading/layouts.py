@@ -11,8 +11,6 @@ import torch
 from kl_companion.auditing.reading.heads import HEADS
 
 MASKS = {"completion_mask", "labels", "lengths"}  # roles that tell a loss which tokens are the policy's own
-
-
 _SAME = 1e-9  # of a loss, relatively
 
 
@@ -125,7 +123,7 @@ def choose(
     Raises:
         ValueError: that of the first layout, where none runs.
     """
-    first: ValueError | None = None
+    errors: list[ValueError] = []
     reads: dict[Layout, bool | None] = {}  # whether it reads every token; None where it cannot be taken
     while True:
         order = list(layouts(roles(), cut, among_all))
@@ -135,15 +133,13 @@ def choose(
         try:
             reads[layout] = _reads_every_token(run(layout))
         except ValueError as error:
-            if first is None or (hasattr(error, "path") and not hasattr(first, "path")):  # an option to set
-                first = error
+            errors.append(error)
             reads[layout] = None
     layout = layout or next((x for x in order if reads[x] is not None), None)
-    if layout is None and first is not None:
-        raise first
-    return (
-        layout if layout is None or layout.cut or not _wants_lists(run, layout) else layout._replace(cut=True)
-    )
+    if layout is None and errors:
+        raise next((error for error in errors if hasattr(error, "path")), errors[0])  # an option to set
+    cut_too = layout is not None and not layout.cut and _wants_lists(run, layout)
+    return layout._replace(cut=True) if layout is not None and cut_too else layout
 
 
 def places_reached(probe: ProbedLoss) -> torch.Tensor:

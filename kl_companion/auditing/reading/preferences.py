@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from inspect import Parameter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -23,13 +23,15 @@ _DATA = tomllib.loads((files(__package__) / "preferences.toml").read_text("utf-8
 _WORDS, _ANSWER = _DATA["words"], _DATA["answer"]
 _ROWS = 8
 _CLOSE = 1e-6  # relatively
+_NONE = (torch.zeros(_ROWS, dtype=torch.float64),) * 2
 # what is passed for a tensor that is neither a log-prob nor a reward, by a pattern of its words
 _OTHERS = {
     "_label_|_desirable_": torch.arange(_ROWS) % 2 == 0,
     "_len(gth)?_": torch.full((_ROWS,), 4.0, dtype=torch.float64),
     "_mask_": torch.ones(_ROWS, dtype=torch.bool),
 }
-_Tensors = dict[tuple[str, str], torch.Tensor]
+# inputs of a loss and its derivatives with respect to them, [8] each, by owner and side
+_Run = dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor]]
 
 
 class PreferenceLoss(ValueError):
@@ -38,13 +40,6 @@ class PreferenceLoss(ValueError):
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data = dict(data)
         super().__init__(_card(self.data))
-
-
-class _Run(NamedTuple):
-    """A preference loss on random log-probs: its inputs and derivatives, [8] each, by (owner, side)."""
-
-    values: _Tensors
-    slopes: _Tensors
 
 
 def refuse_preferences(loss: Any, label: str, mapped: set[str], options: Mapping[str, Any]) -> None:
@@ -96,7 +91,7 @@ def _run(
 ) -> _Run | None:
     """Run a loss on random log-probs of eight answers or pairs; return None where it does not run on such."""
     generator = torch.Generator().manual_seed(7)
-    values: _Tensors = {}
+    values: dict[tuple[str, str], torch.Tensor] = {}
     passed: dict[str, Any] = {}
     for p in parameters:
         words = words_of(p.name)
@@ -122,15 +117,16 @@ def _run(
         )
     except Exception:  # whatever it raises: its names are answered
         return None
-    return _Run(values, dict(zip(values, slopes, strict=True)))
+    return {k: (x.detach(), slope) for (k, x), slope in zip(values.items(), slopes, strict=True)}
 
 
 def _form(run: _Run, numbers: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Return the form whose derivative the loss has, and terms that stand beside it."""
-    has_kl = "kl" in {side for _, side in run.values}
-    if has_kl or ("policy", "chosen") not in run.values:
+    has_kl = "kl" in {side for _, side in run}
+    if has_kl or ("policy", "chosen") not in run:
         return "KTO" * has_kl, []
-    chosen, rejected = (run.slopes.get(("policy", s), torch.zeros(_ROWS)) for s in ("chosen", "rejected"))
+    _, chosen = run["policy", "chosen"]
+    _, rejected = run.get(("policy", "rejected"), _NONE)
     extra = chosen + rejected  # of the margin it is 0
     constant = bool((extra - extra.mean()).abs().max() <= _CLOSE * (chosen.abs().max() + 1))
     sft = constant and extra.mean() < -_CLOSE
@@ -142,11 +138,10 @@ def _form(run: _Run, numbers: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 def _slopes(run: _Run, betas: list[float]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield forms with what their derivative with respect to rejected answers is a multiple of, [8]."""
-    none = torch.zeros(_ROWS, dtype=torch.float64)
     sides = [(owner, side) for owner in ("policy", "ref") for side in ("chosen", "rejected")]
-    chosen, rejected, ref_chosen, ref_rejected = (run.values.get(x, none).detach() for x in sides)
+    chosen, rejected, ref_chosen, ref_rejected = (run.get(x, _NONE)[0] for x in sides)
     margin = chosen - rejected
-    if any(run.slopes[k].abs().max() > 0 for k in run.slopes if k[0] == "ref"):
+    if any(slope.any() for (owner, _), (_, slope) in run.items() if owner == "ref"):
         margin = margin - (ref_chosen - ref_rejected)
         for beta in betas:
             for smoothing in (0.0, *(x for x in betas if x < 0.5)):
@@ -171,7 +166,7 @@ def _kl(run: _Run | None) -> str:
     """Return what the KL of a loss does."""
     if run is None:
         return str(_ANSWER["kl_unknown"])
-    acts = any(run.slopes[k].abs().max() > 0 for k in run.slopes if k[1] == "kl")
+    acts = any(slope.any() for (_, side), (_, slope) in run.items() if side == "kl")
     return str(_ANSWER["kl_acts" if acts else "kl_shifts"])
 
 

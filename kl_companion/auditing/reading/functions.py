@@ -104,10 +104,8 @@ class UserFunction:
         self.likeliest = self._head_size()
         if not self.settings.late:
             self.settings.finish(self.label)
-        known = (
-            {n: v for n, v in self.defaults.items() if n not in self.roles} | self.settings.given | self.fixed
-        )
-        self.group = group_size_of(self.function, known)
+        unmapped = {n: v for n, v in self.defaults.items() if n not in self.roles}
+        self.group = group_size_of(self.function, unmapped | self.settings.given | self.fixed)
         size = request.group_size or (self.group.size if self.group else 1)
         self.rows = max(ROWS - ROWS % size, size)
         self.layout = self._layout()
@@ -152,13 +150,12 @@ class UserFunction:
 
     def _takes_everything(self, tensors: list[str]) -> str:
         """The parameter that is a batch, "" where none or several are."""
-        alone = len(tensors) == 1 and tensors[0] not in self.roles
-        if alone and isinstance(read_name(tensors[0]), Unread):
-            return tensors[0]
+        unread = [n for n in tensors if not self._role_of(n)]
+        if len(unread) == len(tensors) == 1:
+            return unread[0]
         batches = [n for n in tensors if self._role_of(n) in _EVERYTHING]
         if not batches:  # its entries are read by names
             fields = r"(?:\.\w*(?:log_?p|mask|adv|reward)\w*|\[[\"'])"
-            unread = [n for n in tensors if not self._role_of(n)]
             batches = [n for n in unread if re.search(rf"\b{n}{fields}", self.source)]
         return batches[0] if len(batches) == 1 else ""
 

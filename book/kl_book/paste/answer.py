@@ -10,7 +10,6 @@ from kl_companion.auditing import audit
 from kl_companion.auditing.judgment import sentences
 from kl_companion.auditing.judgment.inputs import CLIP, WRONG_CLIP, notes, said_as
 from kl_companion.auditing.judgment.pictures import arrows, reference_point
-from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import rows
 from kl_companion.auditing.judgment.verdict import Audit
 from kl_companion.auditing.reading.names import ROLES
@@ -79,7 +78,7 @@ def _choices(unread: Unread) -> dict[str, Any]:
 
 def said(found: Audit) -> dict[str, Any]:
     """The sentences of the card, and the rows of its table."""
-    wrong = (warning(found.name, found.main, found.parts), *said_as(WRONG_CLIP, found.inputs))
+    wrong = (*sentences.warnings(found), *said_as(WRONG_CLIP, found.inputs))
     return {
         "minimizes": " ".join(filter(None, (*wrong, sentences.minimizes(found)))),
         "as_meant": sentences.as_meant(found),

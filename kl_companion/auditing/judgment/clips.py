@@ -10,73 +10,61 @@ from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.judgment.experiments import Key, Lab, changed, kind_of
+from kl_companion.auditing.judgment.experiments import Key, Lab, kind_of
+from kl_companion.auditing.judgment.templates import filled
 from kl_companion.rollout import Rollout
 
 _LARGEST = 50.0  # ratio that is tried, and one over the smallest
 _PROBABILITY = 0.01  # of the token under the policy: of the sampler it is at most a half
-_OTHER = 0.02  # to see whether a bound is one of the ratio alone
+_OTHER = 0.005  # to see whether a bound is one of the ratio alone
+_LIKELY = 0.5  # of a token that stops at another ratio where a bound is one of probabilities
 _ADVANTAGE = 10.0  # a penalty in the reward does not change its sign
 _NOTHING = 1e-9  # of a gradient, relatively
 _FLAT = 1e-6
 _SMALL = 1e-4
-_CLOSE = 1e-3  # beside a bound, relatively
-_LIKELY = 0.5  # probability of a token that stops at another ratio where a bound is one of probabilities
-_ROUNDS = 5  # of narrowing a bound: each has the bracket divided by the number of its points
+_CLOSE = 1e-3  # between two bounds that are one, relatively
+_ROUNDS = 4  # of narrowing a bound: each has the bracket divided by the number of its points
 _NEAR = 2.0  # a clip at a ratio beyond it, or below its inverse, is a guard against overflow
 _RATIOS = ("importance_ratio", "log_importance_ratio")
 
 
-class Clip(NamedTuple):
-    """A clip of the ratio to one input.
-
-    Attributes:
-        name: The input with the log-probs of the policy that sampled, or the ratio.
-        role: How it was read.
-        sentence: What stops where.
-        wrong: Whether answers stop on the side to which their advantage does not push them.
-    """
-
-    name: str
-    role: str
-    sentence: str
-    wrong: bool
-
-
-class _Bounds(NamedTuple):
+class _Ends(NamedTuple):
     """Ratios below and above which a token has no gradient, for one sign; None where it has one."""
 
     below: float | None = None
     above: float | None = None
 
     def words(self, *, numbers: bool) -> str:
-        """Say where tokens stop."""
-        ends = [
-            f"{side} {_number(x) if numbers else 'it'}"
-            for side, x in zip(("below", "above"), self, strict=True)
-            if x is not None
-        ]
-        return " and ".join(ends)
+        """Say where tokens stop; "" for nowhere."""
+        sides = zip(("below", "above"), self, strict=True)
+        return " and ".join(f"{side} {_number(x) if numbers else 'it'}" for side, x in sides if x is not None)
 
-    def wrong(self, sign: int) -> str:
+    def near(self, other: _Ends) -> bool:
+        """Return whether tokens stop at the same ratios."""
+        pairs = list(zip(self, other, strict=True))
+        return all(a == b or (a and b and math.isclose(a, b, rel_tol=_CLOSE)) for a, b in pairs)
+
+    def wrong(self, *, good: bool) -> str:
         """Say on which side tokens of one sign stop that should go back; "" where that is none.
 
         A clip far from 1 is a guard against overflow.
         """
-        back, forth = (self.above, self.below) if sign else (self.below, self.above)
+        back, forth = self if good else self[::-1]
         if back is None or forth is not None or not 1 / _NEAR <= back <= _NEAR:
             return ""
-        if sign:
-            return f"bad answers stop above {_number(back)} and are pushed down without bound below"
-        return f"good answers stop below {_number(back)} and are raised without bound above"
+        return filled("wrong_side", good=good, back=_number(back))
 
 
-def clips(lab: Lab, acting: Collection[Key]) -> Iterator[Clip]:
+def clips(lab: Lab, acting: Collection[Key]) -> Iterator[tuple[Key, str, bool]]:
     """Yield what the clip of every ratio to a policy that sampled does.
 
     Args:
         lab: The loss.
         acting: The inputs that change its gradient.
+
+    Yields:
+        The input with the log-probs of that policy, or with the ratio; a sentence; and whether answers stop
+        on the side to which their advantage does not push them.
 
     Raises:
         ValueError: the loss does not run on 64 answers of one token.
@@ -86,9 +74,9 @@ def clips(lab: Lab, acting: Collection[Key]) -> Iterator[Clip]:
         of = f" of the ratio to {key[0]}" if len(ratios) > 1 else ""
         whole, net = _Tokens(lab, key, False), _Tokens(lab, key, True)
         # a penalty in the reward is no rest that can be subtracted
-        found = whole.clip(of) or net.clip(of) or net.capped()
-        if found is not None:
-            yield Clip(*key, *found)
+        text, wrong = next((x for x in (whole.clip(of), net.clip(of)) if x[0]), (net.capped(), False))
+        if text:
+            yield key, text, wrong
 
 
 class _Tokens(NamedTuple):
@@ -109,33 +97,23 @@ class _Tokens(NamedTuple):
         """Answers with each sign of the advantage: two times as many fill whole groups."""
         return len(self.lab.place().which) // 2
 
-    def clip(self, of: str) -> tuple[str, bool] | None:
-        """Return the sentence on a clip and whether it is on the wrong side; None without one."""
-        grid = torch.linspace(-math.log(_LARGEST), math.log(_LARGEST), self.rows, dtype=torch.float64).exp()
-        sizes = self.sizes(grid)
-        bounds = [self.bounds(grid, sizes, sign) for sign in (0, 1)]
-        if bounds[0] == bounds[1] == _Bounds():
-            return None
-        per = " per answer" if self.stops_answers(bounds) else ""
-        exact = self.is_of_the_ratio(bounds)
-        if not exact:
-            bounds = [self.sides(x, sign) for sign, x in enumerate(bounds)]
-        elif wrong := [x for sign, bound in enumerate(bounds) if (x := bound.wrong(sign))]:
-            return f"Check the clip{of}{per}, which is on the wrong side: {'; '.join(wrong)}.", True
-        *first, last = map(_number, sorted({x for ends in bounds for x in ends if x is not None}))
-        where = f"at {', '.join(first)} and {last}" if first else f"at {last}"
-        where = where if exact else "at a bound that is none of the ratio alone"
-        parts = [
-            f"{who} {x.words(numbers=exact)}"
-            for who, x in zip(("good answers stop", "bad ones"), bounds, strict=True)
-        ]
-        if bounds[0] == bounds[1]:
-            parts = [f"good and bad answers stop {bounds[0].words(numbers=exact)}"]
-        elif bounds[0] == _Bounds():
-            parts = [f"bad answers stop {bounds[1].words(numbers=exact)}"] + ["good ones never"] * exact
-        elif bounds[1] == _Bounds():
-            parts = parts[:1] + ["bad ones never"] * exact
-        return f"Clip{of}{per} {where}: {', '.join(parts)}.", False
+    def clip(self, of: str) -> tuple[str, bool]:
+        """Return the sentence on a clip, "" without one, and whether it is on the wrong side."""
+        ends = self.ends(_PROBABILITY)
+        if ends == [_Ends(), _Ends()]:
+            return "", False
+        likely = self.stops(self.sizes(self.filled_up([1.0, _LARGEST]), _LIKELY))[:, 1].tolist()
+        pairs = list(zip(ends, likely, self.ends(_OTHER), strict=True))
+        exact = all((e.above is not None) is stops and e.near(other) for e, stops, other in pairs)
+        if not exact:  # some bounds are reached by likely tokens only
+            ends = [e._replace(above=_LARGEST) if stops else e for e, stops, _ in pairs]
+        good, bad = (x.words(numbers=exact) for x in ends)
+        *first, last = map(_number, sorted({x for pair in ends for x in pair if x is not None}))
+        wrong = [x for good, pair in zip((True, False), ends, strict=True) if (x := pair.wrong(good=good))]
+        bounds = f"{', '.join(first)} and {last}" if first else last
+        facts = {"exact": exact, "wrong": "; ".join(wrong), "same": ends[0] == ends[1], "bounds": bounds}
+        per = " per answer" if self.stops_answers(ends) else ""
+        return filled("clip", of=of, per=per, good=good, bad=bad, **facts), exact and bool(wrong)
 
     def sizes(self, ratios: torch.Tensor, probability: float = _PROBABILITY) -> torch.Tensor:
         """Return the length of the policy gradient of single tokens with these ratios, [2, ratios].
@@ -156,7 +134,7 @@ class _Tokens(NamedTuple):
         rewards = self.lab.of_kind("rewards")
 
         def with_rewards(size: float) -> torch.Tensor:
-            there = dict.fromkeys(rewards, changed(base, rewards=size * signs))
+            there = dict.fromkeys(rewards, base.unchecked(rewards=size * signs))
             return self.lab.run(base, {self.key: far, **there}).gradient
 
         found = with_rewards(_ADVANTAGE)
@@ -168,76 +146,60 @@ class _Tokens(NamedTuple):
         """Return where a gradient vanishes beside the largest."""
         return sizes <= _NOTHING * sizes.max()
 
-    def bounds(self, grid: torch.Tensor, sizes: torch.Tensor, sign: int) -> _Bounds:
-        """Return where tokens stop; a band inside which they stop, with gradients on both sides, is none."""
-        stops = self.stops(sizes)[sign]
-        changes = [i for i in range(len(grid) - 1) if stops[i] != stops[i + 1]]
-        if not changes:
-            return _Bounds()
-        below, above = (self.narrowed(sign, grid[i], grid[i + 1]) for i in (changes[0], changes[-1]))
-        return _Bounds(below if stops[0] else None, above if stops[-1] else None)
+    def ends(self, probability: float) -> list[_Ends]:
+        """Return where good and bad tokens stop; a band that is left again on both sides is none."""
+        grid = _between(1 / _LARGEST, _LARGEST, self.rows)
+        found = []
+        for sign, stops in enumerate(self.stops(self.sizes(grid, probability)).tolist()):
+            changes = [i for i, (a, b) in enumerate(pairwise(stops)) if a != b]
+            below, above = (
+                self.narrowed(sign, grid[i : i + 2], probability) if changes and stops[end] else None
+                for end, i in ((0, min(changes, default=0)), (-1, max(changes, default=0)))
+            )
+            found.append(_Ends(below, above))
+        return found
 
-    def narrowed(self, sign: int, low: torch.Tensor, high: torch.Tensor) -> float:
+    def narrowed(self, sign: int, between: torch.Tensor, probability: float) -> float:
         """Return the ratio between two others at which the gradient begins or ends."""
         for _ in range(_ROUNDS):
-            points = torch.linspace(low.log().item(), high.log().item(), self.rows, dtype=torch.float64).exp()
-            stops = self.stops(self.sizes(points))[sign]
-            i = next((i for i, (a, b) in enumerate(pairwise(stops.tolist())) if a != b), None)
+            points = _between(*between.tolist(), self.rows)
+            stops = self.stops(self.sizes(points, probability))[sign].tolist()
+            i = next((i for i, (a, b) in enumerate(pairwise(stops)) if a != b), None)
             if i is None:  # the other sign has nothing that a gradient could be compared with
                 break
-            low, high = points[i], points[i + 1]
-        return float(f"{(low * high).sqrt().item():.5g}")
+            between = points[i : i + 2]
+        return float(f"{between.prod().sqrt().item():.5g}")
 
-    def sides(self, bounds: _Bounds, sign: int) -> _Bounds:
-        """Return the bounds with those that only a likely token reaches."""
-        likely = self.stops(self.sizes(_points(self.rows, 1.0, _LARGEST), _LIKELY))[sign]
-        return bounds._replace(above=_LARGEST) if likely[1] else bounds
+    def filled_up(self, ratios: Sequence[float]) -> torch.Tensor:
+        """Return these ratios, and ones to fill the batch."""
+        return torch.tensor([*ratios, *[1.0] * (self.rows - len(ratios))], dtype=torch.float64)
 
-    def is_of_the_ratio(self, bounds: Sequence[_Bounds]) -> bool:
-        """Return whether tokens of other probabilities stop at the same ratios."""
-        for sign, ends in enumerate(bounds):
-            if self.sides(_Bounds(), sign).above is None and ends.above is not None:
-                return False
-            if self.sides(ends, sign) != ends and ends.above is None:
-                return False
-            for inward, end in zip((1, -1), ends, strict=True):
-                if end is not None:
-                    points = _points(self.rows, 1.0, end * (1 - inward * _CLOSE), end * (1 + inward * _CLOSE))
-                    stops = self.stops(self.sizes(points, _OTHER))[sign, :3].tolist()
-                    if stops != [False, True, False]:
-                        return False
-        return True
-
-    def stops_answers(self, bounds: Sequence[_Bounds]) -> bool:
+    def stops_answers(self, ends: Sequence[_Ends]) -> bool:
         """Return whether a token far outside stops the other token of its answer, whose ratio is 1."""
-        for sign, ends in enumerate(bounds):
-            for end, ratio in zip(ends, (1 / _LARGEST, _LARGEST), strict=True):
-                if end is not None:
-                    ones = torch.ones(2 * self.rows, dtype=torch.float64)
-                    base, far = (_batch(x * ones, 2, _PROBABILITY) for x in (1.0, ratio))
-                    return bool(self.stops(self.policy_gradient(base, far))[sign::2, 1].all())
-        return False
+        sign = 0 if any(ends[0]) else 1
+        ratio = 1 / _LARGEST if ends[sign].below else _LARGEST
+        ones = torch.ones(2 * self.rows, dtype=torch.float64)
+        base, outside = (_batch(x * ones, 2, _PROBABILITY) for x in (1.0, ratio))
+        return bool(self.stops(self.policy_gradient(base, outside))[sign::2, 1].all())
 
-    def capped(self) -> tuple[str, bool] | None:
+    def capped(self) -> str:
         """Return the sentence on a weight that stays the same beyond a ratio, while gradients go on."""
-        far = [_LARGEST / 1.1, _LARGEST]
-        points = torch.tensor([*(1 / x for x in reversed(far)), 1.0, 1 + _SMALL, *far], dtype=torch.float64)
-        low, lower, one, above, higher, high = self.sizes(points).unbind(1)
+        ratios = [1 / _LARGEST, 1.1 / _LARGEST, 1.0, 1 + _SMALL, _LARGEST / 1.1, _LARGEST]
+        low, lower, one, above, higher, high = self.sizes(torch.tensor(ratios, dtype=torch.float64)).unbind(1)
         if bool((((above / one - 1) / _SMALL - 1).abs() > _FLAT).any()):  # the weight is not the ratio
-            return None
+            return ""
         caps = [
             f"at {least} {_number(float(end[0] / one[0]))}"
             for least, end, beside in (("least", low, lower), ("most", high, higher))
             if bool(((end / beside - 1).abs() < _FLAT).all())
             and bool((end / one - end[0] / one[0]).abs().max() < _FLAT)
         ]
-        text = f"The ratio to {self.key[0]} is a weight of {' and '.join(caps)}: no token stops."
-        return (text, False) if caps else None
+        return filled("capped", name=self.key[0], caps=" and ".join(caps))
 
 
-def _points(rows: int, *ratios: float) -> torch.Tensor:
-    """Return these ratios, and ones to fill the batch."""
-    return torch.tensor([*ratios, *[1.0] * (rows - len(ratios))], dtype=torch.float64)
+def _between(low: float, high: float, count: int) -> torch.Tensor:
+    """Return ratios in equal steps of the logarithm, [count]."""
+    return torch.linspace(math.log(low), math.log(high), count, dtype=torch.float64).exp()
 
 
 def _batch(ratios: torch.Tensor, tokens: int, probability: float) -> Rollout:

@@ -28,13 +28,12 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kl_companion.auditing.judgment import sampler
-from kl_companion.auditing.judgment.sentences import inside
-from kl_companion.auditing.judgment.signs import warning
+from kl_companion.auditing.judgment.sentences import inside, warnings
 from kl_companion.auditing.judgment.summary import headline, level, row, terms, unit_of
 
 if TYPE_CHECKING:
@@ -43,45 +42,40 @@ if TYPE_CHECKING:
     from kl_companion.auditing.reading.subject import Reading
 
 SCHEMA = 1
+_PLAIN = (str, int, float, bool, type(None))
 
 
 def to_dict(audit: Audit) -> dict[str, Any]:
-    """The verdict as dicts, lists, texts, numbers and None."""
-    warnings = warning(audit.name, audit.main, audit.parts), sampler.warning(audit)
-    return {
-        "schema": SCHEMA,
-        "name": audit.name,
-        "placement": audit.placement,
-        "headline": audit.headline,
-        "level": level(audit.main),
-        "sentence": row(audit.main),
-        "warning": " ".join(x for x in warnings if x),
-        "terms": _terms(audit.main),
-        "conditions": [_condition(f, audit.group_size) for f in _findings(audit)],
-        "first_update": _condition(audit.first_update, None) if audit.first_update else None,
-        "batch": {
-            "couples": audit.main.couples,
-            "sums": audit.main.sums,
-            "groups": [{n: finite(v) for n, v in g._asdict().items()} for g in audit.main.gaps],
-        },
-        "inputs": [x._asdict() for x in audit.inputs],
-        "inside": inside(audit),
-        "compared": audit.compared,
-        "coefficient": abs(audit.coefficient[1] or 1.0),
-        "unit": unit_of(audit.main),
-        "distances": [{n: finite(v) for n, v in d._asdict().items()} for d in audit.distances],
-        "want": audit.want,
-        "met": audit.met,
-        "meant": audit.meant[1] if audit.meant else None,
-        "as_meant": audit.as_meant,
-        "remedy": audit.remedy,
-        "read": reading_data(audit.reading),
-        "versions": versions(),
-    }
-
-
-def _findings(audit: Audit) -> list[Finding]:
-    return [*audit.findings, *([audit.tool.finding] if audit.tool else [])]
+    """Return the verdict as dicts, lists, texts, numbers and None."""
+    main, first, tool = audit.main, audit.first_update, [audit.tool.finding] if audit.tool else []
+    return finite(
+        {
+            "schema": SCHEMA,
+            "name": audit.name,
+            "placement": audit.placement,
+            "headline": audit.headline,
+            "level": level(main),
+            "sentence": row(main),
+            "warning": " ".join(warnings(audit)),
+            "terms": terms(main),
+            "conditions": [_condition(f, audit.group_size) for f in (*audit.findings, *tool)],
+            "first_update": _condition(first, None) if first else None,
+            "batch": {"couples": main.couples, "sums": main.sums, "groups": main.gaps},
+            "inputs": audit.inputs,
+            "inside": inside(audit),
+            "compared": audit.compared,
+            "coefficient": abs(audit.coefficient[1] or 1.0),
+            "unit": unit_of(main),
+            "distances": audit.distances,
+            "want": audit.want,
+            "met": audit.met,
+            "meant": audit.meant[1] if audit.meant else None,
+            "as_meant": audit.as_meant,
+            "remedy": audit.remedy,
+            "read": reading_data(audit.reading),
+            "versions": versions(),
+        }
+    )
 
 
 def _condition(finding: Finding, group_size: int | None) -> dict[str, Any]:
@@ -94,39 +88,36 @@ def _condition(finding: Finding, group_size: int | None) -> dict[str, Any]:
         "batch": "large" if group_size is None else group_size,
         "headline": headline(finding),
         "level": level(finding),
-        "terms": _terms(finding),
-        "residual": finite(finding.residual),
+        "terms": terms(finding),
+        "residual": finding.residual,
     }
 
 
-def _terms(finding: Finding) -> list[dict[str, Any]]:
-    return [t._asdict() | {"coefficient": finite(t.coefficient)} for t in terms(finding)]
-
-
 def reading_data(reading: Reading | None) -> dict[str, Any]:
-    """How the parameters of a function were read; nothing of what has none."""
+    """Return how the parameters of a function were read; nothing of what has none."""
+    constants = (
+        {n: v if isinstance(v, _PLAIN) else repr(v) for n, v, _ in reading.constants} if reading else {}
+    )
     return {
-        "parameters": [r._asdict() for r in reading.reads] if reading else [],
-        "constants": {n: _plain(v) for n, v, _ in reading.constants} if reading else {},
+        "parameters": finite(reading.reads) if reading else [],
+        "constants": constants,
         "result": reading.result if reading else "",
     }
 
 
-def finite(x: float) -> float | None:
-    """The number; None where it is none."""
-    return x if math.isfinite(x) else None
-
-
-def _plain(x: Any) -> Any:
-    return x if isinstance(x, str | int | float | bool) or x is None else repr(x)
+def finite(data: Any) -> Any:
+    """Return data as JSON has it: dicts for records, lists for tuples, None for NaN and infinity."""
+    if hasattr(data, "_asdict"):
+        return finite(data._asdict())
+    if isinstance(data, Mapping):
+        return {name: finite(x) for name, x in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(x) for x in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def versions() -> dict[str, str]:
-    """Of the package, of torch and of Python."""
+    """Return those of the package, of torch and of Python."""
     from kl_companion import __version__  # no metadata: a checkout that is not installed has none
 
-    return {
-        "kl_companion": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
+    return {"kl_companion": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -17,11 +17,19 @@ from kl_companion.tabular.populations import Population, population_rollout, pop
 Key = tuple[str, str]  # the name and the role of an input
 _ANSWERS = 64
 _SAME = 1e-11  # of a number, relatively: rounding
-_MASKS = ("completion_mask", "lengths", "num_tokens")
-_IDS = ("tokens", "input_ids", "labels")
-_NOT_MOVED = re.compile(
-    "sample_mask|prompt_ids|prompt_index|(?:group|batch)_size|max_length|rollout|batch|.*topk_(?:mask|ids)"
+_NOT_MOVED = (
+    "sample_mask|prompt_ids|prompt_index|(group|batch)_size|max_length|rollout|batch|.*topk_(mask|ids)"
 )
+_KINDS = {
+    "": _NOT_MOVED,
+    "reference": "ref_.*",
+    "behavior": "behavior_.*",
+    "rewards": "rewards",
+    "mask": "completion_mask|lengths|num_tokens",
+    "ids": "tokens|input_ids|labels",
+}
+# the field of a world that moves the inputs of a kind
+_FIELDS = {"reference": "ref_logits", "policy": "logits", "rewards": "rewards"}
 
 
 class LossAndGradient(NamedTuple):
@@ -78,26 +86,21 @@ class Lab(NamedTuple):
             raise ValueError("the gradient is not finite")
         return LossAndGradient(loss.item(), gradient)
 
-    def expected(self, place: Population, others: Mapping[Key, Population], copies: int = 1) -> torch.Tensor:
-        """Compute the gradient on a whole population with respect to its logits, [rows, vocab]."""
-        moved = {n: population_rollout(p, copies) for n, p in others.items()}
-        found = self.run(population_rollout(place, copies), moved)
-        rows = place.problem.rows[place.which.repeat(copies)]
-        total = torch.zeros_like(place.problem.logits)
-        return total.index_add_(0, rows.flatten(), found.gradient.flatten(0, 1))
+    def on(self, at: Population, others: Mapping[Key, Population], copies: int = 1) -> LossAndGradient:
+        """Evaluate the loss on copies of a population, with some inputs of others; errors as `run`."""
+        moved = {key: population_rollout(other, copies) for key, other in others.items()}
+        return self.run(population_rollout(at, copies), moved)
+
+    def expected(self, at: Population, others: Mapping[Key, Population], copies: int = 1) -> torch.Tensor:
+        """Return the gradient of `on` with respect to the logits of the population, [rows, vocab]."""
+        rows = at.problem.rows[at.which.repeat(copies)].flatten()
+        each = self.on(at, others, copies).gradient.flatten(0, 1)
+        return torch.zeros_like(at.problem.logits).index_add_(0, rows, each)
 
 
 def kind_of(role: str) -> str:
     """Return what moves an input: "reference", "behavior", "rewards", "mask", "ids", "policy", or ""."""
-    if _NOT_MOVED.fullmatch(role):
-        return ""
-    if role.startswith("ref_"):
-        return "reference"
-    if role.startswith("behavior_"):
-        return "behavior"
-    return (
-        "rewards" if role == "rewards" else "mask" if role in _MASKS else "ids" if role in _IDS else "policy"
-    )
+    return next((kind for kind, roles in _KINDS.items() if re.fullmatch(roles, role)), "policy")
 
 
 @cache
@@ -112,43 +115,28 @@ def place(head: int, copies: int, *, off_policy: bool) -> Population:
     return Population(tree.problem, which[order])
 
 
-def noise(like: torch.Tensor, seed: int = 5, size: float = 1.0) -> torch.Tensor:
+def noise(like: torch.Tensor) -> torch.Tensor:
     """Return normal random numbers of the shape of a tensor."""
-    generator = torch.Generator().manual_seed(seed)
-    return size * torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return torch.randn(like.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
-def moved_place(of: Population, kind: str, step: torch.Tensor) -> Population:
-    """Return a population whose reference, or whose rewards, are moved by a step."""
-    p = of.problem
-    if kind == "rewards":
-        return Population(p._replace(rewards=p.rewards + step), of.which)
-    return Population(p._replace(ref_logits=p.ref_logits + step), of.which)
-
-
-def moved(rollout: Rollout, kind: str) -> Rollout:
-    """Return a rollout with one kind of input moved, row by row, a little and a lot."""
+def moved(at: Population, kind: str) -> Population:
+    """Return a population with all of one kind moved, a little in some rows and a lot in others."""
+    p = at.problem
     if kind == "mask":
-        return changed(rollout, completion_mask=without_tokens(rollout.completion_mask))
-    assert rollout.logits is not None
+        return Population(p._replace(completion_mask=_without_tokens(p.completion_mask)), at.which)
     if kind == "ids":
-        return changed(rollout, tokens=(rollout.tokens + 1) % rollout.logits.shape[-1])
-    name = {"reference": "ref_logits", "behavior": "behavior_logits", "policy": "logits"}.get(kind, kind)
-    x = getattr(rollout, name).detach()
+        return Population(p._replace(sequences=(p.sequences + 1) % p.logits.shape[-1]), at.which)
+    field = _FIELDS.get(kind, "behavior_logits")
+    x = p.sampled_from if kind == "behavior" else getattr(p, field)
     sizes = torch.tensor([0.3, 1.0, 3.0]).repeat(len(x))[: len(x)].view(-1, *[1] * (x.ndim - 1))
-    return changed(rollout, **{name: x + sizes * noise(x)})
+    return Population(p._replace(**{field: x + sizes * noise(x)}), at.which)
 
 
-def without_tokens(mask: torch.Tensor) -> torch.Tensor:
+def _without_tokens(mask: torch.Tensor) -> torch.Tensor:
     """Return a mask without one token of every answer that has several: the first and the last in turns."""
     mask = mask.clone()
     for i in (mask.sum(-1) > 1).nonzero().flatten().tolist():
         inside = mask[i].nonzero().flatten()
         mask[i, inside[-(i % 2)]] = 0
     return mask
-
-
-def changed(rollout: Rollout, **tensors: Any) -> Rollout:
-    """Return a rollout of the same policy with other tensors."""
-    names = ("tokens", "completion_mask", "logits", "ref_logits", "behavior_logits", "rewards")
-    return Rollout.from_logits(**{n: getattr(rollout, n) for n in names} | tensors, validate=False)

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from kl_companion.auditing.judgment.clips import clips
-from kl_companion.auditing.judgment.experiments import (
-    Key,
-    Lab,
-    changed,
-    kind_of,
-    moved,
-    moved_place,
-    noise,
-    without_tokens,
-)
+from kl_companion.auditing.judgment.experiments import Key, Lab, kind_of, moved, noise
+from kl_companion.auditing.judgment.templates import filled
 from kl_companion.auditing.reading.roles import Read
 from kl_companion.auditing.reading.subject import Moved, Reading, probe
 from kl_companion.auditing.reading.unmasked import summed_unmasked
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
-from kl_companion.tabular.populations import Population, population_rollout
+from kl_companion.tabular.populations import population_rollout
 
 ACTS, ANCHOR, VALUE, NONE, DIVIDED, OUTSIDE, CLIP, WRONG_CLIP, UNKNOWN = EFFECTS = (
     "acts",
@@ -41,6 +34,8 @@ _NOTHING = 1e-9  # of a gradient, relatively
 _STEP = 0.05  # of logits: so small that ratios stay inside every clip
 _CONSTANT = 1e-9
 _WHOLE = 0.1  # how near to a whole number an order in the size of the batch is one
+_DIVISORS = {0: "a mean over the batch", -1: "a sum over the batch"}  # by the order in the size of the batch
+_TWICE = {0: "by the rows twice", 1: "by the tokens and the rows", 2: "by the tokens twice"}
 
 
 class Input(NamedTuple):
@@ -112,11 +107,9 @@ def notes(found: Sequence[Input]) -> list[str]:
 
 
 def _dead(names: list[str], effect: str, kind: str) -> str:
-    name, verb = " and ".join(names), "have" if len(names) > 1 or names[0].endswith("s") else "has"
-    if kind == "mask" and effect == NONE:
-        return f"{name} {verb} no effect: other masks give the same loss."
-    only = "nor on the value" if effect == NONE else "only on the value"
-    return f"{name} {verb} no effect on the gradient, {only}."
+    have = "have" if len(names) > 1 or names[0].endswith("s") else "has"
+    facts = {"dead": effect == NONE, "kind_mask": kind == "mask", "have": have}
+    return filled("no_effect", names=" and ".join(names), **facts)
 
 
 def _effects(lab: Lab, _: list[Input]) -> Iterator[Input]:
@@ -125,32 +118,24 @@ def _effects(lab: Lab, _: list[Input]) -> Iterator[Input]:
     anchors = _anchors(lab, [x.key for x in found if x.effect == ACTS])
     masked = any(x.effect == ACTS and kind_of(x.role) == "mask" for x in found)
     for x in found:
-        yield _said(x._replace(effect=ANCHOR) if x.key in anchors else x, masked)
-
-
-def _said(x: Input, masked: bool) -> Input:
-    """Return an input with its sentence, where it is worth one."""
-    kind = kind_of(x.role)
-    if x.effect == ANCHOR and kind == "behavior":
-        verb = "are" if x.name.endswith("s") else "is"
-        said = f"{x.name} {verb} the anchor: the policy is pulled to the policy that sampled."
-        return x._replace(detail=said)
-    spare = kind == "ids" or (kind == "mask" and masked)  # another input says the same
-    if x.effect in (NONE, VALUE) and not spare:
-        return x._replace(detail=_dead([x.name], x.effect, kind))
-    return x
+        kind = kind_of(x.role)
+        spare = kind == "ids" or (kind == "mask" and masked)  # another input says the same
+        if x.key in anchors:
+            are = "are" if x.name.endswith("s") else "is"
+            detail = filled("sampler_anchor", names=x.name, are=are) if kind == "behavior" else ""
+            yield x._replace(effect=ANCHOR, detail=detail)
+        else:
+            dead = x.effect in (NONE, VALUE) and not spare
+            yield x._replace(detail=_dead([x.name], x.effect, kind) if dead else "")
 
 
 def _effect(lab: Lab, read: Read) -> str:
     """Return what moving an input changes, on stale samples, else on fresh ones."""
     kind, effects = kind_of(read.role), []
-    if not kind:
-        return UNKNOWN
-    for off_policy in (True, False):
-        rollout = population_rollout(lab.place(off_policy=off_policy))
+    for off_policy in (True, False) if kind else ():
+        at = lab.place(off_policy=off_policy)
         try:
-            before = lab.run(rollout)
-            after = lab.run(rollout, {read[:2]: moved(rollout, kind)})
+            before, after = lab.on(at, {}), lab.on(at, {read[:2]: moved(at, kind)})
         except ValueError:
             continue
         if not before.same_gradient(after):
@@ -162,44 +147,40 @@ def _effect(lab: Lab, read: Read) -> str:
 def _anchors(lab: Lab, acting: list[Key]) -> set[Key]:
     """Return the inputs to which the policy is pulled.
 
-    It rests where it equals all of them, and where it leaves one of them alone its gradient leads back.
-    Answers come from the policy that sampled; rewards are 0, so that what is left is the part of the KL.
+    It rests where it equals all of them, and where it leaves one of them alone its gradient leads back, both
+    ways in the first order. Answers come from the policy that sampled; rewards are 0, so that what is left is
+    the part of the KL.
     """
     keys = [k for k in lab.of_kind("reference", "behavior") if k in acting]
-    if not keys:
-        return set()
-    at = lab.place()
-    step = noise(at.problem.logits, size=_STEP)
+    step = _STEP * noise(lab.place().problem.logits)
     step = step - step.mean(-1, keepdim=True)
     try:
-        rest = _gradient_beside(lab, at, step, None)
-        return {
-            k for k in keys if all(_pulls(_gradient_beside(lab, at, x, k), x, rest) for x in (step, -step))
-        }
+        rest = _gradient_beside(lab, step, None) if keys else step
+        anchors = set(keys)
+        for x in (step, -step):
+            beside = {k: _gradient_beside(lab, x, k) for k in keys}
+            anchors &= {
+                k for k, g in beside.items() if rest.norm() <= _NOTHING * g.norm() and (g * x).sum() > 0
+            }
+        return anchors
     except ValueError:
         return set()
 
 
-def _pulls(gradient: torch.Tensor, step: torch.Tensor, rest: torch.Tensor) -> bool:
-    """Return whether descent leads back from a step; both ways, it does so in the first order."""
-    return bool(rest.norm() <= _NOTHING * gradient.norm()) and bool((gradient * step).sum() > 0)
-
-
-def _gradient_beside(lab: Lab, at: Population, step: torch.Tensor, left: Key | None) -> torch.Tensor:
+def _gradient_beside(lab: Lab, step: torch.Tensor, left: Key | None) -> torch.Tensor:
     """Return the expected gradient of a policy that is a step away from one input and equals the others."""
+    at = lab.place()
     start = at.problem.logits
     sampler = left is not None and kind_of(left[1]) == "behavior"
     policy = start + step if sampler else start  # answers are those of the start
-    here = at.problem._replace(
-        logits=policy,
-        ref_logits=policy,
-        behavior_logits=policy,
-        rewards=torch.zeros_like(at.problem.rewards),
-    )
+    rewards = torch.zeros_like(at.problem.rewards)
+    logits = {"logits": policy, "ref_logits": policy, "behavior_logits": policy}
+    here = replace(at, problem=at.problem._replace(rewards=rewards, **logits))
     others = dict.fromkeys(lab.of_kind("reference", "behavior", "rewards"), here)
     if left is not None:
-        others[left] = here._replace(ref_logits=start - step, behavior_logits=start)
-    return lab.expected(Population(here, at.which), {k: Population(p, at.which) for k, p in others.items()})
+        away = here.problem._replace(ref_logits=start - step, behavior_logits=start)
+        others[left] = replace(here, problem=away)
+    return lab.expected(here, others)
 
 
 def _divided(lab: Lab, found: list[Input]) -> Iterator[Input]:
@@ -207,68 +188,53 @@ def _divided(lab: Lab, found: list[Input]) -> Iterator[Input]:
     rewards = [x.key for x in found if kind_of(x.role) == "rewards" and x.effect == ACTS]
     if not rewards:
         return
-    of_rewards = _order(lab, rewards)
     anchors = [x.key for x in found if x.effect == ANCHOR]
     anchors = anchors or [x.key for x in found if kind_of(x.role) == "reference" and x.effect == ACTS]
     anchors = [k for k in anchors if kind_of(k[1]) == kind_of(anchors[0][1])]
+    of_rewards = _order(lab, rewards)
     of_kl = _order(lab, anchors) if anchors else math.nan
-    name, role = " and ".join(n for n, _ in rewards), "rewards"
-    if math.isinf(of_rewards):
-        yield Input(
-            name, role, DIVIDED, f"{name} move the policy by noise alone: on average their part is 0."
-        )
-        return
-    beta = lab.reading.coefficient[0] or "the KL's coefficient"
     excess = of_rewards - (0.0 if math.isnan(of_kl) else of_kl)
-    if not math.isfinite(excess) or abs(excess) < _WHOLE:
+    noise_alone = math.isinf(of_rewards)
+    summed = not anchors and excess < 0  # a plain sum is said elsewhere
+    if not noise_alone and (not math.isfinite(excess) or abs(excess) < _WHOLE or summed):
         return
-    if math.isnan(of_kl):
-        if of_rewards > 0:  # a plain sum is said elsewhere
-            detail = f"The part of {name} in the gradient is {_divisor(lab, rewards, of_rewards)}: "
-            yield Input(name, role, DIVIDED, f"{detail}a batch of twice the size makes a smaller step.")
-        return
-    acts = f"in a batch of B answers {beta} acts like "
-    acts += f"{_power(excess)} x {beta}" if excess > 0 else f"{beta} / {_power(-excess)}"
-    mine, theirs = (_divisor(lab, *part) for part in ((rewards, of_rewards), (anchors, of_kl)))
-    detail = f"The part of {name} in the gradient is {mine}, and that of the KL is {theirs}: {acts}."
-    yield Input(name, role, DIVIDED, detail)
+    names = " and ".join(n for n, _ in rewards)
+    detail = filled(
+        "divided",
+        noise=noise_alone,
+        names=names,
+        rewards="" if noise_alone else _divisor(lab, rewards, of_rewards),
+        kl="" if noise_alone or math.isnan(of_kl) else _divisor(lab, anchors, of_kl),
+        grows=excess > 0,
+        beta=lab.reading.coefficient[0] or "the KL's coefficient",
+        power="B" if _whole(abs(excess)) == 1 else f"B^{abs(excess):.2g}",
+    )
+    yield Input(names, "rewards", DIVIDED, detail)
 
 
-def _power(order: float) -> str:
-    whole = round(order)
-    return "B" if whole == 1 and abs(order - 1) < _WHOLE else f"B^{order:.2g}"
+def _whole(order: float) -> int | None:
+    """Return the whole number that an order is; None for another."""
+    return round(order) if math.isfinite(order) and abs(order - round(order)) < _WHOLE else None
 
 
 def _divisor(lab: Lab, keys: list[Key], order: float) -> str:
     """Return what a part of the gradient is divided by, where its order in the size of the batch is known."""
-    if abs(order) < _WHOLE:
-        return "a mean over the batch"
-    if abs(order + 1) < _WHOLE:
-        return "a sum over the batch"
-    if abs(order - 1) >= _WHOLE:
-        return f"of order B^{-order:.2g}"
-    tokens = _order_in_tokens(lab, keys)
-    said = {0: "by the rows twice", 1: "by the tokens and the rows", 2: "by the tokens twice"}
-    whole = round(tokens) if math.isfinite(tokens) and abs(tokens - round(tokens)) < _WHOLE else -1
-    return f"divided {said.get(whole, 'by the size of the batch twice')}"
-
-
-def _part(lab: Lab, keys: list[Key], copies: int) -> torch.Tensor:
-    """Return the part of the expected gradient that other values of some inputs change, [rows, vocab]."""
-    at = lab.place(off_policy=True)
-    kind = kind_of(keys[0][1])
-    step = noise(at.problem.rewards) if kind == "rewards" else noise(at.problem.logits, size=4 * _STEP)
-    other = dict.fromkeys(keys, moved_place(at, kind, step))
-    return lab.expected(at, {}, copies) - lab.expected(at, other, copies)
+    if _whole(order) != 1:
+        return _DIVISORS.get(_whole(order), f"of order B^{-order:.2g}")
+    tokens = _whole(_order_in_tokens(lab, keys))
+    return f"divided {_TWICE.get(tokens, 'by the size of the batch twice')}"
 
 
 def _order(lab: Lab, keys: list[Key]) -> float:
     """Return p where a part of the gradient goes like B^-p with the answers of a batch; inf where it is 0."""
-    first, second = (_part(lab, keys, copies) for copies in (1, 2))
-    whole = lab.expected(lab.place(off_policy=True), {}, 2).norm()
-    if second.norm() <= _NOTHING * whole:
-        return math.inf
-    return math.log2((first.norm() / second.norm()).item())
+    at = lab.place(off_policy=True)
+    others = dict.fromkeys(keys, moved(at, kind_of(keys[0][1])))
+    (first, _), (second, whole) = (
+        ((before - lab.expected(at, others, copies)).norm(), before.norm())
+        for copies in (1, 2)
+        for before in [lab.expected(at, {}, copies)]
+    )
+    return math.inf if second <= _NOTHING * whole else math.log2((first / second).item())
 
 
 def _order_in_tokens(lab: Lab, keys: list[Key]) -> float:
@@ -277,17 +243,15 @@ def _order_in_tokens(lab: Lab, keys: list[Key]) -> float:
     The mask takes tokens from other answers, whose own parts are not looked at.
     """
     at = lab.place(off_policy=True)
-    rollout = population_rollout(at)
-    mask = rollout.completion_mask
-    cut = without_tokens(mask)
-    whole = (cut == mask).all(-1)
-    masks = dict.fromkeys(lab.of_kind("mask"), changed(rollout, completion_mask=cut))
-    other = dict.fromkeys(keys, moved(rollout, kind_of(keys[0][1])))
-    parts = [
-        (lab.run(rollout, m).gradient - lab.run(rollout, m | other).gradient)[whole] for m in ({}, masks)
-    ]
-    ratio = (parts[1].norm() / parts[0].norm()).item()
-    return math.log(ratio) / math.log((mask.sum() / cut.sum()).item()) if ratio > 0 else math.nan
+    cut, others = moved(at, "mask"), dict.fromkeys(keys, moved(at, kind_of(keys[0][1])))
+    before, after = (x.problem.completion_mask[x.which] for x in (at, cut))
+    uncut = (before == after).all(-1)
+    first, second = (
+        (lab.on(at, masks).gradient - lab.on(at, masks | others).gradient)[uncut].norm()
+        for masks in ({}, dict.fromkeys(lab.of_kind("mask"), cut))
+    )
+    ratio = (second / first).item()
+    return math.log(ratio) / math.log((before.sum() / after.sum()).item()) if ratio > 0 else math.nan
 
 
 def reads_outside(loss_fn: Loss) -> bool:
@@ -322,38 +286,26 @@ def without_padding(loss_fn: Loss) -> Loss:
 
 
 def _outside(lab: Lab, _: list[Input]) -> Iterator[Input]:
-    """Say through which inputs numbers outside the mask change the loss."""
+    """Say through which inputs numbers outside the mask change the loss, and what to multiply by the mask."""
     rollout = population_rollout(lab.place(off_policy=True))
     one, other = lab.loss(rollout), with_other_padding(rollout)
     reads = [r for r in lab.reading.reads if kind_of(r.role) in ("policy", "reference", "behavior")]
     if not _differs(one, lab.loss(rollout, {r[:2]: other for r in reads})):
         return
-    leaks = [r for r in reads if _differs(one, lab.loss(rollout, {r[:2]: other}))]
-    names = [r.name for r in leaks or reads]
-    detail = (
-        f"Numbers outside the mask change the loss, through {', '.join(names)} (padding, or columns of a "
-        f"prompt): {_advice(lab, rollout, other)}."
-    )
-    yield Input(" and ".join(names), (leaks or reads)[0].role, OUTSIDE, detail)
-
-
-def _advice(lab: Lab, rollout: Rollout, other: Rollout) -> str:
-    """Return what to multiply by the mask: the variable that is summed before, where it is known."""
-    mask = next((r.name for r in lab.reading.reads if r.role == "completion_mask"), "")
-    name = summed_unmasked(
+    leaks = [r for r in reads if _differs(one, lab.loss(rollout, {r[:2]: other}))] or reads
+    summed = summed_unmasked(
         getattr(getattr(lab.loss, "__self__", None), "function", None),
         lambda: lab.loss(rollout),
         lambda: lab.loss(other),
         rollout.completion_mask,
     )
-    if name and mask:
-        return f"{name} is summed before it is masked, write {name} * {mask} first"
-    return "multiply by the mask before sums, flips and cumsums"
+    names, mask = [r.name for r in leaks], [r.name for r in lab.reading.reads if r.role == "completion_mask"]
+    detail = filled("outside", names=", ".join(names), summed=summed, mask="".join(mask[:1]))
+    yield Input(" and ".join(names), leaks[0].role, OUTSIDE, detail)
 
 
 def _clipped(lab: Lab, found: list[Input]) -> Iterator[Input]:
     """Say what happens to a token outside the band of a clip, by the sign of its advantage."""
-    if not any(kind_of(x.role) == "rewards" and x.effect == ACTS for x in found):
-        return
-    for clip in clips(lab, [x.key for x in found if x.effect in (ACTS, ANCHOR)]):
-        yield Input(clip.name, clip.role, WRONG_CLIP if clip.wrong else CLIP, clip.sentence)
+    if any(kind_of(x.role) == "rewards" and x.effect == ACTS for x in found):
+        for key, detail, wrong in clips(lab, [x.key for x in found if x.effect in (ACTS, ANCHOR)]):
+            yield Input(*key, WRONG_CLIP if wrong else CLIP, detail)

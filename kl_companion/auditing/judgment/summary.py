@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.fit.findings import Finding
+from kl_companion.auditing.judgment.templates import filled
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.divergences import DIVERGENCES
 
@@ -162,6 +164,14 @@ def row(finding: Finding) -> str:
     return f"{said}; {', '.join(with_unit)}"
 
 
+def maximized(finding: Finding) -> str:
+    """Return what is maximized, where every term is; "" elsewhere."""
+    if not finding.matches or any(t.sign > 0 for t in terms(finding)):
+        return ""
+    turned = row(replace(finding, matches=tuple({n: -c for n, c in m.items()} for m in finding.matches)))
+    return "E[R]" if turned == OBJECTIVES["expected_reward"].short else turned
+
+
 def rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """(where, what) for fresh and stale samples near the reference and far from it; like rows are one."""
     found: list[tuple[str, str]] = []
@@ -188,7 +198,7 @@ def main_finding(findings: Sequence[Finding]) -> Finding:
 def effects(finding: Finding) -> list[str]:
     """Return what follows in practice of every term by itself, where its sign is known, a sentence each."""
     if finding.zero:
-        return ["On average it moves nothing; single batches are moved by noise alone."]
+        return [filled("idle")]
     each = [
         {1: OBJECTIVES[t.objective].effect, -1: OBJECTIVES[t.objective].opposite}.get(t.sign, "")
         for t in terms(finding)

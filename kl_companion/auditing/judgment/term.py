@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kl_companion.auditing.fit.explanations import COMMON, UNITS
-from kl_companion.auditing.judgment import sampler, sentences
+from kl_companion.auditing.judgment import sentences
 from kl_companion.auditing.judgment.card import WIDTH, CardBlock, CardLine, wrapped
 from kl_companion.auditing.judgment.inputs import CLIP, WRONG_CLIP, notes, said_as
-from kl_companion.auditing.judgment.signs import warning
 from kl_companion.auditing.judgment.summary import number, row, rows, terms
+from kl_companion.auditing.reading.subject import Reading
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from kl_companion.auditing.fit.findings import Finding
     from kl_companion.auditing.judgment.verdict import Audit
-    from kl_companion.auditing.reading.subject import Reading
 
 _NO_CURL = 1e-5
 _MANY = 12  # lines of a remedy, beyond which those that only show where it belongs are left out
@@ -28,28 +28,31 @@ def blocks(audit: Audit, *, details: bool = False) -> list[CardBlock]:
         audit: The verdict.
         details: Every condition with residual and curl, the registered names, how names were read in full.
     """
+    tool_spare = int(audit.tool is not None and audit.tool.same)
     return [
         read_block(audit.reading),
         CardBlock(_headline(audit)),
         CardBlock(_table(audit)),
-        CardBlock([x for text in notes(audit.inputs) for x in wrapped(text, "    ", "  ", 4)]),
-        CardBlock(wrapped(sentences.inside(audit), "  ")),
-        CardBlock(wrapped(sentences.first_update(audit), "  ", most=5), spare=4),
-        CardBlock(
-            wrapped(sentences.tool(audit), "  "), spare=int(audit.tool is not None and audit.tool.same)
-        ),
-        CardBlock(
-            [x for text in said_as(CLIP, audit.inputs) for x in wrapped(text, "    ", "  ", 3)], spare=1
-        ),
-        CardBlock(wrapped(sentences.parts(audit), "  ")),
-        CardBlock(wrapped(sampler.rest(audit), "  ")),
-        CardBlock(wrapped(sentences.summed(audit), "  ")),
-        CardBlock(wrapped(sentences.practice(audit), "  ", "", 4), spare=2),
-        CardBlock(wrapped(sentences.beside(audit), "  ", most=4), spare=3),
-        CardBlock(wrapped(sentences.groups(audit), "  ", most=3), spare=1),
+        _block(notes(audit.inputs), 4, indent="    "),
+        _block([sentences.inside(audit)]),
+        _block([sentences.first_update(audit)], 5, spare=4),
+        _block([sentences.tool(audit)], spare=tool_spare),
+        _block(said_as(CLIP, audit.inputs), 3, spare=1, indent="    "),
+        _block([sentences.parts(audit)]),
+        _block([sentences.unrewarded(audit)]),
+        _block([sentences.summed(audit)]),
+        _block([sentences.practice(audit)], 4, spare=2, first=""),
+        _block([sentences.beside(audit)], 4, spare=3),
+        _block([sentences.groups(audit)], 3, spare=1),
         CardBlock(_remedy(audit, cut=not details)),
         CardBlock(_details(audit) if details else []),
     ]
+
+
+def _block(
+    texts: Sequence[str], most: int = 9, *, spare: int = 0, indent: str = "  ", first: str = "  "
+) -> CardBlock:
+    return CardBlock([line for text in texts for line in wrapped(text, indent, first, most)], spare)
 
 
 def verdict_lines(audit: Audit) -> list[str]:
@@ -63,10 +66,9 @@ def read_block(reading: Reading | None) -> CardBlock:
 
 
 def _headline(audit: Audit) -> list[CardLine]:
+    wrong = [*sentences.warnings(audit), *said_as(WRONG_CLIP, audit.inputs)]
     return [
-        *wrapped(warning(audit.name, audit.main, audit.parts), most=3, style="bad"),
-        *(x for text in said_as(WRONG_CLIP, audit.inputs) for x in wrapped(text, most=3, style="bad")),
-        *wrapped(sampler.warning(audit), most=3, style="bad"),
+        *(line for text in wrong for line in wrapped(text, most=3, style="bad")),
         *wrapped(sentences.minimizes(audit), most=3, style="bold"),
         *wrapped(sentences.as_meant(audit), most=2, style="good" if audit.as_meant else "bad"),
         *wrapped(sentences.certainty(audit), most=2),
@@ -99,23 +101,19 @@ def _remedy(audit: Audit, *, cut: bool) -> list[CardLine]:
 
 
 def _details(audit: Audit) -> list[CardLine]:
-    lines = [CardLine("Details")]
-    if audit.same_as:
-        lines.append(
-            CardLine(f"  sample by sample {number(audit.same_as[1])} x {audit.same_as[0]}, differentiated")
-        )
-    for r in audit.reading.reads if audit.reading else ():
-        lines += wrapped(f"{r.name}: {r.role}, {r.said}{f'; {r.note}' if r.note else ''}", "      ", "  ")
-    for name, value, what in audit.reading.constants if audit.reading else ():
-        lines.append(CardLine(f"  {name} = {value!r}: {what}"))
-    if audit.reading and audit.reading.result:
-        lines.append(CardLine(f"  result: {audit.reading.result}"))
-    for f in audit.findings:
-        lines += wrapped(f"{_where(f)}: {_named(f)}", "      ", "  ", 12)
+    reading = audit.reading or Reading()
+    texts = [
+        f"sample by sample {number(c)} x {n}, differentiated" for n, c in [audit.same_as or ("", 0.0)] if n
+    ]
+    texts += [f"{r.name}: {r.role}, {r.said}{f'; {r.note}' if r.note else ''}" for r in reading.reads]
+    texts += [f"{name} = {value!r}: {meaning}" for name, value, meaning in reading.constants]
+    texts += [f"result: {reading.result}"] * bool(reading.result)
+    texts += [f"{_where(f)}: {_named(f)}" for f in audit.findings]
     values = ", ".join(f"{number(c)} x {n}" for n, c in audit.value_matches.items())
-    lines.append(CardLine(f"  value: estimates {values or 'none of the known objectives'}"))
+    texts.append(f"value: estimates {values or 'none of the known objectives'}")
     names = dict.fromkeys(t.objective for f in audit.findings for t in terms(f))
-    return lines + [x for n in names for x in wrapped(f"{n}: {OBJECTIVES[n].words}", "      ", "  ")]
+    texts += [f"{n}: {OBJECTIVES[n].words}" for n in names]
+    return [CardLine("Details"), *(line for text in texts for line in wrapped(text, "      ", "  ", 12))]
 
 
 def _where(finding: Finding) -> str:

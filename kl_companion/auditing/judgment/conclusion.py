@@ -9,10 +9,10 @@ from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.fit.fit import LossFit, finding_of, pieces
 from kl_companion.auditing.fit.parts import without_rewards
 from kl_companion.auditing.judgment.inputs import OUTSIDE, said_as, without_padding
-from kl_companion.auditing.judgment.sampler import acts_alone, held, meant_by, stale_finding
-from kl_companion.auditing.judgment.signs import minimizes_rewards
+from kl_companion.auditing.judgment.summary import minimizes_rewards, of_sampler, stale_finding
 from kl_companion.auditing.judgment.verdict import Audit, accepts, said_by_name
 from kl_companion.auditing.worlds.distillation import is_kind_of
+from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.auditing.worlds.targets import wanted_objectives
 from kl_companion.estimators.registry import get_estimator
 
@@ -64,8 +64,9 @@ def _measure(audit: Audit) -> tuple[Sequence[Finding], set[str]]:
     divergence = audit.meant[1]
     if audit.want is not None:
         return audit.judged, wanted_objectives(divergence)
-    if acts_alone(audit):
-        return audit.stale, meant_by(divergence)
+    if audit.stale_only:
+        names = {f"{level}{divergence}_to_sampler" for level in ("token_", "sequence_", "sampled_mean_", "")}
+        return audit.stale, names & OBJECTIVES.keys()
     # a name such as forward_kl says neither a temperature nor the share of a mixture
     names = {n for finding in audit.findings for match in finding.matches for n in match}
     return audit.judged, wanted_objectives(divergence) | {n for n in names if is_kind_of(n, divergence)}
@@ -91,4 +92,4 @@ def _unrewarded(audit: Audit, fit: LossFit) -> Finding | None:
         finding = finding_of(without_rewards(fit.plan.subject.loss), stale.condition, options)
     except ValueError:  # a standard deviation of equal rewards, say
         return None
-    return finding if held(finding).matches else None
+    return finding if of_sampler(finding).matches else None

@@ -89,37 +89,33 @@ def reference_point() -> torch.Tensor:
 
 
 def arrows(loss_fn: Any, meant: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Points of the simplex in the plane, with the steps of a loss and of an objective; [points, 2] each.
+    """Return points of the simplex in the plane, with steps of a loss and of an objective; [points, 2] each.
 
     Raises:
         ValueError: the loss does not run on one token.
     """
-    points: list[torch.Tensor] = []
-    mine: list[torch.Tensor] = []
-    theirs: list[torch.Tensor] = []
+    found = []
     for a in range(1, PARTS - 1):
         for b in range(1, PARTS - a):
             place = bandit_of(torch.tensor([a, b, PARTS - a - b]))
             p = place.problem.logits.exp()[0]
-            points.append(p @ _CORNERS)
-            for found, steps in (
-                (large_batches(loss_fn, place).gradient, mine),
-                (field(OBJECTIVES[meant], place.problem), theirs),
-            ):
-                change = -p * (found[0] - (p * found[0]).sum())  # of the probabilities, by softmax
-                steps.append(change @ _CORNERS)
-    return torch.stack(points), torch.stack(mine), torch.stack(theirs)
+            fields = large_batches(loss_fn, place).gradient[0], field(OBJECTIVES[meant], place.problem)[0]
+            steps = [-p * (f - (p * f).sum()) for f in fields]  # of the probabilities, by softmax
+            found.append(torch.stack([p, *steps]) @ _CORNERS)
+    points, mine, theirs = torch.stack(found).unbind(1)
+    return points, mine, theirs
 
 
 def bandit_of(counts: torch.Tensor) -> Population:
     """Answers of one token, drawn as often as ``counts`` says, without rewards."""
+    tokens, zeros = torch.arange(len(counts)), torch.zeros(len(counts), dtype=torch.float64)
     problem = Problem(
-        (counts.double() / counts.sum()).log().unsqueeze(0),
-        torch.tensor([REFERENCE], dtype=torch.float64).log(),
-        None,
-        torch.arange(len(counts)).unsqueeze(-1),
-        torch.ones(len(counts), 1, dtype=torch.float64),
-        torch.zeros(len(counts), 1, dtype=torch.long),
-        torch.zeros(len(counts), dtype=torch.float64),
+        logits=(counts.double() / counts.sum()).log().unsqueeze(0),
+        ref_logits=torch.tensor([REFERENCE], dtype=torch.float64).log(),
+        behavior_logits=None,
+        sequences=tokens.unsqueeze(-1),
+        completion_mask=1 + zeros.unsqueeze(-1),
+        rows=torch.zeros_like(tokens).unsqueeze(-1),
+        rewards=zeros,
     )
-    return Population(problem, torch.arange(len(counts)).repeat_interleave(counts))
+    return Population(problem, tokens.repeat_interleave(counts))

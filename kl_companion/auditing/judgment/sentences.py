@@ -9,8 +9,6 @@ from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.fit.least_squares import TOLERANCE
 from kl_companion.auditing.fit.observations import LARGEST_GROUP
 from kl_companion.auditing.fit.parts import REWARDS
-from kl_companion.auditing.judgment.sampler import anchored, stale_finding
-from kl_companion.auditing.judgment.signs import CLEAR, wrong_signs
 from kl_companion.auditing.judgment.summary import (
     UNREGULARIZED,
     effects,
@@ -19,8 +17,10 @@ from kl_companion.auditing.judgment.summary import (
     number,
     regularizers,
     row,
+    stale_finding,
     terms,
     unit_of,
+    wrong_signs,
 )
 from kl_companion.auditing.judgment.templates import filled
 from kl_companion.auditing.reading.arguments import ATTENDED, anchors_apart
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kl_companion.auditing.judgment.verdict import Audit
     from kl_companion.auditing.reading.subject import Reading
 
+_CLEAR = 90.0  # degrees from E[R] below which a step lowers it
 _SECOND = 1.5  # between the orders 1 and 2
 
 
@@ -55,20 +56,16 @@ def read_as(reading: Reading | None) -> str:
 def warnings(audit: Audit) -> list[str]:
     """Return sentences on wrong signs: a reward that is minimized, a distance that is maximized."""
     near = [p.near for p in audit.parts if p.subject == REWARDS and p.near]
-    wrong = [n.objective for n in near if n.sign > 0 and n.most < CLEAR]
+    wrong = [n.objective for n in near if n.sign > 0 and n.most < _CLEAR]
     wrong += [t.objective for f in (audit.main, *(p.finding for p in audit.parts)) for t in wrong_signs(f)]
     signs = dict.fromkeys(map(_wrong_sign, wrong))
     found = [filled("wrong_signs", audit, signs="; it ".join(signs))] if signs else []
-    held, stale = anchored(audit), stale_finding(audit.findings)
-    away = terms(held) if held is not None else ()
+    away, stale = terms(audit.anchored) if audit.anchored else (), stale_finding(audit.findings)
     # beside a KL to the reference it may be right: an advantage of old log-ratios is a reward that is frozen
-    by_reference = stale is not None and any(t.sign > 0 for t in regularizers(stale))
-    if not away or any(t.sign > 0 for t in away) or by_reference:
-        return found
-    return [
-        *found,
-        filled("stale_signs", audit, terms=" and ".join(OBJECTIVES[t.objective].short for t in away)),
-    ]
+    held = [*away, *(regularizers(stale) if stale else ())]
+    if away and all(t.sign < 0 for t in held):
+        found.append(filled("stale_signs", audit, terms=" and ".join(t.short for t in away)))
+    return found
 
 
 def _wrong_sign(objective: str) -> str:
@@ -78,7 +75,7 @@ def _wrong_sign(objective: str) -> str:
 
 def minimizes(audit: Audit) -> str:
     """Return what a loss minimizes: the headline."""
-    main, held = audit.main, anchored(audit)
+    main, held = audit.main, audit.anchored
     at_once = held and main.condition == held.condition  # it acts on fresh samples too
     roles = [r.role for r in audit.reading.reads] if audit.reading else []
     return filled(
@@ -165,7 +162,7 @@ def summed(audit: Audit) -> str:
 
 def practice(audit: Audit) -> str:
     """Return what follows for the policy."""
-    held, main = anchored(audit), audit.main
+    held, main = audit.anchored, audit.main
     each = [] if held is None or held.condition == main.condition else effects(held)
     if not (each and main.zero):
         each = [*effects(main), *each]

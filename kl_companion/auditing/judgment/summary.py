@@ -41,9 +41,19 @@ class Part(NamedTuple):
     unit: str
     sign: int = 1
 
+    @property
+    def kind(self) -> str:
+        """What it is, see `kind_of`."""
+        return kind_of(self.objective)
+
+    @property
+    def short(self) -> str:
+        """The objective in a few words."""
+        return OBJECTIVES[self.objective].short
+
 
 def explanation(finding: Finding) -> int | None:
-    """Which of the equally short explanations to show: most regularizers first, then registered first."""
+    """Return the number of the explanation to show: with most regularizers, then the first registered."""
     place = {name: i for i, name in enumerate(OBJECTIVES)}
 
     def order(i: int) -> tuple[int, list[int]]:
@@ -54,53 +64,50 @@ def explanation(finding: Finding) -> int | None:
 
 
 def terms(finding: Finding) -> tuple[Part, ...]:
-    """The explanation to show: regularizers first, and the largest of them."""
+    """Return the explanation to show: regularizers first, and the largest of them."""
     i = explanation(finding)
     if i is None:
         return ()
     units = finding.units[i] if finding.units else dict.fromkeys(finding.matches[i], "")
     found = [Part(n, c, units[n], 1 if c > 0 else -1) for n, c in finding.matches[i].items()]
-    return tuple(sorted(found, key=lambda t: (not OBJECTIVES[t.objective].regularizer, -t.coefficient)))
+    return tuple(sorted(found, key=lambda t: (t.kind != "reference", -t.coefficient)))
 
 
-def regularizers(finding: Finding) -> tuple[Part, ...]:
-    """The terms that measure a distance to the reference."""
-    return tuple(t for t in terms(finding) if OBJECTIVES[t.objective].regularizer)
-
-
-def headline(finding: Finding) -> str:
-    """One of `HEADLINES`."""
-    if finding.zero:
-        return NOTHING
-    if not finding.matches:
-        return UNNAMED
-    found = [t for t in terms(finding) if not is_beside(t.objective)]
-    if not found:
-        signs = [t.sign for t in terms(finding) if to_sampler(t.objective)]
-        return UNREGULARIZED if not signs else OTHER if min(signs) > 0 else UNNAMED
-    if len(found) > 1:
-        return MIXTURE
-    held = OBJECTIVES[found[0].objective].regularizer and found[0].sign > 0
-    return _kind(found[0].objective) if held else UNNAMED
+def kind_of(objective: str) -> str:
+    """Return "reward", "sampler" or "reference" for a distance to that policy, "entropy", or "other"."""
+    of = OBJECTIVES[objective]
+    kinds = {"reward": of.rewards, "sampler": of.sampler, "reference": of.regularizer}
+    kinds["entropy"] = objective.endswith("_entropy")
+    return next((kind for kind, is_it in kinds.items() if is_it), "other")
 
 
 def is_beside(objective: str) -> bool:
-    """Whether it is no part of the KL term: a reward, an entropy bonus, a distance to the sampler."""
-    return OBJECTIVES[objective].rewards or to_sampler(objective) or objective.endswith("_entropy")
+    """Return whether it is no part of the KL term: a reward, an entropy bonus, a distance to the sampler."""
+    return kind_of(objective) in ("reward", "sampler", "entropy")
 
 
-def to_sampler(objective: str) -> bool:
-    """Whether it is a distance to the policy that sampled."""
-    return OBJECTIVES[objective].sampler and not OBJECTIVES[objective].rewards
+def regularizers(finding: Finding) -> tuple[Part, ...]:
+    """Return the terms that measure a distance to the reference."""
+    return tuple(t for t in terms(finding) if t.kind == "reference")
 
 
-def _kind(objective: str) -> str:
-    of = divergence_of(objective)
-    return {"reverse_kl": REVERSE, "forward_kl": FORWARD}.get(of, OTHER)
+def headline(finding: Finding) -> str:
+    """Return one of `HEADLINES`."""
+    if finding.zero or not finding.matches:
+        return NOTHING if finding.zero else UNNAMED
+    found = [t for t in terms(finding) if not is_beside(t.objective)]
+    if not found:
+        signs = [t.sign for t in terms(finding) if t.kind == "sampler"]
+        return UNREGULARIZED if not signs else OTHER if min(signs) > 0 else UNNAMED
+    if len(found) > 1:
+        return MIXTURE
+    named = {"reverse_kl": REVERSE, "forward_kl": FORWARD}
+    minimized = found[0].kind == "reference" and found[0].sign > 0
+    return named.get(divergence_of(found[0].objective), OTHER) if minimized else UNNAMED
 
 
 def divergence_of(objective: str) -> str:
-    """The registered divergence that an objective is of, or ""."""
+    """Return the registered divergence that an objective is of, or ""."""
     bare = objective.removeprefix("policy_").removeprefix("token_").removeprefix("sequence_")
     return bare if bare in DIVERGENCES else ""
 
@@ -112,13 +119,32 @@ def curvature(finding: Finding) -> float:
     return 0.0 if abs(sum(each)) < _ROUNDING * sum(map(abs, each)) else sum(each)
 
 
+def wrong_signs(finding: Finding) -> tuple[Part, ...]:
+    """Return the terms of a loss whose sign is wrong: rewards first, then divergences, then entropies.
+
+    Divergences may be subtracted from others that hold the policy more: K3 in the reward is such a sum.
+    """
+    found, kl = terms(finding), regularizers(finding)
+    subtracted = tuple(t for t in kl if t.sign < 0 and not t.objective.endswith("_mass"))
+    known = len({t.unit for t in kl}) == 1 and all(divergence_of(t.objective) for t in kl)
+    return (
+        *(t for t in found if t.kind == "reward" and t.sign > 0),
+        *(subtracted if len(subtracted) == len(kl) or (known and curvature(finding) < 0) else ()),
+        *(t for t in found if t.kind == "sampler" and t.sign < 0),
+        *(t for t in found if t.kind == "entropy" and t.sign > 0),
+    )
+
+
+def minimizes_rewards(finding: Finding) -> bool:
+    """Return whether the rewards of a loss are minimized."""
+    return any(t.kind == "reward" for t in wrong_signs(finding))
+
+
 def level(finding: Finding) -> str:
-    """``"token"``, ``"sequence"``, ``"both"``, or "" without a regularizer."""
-    said = {
-        "sequence" if "sequence" in t.objective.partition("_squared")[0] else "token"
-        for t in regularizers(finding)
-    }
-    return said.pop() if len(said) == 1 else "both" if said else ""
+    """Return ``"token"``, ``"sequence"``, ``"both"``, or "" without a regularizer."""
+    names = [t.objective.partition("_squared")[0] for t in regularizers(finding)]
+    levels = {"sequence" if "sequence" in name else "token" for name in names}
+    return levels.pop() if len(levels) == 1 else "both" if levels else ""
 
 
 def unit_of(finding: Finding) -> str:
@@ -139,7 +165,7 @@ def number(c: float) -> str:
 
 
 def row(finding: Finding) -> str:
-    """A finding in a line: ``0.04 x forward KL, next token - 1 x reward; / mean length``."""
+    """Return a finding in a line: ``0.04 x forward KL, next token - 1 x reward; / mean length``."""
     if not finding.settles:
         return "no limit: the gradient goes on changing as the batch grows"
     if finding.zero:
@@ -147,21 +173,19 @@ def row(finding: Finding) -> str:
     found = terms(finding)
     if not found:
         return NO_OBJECTIVE
-    parts = []
-    for i, t in enumerate(found):
-        sign = "-" if t.sign < 0 else "+" if i else ""
-        size = "" if abs(t.coefficient) == 1 else f"{number(abs(t.coefficient))} x "
-        parts.append(f"{sign} {size}{OBJECTIVES[t.objective].short}".strip())
-    units = list(dict.fromkeys(t.unit for t in found))
-    said = " ".join(parts)
-    if units == [""]:
-        return said
-    if units == [COMMON]:
-        return f"[{said}] x a positive number of the batch"
+    signed = [f"{'-' if t.sign < 0 else '+'} {_times(t)}{t.short}" for t in found]
+    line = " ".join(signed).removeprefix("+ ")
+    units = {t.unit for t in found}
+    if units == {""}:
+        return line
     if len(units) == 1:
-        return f"[{said}] / {UNITS[units[0]]}"
-    with_unit = (f"{OBJECTIVES[t.objective].short} / {UNITS[t.unit]}" for t in found if t.unit)
-    return f"{said}; {', '.join(with_unit)}"
+        unit = units.pop()
+        return f"[{line}] x a positive number of the batch" if unit == COMMON else f"[{line}] / {UNITS[unit]}"
+    return f"{line}; {', '.join(f'{t.short} / {UNITS[t.unit]}' for t in found if t.unit)}"
+
+
+def _times(term: Part) -> str:
+    return "" if abs(term.coefficient) == 1 else f"{number(abs(term.coefficient))} x "
 
 
 def maximized(finding: Finding) -> str:
@@ -173,26 +197,40 @@ def maximized(finding: Finding) -> str:
 
 
 def rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """(where, what) for fresh and stale samples near the reference and far from it; like rows are one."""
+    """Return (where, what) for fresh and stale samples near the reference and far; like rows are one."""
     found: list[tuple[str, str]] = []
     for off_policy, samples in ((False, "fresh samples"), (True, "stale samples")):
         here = [f for f in _varying(findings) if f.condition and f.condition.off_policy is off_policy]
-        said = [(f.condition.scale, row(f)) for f in here if f.condition]
-        if len({text for _, text in said}) == 1:
-            found.append((samples, said[0][1]))
+        lines = [(f.condition.scale, row(f)) for f in here if f.condition]
+        if len({text for _, text in lines}) == 1:
+            found.append((samples, lines[0][1]))
         else:
-            found += [(f"{samples}, {'near' if s <= _NEAR else 'far'}", text) for s, text in said]
+            found += [(f"{samples}, {'near' if s <= _NEAR else 'far'}", text) for s, text in lines]
     return found or [("the given worlds", row(f)) for f in findings]
 
 
 def _varying(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings where lengths vary: what a trainer sees."""
+    """Return the findings where lengths vary: what a trainer sees."""
     return [f for f in findings if f.condition is not None and f.condition.eos]
 
 
 def main_finding(findings: Sequence[Finding]) -> Finding:
-    """The finding that the headline is about: small ratios, lengths that vary, the first samples."""
+    """Return the finding that the headline is about: small ratios, lengths that vary, the first samples."""
     return next(iter(_varying(findings)), findings[0])
+
+
+def stale_finding(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding of stale samples of several lengths, near the reference; None without one."""
+    return next((f for f in _varying(findings) if f.condition and f.condition.off_policy), None)
+
+
+def of_sampler(finding: Finding) -> Finding:
+    """Return a finding with nothing but its distances to the policy that sampled."""
+    i = explanation(finding)
+    match = {} if i is None else finding.matches[i]
+    names = [n for n in match if kind_of(n) == "sampler"]
+    units = ({n: finding.units[i][n] for n in names},) if i is not None and finding.units else ()
+    return replace(finding, matches=({n: match[n] for n in names},) if names else (), units=units)
 
 
 def effects(finding: Finding) -> list[str]:
@@ -200,7 +238,7 @@ def effects(finding: Finding) -> list[str]:
     if finding.zero:
         return [filled("idle")]
     each = [
-        {1: OBJECTIVES[t.objective].effect, -1: OBJECTIVES[t.objective].opposite}.get(t.sign, "")
+        OBJECTIVES[t.objective].effect if t.sign > 0 else OBJECTIVES[t.objective].opposite
         for t in terms(finding)
     ]
     return list(dict.fromkeys(x for x in each if x))

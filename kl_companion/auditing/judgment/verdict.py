@@ -17,15 +17,18 @@ from kl_companion.auditing.fit.tool_text import ToolText
 from kl_companion.auditing.judgment.card import CardBlock, card
 from kl_companion.auditing.judgment.distances import Distance, distances, order
 from kl_companion.auditing.judgment.inputs import Input, inputs
-from kl_companion.auditing.judgment.signs import minimizes_rewards
 from kl_companion.auditing.judgment.summary import (
     UNREGULARIZED,
     explanation,
     headline,
     level,
     main_finding,
+    minimizes_rewards,
+    of_sampler,
+    stale_finding,
     unit_of,
 )
+from kl_companion.auditing.judgment.words import divergence_words
 from kl_companion.auditing.reading.subject import Moved, Reading
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.auditing.worlds.targets import wanted_objectives as wanted_objectives
@@ -153,6 +156,17 @@ class Audit:
         return tuple(f for f in self.findings if f.condition is not None and f.condition.off_policy)
 
     @property
+    def anchored(self) -> Finding | None:
+        """The distances to the policy that sampled, which act on stale samples only; None without one."""
+        found = (of_sampler(f) for f in (stale_finding(self.findings), self.unrewarded) if f is not None)
+        return next((f for f in found if f.matches), None)
+
+    @property
+    def stale_only(self) -> bool:
+        """Whether such distances are all that acts."""
+        return self.main.zero and self.anchored is not None
+
+    @property
     def compared(self) -> str:
         """The objective that the gradient is held against: the one that was meant, else the reverse KL."""
         wanted = self.meant[1] if self.meant else "reverse_kl"
@@ -171,15 +185,13 @@ class Audit:
 
         Of the likeliest tokens it is not known: that depends on what a vocabulary has beside them.
         """
-        if self.loss_fn is None or self.as_meant or self.main.condition is None or self.head:
+        small = self.group_size is not None  # the gradient of large batches is another
+        unregularized = self.headline == UNREGULARIZED and self.residual < TOLERANCE  # an entropy may be left
+        no_world = self.main.condition is None or self.head > 0
+        if self.loss_fn is None or self.as_meant or no_world or small or unregularized:
             return ()
-        if self.group_size is not None:  # the gradient of large batches is another
-            return ()
-        if self.headline == UNREGULARIZED and self.residual < TOLERANCE:  # what is left is an entropy
-            return ()
-        coefficient = self.coefficient[1] or 1.0
-        unit = unit_of(self.main)
-        compared = distances(self.loss_fn, self.compared, coefficient=abs(coefficient), unit=unit)
+        size, unit = abs(self.coefficient[1] or 1.0), unit_of(self.main)
+        compared = distances(self.loss_fn, self.compared, coefficient=size, unit=unit)
         same = all(d.degrees < 0.05 and abs(d.percent - 100) < 0.1 for d in compared)
         return () if same else compared
 
@@ -262,15 +274,11 @@ _NAMED = {
 }
 
 
-def _said(divergence: str) -> str:
-    return OBJECTIVES[f"token_{divergence}"].short.partition(",")[0]
-
-
 def said_by_name(title: str, entry: Estimator | None) -> tuple[str, str] | None:
     """(who says so, divergence) where the name of a loss, or of the estimator that it is, says what it is."""
     for pattern, divergence in _NAMED.items():
         if re.search(rf"(?<![a-z])(?:{pattern})", title.lower()):
-            return f"its name says ({_said(divergence)})", divergence
+            return f"its name says ({divergence_words(divergence)})", divergence
     if entry is not None:
-        return f"{entry.name} estimates ({_said(entry.target)})", entry.target
+        return f"{entry.name} estimates ({divergence_words(entry.target)})", entry.target
     return None

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kl_companion.auditing.judgment.conclusion import has_wanted_kl
-from kl_companion.auditing.judgment.sampler import acts_alone
 from kl_companion.auditing.judgment.verdict import Audit
 from kl_companion.auditing.reading.admission import NoGradient
 from kl_companion.auditing.repair.patches import instead, without_block
@@ -20,7 +19,7 @@ def repair(audit: Audit) -> Audit:
     """
     if audit.meant is None or audit.fitted is None or audit.as_meant:
         return audit
-    if audit.want is None and acts_alone(audit) and not has_wanted_kl(audit):
+    if audit.want is None and audit.stale_only and not has_wanted_kl(audit):
         return audit
     fit = audit.fitted
     subject = fit.plan.subject

@@ -14,8 +14,7 @@ from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.judgment.card import WIDTH
 from kl_companion.auditing.judgment.inputs import reads_outside
 from kl_companion.auditing.judgment.sentences import times
-from kl_companion.auditing.judgment.signs import minimizes_rewards, wrong_signs
-from kl_companion.auditing.judgment.summary import is_beside
+from kl_companion.auditing.judgment.summary import is_beside, minimizes_rewards, wrong_signs
 from kl_companion.auditing.judgment.verdict import accepts
 from kl_companion.auditing.reading.arguments import Given
 from kl_companion.auditing.reading.construction import Chosen, callable_of, parameters_of

@@ -126,7 +126,7 @@ def test_a_kl_part_is_compared_with_distances_to_the_reference_only():
     kl, rewards = found.parts
     assert OBJECTIVES[kl.near.objective].regularizer
     assert rewards.finding.matches == ({"expected_reward": -1.0},)
-    assert "Its part of the rewards minimizes - reward." in words(found)
+    assert "Its part of the rewards maximizes E[R]." in words(found)
 
 
 def test_a_known_loss_has_no_parts():

@@ -162,7 +162,7 @@ class _Tokens(NamedTuple):
     def narrowed(self, sign: int, between: torch.Tensor, probability: float) -> float:
         """Return the ratio between two others at which the gradient begins or ends."""
         for _ in range(_ROUNDS):
-            points = _between(*between.tolist(), self.rows)
+            points = _between(between[0].item(), between[1].item(), self.rows)
             stops = self.stops(self.sizes(points, probability))[sign].tolist()
             i = next((i for i, (a, b) in enumerate(pairwise(stops)) if a != b), None)
             if i is None:  # the other sign has nothing that a gradient could be compared with

@@ -34,8 +34,15 @@ _NOTHING = 1e-9  # of a gradient, relatively
 _STEP = 0.05  # of logits: so small that ratios stay inside every clip
 _CONSTANT = 1e-9
 _WHOLE = 0.1  # how near to a whole number an order in the size of the batch is one
-_DIVISORS = {0: "a mean over the batch", -1: "a sum over the batch"}  # by the order in the size of the batch
-_TWICE = {0: "by the rows twice", 1: "by the tokens and the rows", 2: "by the tokens twice"}
+_DIVISORS: dict[int | None, str] = {
+    0: "a mean over the batch",
+    -1: "a sum over the batch",
+}  # by the order in the size of the batch
+_TWICE: dict[int | None, str] = {
+    0: "by the rows twice",
+    1: "by the tokens and the rows",
+    2: "by the tokens twice",
+}
 
 
 class Input(NamedTuple):

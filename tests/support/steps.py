@@ -13,7 +13,7 @@ class HandStep(NamedTuple):
 
     Attributes:
         step: The loss.
-        kind: One of `kl_companion.auditing.updates.meaning.KINDS`.
+        kind: One of `kl_companion.auditing.updates.effective.KINDS`.
         penalties: What its KL term is: {objective: weight}.
         large: Effective coefficient over the step's own in large groups, as a function of the standard
             deviation of the prompt's rewards.

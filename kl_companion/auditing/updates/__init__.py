@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from kl_companion.auditing.updates.effective import Share as Share
     from kl_companion.auditing.updates.effective import coin_share as coin_share
     from kl_companion.auditing.updates.effective import share as share
-    from kl_companion.auditing.updates.effective import share_of_answers as share_of_answers
     from kl_companion.auditing.updates.expected import expected_update as expected_update
     from kl_companion.auditing.updates.expected import expected_updates as expected_updates
     from kl_companion.auditing.updates.recipe import Recipe as Recipe

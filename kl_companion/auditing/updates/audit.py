@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from kl_companion.auditing.judgment.inputs import WRONG_CLIP, inputs, said_as
-from kl_companion.auditing.reading.subject import NOTHING
+from kl_companion.auditing.reading.subject import NOTHING as NO_NAMES
 from kl_companion.auditing.updates.advantages import Advantage
 from kl_companion.auditing.updates.direction import reward_sign
-from kl_companion.auditing.updates.effective import share
+from kl_companion.auditing.updates.effective import MORE, NOTHING, OnPrompt, share
 from kl_companion.auditing.updates.expected import expected_update, expected_updates
 from kl_companion.auditing.updates.parts import UpdateParts, parts_of
 from kl_companion.auditing.updates.recipe import Recipe
-from kl_companion.auditing.updates.record import JUDGED, MORE, OnPrompt, UpdateAudit
-from kl_companion.auditing.updates.record import NOTHING as NO_UPDATE
+from kl_companion.auditing.updates.record import JUDGED, UpdateAudit
 from kl_companion.auditing.updates.step import Step, as_step, with_advantages
 from kl_companion.auditing.updates.wanted import wanted_of
 from kl_companion.auditing.updates.worlds import GRADED, prompt
@@ -45,8 +44,8 @@ def audit_update(
     group_size: int | None = None,
     groups: Sequence[int] = GROUPS,
     advantage: Advantage | None = None,
-    roles: Mapping[str, str] = NOTHING,
-    options: Mapping[str, Any] = NOTHING,
+    roles: Mapping[str, str] = NO_NAMES,
+    options: Mapping[str, Any] = NO_NAMES,
     progress: Callable[[str], None] | None = None,
 ) -> UpdateAudit:
     """What a whole update maximizes: update = a grad E[R] - b grad KL + rest; its effective beta is b / a.
@@ -106,19 +105,14 @@ def audit_update(
                     refused.setdefault(group, error)
     return UpdateAudit(
         of,
-        parts.reward,
-        parts.penalties,
-        parts.named,
-        tuple(seen[False]),
-        tuple(seen[True]),
-        wanted,
-        judged,
-        advantage,
-        {group: str(error) for group, error in refused.items()},
-        parts.off,
-        parts.order,
-        parts.inside,
-        tuple(said_as(WRONG_CLIP, inputs(of.moved, of.reading))),
+        seen=tuple(seen[False]),
+        stale=tuple(seen[True]),
+        want=wanted,
+        group_size=judged,
+        advantage=advantage,
+        refused={group: str(error) for group, error in refused.items()},
+        warnings=tuple(said_as(WRONG_CLIP, inputs(of.moved, of.reading))),
+        **{name: x for name, x in parts._asdict().items() if name not in ("group", "loss")},
     )
 
 
@@ -161,7 +155,7 @@ def _seen(step: Step, title: str, at: Population, group: int | None, parts: Upda
         step = step._replace(loss=parts.loss, with_beta=None)
     update = _update(step, at, group)
     grows = math.nan
-    if title == "equal" and step.with_beta is not None and step.beta and update.norm() > NO_UPDATE:
+    if title == "equal" and step.with_beta is not None and step.beta and update.norm() > NOTHING:
         more = _update(step.with_beta(MORE * step.beta), at, group)
         grows = (more.norm() / update.norm()).item()
     found = share(update, at.problem, parts.penalties, reward=parts.reward)

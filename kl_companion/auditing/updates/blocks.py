@@ -6,27 +6,12 @@ from typing import TYPE_CHECKING
 
 from kl_companion.auditing.judgment.card import CardBlock, CardLine, wrapped
 from kl_companion.auditing.judgment.term import read_block
-from kl_companion.auditing.updates.meaning import (
-    FAR,
-    IDLE,
-    advice,
-    by_size,
-    comes_to,
-    equal_rewards,
-    fault,
-    given_advantages,
-    headline,
-    largest,
-    outside,
-    runs,
-    short,
-    turned,
-    unknown,
-    wanted,
-)
+from kl_companion.auditing.updates import meaning
+from kl_companion.auditing.updates.effective import IDLE, OnPrompt, turned
+from kl_companion.auditing.updates.meaning import FAR, short
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.record import OnPrompt, UpdateAudit
+    from kl_companion.auditing.updates.record import UpdateAudit
 
 _LARGE = {0: "large groups", 1: "large: n x", -1: "large: 1/n x"}
 
@@ -38,64 +23,59 @@ def blocks(audit: UpdateAudit, *, details: bool = False) -> list[CardBlock]:
         audit: The verdict.
         details: Gain, coefficient and rest of every prompt and group too.
     """
-    wrong = fault(audit)
     first = [x for text in audit.warnings for x in wrapped(text, most=3, style="bad")]
-    first += wrapped(headline(audit), style="bold bad" if wrong else "bold")
-    first += wrapped(wanted(audit), style="good" if audit.met else "bad")
-    advised = advice(audit)
+    first += wrapped(meaning.headline(audit), style="bold bad" if audit.fault else "bold")
+    first += wrapped(meaning.wanted(audit), style="good" if audit.met else "bad")
+    advised = meaning.advice(audit)
+    advised[:1] = [f"Instead: {x}" for x in advised[:1]]
     found = [
         read_block(audit.step.reading),
         CardBlock(first),
-        CardBlock(wrapped(given_advantages(audit), style="bad")),
-        CardBlock(wrapped(outside(audit), style="bad")),
-        CardBlock(wrapped(runs(audit), most=4)),
+        *(CardBlock(wrapped(text, style="bad")) for text in meaning.warnings(audit)),
+        CardBlock(wrapped(meaning.runs(audit), most=4)),
         CardBlock(_table(audit)),
-        CardBlock(wrapped(by_size(audit))),
-        CardBlock(wrapped(equal_rewards(audit))),
-        CardBlock(wrapped(_stale(audit), "  ", "")),
-        CardBlock(wrapped(comes_to(audit), "  ", "")),
-        CardBlock([CardLine(x) for x in (f"Instead: {advised[0]}", *advised[1:])] if advised else []),
+        CardBlock(wrapped(meaning.by_size(audit))),
+        CardBlock(wrapped(meaning.equal_rewards(audit))),
+        CardBlock(wrapped(meaning.stale(audit), "  ", "")),
+        CardBlock(wrapped(meaning.comes_to(audit), "  ", "")),
+        CardBlock([CardLine(x) for x in advised]),
         CardBlock(_details(audit) if details else []),
     ]
     # without rewards there is nothing to compare the KL with
-    return [*found[:5], *found[-2:]] if wrong == IDLE else found
+    return [*found[:5], *found[-2:]] if audit.fault == IDLE else found
 
 
 def _table(audit: UpdateAudit) -> list[CardLine]:
-    """The effective coefficient by prompt and group."""
-    if not audit.penalties or unknown(audit):
+    """Return the effective coefficient by prompt and group."""
+    if not audit.penalties or audit.unknown:
         return []
-    prompts = [s for s in largest(audit) if s.deviation > 0]
+    prompts = [s.prompt for s in audit.largest if s.deviation > 0]
     unit = f"in units of beta = {audit.beta:g}" if audit.beta else "as a number"
-    lines = [f"Effective beta, {unit}, by the share of right answers:"]
-    lines.append(f"  {'':<14}" + "".join(f"{s.prompt:>8}" for s in prompts))
+    lines = [f"Effective beta, {unit}, by the share of right answers:", _row("", prompts)]
     for group in dict.fromkeys(s.group for s in audit.seen):
-        row = [audit.at(p.prompt, group) for p in prompts]
-        cells = ["-" if s is None else _cell(audit, s) for s in row]
-        title = f"groups of {group}" if group else _LARGE[audit.order]
-        lines.append(f"  {title:<14}" + "".join(f"{cell:>8}" for cell in cells))
+        cells = [_cell(audit, audit.at(prompt, group)) for prompt in prompts]
+        lines.append(_row(f"groups of {group}" if group else _LARGE[audit.order], cells))
     if any("*" in line for line in lines):
-        worst = turned(audit.seen)
+        worst = turned(audit.seen)[1]
         lines.append(f"  * more than {FAR:g}° of the update is neither reward nor KL; {worst:.0f}° at most")
     return [CardLine(x) for x in lines]
 
 
-def _cell(audit: UpdateAudit, seen: OnPrompt) -> str:
+def _row(title: str, cells: list[str]) -> str:
+    return f"  {title:<14}" + "".join(f"{cell:>8}" for cell in cells)
+
+
+def _cell(audit: UpdateAudit, seen: OnPrompt | None) -> str:
+    if seen is None:
+        return "-"
     return short(audit.effective(seen) / (audit.beta or 1.0)) + "*" * (seen.share.rest > FAR)
 
 
-def _stale(audit: UpdateAudit) -> str:
-    fresh, stale = turned(largest(audit)), turned(audit.stale)
-    if stale <= max(FAR, fresh + 1):
-        return ""
-    return f"Stale samples (ratios 0.7 to 1.4): up to {stale:.0f}° of the update is neither reward nor KL."
-
-
 def _details(audit: UpdateAudit) -> list[CardLine]:
-    lines = [CardLine("Details: update = a grad E[R] - b grad KL + rest")]
+    lines = ["Details: update = a grad E[R] - b grad KL + rest"]
     for title, found in (("fresh", audit.seen), ("stale", audit.stale)):
-        lines += [CardLine(f"  {title}, {_numbers(s)}") for s in found]
-    return lines
+        lines += [f"  {title}, {_numbers(s)}" for s in found]
+    return [CardLine(x) for x in lines]
 
 
 def _numbers(seen: OnPrompt) -> str:

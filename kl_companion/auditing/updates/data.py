@@ -2,7 +2,7 @@
 
 ``schema`` is 1, ``audit`` is ``"update"``. Numbers that could not be told are null.
 
-* ``name``, ``headline`` (one of ``meaning.KINDS``), ``sentence``, ``fault`` (the headline where a sign is
+* ``name``, ``headline`` (one of ``effective.KINDS``), ``sentence``, ``fault`` (the headline where a sign is
   wrong, else null), ``reward`` (one of ``effective.REWARDS``), ``penalties`` {objective: weight}, ``exact``;
 * ``beta``, ``coefficient`` (the parameter that holds it), ``advantage`` (what was done to rewards before);
 * ``fresh`` and ``stale``, for each prompt and group size: ``prompt``, ``group`` (``"large"`` or answers per
@@ -24,24 +24,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.auditing.judgment.data import finite, reading_data, versions
-from kl_companion.auditing.updates.meaning import advice, equal_rewards, fault, headline, kind
+from kl_companion.auditing.updates.effective import OnPrompt
+from kl_companion.auditing.updates.meaning import advice, equal_rewards
 
 if TYPE_CHECKING:
-    from kl_companion.auditing.updates.record import OnPrompt, UpdateAudit
+    from kl_companion.auditing.updates.record import UpdateAudit
 
 SCHEMA = 1
 
 
 def to_dict(audit: UpdateAudit) -> dict[str, Any]:
     """The verdict as dicts, lists, texts, numbers and None."""
-    rest = audit.rest
+    optimum = {n: getattr(audit.rest[1], n) for n in ("reward", "kl")} if audit.rest else None
     return {
         "schema": SCHEMA,
         "audit": "update",
-        "name": audit.step.name,
-        "headline": kind(audit),
-        "sentence": headline(audit),
-        "fault": fault(audit) or None,
+        "name": audit.name,
+        "headline": audit.headline,
+        "sentence": audit.sentence,
+        "fault": audit.fault or None,
         "reward": audit.reward,
         "penalties": dict(audit.penalties),
         "exact": audit.named,
@@ -57,14 +58,7 @@ def to_dict(audit: UpdateAudit) -> dict[str, Any]:
         "warnings": list(audit.warnings),
         "equal_rewards": equal_rewards(audit),
         "advice": advice(audit),
-        "rest": None
-        if rest is None
-        else {
-            "settled": rest[0].settled,
-            "reward": rest[0].reward,
-            "kl": rest[0].kl,
-            "optimum": {"reward": rest[1].reward, "kl": rest[1].kl},
-        },
+        "rest": audit.rest and {**audit.rest[0]._asdict(), "optimum": optimum},
         "want": audit.want.text if audit.want else None,
         "met": audit.met,
         "misses": [s.prompt for s in audit.misses],
@@ -75,14 +69,14 @@ def to_dict(audit: UpdateAudit) -> dict[str, Any]:
 
 
 def _seen(audit: UpdateAudit, seen: OnPrompt) -> dict[str, Any]:
-    return {
-        "prompt": seen.prompt,
-        "group": "large" if seen.group is None else seen.group,
+    numbers = {
         "deviation": seen.deviation,
-        "reward_sign": finite(seen.reward_sign),
-        "gain": finite(seen.share.gain),
-        "charge": finite(seen.share.charge),
-        "effective_beta": finite(audit.effective(seen)),
-        "rest": finite(seen.share.rest),
-        "grows": finite(seen.grows),
+        "reward_sign": seen.reward_sign,
+        "gain": seen.share.gain,
+        "charge": seen.share.charge,
+        "effective_beta": audit.effective(seen),
+        "rest": seen.share.rest,
+        "grows": seen.grows,
     }
+    group = "large" if seen.group is None else seen.group
+    return {"prompt": seen.prompt, "group": group} | {n: finite(x) for n, x in numbers.items()}

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
+from kl_companion.auditing.fit.least_squares import ZERO, fits
 from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
 from kl_companion.auditing.worlds.objectives import fields_and_values, get_objective
 from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape
 from kl_companion.tabular import Problem
 
+WRITTEN, SPREAD, DISTORTED, OTHER, NONE, LOWERS, IDLE, REPELS = KINDS = (
+    "beta as written",
+    "beta times the spread of the rewards",
+    "beta in large groups only",
+    "another coefficient",
+    "no KL that acts",
+    "the rewards are minimized",
+    "the rewards have no effect",
+    "the KL is maximized",
+)
 REWARD = "expected_reward"
-ZERO = 1e-10  # length of a gradient that is none
-_ROUNDING = 1e-13  # of a coefficient between an update and a gradient of length 1
 # {what the rewards are of: objectives and weights}; None is minus the mean reward of the prompt
 REWARDS: dict[str, dict[str, float | None]] = {
     REWARD: {"expected_reward": 1.0},
     "expected_reward_per_token": {"expected_reward_per_token": 1.0},
     "centered_reward_per_token": {"expected_reward_per_token": 1.0, "expected_inverse_length": None},
 }
+SAME = 0.01  # relative: one number, but for the eps of a normalization
+MOSTLY = 30.0  # degrees between an update and the KL's gradient
+MORE = 10.0  # times beta, to see whether it has an effect
+NOTHING = 1e-12  # length of an update that is zero
+_GROWS = 2.0  # at ten times beta: less than that is no coefficient
+_ROUNDING = 1e-13  # of a coefficient between an update and a gradient of length 1
 
 
 class Share(NamedTuple):
@@ -53,10 +68,60 @@ class Share(NamedTuple):
         return self.charge / abs(self.gain)
 
 
+class OnPrompt(NamedTuple):
+    """An update on one prompt, with groups of one size.
+
+    Attributes:
+        prompt: ``"1 %"`` to ``"99 %"`` of right answers, ``"graded"`` or ``"equal"`` rewards.
+        group: Answers per group; None for large groups and batches.
+        deviation: Standard deviation of the prompt's rewards.
+        share: The update as a sum of gradients.
+        grows: How many times as large the update is with ten times the coefficient; NaN where that is not
+            known. On equal rewards 10 is a coefficient, and 1 one without effect.
+        reward_sign: Whether the rewards move E[R] up (1), down (-1) or not at all (0), see
+            `kl_companion.auditing.updates.direction`; NaN where that is not known.
+    """
+
+    prompt: str
+    group: int | None
+    deviation: float
+    share: Share
+    grows: float
+    reward_sign: float
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is an update."""
+        return self.share.size > NOTHING
+
+    @property
+    def ignores_beta(self) -> bool:
+        """Whether, on equal rewards, the update is that of the KL and has one size whatever beta is."""
+        return math.isnan(self.share.gain) and self.grows < _GROWS and self.share.rest < MOSTLY
+
+
+def known_signs(seen: Sequence[OnPrompt]) -> list[float]:
+    """Return the signs of the rewards' part, where they are known."""
+    return [s.reward_sign for s in seen if not math.isnan(s.reward_sign)]
+
+
+def turned(seen: Sequence[OnPrompt]) -> tuple[float, float]:
+    """Return the smallest and the largest rest, in degrees, of updates on rewards that differ; else 0."""
+    rests = [s.share.rest for s in seen if s.deviation > 0 and s.moves]
+    return min(rests, default=0.0), max(rests, default=0.0)
+
+
+def of_size(seen: Sequence[OnPrompt], pick: Callable[..., int]) -> list[OnPrompt]:
+    """Return the prompts in large groups; where the step does not run on those, in groups of a size."""
+    sizes = {s.group for s in seen}
+    size = None if None in sizes else pick((n for n in sizes if n), default=None)
+    return [s for s in seen if s.group == size]
+
+
 def share(
     update: torch.Tensor, at: Problem, penalty: str | Mapping[str, float], *, reward: str = REWARD
 ) -> Share:
-    """An update [rows, vocab] as a sum of the gradients of the expected reward and of a penalty.
+    """Return an update [rows, vocab] as a sum of the gradients of the expected reward and of a penalty.
 
     Args:
         update: [rows, vocab].
@@ -76,39 +141,14 @@ def share(
     rewards = {n: -mean if w is None else w for n, w in REWARDS[reward].items()}
     fields = fields_and_values({n: get_objective(n) for n in (*rewards, *parts)}, at)
 
-    def whole(weights: Mapping[str, float]) -> torch.Tensor:
+    def weighted(weights: Mapping[str, float]) -> torch.Tensor:
         return sum((w * fields[n][1].flatten() for n, w in weights.items()), torch.zeros(update.numel()))
 
-    return _fitted(update.flatten(), whole(rewards), whole(parts))
-
-
-def share_of_answers(
-    advantages: torch.Tensor, rewards: torch.Tensor, costs: torch.Tensor, probability: torch.Tensor
-) -> Share:
-    """Expected advantages of answers as a x reward - b x cost + a constant, by least squares.
-
-    Args:
-        advantages: Of every answer, [count].
-        rewards: [count].
-        costs: [count].
-        probability: [count]; the weights of the fit.
-
-    Raises:
-        ValueError: shapes that differ, numbers that are not finite, or costs that go with the rewards.
-    """
-    for name, x in (("advantages", advantages), ("rewards", rewards), ("costs", costs)):
-        check_shape(name, x, probability.shape, "probability [count]")
-        check_finite(name, x)
-    weight = probability.sqrt()
-
-    def centered(x: torch.Tensor) -> torch.Tensor:
-        return (x - (probability * x).sum()) * weight
-
-    return _fitted(centered(advantages), centered(rewards), centered(costs))
+    return _fitted(update.flatten(), weighted(rewards), weighted(parts))
 
 
 def multiples(x: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], float]:
-    """The sum of multiples of fields that is nearest to x: {name: factor}, and the degrees between them.
+    """Return the sum of multiples of fields that is nearest to x: {name: factor}, and the degrees between.
 
     Args:
         x: [entries].
@@ -121,45 +161,26 @@ def multiples(x: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> tuple[dict
         ValueError: fields of which one is a sum of multiples of the others.
     """
     size = x.norm().item()
-    held = {n: f for n, f in fields.items() if f.norm() > ZERO}
-    if not held or not size > ZERO:
-        return dict.fromkeys(held, 0.0), 90.0 if size > ZERO else math.nan
-    columns = torch.stack([f / f.norm() for f in held.values()], 1)
-    fit = torch.linalg.lstsq(columns, (x / size).unsqueeze(-1), rcond=ZERO, driver="gelsd")
-    if fit.rank < len(held):
-        *others, last = held
+    sizes = {n: f.norm().item() for n, f in fields.items() if f.norm() > ZERO}
+    if not sizes or not size > ZERO:
+        return dict.fromkeys(sizes, 0.0), 90.0 if size > ZERO else math.nan
+    columns = torch.stack([fields[n] / length for n, length in sizes.items()], 1)
+    if torch.linalg.matrix_rank(columns, rtol=ZERO) < len(sizes):
+        *others, last = sizes
         raise ValueError(
             f"the gradient of the {last} is a multiple of that of the {' and the '.join(others)} here, "
             "expected a world that tells them apart"
         )
-    solution = fit.solution[:, 0]
-    solution = solution.where(solution.abs() > _ROUNDING, 0.0)
-    missed = min(1.0, (columns @ solution - x / size).norm().item())
-    factors = {n: (c * size / f.norm()).item() for (n, f), c in zip(held.items(), solution, strict=True)}
-    return factors, math.degrees(math.asin(missed))
+    weights, missed = fits(x, fields, [list(sizes)])
+    factors = dict(zip(sizes, weights[0].tolist(), strict=True))
+    factors = {n: c if abs(c) * sizes[n] > _ROUNDING * size else 0.0 for n, c in factors.items()}
+    return factors, math.degrees(math.asin(min(1.0, missed.item())))
 
 
 def _fitted(update: torch.Tensor, reward: torch.Tensor, penalty: torch.Tensor) -> Share:
     factors, rest = multiples(update, {"reward": reward, "penalty": penalty})
     gain, charge = (factors.get(n, math.nan) for n in ("reward", "penalty"))
     return Share(gain, -charge, rest, update.norm().item())
-
-
-def coin_world(success: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rewards of 0 and 1 and, independent of them, summed log-ratios of +1 and -1 with equal chance.
-
-    Returns:
-        (rewards, log-ratios, probability) of the four kinds of answer, [4] each.
-
-    Raises:
-        ValueError: a chance that is not between 0 and 1.
-    """
-    if not 0 < success < 1:
-        raise ValueError(f"success is {success}, expected a chance between 0 and 1")
-    rewards = torch.tensor([1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
-    costs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
-    right = torch.full_like(rewards, success)  # of two plain numbers `where` makes single precision
-    return rewards, costs, torch.where(rewards == 1, right, 1 - right) / 2
 
 
 def coin_share(
@@ -172,7 +193,10 @@ def coin_share(
     eps: float = 0.0,
     unbiased: bool = False,
 ) -> Share:
-    """What becomes of beta in the `coin_world`.
+    """Return what becomes of beta where answers have rewards of 0 and 1 and log-ratios of +1 and -1.
+
+    The summed log-ratios have equal chances and are independent of the rewards. Expected advantages are
+    fitted by a x reward - b x log-ratio + a constant, weighted by the chances of the four kinds of answer.
 
     Args:
         success: Chance of a reward of 1.
@@ -185,10 +209,19 @@ def coin_share(
         unbiased: As there.
 
     Raises:
-        ValueError: as `coin_world` and `expected_advantages`; a beta that is not finite.
+        ValueError: a chance that is not between 0 and 1, a beta that is not finite; as `expected_advantages`.
     """
     check_scalar("beta", beta)
-    rewards, costs, probability = coin_world(success)
+    if not 0 < success < 1:
+        raise ValueError(f"success is {success}, expected a chance between 0 and 1")
+    right, wrong = success / 2, (1 - success) / 2
+    rewards, costs, probability = torch.tensor(
+        [[1.0, 1.0, 0.0, 0.0], [1.0, -1.0, 1.0, -1.0], [right, right, wrong, wrong]], dtype=torch.float64
+    )
     returns = rewards - beta * costs if before else rewards
     a = expected_advantages(how, returns, probability, group, eps=eps, unbiased=unbiased)
-    return share_of_answers(a if before else a - beta * costs, rewards, costs, probability)
+    a = a if before else a - beta * costs
+    update, reward, penalty = (
+        (x - (probability * x).sum()) * probability.sqrt() for x in (a, rewards, costs)
+    )
+    return _fitted(update, reward, penalty)

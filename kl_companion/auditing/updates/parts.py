@@ -34,13 +34,7 @@ class UpdateParts(NamedTuple):
     """What the rewards and the KL term of a step are, see `UpdateAudit`.
 
     Attributes:
-        reward: See there.
-        penalties: See there.
-        named: See there.
         group: Answers in the groups that say so; None for large ones.
-        off: See there.
-        order: See there.
-        inside: See there.
         loss: The loss, whose vanishing part is multiplied by the number of answers where there is an order.
     """
 
@@ -59,7 +53,10 @@ def parts_of(step: Step, run: Sequence[int | None]) -> UpdateParts:
     group = None if None in run else run[0]
     loss, order = _of_one_order(step.loss) if group is None else (step.loss, 0)
     found = _named(loss, step, group)._replace(order=order, loss=loss)
-    if found.named or not _reads_outside(loss):
+    try:
+        if found.named or not reads_outside(loss):
+            return found
+    except ValueError:  # the loss does not run on that batch
         return found
     clean = without_padding(loss)
     within = _named(clean, step, group)
@@ -99,13 +96,6 @@ def _order(part: Loss) -> int | None:
         if limit.settles and limit.gradient.norm() > _ROUNDING * limit.contributions:
             return order + limit.sums if order == 0 else order
     return None
-
-
-def _reads_outside(loss: Loss) -> bool:
-    try:
-        return reads_outside(loss)
-    except ValueError:  # the loss does not run on that batch
-        return False
 
 
 def _named(loss: Loss, step: Step, group: int | None) -> UpdateParts:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
 import torch
 
 from kl_companion.auditing.updates.advantages import OF_TOKENS, Advantage, Normalize, normalizer
-from kl_companion.checks import check_choice, check_scalar, check_shape, described
+from kl_companion.checks import check_choice, check_number, check_scalar, check_shape, check_whole, described
 from kl_companion.kl_term import KLTerm, penalties
 from kl_companion.losses import term_loss
 from kl_companion.policy_losses.ratio_losses import POLICY_LOSSES, PolicyLoss, check_dual, policy_loss
@@ -22,9 +22,12 @@ PENALTIES: tuple[Penalty, ...] = ("before", "after")
 _SAME = 1e-9  # between log-probs of one policy
 
 
-def _is_number(x: object, kind: type = Real) -> bool:
-    """Whether ``x`` is a number of this kind, Python's or NumPy's, and not a truth value."""
-    return isinstance(x, kind) and not isinstance(x, bool)
+def _pair(name: str, x: Any) -> tuple[float, float]:
+    """Return two numbers as a tuple, of a list too, as YAML gives it."""
+    numbers = isinstance(x, tuple | list) and len(x) == 2 and all(isinstance(y, Real) for y in x)
+    if not numbers or not all(y >= 0 for y in x):
+        raise ValueError(f"{name} is {x!r}, expected two numbers that are not negative")
+    return (x[0], x[1])
 
 
 @dataclass(frozen=True)
@@ -94,34 +97,25 @@ class Recipe:
         check_aggregate(self.aggregate, self.length)
         check_scalar("beta", self.beta, least=0.0)
         check_scalar("entropy", self.entropy)
-        if not _is_number(self.updates, Integral) or self.updates < 1:
-            raise ValueError(f"updates is {self.updates!r}, expected a whole number of at least 1")
         check_scalar("rate", self.rate, positive=True)
-        self._check_ranges()
-        self._check_together()
-
-    def _check_ranges(self) -> None:
-        for name in ("clip", "keep_ratios"):
-            pair = getattr(self, name)
-            if name == "keep_ratios" and pair is None:
-                continue
-            numbers = isinstance(pair, tuple | list) and len(pair) == 2 and all(map(_is_number, pair))
-            if not numbers or not all(x >= 0 for x in pair):
-                raise ValueError(f"{name} is {pair!r}, expected two numbers that are not negative")
-            object.__setattr__(self, name, tuple(pair))  # of a list, as YAML gives it
-        if self.keep_ratios is not None and self.keep_ratios[0] > self.keep_ratios[1]:
-            raise ValueError(f"keep_ratios is {self.keep_ratios}, expected (lowest, highest)")
-        if self.dual_clip is not None and not _is_number(self.dual_clip):
-            raise ValueError(f"dual_clip is {self.dual_clip!r}, expected a number of at least 1, or None")
+        check_whole("updates", self.updates, 1)
+        object.__setattr__(self, "clip", _pair("clip", self.clip))
+        if self.keep_ratios is not None:
+            object.__setattr__(self, "keep_ratios", _pair("keep_ratios", self.keep_ratios))
+            if self.keep_ratios[0] > self.keep_ratios[1]:
+                raise ValueError(f"keep_ratios is {self.keep_ratios}, expected (lowest, highest)")
+        for name in ("dual_clip", "sampler_cap"):
+            if (x := getattr(self, name)) is not None:
+                check_number(name, x, infinite=True)
+                if x < 1:
+                    raise ValueError(f"{name} is {x!r}, expected a number of at least 1, or None")
         check_dual(self.policy_loss, self.dual_clip)
-        cap = self.sampler_cap
-        if cap is not None and not (_is_number(cap) and cap >= 1):
-            raise ValueError(f"sampler_cap is {self.sampler_cap!r}, expected a number of at least 1, or None")
         if self.keep_kl is not None:
             check_scalar("keep_kl", self.keep_kl)
         for name in ("critic", "normalize"):
             if (x := getattr(self, name)) is not None and not callable(x):
                 raise ValueError(f"{name} is {described(x)}, expected a function, or None")
+        self._check_together()
 
     def _check_together(self) -> None:
         if self.critic is not None and not self.of_tokens:

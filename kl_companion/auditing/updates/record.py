@@ -6,14 +6,30 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from kl_companion.auditing.fit.findings import left_out
 from kl_companion.auditing.judgment.card import CardBlock, card, html
 from kl_companion.auditing.updates.advantages import Advantage
-from kl_companion.auditing.updates.effective import Share
+from kl_companion.auditing.updates.effective import (
+    DISTORTED,
+    IDLE,
+    LOWERS,
+    MORE,
+    MOSTLY,
+    NONE,
+    NOTHING,
+    OTHER,
+    REPELS,
+    SAME,
+    SPREAD,
+    WRITTEN,
+    OnPrompt,
+    known_signs,
+    of_size,
+)
 from kl_companion.auditing.updates.stationary import Rest, at_rest, optimum
 from kl_companion.auditing.updates.step import Step
 from kl_companion.auditing.updates.wanted import Wanted
@@ -22,31 +38,7 @@ from kl_companion.tabular import expected_gradient
 
 JUDGED = 8  # answers to a prompt, unless they are said
 NEAR, TURNED = 0.2, 5.0  # what passes for the coefficient that was wanted: 20 %, and 5 degrees of rest
-MORE = 10.0  # times beta, to see whether it has an effect
 FOLLOWED = 4  # answers to a prompt in the groups with which an update is followed to rest
-NOTHING = 1e-12
-
-
-class OnPrompt(NamedTuple):
-    """An update on one prompt, with groups of one size.
-
-    Attributes:
-        prompt: ``"1 %"`` to ``"99 %"`` of right answers, ``"graded"`` or ``"equal"`` rewards.
-        group: Answers per group; None for large groups and batches.
-        deviation: Standard deviation of the prompt's rewards.
-        share: The update as a sum of gradients.
-        grows: How many times as large the update is with ten times the coefficient; NaN where that is not
-            known. On equal rewards 10 is a coefficient, and 1 one without effect.
-        reward_sign: Whether the rewards move E[R] up (1), down (-1) or not at all (0), see
-            `kl_companion.auditing.updates.direction`; NaN where that is not known.
-    """
-
-    prompt: str
-    group: int | None
-    deviation: float
-    share: Share
-    grows: float
-    reward_sign: float
 
 
 @dataclass(frozen=True)
@@ -103,20 +95,6 @@ class UpdateAudit:
         beta = self.step.beta
         return None if beta is None or not math.isfinite(beta) else beta
 
-    @property
-    def headline(self) -> str:
-        """One of `kl_companion.auditing.updates.meaning.KINDS`."""
-        from kl_companion.auditing.updates.meaning import kind
-
-        return kind(self)
-
-    @property
-    def sentence(self) -> str:
-        """What it maximizes, in one sentence."""
-        from kl_companion.auditing.updates.meaning import headline
-
-        return headline(self)
-
     def effective(self, seen: OnPrompt) -> float:
         """The coefficient of the penalty on a prompt, where the reward has 1; see `Share.effective_beta`."""
         return seen.share.effective_beta if self.penalties else 0.0
@@ -130,24 +108,84 @@ class UpdateAudit:
         return next((s for s in self.seen if s.prompt == prompt and s.group == group), None)
 
     @property
+    def largest(self) -> list[OnPrompt]:
+        """The prompts in large groups, else in the largest on which the step runs."""
+        return of_size(self.seen, max)
+
+    @property
+    def judged(self) -> list[OnPrompt]:
+        """The prompts in groups of the size that ``want`` is judged by."""
+        return [s for s in self.seen if s.group == self.group_size]
+
+    @property
+    def equal(self) -> OnPrompt | None:
+        """The prompt on which all rewards are equal, in groups of that size."""
+        return self.at("equal", self.group_size)
+
+    @property
+    def headline(self) -> str:
+        """One of `KINDS`: what is wrong with its signs, else what its coefficient is."""
+        return self.fault or self.coefficient
+
+    @property
+    def fault(self) -> str:
+        """`LOWERS`, `IDLE` or `REPELS` where the update has a sign that nobody wants; else ""."""
+        # stale samples on one prompt alone are no wrong sign: a clip without a baseline may turn it there
+        if min(known_signs(self.seen), default=1.0) < 0 or max(known_signs(self.stale), default=1.0) < 0:
+            return LOWERS
+        # of groups whose rewards are exchanged: the sign of a fit alone does not show that rewards count
+        if max(known_signs(of_size((*self.seen, *self.stale), min)), default=1.0) <= 0:
+            return IDLE
+        return REPELS if self.leaves_reference and all(w > 0 for w in self.penalties.values()) else ""
+
+    @property
+    def leaves_reference(self) -> bool:
+        """Whether the KL is maximized, on every prompt in large groups on which it can be told."""
+        shares = [s.share for s in self.largest]
+        charges = [s.charge for s in shares if s.rest < MOSTLY and not math.isnan(s.charge)]
+        return bool(charges and self.penalties) and max(charges) < 0
+
+    @property
+    def coefficient(self) -> str:
+        """What the size of the coefficient is, of groups of the size that is judged and of large ones."""
+        if not self.penalties:
+            return NONE
+        sign = -1 if self.leaves_reference else 1  # the sign is told by `fault`
+        large = [(s.deviation, sign * self.effective(s)) for s in self.largest if s.deviation > 0]
+        if not large or self.order:
+            return OTHER
+        aim = self.beta if self.beta else large[0][1] / large[0][0]
+        if not aim or not math.isfinite(aim):
+            return OTHER
+        if all(abs(x / aim - 1) <= SAME for _, x in large):
+            small = [sign * self.effective(s) / aim for s in self.judged if s.deviation > 0]
+            return WRITTEN if all(0.8 <= x <= 1.25 for x in small) else DISTORTED
+        return SPREAD if all(abs(x / aim - d) <= SAME * d for d, x in large) else OTHER
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Smallest and largest effective coefficient in the judged groups, in units of a known beta."""
+        found = [self.effective(s) / (self.beta or 1.0) for s in self.judged if s.deviation > 0]
+        return min(found, default=math.nan), max(found, default=math.nan)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the KL term has no name: that of the nearest is too far from it."""
+        return not self.named and not self.off <= MOSTLY
+
+    @property
     def misses(self) -> tuple[OnPrompt, ...]:
         """Where the update is not what was wanted, judged by groups of ``group_size``."""
-        if self.want is None:
-            return ()
-        return tuple(s for s in self.seen if s.group == self.group_size and not self._is_wanted(s, self.want))
+        want = self.want
+        return () if want is None else tuple(s for s in self.judged if not self._is_wanted(s, want))
 
     @property
     def met(self) -> bool | None:
         """Whether it is what was wanted on every prompt; None where nothing was asked for.
 
-        An update with a wrong sign, see `kl_companion.auditing.updates.meaning.fault`, is never that.
+        An update with a wrong sign, see `fault`, is never that.
         """
-        from kl_companion.auditing.updates.meaning import fault
-
-        if self.want is None:
-            return None
-        judged = any(s.group == self.group_size for s in self.seen)
-        return judged and not (self.misses or fault(self))
+        return None if self.want is None else bool(self.judged) and not (self.misses or self.fault)
 
     def _is_wanted(self, seen: OnPrompt, wanted: Wanted) -> bool:
         if seen.deviation > 0 and not seen.share.gain > 0:
@@ -186,6 +224,13 @@ class UpdateAudit:
         """Return the fields for a pickle: where the update comes to rest is computed before."""
         step = self.step._replace(loss=left_out, with_beta=None, moved=None)
         return self.__dict__ | {"rest": self.rest, "step": step}
+
+    @property
+    def sentence(self) -> str:
+        """What it maximizes, in one sentence."""
+        from kl_companion.auditing.updates.meaning import headline
+
+        return headline(self)
 
     def blocks(self, *, details: bool = False) -> list[CardBlock]:
         """Blocks of its card."""

@@ -1,4 +1,4 @@
-"""Where an update comes to rest: ascent along its exact expected field, and what the optimum would be."""
+"""Where an update comes to rest: the policy at which the expected update vanishes, and what it is like."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from kl_companion.auditing.fit.least_squares import jacobian
 from kl_companion.tabular import Problem
 from kl_companion.theory.optima import optimal_policy
 
@@ -22,13 +23,11 @@ class Rest(NamedTuple):
     """The policy at which an update comes to rest.
 
     Attributes:
-        logits: [rows, vocab].
         settled: Whether the expected update vanishes there; else some choice became certain on the way.
         reward: E[R] under it.
         kl: Of whole answers, policy from reference, in nats.
     """
 
-    logits: torch.Tensor
     settled: bool
     reward: float
     kl: float
@@ -59,52 +58,39 @@ def at_rest(field: Field, problem: Problem) -> Rest:
     eye = torch.eye(len(odds), dtype=odds.dtype)
     first = now = found.norm().item()
     step = 1.0 / max(first, _AT_REST)
-    jacobian, stuck, again = _slopes(odds_field, odds), False, 0
+    slopes, stuck, again = jacobian(odds_field, odds, _STEP), False, 0
     for _ in range(_MOST):
         if now < _AT_REST * max(1.0, first) or odds.abs().max() > _FARTHEST:
             break
         if stuck and again < _AGAIN:
-            jacobian, again = _slopes(odds_field, odds), again + 1
-        change = torch.linalg.solve(eye / step - jacobian, found).clamp(-2.0, 2.0)
+            slopes, again = jacobian(odds_field, odds, _STEP), again + 1
+        change = torch.linalg.solve(eye / step - slopes, found).clamp(-2.0, 2.0)
         before, old, odds = now, found, odds + change
         found = odds_field(odds)
         now = found.norm().item()
         # Broyden: the Jacobian that gives the change which was seen; a new one where that is not enough
-        seen = found - old - jacobian @ change
-        jacobian = jacobian + torch.outer(seen, change) / (change @ change).clamp_min(1e-300)
+        missed = found - old - slopes @ change
+        slopes = slopes + torch.outer(missed, change) / (change @ change).clamp_min(1e-300)
         stuck = now > before
         step = step * min(max(before / max(now, 1e-300), 0.5), 4.0)
     settled = now < _AT_REST * max(1.0, first)
-    return rest_of(_logits(odds.clamp(-_FARTHEST, _FARTHEST)), problem, settled=settled)
+    logits = _logits(odds.clamp(-_FARTHEST, _FARTHEST))
+    return rest_of(problem.token_logp(logits).sum(-1), problem, settled=settled)
 
 
-def _slopes(field: Field, odds: torch.Tensor) -> torch.Tensor:
-    """The Jacobian of a field of log-odds, by central differences."""
-    steps = _STEP * torch.eye(len(odds), dtype=odds.dtype)
-    return torch.stack([(field(odds + e) - field(odds - e)) / (2 * _STEP) for e in steps], 1)
-
-
-def rest_of(logits: torch.Tensor, problem: Problem, *, settled: bool = True) -> Rest:
-    """Expected reward and KL of a policy on a world."""
-    logp = problem.token_logp(logits).sum(-1)
-    difference = logp - problem.token_logp(problem.ref_logits).sum(-1)
+def rest_of(logp: torch.Tensor, problem: Problem, *, settled: bool = True) -> Rest:
+    """Return expected reward and KL of a policy with these log-probs of the answers of a world, [count]."""
     probability = logp.exp()
+    difference = logp - problem.token_logp(problem.ref_logits).sum(-1)
     return Rest(
-        logits, settled, (probability * problem.rewards).sum().item(), (probability * difference).sum().item()
+        settled, (probability * problem.rewards).sum().item(), (probability * difference).sum().item()
     )
 
 
 def optimum(problem: Problem, beta: float) -> Rest:
-    """The maximizer of E[R] - beta KL of whole answers."""
+    """Return the maximizer of E[R] - beta KL of whole answers."""
     ref_logp = problem.token_logp(problem.ref_logits).sum(-1)
-    answers = optimal_policy(problem.rewards, ref_logp, "reverse_kl", beta).logp.exp()
-    index = problem.rows * problem.logits.shape[-1] + problem.sequences
-    inside = problem.completion_mask.bool()
-    # what reaches a row and goes on with a token is the mass of all answers that do
-    mass = torch.zeros(problem.logits.numel(), dtype=answers.dtype)
-    mass.index_add_(0, index[inside], answers.unsqueeze(-1).expand(index.shape)[inside])
-    logits = mass.view_as(problem.logits).clamp_min(1e-300).log()
-    return rest_of(logits, problem)
+    return rest_of(optimal_policy(problem.rewards, ref_logp, "reverse_kl", beta).logp, problem)
 
 
 def _logits(odds: torch.Tensor) -> torch.Tensor:

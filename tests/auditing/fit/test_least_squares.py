@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kl_companion import prefix_tree
-from kl_companion.auditing.fit.least_squares import curl, explain, sums
+from kl_companion.auditing.fit.least_squares import curl, explain, jacobian, sums
 from kl_companion.auditing.reading.subject import as_loss
 
 FIELDS = dict(zip("abcd", torch.eye(4, 6, dtype=torch.float64), strict=True))
@@ -81,3 +81,10 @@ def test_curl_of_a_gradient_and_of_a_rotation():
     problem = prefix_tree(2, 2, seed=1)
     assert curl(as_loss("k2", level="sequence"), problem) < 1e-7
     assert curl(as_loss("k2"), problem) > 0.01
+
+
+def test_the_jacobian_of_a_field():
+    """Of (x, y) to (x y, 3 x) it is ((y, x), (3, 0)); outputs are rows."""
+    at = torch.tensor([2.0, 5.0], dtype=torch.float64)
+    found = jacobian(lambda x: torch.stack([x[0] * x[1], 3 * x[0]]), at, 1e-3)
+    assert torch.allclose(found, torch.tensor([[5.0, 2.0], [3.0, 0.0]], dtype=torch.float64))

@@ -9,7 +9,6 @@ import torch
 
 from kl_companion import KLTerm, Recipe, audit_update
 from kl_companion.auditing.updates import audit
-from kl_companion.auditing.updates.meaning import kind, no_effect
 from kl_companion.auditing.updates.step import as_step
 from kl_companion.auditing.updates.wanted import wanted_of
 from tests.support.steps import STEPS, dapo_with_kl, kl_in_reward, rloo
@@ -33,7 +32,7 @@ def verdict(name):
 @pytest.mark.parametrize("name", STEPS)
 def test_what_a_step_maximizes(name):
     found, hand = verdict(name), STEPS[name]
-    assert kind(found) == hand.kind
+    assert found.headline == hand.kind
     assert found.penalties == pytest.approx(hand.penalties)
     assert (found.reward, found.named) == (hand.reward, True)
 
@@ -63,7 +62,7 @@ def test_groups_of_equal_rewards(name):
     for group in (2, 4, None):
         seen = found.at("equal", group)
         assert seen.grows == pytest.approx(wanted, rel=1e-3, nan_ok=True)
-        assert no_effect(seen) is (name == "kl_in_reward")
+        assert seen.ignores_beta is (name == "kl_in_reward")
 
 
 def test_small_groups_inflate_a_penalty_that_is_normalized():
@@ -135,7 +134,7 @@ def test_a_slip_changes_the_verdict(mutant):
         torch.tensor([(s.share.gain, s.share.charge) for s in x.seen]).nan_to_num() for x in (found, right)
     ]
     assert (numbers[0] - numbers[1]).norm() > 0.05 * numbers[1].norm()
-    assert (kind(found), found.penalties) != (kind(right), right.penalties)
+    assert (found.headline, found.penalties) != (right.headline, right.penalties)
 
 
 def test_what_was_wanted():

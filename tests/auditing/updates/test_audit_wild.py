@@ -3,7 +3,7 @@
 import pytest
 
 from kl_companion import audit_update
-from kl_companion.auditing.updates.meaning import DISTORTED, IDLE, LOWERS, OTHER, REPELS, SPREAD, WRITTEN
+from kl_companion.auditing.updates.effective import DISTORTED, IDLE, LOWERS, OTHER, REPELS, SPREAD, WRITTEN
 from tests.support import wild_steps
 
 WHOLE, NEXT, FORWARD = "sequence_reverse_kl", "token_reverse_kl", "token_forward_kl"

@@ -7,19 +7,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from kl_companion import audit_update
 from kl_companion.auditing.judgment.card import HEIGHT, WIDTH, card
 from kl_companion.auditing.updates import audit
-from kl_companion.auditing.updates.meaning import KINDS
+from kl_companion.auditing.updates.effective import KINDS
 from kl_companion.auditing.updates.stationary import Rest
 from kl_companion.auditing.updates.wanted import wanted_of
 from tests.support.steps import STEPS, grpo_per_answer
 
-NO_LOGITS = torch.zeros(0, 2)
-AWAY = (Rest(NO_LOGITS, False, 0.123, 12.34), Rest(NO_LOGITS, True, 0.5, 0.1))  # has the longest sentence
+AWAY = (Rest(False, 0.123, 12.34), Rest(True, 0.5, 0.1))  # has the longest sentence
 
 
 def resting(found, rest):

@@ -12,7 +12,7 @@ import torch
 
 from kl_companion import audit_update
 from kl_companion.auditing.judgment.card import card
-from kl_companion.auditing.updates.meaning import IDLE, LOWERS, REPELS
+from kl_companion.auditing.updates.effective import IDLE, LOWERS, REPELS
 from kl_companion.auditing.updates.record import UpdateAudit
 from kl_companion.auditing.updates.wanted import wanted_of
 from kl_companion.cli import main

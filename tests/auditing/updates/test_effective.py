@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.auditing.updates import Share, coin_share, expected_update, prompt, share, share_of_answers
-from kl_companion.auditing.updates.effective import coin_world
+from kl_companion.auditing.updates import Share, coin_share, expected_update, prompt, share
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field
 from kl_companion.tabular import bandit, prefix_tree
 from tests.oracles import updates as oracle
@@ -137,43 +136,6 @@ def test_a_world_that_does_not_tell_them_apart(update: torch.Tensor, at: Any, pe
         share(update, at, penalty)
 
 
-# answers
-
-
-def doubles(*x: float) -> torch.Tensor:
-    return torch.tensor(x, dtype=torch.float64)
-
-
-def test_advantages_that_are_a_sum() -> None:
-    rewards, costs, p = doubles(0, 1, 0.2, 1), doubles(0.1, 0.5, -0.3, 0.9), doubles(0.4, 0.3, 0.2, 0.1)
-    found = share_of_answers(3 * rewards - 0.6 * costs + 7, rewards, costs, p)
-    assert (found.gain, found.charge) == pytest.approx((3.0, 0.6), rel=1e-12)
-    assert found.rest < 1e-10
-    # the size of what is fitted, weighted by the chances
-    mean = (p * (3 * rewards - 0.6 * costs)).sum()
-    size = (p * (3 * rewards - 0.6 * costs - mean) ** 2).sum().sqrt().item()
-    assert found.size == pytest.approx(size, rel=1e-12)
-
-
-def test_answers_count_by_their_chance() -> None:
-    rewards, costs, p = doubles(0, 0, 1, 1), doubles(1, -1, 1, -1), doubles(0.4, 0.3, 0.2, 0.1)
-    a = doubles(0.5, -0.2, 1.0, 0.3)
-    found = share_of_answers(a, rewards, costs, p)
-    left = a - found.gain * rewards + found.charge * costs
-    left = left - (p * left).sum()
-    assert (p * left * rewards).sum().abs() < 1e-15
-    assert (p * left * costs).sum().abs() < 1e-15
-    assert math.sin(math.radians(found.rest)) == pytest.approx(
-        ((p * left**2).sum() / (p * (a - (p * a).sum()) ** 2).sum()).sqrt().item(), rel=1e-12
-    )
-
-
-def test_costs_that_are_the_rewards_and_a_constant() -> None:
-    rewards, p = doubles(0, 1, 2), doubles(0.5, 0.3, 0.2)
-    with pytest.raises(ValueError, match=MULTIPLE):
-        share_of_answers(doubles(1, 2, 0), rewards, rewards + 1, p)
-
-
 # the coin
 
 
@@ -211,10 +173,3 @@ def test_the_coin_by_default_divides_by_the_deviation_of_the_population_without_
     assert (found.gain, found.charge, found.rest) == pytest.approx((1.0, 0.0, 0.0), abs=1e-10)
     unbiased = coin_share(0.25, 0.0, 2, before=True, unbiased=True)
     assert unbiased.gain == pytest.approx(0.5**0.5)
-
-
-def test_the_world_of_the_coin() -> None:
-    rewards, costs, p = coin_world(0.3)
-    assert p.tolist() == pytest.approx([0.15, 0.15, 0.35, 0.35], rel=1e-15)
-    assert (p * rewards).sum().item() == pytest.approx(0.3, rel=1e-15)
-    assert (p * costs).sum() == (p * costs * rewards).sum() == 0

@@ -8,8 +8,7 @@ import pytest
 
 from kl_companion.auditing.judgment.card import HEIGHT, WIDTH, card
 from kl_companion.auditing.updates import UpdateAudit
-from kl_companion.auditing.updates.effective import REWARDS, Share
-from kl_companion.auditing.updates.record import OnPrompt
+from kl_companion.auditing.updates.effective import REWARDS, OnPrompt, Share
 from kl_companion.auditing.updates.step import Step
 from kl_companion.auditing.updates.wanted import wanted_of
 

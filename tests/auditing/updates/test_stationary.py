@@ -38,7 +38,6 @@ def test_the_gradient_of_the_objective_comes_to_rest_at_its_optimum(beta):
     found = at_rest(field, AT)
     assert found.settled
     assert (found.reward, found.kl) == pytest.approx(exact(AT, beta), abs=1e-9)
-    assert field(found.logits).norm() < 1e-9
 
 
 def test_what_never_rests_stops_at_certainty():
@@ -49,11 +48,11 @@ def test_what_never_rests_stops_at_certainty():
 
     found = at_rest(up, AT)
     assert not found.settled
-    assert (found.logits[:, 0] - found.logits[:, 1]).max() == pytest.approx(12.0)
+    # token 0 ends the first answer, which is wrong
+    assert 0 < found.reward < 3e-5
 
 
 def test_what_rests_already():
     found = at_rest(torch.zeros_like, AT)
     assert found.settled
-    assert found == rest_of(found.logits, AT)
-    assert torch.allclose(AT.token_logp(found.logits), AT.token_logp(AT.logits))
+    assert found == pytest.approx(rest_of(AT.token_logp(AT.logits).sum(-1), AT))

@@ -41,12 +41,17 @@ def reward_sign(
     gradient, rewards = field(OBJECTIVES["expected_reward"], at.problem), at.problem.rewards
     if math.isnan(share.gain) or rewards.max() == rewards.min():
         return math.nan
+
+    def moved(other: torch.Tensor) -> torch.Tensor:
+        assert under is not None
+        return update - under(Population(at.problem._replace(rewards=other), at.which))
+
     change = None
     if under is not None:
         try:
-            change = update - under(_with_rewards(at, rewards.max() + rewards.min() - rewards))
+            change = moved(rewards.max() + rewards.min() - rewards)
             same = _SAME * share.size
-            if change.norm() <= same and (update - under(_level(at))).norm() <= same:
+            if change.norm() <= same and moved(rewards.mean().expand_as(rewards)).norm() <= same:
                 return 0.0
         except ValueError:  # a loss that refuses the other rewards
             change = None
@@ -54,11 +59,3 @@ def reward_sign(
     if part > _SAME * share.size and part > _SURE * math.sin(math.radians(share.rest)) * share.size:
         return math.copysign(1.0, share.gain)
     return math.nan if change is None else math.copysign(1.0, (change * gradient).sum().item())
-
-
-def _level(at: Population) -> Population:
-    return _with_rewards(at, torch.full_like(at.problem.rewards, at.problem.rewards.mean().item()))
-
-
-def _with_rewards(at: Population, rewards: torch.Tensor) -> Population:
-    return Population(at.problem._replace(rewards=rewards), at.which)

@@ -12,7 +12,7 @@ from kl_companion.auditing.fit.findings import Condition
 from kl_companion.auditing.fit.fit import finding_of
 from kl_companion.auditing.fit.parts import without_rewards
 from kl_companion.auditing.judgment.inputs import reads_outside, without_padding
-from kl_companion.auditing.judgment.summary import explanation, row, terms
+from kl_companion.auditing.judgment.summary import row, terms
 from kl_companion.auditing.updates.effective import REWARDS, multiples, share
 from kl_companion.auditing.updates.expected import expected_update
 from kl_companion.auditing.updates.step import Step
@@ -102,7 +102,9 @@ def _named(loss: Loss, step: Step, group: int | None) -> UpdateParts:
     """Name what the rewards and the KL term are in groups of one size of fresh samples."""
     finding = finding_of(loss, _LOOKED, _FIT._replace(group_size=group))
     names = terms(finding)
-    if names and not any(OBJECTIVES[t.objective].rewards for t in names) and not step.reads_rewards:
+    reads = step.reading.reads if step.reading else ()
+    rewarded = any(r.role == "rewards" for r in reads) or any(OBJECTIVES[t.objective].rewards for t in names)
+    if names and not rewarded:
         said = " and ".join(t.objective for t in names)
         raise ValueError(
             f"{step.name} minimizes {said} and no rewards, expected a loss that reads rewards or advantages; "
@@ -140,7 +142,7 @@ def _difference(loss: Loss, other: Loss) -> Loss:
 
 
 def _penalty(rest: Loss, group: int | None) -> dict[str, float] | None:
-    """What is left where all rewards are 0, {objective: weight}, the first of which is 1.
+    """Return what is left where all rewards are 0, {objective: weight}, the first of which is 1.
 
     {} where nothing is left; None where it is not known.
     """
@@ -150,11 +152,9 @@ def _penalty(rest: Loss, group: int | None) -> dict[str, float] | None:
         return None
     if finding.zero:
         return {}
-    i, found = explanation(finding), terms(finding)
-    if i is None or any(t.sign == 0 for t in found):
+    found = terms(finding)
+    if not found:
         return None
     if not any(OBJECTIVES[t.objective].regularizer for t in found):
         return {}
-    weights = {t.objective: finding.matches[i][t.objective] for t in found}
-    first = next(iter(weights.values()))
-    return {n: c / first for n, c in weights.items()}
+    return {t.objective: t.coefficient / found[0].coefficient for t in found}

@@ -46,11 +46,6 @@ class Step(NamedTuple):
     group: int | None = None
     moved: Moved | None = None
 
-    @property
-    def reads_rewards(self) -> bool:
-        """Whether a parameter of the function, or a key of its batch, holds rewards or advantages."""
-        return self.reading is not None and any(r.role == "rewards" for r in self.reading.reads)
-
 
 @renamed(mapped="roles", settings="options")
 def as_step(
@@ -74,14 +69,14 @@ def as_step(
     if isinstance(step, Recipe):
         if roles or options:
             raise ValueError("a Recipe got roles or options, expected none: they are for functions")
-        return Step(
-            step.name or "the recipe",
-            step.loss,
-            step.beta if step.kl is not None else None,
-            "beta" if step.kl is not None else "",
-            (lambda beta: as_step(replace(step, beta=beta))) if step.kl is not None else None,
-            recipe=step,
-        )
+        made = Step(step.name or "the recipe", step.loss, None, "", None, recipe=step)
+        if step.kl is None:
+            return made
+
+        def with_other(beta: float) -> Step:
+            return as_step(replace(step, beta=beta))
+
+        return made._replace(beta=step.beta, coefficient="beta", with_beta=with_other)
     roles = {**dict.fromkeys(_counts(step), "group_size"), **roles}
     taken = {n: r for n, r in roles.items() if n not in options}
     subject = readable(AuditRequest(step, roles=taken, options=options, group_size=group_size))

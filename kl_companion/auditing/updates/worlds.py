@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -51,7 +52,7 @@ def prompt(
     check_finite("rewards", given)
     right, wrong = thousandths, 1000 - thousandths  # each is drawn from two answers, 2 : 3
     counts = torch.tensor([2 * wrong, 2 * right, 3 * wrong, 3 * right])
-    counts = counts // _common(counts)
+    counts = counts // math.gcd(*counts.tolist())
     sampled = counts.double() / counts.sum()
     policy = sampled * torch.tensor(_STALE, dtype=torch.float64).exp() if off_policy else sampled
     policy = policy / policy.sum()
@@ -66,10 +67,6 @@ def prompt(
         given,
     )
     return Population(problem, torch.arange(4).repeat_interleave(counts))
-
-
-def _common(counts: torch.Tensor) -> int:
-    return int(torch.gcd(torch.gcd(counts[0], counts[1]), torch.gcd(counts[2], counts[3])))
 
 
 def _logits(answers: torch.Tensor) -> torch.Tensor:

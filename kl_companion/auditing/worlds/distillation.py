@@ -22,8 +22,8 @@ from kl_companion.tabular import Problem
 TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 8.0, 10.0, 20.0)
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99)
 _HOTTEST, _LARGEST_LOG_ODDS = 50.0, 7.0
-_STEPS, _SEARCH = 25, 50  # points of a first look, and halvings after it
-_GOLDEN = (math.sqrt(5) - 1) / 2
+_POINTS, _CLOSE = 25, 1e-7  # points of each look at an interval, and the step at which the search ends
+_FRACTION = 1e-6  # how close the best number is, relatively, to one that is read as a fraction
 _EXACT = 1e-8  # of a residual with a number that is read as a fraction
 
 
@@ -77,35 +77,30 @@ class Search:
         """
         if float(gradient.norm()) == 0:
             return {}
-        for members in (self.hits, [*self.candidates(lengths)]):
-            fits = _fitting(dict.fromkeys(members), gradient, problem, known, beside)
-            if fits:
-                self.hits += [m for m in fits if m not in self.hits]
-                return {m.name: m.objective() for m in fits}
-        if not self.solves:
-            return {}
-        self.solves = False
-        solved = [m for m in _solved(gradient, problem, lengths) if m is not None]
-        self.hits += solved
-        return {m.name: m.objective() for m in solved}
+        fit = partial(_fitting, gradient=gradient, problem=problem, known=known, beside=beside)
+        members = fit(self.hits) or fit([*self.candidates(lengths)])
+        if not members and self.solves:
+            self.solves = False
+            members = [m for m in _solved(gradient, problem, lengths) if m is not None]
+        self.hits = [*dict.fromkeys((*self.hits, *members))]
+        return {m.name: m.objective() for m in members}
 
 
 def _fitting(
-    members: Iterable[NextToken],
+    members: Sequence[NextToken],
     gradient: torch.Tensor,
     problem: Problem,
     known: dict[str, torch.Tensor],
     beside: Sequence[str],
 ) -> list[NextToken]:
     """The members of the shortest sums that are the gradient on one world."""
-    named = {m.name: m for m in members}
-    if not named:
+    if not members:
         return []
+    named = {m.name: m for m in members}
     fields = {n: f.flatten() for n, (_, f) in fields_and_values(_objectives(members), problem).items()}
     for fits, _ in sums(gradient, known | fields, max_terms=2, beside=beside, tolerance=_EXACT):
-        names = dict.fromkeys(named[n] for fit in fits for n in fit if n in named)
-        if names:
-            return list(names)
+        if names := dict.fromkeys(n for fit in fits for n in fit if n in named):
+            return [named[n] for n in names]
     return []
 
 
@@ -142,25 +137,14 @@ def _fit(
     def at(u: float) -> float:
         return off(member(number(u)))
 
-    width = 2 * end / (_STEPS - 1)
-    start = min((-end + width * i for i in range(_STEPS)), key=at)
-    low, high = start - width, start + width
-    if at(start) > width:  # the residual is about as large as the step to the right number
-        return None
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    of_left, of_right = at(left), at(right)
-    for _ in range(_SEARCH):
-        if of_left < of_right:
-            high, right, of_right = right, left, of_left
-            left = high - _GOLDEN * (high - low)
-            of_left = at(left)
-        else:
-            low, left, of_left = left, right, of_right
-            right = low + _GOLDEN * (high - low)
-            of_right = at(right)
-    best = number((low + high) / 2)
-    simple = (Fraction(best).limit_denominator(10**digits) for digits in range(1, 5))
-    fits = (member(float(x)) for x in simple if x > 0 and abs(float(x) - best) < 1e-6 * best)
+    best, width = 0.0, end
+    while width > _CLOSE:
+        start, width = best - width, 2 * width / (_POINTS - 1)
+        best = min((start + width * i for i in range(_POINTS)), key=at)
+        if at(best) > width:  # the residual is about as large as the step to the right number
+            return None
+    simple = (Fraction(number(best)).limit_denominator(10**digits) for digits in range(1, 5))
+    fits = (member(float(x)) for x in simple if x > 0 and abs(float(x) / number(best) - 1) < _FRACTION)
     return next((m for m in fits if off(m) < _EXACT), None)
 
 

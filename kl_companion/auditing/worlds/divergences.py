@@ -1,9 +1,12 @@
-"""Objectives of divergences: to the reference, of whole answers and of every next token; to the sampler."""
+"""Objectives of divergences to the reference: of whole answers and of every next token."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import cache, partial
+from importlib.resources import files
+from typing import Any
 
 from kl_companion.auditing.worlds.objective import (
     OBJECTIVES,
@@ -16,42 +19,14 @@ from kl_companion.auditing.worlds.objective import (
 from kl_companion.divergences import DIVERGENCES, Divergence, get_divergence
 from kl_companion.estimators.vocabulary import sum_of_entries
 
-_SAID = {
-    "reverse_kl": "reverse KL, KL(policy || reference)",
-    "forward_kl": "forward KL, KL(reference || policy)",
-    "jensen_shannon": "Jensen-Shannon divergence",
-    "squared_hellinger": "squared Hellinger distance",
-    "pearson": "Pearson chi-squared divergence",
-    "neyman": "Neyman chi-squared divergence",
-    "total_variation": "total variation distance",
-    "amari_alpha": "Amari alpha divergence",
-    "power_divergence": "power divergence",
-    "generalized_jensen_shannon": "generalized Jensen-Shannon divergence",
-    "skewed_forward_kl": "skewed forward KL",
-    "skewed_reverse_kl": "skewed reverse KL",
-}
-_EFFECTS = {
-    "reverse_kl": "Tokens that the policy over-weights lose probability; those to which it gives almost "
-    "none hardly regain any.",
-    "forward_kl": "Tokens to which the policy gives almost no probability regain it; those that it "
-    "over-weights lose it only slowly.",
-}
-PULLED = "The policy is pulled to the reference, with this divergence's own weights."
-# level: where it is taken, and the same in few words
-_LEVELS = {
-    "sequence": ("of whole answers: an early token also answers for what follows it", "whole answer"),
-    "token": ("of the next token in every state that is visited, the visits held fixed", "next token"),
-    "policy_token": (
-        "of the next token in every state that the policy itself would visit, the visits held fixed",
-        "next token of the policy's own answers",
-    ),
-}
+TEXTS: dict[str, Any] = tomllib.loads((files(__package__) / "divergences.toml").read_text("utf-8"))
+EFFECTS: dict[str, str] = TEXTS["effects"]
 
 
 def divergence_phrase(name: str) -> str:
     """Return the words for a divergence: reverse KL, KL(policy || reference)."""
     family, _, argument = name.partition("(")
-    words = _SAID.get(family, family.replace("_", " ") + " divergence")
+    words = TEXTS["words"].get(family, family.replace("_", " ") + " divergence")
     return f"{words} ({argument}" if argument else words
 
 
@@ -68,14 +43,14 @@ def divergence_objectives(d: Divergence) -> dict[str, Objective]:
     found = [
         make_objective(
             f"{level}_{d.name}",
-            scalars[level],
-            words=f"the {phrase}, {words}",
-            short=f"{phrase.partition(',')[0]}, {short}",
-            effect=_EFFECTS.get(d.name, PULLED),
+            scalar,
+            words=f"the {phrase}, {TEXTS['levels'][level]['words']}",
+            short=f"{phrase.partition(',')[0]}, {TEXTS['levels'][level]['short']}",
+            effect=EFFECTS.get(d.name, EFFECTS["any"]),
             source=d.source,
             off_policy_only=level == "policy_token",
         )
-        for level, (words, short) in _LEVELS.items()
+        for level, scalar in scalars.items()
     ]
     return {o.name: o for o in found}
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
 from kl_companion.auditing.worlds.divergences import divergence_objectives
@@ -29,6 +30,9 @@ from kl_companion.auditing.worlds.objective import register_objective as registe
 from kl_companion.auditing.worlds.objective import value as value
 from kl_companion.auditing.worlds.truncations import MASSES, mass_objectives
 from kl_companion.divergences import DIVERGENCES, Divergence
+
+FORWARD_TO_SAMPLER, LIKELIHOOD = "forward_kl_to_sampler", "behavior_log_likelihood"
+_ROWS = tomllib.loads((files(__package__) / "objectives.toml").read_text("utf-8"))
 
 
 def _add(name: str, term: Product, *, source: str = "this book", **texts: Any) -> None:
@@ -48,45 +52,27 @@ def _add(name: str, term: Product, *, source: str = "this book", **texts: Any) -
     )
 
 
-for _name, _row in tomllib.loads((files(__package__) / "objectives.toml").read_text("utf-8")).items():
-    _add(_name, Product(**_row.pop("term")), **_row)
-
-_HELD = (
-    "The policy is held near the one that sampled: a step size and no regularizer, which comes to rest only "
-    "where the rest of the loss does."
-)
-_AWAY = "The policy is pushed away from the one that sampled by {}."
-_ANCHORED = {
-    "reverse_kl": ("reverse_kl", "reverse KL, KL(policy || sampler),"),
-    "forward_kl": ("forward_kl", "forward KL, KL(sampler || policy),"),
-    "total_variation": ("total_variation", "total variation distance"),
-    "pearson": ("pearson", "Pearson chi-squared divergence"),
-    "neyman": ("neyman", "Neyman chi-squared divergence"),
-    "squared log / 2": ("squared_log_ratio", "squared log-ratio / 2"),
-    "ratio x squared log / 2": ("weighted_squared_log_ratio", "ratio-weighted squared log-ratio / 2"),
-}
-_OVER = {
-    "token": ("sum", "next token", "of every next token, the visits held fixed"),
-    "sequence": ("answer", "whole answer", "of whole answers"),
-    "sampled_mean": ("sum", "mean over each answer", "of the tokens of each answer, divided by its length"),
-}
-FORWARD_TO_SAMPLER, LIKELIHOOD = "forward_kl_to_sampler", "behavior_log_likelihood"
-
-
-for _level, (_over, _where, _of) in _OVER.items():
-    for _each, (_kind, _what) in _ANCHORED.items():
-        _mean = _level == "sampled_mean"
-        if _each == "forward_kl" and not _mean:
-            continue  # it is one at both levels
-        _short = f"{_what.partition(',')[0]} to the sampler, {_where}"
+def _add_to_sampler(levels: dict[str, Any], each: dict[str, Any], effect: str, opposite: str) -> None:
+    """Register every divergence to the sampler at every level."""
+    for (level, where), (kind, (function, what)) in product(levels.items(), each.items()):
+        mean = level == "sampled_mean"
+        if kind == "forward_kl" and not mean:
+            continue
+        short = f"{what.partition(',')[0]} to the sampler, {where['short']}"
         _add(
-            f"{_level}_{_kind}_to_sampler",
-            Product("sampler", _over, _each, "sampler", per_length=_mean),
-            short=_short,
-            words=f"the {_what} to the policy that sampled, {_of}",
-            effect=_HELD,
-            opposite=_AWAY.format(_short),
+            f"{level}_{kind}_to_sampler",
+            Product("sampler", where["over"], function, "sampler", per_length=mean),
+            short=short,
+            words=f"the {what} to the policy that sampled, {where['words']}",
+            effect=effect,
+            opposite=opposite.format(short=short),
         )
+
+
+_to_sampler = _ROWS.pop("to_sampler")
+for _name, _row in _ROWS.items():
+    _add(_name, Product(**_row.pop("term")), **_row)
+_add_to_sampler(**_to_sampler)
 for _k in range(1, MASSES + 1):
     OBJECTIVES.update(mass_objectives(_k))
 

@@ -21,19 +21,7 @@ def repair(audit: Audit) -> Audit:
         return audit
     if audit.want is None and audit.stale_only and not has_wanted_kl(audit):
         return audit
-    fit = audit.fitted
-    subject = fit.plan.subject
-    request = subject.request
-    lines = instead(
-        request.loss,
-        audit,
-        audit.meant[1],
-        fit.of,
-        remake=lambda options: subject.with_options(options),
-        options=request.options,
-        judged=audit.judged,
-    )
-    return replace(audit, remedy=lines)
+    return replace(audit, remedy=instead(audit, audit.fitted, audit.meant[1]))
 
 
 def with_cause(error: NoGradient, after: Callable[[], str]) -> ValueError:
@@ -43,6 +31,5 @@ def with_cause(error: NoGradient, after: Callable[[], str]) -> ValueError:
         error: The refusal.
         after: Says what the loss minimizes; called where the line is repaired.
     """
-    request, remake = error.subject.request, error.subject.with_options
-    cause = without_block(request.loss, lambda options: remake(options), request.options, after)
+    cause = without_block(error.subject, after)
     return ValueError(f"{error}\n{textwrap.indent(cause, '  ')}".strip())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-import copy
+import builtins
+import gc
 import inspect
 import linecache
-import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial, partialmethod
-from types import CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,9 @@ _INSTALLED = tuple({sysconfig.get_path(x) for x in ("stdlib", "platstdlib", "pur
 _NOTE = "_kl_companion_note"
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NOTED = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Attribute, ast.Subscript)
-_NEVER_RUN = {"annotation", "returns", "decorator_list", "pattern", "type_params"}
+# what holds a function; anything else may answer to every name, as the functions of a framework's file do
+_HOLDERS = (MethodType, staticmethod, classmethod, property, partial, partialmethod, CellType)
+NotedValues = dict[ast.AST, torch.Tensor]
 
 
 class Edit(NamedTuple):
@@ -37,32 +39,26 @@ class Edit(NamedTuple):
 
 
 class Unit:
-    """A definition at the top of a file, with everything inside.
+    """A statement at the top of a file, such as a definition, with everything inside.
 
     Attributes:
         file: Name of the file.
         first: Number of its first line, from 1.
-        head: What makes an indented definition a text of its own; "" for others.
-        source: ``head`` and the text.
+        source: The text.
         tree: The syntax tree of ``source``.
         parents: The node around every node.
     """
 
-    def __init__(self, file: str, first: int, text: str) -> None:
-        self.file, self.first = file, first
-        self.head = "if True:\n" if text[:1] in " \t" else ""
-        self.source = self.head + text
+    def __init__(self, file: str, first: int, lines: list[str]) -> None:
+        self.file, self.first, self._lines = file, first, lines
+        self.source = "".join(lines)
         self.tree = ast.parse(self.source)
         self.parents = {child: x for x in ast.walk(self.tree) for child in ast.iter_child_nodes(x)}
 
-    def offset(self, line: int, column: int) -> int:
+    def offset(self, line: int, column: int = 0) -> int:
         """Return the place of a character, of a line from 1 and a column in bytes."""
-        start = self._starts[line - 1]
-        return start + len(self.source[start : start + column].encode()[:column].decode())
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        return [0, *(m.end() for m in re.finditer("\n", self.source))]
+        before = sum(map(len, self._lines[: line - 1]))
+        return before + len("".join(self._lines[line - 1 : line]).encode()[:column].decode())
 
     def span(self, node: Any) -> tuple[int, int]:
         """Return where the text of a node starts and ends."""
@@ -72,6 +68,25 @@ class Unit:
         """Return the text of a node."""
         start, end = self.span(node)
         return self.source[start:end]
+
+    def around(self, node: ast.AST) -> Iterator[Any]:
+        """Yield a node and the nodes around it, up to its statement."""
+        while not isinstance(node, ast.stmt):
+            yield node
+            node = self.parents[node]
+        yield node
+
+    def statement(self, node: ast.AST) -> Any:
+        """Return the statement that a node is in."""
+        return [*self.around(node)][-1]
+
+    def replaced(self, node: ast.AST, text: str) -> Edit:
+        """Return the edit that puts a text in place of a node."""
+        return Edit(self, *self.span(node), text)
+
+    def inserted(self, place: int, text: str) -> Edit:
+        """Return the edit that puts a text in front of a character."""
+        return Edit(self, place, place, text)
 
     def edited(self, edits: Iterable[Edit]) -> str:
         """Return ``source`` with the edits that are of this unit."""
@@ -85,28 +100,20 @@ class RanFunction(NamedTuple):
     """A function of the reader that ran.
 
     Attributes:
-        unit: The definition at the top of its file that it is in.
+        unit: The statement at the top of its file that it is in.
         node: Its own definition.
-        live: The function; None where it is nested in one that ran.
+        scope: Its globals.
+        parameters: Tensors that were passed when it ran first.
+        live: The functions of this definition; none where it is nested in one that ran.
         wrappers: Functions of torch around it, such as those of ``@torch.no_grad()``.
     """
 
     unit: Unit
     node: Any
-    live: Any
-    wrappers: tuple[FunctionType, ...] = ()
-
-
-class NotedValues(NamedTuple):
-    """Values of expressions while a loss ran, the first of each: a tensor, or None.
-
-    Attributes:
-        values: By the node of the expression.
-        parameters: By the node of a definition, of its parameters by name.
-    """
-
-    values: dict[ast.AST, torch.Tensor | None]
-    parameters: dict[ast.AST, dict[str, torch.Tensor | None]]
+    scope: dict[str, Any]
+    parameters: dict[str, torch.Tensor]
+    live: list[FunctionType]
+    wrappers: list[FunctionType]
 
 
 class Program:
@@ -118,24 +125,29 @@ class Program:
     """
 
     def __init__(self, loss: Any, call: Callable[[], object]) -> None:
-        ran: dict[CodeType, dict[str, Any]] = {}
+        ran: dict[CodeType, tuple[dict[str, Any], dict[str, torch.Tensor]]] = {}
 
         def on_call(frame: Any, event: str, _: Any) -> None:
-            if event == "call" and _is_of_reader(frame.f_code.co_filename, frame.f_globals):
-                ran.setdefault(frame.f_code, frame.f_globals)
+            code = frame.f_code
+            if event == "call" and code not in ran and _is_of_reader(code.co_filename, frame.f_globals):
+                names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+                values = {n: frame.f_locals.get(n) for n in names}
+                tensors = {n: x.detach().clone() for n, x in values.items() if isinstance(x, torch.Tensor)}
+                ran[code] = frame.f_globals, tensors
 
         with profiled(on_call):
             call()
-        self._globals = {id(scope): scope for scope in ran.values()}
-        live, wrappers = _functions([loss, *(x for scope in self._globals.values() for x in scope.values())])
+        scopes = {id(scope): scope for scope, _ in ran.values()}
+        functions = _functions([loss, *(x for scope in scopes.values() for x in scope.values())])
         units: dict[tuple[str, int], Unit] = {}
         self.functions: list[RanFunction] = []
-        for code, scope in ran.items():
-            found = _unit(code, scope, units)
-            if found is not None:
-                self.functions.append(RanFunction(*found, live.get(code), tuple(wrappers.get(code, ()))))
-        own, _ = _functions([loss])
-        self.functions.sort(key=lambda f: f.live is None or f.live.__code__ not in own)
+        for code, (scope, tensors) in ran.items():
+            if place := _place(code, scope, units):
+                live = [f for f in functions if f.__code__ is code]
+                wrappers = [f for f in functions if _is_of_torch(f) and inspect.unwrap(f) in live]
+                self.functions.append(RanFunction(*place, scope, tensors, live, wrappers))
+        own = _functions([loss])
+        self.functions.sort(key=lambda f: not any(x in own for x in f.live))
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -145,19 +157,22 @@ class Program:
     @property
     def pasted(self) -> tuple[list[str], dict[str, str]] | None:
         """Lines that became a function, as they were pasted; None of a function."""
-        live = self.functions[0].live
-        return None if live is None else live.__globals__.get("__pasted__")
+        return self.functions[0].scope.get("__pasted__")
 
     def shared(self, f: RanFunction) -> bool:
         """Whether a function is of another file than the loss, or other code than what ran names it too."""
-        if f.unit.file != self.functions[0].unit.file:
+        file = self.functions[0].unit.file
+        if f.unit.file != file:
             return True
-        inside = {x for g in self.functions for x in ast.walk(g.node)}
-        others = [x for unit in self.units for x in ast.walk(unit.tree) if x not in inside]
-        ran = {unit.first for unit in self.units}
-        tops = _tops(ast.parse("".join(linecache.getlines(f.unit.file))))
-        others += [x for top in tops if _first_line(top) not in ran for x in ast.walk(top)]
-        return any(f.node.name in (getattr(x, "id", ""), getattr(x, "attr", "")) for x in others)
+        ran = {g.unit.first - 1 + first_line(g.node) for g in self.functions if g.unit.file == file}
+        todo: list[Any] = [ast.parse("".join(linecache.getlines(file, f.scope)))]
+        while todo:
+            x = todo.pop()
+            if f.node.name in (getattr(x, "id", ""), getattr(x, "attr", "")):
+                return True
+            if not (isinstance(x, _DEFINITIONS) and first_line(x) in ran):
+                todo += ast.iter_child_nodes(x)
+        return False
 
     @contextmanager
     def running(self, edits: Iterable[Edit], freed: Iterable[RanFunction] = ()) -> Iterator[None]:
@@ -168,141 +183,109 @@ class Program:
             freed: Functions whose decorators of torch do nothing.
 
         Raises:
-            ValueError: edited text that is no Python, or that lacks a function.
+            SyntaxError: edited text that is not Python.
+            ValueError: edited text that lacks a function.
         """
         edits = list(edits)
-        codes = {}
-        for unit in {e.unit: None for e in edits}:
-            codes.update(self._codes(unit, _parsed(unit.edited(edits))))
-        codes.update({w: _passing_on(w) for f in freed for w in f.wrappers})
-        with _swapped(codes):
+        codes = [x for u in {e.unit: None for e in edits} for x in self._codes(u, ast.parse(u.edited(edits)))]
+        cells = [(w.__wrapped__, c) for f in freed for w in f.wrappers for c in w.__closure__ or ()]  # type: ignore[attr-defined]
+        contexts = [(c, "cell_contents", nullcontext) for inner, c in cells if c.cell_contents is not inner]
+        with _assigned([*codes, *contexts]):
             yield
 
-    def _codes(self, unit: Unit, tree: ast.Module) -> dict[FunctionType, CodeType]:
-        """The code that each function of a unit has in another tree of it."""
-        old, new = (_by_name(compile(x, unit.file, "exec")) for x in (unit.tree, tree))
-        codes: dict[FunctionType, CodeType] = {}
+    def _codes(self, unit: Unit, tree: ast.Module) -> Iterator[tuple[FunctionType, str, CodeType]]:
+        """Yield the code that each function of a unit has in another tree of it."""
+        old, new = ([*_definitions(compile(x, unit.file, "exec"))] for x in (unit.tree, tree))
+        if [x.co_name for x in old] != [x.co_name for x in new]:
+            raise ValueError("the edited text has other functions, expected the same")
         for f in self.functions:
-            if f.unit is not unit or f.live is None:
-                continue
-            first = f.live.__code__.co_firstlineno - unit.first + 1 + unit.head.count("\n")
-            key = next(k for k, c in old.items() if c.co_firstlineno == first and c.co_name == f.node.name)
-            if key not in new or new[key].co_freevars != f.live.__code__.co_freevars:
-                raise ValueError(f"the edited text has no function {f.node.name}, expected it to stay")
-            codes[f.live] = new[key]
-        return codes
+            place = first_line(f.node), f.node.name
+            for live in f.live if f.unit is unit else ():
+                code = next(
+                    y for x, y in zip(old, new, strict=True) if (x.co_firstlineno, x.co_name) == place
+                )
+                if code.co_freevars != live.__code__.co_freevars:
+                    raise ValueError(f"the edited text of {f.node.name} closes over other variables")
+                yield live, "__code__", code
 
     def noted(self, call: Callable[[], object]) -> NotedValues:
-        """Run a loss once, and note the values of its expressions, up to where it fails."""
-        notes = NotedValues({}, {})
-        codes: dict[FunctionType, CodeType] = {}
-        places: list[Callable[[Any], object]] = []
+        """Run a loss once, up to where it fails, and return the first tensor that each expression was."""
+        values: NotedValues = {}
+        nodes: list[ast.AST] = []
+        codes: list[tuple[FunctionType, str, CodeType]] = []
 
-        def note(i: int, x: Any) -> Any:
-            places[i](x.detach().clone() if isinstance(x, torch.Tensor) else None)
+        def note(number: int, x: Any) -> Any:
+            if isinstance(x, torch.Tensor) and nodes[number] not in values:
+                values[nodes[number]] = x.detach().clone()
             return x
 
         for unit in self.units:
-            tree = copy.deepcopy(unit.tree)
-            originals = dict(zip(ast.walk(tree), ast.walk(unit.tree), strict=True))
-            changed = _Noting(originals, notes, places).visit(tree)
-            codes.update(self._codes(unit, ast.fix_missing_locations(changed)))
-        for scope in self._globals.values():
-            scope[_NOTE] = note
+            tree = ast.parse(unit.source)
+            for number, node in enumerate(ast.walk(tree), len(nodes)):
+                node.number = number  # type: ignore[attr-defined]
+            nodes += ast.walk(unit.tree)
+            codes += self._codes(unit, ast.fix_missing_locations(_Noting().visit(tree)))
+        setattr(builtins, _NOTE, note)
         try:
-            with _swapped(codes), suppress(ValueError):
+            with _assigned(codes), suppress(ValueError):
                 call()
         finally:
-            for scope in self._globals.values():
-                del scope[_NOTE]
-        return notes
+            delattr(builtins, _NOTE)
+        return values
 
 
 class _Noting(ast.NodeTransformer):
-    """Wraps every expression that runs in a call of a function that notes its value."""
+    """Wraps every expression that is read in a call of a function that notes its value."""
 
-    def __init__(
-        self, originals: dict[Any, Any], notes: NotedValues, places: list[Callable[[Any], object]]
-    ) -> None:
-        self.originals, self.notes, self.places = originals, notes, places
-
-    def _call(self, x: Any, note: Callable[[Any], object]) -> ast.Call:
-        self.places.append(note)
-        return ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(len(self.places) - 1), x], [])
-
-    def generic_visit(self, node: Any) -> Any:
-        original: Any = self.originals.get(node)
-        for name, value in ast.iter_fields(node):
-            if name in _NEVER_RUN or isinstance(node, ast.arguments):
-                continue
-            if isinstance(value, list):
-                setattr(node, name, [self.visit(x) if isinstance(x, ast.AST) else x for x in value])
-            elif isinstance(value, ast.AST):
-                setattr(node, name, self.visit(value))
-        if isinstance(node, _DEFINITIONS):
-            values = self.notes.parameters.setdefault(original, {})
-            names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-            notes = [self._call(ast.Name(n, ast.Load()), partial(values.setdefault, n)) for n in names]
-            node.body[:0] = [ast.Expr(note) for note in notes]
+    def visit(self, node: Any) -> Any:
+        if isinstance(node, ast.pattern):
+            return node
+        number: int = node.number
+        new: Any = self.generic_visit(node)
         if isinstance(node, _NOTED) and isinstance(getattr(node, "ctx", None), ast.Load | None):
-            return self._call(node, partial(self.notes.values.setdefault, original))
-        return node
+            return ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(number), new], [])
+        return new
 
 
 def _is_of_reader(file: str, scope: dict[str, Any]) -> bool:
     return scope.get("__name__", "").partition(".")[0] not in _OURS and not file.startswith(_INSTALLED)
 
 
-def _unit(
+def _is_of_torch(function: FunctionType) -> bool:
+    return function.__globals__.get("__name__", "").partition(".")[0] in ("torch", "kl_book")
+
+
+def _place(
     code: CodeType, scope: dict[str, Any], units: dict[tuple[str, int], Unit]
 ) -> tuple[Unit, Any] | None:
-    """The unit that a code is in, and its definition; None without a text."""
-    file = code.co_filename
+    """Return the unit that a code is in, and its definition; None without a text."""
+    file, line = code.co_filename, code.co_firstlineno
     lines = linecache.getlines(file, scope)
     try:
-        tree = ast.parse("".join(lines))
+        tops = ast.parse("".join(lines)).body
     except SyntaxError:
         return None
-    for top in _tops(tree):
-        if not _first_line(top) <= code.co_firstlineno <= top.end_lineno:
-            continue
-        first = _first_line(top)
-        if (file, first) not in units:
-            units[file, first] = Unit(file, first, "".join(lines[first - 1 : top.end_lineno]))
-        unit = units[file, first]
-        line = code.co_firstlineno - first + 1 + unit.head.count("\n")
-        for node in ast.walk(unit.tree):
-            if isinstance(node, _DEFINITIONS) and (_first_line(node), node.name) == (line, code.co_name):
-                return unit, node
+    for top in tops:
+        first = first_line(top)
+        if first <= line <= (top.end_lineno or 0):
+            if (file, first) not in units:
+                units[file, first] = Unit(file, first, lines[first - 1 : top.end_lineno])
+            unit = units[file, first]
+            here = line - first + 1, code.co_name
+            definitions = (x for x in ast.walk(unit.tree) if isinstance(x, _DEFINITIONS))
+            node = next((x for x in definitions if (first_line(x), x.name) == here), None)
+            return None if node is None else (unit, node)
     return None
 
 
-def _tops(node: ast.AST) -> Iterator[Any]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (*_DEFINITIONS, ast.ClassDef)):
-            yield child
-        else:
-            yield from _tops(child)
+def first_line(node: Any) -> int:
+    """Return the number of the first line of a statement, which of a definition may be a decorator's."""
+    return int(min([node.lineno, *(x.lineno for x in getattr(node, "decorator_list", ()))]))
 
 
-def _first_line(node: Any) -> int:
-    return int(min([node.lineno, *(x.lineno for x in node.decorator_list)]))
-
-
-# what holds a function; anything else may answer to every name, as the functions of a framework's file do
-_HOLDERS = (
-    (MethodType | staticmethod | classmethod, "__func__"),
-    (property, "fget"),
-    (partial | partialmethod, "func"),
-)
-
-
-def _functions(
-    roots: Iterable[Any],
-) -> tuple[dict[CodeType, FunctionType], dict[CodeType, list[FunctionType]]]:
-    """Functions by their code, and the wrappers of torch around them: of values, classes and wrappers."""
-    found: dict[CodeType, FunctionType] = {}
-    wrappers: dict[CodeType, list[FunctionType]] = {}
+def _functions(roots: Iterable[Any]) -> dict[FunctionType, None]:
+    """Return all functions that are among values, or in their classes, closures and wrappers."""
+    found: dict[FunctionType, None] = {}
     seen: set[int] = set()
     todo = list(roots)
     while todo:
@@ -310,21 +293,16 @@ def _functions(
         if id(x) in seen:
             continue
         seen.add(id(x))
-        inner: list[Any] = [getattr(x, name) for kind, name in _HOLDERS if isinstance(x, kind)]
         if isinstance(x, FunctionType):
-            found[x.__code__] = x
-            inner = [getattr(x, "__wrapped__", None)]
-            inner += [c.cell_contents for c in x.__closure__ or () if not _is_empty(c)]
-            if x.__globals__.get("__name__", "").partition(".")[0] in ("torch", "kl_book"):
-                wrapped = inspect.unwrap(x)
-                if isinstance(wrapped, FunctionType) and wrapped is not x:
-                    wrappers.setdefault(wrapped.__code__, []).append(x)
+            found[x] = None
+            todo += [getattr(x, "__wrapped__", None), *gc.get_referents(*x.__closure__ or ())]
+        elif isinstance(x, _HOLDERS):
+            todo += gc.get_referents(x)
         elif isinstance(x, type):
-            inner = [y for base in x.__mro__ for y in vars(base).values() if _is_plain(base)]
+            todo += [y for base in x.__mro__ if _is_plain(base) for y in vars(base).values()]
         elif _is_plain(type(x)):
-            inner.append(type(x))
-        todo += [y for y in inner if callable(y) or isinstance(y, staticmethod | classmethod | property)]
-    return found, wrappers
+            todo.append(type(x))
+    return found
 
 
 def _is_plain(cls: type) -> bool:
@@ -332,53 +310,23 @@ def _is_plain(cls: type) -> bool:
     return cls.__module__.partition(".")[0] not in {*_OURS, *sys.stdlib_module_names}
 
 
-def _is_empty(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is None
-    except ValueError:  # not yet filled
-        return True
-
-
-def _parsed(text: str) -> ast.Module:
-    try:
-        return ast.parse(text)
-    except SyntaxError as error:
-        raise ValueError(f"the edited text is no Python: {error}") from None
-
-
-def _by_name(code: CodeType) -> dict[tuple[str, int], CodeType]:
-    """All codes inside of one, by qualified name and how often it came before."""
-    found: dict[tuple[str, int], CodeType] = {}
-    todo = [code]
-    while todo:
-        x = todo.pop(0)
-        times = sum(name == x.co_qualname for name, _ in found)
-        found[x.co_qualname, times] = x
-        todo = [*(c for c in x.co_consts if isinstance(c, CodeType)), *todo]
-    return found
-
-
-def _passing_on(wrapper: FunctionType) -> CodeType:
-    """The code of a wrapper that calls what it wraps and does nothing else."""
-    names = wrapper.__code__.co_freevars
-    wrapped = next(
-        n
-        for n, cell in zip(names, wrapper.__closure__ or (), strict=True)
-        if not _is_empty(cell) and cell.cell_contents is wrapper.__wrapped__  # type: ignore[attr-defined]
-    )
-    lines = [f"def f({', '.join(names)}):", "    def w(*args, **kwargs):", f"        ({', '.join(names)},)"]
-    scope: dict[str, Any] = {}
-    exec("\n".join([*lines, f"        return {wrapped}(*args, **kwargs)", "    return w"]), scope)
-    return next(c for c in scope["f"].__code__.co_consts if isinstance(c, CodeType))
+def _definitions(code: CodeType) -> Iterator[CodeType]:
+    """Yield the codes of all functions and classes inside of one, in the order of the text."""
+    for x in code.co_consts:
+        if isinstance(x, CodeType):
+            yield from () if x.co_name.startswith("<") else (x,)
+            yield from _definitions(x)
 
 
 @contextmanager
-def _swapped(codes: dict[FunctionType, CodeType]) -> Iterator[None]:
-    before = {f: f.__code__ for f in codes}
+def _assigned(values: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Have attributes of objects set to values inside."""
+    values = list(values)
+    before = [(x, name, getattr(x, name)) for x, name, _ in values]
     try:
-        for f, code in codes.items():
-            f.__code__ = code
+        for x in values:
+            setattr(*x)
         yield
     finally:
-        for f, code in before.items():
-            f.__code__ = code
+        for x in before:
+            setattr(*x)

@@ -81,20 +81,3 @@ def coefficient_for(
     if same_as is not None and same_as[1] > 0:  # nothing is minimized: the factor in front was meant
         return same_as[1]
     return abs(named or total or 1.0) / (curvature_of(want) if named or total else 1.0)
-
-
-def remedy_for(
-    want: str,
-    findings: Sequence[Finding],
-    same_as: tuple[str, float] | None,
-    beta: float | None = None,
-) -> str:
-    """A few lines that do what was wanted, at the level at which the loss works, as strong as it is."""
-    if beta is None:
-        beta = coefficient_for(want, findings, same_as)
-    return remedy(split_want(want)[1], level=chosen_level(want, findings), beta=beta)
-
-
-def term_lines(want: str, findings: Sequence[Finding]) -> list[str]:
-    """Lines that compute ``kl``, what was wanted at the level at which the loss works."""
-    return lines_for(split_want(want)[1], chosen_level(want, findings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -18,44 +19,45 @@ _ALONG = 20.0  # degrees between gradients near the reference whose lengths are 
 _NOTHING = 1e-15  # rounding of a value
 
 
-Near = tuple[torch.Tensor, float, float]
+class Near(NamedTuple):
+    """A loss near the reference: its gradient, its value less that at the reference, and the latter."""
 
-
-def strength(loss_fn: Loss, other: Loss, size: float = CLOSE) -> float:
-    """Return how many times as strong the KL term of a loss is as that of another, near the reference.
-
-    It is the ratio of two gradients along one line, and of what the values gain by the distance. NaN where
-    neither is known, as where a gradient vanishes and the value does not grow, where they disagree, or where
-    the value at the reference is neither 0 nor that of the other.
-
-    Args:
-        loss_fn: A scalar function of a rollout.
-        other: What it is compared with.
-        size: How far the reference is, in units of the usual log-ratios.
-    """
-    return ratio(near(loss_fn, size), near(other, size))
+    gradient: torch.Tensor
+    gain: float
+    at: float
 
 
 def ratio(mine: Near, theirs: Near, of_value: bool = True) -> float:
-    """Return `strength` of what `near` returned; of gradients alone, if known, without ``of_value``."""
-    (g, v, at), (g0, v0, at0) = mine, theirs
-    if min(abs(at), abs(at - at0)) > CONSTANT * (1 + abs(at0)):  # what is left of another formula
+    """Return how many times as strong the KL term of a loss is as that of another, near the reference.
+
+    It is the ratio of two gradients along one line, and of what the values gain by the distance; of gradients
+    alone, if known, without ``of_value``. NaN where neither is known, as where a gradient vanishes and the
+    value does not grow, where they disagree, or where the value at the reference is neither 0 nor that of the
+    other.
+    """
+    if min(abs(mine.at), abs(mine.at - theirs.at)) > CONSTANT * (1 + abs(theirs.at)):  # of another formula
         return math.nan
+    g, g0 = mine.gradient, theirs.gradient
     ratios = []
     if g.any() and g0.any() and min(degrees(g, g0), degrees(-g, g0)) < _ALONG:
         ratios.append((g.norm() / g0.norm()).item())
-    if abs(v0) > _NOTHING and abs(v) > _NOTHING and (of_value or not ratios):
-        ratios.append(abs(v / v0))
+    if min(abs(mine.gain), abs(theirs.gain)) > _NOTHING and (of_value or not ratios):
+        ratios.append(abs(mine.gain / theirs.gain))
     agree = ratios and max(ratios) <= (1 + SAME) * min(ratios)
     return ratios[0] if agree else math.nan
 
 
 def near(loss_fn: Loss, size: float) -> Near:
-    """Gradient of a loss near the reference, how much larger its value is than at the reference, and that."""
+    """Measure a loss near the reference.
+
+    Args:
+        loss_fn: A scalar function of a rollout.
+        size: How far the reference is, in units of the usual log-ratios.
+    """
     close, at = (large_batches(loss_fn, of_one_length(x)) for x in (size, 0.0))
     small = close.gradient.norm() < 1e-10 * close.contributions
     gradient = torch.zeros_like(close.gradient) if small else close.gradient
-    return gradient.flatten(), close.value - at.value, at.value
+    return Near(gradient.flatten(), close.value - at.value, at.value)
 
 
 @cache

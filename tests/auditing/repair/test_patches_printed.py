@@ -47,7 +47,11 @@ def whole(t):
 
 # what each loss of losses/mistaken.py is once it is mended: (wanted, part of the patch, value)
 RIGHT = {
-    "in_a_block": ("reverse_kl", "", lambda t: pg(t) + 0.05 * per_answer(t.x**2 / 2, t)),
+    "in_a_block": (
+        "reverse_kl",
+        "+     # a comment that stays",
+        lambda t: pg(t) + 0.05 * per_answer(t.x**2 / 2, t),
+    ),
     "k1_in_a_block": ("reverse_kl", "", lambda t: pg(t) + 0.05 * per_answer(t.x**2 / 2, t)),
     "detached_where_added": ("reverse_kl", "", lambda t: pg(t) + 0.02 * per_answer(t.x**2 / 2, t)),
     "detached_k1": ("reverse_kl", "", lambda t: pg(t) + 0.01 * per_answer(t.x**2 / 2, t)),

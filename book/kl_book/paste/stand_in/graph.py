@@ -45,10 +45,11 @@ class Switched:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, run inside."""
+        context = functools.partial(Switched, self.mode)
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            with Switched(self.mode):
+            with context():
                 return function(*args, **kwargs)
 
         return inside

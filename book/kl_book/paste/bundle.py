@@ -12,11 +12,11 @@ from kl_book.paste.recorded import recorded
 from kl_book.paste.start import RECORDS
 
 PACKAGE, BOOK = Path(kl_companion.__file__).parent, Path(__file__).parents[1]
+AUDITING = ("reading", "worlds", "fit", "judgment", "repair")
 ROOMS = (
     "__init__.py",
     "auditing/*.py",
-    *(f"auditing/{room}/*.py" for room in ("reading", "worlds", "fit", "judgment", "repair")),
-    "auditing/*/*.toml",
+    *(f"auditing/{room}/*.{kind}" for room in AUDITING for kind in ("py", "toml")),
     "checks.py",
     "divergences/__init__.py",
     "divergences/inline.py",

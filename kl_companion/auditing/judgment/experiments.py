@@ -18,7 +18,7 @@ Key = tuple[str, str]  # the name and the role of an input
 _ANSWERS = 64
 _SAME = 1e-11  # of a number, relatively: rounding
 _NOT_MOVED = (
-    "sample_mask|prompt_ids|prompt_index|(group|batch)_size|max_length|rollout|batch|.*topk_(mask|ids)"
+    "values|sample_mask|prompt_ids|prompt_index|(group|batch)_size|max_length|rollout|batch|.*topk_(mask|ids)"
 )
 _KINDS = {
     "": _NOT_MOVED,

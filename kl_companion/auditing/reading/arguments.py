@@ -85,6 +85,7 @@ class Given:
             "max_length": lambda: length,
             "num_tokens": r.completion_mask.sum,
             "rewards": lambda: self._rewards(name),
+            "values": lambda: self._columns(torch.zeros(batch, length), None),
             "completion_mask": lambda: self._mask(name),
             "sample_mask": lambda: torch.ones(batch, dtype=r.completion_mask.dtype),
             "prompt_length": lambda: torch.full((batch,), prompt) if name.endswith("s") else prompt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import MISSING
@@ -41,6 +42,7 @@ from kl_companion.auditing.reading.precision import as_formulas
 from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.auditing.reading.roles import OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
+from kl_companion.auditing.reading.stand_ins import MissingOption
 from kl_companion.losses import policy_gradient_loss
 from kl_companion.rollout import Rollout, aggregate, masked
 from kl_companion.tabular import Loss
@@ -233,7 +235,8 @@ class UserFunction:
             named.pop(p.name) for p in self.parameters if p.kind is p.POSITIONAL_ONLY and p.name in named
         ]
         try:
-            with as_formulas() as seen, watch or nullcontext():
+            with as_formulas() as seen, watch or nullcontext(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of batches that are smaller than the reader's
                 out = self.function(*first, **named)
             self.found_likeliest.update(seen.likeliest)
         except Unusable:
@@ -280,8 +283,8 @@ class UserFunction:
             if probed.loss.requires_grad and not places_reached(probed)[0]:
                 self.notes.append("The first token of an answer gets no gradient")
             return layout
-        if self.batch:  # a batch may be wanted of another size: its own call says what fails
-            return Layout()
+        if self.batch and not isinstance(error, MissingOption):
+            return Layout()  # a batch may be wanted of another size: its own call says what fails
         if isinstance(error, Unusable) and self.rows == ROWS:
             raise with_group_size(error, self._chosen) from error
         raise error

@@ -133,11 +133,13 @@ def choose(
         try:
             reads[layout] = _reads_every_token(run(layout))
         except ValueError as error:
+            if hasattr(error, "path"):  # an option to set, whatever the layout
+                raise
             errors.append(error)
             reads[layout] = None
     layout = layout or next((x for x in order if reads[x] is not None), None)
     if layout is None and errors:
-        raise next((error for error in errors if hasattr(error, "path")), errors[0])  # an option to set
+        raise errors[0]
     cut_too = layout is not None and not layout.cut and _wants_lists(run, layout)
     return layout._replace(cut=True) if layout is not None and cut_too else layout
 

@@ -107,11 +107,14 @@ def _proposals(error: ValueError, loss: Any, decided: set[str]) -> Iterator[Repa
     elif isinstance(error, UnclearNames):
         choices = []
         for u in error.unread:
-            named = [Repair({u.name: role}, {}) for role in u.suggestions[:3]]
-            first = 0 if re.search(_PATTERNS["number"], u.name.lower()) else len(named)
+            named = [Repair({u.name: role}, {}) for role in u.suggestions[:3] or _PATTERNS["unnamed"]]
+            number = not u.suggestions or re.search(_PATTERNS["number"], u.name.lower())
+            first = 0 if number else len(named)
             choices.append([*named[:first], Repair({}, {u.name: 1}), *named[first:]])
         ranked = sorted(itertools.product(*map(enumerate, choices)), key=lambda p: sum(i for i, _ in p))
-        yield from (sum((x for _, x in picked), _NO_REPAIR) for picked in ranked[:_MOST])
+        found = (sum((x for _, x in picked), _NO_REPAIR) for picked in ranked)
+        apart = (x for x in found if len({*x.roles.values()}) == len(x.roles))  # no two are the same thing
+        yield from itertools.islice(apart, _MOST)
     else:
         names = {p.name: read_name(p.name) for p in _parameters(loss) if p.name not in decided}
         for part, others in _PATTERNS["instead"].items():
@@ -136,7 +139,12 @@ def _values(path: str, loss: Any) -> list[Any]:
     texts = [x for part in compared for x in re.findall(r"[\"']([\w.-]+)[\"']", part)]
     if not texts and re.search(_PATTERNS["choice"], name.lower()):  # compared somewhere else
         texts = _PATTERNS["kinds"]
-    return texts[:6] or ([False, True] if re.fullmatch(_PATTERNS["flag"], name.lower()) else [1, False])
+    return texts[:6] or (_switched(name) if re.fullmatch(_PATTERNS["flag"], name.lower()) else [1, False])
+
+
+def _switched(name: str) -> list[bool]:
+    """A flag's values: what concerns the KL is on."""
+    return [True] if "kl" in name.lower() else [False, True]
 
 
 def _wrapper(loss: Any, tried: int) -> str:

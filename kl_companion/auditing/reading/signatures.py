@@ -130,7 +130,7 @@ def read_names(
     everything = [*reads, *kept]
     for r in reads:
         others = [x.name for x in everything if x.role == r.role and x.name != r.name]
-        if not others or r.role in ("completion_mask", "topk_mask"):
+        if not others or r.role in ("completion_mask", "topk_mask", "values"):
             kept.append(r)
         elif r.role.startswith("behavior_"):
             kept.append(r._replace(note=f"as {' and '.join(others)}: here one policy has sampled and is old"))

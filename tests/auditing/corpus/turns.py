@@ -28,6 +28,15 @@ def masked_returns(log_probs, old_log_probs, ref_log_probs, rewards, loss_mask, 
     return -(torch.exp(log_probs - old_log_probs) * returns * loss_mask).sum(-1).mean()
 
 
+def advantages_of_a_critic(
+    log_probs, old_log_probs, ref_log_probs, scores, values, old_values, loss_mask, kl_coef=0.05
+):
+    token_rewards = -kl_coef * (old_log_probs - ref_log_probs) * loss_mask
+    returns = token_rewards.flip(-1).cumsum(-1).flip(-1) + scores.unsqueeze(-1)
+    advantages = (returns - values).detach() + 0 * old_values
+    return -(torch.exp(log_probs - old_log_probs) * advantages * loss_mask).sum(-1).mean()
+
+
 def attention_minus_prompt(logprobs, ref_logprobs, attention_mask, beta=0.1):
     kl = 0.5 * (logprobs - ref_logprobs) ** 2
     return beta * (kl * attention_mask).sum(-1).mean()

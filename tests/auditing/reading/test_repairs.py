@@ -37,6 +37,31 @@ def optional(logp, ref_logp, token_weights=None):
     return 0.5 * (logp - ref_logp) ** 2 * token_weights
 
 
+def of_a_sampler(logp, sampler_logprobs, reward, weights):
+    kl = (sampler_logprobs - logp.detach()) * weights
+    gain = reward[:, None] + 0.01 * (kl.sum() / weights.sum() - kl)
+    return -((logp - sampler_logprobs).exp() * gain * weights).sum()
+
+
+def letters(x_logps, y_logps):
+    return (x_logps - y_logps) ** 2 / 2
+
+
+def penalty(logp, ref_logp, kind):
+    if kind in ("low_var_kl", "k3"):
+        return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
+    raise NotImplementedError
+
+
+def of_a_batch(data, config):
+    ratio = torch.exp(data["log_prob"] - data["old_log_probs"])
+    gain = -data["advantages"] * ratio
+    if config.use_kl_loss:
+        kl = penalty(data["log_prob"], data["ref_log_prob"], config.kl_loss_type)
+        gain = gain + config.kl_loss_coef * kl
+    return (gain * data["response_mask"]).sum() / data["response_mask"].sum()
+
+
 def of_answers(logp, ref_logp, rewards):
     return ((logp - ref_logp).reshape(len(rewards)) * rewards).mean()
 
@@ -49,6 +74,9 @@ def of_answers(logp, ref_logp, rewards):
         (unsaid, "--map cached_logps=ref_logp --map A=rewards"),
         (chooses, "--set config.kl_type=abs --set config.use_double=False"),
         (optional, "--set token_weights=1"),
+        (of_a_sampler, "--map weights=completion_mask"),
+        (letters, "--map x_logps=logp --map y_logps=ref_logp"),
+        (of_a_batch, "--set config.use_kl_loss=True --set config.kl_loss_type=k3"),
         (of_answers, "--map logp=sequence_logp --map ref_logp=ref_sequence_logp"),
     ],
 )

@@ -19,7 +19,7 @@ _ALONG = 20.0  # degrees between gradients near the reference whose lengths are 
 _NOTHING = 1e-15  # rounding of a value
 
 
-class Near(NamedTuple):
+class NearReference(NamedTuple):
     """A loss near the reference: its gradient, its value less that at the reference, and the latter."""
 
     gradient: torch.Tensor
@@ -27,7 +27,7 @@ class Near(NamedTuple):
     at: float
 
 
-def ratio(mine: Near, theirs: Near, of_value: bool = True) -> float:
+def ratio(mine: NearReference, theirs: NearReference, of_value: bool = True) -> float:
     """Return how many times as strong the KL term of a loss is as that of another, near the reference.
 
     It is the ratio of two gradients along one line, and of what the values gain by the distance; of gradients
@@ -47,7 +47,7 @@ def ratio(mine: Near, theirs: Near, of_value: bool = True) -> float:
     return ratios[0] if agree else math.nan
 
 
-def near(loss_fn: Loss, size: float) -> Near:
+def near(loss_fn: Loss, size: float) -> NearReference:
     """Measure a loss near the reference.
 
     Args:
@@ -57,7 +57,7 @@ def near(loss_fn: Loss, size: float) -> Near:
     close, at = (large_batches(loss_fn, of_one_length(x)) for x in (size, 0.0))
     small = close.gradient.norm() < 1e-10 * close.contributions
     gradient = torch.zeros_like(close.gradient) if small else close.gradient
-    return Near(gradient.flatten(), close.value - at.value, at.value)
+    return NearReference(gradient.flatten(), close.value - at.value, at.value)
 
 
 @cache

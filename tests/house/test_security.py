@@ -28,8 +28,6 @@ ALLOWED = {
         "kl_companion/cli/loading.py",
         "exec_module",
     ): 1,  # `audit file.py:function`: the user's own file, as --help says
-    # three lines of this package, by which a decorator of torch's passes its arguments on
-    ("kl_companion/auditing/repair/programs.py", "exec"): 1,
     ("kl_companion/auditing/repair/patches.py", "exec"): 1,  # a term of this package, before it is printed
     # `audit -`: the user's own text, as --help says; and the imports that are there without its asking
     ("kl_companion/auditing/reading/sources.py", "exec"): 2,

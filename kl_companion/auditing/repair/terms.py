@@ -115,7 +115,7 @@ def same(x: torch.Tensor, theirs: torch.Tensor, mask: torch.Tensor | None) -> bo
         if x.ndim == 1 and len(x) == int(inside.sum()):
             theirs, inside = theirs[inside], torch.ones_like(x, dtype=torch.bool)
         else:
-            x = torch.atleast_2d(x)
+            x = x if x.ndim > 1 else x.unsqueeze(0)
             theirs, inside = (y[: len(x), : x.shape[1]] for y in (theirs, inside))
     return x.shape == theirs.shape and torch.allclose(x.double()[inside], theirs[inside], atol=1e-9, rtol=0)
 

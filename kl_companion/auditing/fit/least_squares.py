@@ -104,12 +104,17 @@ def _left(gram: torch.Tensor, right: torch.Tensor, tried: torch.Tensor) -> torch
         right: What they have in common with the target, [columns].
         tried: Columns of the sums, [sums, terms].
     """
-    factors, failed = torch.linalg.cholesky_ex(gram[tried.unsqueeze(2), tried.unsqueeze(1)])
-    parts = (
-        torch.linalg.solve_triangular(factors, right[tried].unsqueeze(2), upper=False).square().sum((1, 2))
-    )
-    pivots = factors.diagonal(dim1=1, dim2=2).square().amin(1)
-    return (1 - parts).where((failed == 0) & (pivots >= _NOTHING_LEFT), 1.0)
+    common, rest = gram[tried.unsqueeze(2), tried.unsqueeze(1)], right[tried]
+    left, spare = torch.ones_like(rest[:, 0]), torch.zeros_like(rest[:, 0], dtype=torch.bool)
+    for i in range(tried.shape[1]):  # by elimination
+        pivot, part = common[:, i, i], rest[:, i]
+        spare = spare | (pivot < _NOTHING_LEFT)
+        pivot = pivot.clamp(min=_NOTHING_LEFT)
+        left = left - part.square() / pivot
+        ratios = common[:, :, i] / pivot.unsqueeze(1)
+        rest = rest - ratios * part.unsqueeze(1)
+        common = common - ratios.unsqueeze(2) * common[:, i].unsqueeze(1)
+    return left.masked_fill(spare, 1.0)
 
 
 def fits(

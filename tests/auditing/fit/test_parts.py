@@ -71,8 +71,8 @@ def test_the_kl_part_is_named_and_the_part_of_the_rewards_has_an_angle(size, bet
     assert rewards.near[2:] == pytest.approx((min(turned), max(turned)), abs=1e-6)
     assert large.finding.matches[0].keys() == {"token_reverse_kl", "expected_reward"}
     text = words(found)
-    name = {0.1: "0.1 x ", -3.0: "- 3 x ", 1e-6: "1e-06 x "}[beta]
-    assert f"Its KL part minimizes {name}reverse KL, next token. Its part of the rewards is turned by" in text
+    does = {0.1: "minimizes 0.1", -3.0: "maximizes 3", 1e-6: "minimizes 1e-06"}[beta]
+    assert f"Its KL part {does} x reverse KL, next token. Its part of the rewards is turned by" in text
     assert f"{min(turned):.0f}° to {max(turned):.0f}° from that of - reward." in text
     assert ("Check the signs: grpo maximizes reverse KL, next token" in text) is (beta < 0)
     assert "In practice" not in text

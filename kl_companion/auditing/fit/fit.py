@@ -52,8 +52,8 @@ class LossFit(NamedTuple):
         plan, options = self.plan, self.plan.options
         if condition in plan.conditions and (loss_fn, group_size) == (plan.subject.loss, plan.group_size):
             return self.observations[plan.conditions.index(condition)]
-        known = options.under(condition)
-        return look(loss_fn, condition, group_size=group_size, known=known, head=options.head)
+        objectives = options.under(condition)
+        return look(loss_fn, condition, group_size=group_size, known=objectives, head=options.head)
 
     def of_first_update(self) -> Finding | None:
         """Fit the loss where the old policy is the policy itself; None unless it reads a sampler too."""
@@ -119,8 +119,8 @@ def pieces(fit: LossFit, main: Finding) -> tuple[Piece, ...]:
 def finding_of(loss_fn: Loss, condition: Condition, options: FitOptions) -> Finding:
     """Fit a loss under one condition, without objectives that are cut."""
     group_size, head = options.group_size, options.head
-    looked = look(loss_fn, condition, group_size=group_size, known=options.under(condition), head=head)
-    return _finding(condition, looked, options)
+    observation = look(loss_fn, condition, group_size=group_size, known=options.under(condition), head=head)
+    return _finding(condition, observation, options)
 
 
 def _on_problems(plan: AuditPlan, search: Search) -> tuple[Finding, Looked]:
@@ -128,58 +128,58 @@ def _on_problems(plan: AuditPlan, search: Search) -> tuple[Finding, Looked]:
     subject, options = plan.subject, plan.options
     problems, group_size = subject.request.problems, plan.group_size or 1
     assert problems is not None
-    known = options.objectives(
+    objectives = options.objectives(
         off_policy=any(p.behavior_logits is not None for p in problems),
         lengths=any(len(p.completion_mask.sum(-1).unique()) > 1 for p in problems),
     )
-    looked = look_at(subject.loss, problems, group_size=group_size, known=known)
+    observation = look_at(subject.loss, problems, group_size=group_size, known=objectives)
     measure_curl = partial(_curl, subject.loss, problems[0], group_size, False)
     reads_more = options.heads and subject.entry is None
-    further = _further(problems, known, options.head, search) if reads_more else ()
-    return _finding(None, looked, options, measure_curl, further=further), looked
+    further = _further(problems, objectives, options.head, search) if reads_more else ()
+    return _finding(None, observation, options, measure_curl, further=further), observation
 
 
 def _under(condition: Condition, plan: AuditPlan, search: Search) -> tuple[Finding, Looked]:
     """Fit a loss under one condition of its plan."""
     subject, options, group_size = plan.subject, plan.options, plan.group_size
-    head, known = options.head, options.under(condition)
-    looked = look(subject.loss, condition, group_size=group_size, known=known, head=head)
+    head, objectives = options.head, options.under(condition)
+    observation = look(subject.loss, condition, group_size=group_size, known=objectives, head=head)
     vocab = head + 2 if head else 3 if plan.single else 2
     place = worlds(condition, vocab, headed=head > 0)[1].problem
     measure_curl = partial(_curl, subject.loss, place, group_size, plan.couples)
     measure_gaps = partial(gaps, subject.loss, condition, head) if plan.couples else None
     reads_more = options.heads and subject.entry is None and group_size is None
-    further = _further(condition, known, head, search) if reads_more else ()
-    return _finding(condition, looked, options, measure_curl, measure_gaps, further), looked
+    further = _further(condition, objectives, head, search) if reads_more else ()
+    return _finding(condition, observation, options, measure_curl, measure_gaps, further), observation
 
 
 def _finding(
     condition: Condition | None,
-    looked: Looked,
+    observation: Looked,
     options: FitOptions,
     measure_curl: Callable[[dict[str, float]], float] = lambda _: math.nan,
     measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = None,
     further: Sequence[Further] = (),
 ) -> Finding:
     """Explain a loss by the objectives that it was evaluated beside, else by further ones."""
-    zeros = [w.zero for w in looked.worlds]
-    zero = all(zeros) and looked.settles
+    zeros = [w.zero for w in observation.worlds]
+    zero = all(zeros) and observation.settles
     explained: tuple[Explanation, ...] = ()
     residual = 0.0 if zero else 1.0
-    if looked.settles and not any(zeros):
-        beside = [n for n in looked.worlds[0].fields if OBJECTIVES[n].rewards]
+    if observation.settles and not any(zeros):
+        beside = [n for n in observation.worlds[0].fields if OBJECTIVES[n].rewards]
         explain = partial(matched, beside=beside, may_vary=condition is not None)
-        explained, residual = explain(looked.worlds, max_terms=options.max_terms)
+        explained, residual = explain(observation.worlds, max_terms=options.max_terms)
         for more in further:
-            if explained or (beside_more := more(looked)) is None:
+            if explained or (beside_more := more(observation)) is None:
                 continue
             # so many more that sums of three of them would take minutes
             explained, least = explain(beside_more.worlds, max_terms=min(options.max_terms, 2))
             residual = least if explained else min(residual, least)
-            looked = beside_more
+            observation = beside_more
     pairs = [(e.coefficients, e.units) for e in explained]
     pairs = [by_the_sampler(*pair) for pair in pairs] if options.sampler else pairs
-    same_length = looked.worlds if condition is None else looked.worlds[-SHORT:]
+    same_length = observation.worlds if condition is None else observation.worlds[-SHORT:]
     return Finding(
         condition,
         tuple(match for match, _ in pairs),
@@ -188,8 +188,8 @@ def _finding(
         value_matches(same_length),
         lambda: measure_curl(explained[0].coefficients if explained else {}),
         tuple(units for _, units in pairs),
-        looked.sums,
-        looked.settles,
+        observation.sums,
+        observation.settles,
         measure_gaps,
     )
 
@@ -200,21 +200,21 @@ def _further(
     """Return the same loss beside objectives that are cut, and beside those of distillation that may fit."""
     lengths = where.eos if isinstance(where, Condition) else any(o.lengths_only for o in known.values())
 
-    def cut(looked: Looked) -> Looked:
-        return beside_others(looked, where, known | cut_objectives(head, lengths=lengths), head)
+    def cut(observation: Looked) -> Looked:
+        return beside_others(observation, where, known | cut_objectives(head, lengths=lengths), head)
 
-    def distilled(looked: Looked) -> Looked | None:
+    def distilled(observation: Looked) -> Looked | None:
         vocab = head + 2 if head else 3
-        small = min(1, len(looked.worlds) - 1)
+        small = min(1, len(observation.worlds) - 1)
         if isinstance(where, Condition):
             place = worlds(where, vocab, headed=head > 0)[small].problem
         else:
             place = where[small]
-        seen = looked.worlds[small]
-        fields = {n: f for n, f in seen.fields.items() if n in known}
+        world = observation.worlds[small]
+        fields = {n: f for n, f in world.fields.items() if n in known}
         beside = [n for n in fields if known[n].rewards]
-        more = search.objectives(seen.gradient, place, fields, beside, lengths=lengths)
-        return beside_others(looked, where, known | more, head) if more else None
+        more = search.objectives(world.gradient, place, fields, beside, lengths=lengths)
+        return beside_others(observation, where, known | more, head) if more else None
 
     return cut, distilled
 

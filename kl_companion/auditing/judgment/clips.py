@@ -149,15 +149,15 @@ class _Tokens(NamedTuple):
     def ends(self, probability: float) -> list[_Ends]:
         """Return where good and bad tokens stop; a band that is left again on both sides is none."""
         grid = _between(1 / _LARGEST, _LARGEST, self.rows)
-        found = []
+        ends = []
         for sign, stops in enumerate(self.stops(self.sizes(grid, probability)).tolist()):
             changes = [i for i, (a, b) in enumerate(pairwise(stops)) if a != b]
             below, above = (
                 self.narrowed(sign, grid[i : i + 2], probability) if changes and stops[end] else None
                 for end, i in ((0, min(changes, default=0)), (-1, max(changes, default=0)))
             )
-            found.append(_Ends(below, above))
-        return found
+            ends.append(_Ends(below, above))
+        return ends
 
     def narrowed(self, sign: int, between: torch.Tensor, probability: float) -> float:
         """Return the ratio between two others at which the gradient begins or ends."""

@@ -44,10 +44,10 @@ def judge(fit: LossFit) -> Audit:
     if plan.options.sampler:
         audit = replace(audit, unrewarded=_unrewarded(audit, fit))
     want = subject.request.want
-    meant = _meant_by_name(fit) if want is None else (f"was wanted ({want})", want)
-    if meant is None:
+    intent = _meant_by_name(fit) if want is None else (f"was wanted ({want})", want)
+    if intent is None:
         return audit
-    audit = replace(audit, want=want, meant=meant)
+    audit = replace(audit, want=want, meant=intent)
     as_meant = has_wanted_kl(audit) and not any(map(minimizes_rewards, audit.judged))
     return replace(audit, met=None if want is None else as_meant, as_meant=as_meant)
 

@@ -94,15 +94,15 @@ def arrows(loss_fn: Any, meant: str) -> tuple[torch.Tensor, torch.Tensor, torch.
     Raises:
         ValueError: the loss does not run on one token.
     """
-    found = []
+    triples = []
     for a in range(1, PARTS - 1):
         for b in range(1, PARTS - a):
             place = bandit_of(torch.tensor([a, b, PARTS - a - b]))
             p = place.problem.logits.exp()[0]
             fields = large_batches(loss_fn, place).gradient[0], field(OBJECTIVES[meant], place.problem)[0]
             steps = [-p * (f - (p * f).sum()) for f in fields]  # of the probabilities, by softmax
-            found.append(torch.stack([p, *steps]) @ _CORNERS)
-    points, mine, theirs = torch.stack(found).unbind(1)
+            triples.append(torch.stack([p, *steps]) @ _CORNERS)
+    points, mine, theirs = torch.stack(triples).unbind(1)
     return points, mine, theirs
 
 

@@ -59,13 +59,13 @@ def warnings(audit: Audit) -> list[str]:
     wrong = [n.objective for n in near if n.sign > 0 and n.most < _CLEAR]
     wrong += [t.objective for f in (audit.main, *(p.finding for p in audit.parts)) for t in wrong_signs(f)]
     signs = dict.fromkeys(map(_wrong_sign, wrong))
-    found = [filled("wrong_signs", audit, signs="; it ".join(signs))] if signs else []
+    sentences = [filled("wrong_signs", audit, signs="; it ".join(signs))] if signs else []
     away, stale = terms(audit.anchored) if audit.anchored else (), stale_finding(audit.findings)
     # beside a KL to the reference it may be right: an advantage of old log-ratios is a reward that is frozen
-    held = [*away, *(regularizers(stale) if stale else ())]
-    if away and all(t.sign < 0 for t in held):
-        found.append(filled("stale_signs", audit, terms=" and ".join(t.short for t in away)))
-    return found
+    regularizing = [*away, *(regularizers(stale) if stale else ())]
+    if away and all(t.sign < 0 for t in regularizing):
+        sentences.append(filled("stale_signs", audit, terms=" and ".join(t.short for t in away)))
+    return sentences
 
 
 def _wrong_sign(objective: str) -> str:
@@ -130,10 +130,10 @@ def parts(audit: Audit) -> str:
 def first_update(audit: Audit) -> str:
     """Return what a loss does at the first update on a batch of another sampler; "" where it reads no two."""
     names = anchors_apart(audit.reading.reads) if audit.reading else None
-    found = audit.first_update
-    if found is None or names is None:
+    finding = audit.first_update
+    if finding is None or names is None:
         return ""
-    return filled("first_update", found, old=names[0], sampler=names[1], row=row(found))
+    return filled("first_update", finding, old=names[0], sampler=names[1], row=row(finding))
 
 
 def tool(audit: Audit) -> str:
@@ -146,8 +146,8 @@ def tool(audit: Audit) -> str:
 
 def inside(audit: Audit) -> str:
     """Return what a loss minimizes with zeros outside the mask, where numbers there hide it."""
-    found = audit.inside
-    return filled("inside", row=row(found)) if found and (found.matches or found.zero) else ""
+    finding = audit.inside
+    return filled("inside", row=row(finding)) if finding and (finding.matches or finding.zero) else ""
 
 
 def unrewarded(audit: Audit) -> str:

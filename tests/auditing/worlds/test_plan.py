@@ -14,32 +14,9 @@ from kl_companion.auditing.worlds.plan import (
     single_tokens,
 )
 from kl_companion.auditing.worlds.trees import Condition
+from tests.support.batch_losses import answer_mean, centered, masked_mean, normalized, squares
 
 FRESH, STALE = Condition(False, True, 1.0), Condition(True, True, 1.0)
-
-
-def squares(ro):
-    return (ro.logp - ro.ref_logp) ** 2 / 2 * ro.completion_mask
-
-
-def total(ro):
-    return (ro.logp * ro.completion_mask).sum(-1)
-
-
-def answer_mean(ro):
-    return (squares(ro).sum(-1) / ro.completion_mask.sum(-1)).mean()
-
-
-def masked_mean(ro):
-    return squares(ro).sum() / ro.completion_mask.sum()
-
-
-def centered(ro):
-    return -((ro.rewards - ro.rewards.mean()) * total(ro)).mean()
-
-
-def normalized(ro):
-    return -((ro.rewards - ro.rewards.mean()) / ro.rewards.std() * total(ro)).mean()
 
 
 @pytest.mark.parametrize(

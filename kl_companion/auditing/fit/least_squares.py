@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from typing import NamedTuple
 
 import torch
 
@@ -71,16 +71,12 @@ def sums(
     """
     names = [n for n, f in fields.items() if f.norm() > ZERO]
     columns = torch.stack([fields[n] / fields[n].norm() for n in names], 1)
-    gram, right = columns.T @ columns, columns.T @ (gradient / gradient.norm())
+    target = gradient / gradient.norm()
+    normal = _Normal((columns.T @ columns).tolist(), (columns.T @ target).tolist(), 1.0)
     counted = [i for i, n in enumerate(names) if n not in beside]
     free = [i for i, n in enumerate(names) if n in beside]
     for terms in range(1, max_terms + 1 + bool(free)):
-        plain = combinations(counted, terms) if terms <= max_terms else ()
-        beside_one = ((i, *sum_) for i in free for sum_ in combinations(counted, terms - 1))
-        tried = torch.tensor([*plain, *beside_one], dtype=torch.long).view(-1, terms)
-        left = _left(gram, right, tried)
-        best = math.sqrt(left.clamp_min(0.0).amin().item()) if len(left) else 1.0
-        near = tried[left < _SCREEN].tolist()
+        near, best = _near(normal, counted, free, terms, max_terms)
         found: list[dict[str, float]] = []
         if near:
             chosen = [[names[j] for j in sum_] for sum_ in near]
@@ -94,27 +90,66 @@ def sums(
         yield found, best
 
 
-def _left(gram: torch.Tensor, right: torch.Tensor, tried: torch.Tensor) -> torch.Tensor:
-    """Return what sums of columns leave of the square of a target of length 1, [sums]; 1 where one is spare.
+class _Normal(NamedTuple):
+    """Normal equations: what columns have in common with each other and with a target of length 1.
 
-    By the normal equations, which are fast and lose half of the digits.
-
-    Args:
-        gram: What columns of length 1 have in common with each other, [columns, columns].
-        right: What they have in common with the target, [columns].
-        tried: Columns of the sums, [sums, terms].
+    They are fast and lose half of the digits.
     """
-    common, rest = gram[tried.unsqueeze(2), tried.unsqueeze(1)], right[tried]
-    left, spare = torch.ones_like(rest[:, 0]), torch.zeros_like(rest[:, 0], dtype=torch.bool)
-    for i in range(tried.shape[1]):  # by elimination
-        pivot, part = common[:, i, i], rest[:, i]
-        spare = spare | (pivot < _NOTHING_LEFT)
-        pivot = pivot.clamp(min=_NOTHING_LEFT)
-        left = left - part.square() / pivot
-        ratios = common[:, :, i] / pivot.unsqueeze(1)
-        rest = rest - ratios * part.unsqueeze(1)
-        common = common - ratios.unsqueeze(2) * common[:, i].unsqueeze(1)
-    return left.masked_fill(spare, 1.0)
+
+    gram: list[list[float]]
+    right: list[float]
+    square: float  # what is left of the target
+
+
+def _near(
+    normal: _Normal, counted: Sequence[int], free: Sequence[int], terms: int, most: int
+) -> tuple[list[tuple[int, ...]], float]:
+    """Sums of so many terms that come near, and the smallest residual; beyond ``most`` one has to be free.
+
+    Columns are taken out one after the other, so that a sum of three costs as much as its last term.
+    """
+    near, best = list[tuple[int, ...]](), normal.square
+    begun: list[tuple[tuple[int, ...], _Normal | None]] = [((), normal)] if terms <= most else []
+    for first, left in (*begun, *(((r,), _without(normal, r)) for r in free)):
+        if left is None:
+            continue
+        for chosen, square in _squares(left, counted, terms - len(first)):
+            best = min(best, square)
+            if square < _SCREEN:
+                near.append((*first, *chosen))
+    return near, math.sqrt(max(best, 0.0))
+
+
+def _without(normal: _Normal, i: int) -> _Normal | None:
+    """What is left without a column; None where it is a sum of those that went before."""
+    gram, right, square = normal
+    if (pivot := gram[i][i]) < _NOTHING_LEFT:
+        return None
+    share = right[i] / pivot
+    rows = [[x - row[i] / pivot * y for x, y in zip(row, gram[i], strict=True)] for row in gram]
+    rest = [x - share * y for x, y in zip(right, gram[i], strict=True)]
+    return _Normal(rows, rest, square - share * right[i])
+
+
+def _squares(normal: _Normal, names: Sequence[int], terms: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """All sums of so many columns, and what each leaves of the target."""
+    gram, right, square = normal
+    if terms == 0:
+        yield (), square
+    for at, i in enumerate(names if terms else ()):
+        if (pivot := gram[i][i]) < _NOTHING_LEFT:
+            continue
+        if terms == 1:
+            yield (i,), square - right[i] * right[i] / pivot
+        elif terms == 2:  # without tables of what is left, which would cost more
+            row, share = gram[i], right[i] / pivot
+            for j in names[at + 1 :]:
+                rest = gram[j][j] - row[j] * row[j] / pivot
+                if rest > _NOTHING_LEFT:
+                    yield (i, j), square - share * right[i] - (right[j] - share * row[j]) ** 2 / rest
+        elif (left := _without(normal, i)) is not None:
+            for chosen, found in _squares(left, names[at + 1 :], terms - 1):
+                yield (i, *chosen), found
 
 
 def fits(

@@ -19,8 +19,8 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
+from kl_book.words import gradient_words, typeset
 from kl_companion import recommendations as table
-from kl_companion.auditing.judgment.words import gradient_words, typeset
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.recommendations import Recommendation
 

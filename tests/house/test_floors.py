@@ -50,6 +50,8 @@ BOOK = {
     "file_lock": 0,
     "names": 0,
     "example": 0,
+    "coins": 0,
+    "words": 0,
     "tables": 0,
     "lab": 1,
     "paste": 1,

@@ -41,19 +41,3 @@ def in_words(found: str | Mapping[str, float]) -> str:
     text = re.sub(r"(?<![\w./])1 (?=[a-z])", "", found)
     text = re.sub(r"(?<![\w(])(\d[\d./]*) (?=[a-z]\w*_)", r"\1 x ", text)
     return _NAME.sub(lambda m: objective_words(m.group()), text)
-
-
-def typeset(found: str | Mapping[str, float]) -> str:
-    """`in_words` for a page: with a minus sign and ×, where a terminal has - and x."""
-    return re.sub(r"(^| )- ", r"\1− ", in_words(found)).replace(" x ", " × ")
-
-
-def gradient_words(objective: str) -> str:
-    """What the gradient of a term is, as the end of a sentence.
-
-    Args:
-        objective: As `in_words`; ``"zero"``, or ``"other"`` for the gradient of no known objective.
-    """
-    if objective == "zero":
-        return "has zero expected gradient"
-    return f"has the gradient of {'no KL' if objective == 'other' else in_words(objective)}"

@@ -6,11 +6,9 @@ from kl_companion.lazy import lazy
 
 if TYPE_CHECKING:
     from kl_companion.auditing.updates.advantages import ADVANTAGES as ADVANTAGES
-    from kl_companion.auditing.updates.advantages import expected_advantages as expected_advantages
     from kl_companion.auditing.updates.advantages import normalizer as normalizer
     from kl_companion.auditing.updates.audit import audit_update as audit_update
     from kl_companion.auditing.updates.effective import Share as Share
-    from kl_companion.auditing.updates.effective import coin_share as coin_share
     from kl_companion.auditing.updates.effective import share as share
     from kl_companion.auditing.updates.expected import expected_update as expected_update
     from kl_companion.auditing.updates.expected import expected_updates as expected_updates

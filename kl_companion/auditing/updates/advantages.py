@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape
-from kl_companion.tabular.expectations import multisets
+from kl_companion.checks import check_choice, check_scalar
 
 Normalize = Callable[[torch.Tensor], torch.Tensor]
 Advantage = Literal["none", "mean", "leave_one_out", "group_std", "batch_std", "whitened", "others_std"]
@@ -44,7 +43,6 @@ WAYS: dict[str, Way] = {
 ADVANTAGES = tuple(WAYS)
 OF_TOKENS = ("none", "whitened")  # every token has its own
 _MANY = 64  # answers whose others are not written out for each
-_SUM = 1e-6  # how far the sum of probabilities may be from 1
 
 
 def _agree(x: torch.Tensor) -> torch.Tensor:
@@ -139,52 +137,3 @@ def _compared(how: Advantage, x: torch.Tensor, eps: float, unbiased: bool) -> to
     if way.spread == "deviation":
         return torch.where(_agree(x), 0.0, apart / (x.std(-1, keepdim=True, correction=int(unbiased)) + eps))
     return apart
-
-
-def expected_advantages(
-    how: Advantage,
-    returns: torch.Tensor,
-    probability: torch.Tensor,
-    group: int | None,
-    *,
-    eps: float = 1e-4,
-    unbiased: bool = True,
-) -> torch.Tensor:
-    """Return E[advantage of an answer | the answer], [count]: over all groups that it can be in, exactly.
-
-    Args:
-        how: As in `normalizer`; ``"whitened"`` takes every answer for one token.
-        returns: Of every answer, [count].
-        probability: Of every answer, [count]; all above 0.
-        group: Answers per group; None for the limit of large groups, whose mean and variance are those of the
-            probabilities.
-        eps: As in `normalizer`.
-        unbiased: As in `normalizer`; it makes no difference in large groups.
-
-    Raises:
-        ValueError: an unknown name, a negative eps, a group too small to compare, more than 1e5 multisets,
-            shapes that differ, or probabilities that are not positive or do not sum to 1.
-    """
-    advantages = normalizer(how, eps=eps, unbiased=unbiased)
-    _check_answers(returns, probability)
-    if group is not None:
-        drawn, chance = multisets(probability, group)
-        each = chance.unsqueeze(-1) * advantages(returns[drawn]) / group
-        return torch.zeros_like(returns).index_add(0, drawn.flatten(), each.flatten()) / probability
-    way = WAYS[how]
-    apart = returns - (probability * returns).sum() if way.baseline else returns
-    if not way.spread or returns.amax() == returns.amin():
-        return apart
-    variance = (probability * apart**2).sum()
-    return apart / ((variance + eps).sqrt() if way.spread == "variance" else variance.sqrt() + eps)
-
-
-def _check_answers(returns: torch.Tensor, probability: torch.Tensor) -> None:
-    check_shape("returns", returns, probability.shape, "probability [count]")
-    check_finite("returns", returns)
-    total = probability.sum().item()
-    if not (probability.ndim == 1 and probability.amin() > 0 and abs(total - 1) < _SUM):
-        raise ValueError(
-            f"probability has shape {list(probability.shape)}, its least is {probability.amin():.3g} and its "
-            f"sum {total:.9g}, expected [count] positive numbers that sum to 1"
-        )

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 
 from kl_companion.auditing.fit.least_squares import ZERO, fits
-from kl_companion.auditing.updates.advantages import Advantage, expected_advantages
 from kl_companion.auditing.worlds.objectives import fields_and_values, get_objective
-from kl_companion.checks import check_choice, check_finite, check_scalar, check_shape
+from kl_companion.checks import check_choice, check_finite, check_shape
 from kl_companion.tabular import Problem
 
 WRITTEN, SPREAD, DISTORTED, OTHER, NONE, LOWERS, IDLE, REPELS = KINDS = (
@@ -144,7 +143,7 @@ def share(
     def weighted(weights: Mapping[str, float]) -> torch.Tensor:
         return sum((w * fields[n][1].flatten() for n, w in weights.items()), torch.zeros(update.numel()))
 
-    return _fitted(update.flatten(), weighted(rewards), weighted(parts))
+    return share_of(update.flatten(), weighted(rewards), weighted(parts))
 
 
 def multiples(x: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> tuple[dict[str, float], float]:
@@ -177,51 +176,8 @@ def multiples(x: torch.Tensor, fields: Mapping[str, torch.Tensor]) -> tuple[dict
     return factors, math.degrees(math.asin(min(1.0, missed.item())))
 
 
-def _fitted(update: torch.Tensor, reward: torch.Tensor, penalty: torch.Tensor) -> Share:
+def share_of(update: torch.Tensor, reward: torch.Tensor, penalty: torch.Tensor) -> Share:
+    """Return an update as a sum of multiples of two gradients, [entries] each; errors as `multiples`."""
     factors, rest = multiples(update, {"reward": reward, "penalty": penalty})
     gain, charge = (factors.get(n, math.nan) for n in ("reward", "penalty"))
     return Share(gain, -charge, rest, update.norm().item())
-
-
-def coin_share(
-    success: float,
-    beta: float,
-    group: int | None,
-    *,
-    before: bool,
-    how: Advantage = "group_std",
-    eps: float = 0.0,
-    unbiased: bool = False,
-) -> Share:
-    """Return what becomes of beta where answers have rewards of 0 and 1 and log-ratios of +1 and -1.
-
-    The summed log-ratios have equal chances and are independent of the rewards. Expected advantages are
-    fitted by a x reward - b x log-ratio + a constant, weighted by the chances of the four kinds of answer.
-
-    Args:
-        success: Chance of a reward of 1.
-        beta: The coefficient of the log-ratio.
-        group: Answers per group; None for large groups.
-        before: Whether the penalty is in the reward before it is normalized; else it is subtracted from the
-            advantages, or is a loss of its own with the same expected gradient.
-        how: As in `normalizer`; by default the standard deviation of the population, without eps.
-        eps: As there.
-        unbiased: As there.
-
-    Raises:
-        ValueError: a chance that is not between 0 and 1, a beta that is not finite; as `expected_advantages`.
-    """
-    check_scalar("beta", beta)
-    if not 0 < success < 1:
-        raise ValueError(f"success is {success}, expected a chance between 0 and 1")
-    right, wrong = success / 2, (1 - success) / 2
-    rewards, costs, probability = torch.tensor(
-        [[1.0, 1.0, 0.0, 0.0], [1.0, -1.0, 1.0, -1.0], [right, right, wrong, wrong]], dtype=torch.float64
-    )
-    returns = rewards - beta * costs if before else rewards
-    a = expected_advantages(how, returns, probability, group, eps=eps, unbiased=unbiased)
-    a = a if before else a - beta * costs
-    update, reward, penalty = (
-        (x - (probability * x).sum()) * probability.sqrt() for x in (a, rewards, costs)
-    )
-    return _fitted(update, reward, penalty)

@@ -3,12 +3,7 @@
 import pytest
 
 from kl_companion.auditing.fit.findings import Condition, Finding
-from kl_companion.auditing.judgment.verdict import (
-    Audit,
-    accepts,
-    said_by_name,
-    wanted_objectives,
-)
+from kl_companion.auditing.judgment.verdict import Audit, accepts, said_by_name
 from kl_companion.estimators.registry import get_estimator
 
 ON, OFF = Condition(False, False, 1.0), Condition(True, False, 1.0)
@@ -84,10 +79,3 @@ def test_an_audit_shows_its_first_case():
 def test_what_a_name_or_a_known_estimator_says(title, estimator, wanted):
     found = said_by_name(title, get_estimator(estimator) if estimator else None)
     assert (found and found[1]) == wanted
-
-
-def test_what_satisfies_a_want():
-    assert wanted_objectives("reverse_kl") == {
-        f"{x}_reverse_kl" for x in ("token", "policy_token", "sequence")
-    }
-    assert wanted_objectives("sequence_pearson") == {"sequence_pearson"}

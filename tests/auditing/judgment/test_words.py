@@ -4,15 +4,8 @@ import pytest
 
 from kl_book.explorer.formulas import objectives as of_explorer
 from kl_companion import audit
-from kl_companion.auditing.judgment.words import (
-    divergence_words,
-    gradient_words,
-    in_words,
-    objective_words,
-    typeset,
-)
+from kl_companion.auditing.judgment.words import divergence_words, in_words, objective_words
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
-from kl_companion.recommendations import LENGTHS, RECOMMENDATIONS
 
 SAID = {
     "1 token_reverse_kl": "reverse KL, next token",
@@ -40,20 +33,6 @@ def test_a_sum_in_words_is_that_of_the_card():
     assert in_words({}) == ""
     found = audit("k3", off_policy=False, scale=1.0)
     assert f"minimizes {in_words(found.matches)}." in str(found)
-
-
-def test_a_page_has_a_minus_sign_and_a_cross():
-    assert typeset("2 token_reverse_kl - token_entropy") == "2 × reverse KL, next token − entropy, next token"
-    assert typeset({"reverse_kl": -1.0}) == "− reverse KL"
-
-
-def test_gradients_of_the_guide_are_in_the_audit_s_words():
-    assert gradient_words("zero") == "has zero expected gradient"
-    assert gradient_words("other") == "has the gradient of no KL"
-    parts = [p for r in RECOMMENDATIONS.values() for p in (r, *r.alternatives, *r.pitfalls)]
-    for part in (*parts, *LENGTHS):
-        assert "_" not in gradient_words(part.objective)
-    assert gradient_words("token_reverse_kl") == f"has the gradient of {OBJECTIVES['token_reverse_kl'].short}"
 
 
 def test_the_explorer_has_the_words_of_the_audit():

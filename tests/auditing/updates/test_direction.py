@@ -18,14 +18,13 @@ from kl_companion.auditing.updates.wanted import wanted_of
 from kl_companion.cli import main
 
 PAIRS = {"groups": (2,), "group_size": 2}
-_FEW = (0.1, 0.5)
 
 
 @pytest.fixture(autouse=True)
 def few_prompts(monkeypatch):
     from kl_companion.auditing.updates import audit
 
-    monkeypatch.setattr(audit, "SUCCESS", _FEW)
+    monkeypatch.setattr(audit, "SUCCESS", (0.1, 0.5))
 
 
 def centered(r):
@@ -198,7 +197,9 @@ def test_a_loss_that_reads_no_rewards_is_refused():
     def step(logp, ref_logp, mask):
         return (0.5 * (logp - ref_logp) ** 2 * mask).sum(-1).mean()
 
-    with pytest.raises(ValueError, match="step minimizes token_reverse_kl and no rewards"):
+    with pytest.raises(
+        ValueError, match="step minimizes token_reverse_kl and no rewards, expected a loss that reads"
+    ):
         verdict(step)
 
 
@@ -213,11 +214,6 @@ def test_the_sign_comes_first_and_in_the_color_of_an_error():
 
 
 def test_a_card_never_raises_for_what_was_wanted():
-    """A literal coefficient is not known to the audit: a ``want`` without a number is refused at the door."""
-    with pytest.raises(
-        ValueError, match=r"want is 'E\[R\] - beta \* reverse_kl', and the coefficient of step"
-    ):
-        verdict(loss_of(ratio), "E[R] - beta * reverse_kl")
     for form in (ratio, ones, times_zero):
         found = verdict(loss_of(form, kl=0.0), "E[R] - 0.05 * token_reverse_kl")
         assert hasattr(found, "met")

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from kl_companion.auditing.updates import Share, coin_share, expected_update, prompt, share
+from kl_companion.auditing.updates import Share, expected_update, prompt, share
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field
 from kl_companion.tabular import bandit, prefix_tree
-from tests.oracles import updates as oracle
 from tests.support.updates import recipe_of
 
 TREE = prefix_tree(3, 2, seed=3, eos=True)
@@ -134,42 +133,3 @@ MULTIPLE = "the gradient of the penalty is a multiple of that of the reward here
 def test_a_world_that_does_not_tell_them_apart(update: torch.Tensor, at: Any, penalty: str) -> None:
     with pytest.raises(ValueError, match=MULTIPLE):
         share(update, at, penalty)
-
-
-# the coin
-
-
-@pytest.mark.parametrize("how", ["group_std", "leave_one_out", "mean"])
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("success", [0.1, 0.7])
-def test_the_coin_over_every_order(success: float, before: bool, how: Any) -> None:
-    returns = [r - 0.2 * c * before for r in (1.0, 0.0) for c in (1.0, -1.0)]
-    chances = [success / 2] * 2 + [(1 - success) / 2] * 2
-    choices = {"advantage": how, "ddof": 1, "eps": 0.01}
-    a = oracle.expected_advantages(returns, chances, 3, **choices)
-    # rewards and costs are independent and costs are +1 or -1: two regressions by hand
-    gain = (a[0] + a[1] - a[2] - a[3]) / 2
-    charge = -sum(p * x * c for p, x, c in zip(chances, a, (1, -1, 1, -1), strict=True))
-    found = coin_share(success, 0.2, 3, before=before, how=how, eps=0.01, unbiased=True)
-    assert found.gain == pytest.approx(gain, rel=1e-12)
-    assert found.charge == pytest.approx(charge if before else 0.2, rel=1e-12)
-    assert found.effective_beta == pytest.approx(found.charge / gain, rel=1e-12)
-
-
-@pytest.mark.parametrize("success", [0.01, 0.3, 0.5])
-def test_the_coin_in_large_groups(success: float) -> None:
-    deviation = math.sqrt(success * (1 - success))
-    before, after = (coin_share(success, 0.3, None, before=b) for b in (True, False))
-    assert before.gain == pytest.approx(1 / math.sqrt(deviation**2 + 0.09), rel=1e-12)
-    assert before.effective_beta == pytest.approx(0.3, rel=1e-12)
-    assert after.gain == pytest.approx(1 / deviation, rel=1e-12)
-    assert after.effective_beta == pytest.approx(0.3 * deviation, rel=1e-12)
-    assert max(before.rest, after.rest) < 1e-10
-
-
-def test_the_coin_by_default_divides_by_the_deviation_of_the_population_without_eps() -> None:
-    # one right of two answers: +1 and -1, so that E[A | right] = (1 - p) and the gain is 1
-    found = coin_share(0.25, 0.0, 2, before=True)
-    assert (found.gain, found.charge, found.rest) == pytest.approx((1.0, 0.0, 0.0), abs=1e-10)
-    unbiased = coin_share(0.25, 0.0, 2, before=True, unbiased=True)
-    assert unbiased.gain == pytest.approx(0.5**0.5)

@@ -126,11 +126,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _loaded(args: argparse.Namespace, text: str, stack: ExitStack) -> Any:
     """The loss that was named or pasted, inside of what guards the audit against its code."""
-    from kl_companion.auditing.reading.sources import FILE, pasted_loss
+    from kl_companion.auditing.reading.sources import FILE, loss_in, pasted_loss
 
     target, seconds = args.loss, args.timeout or _SECONDS
     if target.endswith(".py"):
-        target = f"{target}:{_only_function(target)}"
+        tree = _parsed(target)
+        if not any(isinstance(x, ast.FunctionDef | ast.ClassDef) for x in tree.body):
+            target, text = "-", Path(target).read_text("utf-8")  # lines of a training loop
+        else:
+            target = f"{target}:{loss_in(tree, target)}"
     if target == "-":
         stack.enter_context(as_script("-"))
         stack.enter_context(time_limit(seconds, FILE))
@@ -185,22 +189,19 @@ def _said(verdict: AnyVerdict, args: argparse.Namespace, color: bool) -> str:
     return card(verdict, details=args.details, color=color)
 
 
-def _only_function(file: str) -> str:
-    """The loss of a file that has one.
+def _parsed(file: str) -> ast.Module:
+    """The syntax tree of a file.
 
     Raises:
-        ValueError: there is no such file, it is no Python, or it has several functions, or none.
+        ValueError: there is no such file, or it is no Python.
     """
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"{file!r} is not a file, expected path/file.py:function")
     try:
-        tree = ast.parse(path.read_bytes())
+        return ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{file} is no Python: {error}") from None
-    from kl_companion.auditing.reading.sources import loss_in
-
-    return loss_in(tree, file)
 
 
 def _pasted(quiet: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -153,6 +154,9 @@ def _executed(label: str, path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[label] = module  # dataclasses and pickles look their module up
     spec.loader.exec_module(module)
+    from kl_companion.auditing.reading.helpers import lend
+
+    lend(module, ast.parse(path.read_bytes()))
     return module
 
 

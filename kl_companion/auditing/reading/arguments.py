@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import inspect
 import re
 import traceback
@@ -32,6 +34,21 @@ NO_OTHERS: Others = MappingProxyType({})
 
 class Unusable(ValueError):
     """A reader's loss that does not run, or returns no loss; the message says where and what was passed."""
+
+
+class UndefinedName(Unusable):
+    """A reader's loss reads names that nothing in its file defines; no other input mends that."""
+
+    def __init__(self, label: str, function: Any, error: NameError) -> None:
+        plain = inspect.unwrap(getattr(function, "__func__", function))
+        code = getattr(plain, "__code__", None)
+        reads = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"} if code else set()
+        there = {*getattr(plain, "__globals__", ()), *dir(builtins)}
+        names = sorted({error.name, *(reads - there)})
+        super().__init__(
+            f"{label} reads {' and '.join(names)}, which its text does not define: expected a text with the "
+            f"lines of {'it' if len(names) == 1 else 'them'}, or an import of what is installed here"
+        )
 
 
 @dataclass(eq=False)
@@ -319,6 +336,8 @@ def failed(
     label: str, function: Callable[..., Any], error: BaseException, passed: Mapping[str, Any]
 ) -> Unusable:
     """The refusal of a loss that raised: its own line, and what was passed to it."""
+    if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+        return UndefinedName(label, function, error)
     home = getattr(inspect.unwrap(function), "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if home is not None and f.filename == home.co_filename]

@@ -8,6 +8,7 @@ import sys
 import tomllib
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, is_dataclass
 from enum import Enum
 from importlib.resources import files
@@ -164,10 +165,11 @@ def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
     owner = _owner_of(loss)
     if owner is None:
         return loss
-    try:
-        made = _construct(owner, settings)
-    except (Exception, SystemExit):  # it loads a model, or wants what only a run of training has
-        made = _uninitialized(owner, settings)
+    made = None
+    if any("__init__" in vars(cls) for cls in owner.__mro__[:-1]):  # else others set what it reads of self
+        with suppress(Exception, SystemExit):  # it loads a model, or wants what only a run of training has
+            made = _construct(owner, settings)
+    made = _uninitialized(owner, settings) if made is None else made
     return getattr(made, loss.__name__)
 
 

@@ -36,6 +36,7 @@ from kl_companion.auditing.reading.construction import (
 )
 from kl_companion.auditing.reading.groups import group_size_of, with_group_size
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE, with_size
+from kl_companion.auditing.reading.helpers import lent
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.names import Read, Unread, owner_of_model, read_name
 from kl_companion.auditing.reading.precision import as_formulas
@@ -96,7 +97,7 @@ class UserFunction:
         self.fixed: dict[str, Any] = {}
         self.keys: dict[str, Read] = {}
         self.result = ""
-        self.notes: list[str] = []
+        self.notes = lent(self.function)
         self.found_likeliest: set[int] = set()  # tokens of heads that the loss finds itself
         tensors, optional = self._numbers()
         self.batch = self._takes_everything(tensors)

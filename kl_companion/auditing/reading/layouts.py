@@ -133,7 +133,7 @@ def choose(
         try:
             reads[layout] = _reads_every_token(run(layout))
         except ValueError as error:
-            if hasattr(error, "path"):  # an option to set, whatever the layout
+            if error.__class__.__name__ in ("MissingOption", "UndefinedName"):  # whatever the layout
                 raise
             errors.append(error)
             reads[layout] = None

@@ -14,10 +14,11 @@ import linecache
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from kl_companion.auditing.reading.helpers import HELPERS, lend
 from kl_companion.checks import unknown_name
 
 PASTED = "pasted"  # the name of the function that lines become
@@ -71,21 +72,35 @@ def pasted_loss(text: str, name: str | None = None) -> Any:
 
 
 def loss_in(tree: ast.Module, where: str) -> str:
-    """Return the only function or class of a file that no other one uses.
+    """Return the only function or class of a file that no other uses; of a class without a forward, its loss.
 
     Raises:
         ValueError: there is none, or several.
     """
     made = _defined(tree)
-    names = {(n, x.id) for n, node in made.items() for x in ast.walk(node) if isinstance(x, ast.Name)}
-    used = {other for name, other in names if name != other}
-    left = [name for name in made if name not in used and not name.startswith("_")]
+    if not made:
+        raise ValueError(f"{where} has no function, expected a loss")
+    name = _only(made, where)
+    methods = {n: m for n, m in _defined(made[name]).items() if n[:2] != "__" or n == "__call__"}
+    called = {"forward", "__call__"} & methods.keys()
+    if not methods or called or not isinstance(made[name], ast.ClassDef):
+        return name
+    return f"{name}.{_only(methods, f'the class {name}', f'{name}.')}"
+
+
+def _only(made: Mapping[str, ast.AST], where: str, path: str = "") -> str:
+    """Return the one of these that no other reads, or the only one of those that is called a loss."""
+    used = {
+        other
+        for name, node in made.items()
+        for x in ast.walk(node)
+        if (other := getattr(x, "attr" if path else "id", "")) in made and other != name
+    }
+    left = [name for name in made if name not in used and (path or not name.startswith("_"))]
     for choice in (left, [name for name in left if "loss" in name.lower()]):
         if len(choice) == 1:
             return choice[0]
-    if not made:
-        raise ValueError(f"{where} has no function, expected a loss")
-    raise SeveralLosses(where, left or [*made])
+    raise SeveralLosses(where, [f"{path}{name}" for name in left or made])
 
 
 def pair(text: str, option: str) -> tuple[str, str]:
@@ -109,8 +124,8 @@ def value_of(text: str) -> Any:
         return text
 
 
-def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
-    return {node.name: node for node in tree.body if isinstance(node, _MADE_BY)}
+def _defined(tree: ast.AST) -> dict[str, ast.AST]:
+    return {node.name: node for node in getattr(tree, "body", ()) if isinstance(node, _MADE_BY)}
 
 
 def _parsed(code: str) -> ast.Module:
@@ -191,7 +206,7 @@ def _last(tree: ast.Module) -> str:
 
 def _free(tree: ast.Module) -> list[str]:
     """Return the names that lines read before they make them, in order."""
-    known = {*dir(builtins), *_given()} - {"input"}
+    known = {*dir(builtins), *_given(), *HELPERS} - {"input"}
     free: dict[str, None] = {}
     augmented = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
     for node in _in_order(tree):
@@ -240,4 +255,5 @@ def _executed(code: str, pasted: tuple[list[str], dict[str, str]] | None) -> Mod
     except Exception as error:  # the reader's own code: whatever it raises is the answer
         said = f"{type(error).__name__}: {error}"
         raise ValueError(f"the text failed with {said}, expected code that runs") from error
+    lend(module, ast.parse(code))
     return module

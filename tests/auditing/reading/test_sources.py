@@ -117,6 +117,13 @@ def test_what_cannot_be_read_is_refused(text, message):
         ("def kl_loss(x): pass\ndef unused(x): pass", "kl_loss"),
         ("def _private(x): pass\nclass Loss: pass", "Loss"),
         ("def again(x): return again(x - 1)", "again"),
+        ("class A:\n def forward(self, x): pass\n def loss(self, x): pass", "A"),
+        (
+            "class A:\n def __init__(self): pass\n def kd_loss(self, x): pass\n def step(self): pass",
+            "A.kd_loss",
+        ),
+        ("class A:\n def loss(self, x): return self.part_loss(x)\n def part_loss(self, x): pass", "A.loss"),
+        ("class A(Base):\n beta = 1.0", "A"),
     ],
 )
 def test_the_loss_of_a_file_is_what_nothing_else_uses(code, wanted):
@@ -137,6 +144,12 @@ def test_the_command_line_takes_the_only_function_of_a_file(tmp_path, capsys):
     file.write_text("def f(x): pass\ndef g(x): pass")
     assert main(["audit", str(file)]) == 2
     assert "several functions, expected the name of one: f, g" in capsys.readouterr().err
+    file.write_text("class A:\n def f(self, x): pass\n def g(self, x): pass")
+    assert main(["audit", str(file)]) == 2
+    assert "the class A has several functions, expected the name of one: A.f, A.g" in capsys.readouterr().err
+    file.write_text("loss = ((logp - ref_logp) ** 2 / 2).sum(-1).mean()")
+    assert main(["audit", str(file), "--scale", "1", "--quiet", "--want", "reverse_kl"]) == 0
+    assert "pasted minimizes reverse KL, next token" in capsys.readouterr().out
     file.write_text("def f(x:")
     assert main(["audit", str(file)]) == 2
     assert "is no Python" in capsys.readouterr().err

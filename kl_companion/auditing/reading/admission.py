@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kl_companion.auditing.reading.functions import check_rows
 from kl_companion.auditing.reading.groups import check_group
+from kl_companion.auditing.reading.probing import check_rows
 from kl_companion.auditing.reading.repairs import readable
 from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.auditing.reading.subject import Subject, probe

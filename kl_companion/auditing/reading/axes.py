@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +20,14 @@ class LastAxis(TorchFunctionMode):
     """Inside it, note an operation of whole distributions on tensors that were given as those of tokens.
 
     Attributes:
-        given: Tensors whose name does not say which they are.
+        names: Of parameters whose name does not say which they are.
+        given: Their tensors.
         reason: The operation, as a clause; "" while there was none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Iterable[str]) -> None:
         super().__init__()
+        self.names = list(names)
         self.given: list[torch.Tensor] = []
         self.reason = ""
         self._probabilities: list[Any] = []

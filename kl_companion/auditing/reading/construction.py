@@ -7,7 +7,7 @@ import re
 import sys
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, is_dataclass
 from enum import Enum
@@ -101,15 +101,15 @@ def _usual(name: str) -> tuple[Any, str] | None:
     return next(((x["value"], x["what"]) for x in found), None)
 
 
-def kl_coefficient(function: Any, settings: Chosen) -> tuple[str, float | None]:
+def kl_coefficient(parameters: Iterable[inspect.Parameter], settings: Chosen) -> tuple[str, float | None]:
     """Return name and value of the one number that is called like a KL coefficient; ("", None) without one.
 
     Args:
-        function: What `callable_of` returned for these settings.
+        parameters: Of what `callable_of` returned for these settings.
         settings: What the reader set, after `callable_of` has read it.
     """
     numbers = dict(settings.defaults)
-    numbers |= {p.name: 1.0 if p.default is p.empty else p.default for p in parameters_of(function)}
+    numbers |= {p.name: 1.0 if p.default is p.empty else p.default for p in parameters}
     numbers |= {n: value for n, (value, _) in settings.assumed.items()}
     for name, value in settings.given.items():  # a field is set by its name or by its path
         numbers[next((n for n in numbers if n.endswith(f".{name}")), name)] = value
@@ -123,30 +123,6 @@ def kl_coefficient(function: Any, settings: Chosen) -> tuple[str, float | None]:
 def too_many(name: str, default: Any) -> bool:
     """Whether a default is a number of likeliest tokens of a real vocabulary."""
     return type(default) is int and default > MOST and re.fullmatch(SIZE, name) is not None
-
-
-def label_of(loss: Any) -> str:
-    """Return what a loss is called in a message."""
-    name = getattr(loss, "name", None) or getattr(loss, "__qualname__", None) or type(loss).__name__
-    return str(name).rpartition("<locals>.")[2]
-
-
-def source_of(function: Any) -> str:
-    """The text of a function, of a module's forward or of a bound method; "" where there is none."""
-    plain = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        return inspect.getsource(inspect.unwrap(getattr(function, "forward", plain)))
-    except (OSError, TypeError):
-        return ""
-
-
-def parameters_of(function: Any) -> list[inspect.Parameter]:
-    """The parameters of a function or of a module's forward; ValueError where they cannot be read."""
-    try:
-        return list(inspect.signature(getattr(function, "forward", function)).parameters.values())
-    except (TypeError, ValueError) as error:
-        why = f"{label_of(function)} has no signature that can be read, expected a Python function"
-        raise ValueError(why) from error
 
 
 def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kl_companion.auditing.reading.arguments import Unusable
-from kl_companion.auditing.reading.constants import FunctionText
 from kl_companion.auditing.reading.names import Read, read_name
+from kl_companion.auditing.reading.text import FunctionText
 
 MOST = 16  # answers in a group whose draws are enumerated
 _DEPTH = 3  # of functions that call each other
@@ -29,7 +29,7 @@ class GroupSize(NamedTuple):
     source: str
 
 
-def group_size_of(function: Any, values: Mapping[str, Any]) -> GroupSize | None:
+def group_size_of(text: FunctionText, values: Mapping[str, Any]) -> GroupSize | None:
     """Return the size of a group that a function is written for; None where its text names none.
 
     The rows of a batch are put into groups by ``rewards.view(-1, 4)``, ``.reshape(-1, num_generations)``,
@@ -37,11 +37,11 @@ def group_size_of(function: Any, values: Mapping[str, Any]) -> GroupSize | None:
     same file that it calls. Otherwise a name such as ``num_generations`` counts, where the function reads it.
 
     Args:
-        function: A function, a method, a module or an object that is called.
+        text: Of the function.
         values: Of parameters and options, by name, where they are known.
     """
     names = list[GroupSize]()
-    for size, is_name in _sizes(FunctionText(function, values), _DEPTH):
+    for size, is_name in _sizes(text.knowing(values), _DEPTH):
         if not is_name:
             return size
         names += [size] if size.size <= MOST else []
@@ -98,7 +98,7 @@ def _sizes(text: FunctionText, depth: int) -> Iterator[tuple[GroupSize, bool]]:
         passed |= {k.arg: k.value for k in call.keywords if k.arg}
         defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
         inside = defaults | {n: text.value(x) for n, x in passed.items()}
-        for found, is_name in _sizes(FunctionText(helper, inside, text.owner), depth - 1):
+        for found, is_name in _sizes(FunctionText(helper, text.owner).knowing(inside), depth - 1):
             argument = passed.get(found.source)
             source = f"{found.source} in {helper.__name__}" if argument is None else ast.unparse(argument)
             yield found._replace(source=source), is_name

@@ -11,13 +11,13 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from inspect import Parameter
 from typing import Any
 
 import torch
 
-from kl_companion.auditing.reading.construction import Chosen, callable_of, parameters_of, source_of
+from kl_companion.auditing.reading.construction import Chosen, callable_of
 from kl_companion.auditing.reading.names import words_of
+from kl_companion.auditing.reading.text import FunctionText
 
 _DATA = tomllib.loads((files(__package__) / "preferences.toml").read_text("utf-8"))
 _WORDS, _ANSWER = _DATA["words"], _DATA["answer"]
@@ -53,20 +53,19 @@ def refuse_preferences(loss: Any, label: str, mapped: set[str], options: Mapping
     """
     try:
         settings = Chosen(options)
-        function = callable_of(loss, settings)
-        parameters = parameters_of(function)
+        text = FunctionText(callable_of(loss, settings))
+        parameters = text.parameters
     except ValueError:
         return
     sides = {p.name: "" if p.name in mapped else _side(p.name) for p in parameters}
-    source = source_of(function)
-    assigned = "" if mapped else ",".join(re.findall(r"^\s*([\w, ]+?)\s*=[^=]", source, re.M))
+    assigned = "" if mapped else ",".join(re.findall(r"^\s*([\w, ]+?)\s*=[^=]", text.source, re.M))
     local = {x.strip(): _side(x) for x in assigned.split(",")}
     by_names = {"chosen", "rejected"} <= {*sides.values()} or "kl" in sides.values()
-    by_locals = {"chosen", "rejected"} <= {*local.values()} and "sigmoid" in source
+    by_locals = {"chosen", "rejected"} <= {*local.values()} and text.has("sigmoid")
     if not (by_names or by_locals):
         return
     names = [n for n, side in sides.items() if side] or sorted(x for x in local if local[x])[:4]
-    run = _run(function, parameters, settings, sides) if by_names else None
+    run = _run(text, settings, sides) if by_names else None
     numbers = {**settings.defaults, **{n: v for n, (v, _) in settings.assumed.items()}, **options}
     numbers |= {p.name: p.default for p in parameters if isinstance(p.default, int | float)}
     form, terms = _form(run, numbers) if run else ("", [])
@@ -86,14 +85,12 @@ def _side(name: str) -> str:
     return "" if side == "kl" and not re.search(_WORDS["log_prob"], words) else side
 
 
-def _run(
-    function: Any, parameters: list[Parameter], settings: Chosen, sides: Mapping[str, str]
-) -> _Run | None:
+def _run(text: FunctionText, settings: Chosen, sides: Mapping[str, str]) -> _Run | None:
     """Run a loss on random log-probs of eight answers or pairs; return None where it does not run on such."""
     generator = torch.Generator().manual_seed(7)
     values: dict[tuple[str, str], torch.Tensor] = {}
     passed: dict[str, Any] = {}
-    for p in parameters:
+    for p in text.parameters:
         words = words_of(p.name)
         other = next((x for pattern, x in _OTHERS.items() if re.search(pattern, words)), None)
         if p.name in settings.given:
@@ -110,7 +107,7 @@ def _run(
             value = settings.assume(p.name)
             passed[p.name] = value if isinstance(value, int | float) else 1.0
     try:
-        out = function(**passed)
+        out = text.call(**passed)
         out = out[0] if isinstance(out, tuple) else out["loss"] if isinstance(out, dict) else out
         slopes = torch.autograd.grad(
             out.sum() / (out.numel() or 1), list(values.values()), allow_unused=True, materialize_grads=True

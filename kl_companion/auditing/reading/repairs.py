@@ -10,21 +10,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kl_companion.auditing.reading.arguments import Unusable
-from kl_companion.auditing.reading.construction import (
-    NAMES,
-    Chosen,
-    callable_of,
-    label_of,
-    parameters_of,
-    source_of,
-)
-from kl_companion.auditing.reading.functions import probe
+from kl_companion.auditing.reading.construction import NAMES, Chosen, callable_of
 from kl_companion.auditing.reading.names import Read, read_name
 from kl_companion.auditing.reading.preferences import refuse_preferences
 from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.auditing.reading.signatures import UnclearNames
 from kl_companion.auditing.reading.stand_ins import MissingOption
-from kl_companion.auditing.reading.subject import Subject, subject_of
+from kl_companion.auditing.reading.subject import Subject, probe, subject_of
+from kl_companion.auditing.reading.text import FunctionText, label_of
 from kl_companion.estimators.registry import Estimator
 from kl_companion.kl_term import KLTerm
 
@@ -126,7 +119,7 @@ def _proposals(error: ValueError, loss: Any, decided: set[str]) -> Iterator[Repa
 
 def _parameters(loss: Any) -> list[inspect.Parameter]:
     try:
-        return parameters_of(callable_of(loss, Chosen({})))
+        return FunctionText(callable_of(loss, Chosen({}))).parameters
     except ValueError:  # it cannot be constructed
         return []
 
@@ -134,7 +127,7 @@ def _parameters(loss: Any) -> list[inspect.Parameter]:
 def _values(path: str, loss: Any) -> list[Any]:
     """Values of an option: what the code compares it with, else a flag's or a number."""
     name = path.rpartition(".")[2]
-    source = source_of(callable_of(loss, Chosen({})))
+    source = FunctionText(callable_of(loss, Chosen({}))).source
     compared = re.findall(rf"\b{name}[\"'\])]*\s*(?:==|in)\s*([^\n:]+)", source)
     texts = [x for part in compared for x in re.findall(r"[\"']([\w.-]+)[\"']", part)]
     if not texts and re.search(_PATTERNS["choice"], name.lower()):  # compared somewhere else

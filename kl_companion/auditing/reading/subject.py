@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import torch
 
 from kl_companion.auditing.reading.arguments import anchors_apart
-from kl_companion.auditing.reading.functions import Reading, UserFunction
-from kl_companion.auditing.reading.functions import probe as probe
+from kl_companion.auditing.reading.functions import read_function
 from kl_companion.auditing.reading.groups import GroupSize
 from kl_companion.auditing.reading.layouts import MASKS
+from kl_companion.auditing.reading.probing import Reading, bind
+from kl_companion.auditing.reading.probing import probe as probe
 from kl_companion.auditing.reading.request import NOTHING as NOTHING
 from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.checks import check_choice
@@ -125,9 +126,9 @@ def subject_of(request: AuditRequest) -> Subject:
 
 def _of_function(request: AuditRequest, where: str) -> Subject:
     """Return the subject of a function, a method, a class or a module."""
-    function = UserFunction(request)
-    placement, level, reading = request.placement, request.level, function.reading()
-    plain = Subject(function.scalar, f"{function.label}{where}", placement, None, reading)
+    placement, level, signature = request.placement, request.level, read_function(request)
+    function, reading = bind(signature)
+    plain = Subject(function.scalar, f"{signature.label}{where}", placement, None, reading)
     if level is not None:
         if [r.role for r in reading.reads] != ["logp", "ref_logp"]:
             names = ", ".join(r.name for r in reading.reads) or "a rollout"
@@ -140,10 +141,10 @@ def _of_function(request: AuditRequest, where: str) -> Subject:
         loss=called,
         moved=called,
         head=function.head,
-        numbers=function.numbers,
+        numbers=reading.numbers,
         masked=not MASKS.isdisjoint(r.role for r in reading.reads),
         first_update=apart if placement == "loss" and anchors_apart(reading.reads) else None,
-        group=function.group,
+        group=signature.group,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.reading.construction import source_of
+from kl_companion.auditing.reading.text import FunctionText
 
 _SUMS = "(?:nan)?(?:sum|mean)|cumsum|logcumsumexp|flip|fliplr|roll|std|var"
 # the variable that a call adds up, alone or after other methods: k in k.flip(-1).cumsum(-1)
@@ -30,13 +30,13 @@ def summed_unmasked(
         other: Calls it with other numbers outside the mask.
         mask: The mask of the batch, [batch, seq].
     """
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    code = getattr(function, "__code__", None)
+    text = FunctionText(function)
+    code = getattr(inspect.unwrap(text.function), "__code__", None)
     if code is None:
         return ""
     one, two = _locals(code, run), _locals(code, other)
     leaking = {name for name, x in one.items() if _differs_outside(x, two.get(name), mask.bool())}
-    summed = (of_torch or name for of_torch, name in _SUMMED.findall(source_of(function)))
+    summed = (of_torch or name for of_torch, name in _SUMMED.findall(text.source))
     return next((name for name in summed if name in leaking), "")
 
 

@@ -18,9 +18,10 @@ from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.judgment.summary import is_beside, minimizes_rewards, wrong_signs
 from kl_companion.auditing.judgment.verdict import Audit, accepts
 from kl_companion.auditing.reading.arguments import Given
-from kl_companion.auditing.reading.construction import Chosen, callable_of, parameters_of
+from kl_companion.auditing.reading.construction import Chosen, callable_of
 from kl_companion.auditing.reading.layouts import Layout
 from kl_companion.auditing.reading.subject import Subject, as_subject, probe
+from kl_companion.auditing.reading.text import FunctionText
 from kl_companion.auditing.repair.edits import WORDS, Change, causes, choices, exchanged, signs
 from kl_companion.auditing.repair.printing import diff
 from kl_companion.auditing.repair.programs import NotedValues, Program
@@ -148,7 +149,7 @@ class _Place:
         if not self.program.functions:
             return
         chosen = Chosen(self.options)
-        parameters = parameters_of(callable_of(self.loss, chosen))
+        parameters = FunctionText(callable_of(self.loss, chosen)).parameters
         known = {p.name: p.default for p in parameters if p.default is not p.empty}
         yield from choices(self.program, {**chosen.defaults, **known, **self.options})
         negative = any(wrong_signs(f) for f in self.judged)

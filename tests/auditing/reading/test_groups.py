@@ -9,6 +9,7 @@ from kl_companion import audit, audit_update
 from kl_companion.auditing.judgment.card import card
 from kl_companion.auditing.reading.arguments import Unusable
 from kl_companion.auditing.reading.groups import MOST, GroupSize, group_size_of
+from kl_companion.auditing.reading.text import FunctionText
 
 GROUP = 4
 CONFIG = {"rollout": {"n_samples_per_prompt": 3}}
@@ -103,7 +104,7 @@ def of_the_batch(logps, rewards, num_generations):
     ],
 )
 def test_the_size_that_a_text_names(function, values, wanted):
-    assert group_size_of(function, values) == wanted
+    assert group_size_of(FunctionText(function), values) == wanted
 
 
 @pytest.mark.parametrize(

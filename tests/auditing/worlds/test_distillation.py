@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from kl_companion import audit, prefix_tree
-from kl_companion.auditing.reading.constants import numbers_in
+from kl_companion.auditing.reading.text import FunctionText
 from kl_companion.auditing.worlds.objective import field, value
 from kl_companion.auditing.worlds.truncations import NextToken
 
@@ -191,7 +191,7 @@ def test_numbers_of_a_loss():
         def forward(self, logits, beta=0.35):
             return logits * inner * HOT * 0.125 * self.tau * beta
 
-    numbers = numbers_in(Loss().forward, [0.35, True, "text", None, -1.0])
+    numbers = FunctionText(Loss().forward).numbers([0.35, True, "text", None, -1.0])
     assert set(numbers) >= {7.5, 2.5, 0.125, 3.5, 0.35}
     assert all(x > 0 for x in numbers)
-    assert numbers_in(len) == ()
+    assert FunctionText(len).numbers() == ()

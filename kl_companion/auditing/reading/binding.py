@@ -1,0 +1,126 @@
+"""Make a scalar function of a rollout of a signature: every parameter receives what it was read as."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kl_companion.auditing.reading.arguments import (
+    ALIGNED,
+    NO_OTHERS,
+    Given,
+    Others,
+    Unusable,
+    failed,
+    loss_of,
+)
+from kl_companion.auditing.reading.axes import LastAxis
+from kl_companion.auditing.reading.batches import Model, UserBatch
+from kl_companion.auditing.reading.functions import Signature
+from kl_companion.auditing.reading.heads import HEADS, MOST
+from kl_companion.auditing.reading.layouts import Layout
+from kl_companion.auditing.reading.precision import as_formulas
+from kl_companion.auditing.reading.roles import Read
+from kl_companion.losses import policy_gradient_loss
+from kl_companion.rollout import Rollout, aggregate, masked
+
+
+@dataclass(eq=False)
+class BoundLoss:
+    """A signature as a function of a rollout, under one layout.
+
+    Attributes:
+        signature: What its parameters are.
+        layout: What their names left open.
+        keys: Names that were taken of the batch, as they were read.
+        head_sizes: Tokens of the heads that the loss finds itself.
+        result: How the loss was found in what the function returned.
+    """
+
+    signature: Signature
+    layout: Layout = ALIGNED
+    keys: dict[str, Read] = field(default_factory=dict)
+    head_sizes: set[int] = field(default_factory=set)
+    result: str = ""
+
+    @property
+    def function(self) -> Any:
+        """The function that is called."""
+        return self.signature.text.call
+
+    @property
+    def named(self) -> list[Read]:
+        """How parameters and keys were read."""
+        return [*self.signature.reads, *self.keys.values()]
+
+    def roles(self) -> set[str]:
+        """Return the roles of all that is read."""
+        return {r.role for r in self.named}
+
+    @property
+    def head(self) -> int:
+        """See `kl_companion.auditing.reading.subject.Subject`."""
+        if any(role in HEADS for role in self.roles()):
+            return self.signature.likeliest
+        sizes = [k for k in self.head_sizes if 1 <= k <= MOST]
+        return max(sizes) if sizes and self.roles() else 0
+
+    def call(
+        self,
+        rollout: Rollout,
+        layout: Layout,
+        others: Others = NO_OTHERS,
+        watch: LastAxis | None = None,
+    ) -> tuple[torch.Tensor, Given]:
+        """Return the loss on a rollout, [batch, seq] or a scalar, in float64 throughout, and what was passed.
+
+        Args:
+            rollout: The batch.
+            layout: How its tensors are laid out.
+            others: Rollouts from which single inputs are given.
+            watch: Notes what is done with tensors of its names.
+
+        Raises:
+            Unusable: the function fails, or returns no loss.
+        """
+        signature = self.signature
+        given = Given(rollout, layout, signature.likeliest, others=others)
+        passed = {r.name: given.of(r.role, r.name) for r in signature.reads} | dict(signature.fixed)
+        passed |= {n: Model(passed[n], given) for n in signature.models}
+        if signature.batch:
+            batch = UserBatch.around(given, signature.keys_mapped, self.keys)
+            vars(batch)["_beside"] = {r.role for r in signature.reads}
+            passed[signature.batch] = batch
+        if watch is not None:
+            watch.given = [passed[n] for n in watch.names if n in passed]
+        named, parameters = dict(passed), signature.text.parameters
+        first = [named.pop(p.name) for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in named]
+        try:
+            with as_formulas() as precision, watch or nullcontext(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of batches that are smaller than the reader's
+                out = self.function(*first, **named)
+            self.head_sizes.update(precision.likeliest)
+        except Unusable:
+            raise
+        except (Exception, SystemExit) as error:  # the reader's own code: whatever it raises is the answer
+            raise failed(signature.label, self.function, error, passed) from error
+        x, self.result = loss_of(out, rollout, signature.label, layout)
+        return x, given
+
+    def scalar(
+        self, rollout: Rollout, others: Others = NO_OTHERS, layout: Layout | None = None
+    ) -> torch.Tensor:
+        """Return the loss as one number; ``others`` has the rollouts from which single inputs are given."""
+        x, _ = self.call(rollout, layout or self.layout, others)
+        return x if x.ndim == 0 else aggregate(x, rollout.completion_mask)
+
+    def in_reward(self, rollout: Rollout, others: Others = NO_OTHERS, /) -> torch.Tensor:
+        """Return the REINFORCE loss of minus the values, which are charged as they are."""
+        x, _ = self.call(rollout, self.layout, others)
+        if x.ndim < 2:
+            raise ValueError("placement='reward' got a scalar, expected one value per token [batch, seq]")
+        return policy_gradient_loss(rollout, -masked(x.detach(), rollout.completion_mask).sum(-1))

@@ -20,28 +20,46 @@ _EVERYTHING = ("batch", "rollout")
 
 
 class Model:
-    """A model that is called with ids and returns outputs; without its adapter it is the reference."""
+    """A model that is called with ids and returns outputs; without its adapter it is the reference.
+
+    Args:
+        reading: How its name was read: of a parameter, or of an attribute of a trainer.
+        values: Returns those of the call that runs.
+        keys: Gets the reading once it is called; None of a parameter, which is read before.
+    """
 
     converted: Callable[[Any], Any] = staticmethod(lambda x: x)  # into arrays of another library
+    device = torch.device("cpu")
 
-    def __init__(self, outputs: Any, given: Given) -> None:
-        self._outputs, self._given, self._base = outputs, given, False
+    def __init__(
+        self, reading: Read, values: Callable[[], Given], keys: dict[str, Read] | None = None
+    ) -> None:
+        self._reading, self._values, self._keys, self._base = reading, values, keys, False
         self.training = True
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Return the outputs, whatever it is called with."""
-        return self.converted(self._given.of("ref_outputs") if self._base else self._outputs)
+        if self._base:
+            return self.converted(self._values().of("ref_outputs"))
+        name = self._reading.name
+        if self._keys is not None:
+            self._keys[name] = self._reading
+        return self.converted(self._values().of(self._reading.role, name))
 
-    @property
-    def module(self) -> Model:
-        """The model itself: nothing is wrapped around it."""
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Yield one number, for an optimizer or a device that is asked for."""
+        yield torch.nn.Parameter(torch.zeros(()))
+
+    def __deepcopy__(self, _: Any) -> Model:
+        """Return the reference: that is what a trainer copies its policy for."""
+        return Model(read_model(f"ref_{self._reading.name}", "reference"), self._values, self._keys)
+
+    def eval(self, *_: Any, **__: Any) -> Model:
+        """Return the model: it has no dropout, is on its device and needs no wrapper."""
         return self
 
-    def eval(self) -> Model:
-        """Return the model: it has no dropout."""
-        return self
-
-    train = eval
+    train = to = requires_grad_ = unwrap_model = eval
+    module = property(eval)
 
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
@@ -51,6 +69,11 @@ class Model:
             yield
         finally:
             self._base = False
+
+
+def read_model(name: str, owner: str) -> Read:
+    """Return how the name of a model is read."""
+    return Read(name, f"{PREFIX[owner]}outputs", f"a model that returns the outputs of {OWNERS[owner]}")
 
 
 class UserBatch(Rollout):

@@ -38,6 +38,7 @@ class BoundLoss:
         layout: What their names left open.
         keys: Names that were taken of the batch, as they were read.
         head_sizes: Tokens of the heads that the loss finds itself.
+        cut: Tokens of a head that it asks for and that a small world has not; 0 of none.
         result: How the loss was found in what the function returned.
     """
 
@@ -45,6 +46,7 @@ class BoundLoss:
     layout: Layout = ALIGNED
     keys: dict[str, Read] = field(default_factory=dict)
     head_sizes: set[int] = field(default_factory=set)
+    cut: int = 0
     result: str = ""
 
     @property
@@ -90,7 +92,8 @@ class BoundLoss:
         signature = self.signature
         given = Given(rollout, layout, signature.likeliest, others=others)
         passed = {r.name: given.of(r.role, r.name) for r in signature.reads} | dict(signature.fixed)
-        passed |= {n: Model(passed[n], given) for n in signature.models}
+        passed |= {r.name: Model(r, lambda: given) for r in signature.reads if r.name in signature.models}
+        signature.settings.values = given
         if signature.batch:
             batch = UserBatch.around(given, signature.keys_mapped, self.keys)
             vars(batch)["_beside"] = {r.role for r in signature.reads}
@@ -104,6 +107,7 @@ class BoundLoss:
                 warnings.simplefilter("ignore")  # of batches that are smaller than the reader's
                 out = self.function(*first, **named)
             self.head_sizes.update(precision.likeliest)
+            self.cut = max(self.cut, precision.cut)
         except Unusable:
             raise
         except (Exception, SystemExit) as error:  # the reader's own code: whatever it raises is the answer

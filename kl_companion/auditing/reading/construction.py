@@ -12,11 +12,15 @@ from contextlib import suppress
 from dataclasses import MISSING, is_dataclass
 from enum import Enum
 from importlib.resources import files
+from types import MethodType
 from typing import Any
 
-from kl_companion.auditing.reading.arguments import Unusable
+from kl_companion.auditing.reading.arguments import Given, Unusable
+from kl_companion.auditing.reading.batches import Model, read_model
 from kl_companion.auditing.reading.heads import LIKELIEST, MOST, SIZE
+from kl_companion.auditing.reading.names import Read, owner_of_model
 from kl_companion.auditing.reading.stand_ins import Absent, MissingOption
+from kl_companion.auditing.reading.text import FunctionText
 from kl_companion.checks import unknown_name
 
 OPTIONS = r"(.*_)?(config|cfg|args|options|opts|hparams)"  # names of records of options
@@ -34,6 +38,8 @@ class Chosen:
         self.used: set[str] = set()
         self.assumed: dict[str, tuple[Any, str]] = {}
         self.defaults: dict[str, Any] = {}  # of a constructor and of its configuration, where nothing is set
+        self.values: Given | None = None  # of the call that runs
+        self.keys: dict[str, Read] = {}  # how names were read that the loss asks for while it runs
 
     def of(self, name: str) -> Any:
         """The value of a parameter; ``MISSING`` where none was set."""
@@ -54,6 +60,18 @@ class Chosen:
             return MISSING
         self.assumed[name] = usual
         return usual[0]
+
+    def model(self, name: str) -> Model | None:
+        """The model that an object of the reader's holds under a name; None where that names no model."""
+        owner = owner_of_model(name)
+        if not owner or name in self.given:
+            return None
+        return Model(read_model(name, owner), self._running, self.keys)
+
+    def _running(self) -> Given:
+        if self.values is None:
+            raise Unusable("a model is called while its trainer is made, expected that only of the loss")
+        return self.values
 
     def finish(self, label: str) -> None:
         """Raise ValueError for a setting that nothing took."""
@@ -94,7 +112,7 @@ class Options:
 
 def _usual(name: str) -> tuple[Any, str] | None:
     """Return the usual number for a parameter, and what it is; None where its name does not say it."""
-    name = name.rpartition(".")[2].lower()
+    name = name.removesuffix(".value").rpartition(".")[2].lower()
     if re.fullmatch(f"k|{SIZE}", name):
         return LIKELIEST, "likeliest tokens"
     found = (x for x in NAMES["usual"] if re.fullmatch(x["name"], name))
@@ -139,24 +157,35 @@ def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
             raise Unusable(f"{loss.__name__} has no forward and no __call__, expected one, or a method of it")
         return made
     owner = _owner_of(loss)
+    if owner is None and inspect.isfunction(loss) and [*inspect.signature(loss).parameters][:1] == ["self"]:
+        return MethodType(
+            loss, _uninitialized(object, settings, FunctionText(loss).source)
+        )  # without its class
     if owner is None:
         return loss
     made = None
     if any("__init__" in vars(cls) for cls in owner.__mro__[:-1]):  # else others set what it reads of self
         with suppress(Exception, SystemExit):  # it loads a model, or wants what only a run of training has
             made = _construct(owner, settings)
-    made = _uninitialized(owner, settings) if made is None else made
+    made = _uninitialized(owner, settings, FunctionText(loss).source) if made is None else made
     return getattr(made, loss.__name__)
 
 
-def _uninitialized(cls: type, settings: Chosen) -> Any:
-    """An instance that was never initialized, whose missing attributes are options."""
+def _uninitialized(cls: type, settings: Chosen, text: str) -> Any:
+    """An instance that was never initialized, whose missing attributes are models and options."""
     options = Options("", settings)
+    methods, records = (set(re.findall(rf"\bself\.(\w+){after}", text)) for after in (r"\(", r"\.\w"))
     settings.late = True
 
     def read(self: Any, key: str) -> Any:
-        of_training = re.fullmatch(NAMES["of_training"], key)
-        return Absent(key, "logger") if of_training else getattr(options, key)
+        if re.fullmatch(NAMES["of_training"], key):
+            return Absent(key, "logger")
+        if (model := settings.model(key)) is not None:
+            return model
+        if key in methods and key not in settings.given:
+            raise Unusable(f"the loss calls self.{key}, expected a text with its lines too")
+        record = key in records and key not in settings.given
+        return Options(key, settings) if record else getattr(options, key)
 
     bare: Any = type(cls.__name__, (cls,), {"__getattr__": read})
     bare.__abstractmethods__ = frozenset()
@@ -203,6 +232,8 @@ def _construct(cls: type, settings: Chosen, path: str = "") -> Any:
             value = settings.of(key) if value is MISSING else value
         if value is MISSING and (p.default is p.empty or too_many(name, p.default)):
             value = settings.assume(name)
+        if value is MISSING and p.default in (p.empty, None):
+            value = settings.model(name) or value
         if value is MISSING and p.default is p.empty:
             value = Absent(full, "option")
         if value is not MISSING:

@@ -8,12 +8,13 @@ from dataclasses import MISSING
 from inspect import Parameter
 from typing import Any, NamedTuple
 
+from kl_companion.auditing.reading.batches import read_model
 from kl_companion.auditing.reading.construction import OPTIONS, Chosen, callable_of, too_many
 from kl_companion.auditing.reading.groups import GroupSize, group_size_of
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE
 from kl_companion.auditing.reading.names import owner_of_model, read_name
 from kl_companion.auditing.reading.request import AuditRequest
-from kl_companion.auditing.reading.roles import OWNERS, PREFIX, Read, Unread
+from kl_companion.auditing.reading.roles import Read, Unread
 from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.auditing.reading.text import FunctionText, label_of
 
@@ -168,11 +169,7 @@ def _read_tensors(
             f"{label} takes no tensors, expected parameters such as logp, ref_logp, mask or logits, or one "
             "batch"
         )
-    outputs = [
-        Read(n, f"{PREFIX[o]}outputs", f"a model that returns the outputs of {OWNERS[o]}")
-        for n, o in parameters.models.items()
-    ]
-    return (*outputs, *reads)
+    return (*(read_model(n, owner) for n, owner in parameters.models.items()), *reads)
 
 
 def _head_size(settings: Chosen, defaults: Mapping[str, Any], heads: bool) -> int:

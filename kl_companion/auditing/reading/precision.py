@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kl_companion.auditing.reading.heads import LIKELIEST
 from kl_companion.rollout import Rollout
 
 _ops = torch.ops.aten
@@ -52,11 +53,13 @@ class CastsAsDoubles(TorchFunctionMode):
 
     Attributes:
         likeliest: Of how many entries the largest were asked for, call by call.
+        cut: How many that were where there are not so many; `LIKELIEST` were taken.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.likeliest: list[int] = []
+        self.cut = 0
 
     def __torch_function__(
         self,
@@ -79,7 +82,11 @@ class CastsAsDoubles(TorchFunctionMode):
         if name == "to" and len(args) > 1 and _is_device(args[1]):
             args = (args[0], "cpu", *args[2:])
         if name == "topk":
-            self.likeliest.append(given.get("k", args[1] if len(args) > 1 else 0))
+            k = given.pop("k", args[1] if len(args) > 1 else 0)
+            if k > args[0].shape[-1] > LIKELIEST:  # of a real vocabulary
+                self.cut, k = k, LIKELIEST
+            self.likeliest.append(k)
+            args = (args[0], k, *args[2:])
         if name in _ADDS and len(args) == 2 and _only_guards(args[0], args[1]):
             return args[0].clone()
         return func(*(_smaller_as_double(a) for a in args), **given)

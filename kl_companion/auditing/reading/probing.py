@@ -16,7 +16,7 @@ from kl_companion.auditing.reading.binding import BoundLoss
 from kl_companion.auditing.reading.construction import Options, kl_coefficient
 from kl_companion.auditing.reading.functions import Signature
 from kl_companion.auditing.reading.groups import with_group_size
-from kl_companion.auditing.reading.heads import HEADS, with_size
+from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, with_size
 from kl_companion.auditing.reading.helpers import lent
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.roles import Read, Unread
@@ -27,6 +27,7 @@ from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import population_rollout, population_tree
 
 ROWS, _PRIME = 64, 61  # answers of a probe; a number that no size of group divides
+_FEWER = "Instead of the {} likeliest tokens, the {} likeliest of four"
 _LISTS = r"(list|sequence|iterable)\[[^\]]*tensor"  # annotations of tensors in lists
 
 
@@ -65,7 +66,9 @@ def bind(signature: Signature) -> tuple[BoundLoss, Reading]:
         ValueError: no layout under which it runs, keys of a batch that are not clear, an option that nothing
             reads.
     """
-    experiment = _Experiment(BoundLoss(signature), max(ROWS - ROWS % signature.size, signature.size))
+    experiment = _Experiment(
+        BoundLoss(signature, keys=signature.settings.keys), max(ROWS - ROWS % signature.size, signature.size)
+    )
     layout, notes = experiment.layout()
     loss = replace(experiment.loss, layout=layout)
     settings, fixed = signature.settings, signature.fixed
@@ -131,6 +134,8 @@ class _Experiment(NamedTuple):
             probed = self.run(layout)
             if probed.loss.requires_grad and not places_reached(probed)[0]:
                 notes.append("The first token of an answer gets no gradient")
+            if self.loss.cut:
+                notes.append(_FEWER.format(self.loss.cut, LIKELIEST))
             return layout, notes
         if signature.batch and not isinstance(error, MissingOption):
             return Layout(), notes  # a batch may be wanted of another size: its own call says what fails
@@ -156,6 +161,7 @@ def _check_keys(loss: BoundLoss) -> None:
     """Raise ValueError where two names of a batch and of parameters are read as one thing."""
     signature, names = loss.signature, list(loss.keys)
     mapped = {n: r for n, r in signature.keys_mapped.items() if n in names}
+    mapped |= {n: r.role for n, r in loss.keys.items() if r.role.endswith("outputs")}
     reads, unread = read_names(names, mapped)
     loss.keys.update({r.name: r for r in reads if r.role in HEADS})
     decided = {r.role for r in signature.reads}

@@ -73,3 +73,22 @@ def test_names_that_nothing_defines_are_named_before_anything_is_tried(text, nam
     with pytest.raises(ValueError, match=rf"f reads {names}, which its text does not define") as refused:
         audit(pasted_loss(text))
     assert "likely lines" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "def f(self, logp, ref_logp):\n    return self.kl_of(logp, ref_logp)",
+            "the loss calls self.kl_of, expected a",
+        ),
+        (
+            "class A:\n    def loss(self, logp):\n        return self.scale_of(logp) * logp",
+            "the loss calls self.scale_of",
+        ),
+    ],
+)
+def test_a_method_that_is_not_there_is_named(text, why):
+    with pytest.raises(ValueError, match=why) as refused:
+        audit(pasted_loss(text))
+    assert "likely lines" not in str(refused.value)

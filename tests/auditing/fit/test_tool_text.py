@@ -136,7 +136,7 @@ def test_what_minimizes_the_same(loss):
             {"before", "after"},
             "answer's own tokens (attention_mask is read as counting",
         ),
-        (mean_of_all_tokens, set(), "mean of the answer includes them (attention_mask is read as counting"),
+        (mean_of_all_tokens, set(), "last token depends on it (attention_mask is read as counting"),
         (
             loses_what_comes_behind,
             {"lost"},

@@ -28,11 +28,7 @@ def judge(fit: LossFit) -> Audit:
         reading=subject.reading,
         group_size=plan.group_size,
         group_source=plan.group.source if plan.group is not None else "",
-        loss_fn=subject.loss,
         head=subject.head,
-        measure_tool=fit.with_tool,
-        measure_first=fit.of_first_update,
-        moved=subject.moved,
         fitted=fit,
     )
     main = audit.main

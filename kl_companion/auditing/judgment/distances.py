@@ -12,9 +12,10 @@ from kl_companion.auditing.fit.explanations import factors
 from kl_companion.auditing.fit.least_squares import degrees
 from kl_companion.auditing.worlds.objectives import OBJECTIVES, field
 from kl_companion.tabular import Loss
-from kl_companion.tabular.populations import Population, large_batches, population_tree
+from kl_companion.tabular.populations import Limit, Population, large_batches, population_tree
 
 _NOTHING = 1e-12
+_ROUNDING = 1e-10  # of a gradient, in units of what is added up in it
 # nats per token: how far the reference is moved away, in units of the usual log-ratios
 SIZES = {0.01: 0.2863482827498842, 0.1: 0.8913724209613747, 1.0: 3.2538432889775777}
 _CLOSE = 0.01  # of the usual log-ratios
@@ -36,13 +37,14 @@ class Distance(NamedTuple):
 
 
 @cache
-def world(kl: float) -> Population:
-    """A tree on which the policy is that far from the reference: its reference is moved, its policy stays."""
-    return _at(SIZES[kl])
+def world(size: float, *, eos: bool = True) -> Population:
+    """Return a tree without rewards whose reference is so far away; its policy stays.
 
-
-def _at(size: float) -> Population:
-    tree = population_tree(3, 2, parts=12, seed=7, eos=True)
+    Args:
+        size: How far, in units of the usual log-ratios: one of `SIZES` for a KL per token.
+        eos: Whether lengths vary; else a mean of K1 is a mean of the KL.
+    """
+    tree = population_tree(3, 2, parts=12, seed=7, eos=eos)
     away = tree.problem.logits - tree.problem.ref_logits
     problem = tree.problem._replace(
         ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
@@ -65,25 +67,27 @@ def distances(
         One for each of `SIZES`; none where the loss has no gradient without rewards, or is NaN there.
     """
     distances = []
-    for kl in SIZES:
+    for kl, moved in SIZES.items():
+        place = world(moved)
         try:
-            mine = _gradient(loss_fn, world(kl))
+            mine = without_rounding(loss_fn, place).gradient.flatten()
         except ValueError:
             return ()
-        theirs = field(OBJECTIVES[wanted], world(kl).problem).flatten()
+        theirs = field(OBJECTIVES[wanted], place.problem).flatten()
         if mine.norm() <= _NOTHING * theirs.norm():  # rounding, of a KL to the sampler
             return ()
-        size = factors(world(kl).problem)[unit] if unit in ("", "tokens", "positions") else math.nan
+        size = factors(place.problem)[unit] if unit in ("", "tokens", "positions") else math.nan
         scale = coefficient / size
         percent = 100 * (mine.norm() / theirs.norm()).item() / scale
         distances.append(Distance(kl, degrees(mine, theirs), percent))
     return tuple(distances)
 
 
-def _gradient(loss_fn: Loss, place: Population) -> torch.Tensor:
-    found = large_batches(loss_fn, place)
-    small = found.gradient.norm() < 1e-10 * found.contributions
-    return (torch.zeros_like(found.gradient) if small else found.gradient).flatten()
+def without_rounding(loss_fn: Loss, place: Population) -> Limit:
+    """Return a loss in large batches, with a gradient of 0 where that is rounding of what is added up."""
+    limit = large_batches(loss_fn, place)
+    small = limit.gradient.norm() < _ROUNDING * limit.contributions
+    return limit._replace(gradient=torch.zeros_like(limit.gradient)) if small else limit
 
 
 def order(loss_fn: Loss) -> float:
@@ -92,7 +96,8 @@ def order(loss_fn: Loss) -> float:
     It is 1 for every divergence, 2 where two of them cancel; NaN where nothing is left without rewards.
     """
     try:
-        far, near = (_gradient(loss_fn, _at(size)).norm().item() for size in (2 * _CLOSE, _CLOSE))
+        limits = (without_rounding(loss_fn, world(size)) for size in (2 * _CLOSE, _CLOSE))
+        far, near = (limit.gradient.norm().item() for limit in limits)
     except ValueError:
         return math.nan
     return math.log2(far / near) if near > 0 else math.nan

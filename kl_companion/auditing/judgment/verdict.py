@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -29,7 +28,7 @@ from kl_companion.auditing.judgment.summary import (
     unit_of,
 )
 from kl_companion.auditing.judgment.words import divergence_words
-from kl_companion.auditing.reading.subject import Moved, Reading
+from kl_companion.auditing.reading.subject import Reading
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.auditing.worlds.targets import wanted_objectives as wanted_objectives
 from kl_companion.estimators.registry import Estimator
@@ -40,7 +39,7 @@ from kl_companion.tabular import Loss
 class Audit:
     """The verdict on a loss; ``str()`` is the card that the command line prints.
 
-    A pickle, which takes as long as an audit, contains every number and sentence and not the loss: `figure`
+    A pickle, which takes as long as an audit, contains every number and sentence and not ``fitted``: `figure`
     of the copy is a ValueError.
 
     Attributes:
@@ -58,16 +57,12 @@ class Audit:
         as_meant: Whether it is that.
         group_size: Answers per batch; None for the limit of large batches.
         group_source: The name or the expression of the loss that says so; "" where the caller did.
-        loss_fn: The loss as a function of a rollout.
         head: Of how many likeliest tokens it is; 0 of none. Then the worlds have two tokens more.
         parts: What is known of a loss that is no known objective.
-        measure_tool: Computes ``tool``, when it is asked for.
-        measure_first: Likewise ``first_update``.
         inside: What it is with zeros outside the mask, where numbers there change a loss that is unknown.
-        moved: The loss with inputs that can be moved one by one; None of an estimator.
         unrewarded: What a loss of no known objective on stale samples is there where all rewards are 0, if it
             has a distance to the sampler.
-        fitted: The loss with its request, its worlds and its fit.
+        fitted: The loss with its request, its worlds and its fit; None of a copy, and of a verdict by hand.
     """
 
     name: str
@@ -81,16 +76,17 @@ class Audit:
     meant: tuple[str, str] | None = None
     as_meant: bool | None = None
     group_size: int | None = None
-    loss_fn: Loss | None = field(default=None, repr=False, compare=False)
     head: int = 0
     parts: tuple[Piece, ...] = ()
     group_source: str = ""
-    measure_tool: Callable[[], ToolText | None] | None = field(default=None, repr=False, compare=False)
-    measure_first: Callable[[], Finding | None] | None = field(default=None, repr=False, compare=False)
     inside: Finding | None = None
-    moved: Moved | None = field(default=None, repr=False, compare=False)
     unrewarded: Finding | None = None
     fitted: LossFit | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def loss_fn(self) -> Loss:
+        """The loss as a function of a rollout; ValueError where it is called without ``fitted``."""
+        return left_out if self.fitted is None else self.fitted.plan.subject.loss
 
     @property
     def main(self) -> Finding:
@@ -188,7 +184,7 @@ class Audit:
         small = self.group_size is not None  # the gradient of large batches is another
         unregularized = self.headline == UNREGULARIZED and self.residual < TOLERANCE  # an entropy may be left
         no_world = self.main.condition is None or self.head > 0
-        if self.loss_fn is None or self.as_meant or no_world or small or unregularized:
+        if self.fitted is None or self.as_meant or no_world or small or unregularized:
             return ()
         size, unit = abs(self.coefficient[1] or 1.0), unit_of(self.main)
         compared = distances(self.loss_fn, self.compared, coefficient=size, unit=unit)
@@ -198,31 +194,31 @@ class Audit:
     @cached_property
     def tool(self) -> ToolText | None:
         """The loss on answers with a tool's text inside; None of a loss that takes no mask."""
-        return self.measure_tool() if self.measure_tool is not None else None
+        return self.fitted.with_tool() if self.fitted is not None else None
 
     @cached_property
     def first_update(self) -> Finding | None:
         """The loss where its old policy is the policy itself and another has sampled; None without both."""
-        return self.measure_first() if self.measure_first is not None else None
+        return self.fitted.of_first_update() if self.fitted is not None else None
 
     @cached_property
     def order(self) -> float:
         """The power of the log-ratio with which the gradient vanishes; NaN where ``distances`` are empty."""
-        return order(self.loss_fn) if self.loss_fn is not None and self.distances else math.nan
+        return order(self.loss_fn) if self.fitted is not None and self.distances else math.nan
 
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
         """What every input of a function does, see `kl_companion.auditing.judgment.inputs`."""
-        group = self.group_size if self.group_source else None
-        return inputs(self.moved, self.reading, self.head, group or 1)
+        if self.fitted is None:
+            return ()
+        group = self.fitted.plan.group
+        size = 1 if group is None else group.size
+        return inputs(self.fitted.plan.subject.moved, self.reading, self.head, size)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle: what the loss is needed for is computed before it is left out."""
-        if self.loss_fn is None:
-            return self.__dict__
         names = ("distances", "order", "inputs", "tool", "first_update")
-        measured = dict.fromkeys(("measure_tool", "measure_first", "moved", "fitted"))
-        return self.__dict__ | {n: getattr(self, n) for n in names} | measured | {"loss_fn": left_out}
+        return self.__dict__ | {n: getattr(self, n) for n in names} | {"fitted": None}
 
     @property
     def sentence(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.fit.fit import LossFit
 from kl_companion.auditing.judgment.card import WIDTH
+from kl_companion.auditing.judgment.distances import world
 from kl_companion.auditing.judgment.inputs import reads_outside
 from kl_companion.auditing.judgment.sentences import times
 from kl_companion.auditing.judgment.summary import is_beside, minimizes_rewards, wrong_signs
@@ -38,7 +39,6 @@ from kl_companion.auditing.repair.strengths import (
     SAME,
     at_reference,
     near,
-    of_one_length,
     ratio,
 )
 from kl_companion.auditing.repair.terms import terms
@@ -187,7 +187,7 @@ class _Place:
 
     def _moves(self, change: Change) -> bool:
         """Whether the gradient of the KL term is another with a change."""
-        tree = of_one_length(1.0)
+        tree = world(1.0, eos=False)
         try:
             with self.program.running(change.edits, change.freed):
                 after = large_batches(self.subject.with_options(self.options).loss, tree)

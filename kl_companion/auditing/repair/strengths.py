@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import NamedTuple
 
 import torch
 
 from kl_companion.auditing.fit.least_squares import degrees
+from kl_companion.auditing.judgment.distances import without_rounding, world
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import Population, large_batches, population_tree
 
@@ -54,21 +54,8 @@ def near(loss_fn: Loss, size: float) -> NearReference:
         loss_fn: A scalar function of a rollout.
         size: How far the reference is, in units of the usual log-ratios.
     """
-    close, at = (large_batches(loss_fn, of_one_length(x)) for x in (size, 0.0))
-    small = close.gradient.norm() < 1e-10 * close.contributions
-    gradient = torch.zeros_like(close.gradient) if small else close.gradient
-    return NearReference(gradient.flatten(), close.value - at.value, at.value)
-
-
-@cache
-def of_one_length(size: float) -> Population:
-    """A tree whose reference is so far away, without rewards, where a mean of K1 is a mean of the KL."""
-    tree = population_tree(3, 2, parts=12, seed=7)
-    away = tree.problem.logits - tree.problem.ref_logits
-    problem = tree.problem._replace(
-        ref_logits=tree.problem.logits - size * away, rewards=torch.zeros_like(tree.problem.rewards)
-    )
-    return Population(problem, tree.which)
+    close, at = (without_rounding(loss_fn, world(x, eos=False)) for x in (size, 0.0))
+    return NearReference(close.gradient.flatten(), close.value - at.value, at.value)
 
 
 def at_reference(loss_fn: Loss, eos: bool) -> torch.Tensor:

@@ -24,19 +24,20 @@ def blocks(audit: UpdateAudit, *, details: bool = False) -> list[CardBlock]:
         details: Gain, coefficient and rest of every prompt and group too.
     """
     first = [x for text in audit.warnings for x in wrapped(text, most=3, style="bad")]
-    first += wrapped(meaning.headline(audit), style="bold bad" if audit.fault else "bold")
-    first += wrapped(meaning.wanted(audit), style="good" if audit.met else "bad")
+    first += wrapped(audit.sentence, style="bold bad" if audit.fault else "bold")
+    first += wrapped(meaning.sentence("wanted", audit), style="good" if audit.met else "bad")
     advised = meaning.advice(audit)
     advised[:1] = [f"Instead: {x}" for x in advised[:1]]
     found = [
         read_block(audit.step.reading),
         CardBlock(first),
-        *(CardBlock(wrapped(text, style="bad")) for text in meaning.warnings(audit)),
+        CardBlock(wrapped(meaning.given_advantages(audit), style="bad")),
+        CardBlock(wrapped(meaning.sentence("outside_update", audit), style="bad")),
         CardBlock(wrapped(meaning.runs(audit), most=4)),
         CardBlock(_table(audit)),
-        CardBlock(wrapped(meaning.by_size(audit))),
+        CardBlock(wrapped(meaning.sentence("order_in_batch", audit))),
         CardBlock(wrapped(meaning.equal_rewards(audit))),
-        CardBlock(wrapped(meaning.stale(audit), "  ", "")),
+        CardBlock(wrapped(meaning.sentence("stale_update", audit), "  ", "")),
         CardBlock(wrapped(meaning.comes_to(audit), "  ", "")),
         CardBlock([CardLine(x) for x in advised]),
         CardBlock(_details(audit) if details else []),

@@ -1,16 +1,15 @@
-"""The verdict on an update in sentences, whose words are in ``words.toml``."""
+"""The verdict on an update in sentences, whose texts are in ``templates.toml`` of the judgment."""
 
 from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from kl_companion.auditing.judgment.templates import filled
 from kl_companion.auditing.updates.advantages import ADVANTAGES
-from kl_companion.auditing.updates.effective import IDLE, LOWERS, MOSTLY, NONE, SAME, SPREAD, turned
+from kl_companion.auditing.updates.effective import KINDS, LOWERS, MOSTLY, REWARDS, SAME, OnPrompt, turned
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 FAR = 5.0  # degrees of a rest that is worth a word
 _SAME_END = 0.002  # of E[R], and five times that in nats
 _VISIBLE = 0.5  # degrees
-_WORDS = tomllib.loads((files(__package__) / "words.toml").read_text("utf-8"))
-
-
-def _words(table: str, key: str, /, **values: Any) -> str:
-    """Return a text of ``words.toml`` with values in it; "" for a key that has none."""
-    text: str = _WORDS[table].get(key, "")
-    return text.format(**values)
 
 
 def short(x: float) -> str:
@@ -35,49 +27,47 @@ def short(x: float) -> str:
     return f"{x:.0f}" if abs(x) >= 9.95 else f"{x:.2g}"
 
 
-def headline(audit: UpdateAudit) -> str:
-    """Return what the update maximizes, in a sentence; what is wrong with its signs comes first."""
-    wrong, of_kl, away = audit.fault, audit.coefficient, audit.leaves_reference
-    low, high = turned(audit.largest)
-    values = {
-        "name": audit.name,
-        "verb": "minimizes" if wrong == LOWERS else "maximizes",
-        "about": "" if audit.named else "about ",
-        "reward": _WORDS["rewards"][audit.reward],
-        "penalty": penalty_words(audit.penalties),
-        "kl_verb": "maximizes" if away else "minimizes",
-        "consequence": _words("consequence", wrong, where=_where(audit)),
-        "sign": "+" if (wrong == LOWERS) != away else "-",
-        "coefficient": _words("coefficient", of_kl),
-        "size": _words("size", of_kl, **_sizes(audit, away=away)),
-        "angle": f"{low:.0f}° or more" if low > MOSTLY else f"up to {high:.0f}°",
-        "rest": "" if audit.named or high < _VISIBLE else f", and up to {high:.0f}° of its update are",
-        "off": audit.off,
-    }
-    if wrong == IDLE:
-        key = "idle_with_kl" if audit.penalties else "idle_moved"
-        key = key if any(s.moves for s in audit.seen) else "idle"
-    elif not audit.named and high > MOSTLY:
-        key = "unknown"
-    elif of_kl == NONE:
-        key = "no_gradient" if audit.step.coefficient else "no_kl"
-    else:
-        key = "unknown_kl" if audit.unknown else "known"
-    if values["rest"]:
-        values["rest"] += " not that" if of_kl == NONE else " neither"
-    return _words("headline", key, **values)
+def sentence(topic: str, audit: UpdateAudit) -> str:
+    """Return a sentence of ``templates.toml`` on an update; "" where there is nothing to say.
+
+    Args:
+        topic: ``"update"`` for the headline; ``"wanted"``, ``"order_in_batch"``, ``"outside_update"`` and
+            ``"stale_update"``.
+        audit: The verdict.
+    """
+    return filled(topic, audit, **_facts(audit))
 
 
-def _sizes(audit: UpdateAudit, *, away: bool = False) -> dict[str, str]:
-    """Return the values of texts on the size of the coefficient; ``away`` gives it the other sign."""
-    low, high = sorted(-x if away else x for x in audit.ends)
-    size = [short(low), short(high)]
+def _facts(audit: UpdateAudit) -> dict[str, Any]:
+    """Return facts for sentences about an update, beside its attributes."""
+    kinds = {kind: kind in (audit.fault, audit.coefficient) for kind in KINDS}
+    least, most = turned(audit.largest)
+    most_stale = turned(audit.stale)[1]
+    away = audit.leaves_reference
+    low, high = (short(x) for x in sorted(-x if away else x for x in audit.ends))
     return {
-        "low": size[0],
-        "high": size[1],
-        "size": " to ".join(dict.fromkeys(size)),
-        "of": " beta" if audit.beta else "",
-        "group": str(audit.group_size),
+        **kinds,
+        **{reward: reward == audit.reward for reward in REWARDS},
+        "moves": any(s.moves for s in audit.seen),
+        "penalty": penalty_words(audit.penalties),
+        "least": least,
+        "most": most,
+        "turned_little": most < _VISIBLE,
+        "turned_far": most > MOSTLY,
+        "turned_always": least > MOSTLY,
+        "reads_coefficient": bool(audit.step.coefficient),
+        "where": _where(audit),
+        "sign": "+" if kinds[LOWERS] != away else "-",
+        "sized": math.isfinite(audit.ends[0]),
+        "low": low,
+        "high": high,
+        "size": " to ".join(dict.fromkeys((low, high))) + " beta" * bool(audit.beta),
+        "growing": audit.order > 0,
+        "outside": audit.inside is not None,
+        "most_stale": most_stale,
+        "stale_far": not most_stale <= max(FAR, most + 1),
+        "missed": ", ".join(s.prompt for s in audit.misses),
+        "ignores_beta": audit.equal is not None and audit.equal.ignores_beta,
     }
 
 
@@ -100,41 +90,29 @@ def penalty_words(penalties: Mapping[str, float]) -> str:
     return parts[0] if len(parts) == 1 else f"({' '.join(parts)})"
 
 
-def by_size(audit: UpdateAudit) -> str:
-    """Return a sentence where the coefficient depends on the number of answers in a batch; else ""."""
-    return _words("batch", "grows" if audit.order > 0 else "shrinks" if audit.order < 0 else "")
-
-
 def equal_rewards(audit: UpdateAudit) -> str:
     """Return what happens where all rewards of a group are equal; "" where no KL acts."""
-    seen = audit.equal
-    if seen is None or not audit.penalties:
-        return ""
-    if not seen.moves:
-        what = "nothing"
-    elif not math.isnan(seen.share.gain):
-        what = "lengths"
-    elif math.isnan(seen.grows):
-        what = "alone"
-    elif seen.ignores_beta:
-        what = "divided"
-    else:
-        what = "moves" if abs(seen.grows / 10 - 1) > SAME else "coefficient"
-    away = ", away from the reference" if seen.share.charge < 0 else ""
-    rest = _words("equal", what, away=away, grows=short(seen.grows))
-    return f"Where all rewards of a group are equal, {rest}"
+    return filled("equal_rewards", audit, **_on_equal(audit.equal)) if audit.equal else ""
 
 
-def warnings(audit: UpdateAudit) -> list[str]:
-    """Return what the verdict does not know or depends on: advantages that were given, numbers outside."""
+def _on_equal(seen: OnPrompt) -> dict[str, Any]:
+    return {
+        "moves": seen.moves,
+        "gains": not math.isnan(seen.share.gain),
+        "grows": "" if math.isnan(seen.grows) else short(seen.grows),
+        "ignores_beta": seen.ignores_beta,
+        "tenfold": abs(seen.grows / 10 - 1) <= SAME,
+        "leaves": seen.share.charge < 0,
+    }
+
+
+def given_advantages(audit: UpdateAudit) -> str:
+    """Return that advantages were given as they are, of a step that takes some."""
     reads = audit.step.reading.reads if audit.step.reading else ()
     given = audit.advantage is None and any(r.said == "advantages" for r in reads)
-    others = ", ".join(n for n in ADVANTAGES if n != "group_std")
-    outside = "" if audit.inside is None else "unknown" if not audit.inside else "known"
-    return [
-        _words("advantages", "given" if given else "", others=others),
-        _words("outside", outside, inside=audit.inside),
-    ]
+    return filled(
+        "given_advantages", given=given, others=", ".join(n for n in ADVANTAGES if n != "group_std")
+    )
 
 
 def runs(audit: UpdateAudit) -> str:
@@ -148,38 +126,15 @@ def runs(audit: UpdateAudit) -> str:
     return " ".join(f"It has no update in {', '.join(where)}: {why}." for why, where in refused.values())
 
 
-def stale(audit: UpdateAudit) -> str:
-    """Return how much of the update of stale samples is neither, where that is more; else ""."""
-    fresh, most = (turned(seen)[1] for seen in (audit.largest, audit.stale))
-    return "" if most <= max(FAR, fresh + 1) else _words("stale", "turned", most=most)
-
-
 def comes_to(audit: UpdateAudit) -> str:
     """Return where it comes to rest, beside the optimum of what the coefficient says; "" if not known."""
     if audit.rest is None or audit.unknown:
         return ""
     end, best = audit.rest
     same = abs(end.reward - best.reward) < _SAME_END and abs(end.kl - best.kl) < 5 * _SAME_END
-    key = "optimum" if same else "settled" if end.settled else "moving"
-    return f"{_WORDS['rest']['start']} {_words('rest', key, end=end, best=best)}"
-
-
-def wanted(audit: UpdateAudit) -> str:
-    """Return whether it is what was wanted, and where it is not; "" where nothing was."""
-    if audit.want is None:
-        return ""
-    key = "met" if audit.met else "missed" if audit.misses and not audit.fault else "not_met"
-    where = ", ".join(s.prompt for s in audit.misses)
-    return _words("want", key, want=audit.want.text, group=audit.group_size, where=where)
+    return filled("comes_to", end, end=end, best=best, same=same)
 
 
 def advice(audit: UpdateAudit) -> list[str]:
     """Return what to change so that beta is a coefficient, a line each; nothing where it is one."""
-    key, sizes = audit.headline, _sizes(audit)
-    if key == LOWERS and not audit.named and turned(audit.largest)[0] > MOSTLY:
-        return []  # it is no policy loss whose sign could be changed
-    if not audit.fault and audit.equal is not None and audit.equal.ignores_beta:
-        key = "beta has no effect"
-    if key == SPREAD and not math.isfinite(audit.ends[0]):
-        return []
-    return _words("advice", key, **sizes).strip().splitlines()
+    return sentence("update_advice", audit).strip().splitlines()

@@ -228,9 +228,9 @@ class UpdateAudit:
     @property
     def sentence(self) -> str:
         """What it maximizes, in one sentence."""
-        from kl_companion.auditing.updates.meaning import headline
+        from kl_companion.auditing.updates.meaning import sentence
 
-        return headline(self)
+        return sentence("update", self)
 
     def blocks(self, *, details: bool = False) -> list[CardBlock]:
         """Blocks of its card."""

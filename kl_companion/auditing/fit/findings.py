@@ -42,7 +42,7 @@ class Finding:
         matches: Every equally short explanation ``{objective: coefficient}``; empty if there is none.
         residual: Relative distance of the gradient field from the first explanation.
         zero: The expected gradient vanishes.
-        value_matches: Objectives whose value is the expected value of the loss, with coefficient.
+        measure_values: Computes ``value_matches``, when they are asked for.
         measure_curl: Computes ``curl``, which costs more than all the rest, when it is asked for.
         units: For each of ``matches``, what its coefficients are in units of, ``{objective: unit}``: a name
             of `kl_companion.auditing.fit.explanations.UNITS` or ``"batch"``.
@@ -55,12 +55,17 @@ class Finding:
     matches: tuple[dict[str, float], ...]
     residual: float
     zero: bool
-    value_matches: dict[str, float]
+    measure_values: Callable[[], dict[str, float]] = field(repr=False, compare=False)
     measure_curl: Callable[[], float] = field(repr=False, compare=False)
     units: tuple[Mapping[str, str], ...] = ()
     sums: bool = False
     settles: bool = True
     measure_gaps: Callable[[], tuple[GroupGap, ...]] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def value_matches(self) -> dict[str, float]:
+        """Objectives whose value is the expected value of the loss, with coefficient."""
+        return self.measure_values()
 
     @cached_property
     def curl(self) -> float:
@@ -79,7 +84,10 @@ class Finding:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for a pickle, with numbers instead of the functions that measure them."""
-        measured: dict[str, Any] = {"measure_curl": partial(float, self.curl)}
+        measured: dict[str, Any] = {
+            "measure_curl": partial(float, self.curl),
+            "measure_values": partial(dict, self.value_matches),
+        }
         if self.couples:
             measured["measure_gaps"] = partial(tuple, self.gaps)
         return self.__dict__ | measured

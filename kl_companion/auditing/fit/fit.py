@@ -185,7 +185,7 @@ def _finding(
         tuple(match for match, _ in pairs),
         residual,
         zero,
-        value_matches(same_length),
+        partial(value_matches, same_length),
         lambda: measure_curl(explained[0].coefficients if explained else {}),
         tuple(units for _, units in pairs),
         observation.sums,

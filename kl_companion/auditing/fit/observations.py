@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from kl_companion.auditing.fit.explanations import Seen, factors
 from kl_companion.auditing.fit.findings import GroupGap
 from kl_companion.auditing.fit.least_squares import ZERO, degrees
+from kl_companion.auditing.worlds.objective import Computed, ValueAndField
 from kl_companion.auditing.worlds.objectives import Objective, fields_and_values
 from kl_companion.auditing.worlds.trees import Condition, known_fields, worlds
 from kl_companion.tabular import Loss, Problem, expectation, expected_gradient
@@ -70,17 +71,23 @@ def _of_groups(loss_fn: Loss, problem: Problem, group_size: int) -> Limit:
     return Limit(found.value, found.gradient, found.magnitude, sums=False, settles=True)
 
 
-def _seen(found: Limit, problem: Problem, known: dict[str, tuple[float, torch.Tensor]]) -> Seen:
+def _seen(found: Limit, problem: Problem, known: Mapping[str, ValueAndField]) -> Seen:
     # measured against what is added up, so that a small beta is not taken for none
     zero = bool(found.gradient.norm() < max(ZERO * found.contributions, _NOTHING))
     return Seen(
         found.value,
         found.gradient.flatten(),
         zero,
-        {n: f.flatten() for n, (_, f) in known.items()},
-        {n: v for n, (v, _) in known.items()},
+        *_fields_and_values(known),
         factors(problem),
     )
+
+
+def _fields_and_values(
+    known: Mapping[str, ValueAndField],
+) -> tuple[Mapping[str, torch.Tensor], Mapping[str, float]]:
+    fields = Computed(known, lambda name: known[name][1].flatten())
+    return fields, Computed(known, lambda name: known[name][0])
 
 
 def beside_others(
@@ -91,14 +98,8 @@ def beside_others(
         fields = known_fields(where, head + 2 if head else 3, tuple(known), True, head > 0)
     else:
         fields = tuple(fields_and_values(known, p) for p in where)
-    seen = (
-        w._replace(
-            fields={n: f.flatten() for n, (_, f) in found.items()},
-            values={n: v for n, (v, _) in found.items()},
-        )
-        for w, found in zip(looked.worlds, fields, strict=True)
-    )
-    return looked._replace(worlds=tuple(seen))
+    pairs = zip(looked.worlds, map(_fields_and_values, fields), strict=True)
+    return looked._replace(worlds=tuple(w._replace(fields=f, values=v) for w, (f, v) in pairs))
 
 
 def gaps(loss_fn: Loss, condition: Condition, head: int = 0) -> tuple[GroupGap, ...]:

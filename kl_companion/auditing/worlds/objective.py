@@ -6,8 +6,9 @@ Most are products (`Product`): whose visits, summed over what, of which function
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 
@@ -16,7 +17,10 @@ from kl_companion.estimators.record import same_function
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Problem
 
+T = TypeVar("T")
 Scalar = Callable[[Rollout], torch.Tensor]
+ValueAndField = tuple[float, torch.Tensor]
+_NONE: Mapping[str, Any] = MappingProxyType({})
 AWAY = "The policy is pushed away from the reference by {}."
 
 
@@ -141,18 +145,53 @@ def value(objective: Objective, problem: Problem) -> float:
         return objective.scalar(problem.rollout(problem.logits)).item()
 
 
+class Computed(Mapping[str, T]):
+    """A dict of names, each of whose values is computed when it is read first: few of many are.
+
+    Args:
+        names: The keys.
+        compute: The value of a name.
+        known: Values that need not be computed.
+    """
+
+    def __init__(
+        self, names: Iterable[str], compute: Callable[[str], T], known: Mapping[str, T] = _NONE
+    ) -> None:
+        self._names, self._compute, self._values = dict.fromkeys(names), compute, dict(known)
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._values:
+            self._values[name] = self._compute(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def fields_and_values(
-    known: Mapping[str, Objective], problem: Problem
-) -> dict[str, tuple[float, torch.Tensor]]:
-    """Of many objectives, exact value and gradient [rows, vocab], from one listing of the sequences."""
+    known: Mapping[str, Objective], problem: Problem, recorded: Mapping[str, ValueAndField] = _NONE
+) -> Mapping[str, ValueAndField]:
+    """Of many objectives, exact value and gradient [rows, vocab], from one listing of the sequences.
+
+    Args:
+        known: The objectives.
+        problem: The world.
+        recorded: What was computed before.
+    """
     theta = problem.logits.detach().clone().requires_grad_()
     rollout = problem.rollout(theta)
-    found = {}
-    for name, objective in known.items():
-        value = objective.scalar(rollout)
+
+    def compute(name: str) -> ValueAndField:
+        value = known[name].scalar(rollout)
         (gradient,) = torch.autograd.grad(value, theta, retain_graph=True)
-        found[name] = (value.item(), gradient)
-    return found
+        return value.item(), gradient
+
+    return Computed(known, compute, recorded)
 
 
 def total(x: torch.Tensor, rollout: Rollout) -> torch.Tensor:

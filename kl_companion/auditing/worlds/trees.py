@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 
-from kl_companion.auditing.worlds.objective import fields_and_values
+from kl_companion.auditing.worlds.objective import ValueAndField, fields_and_values
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.tabular import Problem
 from kl_companion.tabular.populations import Population, population_tree
@@ -44,7 +45,7 @@ class Condition(NamedTuple):
 
 # objectives' values and fields by condition, vocabulary and whether trees are ranked, of every world:
 # filled where objectives are slow to differentiate
-RECORDED: dict[tuple[Condition, int, bool], tuple[dict[str, tuple[float, torch.Tensor]], ...]] = {}
+RECORDED: dict[tuple[Condition, int, bool], tuple[dict[str, ValueAndField], ...]] = {}
 
 
 @cache
@@ -78,7 +79,7 @@ def worlds(
 @cache
 def known_fields(
     condition: Condition, vocab: int, names: tuple[str, ...], longer: bool, headed: bool
-) -> tuple[dict[str, tuple[float, torch.Tensor]], ...]:
+) -> tuple[Mapping[str, ValueAndField], ...]:
     """Return {objective: (value, field)} of every world; the same for every loss."""
     if condition.tool:  # no objective depends on what the policy did not write
         plain = known_fields(condition._replace(tool=False), vocab, names, longer, headed)
@@ -88,11 +89,9 @@ def known_fields(
         )
     places = worlds(condition, vocab, longer, headed)
     before = RECORDED.get((condition, vocab, headed), ({},) * len(places))[-len(places) :]
-    fields = []
-    for there, place in zip(before, places, strict=True):
-        new = fields_and_values({n: OBJECTIVES[n] for n in names if n not in there}, place.problem)
-        fields.append({n: there[n] if n in there else new[n] for n in names})
-    return tuple(fields)
+    known = {n: OBJECTIVES[n] for n in names}
+    pairs = zip(places, before, strict=True)
+    return tuple(fields_and_values(known, place.problem, there) for place, there in pairs)
 
 
 def with_tool(problem: Problem, seed: int = 0) -> Problem:

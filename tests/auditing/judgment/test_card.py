@@ -18,7 +18,7 @@ ONE_LENGTH, STALE = Condition(False, False, 1.0), Condition(True, True, 1.0)
 
 
 def case(*matches, condition=NEAR, curl=0.0, **changes):
-    found = {"residual": 0.0, "zero": False, "value_matches": {}, "measure_curl": lambda: curl, **changes}
+    found = {"residual": 0.0, "zero": False, "measure_values": dict, "measure_curl": lambda: curl, **changes}
     return Finding(condition, matches, units=tuple(dict.fromkeys(m, "") for m in matches), **found)
 
 
@@ -94,7 +94,7 @@ def test_details():
     value = {"sequence_reverse_kl": 1 / 3}
     first = case(ONE, {"sequence_entropy": 2 / 3}, condition=ONE_LENGTH, curl=0.125)
     rest = [
-        case(ONE, condition=FAR, residual=1e-16, value_matches=value),
+        case(ONE, condition=FAR, residual=1e-16, measure_values=lambda: value),
         case(condition=STALE, residual=0.5, curl=math.nan),
         case(condition=None, zero=True),
     ]

@@ -27,12 +27,12 @@ def by_hand():
         (match,),
         math.nan,
         False,
-        {},
+        dict,
         lambda: 0.0,
         ({"token_reverse_kl": COMMON},),
         measure_gaps=lambda: gaps,
     )
-    given = Finding(None, (), 0.5, False, {}, lambda: 0.0)
+    given = Finding(None, (), 0.5, False, dict, lambda: 0.0)
     return Audit("it", (one, given), group_size=2)
 
 

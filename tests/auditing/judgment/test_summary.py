@@ -24,7 +24,7 @@ ONE_LENGTH, FAR = Condition(False, False, 1.0), Condition(False, True, 4.0)
 
 
 def case(*matches, condition=ON, units=None, **changes):
-    found = {"residual": 0.0, "zero": False, "value_matches": {}, "measure_curl": lambda: 0.0, **changes}
+    found = {"residual": 0.0, "zero": False, "measure_values": dict, "measure_curl": lambda: 0.0, **changes}
     each = tuple({n: (units or {}).get(n, "") for n in m} for m in matches)
     return Finding(condition, matches, units=each, **found)
 
@@ -61,7 +61,7 @@ def test_of_equal_explanations_the_one_with_most_regularizers_is_shown_and_it_co
     found = terms(case({"token_entropy": 1.0, "expected_reward": 1.0}, REWARD | REVERSE | FORWARD))
     assert [t.objective for t in found] == ["token_reverse_kl", "token_forward_kl", "expected_reward"]
     assert found[0] == Part("token_reverse_kl", 0.25, "")
-    assert terms(Finding(ON, (REVERSE,), 0.0, False, {}, lambda: 0.0)) == (
+    assert terms(Finding(ON, (REVERSE,), 0.0, False, dict, lambda: 0.0)) == (
         Part("token_reverse_kl", 0.25, ""),
     )
     assert [number(x) for x in (1 / 3, 2.0)] == ["0.3333", "2"]

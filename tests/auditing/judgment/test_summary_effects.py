@@ -19,7 +19,7 @@ CONDITION = Condition(True, True, 1.0)
 
 
 def finding(name, sign):
-    return Finding(CONDITION, ({name: sign},), 0.0, False, {}, lambda: 0.0, ({name: ""},))
+    return Finding(CONDITION, ({name: sign},), 0.0, False, dict, lambda: 0.0, ({name: ""},))
 
 
 def place(*, at_reference=False):

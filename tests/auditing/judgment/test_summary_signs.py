@@ -73,7 +73,7 @@ def wrong(name, sign):
 
 
 def of_sum(units, **coefficients):
-    found = Finding(Condition(False, True, 1.0), (coefficients,), 0.0, False, {}, lambda: 0.0, (units,))
+    found = Finding(Condition(False, True, 1.0), (coefficients,), 0.0, False, dict, lambda: 0.0, (units,))
     return Audit("it", (found,)).to_dict()["warning"]
 
 

@@ -11,7 +11,7 @@ ONE = {"token_reverse_kl": 0.25}
 
 
 def case(condition=ON, *matches, curl=0.0, residual=0.0, zero=False, value=None):
-    return Finding(condition, matches, residual, zero, value or {}, lambda: curl)
+    return Finding(condition, matches, residual, zero, lambda: value or {}, lambda: curl)
 
 
 @pytest.mark.parametrize(

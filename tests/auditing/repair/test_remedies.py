@@ -43,7 +43,7 @@ def test_the_remedy_keeps_the_strength_of_the_loss():
 
 
 def found(*matches):
-    return [Finding(Condition(False, False, 1.0), matches, 0.0, not matches, {}, lambda: 0.0)]
+    return [Finding(Condition(False, False, 1.0), matches, 0.0, not matches, dict, lambda: 0.0)]
 
 
 @pytest.mark.parametrize(

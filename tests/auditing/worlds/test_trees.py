@@ -101,3 +101,16 @@ def test_objectives_do_not_see_text_of_a_tool(off_policy):
     for place, before in zip(worlds(condition, 3), plain, strict=True):
         assert place.tokens_per_answer == before.tokens_per_answer
         assert torch.equal(place.which, before.which)
+
+
+def test_objectives_are_computed_when_they_are_read_and_once() -> None:
+    problem, scalar = worlds(Condition(False, True, 1.0), 2)[1].problem, OBJECTIVES["expected_reward"].scalar
+    calls = []
+    counting = OBJECTIVES["expected_reward"]._replace(scalar=lambda ro: (calls.append(1), scalar(ro))[1])
+    recorded = 7.0, torch.zeros_like(problem.logits)
+    both = fields_and_values({"c": counting, "a": counting, "b": counting}, problem, {"c": recorded})
+    assert (list(both), len(both), both["c"], calls) == (["c", "a", "b"], 3, recorded, [])
+    assert both["a"] is both["a"]
+    assert calls == [1]
+    with pytest.raises(KeyError, match="d"):
+        both["d"]

@@ -221,7 +221,7 @@ def test_a_wrong_word_is_noticed(on_policy, monkeypatch):
 
 
 def said(*matches, zero=False):
-    return Finding(None, matches, 0.0, zero, {}, lambda: 0.0)
+    return Finding(None, matches, 0.0, zero, dict, lambda: 0.0)
 
 
 def test_words():

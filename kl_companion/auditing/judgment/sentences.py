@@ -117,8 +117,10 @@ def certainty(audit: Audit) -> str:
 
 def parts(audit: Audit) -> str:
     """Return what is known of a loss that is no known objective."""
-    sentences = []
+    sentences, explained = [], inside(audit)
     for piece in audit.parts:
+        if explained and piece.near:  # by numbers outside the mask, of which nothing is near
+            continue
         facts = {"of_rewards": piece.subject == REWARDS, **_words(piece.finding)}
         if near := piece.near:
             facts["objective"] = "- " * (near.sign < 0) + OBJECTIVES[near.objective].short

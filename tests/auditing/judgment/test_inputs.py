@@ -355,6 +355,17 @@ def test_what_it_is_with_zeros_outside_the_mask():
     assert audit(masked_before, scale=1.0, off_policy=False).to_dict()["inside"] == ""
 
 
+def kl_of_padding_too(logits, ref_logits):
+    logp, ref_logp = logits.log_softmax(-1), ref_logits.log_softmax(-1)
+    return torch.nn.functional.kl_div(ref_logp, logp, reduction="batchmean", log_target=True)
+
+
+def test_what_is_explained_by_numbers_outside_the_mask_is_near_nothing():
+    card = " ".join(str(audit(kl_of_padding_too, scale=1.0, off_policy=False)).split())
+    assert "With zeros outside the mask it minimizes reverse KL, next token." in card
+    assert "nearest to that of" not in card
+
+
 def test_a_loss_without_names_has_none():
     assert audit("k3", scale=1.0, off_policy=False).inputs == ()
     assert inputs(None, None) == ()

@@ -104,6 +104,7 @@ class Given:
             "rewards": lambda: self._rewards(name),
             "values": lambda: self._columns(torch.zeros(batch, length), None),
             "completion_mask": lambda: self._mask(name),
+            "outside_mask": lambda: (self._mask(name) == 0).to(self.layout.mask),
             "sample_mask": lambda: torch.ones(batch, dtype=r.completion_mask.dtype),
             "prompt_length": lambda: torch.full((batch,), prompt) if name.endswith("s") else prompt,
             "lengths": lambda: self._extent().sum(-1),

@@ -10,7 +10,12 @@ import torch
 
 from kl_companion.auditing.reading.heads import HEADS
 
-MASKS = {"completion_mask", "labels", "lengths"}  # roles that tell a loss which tokens are the policy's own
+MASKS = {
+    "completion_mask",
+    "outside_mask",
+    "labels",
+    "lengths",
+}  # roles that tell a loss which tokens are the policy's own
 _SAME = 1e-9  # of a loss, relatively
 
 
@@ -74,7 +79,7 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         places = [(True, "own", 1)] * per_row + [(True, "", 1), (False, "", 1)]
     elif "input_ids" in roles and "logp" not in roles:
         places = [(True, "", 1)]
-    if roles & {"completion_mask", "labels"} and (per_row or of_vocabulary):
+    if roles & {"completion_mask", "outside_mask", "labels"} and (per_row or of_vocabulary):
         places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
     elif ids and of_vocabulary and not whole:
         places.append((True, "", 2))
@@ -83,7 +88,9 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         places,
         (True, False) if "labels" in roles else (True,),
         (False, True) if "rewards" in roles else (False,),
-        (torch.float64, torch.bool, torch.int64) if "completion_mask" in roles else (torch.float64,),
+        (torch.float64, torch.bool, torch.int64)
+        if roles & {"completion_mask", "outside_mask"}
+        else (torch.float64,),
     ):
         padded = bool(roles & MASKS)
         found = Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists)

@@ -116,6 +116,8 @@ def _read_words(words: str, name: str = "") -> Read | Unread:
     beside = {*more.split(), *([] if kind == "prompt_index" else [*WORD_KINDS["filler"], *OWNER_OF])}
     unknown = [w for w in rest if w not in beside]
     offered = roles_of(quantity, "" if two else owner or _misspelled(unknown, OWNER_OF), head)
+    if kind == "completion_mask" and WORD_KINDS["outside"].intersection(rest):
+        offered = (*offered, "outside_mask")
     if unknown and (WORD_KINDS["measure"].intersection(unknown) or kind in ("prompt_index", "batch")):
         offered = ()  # a length of it, a flag about it, another index
     not_said = owned and not owner

@@ -98,9 +98,15 @@ def _proposals(error: ValueError, loss: Any, decided: set[str]) -> Iterator[Repa
     if isinstance(error, MissingOption):
         yield from (Repair({}, {error.path: value}) for value in _values(error.path, loss))
     elif isinstance(error, UnclearNames):
-        choices = []
+        choices, source = [], _source(loss)
         for u in error.unread:
-            named = [Repair({u.name: role}, {}) for role in u.suggestions[:3] or _PATTERNS["unnamed"]]
+            outside = re.search(_PATTERNS["outside"].format(name=re.escape(u.name)), source)
+            roles = (
+                u.suggestions[::-1]
+                if outside and u.suggestions[1:] == ("outside_mask",)
+                else u.suggestions[:3] or _PATTERNS["unnamed"]
+            )
+            named = [Repair({u.name: role}, {}) for role in roles]
             number = not u.suggestions or re.search(_PATTERNS["number"], u.name.lower())
             first = 0 if number else len(named)
             choices.append([*named[:first], Repair({}, {u.name: 1}), *named[first:]])
@@ -124,10 +130,17 @@ def _parameters(loss: Any) -> list[inspect.Parameter]:
         return []
 
 
+def _source(loss: Any) -> str:
+    try:
+        return FunctionText(callable_of(loss, Chosen({}))).source
+    except ValueError:  # it cannot be constructed
+        return ""
+
+
 def _values(path: str, loss: Any) -> list[Any]:
     """Values of an option: what the code compares it with, else a flag's or a number."""
     name = path.rpartition(".")[2]
-    source = FunctionText(callable_of(loss, Chosen({}))).source
+    source = _source(loss)
     compared = re.findall(rf"\b{name}[\"'\])]*\s*(?:==|in)\s*([^\n:]+)", source)
     texts = [x for part in compared for x in re.findall(r"[\"']([\w.-]+)[\"']", part)]
     if not texts and re.search(_PATTERNS["choice"], name.lower()):  # compared somewhere else

@@ -75,6 +75,15 @@ def test_values_of_roles():
         assert (mask.dtype, mask[:, 1:].tolist()) == (torch.bool, INSIDE.tolist())
 
 
+def test_a_mask_of_padding_is_1_where_the_mask_of_the_answer_is_0():
+    for layout in (Layout(), Layout(shifted=True, wide="own")):
+        for dtype in (torch.bool, torch.float64):
+            values = Given(ROLLOUT, layout._replace(mask=dtype))
+            inside, outside = values.of("completion_mask"), values.of("outside_mask")
+            assert outside.dtype is dtype
+            assert torch.equal(inside.double() + outside.double(), torch.ones_like(inside.double()))
+
+
 @pytest.mark.parametrize("name", ["token_level_rewards", "token_level_scores"])
 def test_a_reward_of_tokens_stands_at_the_last_token(name):
     each = Given(ROLLOUT, Layout()).of("rewards", name)

@@ -66,9 +66,24 @@ def of_answers(logp, ref_logp, rewards):
     return ((logp - ref_logp).reshape(len(rewards)) * rewards).mean()
 
 
+def of_padding(logp, ref_logp, pad_mask):
+    return ((logp - ref_logp) ** 2).masked_fill(pad_mask, 0.0).sum() / (~pad_mask).sum()
+
+
+def of_ignored(logp, ref_logp, ignore_mask):
+    return ((logp - ref_logp) ** 2 * (1 - ignore_mask)).sum()
+
+
+def of_answers_padded(logp, ref_logp, padding_mask):
+    return ((logp - ref_logp) ** 2 * padding_mask).sum() / padding_mask.sum()
+
+
 @pytest.mark.parametrize(
     ("loss", "line"),
     [
+        (of_padding, "--map pad_mask=outside_mask"),
+        (of_ignored, "--map ignore_mask=outside_mask"),
+        (of_answers_padded, "--map padding_mask=completion_mask"),
         (weighted, "--set weights=1"),
         (scaled, "--set loss_scale=1"),
         (unsaid, "--map cached_logps=ref_logp --map A=rewards"),

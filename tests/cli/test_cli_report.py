@@ -1,5 +1,6 @@
 """`kl-companion report`: what it prints, where the page goes, and what it refuses."""
 
+import io
 import json
 
 import pytest
@@ -44,8 +45,10 @@ def test_as_data(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{folder}/nothing"], "has no kl_monitor.csv and no kl_monitor_tokens.jsonl"),
+        (["{folder}/nothing"], "no file or folder"),
         (["{folder}", "--output", "{folder}"], "expected a file"),
+        (["{folder}", "--beta", "0.1"], "got --beta, expected none of them: a monitored run knows them"),
+        ([], "no LOG, expected a file, a folder, or - for standard input"),
         (["{folder}", "--outputs", "x"], "unknown option '--outputs'. Did you mean '--output'"),
     ],
 )
@@ -61,3 +64,90 @@ def test_what_is_refused(arguments, said, tmp_path, capsys):
     assert said in err
     assert "Traceback" not in err
     assert not list(folder.glob("*.html"))
+
+
+ROWS = "{'loss': 0.0, 'kl': 0.25, 'completion_length': 100.5, 'grad_norm': 0.5}\n"
+WRONG = "step:1 - actor/kl_loss:inf - actor/pg_loss:0.1\n"
+
+
+@pytest.fixture
+def logs(tmp_path):
+    (tmp_path / "a.log").write_text(ROWS)
+    (tmp_path / "b.log").write_text(WRONG)
+    return tmp_path
+
+
+def test_a_log_in_the_terminal(logs, capsys):
+    assert main(["report", str(logs / "a.log")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        "console of Python dictionaries: one row, step 1\n  TRL GRPO 0.14 to 0.15, or Unsloth"
+    )
+    assert "kl: 0.25 nats per token, 25 nats per answer (kl × mean length)" in " ".join(shown.split())
+    assert "What would decide what is open" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert main(["report", str(logs / "a.log"), "--details"]) == 0
+    assert len(capsys.readouterr().out) > len(shown)
+
+
+def test_a_log_as_data_and_what_the_user_knows(logs, capsys):
+    command = [
+        "report",
+        str(logs / "a.log"),
+        "--json",
+        "--release",
+        "0.15",
+        "--beta",
+        "0.04",
+        "--answers",
+        "8",
+    ]
+    assert main(command) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["releases"], data["beta"]["source"]) == ("TRL GRPO 0.15", "set by --beta")
+    assert data["nats_per_answer"]["last"] == pytest.approx(25.125)
+    assert (data["keys"][0]["estimator"], data["keys"][0]["pair"]) == ("K3", "policy/reference")
+
+
+def test_two_logs_side_by_side(logs, capsys):
+    command = ["report", str(logs / "a.log"), "--compare", str(logs / "b.log")]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "nats per answer         25 to 25" in shown
+    assert "! The averages differ or are open" in shown
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][-1] == ["wrong", "–", "infinite"]
+    assert main([*command, "--fail-on", "wrong"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "condition", "status"),
+    [
+        ("a", "wrong", 0),
+        ("b", "wrong", 1),
+        ("b", "attention", 1),
+        ("b", "infinite", 1),
+        ("b", "spike", 0),
+        ("b", "x", 2),
+    ],
+)
+def test_in_continuous_integration(name, condition, status, logs, capsys):
+    assert main(["report", str(logs / f"{name}.log"), "--fail-on", condition]) == status
+    assert ("--fail-on is 'x', expected wrong, attention, or a topic" in capsys.readouterr().err) == (
+        status == 2
+    )
+
+
+def test_the_metrics_and_standard_input(monkeypatch, capsys):
+    assert main(["report", "--show-metrics", "ppo_kl", "slime"]) == 0
+    assert capsys.readouterr().out.startswith("slime (all)  ppo_kl: K1, old/new")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(ROWS.encode())))
+    assert main(["report", "-"]) == 0
+    assert "one row" in capsys.readouterr().out
+
+
+def test_numbers_that_cannot_be(logs, capsys):
+    assert main(["report", str(logs / "a.log"), "--answers", "-1"]) == 2
+    assert "--answers is -1.0, expected a number from 0" in capsys.readouterr().err
+    assert main(["report", str(logs / "a.log"), "--output", "x.html"]) == 2
+    assert "got --output, expected none of them" in capsys.readouterr().err

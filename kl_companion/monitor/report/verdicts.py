@@ -8,11 +8,12 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from typing import Literal, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
 
-from kl_companion.monitor.largest_tokens import LargeToken
-from kl_companion.monitor.observation import Observation
-from kl_companion.monitor.report.run_folder import MonitoredRun
+if TYPE_CHECKING:  # types only: the report of a log uses this module, and must not load torch
+    from kl_companion.monitor.largest_tokens import LargeToken
+    from kl_companion.monitor.observation import Observation
+    from kl_companion.monitor.report.run_folder import MonitoredRun
 
 Level = Literal["wrong", "attention", "fine"]
 LEVELS: tuple[Level, ...] = ("wrong", "attention", "fine")
@@ -66,7 +67,7 @@ def is_finite(x: float | None) -> TypeGuard[float]:
 
 def finite(series: Iterable[float | None]) -> list[float]:
     """The entries that are known and finite."""
-    return [x for x in series if is_finite(x)]
+    return [x for x in series if x is not None and math.isfinite(x)]
 
 
 def mean(series: Iterable[float | None]) -> float | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kl_companion.auditing.fit.explanations import COMMON, UNITS
 from kl_companion.auditing.fit.findings import Finding
 from kl_companion.auditing.judgment.templates import filled
+from kl_companion.auditing.judgment.words import signed_sum
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.divergences import DIVERGENCES
 
@@ -173,8 +174,7 @@ def row(finding: Finding) -> str:
     found = terms(finding)
     if not found:
         return NO_OBJECTIVE
-    signed = [f"{'-' if t.sign < 0 else '+'} {_times(t)}{t.short}" for t in found]
-    line = " ".join(signed).removeprefix("+ ")
+    line = signed_sum((t.coefficient, t.short) for t in found)
     units = {t.unit for t in found}
     if units == {""}:
         return line
@@ -182,10 +182,6 @@ def row(finding: Finding) -> str:
         unit = units.pop()
         return f"[{line}] x a positive number of the batch" if unit == COMMON else f"[{line}] / {UNITS[unit]}"
     return f"{line}; {', '.join(f'{t.short} / {UNITS[t.unit]}' for t in found if t.unit)}"
-
-
-def _times(term: Part) -> str:
-    return "" if abs(term.coefficient) == 1 else f"{number(abs(term.coefficient))} x "
 
 
 def maximized(finding: Finding) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
 from kl_companion.divergences import DIVERGENCES
@@ -28,6 +28,15 @@ def objective_words(name: str) -> str:
         return divergence_words(name) if name in DIVERGENCES else name
 
 
+def signed_sum(terms: Iterable[tuple[float, str]]) -> str:
+    """Return coefficients and texts as a sum: ``reverse KL, next token - 0.5 x entropy, next token``."""
+    each = []
+    for coefficient, text in terms:
+        size = f"{abs(coefficient):.4g}"
+        each.append(f"{'-' if coefficient < 0 else '+'} {'' if size == '1' else f'{size} x '}{text}")
+    return " ".join(each).removeprefix("+ ")
+
+
 def in_words(found: str | Mapping[str, float]) -> str:
     """A sum of registered names, as a table of the package holds it, in a reader's words.
 
@@ -36,8 +45,7 @@ def in_words(found: str | Mapping[str, float]) -> str:
             next token - 2 x entropy, next token.
     """
     if isinstance(found, Mapping):
-        signed = " ".join(f"{'-' if c < 0 else '+'} {abs(c):.4g} {n}" for n, c in found.items())
-        found = signed.removeprefix("+ ")
+        return signed_sum((c, objective_words(n)) for n, c in found.items())
     text = re.sub(r"(?<![\w./])1 (?=[a-z])", "", found)
     text = re.sub(r"(?<![\w(])(\d[\d./]*) (?=[a-z]\w*_)", r"\1 x ", text)
     return _NAME.sub(lambda m: objective_words(m.group()), text)

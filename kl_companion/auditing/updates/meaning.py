@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kl_companion.auditing.judgment.templates import filled
+from kl_companion.auditing.judgment.words import in_words
 from kl_companion.auditing.updates.advantages import ADVANTAGES
 from kl_companion.auditing.updates.effective import KINDS, LOWERS, MOSTLY, REWARDS, SAME, OnPrompt, turned
-from kl_companion.auditing.worlds.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from kl_companion.auditing.updates.record import UpdateAudit
@@ -82,12 +82,9 @@ def _where(audit: UpdateAudit) -> str:
 
 def penalty_words(penalties: Mapping[str, float]) -> str:
     """Return the penalty as a sum: ``reverse KL, next token``, or several in brackets."""
-    parts = []
-    for i, (name, weight) in enumerate(penalties.items()):
-        sign = "- " if weight < 0 else "+ " if i else ""
-        size = "" if abs(abs(weight) - 1) < SAME else f"{abs(weight):.3g} x "
-        parts.append(f"{sign}{size}{OBJECTIVES[name].short}")
-    return parts[0] if len(parts) == 1 else f"({' '.join(parts)})"
+    ones = {n: math.copysign(1.0, w) for n, w in penalties.items() if abs(abs(w) - 1) < SAME}
+    text = in_words({n: ones.get(n, float(f"{w:.3g}")) for n, w in penalties.items()})
+    return text if len(penalties) == 1 else f"({text})"
 
 
 def equal_rewards(audit: UpdateAudit) -> str:

@@ -183,7 +183,7 @@ def describe(kl: KlNumber) -> str:
 
 def _head_words(m: Metric, kl: KlNumber) -> str:
     sign = {"-": "minus "}.get(m.estimator[:1], "")
-    estimator = kl.estimator if m is kl.metrics[0] else m.estimator
+    estimator = kl.estimator if m is kl.metrics[0] or (kl.certain and m.setting) else m.estimator
     name = (estimator.lstrip("-") or "a number") + (
         f" by default ({m.setting} decides)" if m.setting and not kl.certain else ""
     )

@@ -143,7 +143,8 @@ def name_release(keys: Iterable[str], framework: str = "", release: str = "") ->
     else:
         name = next((row["name"] for row in _DATA["framework"] if _is(row, names)), "")
     row = known.get(name, {})
-    others = tuple(row.get("also", ()))
+    excluded = {x for x, key in row.get("unlike", {}).items() if _has(key, names)}
+    others = tuple(x for x in row.get("also", ()) if x not in excluded)
     if release:
         return Release(name, release, release, others, True)
     low, high = "", ""
@@ -183,6 +184,8 @@ def _version(release: str) -> tuple[int, ...]:
 def overlaps(releases: str, low: str, high: str) -> bool:
     """Return whether a span of metrics.csv has a release from `low` to `high`."""
     first, last = bounds(releases)
+    if releases.startswith("before ") and low:
+        return _version(low) < _version(last)
     return _at_most(first, high) and _at_most(low, last)
 
 

@@ -77,6 +77,11 @@ class KlNumber(NamedTuple):
         return bool(self.metrics) and self.metrics[0].to_reference
 
     @property
+    def scaled_by_batches(self) -> bool:
+        """Whether a release that is possible logs it too small or too large by a number of batches."""
+        return any("too SMALL" in m.note or "too LARGE" in m.note for m in self.metrics)
+
+    @property
     def place(self) -> str:
         """Where the term is: "reward", "loss", or "" where it is unknown."""
         return {"old/reference": "reward", "policy/reference": "loss"}.get(self.pair, "")

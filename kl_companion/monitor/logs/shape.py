@@ -243,7 +243,7 @@ def cut_answers(q: Quantities) -> Iterator[RunVerdict]:
     elif not share and len(lengths) >= FEWEST:
         cap = max(x for _, x in lengths)
         full = [s for s, x in lengths if x >= cap * (1 - 1e-6)]
-        if len(full) >= FEWEST and lengths[-1][1] >= cap * (1 - 1e-6):
+        if FEWEST <= len(full) < len(lengths) and lengths[-1][1] >= cap * (1 - 1e-6):
             yield sentence("at_the_cap", key=q.keys["length"], cap=cap, rows=len(full), step=full[0])
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from kl_companion.monitor.logs.beta import beta_of
-from kl_companion.monitor.logs.keys import bounds, plain, possible_metrics
+from kl_companion.monitor.logs.keys import bounds, looks_like_kl, plain, possible_metrics
 from kl_companion.monitor.logs.quantities import KlNumber, Quantities
 from kl_companion.monitor.logs.sentences import sentence
 from kl_companion.monitor.report.verdicts import RunVerdict, finite, number, percent, two_digits
@@ -195,7 +195,13 @@ def engine(q: Quantities) -> Iterator[RunVerdict]:
             yield sentence(size, key=key, size=last, bound=two_digits(last * last / 2))
         elif metric.kind == "kl":
             size = "engine_kl" if abs(last) < 5e-3 else "engine_kl_far"
-            yield sentence(size, key=key, size=two_digits(last), estimator=metric.estimator, pair=metric.pair)
+            yield sentence(
+                size,
+                key=key,
+                size=two_digits(last),
+                estimator=metric.estimator.replace("-", "minus "),
+                pair=metric.pair,
+            )
 
 
 def scaled_keys(q: Quantities) -> Iterator[RunVerdict]:
@@ -203,6 +209,14 @@ def scaled_keys(q: Quantities) -> Iterator[RunVerdict]:
     for kl in q.kls:
         if kl.metrics and kl.metrics[0].factor and finite(kl.series):
             yield sentence("scaled", key=kl.key, factor="−β" if kl.metrics[0].factor == "-beta" else "β")
+
+
+def no_kl_despite_its_name(q: Quantities) -> Iterator[RunVerdict]:
+    """Keys that are named like a KL, and are none in their framework."""
+    for key in q.log.columns:
+        metric = next(iter(possible_metrics(key, q.release)), None)
+        if metric is not None and metric.kind == "other" and looks_like_kl(key) and metric.note:
+            yield sentence("no_kl_by_name", key=key, framework=metric.framework, note=metric.note)
 
 
 def own_keys(q: Quantities) -> Iterator[RunVerdict]:
@@ -227,6 +241,7 @@ CHECKS = (
     last_micro_batch,
     engine,
     scaled_keys,
+    no_kl_despite_its_name,
     equal_rewards,
     zero_loss,
     rounded_rate,

@@ -49,7 +49,7 @@ def amount_of(q: Quantities) -> Amount | None:
         if first is not None and last is not None:
             return Amount(first, last, True, "(score - rewards)/β")
     kl = q.reference
-    if kl is None or not kl.metrics or kl.metrics[0].kind != "kl":
+    if kl is None or not kl.metrics or kl.metrics[0].kind != "kl" or kl.scaled_by_batches:
         return None
     series, sign = kl.series, -1.0 if kl.estimator.startswith("-") else 1.0
     lengths = q.series("length")
@@ -130,7 +130,7 @@ def unit_of_the_kl(q: Quantities) -> Iterator[RunVerdict]:
 def noise_of_the_kl(q: Quantities) -> Iterator[RunVerdict]:
     """The noise of one row, by its number of tokens or by the scatter from row to row."""
     kl = q.reference
-    if kl is None or kl.estimator not in ("K1", "K3") or not kl.metrics:
+    if kl is None or kl.estimator not in ("K1", "K3") or not kl.metrics or kl.scaled_by_batches:
         return
     last, row = q.late(kl.series), len(q.log.steps) - 1
     tokens = q.tokens(row)

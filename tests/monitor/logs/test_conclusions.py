@@ -93,3 +93,16 @@ def test_the_keys_that_are_known():
         x.startswith("open-instruct 2025-12+  objective/kl1_avg: K2") for x in metric_lines(["kl1_avg"])
     )
     assert len(metric_lines()) > 90
+
+
+@pytest.mark.parametrize("release", ["", "0.6.1", "0.7.0"])
+def test_no_price_of_a_number_with_an_unknown_factor(release):
+    """verl 0.6 and 0.7 log actor/kl_loss too small or too large by a number of batches."""
+    columns = {"actor/kl_loss": "0.0123456 x 9", "actor/kl_coef": "0.001 x 9", "actor/entropy": "0.3 x 9"}
+    log = small_log({**columns, "response_length/mean": "700 x 9", "critic/advantages/max": "1.5 x 9"})
+    assert {x.topic for x in log_report(log, LogOptions(release=release)).verdicts} & {
+        "unit",
+        "idle_term",
+    } == set()
+    topics = {x.topic for x in log_report(log, LogOptions(release="0.9")).verdicts}
+    assert topics >= {"unit", "idle_term"}

@@ -59,7 +59,7 @@ def _measure(audit: Audit) -> tuple[Sequence[Finding], set[str]]:
     assert audit.meant is not None
     divergence = audit.meant[1]
     if audit.want is not None:
-        return audit.judged, wanted_objectives(divergence)
+        return audit.judged_for(divergence), wanted_objectives(divergence)
     if audit.stale_only:
         names = {f"{level}{divergence}_to_sampler" for level in ("token_", "sequence_", "sampled_mean_", "")}
         return audit.stale, names & OBJECTIVES.keys()

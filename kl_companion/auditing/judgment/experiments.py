@@ -19,6 +19,7 @@ _ANSWERS = 64
 _SAME = 1e-11  # of a number, relatively: rounding
 _NOT_MOVED = (
     "values|sample_mask|prompt_ids|prompt_index|(group|batch)_size|max_length|rollout|batch|.*topk_(mask|ids)"
+    "|boundaries|positions|segments|states|rows"
 )
 _KINDS = {
     "": _NOT_MOVED,

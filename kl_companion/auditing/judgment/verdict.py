@@ -30,6 +30,7 @@ from kl_companion.auditing.judgment.summary import (
 from kl_companion.auditing.judgment.words import divergence_words
 from kl_companion.auditing.reading.subject import Reading
 from kl_companion.auditing.worlds.objectives import OBJECTIVES
+from kl_companion.auditing.worlds.targets import is_to_sampler
 from kl_companion.auditing.worlds.targets import wanted_objectives as wanted_objectives
 from kl_companion.estimators.registry import Estimator
 from kl_companion.tabular import Loss
@@ -138,7 +139,11 @@ class Audit:
             True
         """
         wanted = wanted_objectives(want)
-        return all(accepts(f, wanted) and not minimizes_rewards(f) for f in self.judged)
+        return all(accepts(f, wanted) and not minimizes_rewards(f) for f in self.judged_for(want))
+
+    def judged_for(self, want: str) -> tuple[Finding, ...]:
+        """The findings by which a wanted objective is judged: stale samples for a distance to the sampler."""
+        return (self.stale if is_to_sampler(want) else ()) or self.judged
 
     @property
     def judged(self) -> tuple[Finding, ...]:
@@ -184,6 +189,7 @@ class Audit:
         small = self.group_size is not None  # the gradient of large batches is another
         unregularized = self.headline == UNREGULARIZED and self.residual < TOLERANCE  # an entropy may be left
         no_world = self.main.condition is None or self.head > 0
+        no_world = no_world or is_to_sampler(self.compared)  # which is 0 on fresh samples
         if self.fitted is None or self.as_meant or no_world or small or unregularized:
             return ()
         size, unit = abs(self.coefficient[1] or 1.0), unit_of(self.main)

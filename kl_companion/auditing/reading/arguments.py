@@ -1,4 +1,4 @@
-"""Values that a loss is given for its names, and the place of the loss in what it returns."""
+"""Values that a loss receives for its names, and the refusal of a loss that fails on them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dis
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -65,13 +65,15 @@ class Given:
     others: Others = field(default_factory=dict)
     # the policy's numbers that score no token of an answer, behind the last one and of the prompt
     beyond: dict[str, torch.Tensor] = field(default_factory=dict)
+    text: Any = None  # of the function that receives them
     # values of all answers, where each is asked for alone
     _batch: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def of(self, role: str, name: str = "") -> Any:
         """Return the value of a role; ``name`` is the reader's, which may say more."""
         if self.row is None:
-            return self._listed(role, name) if self.layout.cut else self._value(role, name)
+            apart = self.layout.cut or self.layout.packed
+            return self._packed(self._listed(role, name)) if apart else self._value(role, name)
         if (role, name) not in self._batch:
             self._batch[role, name] = self._listed(role, name)
         x = self._batch[role, name]
@@ -85,12 +87,20 @@ class Given:
         ends = (self._extent().sum(-1).long() + x.shape[1] - length).tolist()
         return [each[:end] for each, end in zip(x, ends, strict=True)]
 
+    def _packed(self, x: Any) -> Any:
+        """Return lists of tensors as one row, where the layout has the tokens of all answers in one."""
+        if not isinstance(x, list) or not self.layout.packed:
+            return x
+        row = torch.cat(x)
+        return row.unsqueeze(0) if self.layout.packed == "row" else row
+
     def answer(self, row: int) -> Given:
         """Return the values of one answer, tensors of tokens of its own length."""
         return replace(self, row=row)
 
     def _value(self, role: str, name: str) -> Any:
-        for key in ((name, role), (name, f"{role}_all")):  # log-probs that by their use are of all tokens
+        keys = () if self.layout.packed and role == "lengths" else ((name, role), (name, f"{role}_all"))
+        for key in keys:  # log-probs that by their use are of all tokens
             if key in self.others:
                 return Given(self.others[key], self.layout, self.likeliest)._value(role, name)
         r = self.rollout
@@ -107,7 +117,13 @@ class Given:
             "outside_mask": lambda: (self._mask(name) == 0).to(self.layout.mask),
             "sample_mask": lambda: torch.ones(batch, dtype=r.completion_mask.dtype),
             "prompt_length": lambda: torch.full((batch,), prompt) if name.endswith("s") else prompt,
-            "lengths": lambda: self._extent().sum(-1),
+            "lengths": self._lengths,
+            "boundaries": lambda: torch.nn.functional.pad(self._lengths().cumsum(0), (1, 0)).int(),
+            # where nothing is packed, no position is 0: what begins at 0 is the first token of an answer
+            "positions": lambda: self._index(length).expand(batch, -1) + (not self.layout.packed),
+            "segments": lambda: torch.arange(batch).unsqueeze(-1).expand(-1, len(self._index(length))),
+            "states": lambda: self._index(length).to(r.logp.dtype).repeat(batch, 1),
+            "rows": lambda: torch.arange(batch),
             "prompt_index": lambda: torch.zeros(batch, dtype=torch.long),
             "prompt_ids": lambda: torch.zeros(batch, self.layout.prompt, dtype=torch.long),
             **dict.fromkeys(("tokens", "input_ids", "labels"), lambda: self._ids(role)),
@@ -133,6 +149,8 @@ class Given:
             return self._logp(whose).clone()
         scores = self._logits(whose)
         if quantity == "entropy":
+            if not (self.layout.padded or self.layout.shifted):  # padding has no entropy of its own
+                scores = scores.where(self.rollout.completion_mask.bool().unsqueeze(-1), 0.0)
             return -(scores.softmax(-1) * scores.log_softmax(-1)).sum(-1)
         if quantity in ("logp", "logp_all"):
             if not self.layout.padded and not self.layout.shifted:  # on padding the models agree
@@ -188,6 +206,15 @@ class Given:
         mask = self.rollout.completion_mask
         return (mask.flip(-1).cumsum(-1).flip(-1) > 0).to(mask.dtype)
 
+    def _lengths(self) -> torch.Tensor:
+        """Return the number of tokens of every answer, with those of its prompt where they are packed."""
+        with_prompt = self.layout.prompt if self.layout.packed and self.layout.shifted else 0
+        return self._extent().sum(-1).long() + with_prompt
+
+    def _index(self, length: int) -> torch.Tensor:
+        """Return the positions of the longest answer, with those of the prompt where ids have them."""
+        return torch.arange(length + (self.layout.prompt if self.layout.shifted else 0))
+
     def _mask(self, name: str) -> torch.Tensor:
         attended = bool(ATTENDED.search(name))
         mask = self._extent() if attended else self.rollout.completion_mask
@@ -220,12 +247,14 @@ class Given:
 
 
 class Outputs:
-    """What a model returns: its ``.logits``, and what else is asked of it by name."""
+    """What a model returns: its ``.logits``, and what is read of it by name; as a tensor, its logits."""
 
     def __init__(self, given: Given, whose: str) -> None:
         self._given, self._whose = given, whose
 
     def __getitem__(self, name: Any) -> Any:
+        if not isinstance(name, str | int):
+            return self.logits[name]
         if name == 0:
             return self.logits
         found = read_name(str(name))
@@ -235,6 +264,8 @@ class Outputs:
         return self._given.of(f"{self._whose}_{found.role}" if owned else found.role, str(name))
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(torch.Tensor, name) and name != "values":
+            return getattr(self.logits, name)
         if name.startswith("_") or isinstance(read_name(name), Unread):
             raise AttributeError(name)
         return self[name]
@@ -243,79 +274,20 @@ class Outputs:
         """The value of a name; the default where the name is not read."""
         return default if isinstance(read_name(name), Unread) else self[name]
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute with the logits: a model may return nothing else."""
+        tensors = [x.logits if isinstance(x, Outputs) else x for x in args]
+        return func(*tensors, **(kwargs or {}))
 
-def loss_of(out: Any, rollout: Rollout, label: str, layout: Layout = ALIGNED) -> tuple[torch.Tensor, str]:
-    """The loss in what a function returned, reduced to [batch, seq] or a scalar, and how it was found.
+    def __sub__(self, other: Any) -> Any:
+        return self.logits - other
 
-    Args:
-        out: A tensor, or a tuple, dict or record that holds one.
-        rollout: What was passed.
-        label: The function's name, for messages.
-        layout: Under which it was passed.
+    def __truediv__(self, other: Any) -> Any:
+        return self.logits / other
 
-    Raises:
-        Unusable: no loss in it, of no shape that is known, or NaN.
-    """
-    x, where = _within(out)
-    if not isinstance(x, torch.Tensor):
-        raise Unusable(
-            f"{label} returned {type(out).__name__}, expected a tensor: a scalar, or one per token"
-        )
-    mask = rollout.completion_mask
-    batch, length = mask.shape
-    shape = list(x.shape)
-    per_token = [length, length + layout.prompt - 1, length + layout.prompt]  # some with a prompt
-    if x.numel() == 1 and shape != [batch]:
-        x, how = x.reshape(()), "one number"
-    elif shape in ([batch, n] for n in per_token):
-        begin = layout.prompt - (layout.wide in ("ahead", "short") or shape[1] < per_token[-1])
-        x = x if shape[1] == length else x[:, begin : begin + length]
-        how = "one value per token: summed over the tokens of an answer, mean over answers"
-    elif shape in ([batch], [batch, 1]):
-        x, how = x.mean(), "one value per answer: the mean is taken"
-    elif shape == [int(mask.sum())]:
-        x, how = x.sum() / batch, "one value per token under the mask: summed, mean over answers"
-    else:
-        raise Unusable(
-            f"{label} returned shape {shape}, expected a scalar, or one per token {[batch, length]}, or one "
-            f"per answer {[batch]}"
-        )
-    if (x if x.ndim == 0 else masked(x, mask)).isnan().any():
-        raise Unusable(f"{label} returned NaN on an enumerated batch, expected numbers")
-    return x, f"{where}{how}"
-
-
-def _within(out: Any) -> tuple[Any, str]:
-    """Return what may be the loss in what a function returned, and where it was."""
-    if isinstance(out, list) and out and all(isinstance(x, torch.Tensor) and x.ndim < 2 for x in out):
-        rows = [x.reshape(-1) for x in out]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).squeeze(-1), "a list: "
-    if isinstance(out, tuple) and not hasattr(out, "_fields"):
-        tensors = [x for x in out if isinstance(x, torch.Tensor)]
-        others = sum(x.requires_grad for x in tensors[1:])
-        rest = _not_taken([f"{others} more with a gradient"] * bool(others))
-        return tensors[0] if tensors else out, f"the first tensor of the tuple{rest}: "
-    quoted = isinstance(out, Mapping)
-    entries = out if quoted else {n: getattr(out, n, None) for n in _fields(out)}
-    named = [n for n, x in entries.items() if isinstance(n, str) and isinstance(x, torch.Tensor)]
-    losses = [n for n in named if n == "loss"] or [n for n in named if "loss" in n]
-    if not losses:
-        return out, ""
-    words = [repr(n) if quoted else n for n in losses]
-    return entries[losses[0]], f"its {'' if quoted else '.'}{words[0]}{_not_taken(words[1:])}: "
-
-
-def _fields(record: Any) -> Sequence[str]:
-    """Return the names of what may be a loss in a record; of a tensor none."""
-    if isinstance(record, torch.Tensor):
-        return ()
-    known = getattr(record, "_fields", ())
-    return ["loss", *known, *(f.name for f in (fields(record) if is_dataclass(record) else ()))]
-
-
-def _not_taken(others: Iterable[str]) -> str:
-    """The end of a sentence on what was taken as the loss, where there were other candidates."""
-    return f", not {', '.join(names)}" if (names := list(others)) else ""
+    def __mul__(self, other: Any) -> Any:
+        return self.logits * other
 
 
 def anchors_apart(reads: Iterable[Read]) -> tuple[str, str] | None:

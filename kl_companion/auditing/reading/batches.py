@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.reading.arguments import Given
+from kl_companion.auditing.reading.arguments import Given, Unusable
 from kl_companion.auditing.reading.heads import HEADS
-from kl_companion.auditing.reading.names import OWNED, Read, Unread, read_name
+from kl_companion.auditing.reading.names import OWNED, RESULTS, Read, Unread, read_name, result_of
 from kl_companion.auditing.reading.roles import OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.rollout import Rollout
@@ -20,7 +20,7 @@ _EVERYTHING = ("batch", "rollout")
 
 
 class Model:
-    """A model that is called with ids and returns outputs; without its adapter it is the reference.
+    """A model, a policy or an agent that is called; without its adapter it is the reference.
 
     Args:
         reading: How its name was read: of a parameter, or of an attribute of a trainer.
@@ -37,14 +37,53 @@ class Model:
         self._reading, self._values, self._keys, self._base = reading, values, keys, False
         self.training = True
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        """Return the outputs, whatever it is called with."""
-        if self._base:
-            return self.converted(self._values().of("ref_outputs"))
-        name = self._reading.name
+    def _of(self, quantity: str) -> Any:
+        """Return what the model says in the call that runs."""
+        given, read = self._values(), self._reading
         if self._keys is not None:
-            self._keys[name] = self._reading
-        return self.converted(self._values().of(self._reading.role, name))
+            self._keys[read.name] = read
+        owner = "ref_" if self._base else read.role.removesuffix("outputs")
+        if quantity not in ("logits", "distribution"):
+            return given.of(f"{owner}{quantity}" if quantity in OWNED else quantity, "token_level")
+        logits, layout = given.of(f"{owner}logits"), given.layout
+        if not (layout.padded or layout.shifted or layout.cut or layout.packed):  # on padding models agree
+            logits = logits.where(given.rollout.completion_mask.bool().unsqueeze(-1), 0.0)
+        if quantity == "logits":
+            return logits
+        return torch.distributions.Categorical(logits=logits, validate_args=False)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Return the outputs, whatever it is called with; a distribution where the text asks one for more."""
+        text = self._values().text
+        distribution = text.has(RESULTS["used"]) and not text.has(r"Categorical\(")
+        return self.converted(self._of("distribution" if distribution else "outputs"))
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """Return a method that returns what its name says, or the names to which its results are assigned.
+
+        Raises:
+            AttributeError: neither says it.
+        """
+        try:
+            text = None if method.startswith("_") else self._values().text
+        except Unusable:  # a trainer is constructed
+            text = None
+        if text is None:
+            raise AttributeError(method)
+        names, order = text.unpacked(method), RESULTS["order"].get(method, ())
+        quantities = [result_of(name) for name in names] or [*order] or [result_of(method)]
+        if not all(quantities):
+            unknown = [n for n, q in zip(names or [method], quantities, strict=True) if not q]
+            raise AttributeError(
+                f"{method}, whose result {' and '.join(unknown)} is not known by its name: assign it to "
+                f"names such as {', '.join(RESULTS['words'])}"
+            )
+        several = bool(names or order)
+        return lambda *_, **__: (
+            tuple(self.converted(self._of(q)) for q in quantities)
+            if several
+            else self.converted(self._of(quantities[0]))
+        )
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Yield one number, for an optimizer or a device that is asked for."""
@@ -63,7 +102,7 @@ class Model:
 
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
-        """Return the outputs of the reference inside, as a model does whose adapter is off."""
+        """Return what is the reference's inside, as a model does whose adapter is off."""
         self._base = True
         try:
             yield
@@ -104,7 +143,10 @@ class UserBatch(Rollout):
         if name == "prompt_mask" and "prompt_ids" in self._read:
             return Read(name, "prompt_mask", "mask of the prompt: 1 on each of its tokens")
         found = read_name(name)
-        if isinstance(found, Read) and found.role in self._beside & OWNED.keys():
+        asked = isinstance(found, Read) and found.role == "logp" and found.by_default
+        if isinstance(found, Read) and (
+            found.role in self._beside & OWNED.keys() or (asked and "outputs" in self._beside)
+        ):
             note = "read as the sampler's because a parameter is the current policy's"
             said = f"{OWNED[found.role][0]} of {OWNERS['behavior']}"
             return Read(name, f"{PREFIX['behavior']}{found.role}", said, note)

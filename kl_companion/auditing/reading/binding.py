@@ -9,21 +9,14 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.reading.arguments import (
-    ALIGNED,
-    NO_OTHERS,
-    Given,
-    Others,
-    Unusable,
-    failed,
-    loss_of,
-)
+from kl_companion.auditing.reading.arguments import ALIGNED, NO_OTHERS, Given, Others, Unusable, failed
 from kl_companion.auditing.reading.axes import LastAxis
 from kl_companion.auditing.reading.batches import Model, UserBatch
 from kl_companion.auditing.reading.functions import Signature
 from kl_companion.auditing.reading.heads import HEADS, MOST
 from kl_companion.auditing.reading.layouts import Layout
 from kl_companion.auditing.reading.precision import as_formulas
+from kl_companion.auditing.reading.results import loss_of
 from kl_companion.auditing.reading.roles import Read
 from kl_companion.losses import policy_gradient_loss
 from kl_companion.rollout import Rollout, aggregate, masked
@@ -91,12 +84,14 @@ class BoundLoss:
         """
         signature = self.signature
         given = Given(rollout, layout, signature.likeliest, others=others)
+        given.text = signature.text
         passed = {r.name: given.of(r.role, r.name) for r in signature.reads} | dict(signature.fixed)
         passed |= {r.name: Model(r, lambda: given) for r in signature.reads if r.name in signature.models}
         signature.settings.values = given
         if signature.batch:
             batch = UserBatch.around(given, signature.keys_mapped, self.keys)
-            vars(batch)["_beside"] = {r.role for r in signature.reads}
+            asked = {"outputs"} if signature.asks_policy else set[str]()
+            vars(batch)["_beside"] = {r.role for r in signature.reads} | asked
             passed[signature.batch] = batch
         if watch is not None:
             watch.given = [passed[n] for n in watch.names if n in passed]

@@ -12,9 +12,9 @@ from kl_companion.auditing.reading.batches import read_model
 from kl_companion.auditing.reading.construction import OPTIONS, Chosen, callable_of, too_many
 from kl_companion.auditing.reading.groups import GroupSize, group_size_of
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE
-from kl_companion.auditing.reading.names import owner_of_model, read_name
+from kl_companion.auditing.reading.names import OWNED, owner_of_model, read_name
 from kl_companion.auditing.reading.request import AuditRequest
-from kl_companion.auditing.reading.roles import Read, Unread
+from kl_companion.auditing.reading.roles import OWNERS, Read, Unread
 from kl_companion.auditing.reading.signatures import read_names, refusal
 from kl_companion.auditing.reading.text import FunctionText, label_of
 
@@ -32,6 +32,7 @@ class Signature(NamedTuple):
         reads: Parameters that are tensors or models.
         fixed: Parameters that hold a number or another value.
         models: Names of the parameters that are called.
+        asks_policy: Whether a model is asked for the policy's numbers.
         batch: The parameter that holds everything; "" for none.
         likeliest: Tokens of a head.
         group: Answers in a group, where it takes a batch for groups of one size.
@@ -45,6 +46,7 @@ class Signature(NamedTuple):
     reads: tuple[Read, ...]
     fixed: Mapping[str, Any]
     models: tuple[str, ...]
+    asks_policy: bool
     batch: str
     likeliest: int
     group: GroupSize | None
@@ -61,7 +63,7 @@ class _Parameters(NamedTuple):
     """The parameters of a function, by what each of them is."""
 
     fixed: dict[str, Any]
-    models: dict[str, str]  # whose outputs they return
+    models: dict[str, str]  # whose they are
     tensors: list[str]
     optional: list[str]  # tensors that may be left out
 
@@ -76,7 +78,8 @@ def read_function(request: AuditRequest) -> Signature:
     text = FunctionText(callable_of(request.loss, settings))
     parameters = _sorted_out(text, settings, roles)
     batch = _holds_everything(parameters.tensors, text, roles)
-    reads = _read_tensors(parameters, batch, label, roles)
+    asks_policy = _asks_policy(parameters.models, text)
+    reads = _read_tensors(parameters, asks_policy, batch, label, roles)
     defaults = {p.name: p.default for p in text.parameters} | settings.defaults
     heads = bool(batch) or any(r.role in HEADS for r in reads)
     likeliest = _head_size(settings, defaults, heads)
@@ -85,9 +88,19 @@ def read_function(request: AuditRequest) -> Signature:
     unmapped = {n: v for n, v in defaults.items() if n not in roles}
     group = group_size_of(text, unmapped | settings.given | parameters.fixed)
     size = request.group_size or (group.size if group else 1)
-    models = tuple(parameters.models)
     return Signature(
-        label, text, settings, roles, reads, parameters.fixed, models, batch, likeliest, group, size
+        label,
+        text,
+        settings,
+        roles,
+        reads,
+        parameters.fixed,
+        tuple(parameters.models),
+        asks_policy,
+        batch,
+        likeliest,
+        group,
+        size,
     )
 
 
@@ -130,8 +143,14 @@ def _is_options(parameter: Parameter, text: FunctionText) -> bool:
 
 def _model_of(name: str, text: FunctionText) -> str:
     """Return whose model a parameter is; "" where its name is of no model or the function calls none."""
-    calls = "model" in name.lower() or text.has(rf"\b{name}(?:\.module|\.forward)?\(")
-    return owner_of_model(name) if calls else ""
+    called = text.called(name)
+    return owner_of_model(name, called=called) if called or "model" in name.lower() else ""
+
+
+def _asks_policy(models: Mapping[str, str], text: FunctionText) -> bool:
+    """Whether the function asks a model for the policy's numbers: a parameter, or what its trainer holds."""
+    of_self = re.findall(r"\bself\.(\w+)(?:\.\w+)*\(", text.source)
+    return "policy" in [*models.values(), *map(owner_of_model, of_self)]
 
 
 def _is_supplied(name: str) -> bool:
@@ -155,7 +174,7 @@ def _holds_everything(tensors: Sequence[str], text: FunctionText, roles: Mapping
 
 
 def _read_tensors(
-    parameters: _Parameters, batch: str, label: str, roles: Mapping[str, str]
+    parameters: _Parameters, asks_policy: bool, batch: str, label: str, roles: Mapping[str, str]
 ) -> tuple[Read, ...]:
     """Read the names of models and tensors; ValueError for those that are not clear."""
     tensors = [n for n in parameters.tensors if n != batch]
@@ -164,12 +183,23 @@ def _read_tensors(
     reads, unread = read_names([*tensors, *parameters.optional], mapped)
     if unread := [u for u in unread if u.name in tensors]:
         raise refusal(label, unread)
+    if asks_policy:  # its numbers are computed here: others are those of before
+        reads = [_of_before(r) for r in reads]
     if not (reads or batch or parameters.models):
         raise ValueError(
             f"{label} takes no tensors, expected parameters such as logp, ref_logp, mask or logits, or one "
             "batch"
         )
     return (*(read_model(n, owner) for n, owner in parameters.models.items()), *reads)
+
+
+def _of_before(read: Read) -> Read:
+    """Return log-probs of which the name says no owner as the sampler's."""
+    if read.role != "logp" or not read.by_default:
+        return read
+    said = f"{OWNED['logp'][0]} of {OWNERS['behavior']}"
+    note = "read as the sampler's because a model is asked for the policy's"
+    return Read(read.name, "behavior_logp", said, note)
 
 
 def _head_size(settings: Chosen, defaults: Mapping[str, Any], heads: bool) -> int:

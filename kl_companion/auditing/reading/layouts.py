@@ -35,6 +35,8 @@ class Layout(NamedTuple):
         padded: Whether the loss is told what is padding; else log-probs are 0 there.
         prompt: Columns of the prompt, where there are any. If two, ids of tokens have them too.
         cut: Whether tensors of tokens are lists, an answer with its own length each.
+        packed: Whether the tokens of all answers are in one row, one answer after the other: "flat" [total],
+            "row" [1, total], "" not.
         own_old: Whether the policy before the first update is the policy itself, and another one sampled.
         apart: Whether prompt and answer arrive as tensors of their own: masks have no columns for the prompt.
     """
@@ -48,6 +50,7 @@ class Layout(NamedTuple):
     padded: bool = True
     prompt: int = 1
     cut: bool = False
+    packed: str = ""
     own_old: bool = False
     apart: bool = False
 
@@ -55,10 +58,19 @@ class Layout(NamedTuple):
     def words(self) -> str:
         """Return what a reader has to know of it."""
         answers = "in lists, one for each answer, of its own length" if self.cut else ""
+        answers = "in one row, one answer after the other" if self.packed else answers
         if self.prompt == 1:
             return answers
         scored = "t" if self.wide == "own" else "t + 1"
         return "; ".join(x for x in (f"of prompt and answer, position t scores token {scored}", answers) if x)
+
+
+def _arrangements(roles: set[str], cut: bool) -> list[tuple[bool, str]]:
+    """Return ways to arrange answers, (in lists, packed), the likeliest first."""
+    apart, packed = [(cut, ""), (not cut, "")], [(False, "flat"), (False, "row")]
+    if roles & {"boundaries", "segments"}:
+        return packed + apart
+    return apart + packed if roles & {"positions", "lengths"} else apart
 
 
 def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iterator[Layout]:
@@ -83,8 +95,8 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
     elif ids and of_vocabulary and not whole:
         places.append((True, "", 2))
-    for lists, (shifted, wide, prompt), ignored, per_token, mask in product(
-        (cut, not cut),
+    for (lists, packed), (shifted, wide, prompt), ignored, per_token, mask in product(
+        _arrangements(roles, cut),
         places,
         (True, False) if "labels" in roles else (True,),
         (False, True) if "rewards" in roles else (False,),
@@ -93,7 +105,7 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         else (torch.float64,),
     ):
         padded = bool(roles & MASKS)
-        found = Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists)
+        found = Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists, packed)
         yield found._replace(apart="prompt_ids" in roles and "input_ids" not in roles and not wide)
 
 
@@ -114,7 +126,11 @@ class ProbedLoss(NamedTuple):
 
 
 def choose(
-    run: Callable[[Layout], ProbedLoss], roles: Callable[[], set[str]], cut: bool, among_all: bool = False
+    run: Callable[[Layout], ProbedLoss],
+    roles: Callable[[], set[str]],
+    cut: bool,
+    among_all: bool = False,
+    sliced: bool = False,
 ) -> Layout | None:
     """Return the first layout under which a loss reads every token, else the first under which it runs.
 
@@ -123,6 +139,7 @@ def choose(
         roles: Of what it has read so far: a batch shows what it is asked for as it is read.
         cut: See `layouts`.
         among_all: See `layouts`.
+        sliced: Whether the loss cuts tensors into pieces.
 
     Returns:
         The layout; None where every one that runs reads what is no part of an answer.
@@ -147,8 +164,12 @@ def choose(
     layout = layout or next((x for x in order if reads[x] is not None), None)
     if layout is None and errors:
         raise errors[0]
-    cut_too = layout is not None and not layout.cut and _wants_lists(run, layout)
-    return layout._replace(cut=True) if layout is not None and cut_too else layout
+    if layout is None or layout.cut or layout.packed:
+        return layout
+    others = [layout._replace(cut=True)]
+    if sliced and "lengths" in roles() and _reads_padding(run(layout)):
+        others.append(layout._replace(packed="flat"))
+    return next((x for x in others if _is_another_loss(run, layout, x)), layout)
 
 
 def places_reached(probe: ProbedLoss) -> torch.Tensor:
@@ -170,11 +191,17 @@ def _reads_every_token(probe: ProbedLoss) -> bool | None:
     return None if any(g.any() for g in others) else bool(places_reached(probe).all())
 
 
-def _wants_lists(run: Callable[[Layout], ProbedLoss], layout: Layout) -> bool:
-    """Whether a loss runs on lists and is another one there, where there are no numbers of padding."""
+def _reads_padding(probe: ProbedLoss) -> bool:
+    """Whether gradient reaches what is behind the end of an answer."""
+    (gradient,) = torch.autograd.grad(probe.loss.sum(), probe.logits, materialize_grads=True)
+    return bool((gradient.abs().sum(-1) * (1 - probe.mask.to(gradient.dtype))).any())
+
+
+def _is_another_loss(run: Callable[[Layout], ProbedLoss], padded: Layout, other: Layout) -> bool:
+    """Whether a loss runs on a layout without padding and is another one there."""
     try:
-        padded, of_lists = (run(layout._replace(cut=cut)) for cut in (False, True))
+        probes = [run(padded), run(other)]
     except ValueError:
         return False
-    sums = [(p.loss if p.loss.ndim == 0 else (p.loss * p.mask).sum(-1).mean()) for p in (padded, of_lists)]
+    sums = [(p.loss if p.loss.ndim == 0 else (p.loss * p.mask).sum(-1).mean()) for p in probes]
     return bool((sums[0] - sums[1]).abs() > _SAME * sums[0].abs())

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from typing import Any
 
 from kl_companion.auditing.reading.heads import HEADS, read_head
 from kl_companion.auditing.reading.roles import ASSUMED, OWNERS, PREFIX
@@ -32,6 +33,7 @@ OWNER_OF |= dict.fromkeys(WORD_KINDS["neutral"], "policy")
 _GREEK = str.maketrans(_DATA["greek"])
 _PARTS = _DATA["words"] | {"answer": _DATA["read"]["answer"]}
 _QUANTITIES = [[part.format(**_PARTS) for part in row] for row in _DATA["read"]["quantities"]]
+RESULTS: dict[str, Any] = _DATA["results"]
 NO_QUANTITY = "no word of it is a quantity: log-probs, logits, mask, rewards, ..."
 
 
@@ -149,9 +151,22 @@ def _read_words(words: str, name: str = "") -> Read | Unread:
     return Read(name, role, said, "; ".join(notes))
 
 
-def owner_of_model(name: str) -> str:
-    """Return whose model a parameter is by its name, ``"reference"`` of ``ref_model``; "" of no model."""
+def result_of(name: str) -> str:
+    """Return what a result of a model is by its name, or by that of the method; "" of another name."""
+    words = words_of(name)
+    several = "_and_" in words  # a method that returns more than one
+    found = (q for q, pattern in RESULTS["words"].items() if re.search(pattern, words) and not several)
+    return next(found, "")
+
+
+def owner_of_model(name: str, *, called: bool = False) -> str:
+    """Return whose model a parameter is by its name, ``"reference"`` of ``ref_model``; "" of no model.
+
+    Args:
+        name: Of the parameter.
+        called: Whether it is called, so that ``reference`` alone is a model.
+    """
     words = [w for w in words_of(name).split("_") if w]
     owner, _ = owner_of(words)
-    nouns = WORD_KINDS["neutral"] | {"net", "network", "module", "lm", "llm", "teacher"}
-    return owner if nouns.intersection(words) and {*words} <= nouns | OWNER_OF.keys() else ""
+    nouns = WORD_KINDS["neutral"] | {"net", "network", "module", "lm", "llm", "teacher", "critic"}
+    return owner if (called or nouns.intersection(words)) and {*words} <= nouns | OWNER_OF.keys() else ""

@@ -28,6 +28,7 @@ from kl_companion.tabular.populations import population_rollout, population_tree
 
 ROWS, _PRIME = 64, 61  # answers of a probe; a number that no size of group divides
 _FEWER = "Instead of the {} likeliest tokens, the {} likeliest of four"
+_SLICES = r"split\(|narrow\(|cumsum\(|\w+\[[^\]\n]*\w *: *\w"  # what cuts a row of several answers apart
 _LISTS = r"(list|sequence|iterable)\[[^\]]*tensor"  # annotations of tensors in lists
 
 
@@ -107,7 +108,7 @@ class _Experiment(NamedTuple):
         """Return the layout that `choose` takes; ValueError where none runs."""
         parameters = self.loss.signature.text.parameters
         lists = re.search(_LISTS, " ".join(str(p.annotation) for p in parameters).lower()) is not None
-        return choose(self.run, self.loss.roles, lists, among_all)
+        return choose(self.run, self.loss.roles, lists, among_all, self.loss.signature.text.has(_SLICES))
 
     def layout(self) -> tuple[Layout, list[str]]:
         """Return the layout under which the loss runs, and sums over the axis that it means; and notes."""
@@ -176,6 +177,8 @@ def _check_keys(loss: BoundLoss) -> None:
 
 def _in_words(read: Read, loss: BoundLoss) -> Read:
     """Return how a name was read, with what the experiments decided."""
+    if loss.layout.packed and read.role == "lengths":  # they say where an answer ends, as boundaries do
+        return read._replace(role="boundaries")
     if read.role in HEADS:
         return read._replace(said=with_size(read.said, loss.signature.likeliest))
     if loss.layout.whole and any(read.name == r.name for r in _undecided(loss)):

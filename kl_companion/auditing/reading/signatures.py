@@ -42,7 +42,7 @@ def _in_company(names: Sequence[str]) -> list[Read | Unread]:
                 model = owner
         read = read_name(re.sub("(?<=_)[st](?=_)", model, words, count=1) if model else name)
         found.append(read._replace(name=name))
-    return _samplers(_siblings(_as_pairs(found)))
+    return _targets(_samplers(_siblings(_as_pairs(found))))
 
 
 def _of_owner(name: str, quantity: str, owner: str, note: str) -> Read:
@@ -95,6 +95,17 @@ def _samplers(found: list[Read | Unread]) -> list[Read | Unread]:
     return out
 
 
+def _targets(found: list[Read | Unread]) -> list[Read | Unread]:
+    """Beside advantages, returns are what a critic is trained to predict."""
+    rewards = [r for r in found if isinstance(r, Read) and r.role == "rewards"]
+    returns = [r for r in rewards if "_return" in words_of(r.name)]
+    advantages = [r for r in rewards if "_adv" in words_of(r.name)]
+    if not (advantages and returns):
+        return found
+    note = f"read as what a critic predicts because {advantages[0].name} stands beside it"
+    return [r._replace(role="values", said=ROLES["values"], note=note) if r in returns else r for r in found]
+
+
 def _check_mapped(names: Sequence[str], mapped: Mapping[str, str]) -> None:
     for name, role in mapped.items():
         if name not in names:
@@ -130,7 +141,7 @@ def read_names(
     everything = [*reads, *kept]
     for r in reads:
         others = [x.name for x in everything if x.role == r.role and x.name != r.name]
-        if not others or r.role in ("completion_mask", "topk_mask", "values"):
+        if not others or r.role in ("completion_mask", "topk_mask", "values", "states"):
             kept.append(r)
         elif r.role.startswith("behavior_"):
             kept.append(r._replace(note=f"as {' and '.join(others)}: here one policy has sampled and is old"))

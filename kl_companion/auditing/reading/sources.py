@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from kl_companion.auditing.reading.helpers import HELPERS, lend
+from kl_companion.auditing.reading.names import owner_of_model
 from kl_companion.checks import unknown_name
 
 PASTED = "pasted"  # the name of the function that lines become
@@ -179,7 +180,12 @@ def _held(tree: ast.Module) -> list[ast.Attribute]:
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     called |= {id(node.value) for node in attributes}
-    held = [node for node in attributes if id(node) not in called and _is_selfs(node.value)]
+    held = [
+        node
+        for node in attributes
+        if (id(node) not in called and _is_selfs(node.value))
+        or (isinstance(node.value, ast.Name) and node.value.id == "self" and owner_of_model(node.attr))
+    ]
     inner = {id(x) for node in held for x in ast.walk(node.value)}  # self.groups in self.groups[0].beta
     return [node for node in held if id(node) not in inner]
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
+import torch
+
 _MOST = 40  # numbers of a long function are many, and few of them are a temperature
 
 
@@ -98,6 +100,26 @@ class FunctionText:
             found = self.free(name)
         same = inspect.isfunction(found) and found.__code__.co_filename == self.function.__code__.co_filename
         return found if same and found is not self.function else None
+
+    def unpacked(self, method: str) -> list[str]:
+        """Return the names to which the results of a method are assigned, none where it is one object."""
+        for node in self.nodes:
+            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+                continue
+            call, target = node.value.func, node.targets[0]
+            if isinstance(call, ast.Attribute) and call.attr == method:
+                return [ast.unparse(x) for x in target.elts] if isinstance(target, ast.Tuple) else []
+        return []
+
+    def called(self, name: str) -> bool:
+        """Whether a variable is called, or a method of it that no tensor has."""
+        for node in self.nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            path = ast.unparse(node.func).split(".")
+            if path[0] == name and not (path[1:] and hasattr(torch.Tensor, path[-1])):
+                return True
+        return False
 
     def has(self, pattern: str) -> bool:
         """Whether a regular expression occurs in the text."""

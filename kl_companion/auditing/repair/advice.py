@@ -9,7 +9,8 @@ from dataclasses import replace
 from kl_companion.auditing.judgment.conclusion import has_wanted_kl
 from kl_companion.auditing.judgment.verdict import Audit
 from kl_companion.auditing.reading.admission import NoGradient
-from kl_companion.auditing.repair.patches import instead, without_block
+from kl_companion.auditing.repair.patches import WORDS, instead, without_block
+from kl_companion.auditing.worlds.targets import is_to_sampler
 
 
 def repair(audit: Audit) -> Audit:
@@ -21,6 +22,8 @@ def repair(audit: Audit) -> Audit:
         return audit
     if audit.want is None and audit.stale_only and not has_wanted_kl(audit):
         return audit
+    if is_to_sampler(audit.meant[1]):
+        return replace(audit, remedy=f"# {WORDS['to_sampler']}")
     return replace(audit, remedy=instead(audit, audit.fitted, audit.meant[1]))
 
 

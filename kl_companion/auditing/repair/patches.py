@@ -165,6 +165,8 @@ class _Place:
 
     def _terms(self, rollout: Rollout, layout: Layout, notes: NotedValues, base: Change) -> Iterator[Change]:
         """A change and a term in place of an expression."""
+        if layout.packed:  # of all answers in one row no term is written
+            return
         agreeing = self.program.noted(lambda: self.loss_fn(_agreeing(rollout)))
         # what a loss computes of logits has no column for the prompt, whether or not what it is given has;
         # what it shifts has one less

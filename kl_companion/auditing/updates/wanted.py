@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kl_companion.auditing.worlds.targets import wanted_objectives
+from kl_companion.auditing.worlds.targets import split_want, wanted_objectives
 
 _FORM = re.compile(r"\s*E\[\s*[Rr]\s*\]\s*(?:-\s*(?:([\w.+-]+?)\s*\*\s*)?([A-Za-z_]\w*)\s*)?")
 
@@ -47,4 +47,5 @@ def wanted_of(text: str) -> Wanted:
             raise ValueError(f"want has the coefficient {factor!r}, expected beta or a number") from error
         if not beta >= 0:
             raise ValueError(f"want has the coefficient {factor}, expected one that is not negative")
+    split_want(name)  # an update is judged on fresh samples, where no distance to the sampler acts
     return Wanted(text, frozenset(wanted_objectives(name)), beta)

@@ -11,7 +11,7 @@ import torch
 from kl_companion.auditing.reading.groups import GroupSize
 from kl_companion.auditing.reading.subject import Subject
 from kl_companion.auditing.worlds.objectives import Objective, objectives
-from kl_companion.auditing.worlds.targets import divergence_wanted
+from kl_companion.auditing.worlds.targets import divergence_wanted, is_to_sampler, wanted_objectives
 from kl_companion.auditing.worlds.trees import Condition, worlds
 from kl_companion.divergences import Divergence, get_divergence
 from kl_companion.estimators.registry import Estimator
@@ -95,7 +95,8 @@ def plan(subject: Subject) -> AuditPlan:
     request, loss_fn, entry, head = subject.request, subject.loss, subject.entry, subject.head
     # members of families, which may be no registered divergences
     members = [get_divergence(entry.target)] if entry is not None else []
-    members += [divergence_wanted(request.want)] if request.want is not None else []
+    if request.want is not None and not (is_to_sampler(request.want) and wanted_objectives(request.want)):
+        members.append(divergence_wanted(request.want))
     group_size = request.group_size
     if group_size is None and subject.group is not None:
         group_size = subject.group.size

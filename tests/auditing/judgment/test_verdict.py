@@ -2,6 +2,7 @@
 
 import pytest
 
+from kl_companion import audit
 from kl_companion.auditing.fit.findings import Condition, Finding
 from kl_companion.auditing.judgment.verdict import Audit, accepts, said_by_name
 from kl_companion.estimators.registry import get_estimator
@@ -79,3 +80,24 @@ def test_an_audit_shows_its_first_case():
 def test_what_a_name_or_a_known_estimator_says(title, estimator, wanted):
     found = said_by_name(title, get_estimator(estimator) if estimator else None)
     assert (found and found[1]) == wanted
+
+
+def held_to_the_sampler(logp, old_logp, mask, advantages):
+    ratio = (logp - old_logp).exp()
+    penalty = (logp - old_logp) ** 2 / 2 * ratio.detach()
+    return ((0.2 * penalty - ratio * advantages[:, None]) * mask).sum(-1).mean()
+
+
+def test_a_distance_to_the_sampler_can_be_wanted_and_is_judged_on_stale_samples():
+    found = audit(held_to_the_sampler, scale=1.0, want="token_reverse_kl_to_sampler")
+    assert found.met
+    assert found.remedy is None
+    assert found.minimizes("reverse_kl_to_sampler")
+    assert not found.minimizes("forward_kl_to_sampler")
+    assert not found.minimizes("reverse_kl")
+    other = audit("k2", scale=1.0, want="token_reverse_kl_to_sampler")
+    assert other.met is False
+    assert other.remedy == "# no patch: changes are tried for distances to the reference only"
+    assert "That is not what was wanted (token_reverse_kl_to_sampler)" in str(other)
+    with pytest.raises(ValueError, match="wanted objective 'token_hellinger_to_sampler'"):
+        audit("k2", scale=1.0, want="token_hellinger_to_sampler")

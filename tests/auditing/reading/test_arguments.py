@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from kl_companion import audit
-from kl_companion.auditing.reading.arguments import IGNORED, Given, Unusable, loss_of
+from kl_companion.auditing.reading.arguments import IGNORED, Given, Unusable
 from kl_companion.auditing.reading.layouts import Layout
 from kl_companion.auditing.reading.names import ROLES
+from kl_companion.auditing.reading.results import loss_of
 from kl_companion.auditing.reading.subject import as_subject
 from kl_companion.rollout import Rollout
 from kl_companion.tabular.populations import population_rollout, population_tree

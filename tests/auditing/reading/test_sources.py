@@ -74,7 +74,8 @@ def test_what_a_trainer_logs_is_left_out():
 
 
 def test_what_a_trainer_calls_stays_a_call():
-    assert parameters("loss = self.model(ids) * self.beta") == ["self", "ids", "beta"]
+    assert parameters("loss = self.scale(ids) * self.beta") == ["self", "ids", "beta"]
+    assert parameters("loss = self.ref_model(ids) * self.beta") == ["ref_model", "ids", "beta"]
 
 
 def test_a_function_needs_no_imports_and_is_found_by_itself():

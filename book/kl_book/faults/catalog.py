@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,8 +12,6 @@ from kl_companion.llm.settings import Settings
 from kl_companion.monitor.doctor.diagnosis import Diagnosis, diagnose
 from kl_companion.monitor.doctor.findings import FAULTS
 from kl_companion.monitor.doctor.verl_actor import actor_step
-
-_MINUTE = 60.0
 
 
 class FaultCase(NamedTuple):
@@ -181,9 +178,7 @@ def judged(group: str, only: str = "") -> list[dict[str, str]]:
     for name, case in GROUPS[group].items():
         if only and name != only:
             continue
-        start = time.monotonic()
         diagnosis = examined(case, update=not case.fault and group != "steps")
-        seconds = time.monotonic() - start
         said = [f for f in diagnosis.findings if f.level != "fine"]
         rows.append(
             {
@@ -193,7 +188,6 @@ def judged(group: str, only: str = "") -> list[dict[str, str]]:
                 "says": " ".join(f.said for f in said),
                 "line": "; ".join(str(f.line) for f in said if f.line is not None),
                 "minimizes": "" if diagnosis.update is None else diagnosis.update.to_dict()["sentence"],
-                "within_a_minute": "yes" if seconds < _MINUTE else "no",
             }
         )
     return rows

@@ -163,8 +163,10 @@ class RowCollector:
         if self._summaries:
             self.notes.append("The summary at the end (train_runtime) repeats the last values and is no row.")
         if self._evaluations:
+            one = self._evaluations == 1
+            rows = "One row holds" if one else f"{self._evaluations} rows hold"
             self.notes.append(
-                f"{self._evaluations} rows hold only numbers of an evaluation and were left out."
+                f"{rows} only numbers of an evaluation and {'was' if one else 'were'} left out."
             )
         steps, counted = self._steps()
         order = self._places(steps)

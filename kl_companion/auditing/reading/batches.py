@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,8 @@ class Model:
         given, read = self._values(), self._reading
         if self._keys is not None:
             self._keys[read.name] = read
+        if (moved := given.others.get((read.name, read.role))) is not None and not self._base:
+            given = replace(given, rollout=moved, others={})
         owner = "ref_" if self._base else read.role.removesuffix("outputs")
         if quantity not in ("logits", "distribution"):
             return given.of(f"{owner}{quantity}" if quantity in OWNED else quantity, "token_level")

@@ -355,6 +355,30 @@ def test_what_it_is_with_zeros_outside_the_mask():
     assert audit(masked_before, scale=1.0, off_policy=False).to_dict()["inside"] == ""
 
 
+def of_models(model, ref_model, input_ids, completion_mask):
+    def logps(network):
+        logp = network(input_ids).logits[:, :-1].log_softmax(-1)
+        return logp.gather(-1, input_ids[:, 1:].unsqueeze(-1)).squeeze(-1)
+
+    return ((logps(model) - logps(ref_model).detach()) ** 2 * completion_mask[:, 1:]).sum()
+
+
+def of_a_policy(policy, states, actions, ref_logp, mask):
+    logp, entropy = policy.evaluate(states, actions)
+    return ((logp - ref_logp) ** 2 * mask).sum() - 0.01 * (entropy * mask).sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "models"),
+    [
+        (of_models, {"model": of.ACTS, "ref_model": of.ANCHOR}),
+        (of_a_policy, {"policy": of.ACTS}),
+    ],
+)
+def test_a_model_that_is_called_is_moved(loss, models):
+    assert {name: effect for name, effect in effects(loss)[0].items() if name in models} == models
+
+
 def kl_of_padding_too(logits, ref_logits):
     logp, ref_logp = logits.log_softmax(-1), ref_logits.log_softmax(-1)
     return torch.nn.functional.kl_div(ref_logp, logp, reduction="batchmean", log_target=True)

@@ -346,7 +346,7 @@ def test_a_printed_sentence_loses_its_line_breaks_on_a_telephone_only(reader: Re
         "[...document.querySelectorAll('pre .kl-wrap')].map((part) => getComputedStyle(part).whiteSpace)"
     )
     lines = reader.ask("[...document.querySelectorAll('pre .kl-line')].map((line) => line.textContent)")
-    assert len([line for line in lines if line.startswith("  stale samples  ")]) == 4
+    assert len([line for line in lines if line.startswith("  stale samples  ")]) == 6
     assert not [line for line in lines if re.search(r"\n *(stale samples  |stale, far, |Instead: )", line)]
     assert not [line for line in lines if line.lstrip().startswith("advantages = ")]
     assert len(breaks) > 20

@@ -14,7 +14,7 @@ def typeset(found: str | Mapping[str, float]) -> str:
 
 
 def gradient_words(objective: str) -> str:
-    """What the gradient of a term is, as the end of a sentence.
+    """Return the end of a sentence that says of which objective a term has the gradient.
 
     Args:
         objective: As `in_words`; ``"zero"``, or ``"other"`` for the gradient of no known objective.

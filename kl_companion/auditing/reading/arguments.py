@@ -39,6 +39,8 @@ class Unusable(ValueError):
 class UndefinedName(Unusable):
     """A reader's loss reads names that nothing in its file defines; no other input mends that."""
 
+    in_every_layout = True
+
     def __init__(self, label: str, function: Any, error: NameError) -> None:
         plain = inspect.unwrap(getattr(function, "__func__", function))
         code = getattr(plain, "__code__", None)

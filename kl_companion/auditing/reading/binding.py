@@ -49,7 +49,7 @@ class BoundLoss:
 
     @property
     def named(self) -> list[Read]:
-        """How parameters and keys were read."""
+        """The readings of the parameters, then of the keys of the batch."""
         return [*self.signature.reads, *self.keys.values()]
 
     def roles(self) -> set[str]:

@@ -157,18 +157,17 @@ def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
             raise Unusable(f"{loss.__name__} has no forward and no __call__, expected one, or a method of it")
         return made
     owner = _owner_of(loss)
-    if owner is None and inspect.isfunction(loss) and [*inspect.signature(loss).parameters][:1] == ["self"]:
-        return MethodType(
-            loss, _uninitialized(object, settings, FunctionText(loss).source)
-        )  # without its class
-    if owner is None:
+    if owner is None and not _wants_self(loss):
         return loss
-    made = None
+    text = FunctionText(loss).source
+    if owner is None:  # a method without its class
+        return MethodType(loss, _uninitialized(object, settings, text))
+    instance = None
     if any("__init__" in vars(cls) for cls in owner.__mro__[:-1]):  # else others set what it reads of self
         with suppress(Exception, SystemExit):  # it loads a model, or wants what only a run of training has
-            made = _construct(owner, settings)
-    made = _uninitialized(owner, settings, FunctionText(loss).source) if made is None else made
-    return getattr(made, loss.__name__)
+            instance = _construct(owner, settings)
+    instance = _uninitialized(owner, settings, text) if instance is None else instance
+    return getattr(instance, loss.__name__)
 
 
 def _uninitialized(cls: type, settings: Chosen, text: str) -> Any:
@@ -192,11 +191,13 @@ def _uninitialized(cls: type, settings: Chosen, text: str) -> Any:
     return object.__new__(bare)
 
 
+def _wants_self(function: Any) -> bool:
+    return inspect.isfunction(function) and [*inspect.signature(function).parameters][:1] == ["self"]
+
+
 def _owner_of(function: Any) -> type | None:
     """The class of a method that was taken from the class itself, and so wants a ``self``."""
-    if not inspect.isfunction(function) or "." not in function.__qualname__:
-        return None
-    if [*inspect.signature(function).parameters][:1] != ["self"]:
+    if not _wants_self(function) or "." not in function.__qualname__:
         return None
     found: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split(".")[:-1]:

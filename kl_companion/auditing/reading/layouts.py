@@ -10,12 +10,8 @@ import torch
 
 from kl_companion.auditing.reading.heads import HEADS
 
-MASKS = {
-    "completion_mask",
-    "outside_mask",
-    "labels",
-    "lengths",
-}  # roles that tell a loss which tokens are the policy's own
+# roles that tell a loss which tokens are the policy's own
+MASKS = {"completion_mask", "outside_mask", "labels", "lengths"}
 _SAME = 1e-9  # of a loss, relatively
 
 
@@ -91,7 +87,8 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         places = [(True, "own", 1)] * per_row + [(True, "", 1), (False, "", 1)]
     elif "input_ids" in roles and "logp" not in roles:
         places = [(True, "", 1)]
-    if roles & {"completion_mask", "outside_mask", "labels"} and (per_row or of_vocabulary):
+    masks = roles & {"completion_mask", "outside_mask"}
+    if (masks or "labels" in roles) and (per_row or of_vocabulary):
         places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
     elif ids and of_vocabulary and not whole:
         places.append((True, "", 2))
@@ -100,13 +97,11 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         places,
         (True, False) if "labels" in roles else (True,),
         (False, True) if "rewards" in roles else (False,),
-        (torch.float64, torch.bool, torch.int64)
-        if roles & {"completion_mask", "outside_mask"}
-        else (torch.float64,),
+        (torch.float64, torch.bool, torch.int64) if masks else (torch.float64,),
     ):
         padded = bool(roles & MASKS)
-        found = Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists, packed)
-        yield found._replace(apart="prompt_ids" in roles and "input_ids" not in roles and not wide)
+        layout = Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists, packed)
+        yield layout._replace(apart="prompt_ids" in roles and "input_ids" not in roles and not wide)
 
 
 class ProbedLoss(NamedTuple):
@@ -157,7 +152,7 @@ def choose(
         try:
             reads[layout] = _reads_every_token(run(layout))
         except ValueError as error:
-            if error.__class__.__name__ in ("MissingOption", "UndefinedName"):  # whatever the layout
+            if getattr(error, "in_every_layout", False):
                 raise
             errors.append(error)
             reads[layout] = None

@@ -33,7 +33,7 @@ _LISTS = r"(list|sequence|iterable)\[[^\]]*tensor"  # annotations of tensors in 
 
 
 class Reading(NamedTuple):
-    """How a function of a reader was understood.
+    """The reading of a user's function: its inputs, its constants and its layout.
 
     Attributes:
         reads: Its parameters, or the keys that it took of a batch.
@@ -100,9 +100,9 @@ class _Experiment(NamedTuple):
     def run(self, layout: Layout) -> ProbedLoss:
         """Return the loss under a layout with what it is a function of."""
         small = probe(self.rows)
-        x, given = self.loss.call(small, layout)
+        x, passed = self.loss.call(small, layout)
         assert small.logits is not None
-        return ProbedLoss(x, small.logits, small.completion_mask, tuple(given.beyond.values()))
+        return ProbedLoss(x, small.logits, small.completion_mask, tuple(passed.beyond.values()))
 
     def best(self, *, among_all: bool = False) -> Layout | None:
         """Return the layout that `choose` takes; ValueError where none runs."""

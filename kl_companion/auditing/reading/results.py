@@ -89,8 +89,8 @@ def _fields(record: Any) -> Sequence[str]:
     """Return the names of what may be a loss in a record; of a tensor none."""
     if isinstance(record, torch.Tensor):
         return ()
-    known = getattr(record, "_fields", ())
-    return ["loss", *known, *(f.name for f in (fields(record) if is_dataclass(record) else ()))]
+    names = getattr(record, "_fields", ())
+    return ["loss", *names, *(f.name for f in (fields(record) if is_dataclass(record) else ()))]
 
 
 def _not_taken(others: Iterable[str]) -> str:

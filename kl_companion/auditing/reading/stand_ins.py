@@ -17,6 +17,8 @@ class MissingOption(Unusable, AttributeError):
     It is an AttributeError too, so that the default of ``getattr(config, "clip", 0.2)`` holds.
     """
 
+    in_every_layout = True
+
     def __init__(self, path: str) -> None:
         super().__init__(
             f"the loss reads {path}, which has no value here: write --set {path}=VALUE "

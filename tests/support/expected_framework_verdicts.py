@@ -4,6 +4,11 @@ Four entries: on-policy at small log-ratios, on-policy at large ones, off-policy
 large; one stands for all four. 0 is nothing, - is none of the named objectives; `LETTERS` has the letters.
 /T is divided by the mean length of an answer, /P by the longest length, to which answers are padded.
 All other settings are in the table `framework_audit` alone.
+
+A token's log-ratio of sampler and reference in the place of the reward, weighted by the policy's ratio to the
+sampler: sum_a pi_a (log mu_a - log ref_a) = KL(pi || ref) - KL(pi || mu), so the gradient is R - RM. The forward
+KL to the sampler has the gradient of minus its log-likelihood (FM = -BL): what is named is the divergence.
+prime-rl adds kl_tau = 0.001 times the squared log-ratio to the sampler, which is 0.002 of the half square QM.
 """
 
 LETTERS = {
@@ -19,6 +24,9 @@ LETTERS = {
     "ML": "sampled_mean_log_likelihood",
     "X2": "token_pearson",
     "LR": "sequence_mean_reverse_kl",
+    "RM": "token_reverse_kl_to_sampler",
+    "FM": "forward_kl_to_sampler",
+    "QM": "token_squared_log_ratio_to_sampler",
 }
 
 EXPECTED = {
@@ -44,27 +52,27 @@ EXPECTED = {
     "oat.loss": "F | F | BL + BW | BL + BW",
     "oat.loss_grpo": "IL + MW | IL + MW | ML + MW | ML + MW",
     "open_instruct.kl_estimator_2": "F | F | BL + BW | BL + BW",
-    "open_opd.token_reverse_kl": "R | R | - | -",
-    "prime_rl.reference_kl": "R | R | - | -",
+    "open_opd.token_reverse_kl": "R | R | R - RM | R - RM",
+    "prime_rl.reference_kl": "R | R | R + 0.002 QM | -",
     "rlinf.fsdp_loss_low_var_kl": "0.5 X2 | - | - | -",
     "rlinf.megatron_loss_low_var_kl": "F | - | BL + BW | -",
     "rlinf.reward_k2": "SQ - R | SQ - R | - | -",
     "rllm.kl_beta_verl": "F | - | BL + BW | -",
     "roll.loss": "IL + MW | - | ML + MW | -",
     "roll.reward_kl": "S | S | - | -",
-    "rpg.loss_fkl_old": "0 | 0 | -BL | -BL",
-    "rpg.loss_rkl_old": "0 | 0 | - | -",
-    "rpg.loss_ufkl_old": "0 | 0 | -BL | -BL",
-    "rpg.loss_urkl_old": "0 | 0 | - | -",
+    "rpg.loss_fkl_old": "0 | 0 | FM | FM",
+    "rpg.loss_rkl_old": "0 | 0 | RM | -",
+    "rpg.loss_ufkl_old": "0 | 0 | FM | FM",
+    "rpg.loss_urkl_old": "0 | 0 | RM | -",
     "rpg.reward_rkl_old": "-",
     "rpg.loss_low_var_kl": "F | - | BL + BW | -",
     "skyrl.loss_k3": "IL + MW | - | ML + MW | -",
     "skyrl.reward_k3": "S - F | - | - | -",
     "slime.loss_k1": "IL | IL | ML | ML",
-    "tinker.kl_discount_0": "R | R | - | -",
+    "tinker.kl_discount_0": "R | R | R - RM | R - RM",
     "torchforge.grpo": "IL + MW | IL + MW | ML + MW | ML + MW",
     "torchrl.kl_to_ref": "F/P | F/P | BL/P + BW/P | BL/P + BW/P",
-    "torchrl.reward": "R | R | - | -",
+    "torchrl.reward": "R | R | R - RM | R - RM",
     "torchtune.grpo": "F | F | BL + BW | BL + BW",
     "torchtune.ppo": "S | S | - | -",
     "tunix.grpo_kl": "IL | IL | ML | ML",

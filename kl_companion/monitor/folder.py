@@ -1,7 +1,8 @@
 """The files of a monitored run: a table that grows by whole rows, tokens in words, and what the run is.
 
 * `kl_monitor.csv`: a header, and a row per observation with the columns of `Observation`.
-* `kl_monitor_tokens.jsonl`: a line per observation with the tokens of the largest log-ratios.
+* `kl_monitor_tokens.jsonl`: a line per observation with the tokens of the largest log-ratios, and the names
+  of the estimators that equal the logged number.
 * `kl_monitor.json`: what the run says of itself, written when it starts.
 """
 
@@ -49,11 +50,17 @@ def start(folder: Path, about: Mapping[str, Any], *, resume: bool = False) -> No
     write_atomically(table, _line(COLUMNS))
 
 
-def append(folder: Path, observation: Observation, tokens: Iterable[LargeToken]) -> None:
+def append(
+    folder: Path,
+    observation: Observation,
+    tokens: Iterable[LargeToken],
+    logged_as: Iterable[str] | None = None,
+) -> None:
     """One row and one line, each written in one piece and flushed."""
     _append(folder / TABLE, _line(observation.cells()))
-    said = {"step": observation.step, "tokens": [token._asdict() for token in tokens]}
-    _append(folder / TOKENS, json.dumps(said) + "\n")
+    entry: dict[str, Any] = {"step": observation.step, "tokens": [token._asdict() for token in tokens]}
+    entry |= {} if logged_as is None else {"logged_as": list(logged_as)}
+    _append(folder / TOKENS, json.dumps(entry) + "\n")
 
 
 def _line(cells: Any) -> str:

@@ -26,6 +26,7 @@ from kl_companion.monitor.given import (
     one_number,
 )
 from kl_companion.monitor.largest_tokens import LargeToken, largest
+from kl_companion.monitor.logged_as import EXCHANGED, logged_as
 from kl_companion.monitor.looking import LogitsRead, at_tokens, look
 from kl_companion.monitor.mismatch import Engine
 from kl_companion.monitor.moments import Asked
@@ -33,6 +34,16 @@ from kl_companion.monitor.observation import Observation
 from kl_companion.monitor.summary import columns_of, sampled_of
 
 Pair = tuple[Any, Any]
+
+
+def _pairs(given: StepAnswers, pair: Pair) -> tuple[dict[str, Pair], torch.Tensor]:
+    """Return the log-probs between which a trainer may take its KL, and the answer of every token."""
+    policy, reference = pair
+    pairs = {"policy/reference": (policy, reference), EXCHANGED: (reference, policy)}
+    if given.behavior_logp is not None:
+        old = given.behavior_logp.detach()[given.inside].double()
+        pairs |= {"old/reference": (old, reference), "old/policy": (old, policy)}
+    return pairs, given.inside.nonzero()[:, 0]
 
 
 class KLMonitor:
@@ -248,7 +259,7 @@ class KLMonitor:
         if self.folder is not None:
             if not self._started:
                 self.start()
-            files.append(self.folder, made, large)
+            files.append(self.folder, made, large, logged_as(logged, *_pairs(given, pair), self.beta))
         self.observations.append(made)
         self.tokens = large
         return made

@@ -12,8 +12,9 @@ from tests.support import monitored_runs as runs
 def test_a_page_beside_the_run_and_the_verdicts_in_the_terminal(tmp_path, capsys):
     folder = runs.troubled(tmp_path / "run", "bias")
     assert main(["report", str(folder)]) == 0
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("attention: K2 overstates the KL by 40 %")
+    first, *middle, last = capsys.readouterr().out.splitlines()
+    assert first == "folder of KLMonitor: 40 rows, steps 10 to 400"
+    assert any(line.startswith("  ! K2 overstates the KL by 40 %") for line in middle)
     assert last == f"The page: {folder / 'kl_report.html'}"
     page = (folder / "kl_report.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
@@ -24,8 +25,7 @@ def test_a_healthy_run_says_so(tmp_path, capsys):
     folder = runs.write(tmp_path / "run", runs.healthy())
     out = tmp_path / "pages" / "mine.html"
     assert main(["report", str(folder), "--output", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("All is normal: KL 0.0")
+    assert "The KL costs 0.1" in capsys.readouterr().out
     assert out.is_file()
     assert not (folder / "kl_report.html").exists()
 
@@ -34,9 +34,8 @@ def test_as_data(tmp_path, capsys):
     folder = runs.troubled(tmp_path / "run", "not_a_number")
     assert main(["report", str(folder), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["level"], data["step"], data["observations"], data["cut"]) == ("wrong", 400, 40, False)
-    assert data["headline"] == data["verdicts"][0]["says"] == "At step 130 the logged number is NaN."
-    assert [v["topic"] for v in data["verdicts"]] == ["not_a_number", "size", "logged"]
+    assert (data["level"], data["last_step"], data["rows"], data["notes"]) == ("wrong", 400, 40, [])
+    assert data["headline"] == data["verdicts"][0]["says"] == "logged is NaN at step 130."
     assert set(data["verdicts"][0]) == {"level", "topic", "says", "why", "todo", "step"}
     assert data["page"] is None
     assert not list(folder.glob("*.html"))
@@ -47,7 +46,6 @@ def test_as_data(tmp_path, capsys):
     [
         (["{folder}/nothing"], "no file or folder"),
         (["{folder}", "--output", "{folder}"], "expected a file"),
-        (["{folder}", "--beta", "0.1"], "got --beta, expected none of them: a monitored run knows them"),
         ([], "no LOG, expected a file, a folder, or - for standard input"),
         (["{folder}", "--outputs", "x"], "unknown option '--outputs'. Did you mean '--output'"),
     ],
@@ -91,18 +89,8 @@ def test_a_log_in_the_terminal(logs, capsys):
 
 
 def test_a_log_as_data_and_what_the_user_knows(logs, capsys):
-    command = [
-        "report",
-        str(logs / "a.log"),
-        "--json",
-        "--release",
-        "0.15",
-        "--beta",
-        "0.04",
-        "--answers",
-        "8",
-    ]
-    assert main(command) == 0
+    options = ["--json", "--release", "0.15", "--beta", "0.04", "--answers", "8"]
+    assert main(["report", str(logs / "a.log"), *options]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["releases"], data["beta"]["source"]) == ("TRL GRPO 0.15", "set by --beta")
     assert data["nats_per_answer"]["last"] == pytest.approx(25.125)
@@ -146,8 +134,18 @@ def test_the_metrics_and_standard_input(monkeypatch, capsys):
     assert "one row" in capsys.readouterr().out
 
 
+def test_a_page_of_every_log_and_of_two(logs, capsys):
+    out = logs / "page.html"
+    assert main(["report", str(logs / "a.log"), "--output", str(out)]) == 0
+    assert "kl: 0.25 nats per token, 25 nats per answer" in out.read_text(encoding="utf-8")
+    assert capsys.readouterr().out.splitlines()[-1] == f"The page: {out}"
+    command = ["report", str(logs / "a.log"), "--compare", str(logs / "b.log"), "--output", str(out)]
+    assert main(command) == 0
+    page = out.read_text(encoding="utf-8")
+    assert "a.log and b.log" in page
+    assert page.count("<figure>") == 1
+
+
 def test_numbers_that_cannot_be(logs, capsys):
     assert main(["report", str(logs / "a.log"), "--answers", "-1"]) == 2
     assert "--answers is -1.0, expected a number from 0" in capsys.readouterr().err
-    assert main(["report", str(logs / "a.log"), "--output", "x.html"]) == 2
-    assert "got --output, expected none of them" in capsys.readouterr().err

@@ -9,21 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-SETTINGS = {
-    "format": 1,
-    "trainer": "trl.GRPOTrainer",
-    "estimator": "k3",
-    "clamp": None,
-    "beta": 0.04,
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "rewards_divided": "group_std",
-    "every": 10,
-    "rows": 8,
-    "model": "a toy model",
-    "vocabulary": 49152,
-}
+import yaml
+
+SETTINGS, TROUBLES = yaml.safe_load_all(Path(__file__).with_suffix(".yml").read_text(encoding="utf-8"))
 Row = dict[str, Any]
 WORDS = (" maybe", " therefore", "\n", " however", "So", " the", " 7", " answer")
 
@@ -151,118 +139,28 @@ def logging(factor: float, error: float, seed: int = 1) -> Callable[[int, Row], 
     return change
 
 
-def _far(i: int, row: Row) -> Row:
-    kl = 0.02 * 1.09**i
-    return {
-        "kl": kl,
-        "kl_low": 0.9 * kl,
-        "kl_high": 1.1 * kl,
-        "kl_of_answers": 120 * kl,
-        "logged": kl,
-        "logged_expected": kl,
-        "logged_noise": 0.0,
-        "logged_error": 0.05 * kl,
-    }
+def rows_of(case: Mapping[str, Any]) -> list[Row]:
+    """The healthy run with what a case of YAML changes.
 
+    ``rows`` is set in every row and ``at`` in one of them, by number; a text is an expression of the row's
+    number i and its values. ``logging`` is the factor and the error of the logged number.
+    """
+    logged = logging(*case["logging"]) if "logging" in case else lambda i, row: {}
 
-def _constant(**values: Any) -> Callable[[int, Row], Row]:
-    return lambda _i, _row: values
+    def change(i: int, row: Row) -> Row:
+        values = {**row, **logged(i, row)}
+        for changes in (case.get("rows", {}), case.get("at", {}).get(i, {})):
+            for name, x in changes.items():
+                values[name] = eval(x, {"i": i, **values}) if isinstance(x, str) else x
+        return values
 
-
-def _spiking(i: int, row: Row) -> Row:
-    if i != 30:
-        return {}
-    logged = 10 * row["kl"]
-    return {
-        "logged": logged,
-        "logged_noise": logged - row["kl"],
-        "logged_error": 6 * row["kl"],
-        "largest_log_ratio": 7.4,
-    }
-
-
-# topic of the verdict -> what is planted, settings, and what its sentence has to hold
-TROUBLES: dict[str, tuple[Callable[[int, Row], Row], dict[str, Any], str]] = {
-    "not_a_number": (
-        lambda i, _: {"logged": math.nan} if i == 12 else {},
-        {},
-        "At step 130 the logged number is NaN.",
-    ),
-    "impossible_token": (
-        lambda i, _: {"largest_log_ratio": 27.5, "logged": 1.6e9, "logged_noise": None} if i == 25 else {},
-        {},
-        'A token has a log-ratio of 28 nats at step 260: " maybe".',
-    ),
-    "no_kl": (
-        _constant(
-            kl=0.0,
-            kl_low=0.0,
-            kl_high=0.0,
-            forward_kl=0.0,
-            kl_of_answers=0.0,
-            logged=0.0,
-            logged_noise=0.0,
-            logged_expected=0.0,
-            logged_error=0.0,
-        ),
-        {},
-        "Policy and reference are the same at all 40 observations: the KL is 0.",
-    ),
-    "not_its_noise": (
-        lambda _, row: {"logged": 2 * row["kl"], "logged_noise": row["kl"]},
-        {},
-        "The logged number is not K3 of these tokens: it is 20 standard errors away",
-    ),
-    "mismatch": (
-        _constant(
-            mismatch=0.06,
-            mismatch_temperature=0.05,
-            mismatch_rounding=0.01,
-            engine_temperature=0.7,
-            mismatch_kl=0.004,
-        ),
-        {},
-        "differ from the trainer's by 0.06 nats per token, mostly by another temperature.",
-    ),
-    "far": (
-        _far,
-        {},
-        "the KL is 0.49 nats per token (59 per answer), 4.7 times as much as around step 200.",
-    ),
-    "dead_zone": (
-        _constant(dead_zone=0.042),
-        {"clamp": [-0.5, 0.5]},
-        "to [−0.5, 0.5] leaves 4.2 % of the tokens",
-    ),
-    "entropy": (lambda i, _: {"entropy": 0.6 * 0.93**i}, {}, "fell from 0.56 to 0.041 nats."),
-    "effective_beta": (_constant(effective_beta=0.004), {}, "β = 0.04 acts like 0.004: 10 times weaker."),
-    "equal_groups": (_constant(equal_groups=0.62), {}, "In 62 % of the groups all rewards agree"),
-    "bias": (logging(1.4, 0.05), {"estimator": "k2"}, "K2 overstates the KL by 40 %: its expectation is "),
-    "other_divergence": (logging(1.4, 0.05), {"estimator": "k5"}, "K5 estimates the forward KL, 0.04"),
-    "spike": (_spiking, {}, "At step 310 the logged number jumps to 0.28"),
-    "noise": (logging(1, 0.8), {"estimator": "k1"}, "One value of the logged number is mostly noise"),
-    "length_pull": (
-        _constant(length_pull_kl=-0.03, length_pull_reward=0.02),
-        {},
-        "pulls toward longer answers",
-    ),
-    "wide": (
-        lambda _, row: {"kl_low": 0.2 * row["kl"], "kl_high": 1.8 * row["kl"]},
-        {},
-        "64 answers are too few",
-    ),
-    "negative": (
-        lambda i, _: {"logged": -0.001, "logged_noise": None} if i == 3 else {},
-        {},
-        "K3 cannot be.",
-    ),
-}
+    return changed(change, count=case.get("count", 40))
 
 
 def troubled(folder: Path, topic: str) -> Path:
     """A run with one planted trouble."""
-    change, settings, _ = TROUBLES[topic]
-    rows = changed(change)
+    case = TROUBLES[topic]
+    rows = rows_of(case)
     # K3 jumps by tokens that the policy hardly says any more
     tokens = [tokens_of(row, -7.4 if topic == "spike" and row["step"] == 310 else None) for row in rows]
-    return write(folder, rows, settings, tokens)
+    return write(folder, rows, case.get("settings"), tokens)

@@ -12,7 +12,7 @@ from kl_companion.monitor.logs.inequalities import quotient_interval
 from kl_companion.monitor.logs.keys import plain
 from kl_companion.monitor.logs.quantities import KlNumber, Quantities
 from kl_companion.monitor.logs.rows import as_number
-from kl_companion.monitor.report.verdicts import finite, number
+from kl_companion.monitor.logs.words import finite, number
 
 AGREE = 0.8  # of the rows must contain one quotient
 TOLERANCE = 0.06  # of it: answers of other lengths, and the ratio of old and new policy
@@ -62,7 +62,8 @@ def beta_of(q: Quantities) -> Beta:
         confirmed = (
             recovered is not None and recovered.value and abs(recovered.value / printed - 1) < TOLERANCE
         )
-        return Beta(printed, "printed in the log" + (" and confirmed by loss / kl" if confirmed else ""))
+        own = "as the run says of itself" if q.log.recorded else "printed in the log"
+        return Beta(printed, own + (" and confirmed by loss / kl" if confirmed else ""))
     return recovered or Beta(None, "β is not in the log")
 
 

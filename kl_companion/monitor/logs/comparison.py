@@ -10,7 +10,7 @@ from kl_companion.monitor.logs.beta import beta_of
 from kl_companion.monitor.logs.conclusions import LogReport, describe
 from kl_companion.monitor.logs.quantities import Quantities
 from kl_companion.monitor.logs.units import amount_of, paid, price_and_gain
-from kl_companion.monitor.report.verdicts import number
+from kl_companion.monitor.logs.words import number
 
 _NAME, _COLUMN = 24, 26  # columns of the terminal
 

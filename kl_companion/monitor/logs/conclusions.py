@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +11,17 @@ from typing import Any, NamedTuple
 from kl_companion.auditing.judgment.card import CardBlock, CardLine, wrapped
 from kl_companion.monitor.logs import exact_tests, shape, states, units
 from kl_companion.monitor.logs.beta import beta_of
-from kl_companion.monitor.logs.keys import AVERAGES, METRICS, Metric, name_release
+from kl_companion.monitor.logs.descriptions import describe, key_data, metric_lines
+from kl_companion.monitor.logs.keys import RECORDED, name_release
 from kl_companion.monitor.logs.open_questions import open_questions
-from kl_companion.monitor.logs.quantities import KlNumber, LogOptions, Quantities, quantities
+from kl_companion.monitor.logs.quantities import LogOptions, Quantities, quantities
 from kl_companion.monitor.logs.reading import read_log
 from kl_companion.monitor.logs.rows import Log
+from kl_companion.monitor.logs.sentences import LEVELS, Level, RunVerdict
 from kl_companion.monitor.logs.units import amount_of, paid, sigma_of
-from kl_companion.monitor.report.verdicts import LEVELS, Level, RunVerdict, finite, number
+from kl_companion.monitor.logs.words import number
 
-CHECKS = (*exact_tests.CHECKS, *units.CHECKS, *shape.CHECKS, *states.CHECKS)
+Check = Callable[[Quantities], Iterator[RunVerdict]]
 _STYLES = {"wrong": "bold bad", "attention": "bold", "fine": ""}
 _MARKS = {"wrong": "✕ ", "attention": "! ", "fine": "· "}
 _HEADINGS = {"wrong": "Wrong", "attention": "Needs attention", "fine": "Also"}
@@ -93,7 +95,7 @@ class LogReport(NamedTuple):
             "releases": q.release.text,
             "level": self.level,
             "headline": self.sentence,
-            "keys": [_key_data(kl) for kl in q.kls],
+            "keys": [key_data(kl) for kl in q.kls],
             "beta": {"value": beta.value, "source": beta.source, "low": beta.low, "high": beta.high},
             "nats_per_answer": None if amount is None else amount._asdict(),
             "sigma": (sigma_of(q) or (None,))[0],
@@ -115,11 +117,27 @@ def log_report(path: str | Path | Log, options: LogOptions | None = None) -> Log
     """
     log = path if isinstance(path, Log) else read_log(path)
     known = options or LogOptions()
-    release = name_release(log.columns, known.framework, known.release)
-    q = quantities(log, release, known)
-    every = chain.from_iterable(check(q) for check in CHECKS)
+    framework = known.framework or (RECORDED if log.recorded else "")
+    q = quantities(log, name_release(log.columns, framework, known.release), known)
+    every = chain.from_iterable(check(q) for check in _checks(q))
     verdicts = sorted(every, key=lambda verdict: LEVELS.index(verdict.level))
     return LogReport(q, tuple(verdicts), tuple(open_questions(q)))
+
+
+def _checks(q: Quantities) -> tuple[Check, ...]:
+    """Return the checks of a log; those of the columns that the monitor adds need torch."""
+    first, rest = (*exact_tests.CHECKS, *units.CHECKS), (*shape.CHECKS, *states.CHECKS)
+    if not q.recorded("largest_log_ratio"):
+        return (*first, *rest)
+    from kl_companion.monitor.logs import logged_number, recorded, recorded_tokens
+
+    return (
+        recorded_tokens.impossible_tokens,
+        *first,
+        logged_number.verdict_on_the_number,
+        *recorded.CHECKS,
+        *rest,
+    )
 
 
 def _lines(verdict: RunVerdict, why: bool) -> list[CardLine]:
@@ -161,67 +179,6 @@ def _numbers(q: Quantities) -> list[CardLine]:
         lines += wrapped(f"{kl.key}: {describe(kl)}; {value}.", "    ", "  ", 4)
     if len(q.kls) > 12:
         lines.append(CardLine(f"  and {len(q.kls) - 12} more (--json)"))
-    return lines
-
-
-def describe(kl: KlNumber) -> str:
-    """Return what a KL of a log is, in words: estimator, pair, average, factor, clamp, and what to know."""
-    if not kl.metrics:
-        return "a key of no framework that is known here; estimator, pair, average and factor are open"
-    texts = list(dict.fromkeys(_description(m, kl) for m in kl.metrics))
-    if len(texts) == 1:
-        return texts[0]
-    heads = dict.fromkeys(_head_words(m, kl) for m in kl.metrics)
-    parts = []
-    for head in heads:
-        rows = [m for m in kl.metrics if _head_words(m, kl) == head]
-        averages = dict.fromkeys(AVERAGES[m.average] for m in rows)
-        name = "" if len(heads) == 1 else f" ({rows[0].framework})"
-        parts.append(f"{head}{name}, {' or '.join(x for x in averages if x)}")
-    return "; or ".join(parts)
-
-
-def _head_words(m: Metric, kl: KlNumber) -> str:
-    sign = {"-": "minus "}.get(m.estimator[:1], "")
-    estimator = kl.estimator if m is kl.metrics[0] or (kl.certain and m.setting) else m.estimator
-    name = (estimator.lstrip("-") or "a number") + (
-        f" by default ({m.setting} decides)" if m.setting and not kl.certain else ""
-    )
-    return f"{sign}{name} of {m.pair}"
-
-
-def _description(m: Metric, kl: KlNumber) -> str:
-    parts = [_head_words(m, kl), AVERAGES[m.average]]
-    parts += [f"times {m.factor.replace('beta', 'β')}"] if m.factor else []
-    parts += [f"clamped ({m.clamp})"] if m.clamp else []
-    return ", ".join(x for x in parts if x) + (f" ({m.note})" if m.note else "")
-
-
-def _key_data(kl: KlNumber) -> dict[str, Any]:
-    values = finite(kl.series)
-    return {
-        "key": kl.key,
-        "is": describe(kl),
-        "estimator": kl.estimator,
-        "certain": kl.certain,
-        "pair": kl.pair,
-        "average": kl.average,
-        "factor": kl.metrics[0].factor if kl.metrics else "",
-        "to_reference": kl.to_reference,
-        "first": values[0] if values else None,
-        "last": values[-1] if values else None,
-    }
-
-
-def metric_lines(patterns: Iterable[str] = ()) -> list[str]:
-    """Return the keys that are known, a line each: framework, releases, key, and what it is."""
-    words = [x.lower() for x in patterns]
-    lines = []
-    for m in METRICS:
-        what = ", ".join(x for x in (m.estimator, m.pair, AVERAGES[m.average], m.factor, m.note) if x)
-        text = f"{m.framework} {m.releases or '(all)'}  {m.name}: {what or m.kind}"
-        if all(word in text.lower() for word in words):
-            lines.append(text)
     return lines
 
 

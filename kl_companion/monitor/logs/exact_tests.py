@@ -16,8 +16,8 @@ from kl_companion.monitor.logs.inequalities import (
 )
 from kl_companion.monitor.logs.keys import plain, possible_metrics
 from kl_companion.monitor.logs.quantities import MOST_ANSWERS, KlNumber, Quantities
-from kl_companion.monitor.logs.sentences import sentence, steps_text
-from kl_companion.monitor.report.verdicts import RunVerdict, finite, median, number
+from kl_companion.monitor.logs.sentences import RunVerdict, sentence, steps_text
+from kl_companion.monitor.logs.words import finite, median, number
 
 NEVER_NEGATIVE = ("K2", "K3", "abs", "exact")
 UNLIKELY = math.log(1e6)  # of a product of ratios: by chance once in a million logs
@@ -47,12 +47,35 @@ def impossible_values(q: Quantities) -> Iterator[RunVerdict]:
 
 
 def infinite_values(q: Quantities) -> Iterator[RunVerdict]:
-    """Infinities, and NaN after numbers, in KLs, loss and gradient."""
-    for key in (*(x.key for x in q.kls), *(q.keys[n] for n in ("loss", "grad_norm") if n in q.keys)):
-        series = q.log.columns[key]
-        broken = [s for s, x in zip(q.log.steps, series, strict=True) if math.isinf(x)]
+    """Infinities in KLs, loss and gradient, and NaN where it is told from a cell that is empty."""
+    names = (q.keys[name] for name in ("loss", "grad_norm", "entropy") if name in q.keys)
+    for key in (*(x.key for x in q.kls), *names):
+        every = zip(q.log.steps, q.log.columns[key], strict=True)
+        broken = [(s, x) for s, x in every if math.isinf(x)]
+        broken = list(q.log.recorded.broken.get(key, ())) if q.log.recorded else broken
         if broken:
-            yield sentence("infinite", key=key, steps=steps_text(broken), step=broken[0])
+            topic = "not_a_number" if math.isnan(broken[0][1]) else "infinite"
+            steps = [s for s, _ in broken]
+            cause = _overflow(q, key, steps[0])
+            yield sentence(topic, key=key, steps=steps_text(steps), step=steps[0], cause=cause)
+
+
+OVERFLOW = {"float16": 11.09, "float32": 88.72}  # the log-ratio whose exponential is infinite, inside K3
+
+
+def _overflow(q: Quantities, key: str, step: float) -> str:
+    """Return what the exact KL and the largest log-ratio of a row say of a number that is none."""
+    row = list(q.log.steps).index(step)
+    exact, largest = (x[row] if (x := q.recorded(name)) else math.nan for name in ("kl", "largest_log_ratio"))
+    text = ""
+    if key == "kl" and q.log.recorded:
+        text = " A model's own output is broken, or gives a token no probability."
+    elif math.isfinite(exact):
+        text = f" The exact KL of the same tokens is {number(exact)}: the two distributions are in order."
+    if largest >= OVERFLOW["float16"]:
+        kind = "any precision" if largest > OVERFLOW["float32"] else "float16"
+        text += f" The largest log-ratio is {number(largest)}: its exponential overflows in {kind}."
+    return text
 
 
 def pairs(q: Quantities, first: str, second: str) -> Iterator[tuple[KlNumber, KlNumber]]:
@@ -245,10 +268,10 @@ def impossible_tokens(q: Quantities) -> Iterator[RunVerdict]:
 
 CHECKS = (
     impossible_answers,
+    impossible_tokens,
     negative_means,
     mean_ratios,
     second_moments,
-    impossible_tokens,
     impossible_values,
     infinite_values,
 )

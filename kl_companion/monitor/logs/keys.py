@@ -25,6 +25,7 @@ AVERAGES = {
     "batch": "of the whole batch",
     "": "",
 }
+RECORDED, BESIDE = "KLMonitor", "kl_monitor/"  # the monitor's own folder, and its keys in a trainer's log
 REFERENCES = ("reference", "teacher", "base")
 _KL = re.compile(
     r"(?:^|[/_ .-])(?:k[123]_?)?kl[0-9]?(?:$|[/_ .-])|(?:^|[/_ ])k[123](?:$|[/_ ])|approxkl|kl_?div",
@@ -200,6 +201,8 @@ def _at_most(low: str, high: str) -> bool:
 def possible_metrics(key: str, release: Release) -> list[Metric]:
     """Return what a key may be, the likeliest first; [] where it is unknown."""
     name = plain(key)
+    if name.startswith(BESIDE):  # the monitor writes its numbers beside those of the trainer
+        name, release = name.removeprefix(BESIDE), Release(RECORDED)
     own = [x for x in METRICS if x.framework == release.framework and x.fits(name)]
     inside = [x for x in own if overlaps(x.releases, release.low, release.high)]
     for other in release.others:

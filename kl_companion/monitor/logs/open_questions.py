@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kl_companion.monitor.logs.beta import beta_of
 from kl_companion.monitor.logs.quantities import FEWEST, Quantities
-from kl_companion.monitor.report.verdicts import finite
+from kl_companion.monitor.logs.words import finite
 
 
 def open_questions(q: Quantities) -> Iterator[str]:

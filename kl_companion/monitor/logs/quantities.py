@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from kl_companion.monitor.logs.keys import (
+    BESIDE,
     ESTIMATORS,
     QUANTITIES,
+    RECORDED,
     SETTINGS,
     Metric,
     Release,
@@ -21,7 +23,7 @@ from kl_companion.monitor.logs.keys import (
     possible_metrics,
 )
 from kl_companion.monitor.logs.rows import Log, as_number, decimals
-from kl_companion.monitor.report.verdicts import finite
+from kl_companion.monitor.logs.words import finite
 
 EARLY, LATE = 50, 5  # the first fiftieth and the last fifth of the rows are the start and the end of a run
 _SCORED = ("TRL", "Unsloth", "verl", "ms-swift")  # score at the temperature at which they sample
@@ -135,9 +137,27 @@ class Quantities:
     def reference(self) -> KlNumber | None:
         """The KL to the reference; a key that no framework has where there is no other; None without one."""
         named = [x for x in self.kls if x.to_reference and x.metrics[0].kind == "kl"]
+        named.sort(key=lambda x: x.estimator != "exact")
         unknown = [x for x in self.kls if not x.metrics]
-        informative = [x for x in named if any(finite(x.series))]
+        informative = [
+            x for x in named if any(finite(x.series)) or (x.estimator == "exact" and finite(x.series))
+        ]
         return next(iter([*informative, *named, *unknown]), None)
+
+    def recorded(self, name: str) -> Sequence[float]:
+        """Return a column of `Observation` that the monitor has recorded; [] where the log has none."""
+        prefix = "" if self.release.framework == RECORDED else BESIDE
+        return self.log.columns.get(f"{prefix}{name}", [])
+
+    def recent(self, name: str) -> float | None:
+        """Return the mean of a recorded column over the last rows; None where it is not known."""
+        return self.late(self.recorded(name))
+
+    @cached_property
+    def logged(self) -> KlNumber | None:
+        """The trainer's own number in the folder of a monitored run; None in any other log."""
+        own = (x for x in self.kls if x.key == "logged" and self.release.framework == RECORDED)
+        return next(own, None)
 
     @property
     def cut_off(self) -> float:
@@ -207,7 +227,7 @@ def _mean(series: Sequence[float]) -> float | None:
 def quantities(log: Log, release: Release, options: LogOptions) -> Quantities:
     """Return the numbers of a log by their meaning."""
     keys = {name: key for name, patterns in QUANTITIES.items() if (key := first_key(log.columns, patterns))}
-    digits = {key: decimals(series) for key, series in log.columns.items()}
+    digits = {key: None if log.recorded else decimals(series) for key, series in log.columns.items()}
     q = Quantities(log, release, options, (), keys, None, digits)
     known = finite(q.series("answers"))
     answers = options.answers or (
@@ -235,6 +255,11 @@ def _kl_number(key: str, series: Sequence[float], q: Quantities) -> KlNumber | N
                 "", "", key, "kl", q.options.estimator, "", "policy/reference", "tokens", "", "", "as set"
             ),
         )
+    if key == "logged" and q.log.recorded and q.log.recorded.number:  # searched on the tokens themselves
+        estimator, pair, average, *factor = q.log.recorded.number.split()
+        kind = "scaled" if factor else "kl"
+        own = {"estimator": estimator, "pair": pair, "average": average, "setting": "", "kind": kind}
+        metrics = (metrics[0]._replace(**own, factor="".join(factor), note=""),)
     if metrics[0].kind not in ("kl", "scaled"):
         return None
     setting = q.setting("estimator")

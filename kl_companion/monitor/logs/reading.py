@@ -19,6 +19,7 @@ FORMS = (
     "trainer_state.json, a console or lines of JSON, CSV or a pasted table, TensorBoard events, or a file of "
     "wandb, trackio or MLflow"
 )
+RUN_FILES = ("kl_monitor.csv", "kl_monitor_tokens.jsonl")  # of a monitored run
 MOST_FILES = 500  # of a folder
 _SQLITE, _WANDB, _SWANLAB, _GZIP = b"SQLite format 3\x00", b":W&B", b":SWL", b"\x1f\x8b"
 _KNOWN = {
@@ -52,6 +53,10 @@ def read_log(path: str | Path) -> Log:
     place = Path(path)
     if not place.exists():
         raise FileNotFoundError(f"no file or folder {str(path)!r}, expected a log: {FORMS}")
+    if any((place / name).exists() for name in RUN_FILES):
+        from kl_companion.monitor.logs.run_folder import read_run, run_log
+
+        return run_log(read_run(place))
     if place.is_dir():
         return _read_folder(place)
     with place.open("rb") as stream:

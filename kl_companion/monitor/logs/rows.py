@@ -7,7 +7,11 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:  # types only: a log is read without torch
+    from kl_companion.monitor.largest_tokens import LargeToken
 
 STEP_KEYS = (
     "train/global_step",
@@ -30,6 +34,26 @@ _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\
 _DECIMALS = 200  # values of a column that are read for the number of their decimals
 
 
+class RecordedRun(NamedTuple):
+    """What the folder of a monitored run holds beside its numbers.
+
+    Attributes:
+        tokens: By step, sampled tokens whose log-ratio is largest in size, largest first.
+        broken: Steps and values of cells that are NaN or infinite, by key; a cell that is empty is not known.
+        logged_as: By step, the estimators that equal the logged number; see `monitor.logged_as`.
+    """
+
+    tokens: Mapping[int, Sequence[LargeToken]] = MappingProxyType({})
+    broken: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({})
+    logged_as: Mapping[int, Sequence[str]] = MappingProxyType({})
+
+    @property
+    def number(self) -> str:
+        """The name that equals the logged number in every row in which one can be told; "" without any."""
+        rows = list(self.logged_as.values())
+        return next((x for x in rows[0] if all(x in names for names in rows)), "") if rows else ""
+
+
 class Log(NamedTuple):
     """A log that was read.
 
@@ -40,6 +64,7 @@ class Log(NamedTuple):
         config: Settings that stand in the log, by their flat key.
         notes: Sentences on what was left out or merged.
         counted: Whether the steps are only the places of the rows.
+        recorded: What only the folder of a monitored run holds; None of any other log.
     """
 
     form: str
@@ -48,6 +73,7 @@ class Log(NamedTuple):
     config: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     counted: bool = False
+    recorded: RecordedRun | None = None
 
 
 def as_number(value: Any) -> float | None:

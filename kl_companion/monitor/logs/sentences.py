@@ -1,17 +1,38 @@
-"""What the report of a log says: a finding by its key in sentences.toml, with its numbers."""
+"""The findings of a report, as records: their texts are in sentences.toml."""
 
 from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Callable, Iterator
 from importlib.resources import files
+from typing import Literal, NamedTuple
 
-from kl_companion.monitor.logs.quantities import Quantities
-from kl_companion.monitor.report.verdicts import LEVELS, Level, RunVerdict, number
+from kl_companion.monitor.logs.words import number
 
+Level = Literal["wrong", "attention", "fine"]
+LEVELS: tuple[Level, ...] = ("wrong", "attention", "fine")
 _TEXTS = tomllib.loads((files("kl_companion.monitor.logs") / "sentences.toml").read_text("utf-8"))
-Check = Callable[[Quantities], Iterator[RunVerdict]]
+
+
+class RunVerdict(NamedTuple):
+    """One thing that the rows of a run show.
+
+    Attributes:
+        level: ``"wrong"`` where a number or the training is not what it seems, ``"attention"`` where it costs
+            something, ``"fine"``.
+        topic: A key for programs, such as ``"bias"``.
+        says: The finding with its number, a sentence that can be read alone.
+        why: What it means, and when it matters.
+        todo: What to do next; empty where nothing is to do.
+        step: The row that it is about; None where it is about the run.
+    """
+
+    level: Level
+    topic: str
+    says: str
+    why: str
+    todo: str = ""
+    step: int | None = None
 
 
 def sentence(

@@ -11,11 +11,13 @@ from kl_companion.monitor.logs.inequalities import token_of_excess
 from kl_companion.monitor.logs.keys import VOCABULARIES
 from kl_companion.monitor.logs.quantities import FEWEST, KlNumber, Quantities
 from kl_companion.monitor.logs.rows import as_number
-from kl_companion.monitor.logs.sentences import sentence, steps_text
-from kl_companion.monitor.report.verdicts import RunVerdict, finite, median, number, percent
+from kl_companion.monitor.logs.sentences import RunVerdict, sentence, steps_text
+from kl_companion.monitor.logs.words import LEAST_KL, finite, median, number, percent, quoted
 
+PLAIN = ("K1", "K2", "K3")
 SPIKE = 4.0  # times the median of the neighbors
 NEIGHBORS = 5
+FEW_TOKENS = 0.5  # of a number, by the at most eight tokens that are kept of an observation
 CUT = 0.15  # of the answers end at the limit
 COLLAPSE = 0.2  # of the value at the start
 UNIFORM = 0.01  # nats below ln V
@@ -37,16 +39,22 @@ def reference_kl(q: Quantities) -> KlNumber | None:
 
 def spikes(q: Quantities) -> Iterator[RunVerdict]:
     """Single rows far above their neighbors, with the one token or answer that is enough for it."""
-    kl = reference_kl(q)
-    if kl is None or kl.estimator not in ("K1", "K3", "K2"):
-        return
-    rows = rows_of(q, kl.series)
-    single = []
+    for kl in (reference_kl(q), q.logged):
+        if kl is not None and kl.estimator in (*PLAIN, "exact"):
+            yield from _spikes(q, kl)
+
+
+def _spikes(q: Quantities, kl: KlNumber) -> Iterator[RunVerdict]:
+    rows = [row for row in rows_of(q, kl.series) if kl is not q.logged or not _is_no_sample(q, row[0])]
+    single, least = [], LEAST_KL if q.log.recorded else 0.0
+    low = dict(zip(q.log.steps, q.recorded("kl_low"), strict=False)) if kl.estimator == "exact" else {}
     for i in range(2, len(rows) - 1):
         near = [x for _, x in rows[max(0, i - NEIGHBORS) : i] + rows[i + 1 : i + 1 + NEIGHBORS]]
         level = median(near) or 0.0
         back = max(rows[i - 1][1], rows[i + 1][1]) < 0.5 * rows[i][1]
-        if len(near) >= NEIGHBORS and level > 0 and rows[i][1] > SPIKE * level and back:
+        if low.get(rows[i][0], math.inf) <= level:
+            continue
+        if len(near) >= NEIGHBORS and level > least and rows[i][1] > SPIKE * level and back:
             single.append((rows[i][1] / level, rows[i][0], rows[i][1], level))
     if not single:
         return
@@ -105,6 +113,10 @@ def large_gradients(q: Quantities) -> Iterator[RunVerdict]:
 def _cause(q: Quantities, kl: KlNumber, step: float, excess: float) -> str:
     """Return how few tokens are enough for a spike."""
     row = list(q.log.steps).index(step)
+    if kl.estimator == "exact":
+        return _OF_THE_BATCH
+    if kl is q.logged:
+        return _few_tokens(q, row)
     tokens, lengths = q.tokens(row), q.series("length")
     length = lengths[row] if lengths else math.nan
     if kl.estimator == "K3" and tokens:
@@ -124,6 +136,33 @@ def _cause(q: Quantities, kl: KlNumber, step: float, excess: float) -> str:
     if kl.estimator == "K1" and tokens:
         return f" On {number(tokens)} tokens it is one answer of {number(excess * tokens)} nats."
     return ""
+
+
+_OF_THE_BATCH = (
+    " But an exact KL has no noise of the sampled token: that batch had prompts on which the two models "
+    "differ, or the policy moved and came back."
+)
+
+
+def _few_tokens(q: Quantities, row: int) -> str:
+    """Return which share of a logged number the tokens make that the monitor has kept."""
+    from kl_companion.monitor.logs.recorded_tokens import share_of_tokens, tokens_at
+
+    share, tokens = share_of_tokens(q, row), tokens_at(q, q.log.steps[row])
+    if share is None or share < FEW_TOKENS:
+        return ""
+    return (
+        f" Here {len(tokens)} of {q.series('tokens')[row]:,.0f} tokens make {percent(min(share, 1))} of it; "
+        f"the first is {quoted(tokens[0])} with a log-ratio of {number(tokens[0].log_ratio)}."
+    )
+
+
+def _is_no_sample(q: Quantities, step: float) -> bool:
+    """Whether a token of a row is no sample of the policy, which is named as that."""
+    from kl_companion.monitor.logs.recorded_tokens import NEVER_BY_CHANCE, unlikely_tokens
+
+    largest = q.recorded("largest_log_ratio")[list(q.log.steps).index(step)]
+    return largest >= NEVER_BY_CHANCE or step in unlikely_tokens(q)
 
 
 def resets(q: Quantities) -> Iterator[RunVerdict]:
@@ -151,7 +190,7 @@ def growth(q: Quantities) -> Iterator[RunVerdict]:
     """A KL that leaves its start, compared with the summed learning rate."""
     kl = reference_kl(q)
     rows = rows_of(q, kl.series) if kl else []
-    if kl is None or len(rows) < FEWEST or not kl.metrics or kl.estimator not in ("K1", "K2", "K3"):
+    if kl is None or len(rows) < FEWEST or not kl.metrics or kl.estimator not in (*PLAIN, "exact"):
         return
     positive = [(s, x) for s, x in rows if x > 0]
     if len(positive) < FEWEST:

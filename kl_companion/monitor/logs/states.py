@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from kl_companion.monitor.logs.beta import beta_of
 from kl_companion.monitor.logs.keys import bounds, looks_like_kl, plain, possible_metrics
 from kl_companion.monitor.logs.quantities import KlNumber, Quantities
-from kl_companion.monitor.logs.sentences import sentence
-from kl_companion.monitor.report.verdicts import RunVerdict, finite, number, percent, two_digits
+from kl_companion.monitor.logs.sentences import RunVerdict, sentence
+from kl_companion.monitor.logs.words import finite, number, percent, two_digits
 
+NO_KL, LEAST_ROWS = 1e-7, 5  # nats per token: rounding of two passes of one model in float32; and rows
 BF16 = 2e-2  # nats per token, mean absolute difference of log-probs that bfloat16 alone explains
 
 
@@ -27,10 +28,13 @@ def no_gradient(q: Quantities) -> Iterator[RunVerdict]:
 
 def no_kl(q: Quantities) -> Iterator[RunVerdict]:
     """A column of a KL that is empty, NaN, or 0."""
-    for kl in q.kls:
-        if not (kl.to_reference or not kl.metrics):
+    for kl in q.kls if q.log.recorded is None else [q.reference]:
+        if kl is None or not (kl.to_reference or not kl.metrics):
             continue
         values = finite(kl.series)
+        if kl.estimator == "exact" and len(values) >= LEAST_ROWS and max(values) <= NO_KL:
+            yield sentence("no_kl", key=kl.key, count=len(values))
+            return
         if not values:
             yield sentence("kl_is_nan", key=kl.key, release=_default_zero(q))
         elif not any(values) and len(values) > 1:
@@ -188,6 +192,8 @@ def engine(q: Quantities) -> Iterator[RunVerdict]:
             or metric.pair not in ("trainer/engine", "engine/trainer", "sampler/trainer")
         ):
             continue
+        if key == "mismatch" and last >= BF16 and q.recorded("mismatch_rounding"):
+            continue  # by its causes, which the monitor tells apart
         if metric.kind == "tv":
             yield sentence("engine_bound", key=key, size=last, bound=two_digits(last * last / 2))
         elif metric.kind == "difference" and last > 0:

@@ -13,9 +13,10 @@ from kl_companion.monitor.logs.beta import beta_of
 from kl_companion.monitor.logs.inequalities import k1_error, k1_error_from_k2, k3_error, small_sample_factor
 from kl_companion.monitor.logs.keys import AVERAGES, possible_metrics
 from kl_companion.monitor.logs.quantities import EARLY, FEWEST, LATE, KlNumber, Quantities
-from kl_companion.monitor.logs.sentences import sentence
-from kl_companion.monitor.report.verdicts import RunVerdict, between, finite, median, number, percent
+from kl_companion.monitor.logs.sentences import RunVerdict, sentence
+from kl_companion.monitor.logs.words import LEAST_KL, between, finite, median, number, percent
 
+WIDE = 0.5  # half the interval in units of the KL: less leaves no doubt about its size
 IDLE = 0.05  # of sigma, of the gain, or of the score: a term that costs less hardly acts
 
 
@@ -38,6 +39,18 @@ class Amount(NamedTuple):
 @lru_cache(maxsize=4)
 def amount_of(q: Quantities) -> Amount | None:
     """Return the KL of an answer; None where it does not follow from the log."""
+    nats, exact, source = _per_answer(q)
+    first, last = q.early(nats), q.late(nats)
+    return None if first is None or last is None else Amount(first, last, exact, source)
+
+
+def nats_per_answer(q: Quantities) -> Sequence[float]:
+    """Return the KL of an answer in every row; [] where it does not follow from the log."""
+    return _per_answer(q)[0]
+
+
+def _per_answer(q: Quantities) -> tuple[Sequence[float], bool, str]:
+    """Return the KL of an answer per row, whether no average stands between, and how it was computed."""
     rewards = paid(q)
     beta = beta_of(q).value
     if rewards and beta:
@@ -45,24 +58,19 @@ def amount_of(q: Quantities) -> Amount | None:
             x / each if each else math.nan
             for x, each in zip(rewards, q.betas() or [beta] * len(rewards), strict=True)
         ]
-        first, last = q.early(nats), q.late(nats)
-        if first is not None and last is not None:
-            return Amount(first, last, True, "(score - rewards)/β")
+        if finite(nats[-q.window(LATE) :]):
+            return nats, True, "(score - rewards)/β"
     kl = q.reference
     if kl is None or not kl.metrics or kl.metrics[0].kind != "kl" or kl.scaled_by_batches:
-        return None
-    series, sign = kl.series, -1.0 if kl.estimator.startswith("-") else 1.0
-    lengths = q.series("length")
-    if kl.average != "sum":
-        if not lengths:
-            return None
-        series = [sign * x * n for x, n in zip(series, lengths, strict=True)]
-    first, last = q.early(series), q.late(series)
-    if first is None or last is None:
-        return None
-    about = kl.average == "sum" or kl.average == "tokens"
-    source = "a sum over the answer already" if kl.average == "sum" else f"{kl.key} × mean length"
-    return Amount(first, last, about, source)
+        return [], False, ""
+    sums = [x for x in q.kls if x.average == "sum" and x.estimator == kl.estimator == "exact"]
+    if sums and finite(sums[0].series):
+        return sums[0].series, True, sums[0].key
+    if kl.average == "sum":
+        return kl.series, True, "a sum over the answer already"
+    lengths, sign = q.series("length"), -1.0 if kl.estimator.startswith("-") else 1.0
+    nats = [sign * x * n for x, n in zip(kl.series, lengths, strict=True)] if lengths else []
+    return nats, kl.average == "tokens", f"{kl.key} × mean length"
 
 
 def paid(q: Quantities) -> Sequence[float]:
@@ -130,6 +138,8 @@ def unit_of_the_kl(q: Quantities) -> Iterator[RunVerdict]:
 def noise_of_the_kl(q: Quantities) -> Iterator[RunVerdict]:
     """The noise of one row, by its number of tokens or by the scatter from row to row."""
     kl = q.reference
+    if kl is not None and kl.estimator == "exact":
+        yield from _recorded_interval(q, kl)
     if kl is None or kl.estimator not in ("K1", "K3") or not kl.metrics or kl.scaled_by_batches:
         return
     last, row = q.late(kl.series), len(q.log.steps) - 1
@@ -152,6 +162,25 @@ def noise_of_the_kl(q: Quantities) -> Iterator[RunVerdict]:
         scatter = 1.48 * (median(jumps) or 0.0)
         if scatter > q.half_digit(kl.key):
             yield sentence("noise_by_scatter", key=kl.key, scatter=scatter, share=percent(scatter / last))
+
+
+def _recorded_interval(q: Quantities, kl: KlNumber) -> Iterator[RunVerdict]:
+    """The interval of the last exact KL, in which answers are the independent units."""
+    low, high, nats = q.recorded("kl_low"), q.recorded("kl_high"), kl.series[-1]
+    if not low or not high or not math.isfinite(low[-1] + high[-1]) or not nats >= LEAST_KL:
+        return
+    half = high[-1] - nats  # the lower end may be cut at 0
+    answers = q.answers or 0.0
+    yield sentence(
+        "too_few_answers" if half > WIDE * nats else "interval",
+        key=kl.key,
+        nats=nats,
+        low=low[-1],
+        high=high[-1],
+        answers=f"{answers:,.0f}",
+        enough=f"{math.ceil(answers * (half / (0.2 * nats)) ** 2):,}",
+        step=q.log.steps[-1],
+    )
 
 
 def _span(band: tuple[float, float]) -> str:
@@ -202,7 +231,7 @@ def price_of_the_kl(q: Quantities) -> Iterator[RunVerdict]:
     if beta.value == 0:
         yield sentence("beta_zero", beta=beta.text)
         return
-    if q.reference is None or amount is None or beta.value is None:
+    if q.reference is None or amount is None or beta.value is None or not any(finite(q.reference.series)):
         return
     price = beta.value * amount.last
     rewards = q.series("reward")

@@ -1,105 +1,147 @@
-"""Which curves a report shows of a run, with what is to be seen in each."""
+"""Curves of a log, with what is to be seen in each."""
 
 from __future__ import annotations
 
-from html import escape
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
+from kl_companion.monitor.logs.quantities import KlNumber, Quantities
+from kl_companion.monitor.logs.units import nats_per_answer
+from kl_companion.monitor.logs.words import finite, number
 from kl_companion.monitor.report.drawing import Panel, RunCurve, panel_svg
-from kl_companion.monitor.report.logged_number import name_of
-from kl_companion.monitor.report.run_folder import MonitoredRun
-from kl_companion.monitor.report.verdicts import finite, is_finite, number
 from kl_companion.plotting import color
 
 WIDE, NARROW, SMALL = (1130, 330), (380, 300), (380, 230)
 BEYOND = 3.0  # times the exact KL's interval: what is logged above it would flatten everything else
-PARTS = {
-    "mismatch_rounding": "rounding",
-    "mismatch_temperature": "temperature",
-    "mismatch_truncation": "truncation",
-}
+FAR_APART = 10.0  # times: two curves that would not be seen on one linear axis
+PARTS = ("rounding", "temperature", "truncation")  # of a mismatch
 
 
-def drawn_curves(run: MonitoredRun) -> list[str]:
-    """The figures of a run as HTML, the KL first; those of numbers that are not known are left out."""
+class Figure(NamedTuple):
+    """A drawing with its title and its caption."""
 
-    def single(name: str, title: str, caption: str, *, band: bool = False) -> str:
-        return _figure(run, title, [_curve(run, name, name, band=band)], caption)
+    title: str
+    caption: str
+    drawing: Markup
 
+
+def drawn_curves(q: Quantities) -> list[Figure]:
+    """Return the figures of a log, the KL first; those of numbers that are not known are left out."""
+
+    def single(name: str, title: str, caption: str) -> Figure | None:
+        return _figure(q, title, [_curve(q, name, "", q.series(name))], caption)
+
+    forward = _curve(q, "forward_kl", "", q.recorded("forward_kl"), band="forward_kl")
     pulls = [
-        _curve(run, "length_pull_kl", "reverse_kl", "KL term"),
-        _curve(run, "length_pull_reward", "reward", "reward"),
+        _curve(q, "reverse_kl", "KL term", q.recorded("length_pull_kl")),
+        _curve(q, "reward", "reward", q.recorded("length_pull_reward")),
     ]
-    alone = "Share of groups in which only the KL term acts."
+    parts = [_curve(q, f"mismatch_{x}", x, q.recorded(f"mismatch_{x}")) for x in PARTS]
+    parts = [curve for curve in parts if any(finite(curve.values))]
+    groups = _curve(q, "equal_groups", "", q.recorded("equal_groups"))
     figures = (
-        _kl(run),
-        single("forward_kl", "Exact forward KL, nats per token", "The band is the 95 % interval.", band=True),
+        _kl(q),
+        _figure(q, "Exact forward KL, nats per token", [forward], "The band is the 95 % interval."),
         single("entropy", "Entropy, nats per token", "How much the policy still chooses."),
-        single("reward", "Reward", "Mean over the answers of an observation."),
-        _beta(run),
-        _mismatch(run),
-        single("equal_groups", "Groups of equal rewards", alone),
-        _figure(run, "Effect on length", pulls, "Above 0: toward shorter answers."),
+        single("reward", "Reward", "Mean over the answers of a row."),
+        None
+        if q.log.recorded
+        else single("length", "Length of an answer", "Mean over the answers of a row."),
+        _beta(q),
+        _figure(
+            q,
+            "Mismatch of log-probs, nats",
+            parts,
+            "Between engine and trainer, by cause; the parts are stacked.",
+            stacked=True,
+        ),
+        _figure(q, "Groups of equal rewards", [groups], "Share of groups in which only the KL term acts."),
+        _figure(q, "Effect on length", pulls, "Above 0: toward shorter answers."),
     )
-    return [figure for figure in figures if figure]
+    return [figure for figure in figures if figure is not None]
 
 
-def _curve(run: MonitoredRun, name: str, colored: str, label: str = "", *, band: bool = False) -> RunCurve:
-    low, high = (run.series(f"{name}_low"), run.series(f"{name}_high")) if band else ((), ())
-    return RunCurve(label, color(colored), run.series(name), low, high)
+def compared_curves(both: Sequence[Quantities], names: Sequence[str]) -> list[Figure]:
+    """Return one figure with the KL per answer of two logs; none where neither has it."""
+    colors = (color("reverse_kl"), color("logged"))
+    known = [
+        RunCurve(name, tone, nats, steps=q.log.steps)
+        for q, name, tone in zip(both, names, colors, strict=True)
+        if finite(nats := nats_per_answer(q))
+    ]
+    if not known:
+        return []
+    largest = [max(finite(curve.values)) for curve in known]
+    logarithmic = min(largest) > 0 and max(largest) > FAR_APART * min(largest)
+    caption = "By step; a KL per token depends on length, estimator and average."
+    caption += " The axis is logarithmic." if logarithmic else ""
+    panel = Panel("KL to the reference, nats per answer", known[0].steps, known, logarithmic=logarithmic)
+    return [Figure(panel.title, caption, _both_widths(panel))]
 
 
-def _figure(run: MonitoredRun, title: str, curves: list[RunCurve], caption: str, **more: object) -> str:
-    """One figure; empty where none of its curves has a value."""
+def _curve(
+    q: Quantities, colored: str, label: str, values: Sequence[float], band: str = "", *, points: bool = False
+) -> RunCurve:
+    low, high = (q.recorded(f"{band}_low"), q.recorded(f"{band}_high")) if band else ((), ())
+    return RunCurve(label, color(colored), values, low, high, points)
+
+
+def _figure(q: Quantities, title: str, curves: list[RunCurve], caption: str, **more: Any) -> Figure | None:
+    """Return one figure; None where none of its curves has a value."""
     known = [c for c in curves if finite(c.values)]
     if not known:
-        return ""
-    steps = [row.step for row in run.observations]
-    panel = Panel(title, steps, known, **more)  # type: ignore[arg-type]
-    return _page(panel, caption, panel_svg(panel, *SMALL))
+        return None
+    panel = Panel(title, q.log.steps, known, **more)
+    return Figure(title, caption, Markup(panel_svg(panel, *SMALL)))
 
 
-def _page(panel: Panel, caption: str, drawing: str) -> str:
-    said = f"<figcaption>{escape(caption)}</figcaption>"
-    return f"<figure><h3>{escape(panel.title)}</h3>{said}{drawing}</figure>"
+def _both_widths(panel: Panel) -> Markup:
+    """Return a drawing for a wide page and one for a narrow page, of which the style shows one."""
+    sizes = {"wide": WIDE, "narrow": NARROW}
+    drawings = (
+        panel_svg(panel, *size).replace("<svg ", f'<svg class="{x}" ', 1) for x, size in sizes.items()
+    )
+    return Markup("".join(drawings))
 
 
-def _kl(run: MonitoredRun) -> str:
-    """The exact KL with its interval beside what the trainer logs; for a wide and a narrow page."""
-    exact = _curve(run, "kl", "reverse_kl", "exact", band=True)
-    named = run.settings.get("estimator")
-    shown = color(str(named) if named and not str(named).startswith("exact") else "logged")
-    label = name_of(run) if named else "logged"
-    logged = RunCurve(label, shown, run.series("logged"), points=True)
-    curves = [c for c in (exact, logged) if finite(c.values)]
-    if not curves:
-        return ""
-    bounds = finite([*run.series("kl"), *run.series("kl_high")])
+def _kl(q: Quantities) -> Figure | None:
+    """Return the KL to the reference, of a monitored run with its interval beside what the trainer logs."""
+    kl, logged = q.reference, q.logged
+    both = [kl] if logged is kl else [kl, logged]
+    shown = [_kl_curve(q, x) for x in both if x is not None and finite(x.series)]
+    if not shown:
+        return None
+    exact = kl is not None and kl.estimator == "exact"
+    bounds = finite([*q.recorded("kl"), *q.recorded("kl_high")])
     top = BEYOND * max(bounds) if bounds and max(bounds) > 0 else None
-    beyond = [x for x in finite(logged.values) if top is not None and x > top]
-    caption = "The band is the 95 % interval of the exact KL; a dot is what the trainer logged"
-    caption += f" ({name_of(run)})." if named else "."
+    caption = "The band is the 95 % interval of the exact KL" if exact else "As the log has it"
+    caption += "; a dot is what the trainer logged." if exact and logged is not None else "."
+    beyond = [x for x in finite(logged.series if logged else ()) if top is not None and x > top]
     if beyond:
         caption += f" Triangles are logged numbers above the axis, up to {number(max(beyond))}."
-    if broken := [r.step for r in run.observations if r.logged is not None and not is_finite(r.logged)]:
+    broken = [s for s, _ in q.log.recorded.broken.get("logged", ())] if q.log.recorded else []
+    if broken:
         more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        caption += f" Not a number: step {broken[0]}{more}."
-    panel = Panel("KL to the reference, nats per token", [r.step for r in run.observations], curves, top=top)
-    wide, narrow = (
-        panel_svg(panel, *size).replace("<svg ", f'<svg class="{name}" ', 1)
-        for size, name in ((WIDE, "wide"), (NARROW, "narrow"))
-    )
-    return _page(panel, caption, wide + narrow)
+        caption += f" Not a number: step {broken[0]:g}{more}."
+    unit = "nats per answer" if kl is not None and kl.average == "sum" else "nats per token"
+    panel = Panel(f"KL to the reference, {unit}", q.log.steps, shown, top=top)
+    return Figure(panel.title, caption, _both_widths(panel))
 
 
-def _beta(run: MonitoredRun) -> str:
-    curve = _curve(run, "effective_beta", "effective_beta", "acts as")
-    beta = run.settings.get("beta")
+def _kl_curve(q: Quantities, kl: KlNumber) -> RunCurve:
+    """Return the curve of a KL in the color of its estimator."""
+    if kl.estimator == "exact":
+        return _curve(q, "reverse_kl", "exact", kl.series, band="kl")
+    tone = kl.estimator.lstrip("-").lower()
+    tone = tone if tone in ("k1", "k2", "k3") else "logged"
+    label = "" if kl is not q.logged else kl.estimator.replace("-", "minus ") or "logged"
+    return _curve(q, tone, label, kl.series, points=kl is q.logged)
+
+
+def _beta(q: Quantities) -> Figure | None:
+    curve = _curve(q, "effective_beta", "acts as", q.recorded("effective_beta"))
+    beta = q.setting("beta")
     marks = [(f"set to {number(beta)}", float(beta))] if beta else []
-    return _figure(run, "Effective β", [curve], "In units of the reward before it is divided.", marks=marks)
-
-
-def _mismatch(run: MonitoredRun) -> str:
-    curves = [_curve(run, name, name, label) for name, label in PARTS.items()]
-    curves = [curve for curve in curves if any(finite(curve.values))]
-    caption = "Between engine and trainer, by cause; the parts are stacked."
-    return _figure(run, "Mismatch of log-probs, nats", curves, caption, stacked=True)
+    return _figure(q, "Effective β", [curve], "In units of the reward before it is divided.", marks=marks)

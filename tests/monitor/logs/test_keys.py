@@ -14,7 +14,7 @@ from kl_companion.monitor.logs.keys import (
     possible_metrics,
 )
 
-ESTIMATORS = {"", "K1", "-K1", "K2", "K3", "ratio x K1"}
+ESTIMATORS = {"", "exact", "K1", "-K1", "K2", "K3", "ratio x K1"}
 KINDS = {"kl", "scaled", "share", "ratio", "entropy", "sigma", "difference", "extreme", "tv", "other"}
 
 

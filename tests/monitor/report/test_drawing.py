@@ -120,3 +120,18 @@ def test_a_gap_in_one_end_of_a_band_is_a_gap_of_the_band():
     (area,) = [p for p in svg.iter("path") if p.get("fill-opacity") == "0.2"]
     assert area.get("d").count("Z") == 2
     assert len(points(area.get("d"))) == 2 + 4
+
+
+def test_curves_with_steps_of_their_own_on_a_logarithmic_axis():
+    curves = [
+        RunCurve("a", "#123456", [1.0, 100.0]),
+        RunCurve("b", "#654321", [0.0, 10.0, 10.0], steps=[0, 5, 20]),
+    ]
+    svg = drawn(Panel("KL", [0, 10], curves, logarithmic=True))
+    (x0, y0), (x1, y1) = points(paths(svg, "line")[0].get("d"))
+    (x2, y2), (x3, y3) = points(paths(svg, "line")[1].get("d"))  # 0 is not on the axis
+    assert (y0, y1) == (HEIGHT - BOTTOM, TOP)
+    assert y2 == y3 == pytest.approx((y0 + y1) / 2, abs=0.11)
+    assert x2 - x0 == pytest.approx((x3 - x0) / 4, abs=0.11)
+    assert x1 - x0 == pytest.approx((x3 - x0) / 2, abs=0.11)
+    assert {"1", "10", "100"} <= {t.text for t in svg.iter("text")}

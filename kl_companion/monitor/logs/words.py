@@ -1,63 +1,19 @@
-"""What is said of a monitored run: one record per verdict, and how numbers stand in its sentences."""
+"""Numbers, intervals and tokens as they stand in a sentence, and means that leave out what is not known."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import tomllib
 import unicodedata
-from collections.abc import Iterable, Sequence
-from importlib.resources import files
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:  # types only: the report of a log uses this module, and must not load torch
     from kl_companion.monitor.largest_tokens import LargeToken
-    from kl_companion.monitor.observation import Observation
-    from kl_companion.monitor.report.run_folder import MonitoredRun
 
-Level = Literal["wrong", "attention", "fine"]
-LEVELS: tuple[Level, ...] = ("wrong", "attention", "fine")
-RECENT = 5  # observations whose mean is "now": fewer are noise, more are the past
 LEAST_KL = 1e-4  # nats per token: below, near the first step, relative sizes say nothing
 _LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 _LONGEST_TOKEN = 30  # characters of a token in a sentence
-
-
-class RunVerdict(NamedTuple):
-    """One thing that the rows of a run show.
-
-    Attributes:
-        level: ``"wrong"`` where a number or the training is not what it seems, ``"attention"`` where it costs
-            something, ``"fine"``.
-        topic: A key for programs, such as ``"bias"``.
-        says: The finding with its number, a sentence that can be read alone.
-        why: What it means, and when it matters.
-        todo: What to do next; empty where nothing is to do.
-        step: The observation that it is about; None where it is about the run.
-    """
-
-    level: Level
-    topic: str
-    says: str
-    why: str
-    todo: str = ""
-    step: int | None = None
-
-
-_TEXTS = tomllib.loads((files("kl_companion.monitor.report") / "verdicts.toml").read_text("utf-8"))
-
-
-def verdict(key: str, level: Level | None = None, step: int | None = None, **gaps: object) -> RunVerdict:
-    """Return the verdict of a key of verdicts.toml, with the gaps of its texts filled, floats by `number`."""
-    row = _TEXTS[key]
-    words = {name: number(x) if isinstance(x, float) else x for name, x in {"step": step, **gaps}.items()}
-    says, why, todo = (row.get(text, "").format(**words) for text in ("says", "why", "todo"))
-    return RunVerdict(level or row["level"], row.get("topic", key), says, why, todo, step)
-
-
-def recent(run: MonitoredRun, name: str) -> float | None:
-    """Mean of a column's finite entries in the last `RECENT` observations; None without one."""
-    return mean(run.series(name)[-RECENT:])
 
 
 def is_finite(x: float | None) -> TypeGuard[float]:
@@ -142,13 +98,3 @@ def probability(logp: float) -> str:
     if logp > math.log(1e-3):
         return two_digits(math.exp(logp))
     return f"1 in {two_digits(math.exp(min(-logp, 700)))}"
-
-
-def at_steps(rows: Sequence[Observation]) -> str:
-    """The steps of some observations as the end of a sentence: at step 40, at steps 40, 50 and 3 others."""
-    steps = [str(row.step) for row in rows]
-    if len(steps) == 1:
-        return f"at step {steps[0]}"
-    if len(steps) <= 4:
-        return f"at steps {', '.join(steps[:-1])} and {steps[-1]}"
-    return f"at steps {', '.join(steps[:3])} and {len(steps) - 3} others"

@@ -64,7 +64,7 @@ def observed(folder, **given):
 @pytest.mark.parametrize("column", ["logged", "loss"])
 @pytest.mark.parametrize(
     ("x", "cell", "said"),
-    [(math.nan, "nan", "NaN"), (math.inf, "inf", "infinity"), (-math.inf, "-inf", "−infinity")],
+    [(math.nan, "nan", "NaN"), (math.inf, "inf", "infinite"), (-math.inf, "-inf", "infinite")],
 )
 def test_no_number_of_the_trainer_is_found(tmp_path, column, x, cell, said):
     seen, run = observed(tmp_path, step=7, **{column: x})
@@ -73,8 +73,8 @@ def test_no_number_of_the_trainer_is_found(tmp_path, column, x, cell, said):
     for row in (seen, run.last):
         assert repr(getattr(row, column)) == repr(x)
     first = run_verdicts(run)[0]
-    name = {"logged": "logged number"}.get(column, column)
-    assert (first.topic, first.says) == ("not_a_number", f"At step 7 the {name} is {said}.")
+    topic = "not_a_number" if math.isnan(x) else "infinite"
+    assert (first.topic, first.says) == (topic, f"{column} is {said} at step 7.")
 
 
 def test_what_is_not_known_is_no_nan(tmp_path):

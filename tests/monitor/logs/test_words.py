@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from kl_companion.monitor import Observation
 from kl_companion.monitor.largest_tokens import LargeToken
-from kl_companion.monitor.report import verdicts
-from kl_companion.monitor.report.verdicts import at_steps, mean, median, quoted, visible
+from kl_companion.monitor.logs import words as in_words
+from kl_companion.monitor.logs.sentences import steps_text
+from kl_companion.monitor.logs.words import mean, median, quoted, visible
 from tests.support.data import data
 
 DATA = data(__file__)
@@ -17,7 +17,7 @@ DATA = data(__file__)
     ("words", "x", "text"), [(words, x, text) for words, rows in DATA.items() for x, text in rows]
 )
 def test_a_number_in_few_digits(words, x, text):
-    assert getattr(verdicts, words)(x) == text
+    assert getattr(in_words, words)(x) == text
 
 
 def test_what_cannot_be_seen_is_shown():
@@ -27,10 +27,10 @@ def test_what_cannot_be_seen_is_shown():
 
 
 def test_steps_as_the_end_of_a_sentence():
-    rows = [Observation(step=step, answers=1, tokens=1) for step in (10, 20, 30, 40, 50)]
-    assert at_steps(rows[:1]) == "at step 10"
-    assert at_steps(rows[:2]) == "at steps 10 and 20"
-    assert at_steps(rows) == "at steps 10, 20, 30 and 2 others"
+    steps = [10.0, 20.0, 30.0, 40.0, 50.0]
+    assert steps_text(steps[:1]) == "step 10"
+    assert steps_text(steps[:2]) == "steps 10 and 20"
+    assert steps_text(steps) == "steps 10, 20, 30 and 2 others"
 
 
 def test_means_leave_out_what_is_no_number():

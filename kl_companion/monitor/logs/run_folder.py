@@ -11,11 +11,13 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
 from kl_companion.checks import unknown_name
 from kl_companion.monitor.folder import ABOUT, FILES, FORMAT, TABLE, TOKENS
 from kl_companion.monitor.largest_tokens import LargeToken
+from kl_companion.monitor.logs.rows import Log, RecordedRun
 from kl_companion.monitor.observation import COLUMNS, COUNTS, Observation
 from kl_companion.monitor.report.column_words import WORDS
 
@@ -39,6 +41,11 @@ _TOKEN: dict[str, Kind] = {
     **dict.fromkeys(("token", "before"), (lambda x: isinstance(x, str), "a text")),
     **dict.fromkeys(("log_ratio", "logp", "ref_logp"), (_is_number, "a number")),
 }
+_ENTRY: dict[str, Kind] = {
+    "step": (lambda x: type(x) is int, "a whole number"),
+    "tokens": (lambda x: isinstance(x, list), "a list"),
+    "logged_as": (lambda x: isinstance(x, list) and all(isinstance(y, str) for y in x), "a list of texts"),
+}
 _ABOUT: dict[str, Kind] = {
     **dict.fromkeys(("beta", "temperature", "top_p"), (_is_setting, "a number or null")),
     **dict.fromkeys(
@@ -58,12 +65,14 @@ class MonitoredRun(NamedTuple):
         tokens: By step, those whose log-ratio is largest in size, largest first.
         settings: What the run says of itself.
         cut: Whether a last line was cut in half, and left out.
+        logged_as: By step, the estimators that equal the logged number; see `monitor.logged_as`.
     """
 
     observations: tuple[Observation, ...]
     tokens: Mapping[int, tuple[LargeToken, ...]]
     settings: Mapping[str, Any]
     cut: bool
+    logged_as: Mapping[int, tuple[str, ...]] = MappingProxyType({})
 
     @property
     def last(self) -> Observation:
@@ -93,12 +102,41 @@ def read_run(folder: str | Path) -> MonitoredRun:
             "run wrote them"
         )
     rows, row_cut = _rows(_text(place / TABLE))
-    tokens, token_cut = _tokens(_text(place / TOKENS))
+    entries, token_cut = _entries(_text(place / TOKENS))
     if not rows:
         raise ValueError(
             f"{TABLE} holds no observation, expected one or more: the run has not come to its first yet"
         )
-    return MonitoredRun(rows, tokens, _settings(_text(place / ABOUT)), row_cut or token_cut)
+    tokens = {step: tuple(LargeToken(**x) for x in entry["tokens"]) for step, entry in entries.items()}
+    equal = {step: tuple(entry["logged_as"]) for step, entry in entries.items() if "logged_as" in entry}
+    return MonitoredRun(rows, tokens, _settings(_text(place / ABOUT)), row_cut or token_cut, equal)
+
+
+def run_log(run: MonitoredRun) -> Log:
+    """Return a monitored run as a log with the columns of `Observation` that are known.
+
+    Added are the mean length of an answer, and the standard deviation by which rewards are divided.
+    """
+    every = {name: run.series(name) for name in COLUMNS[1:]}
+    known = {name: column for name, column in every.items() if any(x is not None for x in column)}
+    known |= {"response_tokens": known.pop("tokens"), "num_answers": known.pop("answers")}
+    known["mean_length"] = [row.tokens / max(1, row.answers) for row in run.observations]
+    beta = run.settings.get("beta")
+    if beta and run.settings.get("rewards_divided") and "effective_beta" in known:
+        known["reward_std"] = [None if x is None else x / beta for x in known["effective_beta"]]
+    steps = [float(row.step) for row in run.observations]
+    broken = {
+        name: [(s, x) for s, x in zip(steps, column, strict=True) if x is not None and not math.isfinite(x)]
+        for name, column in known.items()
+    }
+    columns = {name: [math.nan if x is None else float(x) for x in known[name]] for name in known}
+    notes = (
+        ("A last line was cut in half and left out: the run was still writing, or was stopped.",)
+        if run.cut
+        else ()
+    )
+    recorded = RecordedRun(run.tokens, {name: x for name, x in broken.items() if x}, run.logged_as)
+    return Log("folder of KLMonitor", steps, columns, run.settings, notes, recorded=recorded)
 
 
 def _text(path: Path) -> str:
@@ -157,9 +195,9 @@ def _observation(cells: list[str], line: int) -> Observation:
     return Observation(**row)
 
 
-def _tokens(text: str) -> tuple[dict[int, tuple[LargeToken, ...]], bool]:
-    """The tokens by step, and whether the last line was cut in half."""
-    found: dict[int, tuple[LargeToken, ...]] = {}
+def _entries(text: str) -> tuple[dict[int, dict[str, Any]], bool]:
+    """The lines of tokens by step, and whether the last line was cut in half."""
+    found: dict[int, dict[str, Any]] = {}
     lines = text.split("\n")  # JSON may hold other ends of lines inside a text
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -172,26 +210,20 @@ def _tokens(text: str) -> tuple[dict[int, tuple[LargeToken, ...]], bool]:
             raise ValueError(
                 f"{TOKENS} line {number} is no JSON ({error.msg}), expected an object"
             ) from error
-        found[_step(entry, number)] = tuple(_token(x, number) for x in entry["tokens"])
+        _check_entry(f"{TOKENS} line {number}", entry)
+        found[entry["step"]] = entry
     return found, False
 
 
-def _step(entry: Any, line: int) -> int:
-    if not isinstance(entry, dict) or set(entry) != {"step", "tokens"} or type(entry["step"]) is not int:
-        raise ValueError(
-            f"{TOKENS} line {line} is {str(entry)[:40]!r}, expected an object of step and tokens"
-        )
-    if not isinstance(entry["tokens"], list):
-        raise ValueError(f"{TOKENS} line {line}: tokens is {str(entry['tokens'])[:40]!r}, expected a list")
-    return int(entry["step"])
-
-
-def _token(given: Any, line: int) -> LargeToken:
-    if not isinstance(given, dict) or set(given) != set(LargeToken._fields):
-        wanted = ", ".join(LargeToken._fields)
-        raise ValueError(f"{TOKENS} line {line} has the token {str(given)[:60]!r}, expected {wanted}")
-    _check_kinds(f"{TOKENS} line {line}", given, _TOKEN)
-    return LargeToken(**given)
+def _check_entry(where: str, entry: Any) -> None:
+    if not isinstance(entry, dict) or set(entry) - {"logged_as"} != {"step", "tokens"}:
+        raise ValueError(f"{where} is {str(entry)[:40]!r}, expected an object of step and tokens")
+    _check_kinds(where, entry, _ENTRY)
+    for token in entry["tokens"]:
+        if not isinstance(token, dict) or set(token) != set(LargeToken._fields):
+            wanted = ", ".join(LargeToken._fields)
+            raise ValueError(f"{where} has the token {str(token)[:60]!r}, expected {wanted}")
+        _check_kinds(where, token, _TOKEN)
 
 
 def _settings(text: str) -> dict[str, Any]:

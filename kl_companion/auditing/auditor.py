@@ -69,20 +69,8 @@ def audit(
         ValueError: unknown names, no problems, a loss that returns no scalar, is NaN or has no gradient, a
             scale that is not positive, ``off_policy`` or ``scale`` beside problems, or too many evaluations.
     """
-    request = AuditRequest(
-        loss,
-        placement,
-        level,
-        problems,
-        group_size,
-        want,
-        max_terms,
-        off_policy,
-        scale,
-        roles,
-        options,
-        progress,
-    )
+    of = (loss, placement, level, problems, group_size, want, max_terms, off_policy, scale)
+    request = AuditRequest(*of, roles, options, progress)
     try:
         return _audited(request)
     except NoGradient as error:

@@ -7,13 +7,22 @@ import ast
 import gc
 import json
 import os
+import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kl_companion.cli.loading import as_script, load_function
+from kl_companion.cli.loading import (
+    as_script,
+    command_line_of,
+    gradients_of,
+    load_function,
+    python_function,
+)
+from kl_companion.cli.loss_values import check_values
 from kl_companion.cli.printing import note, progress, refuse_options
+from kl_companion.cli.texts import as_python, decoded, without_return
 from kl_companion.ending import alone, time_limit
 
 if TYPE_CHECKING:
@@ -115,7 +124,14 @@ def run(args: argparse.Namespace) -> int:
         text = _pasted(args.quiet) if args.loss == "-" else ""
         stack.enter_context(alone())
         try:
-            verdict = _judged(_loaded(args, text, stack), args)
+            loss = _loaded(args, text, stack)
+            try:
+                verdict = _judged(loss, args)
+            except ValueError:
+                check_values(loss, **_given(args))
+                raise
+            if not getattr(verdict, "matches", True):
+                check_values(loss, **_given(args))
         except PreferenceLoss as answer:
             said, met = json.dumps(answer.data, indent=2) if args.json else str(answer), args.want is None
         else:
@@ -128,17 +144,18 @@ def _loaded(args: argparse.Namespace, text: str, stack: ExitStack) -> Any:
     """The loss that was named or pasted, inside of what guards the audit against its code."""
     from kl_companion.auditing.reading.sources import FILE, loss_in, pasted_loss
 
-    target, seconds = args.loss, args.timeout or _SECONDS
+    target, seconds = stack.enter_context(as_python(args.loss)), args.timeout or _SECONDS
     if target.endswith(".py"):
         tree = _parsed(target)
         if not any(isinstance(x, ast.FunctionDef | ast.ClassDef) for x in tree.body):
-            target, text = "-", Path(target).read_text("utf-8")  # lines of a training loop
+            target, text = "-", decoded(Path(target).read_bytes(), target)  # lines of a training loop
         else:
             target = f"{target}:{loss_in(tree, target)}"
     if target == "-":
         stack.enter_context(as_script("-"))
         stack.enter_context(time_limit(seconds, FILE))
-        return pasted_loss(text)
+        with command_line_of("the text"), gradients_of("the text"):
+            return python_function(pasted_loss(without_return(text)))
     if ".py:" not in target:
         return target
     file = target.rpartition(":")[0]
@@ -155,7 +172,7 @@ def _kinds(args: argparse.Namespace, *, framework: bool) -> list[str]:
     first = "--release" if args.release is not None else "a setting" if framework else ""
     if first:
         return [first]
-    of_name = loss != "-" and not loss.endswith(".py") and ".py:" not in loss
+    of_name = loss != "-" and not re.search(r"\.(py|ipynb)(:|$)", loss)
     kinds = {"an estimator": of_name, "--update": whole and not of_name, "--json": args.json}
     return [kind for kind, holds in kinds.items() if holds]
 
@@ -199,7 +216,7 @@ def _parsed(file: str) -> ast.Module:
     if not path.is_file():
         raise ValueError(f"{file!r} is not a file, expected path/file.py:function")
     try:
-        return ast.parse(path.read_bytes())
+        return ast.parse(decoded(path.read_bytes(), file))
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{file} is no Python: {error}") from None
 
@@ -209,7 +226,8 @@ def _pasted(quiet: bool) -> str:
     if sys.stdin.isatty() and not quiet:
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
         print(f"  paste your loss, then {end}", file=sys.stderr, flush=True)
-    return sys.stdin.read()
+    data = getattr(sys.stdin, "buffer", sys.stdin).read()
+    return decoded(data, "the text") if isinstance(data, bytes) else data
 
 
 def _release(args: argparse.Namespace) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from kl_companion.cli import audit, derive, doctor, frameworks, report
 from kl_companion.cli import list as listing
@@ -24,6 +27,7 @@ VERBS: dict[str, ModuleType] = {
     "report": report,
 }
 MOVED = ("claims", "table")  # verbs of the command of the book
+_INTERRUPTED = 128 + 2  # by Ctrl-C
 _NOBODY_READS = 128 + 13  # as a shell reports a process that SIGPIPE has ended
 _WANTED = {"doctor": "step that runs on the small world", "audit": "loss that runs on a Rollout"}
 
@@ -34,7 +38,7 @@ def _subject(args: argparse.Namespace) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run, 141 nobody reads it."""
+    """Entry point; 0 done, 1 a wanted verdict or a check failed, 2 it could not run, above 2 it was ended."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] and arguments[0] in MOVED:
         print(
@@ -43,7 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return run_command("kl-companion", "What does your KL term optimize?", VERBS, arguments)
+    status = run_command("kl-companion", "What does your KL term optimize?", VERBS, arguments)
+    if argv is None and arguments[0] in _WANTED:
+        _leave(status)
+    return status
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process: threads and exit handlers of the user's file could go on, or change the status."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    for child in multiprocessing.active_children():
+        child.terminate()
+    os._exit(status)
 
 
 def run_command(
@@ -66,6 +83,9 @@ def run_command(
     except BrokenPipeError:  # `| head` has read enough: what is left in the buffer goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NOBODY_READS
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return _INTERRUPTED
     except TimedOut as error:
         print(f"{name}: {error}", file=sys.stderr)
     except SystemExit as error:  # of the user's code: a status of its own would pass for a verdict
@@ -100,6 +120,7 @@ def _parsed(
 def _where_it_failed(error: Exception, args: argparse.Namespace) -> str:
     """What was raised; where the reader's own loss or step did, its name and the line."""
     path, _, name = _subject(args).rpartition(":")
+    path, name = (path, name) if path else (name, Path(name).stem)
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

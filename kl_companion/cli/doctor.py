@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import json
 import runpy
 import shlex
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from kl_companion.cli.loading import as_script, command_lines, load_function
+from kl_companion.cli.loading import as_script, command_lines, gradients_of, load_function
 from kl_companion.cli.printing import note, progress
+from kl_companion.cli.texts import as_python, decoded
+from kl_companion.ending import alone, time_limit
 
+_SECONDS = 600.0  # that a step may run, all calls together
 HELP = "what a trainer's own code does, found on a small world"
 
 
@@ -53,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--summed", action="store_true", help="gradients of micro-batches are added up, not averaged"
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help=f"how long the file's code may run ({_SECONDS:g}; of a script without a limit)",
+    )
     parser.add_argument("--quick", action="store_true", help="without the audit of the whole update")
     parser.add_argument("--json", action="store_true", help="the findings as data")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
@@ -62,12 +73,17 @@ def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; return 1 when something is wrong, 2 when the update could not be audited."""
     from kl_companion.monitor.doctor import diagnose
 
-    file = args.target.rpartition(":")[0] if ".py:" in args.target else args.target
-    note(f"executing {file}, as python does with a file of yours", quiet=args.quiet)
     arguments = shlex.split(args.args)
-    with as_script(file, arguments):  # the trainer's code may import from its folder when it is called
+    with ExitStack() as stack:
+        target = stack.enter_context(as_python(args.target))
+        file, _, name = target.rpartition(":") if ".py:" in target else (target, "", "")
+        note(f"executing {file}, as python does with a file of yours", quiet=args.quiet)
+        stack.enter_context(as_script(file, arguments))  # it may import from its folder when it is called
+        stack.enter_context(alone())
+        if args.timeout or name:
+            stack.enter_context(time_limit(args.timeout or _SECONDS, file))
         found = diagnose(
-            examined(args.target, arguments, tell=lambda said: note(said, quiet=args.quiet)),
+            examined(target, arguments, tell=lambda said: note(said, quiet=args.quiet)),
             temperature=args.temperature,
             top_p=args.top_p,
             top_k=args.top_k,
@@ -96,7 +112,7 @@ def examined(target: str, arguments: list[str], tell: Callable[[str], None] = la
         ValueError: no such file or name, or a script that never trains.
     """
     if ".py:" not in target:
-        return trainer_of(target, arguments)
+        return trainer_of(target, arguments, tell)
     if arguments:
         raise ValueError(
             f"{target} got the arguments {arguments}, expected none: they are for a whole script"
@@ -113,15 +129,22 @@ class _Caught(BaseException):
         self.trainer = trainer
 
 
-def trainer_of(path: str, arguments: list[str]) -> Any:
+def trainer_of(path: str, arguments: list[str], tell: Callable[[str], None] = lambda _: None) -> Any:
     """Execute a training script up to its call of ``trainer.train()``, and give that trainer.
 
+    A file that has no word of a trainer is imported, and not executed as a script, which would begin to
+    train: its only function of a model and a batch is given.
+
     Raises:
-        ValueError: no such file, a script that fails, or one that never trains.
+        ValueError: no such file, a script that fails, or one that never trains and has no such function.
         ImportError: transformers is not installed.
     """
     if not Path(path).is_file():
         raise ValueError(f"{path!r} is not a file, expected path/train.py or path/file.py:name")
+    source = decoded(Path(path).read_bytes(), path)
+    if "rainer" not in source and (name := _step_in(source, path)):
+        tell(f"{path} has no trainer: {path}:{name} is examined")
+        return load_function(f"{path}:{name}", tell=tell)
     try:
         from transformers import Trainer
     except ModuleNotFoundError as error:
@@ -135,7 +158,7 @@ def trainer_of(path: str, arguments: list[str]) -> Any:
     stock = Trainer.train
     setattr(Trainer, "train", train)  # noqa: B010 (a method, to a type checker)
     try:
-        with as_script(path, arguments), command_lines() as notes:
+        with as_script(path, arguments), command_lines() as notes, gradients_of(path):
             runpy.run_path(path, run_name="__main__")
     except _Caught as caught:
         return caught.trainer
@@ -148,4 +171,42 @@ def trainer_of(path: str, arguments: list[str]) -> Any:
         raise ValueError(f"{path} failed with {said}, before it called trainer.train()") from error
     finally:
         setattr(Trainer, "train", stock)  # noqa: B010
-    raise ValueError(f"{path} ran to its end without calling trainer.train(), expected a script that trains")
+    name = _step_in(source, path)
+    other = f"; or name its step: kl-companion doctor {path}:{name}" if name else ""
+    raise ValueError(
+        f"{path} ran to its end without calling trainer.train(), expected a script that trains{other}"
+    )
+
+
+def _step_in(source: str, path: str) -> str:
+    """Return the name of the function of a model and a batch that no other such function uses, "" of none.
+
+    Raises:
+        ValueError: there are several; or there is none, and there is a loss of log-probs.
+    """
+    from kl_companion.auditing.reading.sources import SeveralLosses, loss_in
+    from kl_companion.monitor.doctor.step import is_step
+
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # said by Python, when it is executed
+        return ""
+    functions = [x for x in tree.body if isinstance(x, ast.FunctionDef)]
+    steps = [x for x in functions if is_step([a.arg for a in x.args.args])]
+    try:
+        if steps:
+            return loss_in(ast.Module([*steps], []), path)
+        loss = loss_in(ast.Module([*functions], []), path) if "rainer" not in source else ""
+    except SeveralLosses as error:
+        if not steps:
+            return ""
+        lines = ", ".join(f"kl-companion doctor {path}:{name}" for name in error.names[:4])
+        raise ValueError(f"{path} has several steps, expected one: {lines}") from None
+    except ValueError:
+        return ""
+    if loss:
+        raise ValueError(
+            f"{path} has no step(model, batch) and no trainer, expected one; its function {loss} may be a "
+            f"loss: kl-companion audit {path}:{loss}"
+        )
+    return ""

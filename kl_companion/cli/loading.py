@@ -80,6 +80,46 @@ def command_lines() -> Iterator[list[str]]:
         setattr(argparse.ArgumentParser, "error", refuse)  # noqa: B010
 
 
+@contextmanager
+def command_line_of(where: str) -> Iterator[None]:
+    """Inside, a parser of the text that refuses the command line raises ValueError, as an exit does."""
+    with command_lines() as notes:
+        try:
+            yield
+        except SystemExit as error:
+            raise ValueError(_failure(where, error, notes)) from error
+
+
+@contextmanager
+def gradients_of(path: str) -> Iterator[None]:
+    """Raise ValueError where what is executed inside switches gradients off and leaves them off."""
+    import torch
+
+    before = torch.is_grad_enabled()
+    try:
+        yield
+        switched_off = before and not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(before)
+    if switched_off:
+        raise ValueError(
+            f"{path} switches gradients off when it is executed (torch.set_grad_enabled(False)), expected "
+            "gradients: put what needs none under torch.no_grad()"
+        )
+
+
+def python_function(loss: Any) -> Any:
+    """Return a loss; ValueError for one that torch.jit has compiled, whose parameters nothing can read."""
+    import torch
+
+    if isinstance(loss, torch.jit.ScriptFunction | torch.jit.ScriptModule):
+        name = getattr(loss, "name", type(loss).__name__)
+        raise ValueError(
+            f"{name} is compiled by torch.jit, expected the Python function: leave torch.jit out"
+        )
+    return loss
+
+
 def load_function(
     target: str, *, trainers: bool = False, tell: Callable[[str], None] = lambda _: None
 ) -> Any:
@@ -99,7 +139,7 @@ def load_function(
         raise ValueError(f"{path_text!r} is not a file, expected path/file.py:function")
     label = f"{_package_of(path)}.{path.stem}"  # its own name, so that a file called torch.py hides nothing
     stand_ins = _StandIns()
-    with as_script(path_text), command_lines() as notes:
+    with as_script(path_text), command_lines() as notes, gradients_of(path_text):
         sys.meta_path.insert(0, stand_ins)
         while True:
             try:
@@ -129,7 +169,7 @@ def load_function(
         owner, attribute = attribute, named
     if isinstance(owner, type) and isinstance(attribute, types.FunctionType):
         attribute = _method_of(owner, attribute, name)
-    return stand_ins.with_arrays(attribute)
+    return stand_ins.with_arrays(python_function(attribute))
 
 
 def _package_of(path: Path) -> str:

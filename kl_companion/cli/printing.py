@@ -14,8 +14,8 @@ def row(*cells: str) -> None:
 
 
 def progress(*, quiet: bool = False) -> Callable[[str], None]:
-    """Say how far it is, on stderr, once two seconds have passed."""
-    start = time.monotonic()
+    """Say how far it is, on stderr if that is a terminal, once two seconds have passed."""
+    start, quiet = time.monotonic(), quiet or not sys.stderr.isatty()
 
     def tell(line: str) -> None:
         if not quiet and time.monotonic() - start > 2:

@@ -209,11 +209,15 @@ def test_progress_is_silent_for_two_seconds(monkeypatch, capsys):
 
     now = [0.0]
     monkeypatch.setattr(printing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     tell = printing.progress()
     tell("early")
     now[0] = 2.5
     tell("late")
     assert capsys.readouterr().err == "  late\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)  # of a log file
+    printing.progress()("later")
+    assert capsys.readouterr().err == ""
 
 
 VERBS = DATA["verbs"]

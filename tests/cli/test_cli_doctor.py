@@ -137,6 +137,49 @@ def test_what_is_refused(arguments, said, steps, capsys):
     assert said.format(steps=steps) in capsys.readouterr().err
 
 
+FILES = {
+    "its only step": """
+def logps(logits, ids):
+    return logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+def step(model, batch):
+    logits = model(batch["input_ids"], batch["attention_mask"]).logits
+    terms = logps(logits[:, batch["prompt_length"] - 1 : -1], batch["completion_ids"])
+    return -(terms * batch["advantages"][:, None] * batch["completion_mask"]).sum(-1).mean()
+if __name__ == "__main__":
+    raise RuntimeError("it trains")
+""",
+    "has several steps, expected one: kl-companion doctor {path}:a, kl-companion doctor {path}:b": (
+        "def a(model, batch): pass\ndef b(policy, ref, batch): pass\n"
+    ),
+    "its function f may be a loss: kl-companion audit {path}:f": "def f(logp, ref_logp): pass\n",
+    "failed with SyntaxError": "def a(model batch): pass\n",
+    "expected a script that trains; or name its step: kl-companion doctor {path}:a": (
+        "# no Trainer here\ndef a(model, batch): pass\n"
+    ),
+    "expected a script that trains": "x = 1\n",
+    "has run for 0.5 s, at last at line 1: while True: pass": "while True: pass\n",
+    "raised KeyError at {path}:2: 'mine'": "def a(model, batch):\n    raise KeyError('mine')\n",
+}
+
+
+@pytest.mark.parametrize("message", FILES)
+def test_a_file_without_a_trainer(message, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(FILES[message])
+    status = main(["doctor", str(path), "--quick", "--timeout", "0.5" if "0.5" in message else "60"])
+    out, err = capsys.readouterr()
+    assert (message.format(path=path) if status else f"{path}:step is examined") in err
+    assert (status, out[:5]) == ((0, "step:") if message == "its only step" else (2, ""))
+
+
+def test_what_a_script_prints_is_not_among_the_data(script, capsys):
+    script.write_text(f"print('loading')\n{script.read_text()}")
+    assert main(["doctor", str(script), "--quick", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["title"] == "MyTrainer"
+    assert "loading" in err
+
+
 def test_without_transformers(script, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert main(["doctor", str(script), "--quick", "--quiet"]) == 2

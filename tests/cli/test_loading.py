@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -186,3 +188,64 @@ def test_a_method_is_of_the_class_that_was_named(mine, capsys):
     text += "class Mine(Base):\n    beta = 0.25\n    def kind(self): return 2\n"
     assert main(["audit", f"{mine(text)}:Mine.loss", "--scale", "1", "--quiet"]) == 0
     assert "Mine.loss minimizes 0.25 x reverse KL, next token" in capsys.readouterr().out
+
+
+GRADIENTS_OFF = "import torch\ntorch.set_grad_enabled(False)\n"
+STEP = "def step(model, batch):\n    return model(batch['input_ids'], batch['attention_mask']).logits.sum()\n"
+
+
+@pytest.mark.parametrize("verb", ["audit", "doctor"])
+def test_gradients_that_are_switched_off(mine, capsys, verb):
+    import torch
+
+    path = mine(f"{GRADIENTS_OFF}def f(logp, ref_logp):\n    return {K2}\n{STEP}")
+    name = "f" if verb == "audit" else "step"
+    assert f"{path} switches gradients off when it is executed" in refused([verb, f"{path}:{name}"], capsys)
+    assert torch.is_grad_enabled()
+
+
+def test_what_torch_has_compiled(mine, capsys):
+    path = mine(
+        "import torch\nfrom torch import Tensor\n@torch.jit.script\n"
+        f"def f(logp: Tensor, ref_logp: Tensor) -> Tensor:\n    return {K2}\n"
+    )
+    assert "f is compiled by torch.jit, expected the Python function" in refused(
+        ["audit", f"{path}:f"], capsys
+    )
+
+
+def test_a_pasted_text_that_exits_or_reads_the_command_line(monkeypatch, capsys):
+    import io
+
+    for text, message in (
+        ("import sys\nsys.exit(0)\n", "importing the text failed with sys.exit(0)"),
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--x', required=True)\n"
+            "p.parse_args()\n",
+            "the text parses the command line when it is imported and refuses it",
+        ),
+    ):
+        loss = f"{text}def f(logp, ref_logp):\n    return {K2}\n"
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(loss.encode())))
+        assert message in refused(["audit", "-"], capsys)
+
+
+def test_ctrl_c_is_one_line(mine, capsys):
+    path = mine("def f(logp, ref_logp):\n    raise KeyboardInterrupt\n")
+    assert main(["audit", f"{path}:f", "--quiet"]) == 130
+    assert capsys.readouterr().err == "kl-companion: interrupted\n"
+
+
+def test_neither_threads_nor_exit_handlers_go_on(mine):
+    path = mine(
+        "import atexit, os, threading, time\natexit.register(lambda: os._exit(0))\n"
+        "threading.Thread(target=time.sleep, args=(100,)).start()\n"
+        "def f(logp, ref_logp):\n    raise ValueError('mine')\n"
+    )
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "kl_companion.cli", "audit", f"{path}:f"], capture_output=True
+    )
+    assert done.returncode == 2
+    assert b"f raised ValueError: mine" in done.stderr
+    assert time.monotonic() - begin < 60

@@ -169,7 +169,7 @@ def test_the_engines_log_probs_and_functions_that_make_answers() -> None:
     found = diagnose(trainer, update=False)
     assert found.healthy
     (sampler,) = (f for f in found.findings if f.name == "sampler")
-    assert sampler.said == "The sampler is truncated (top_p=0.9), and its log-probs are used."
+    assert sampler.said.startswith("The sampler has GRPOConfig(top_p=0.9), and its log-probs are used: ")
     trainer.vllm_importance_sampling_correction = False
     found = diagnose(trainer, update=False)
     assert [f.fault for f in found.wrong] == ["truncated-sampler"]

@@ -35,6 +35,12 @@ def detached(logp, ref_logp):
 number = 3
 """
 
+OFF = "import torch\ntorch.set_grad_enabled(False)\n"
+LOSS = "import torch\ndef f(logp, ref_logp):\n    return (logp - ref_logp).exp().sqrt().sin()"
+COMPILED = (
+    "import torch\n@torch.jit.script\ndef f(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:\n"
+)
+
 
 def command(*arguments: str, root: Path | None = None) -> Exit:
     """The command line in this process and in the case's folder; its last message alone."""
@@ -53,6 +59,12 @@ def audit_file(*arguments: str, text: str = _LOSSES) -> Exit:
     """``kl-companion audit`` beside a file ``losses.py``."""
     (folder() / "losses.py").write_text(text, encoding="utf-8")
     return command("audit", *arguments, "--scale", "1", "--quiet")
+
+
+def doctor_file(name: str, text: str) -> Exit:
+    """``kl-companion doctor`` beside such a file."""
+    (folder() / name).write_text(text, encoding="utf-8")
+    return command("doctor", name, "--quick", "--quiet")
 
 
 def table(*arguments: str) -> Exit:

@@ -130,7 +130,7 @@ TRL_CASES: dict[str, FaultCase] = {
             gradient_accumulation_steps=1,
         ),
         _trl("top_p", "truncated-sampler", "GRPO", beta=0.04, top_p=0.9)._replace(
-            mark="GRPOConfig(top_p=1.0"
+            mark="GRPOConfig(top_p=0.9"
         ),
         _trl("sign_of_kl", "exchanged", "RLOO", of_trl.sign_of_kl)._replace(
             mark="old_per_token_logps - ref_per"

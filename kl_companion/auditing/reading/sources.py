@@ -23,6 +23,7 @@ from kl_companion.auditing.reading.names import owner_of_model
 from kl_companion.checks import unknown_name
 
 PASTED = "pasted"  # the name of the function that lines become
+_MOST_NAMES = 12  # of functions that a message lists
 FILE = "<pasted>"  # the file that its lines stand in, for tracebacks
 _IMPORTS = """
 import math, torch
@@ -30,6 +31,7 @@ import torch.nn as nn, torch.nn.functional as F
 from dataclasses import dataclass, field
 from typing import *
 """
+_LOGP = re.compile(r"log_?(p|prob|it)s?", re.I)
 _NEXT = re.compile(r",\s*(?=[\w.]+\s*=)")  # a comma before another name, not one inside a list
 _MADE_BY = (ast.FunctionDef, ast.ClassDef)
 # fields of syntax trees that are computed before or after the others: what is bound, then what reads it
@@ -40,7 +42,9 @@ class SeveralLosses(ValueError):
     """A text with several functions that could be the loss; ``names`` are theirs."""
 
     def __init__(self, where: str, names: list[str]) -> None:
-        super().__init__(f"{where} has several functions, expected the name of one: {', '.join(names)}")
+        some = ", ".join(names[:_MOST_NAMES])
+        more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
+        super().__init__(f"{where} has several functions, expected the name of one: {some}{more}")
         self.names = names
 
 
@@ -98,10 +102,15 @@ def _only(made: Mapping[str, ast.AST], where: str, path: str = "") -> str:
         if (other := getattr(x, "attr" if path else "id", "")) in made and other != name
     }
     left = [name for name in made if name not in used and (path or not name.startswith("_"))]
-    for choice in (left, [name for name in left if "loss" in name.lower()]):
+    scored = [name for name in left if any(_LOGP.search(x.arg) for x in _arguments(made[name]))]
+    for choice in (left, [name for name in left if "loss" in name.lower()], scored):
         if len(choice) == 1:
             return choice[0]
     raise SeveralLosses(where, [f"{path}{name}" for name in left or made])
+
+
+def _arguments(node: ast.AST) -> list[ast.arg]:
+    return [x for x in ast.walk(node) if isinstance(x, ast.arg) and not isinstance(node, ast.ClassDef)]
 
 
 def pair(text: str, option: str) -> tuple[str, str]:

@@ -33,13 +33,6 @@ def samples(probe: Probe) -> Iterator[DoctorFinding]:
         else:
             line = probe.trace.first([POLICY], ("detach",)) or policy_line(probe)
             yield finding("samples.no-ratio", line, updates=declared.updates)
-    if declared.top_p < 1 or declared.top_k > 0:
-        cut = f"top_p={declared.top_p:g}" if declared.top_p < 1 else f"top_k={declared.top_k}"
-        if declared.engine and corrected:
-            yield finding("sampler.fine", cut=cut)
-        else:
-            name = declared.names.get("sampler", "top_p=1.0, top_k=0")
-            yield finding("sampler.truncated", policy_line(probe), cut=cut, name=name)
 
 
 def denominator(probe: Probe) -> Iterator[DoctorFinding]:

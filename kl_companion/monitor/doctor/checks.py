@@ -14,6 +14,8 @@ from kl_companion.monitor.doctor.kl_checks import alike, form, reference
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
 from kl_companion.monitor.doctor.reward_checks import direction
+from kl_companion.monitor.doctor.sampler import sampler
+from kl_companion.monitor.doctor.trainer_state import state
 
 Check = Callable[[Probe], Iterator[DoctorFinding]]
 CHECKS: tuple[Check, ...] = (
@@ -25,6 +27,8 @@ CHECKS: tuple[Check, ...] = (
     form,
     direction,
     samples,
+    sampler,
+    state,
     denominator,
 )
 # names of findings that have to be right for a check to mean something

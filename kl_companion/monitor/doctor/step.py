@@ -272,6 +272,15 @@ def _parameters(step: Callable[..., Any]) -> list[str]:
     ]
 
 
+def is_step(parameters: list[str]) -> bool:
+    """Whether parameters of these names are a model, a batch, and perhaps a reference."""
+    try:
+        kinds = [_meaning(name, "") for name in parameters]
+    except ValueError:
+        return False
+    return POLICY in kinds and "batch" in kinds
+
+
 def _meaning(name: str, title: str) -> str:
     lower = name.lower()
     if lower in _REFERENCES:

@@ -26,6 +26,7 @@ POLICY, REFERENCE, FROZEN = "policy", "reference", "policy without gradient"
 _LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "contextlib", "functools")
 _WRAPPERS = {"trl": ("trainer/utils.py", "extras/profiling.py", "kernels/chunked_logprob.py")}
 _OWN, _HERE, _MODEL = str(Path(__file__).parent), "tracing.py", "tiny_model.py"
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _current: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)
 
 
@@ -273,6 +274,11 @@ def trainer_lines(*, through_model: bool = False) -> Iterator[Line]:
         elif not file.startswith("<") and not _in_library(file):
             yield Line(file, frame.f_lineno)
         frame = frame.f_back
+
+
+def outside_libraries(file: str) -> bool:
+    """Whether a file is the user's: neither a library's nor the package's own."""
+    return not (_in_library(file) or file.startswith(_PACKAGE) or "site-packages" in Path(file).parts)
 
 
 def _in_library(file: str) -> bool:

@@ -7,9 +7,10 @@ answers, prompts and rewards. Everything else is the trainer's, subclasses and p
 from __future__ import annotations
 
 import copy
+import io
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ _LABELS = {
     "sampling_per_token_logps": "old log-probs",
     "ref_per_token_logps": REFERENCE,
 }
+TRIED = (1, 2, 3, 1000)  # steps of a callback: the first ones, and the last one of training
 _RL = ("_generate_and_score_completions", "_compute_loss", "_calculate_rewards", "_generate")
 
 
@@ -61,11 +63,53 @@ class ExaminedTrainer:
             )
         self.ids = ids_of(trainer.processing_class)
         self.declared = _declared(trainer, self.rl)
+        self.beta_before, self.moved = getattr(trainer, "beta", None), 0.0
 
     def run(
         self, world: SmallWorld, *, parts: int = 1, beta: float | None = None, trace: Trace | None = None
     ) -> WorldGradients:
         """See `Examined`."""
+        with self._lent(world) as (policy, reference):
+            before = reference.completion.detach().clone()
+            with _on_world(self.trainer, world, parts, self.rl, beta):
+                gradients = seen(lambda: self._loss(world, policy, parts), policy, reference, trace)
+            if reference is not policy:
+                self.moved = max(self.moved, (reference.completion - before).abs().max().item())
+        return gradients
+
+    def after_steps(self, world: SmallWorld, callback: Any) -> tuple[float, Any]:
+        """Call what a callback does in the first steps of training, and in its last one.
+
+        Returns:
+            The share of the way to the policy that the reference has gone after the first steps, and the
+            trainer's beta in the end.
+        """
+        trainer, share = self.trainer, 0.0
+        state, control = copy.deepcopy(trainer.state), copy.deepcopy(getattr(trainer, "control", None))
+        attributes, settings = dict(vars(trainer)), dict(vars(trainer.args))
+        options = {"model": trainer.model, "optimizer": None, "lr_scheduler": None, "logs": {}}
+        with self._lent(world) as (policy, reference), redirect_stdout(io.StringIO()):
+            before = reference.completion.detach().clone()
+            way = policy.completion.detach() - before
+            try:
+                state.max_steps = TRIED[-1]
+                callback.on_train_begin(trainer.args, state, control, **options)
+                for number in TRIED:
+                    for done, event in ((number - 1, "on_step_begin"), (number, "on_step_end")):
+                        state.global_step, state.epoch = done, done / TRIED[-1]
+                        getattr(callback, event)(trainer.args, state, control, **options)
+                    if number == TRIED[-2]:
+                        change = reference.completion.detach() - before
+                        share = ((change * way).sum() / (way * way).sum()).item()
+                beta = getattr(trainer, "beta", None)
+            finally:
+                vars(trainer).update(attributes)
+                vars(trainer.args).update(settings)
+        return share, beta
+
+    @contextmanager
+    def _lent(self, world: SmallWorld) -> Iterator[tuple[Body, Body]]:
+        """Lend the trainer's models the world's policy and reference."""
         trainer = self.trainer
         policy, reference = Body(world, POLICY), Body(world, REFERENCE)
         ref_model = self.teacher if self.teacher is not None else getattr(trainer, "ref_model", None)
@@ -76,8 +120,7 @@ class ExaminedTrainer:
             stack.enter_context(lent(model, policy))
             if ref_model is not None and ref_model is not model:
                 stack.enter_context(lent(trainer.accelerator.unwrap_model(ref_model), reference))
-            stack.enter_context(_on_world(trainer, world, parts, self.rl, beta))
-            return seen(lambda: self._loss(world, policy, parts), policy, reference, trace)
+            yield policy, reference
 
     def _loss(self, world: SmallWorld, policy: Body, parts: int) -> torch.Tensor:
         trainer = self.trainer
@@ -119,8 +162,12 @@ def _declared(trainer: Any, rl: bool) -> Declared:
         every = getattr(args, "steps_per_generation", 1) * getattr(trainer, "num_iterations", 1)
         updates = max(1, -(-every // args.gradient_accumulation_steps))
     loss_type = getattr(trainer, "loss_type", "")
+    temperature = getattr(trainer, "temperature", getattr(args, "temperature", 1.0))
+    if "temperature" not in (getattr(args, "generation_kwargs", None) or {}):  # else see `sampler`
+        config = None if getattr(trainer, "use_vllm", False) else getattr(trainer, "generation_config", None)
+        temperature = getattr(config, "temperature", None) or temperature
     return Declared(
-        temperature=float(getattr(trainer, "temperature", getattr(args, "temperature", 1.0))),
+        temperature=float(temperature),
         top_p=float(getattr(args, "top_p", None) or 1.0),
         top_k=int(top_k) if isinstance(top_k, int) and top_k > 0 else 0,
         updates=updates,
@@ -132,7 +179,6 @@ def _declared(trainer: Any, rl: bool) -> Declared:
         names={
             "temperature": f"{kind}(temperature=...)",
             "beta": f"{kind}(beta=...) above 0 adds one",
-            "sampler": f"{kind}(top_p=1.0, top_k=0)",
             "same": "trainer.ref_model is trainer.model: ",
         },
         teacher=not rl,

@@ -1,6 +1,5 @@
 """What is said of samples and of denominators, by what is declared of the sampler and the step."""
 
-import pytest
 import torch
 
 from kl_companion.monitor.doctor.batch_checks import denominator, samples
@@ -41,21 +40,6 @@ def test_several_updates_need_the_ratio_to_the_sampler():
     assert "in all 2 updates on a batch the ratio is 1" in found.said
     assert found.line.text.endswith("# here")
     assert list(samples(probe(recomputed, updates=2, teacher=True))) == []
-
-
-@pytest.mark.parametrize(("cut", "said"), [({"top_p": 0.9}, "top_p=0.9"), ({"top_k": 20}, "top_k=20")])
-def test_a_truncated_sampler_needs_its_own_log_probs(cut, said):
-    (found,) = samples(probe(step_of(), **cut))
-    assert (found.level, found.fault) == ("wrong", "truncated-sampler")
-    assert f"({said})" in found.said
-    (found,) = samples(probe(step_of(), engine=True, **cut))
-    assert (found.level, found.said) == (
-        "fine",
-        f"The sampler is truncated ({said}), and its log-probs are used.",
-    )
-    (found,) = samples(probe(step_of(policy=plain), engine=True, **cut))
-    assert found.level == "wrong"
-    assert list(samples(probe(step_of(), top_p=1.0, top_k=0))) == []
 
 
 def over_tokens(x, mask):

@@ -16,7 +16,7 @@ def test_what_is_fine_is_said_with_its_size():
     (context,), (counted,), (scored,) = contexts(at), tokens(at), scores(at)
     assert context.said == "Every token is scored after its own prompt and the tokens before it."
     assert counted.said == ("All 18 tokens of the answers count, end-of-sequence included, and no other.")
-    assert scored.said == "Log-probs are of the sampled tokens, at the sampler's temperature 1."
+    assert scored.said == "Log-probs are of the sampled tokens, at temperature 1."
     assert {f.level for f in (context, counted, scored)} == {"fine"}
 
 

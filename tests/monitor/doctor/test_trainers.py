@@ -96,6 +96,17 @@ def test_another_temperature_than_that_of_its_settings():
     assert said.line.text.startswith("return logits.log_softmax(-1)")
 
 
+def test_the_temperature_of_the_sampler_that_was_made():
+    trainer = made(temperature=0.7)
+    trainer.temperature, trainer.generation_config = 0.9, SimpleNamespace(temperature=0.7)
+    assert diagnose(trainer, update=False).healthy  # the other one is written where nothing reads it
+    trainer.args.generation_kwargs = {"temperature": 0.7}
+    assert ExaminedTrainer(trainer).declared.temperature == 0.9
+    del trainer.args.generation_kwargs
+    trainer.use_vllm = True
+    assert ExaminedTrainer(trainer).declared.temperature == 0.9
+
+
 def test_what_its_settings_say():
     trainer = made(top_p=0.9, top_k=40, gradient_accumulation_steps=4, steps_per_generation=8)
     trainer.num_iterations, trainer.loss_type = 3, "bnpo"

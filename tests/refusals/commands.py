@@ -37,9 +37,9 @@ number = 3
 
 OFF = "import torch\ntorch.set_grad_enabled(False)\n"
 LOSS = "import torch\ndef f(logp, ref_logp):\n    return (logp - ref_logp).exp().sqrt().sin()"
-COMPILED = (
-    "import torch\n@torch.jit.script\ndef f(logp: torch.Tensor, ref_logp: torch.Tensor) -> torch.Tensor:\n"
-)
+COMPILED = LOSS.replace("def f(logp, ref_logp)", "@torch.jit.script\ndef f(logp, ref_logp)")
+NULL = f"x = 'a\0b'\n{LOSS}"
+STEPS = "def a(model, batch): pass\ndef b(model, batch): pass\n"
 
 
 def command(*arguments: str, root: Path | None = None) -> Exit:

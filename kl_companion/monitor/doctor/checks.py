@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kl_companion.monitor.doctor.batch_checks import denominator, samples
-from kl_companion.monitor.doctor.findings import DoctorFinding
+from kl_companion.monitor.doctor.findings import DoctorFinding, finding
 from kl_companion.monitor.doctor.kl_checks import alike, form, reference
 from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.reading_checks import contexts, scores, tokens
@@ -45,10 +45,11 @@ NEEDS = {
 def all_findings(probe: Probe, progress: Callable[[str], None] | None = None) -> tuple[DoctorFinding, ...]:
     """Everything that is looked at, in order; a check that means nothing after what was found is left out."""
     found: list[DoctorFinding] = []
-    for check in CHECKS:
+    runs = getattr(probe.subject, "runs", True)
+    for check in CHECKS if runs else (sampler, state):
         if progress is not None:
             progress(f"{probe.subject.title}: {check.__name__}")
         wrong = {f.name for f in found if f.level == "wrong"}
         if not NEEDS.get(check.__name__, set()) & wrong:
             found += check(probe)
-    return tuple(found)
+    return (*found, *([] if runs else [finding("loss.not-run", title=probe.subject.title)]))

@@ -75,14 +75,14 @@ def sampler(probe: Probe) -> Iterator[DoctorFinding]:
     declared, trainer = probe.subject.declared, getattr(probe.subject, "trainer", None)
     if trainer is None and declared.teacher:
         return
+    correction = "vllm_importance_sampling_correction"
+    kind = type(getattr(trainer, "args", None)).__name__
+    if getattr(trainer, "use_vllm", False) and not getattr(trainer, correction, True):
+        yield finding("sampler.engine", setting_line(correction, False), kind=kind)
     for setting in sampler_settings(trainer, declared):
         effect = setting_effect(trainer, setting, declared.temperature)
         line = policy_line(probe) if trainer is None else setting_line(setting.name, setting.value)
-        gaps = {
-            "where": setting.where,
-            "value": setting.value,
-            "kind": type(getattr(trainer, "args", 0)).__name__,
-        }
+        gaps = {"where": setting.where, "value": setting.value, "kind": kind}
         if effect is None:
             yield finding("sampler.unmeasured", line, **gaps)
             continue

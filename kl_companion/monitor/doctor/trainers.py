@@ -43,6 +43,8 @@ def is_trainer(x: Any) -> bool:
 class ExaminedTrainer:
     """A trainer object of TRL: GRPO, RLOO, distillation, GKD, or derived from them.
 
+    Of another trainer that generates answers, as online DPO, nothing but sampler and state is examined.
+
     Args:
         trainer: Made as for training; nothing of it is changed in the end.
 
@@ -56,7 +58,8 @@ class ExaminedTrainer:
         self.trainer, self.title = trainer, type(trainer).__name__
         self.rl = all(hasattr(trainer, name) for name in _RL)
         self.teacher = getattr(trainer, "teacher_model", None)
-        if not self.rl and self.teacher is None:
+        self.runs = self.rl or self.teacher is not None
+        if not self.runs and getattr(trainer, "generation_config", None) is None:
             raise ValueError(
                 f"{self.title} is no trainer that the doctor knows, expected TRL's GRPO, RLOO, distillation "
                 "or GKD trainer, one derived from them, or a function step(model, batch)"
@@ -181,7 +184,7 @@ def _declared(trainer: Any, rl: bool) -> Declared:
             "beta": f"{kind}(beta=...) above 0 adds one",
             "same": "trainer.ref_model is trainer.model: ",
         },
-        teacher=not rl,
+        teacher=not rl and getattr(trainer, "teacher_model", None) is not None,
         token_mean_of="micro-batch" if loss_type == "bnpo" else "",
         accumulate=int(args.gradient_accumulation_steps),
     )

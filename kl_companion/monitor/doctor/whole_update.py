@@ -45,6 +45,8 @@ def audited(subject: Examined, progress: Callable[[str], None] | None = None) ->
     Raises:
         ValueError: as `audit_update` and `audit`.
     """
+    if not getattr(subject, "runs", True):
+        raise ValueError(f"the loss of {subject.title} cannot be run on the small world")
     if subject.declared.teacher:
         return audit(loss_of(subject), off_policy=False, progress=progress)
     return audit_update(loss_of(subject), groups=(_GROUP,), group_size=_GROUP, progress=progress)

@@ -110,6 +110,16 @@ def test_log_probs_of_the_engine_mend_a_cut():
     assert found.level == "fine"
 
 
+def test_an_engine_without_a_correction():
+    trainer = made(vllm_importance_sampling_correction=False)
+    trainer.use_vllm, trainer.vllm_importance_sampling_correction = True, False
+    (found,) = findings_of(trainer)
+    assert (found.level, found.line.file) == ("attention", __file__)
+    assert "stay in the gradient" in found.said
+    trainer.vllm_importance_sampling_correction = True
+    assert findings_of(trainer) == []
+
+
 def test_settings_of_the_model_hold_where_the_trainer_has_none():
     trainer = made()
     own = {"no_repeat_ngram_size": 2, "typical_p": 0.9, "transformers_version": "5"}

@@ -162,6 +162,17 @@ def test_a_trainer_with_a_teacher():
     torch.testing.assert_close(seen.completion, torch.autograd.grad(loss, logits)[0], rtol=1e-5, atol=1e-7)
 
 
+def test_of_a_trainer_that_only_generates_sampler_and_state_are_examined():
+    stock = made(min_p=0.3)
+    trainer = SimpleNamespace(compute_loss=None, generation_config=SimpleNamespace(to_diff_dict=dict))
+    for name in ("model", "ref_model", "args", "processing_class", "accelerator", "state", "beta"):
+        setattr(trainer, name, getattr(stock, name))
+    diagnosis = diagnose(trainer)
+    assert [f.name for f in diagnosis.findings] == ["sampler", "loss"]
+    assert diagnosis.findings[1].said.startswith("The loss of SimpleNamespace was not run")
+    assert diagnosis.unread == "the loss of SimpleNamespace cannot be run on the small world"
+
+
 @pytest.mark.usefixtures("as_installed")
 def test_a_trainer_of_another_kind_is_refused():
     unfit = SimpleNamespace(compute_loss=None, args=None, model=Model())

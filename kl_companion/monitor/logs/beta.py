@@ -96,10 +96,9 @@ def _from_rewards(q: Quantities) -> Beta | None:
 
 def _from_loss(q: Quantities) -> Beta | None:
     """Return loss / kl where it is the same in every row: on-policy, and with answers that weigh the same."""
-    kl = q.reference
-    if kl is None or "loss" not in q.keys or not kl.metrics:
-        return None
-    if kl.metrics[0].framework not in _HELD or kl.estimator != "K3":
+    own = (x for x in q.kls if x.to_reference and x.metrics[0].framework in _HELD and any(finite(x.series)))
+    kl = next(own, None)
+    if kl is None or "loss" not in q.keys or kl.estimator != "K3":
         return None
     half = q.half_digit(q.keys["loss"]) or (5e-5 if _four_digits(q) else 0.0)
     rows = _informative(q, kl, half)

@@ -127,7 +127,7 @@ def log_report(path: str | Path | Log, options: LogOptions | None = None) -> Log
 def _checks(q: Quantities) -> tuple[Check, ...]:
     """Return the checks of a log; those of the columns that the monitor adds need torch."""
     first, rest = (*exact_tests.CHECKS, *units.CHECKS), (*shape.CHECKS, *states.CHECKS)
-    if not q.recorded("largest_log_ratio"):
+    if not q.is_recorded:
         return (*first, *rest)
     from kl_companion.monitor.logs import logged_number, recorded, recorded_tokens
 

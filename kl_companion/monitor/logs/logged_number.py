@@ -122,20 +122,21 @@ def what_it_is(q: Quantities) -> Iterator[RunVerdict]:
     if not {"logged", "kl"} <= row.keys():
         return
     gaps: dict[str, Any] = {"logged": row["logged"], "kl": row["kl"], "name": name_of(q)}
-    step = q.log.steps[-1]
+    step = q.log.steps[q.observed]
     if not {"logged_noise", "logged_bias"} <= row.keys():
         yield sentence("logged_unknown", step=step, **gaps)
     elif of_forward(q) and "forward_kl" in row:
         yield sentence("logged_forward", step=step, forward=row["forward_kl"], **gaps)
     else:
-        tokens = round(q.series("tokens")[-1])
+        tokens = round(q.observed_tokens()[q.observed])
         yield sentence("logged", step=step, off=_off(row), tokens=tokens, parts=_parts(row), **gaps)
 
 
 def _last(q: Quantities) -> dict[str, float]:
     """Return the recorded numbers of the last row that are known and finite."""
     names = ("logged", "kl", "forward_kl", "logged_bias", "logged_noise", "logged_error")
-    return {x: q.recorded(x)[-1] for x in names if q.recorded(x) and math.isfinite(q.recorded(x)[-1])}
+    values = {name: x[q.observed] for name in names if (x := q.recorded(name))}
+    return {name: x for name, x in values.items() if math.isfinite(x)}
 
 
 def _parts(row: dict[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Records of TensorBoard event files and of offline files of wandb and SwanLab, by the standard library."""
+"""Records of TensorBoard event files and of offline files of wandb, by the standard library."""
 
 from __future__ import annotations
 
@@ -109,16 +109,12 @@ def offline_rows(data: bytes) -> tuple[list[dict[str, Any]], dict[str, Any], lis
 
     Args:
         data: The content: LevelDB's log format, with a ``wandb_internal.Record`` in every record. A record
-            that a crash cut is left out. SwanLab writes the same container with JSON in its records.
+            that a crash cut is left out.
     """
     rows: list[dict[str, Any]] = []
     config: dict[str, Any] = {}
     console: list[str] = []
     for record in _records(data):
-        if record[:1] == b"{":
-            content = json.loads(record)
-            rows += [content["data"]] if isinstance(content.get("data"), dict) else [content]
-            continue
         try:
             entries = list(fields(record))
         except ValueError:

@@ -146,12 +146,33 @@ class Quantities:
 
     def recorded(self, name: str) -> Sequence[float]:
         """Return a column of `Observation` that the monitor has recorded; [] where the log has none."""
-        prefix = "" if self.release.framework == RECORDED else BESIDE
-        return self.log.columns.get(f"{prefix}{name}", [])
+        return self.log.columns.get(self._recorded_keys.get(name, ""), [])
+
+    @cached_property
+    def _recorded_keys(self) -> dict[str, str]:
+        if self.release.framework == RECORDED:
+            return {key: key for key in self.log.columns}
+        beside = {plain(key): key for key in self.log.columns}
+        return {name.removeprefix(BESIDE): key for name, key in beside.items() if name.startswith(BESIDE)}
 
     def recent(self, name: str) -> float | None:
         """Return the mean of a recorded column over the last rows; None where it is not known."""
         return self.late(self.recorded(name))
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the monitor has written some of the numbers."""
+        return bool(self._recorded_keys)
+
+    @cached_property
+    def observed(self) -> int:
+        """The last row that the monitor has looked at: beside a trainer's numbers it has its own in some."""
+        known = (i for i, x in enumerate(self.recorded("largest_log_ratio")) if not math.isnan(x))
+        return max(known, default=len(self.log.steps) - 1)
+
+    def observed_tokens(self) -> Sequence[float]:
+        """Return the number of tokens that the monitor has looked at, per row; [] without it."""
+        return self.recorded("response_tokens") or self.recorded("tokens")
 
     @cached_property
     def logged(self) -> KlNumber | None:
@@ -246,7 +267,7 @@ def _kl_number(key: str, series: Sequence[float], q: Quantities) -> KlNumber | N
     if not metrics:  # of an own key only the user knows the estimator
         name = plain(key).lower()
         part = "/" in name and possible_metrics(name.rpartition("/")[0], q.release)
-        if part or not looks_like_kl(key) or name.startswith(("eval", "test/", "val/", "val-")):
+        if part or not looks_like_kl(key) or name.startswith(("eval", "test/", "val/", "val-", BESIDE)):
             return None
         if not q.options.estimator:
             return KlNumber(key, series, (), "", False, "", "")

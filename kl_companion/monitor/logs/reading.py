@@ -7,7 +7,7 @@ import io
 import json
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ FORMS = (
 )
 RUN_FILES = ("kl_monitor.csv", "kl_monitor_tokens.jsonl")  # of a monitored run
 MOST_FILES = 500  # of a folder
-_SQLITE, _WANDB, _SWANLAB, _GZIP = b"SQLite format 3\x00", b":W&B", b":SWL", b"\x1f\x8b"
+_SQLITE, _WANDB, _GZIP = b"SQLite format 3\x00", b":W&B", b"\x1f\x8b"
 _KNOWN = {
+    b":SWL": "SwanLab's own file, of which nothing is read here (export the metrics as CSV)",
     b"PK\x03\x04": "a zip archive, or a checkpoint of torch",
     b"\x89PNG": "a picture",
     b"%PDF": "a PDF",
@@ -92,8 +93,8 @@ def _add(stream: io.BufferedIOBase, head: bytes, rows: RowCollector, name: str, 
                 "it is a database inside a stream, expected a file: SQLite reads it from the disk"
             )
         return _add_database(place, rows)
-    if head.startswith((_WANDB, _SWANLAB)):
-        return _add_offline(stream.read(), head.startswith(_WANDB), rows)
+    if head.startswith(_WANDB):
+        return _add_offline(stream.read(), rows)
     if b"brain.Event:" in head[:64]:
         for row in event_rows(stream.read()):
             rows.add(row)
@@ -118,16 +119,15 @@ def _strange(head: bytes) -> float:
     return odd / max(1, len(text))
 
 
-def _add_offline(data: bytes, wandb: bool, rows: RowCollector) -> str:
+def _add_offline(data: bytes, rows: RowCollector) -> str:
     history, config, console = offline_rows(data)
-    form = "offline file of wandb" if wandb else "file of SwanLab"
     rows.config.update(flat(config))
     for row in history:
         rows.add({key: value for key, value in row.items() if not isinstance(value, dict | list)})
     if not rows.count and console:
         rows.notes.append("The file holds no history, as after a crash: its console lines were read.")
         add_text(console, rows)
-    return form
+    return "offline file of wandb"
 
 
 def _add_database(place: Path, rows: RowCollector) -> str:
@@ -181,13 +181,10 @@ def _object(text: str | bytes) -> dict[str, Any]:
 
 def _add_mlflow(base: sqlite3.Connection, tables: set[str], rows: RowCollector) -> str:
     run = _one_run(base, "run_uuid", rows)
-    steps: dict[int, dict[str, Any]] = {}
-    for key, value, step in base.execute(
-        "select key, value, step from metrics where run_uuid=? order by timestamp", (run,)
-    ):
-        steps.setdefault(step, {})[key.replace("_at_", "@")] = value
-    for step in sorted(steps):
-        rows.add({"step": step, **steps[step]})
+    query = "select step, key, value from metrics where run_uuid=? order by timestamp"
+    _add_by_step(
+        ((step, key.replace("_at_", "@"), value) for step, key, value in base.execute(query, (run,))), rows
+    )
     if "params" in tables:
         for key, value in base.execute("select key, value from params where run_uuid=?", (run,)):
             rows.config[key] = value
@@ -251,13 +248,24 @@ def _read_events(places: list[Path]) -> Log:
 
 def _read_store(store: Path) -> Log | None:
     """Read MLflow's file store: a file per key with lines of timestamp, value and step."""
-    rows, steps = RowCollector(), dict[int, dict[str, Any]]()
-    for place in (x for x in store.rglob("*") if x.is_file()):
-        for line in place.read_text("utf-8", errors="replace").splitlines():
-            parts = line.split()
-            if len(parts) != 3:
-                return None
-            steps.setdefault(int(parts[2]), {})[place.relative_to(store).as_posix()] = parts[1]
+    lines = (
+        (place.relative_to(store).as_posix(), line.split())
+        for place in store.rglob("*")
+        if place.is_file()
+        for line in place.read_text("utf-8", errors="replace").splitlines()
+    )
+    values = list(lines)
+    if any(len(parts) != 3 for _, parts in values):
+        return None
+    rows = RowCollector()
+    _add_by_step(((int(step), key, value) for key, (_, value, step) in values), rows)
+    return rows.log("file store of MLflow") if rows.count else None
+
+
+def _add_by_step(values: Iterable[tuple[int, str, Any]], rows: RowCollector) -> None:
+    """Add a row per step from single values of step and key."""
+    steps: dict[int, dict[str, Any]] = {}
+    for step, key, value in values:
+        steps.setdefault(step, {})[key] = value
     for step in sorted(steps):
         rows.add({"step": step, **steps[step]})
-    return rows.log("file store of MLflow") if rows.count else None

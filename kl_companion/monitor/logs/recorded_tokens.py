@@ -39,7 +39,7 @@ def unlikely_tokens(q: Quantities) -> dict[float, LargeToken]:
     * 1 / z^2 an estimate that is z standard errors away from its expectation (Chebyshev), where the logged
       number is the estimate of the tokens that were kept.
     """
-    n = sum(finite(q.series("tokens")))
+    n = sum(finite(q.observed_tokens()))
     log_vocabulary = math.log(q.setting("vocabulary") or LARGEST_VOCABULARY)
     least = math.log(LEVEL / 3) - math.log(max(n, 1))
     by_step = {}
@@ -81,22 +81,32 @@ def share_of_tokens(q: Quantities, row: int) -> float | None:
     if entry.inputs != "sampled" or not pairs:
         return None
     logp, ref_logp = torch.tensor(pairs, dtype=torch.float64).T
-    return float(entry.fn(logp, ref_logp).sum()) / (q.series("tokens")[row] * logged[row])
+    return float(entry.fn(logp, ref_logp).sum()) / (q.observed_tokens()[row] * logged[row])
+
+
+def steps_of_no_sample(q: Quantities) -> set[float]:
+    """Return the steps with a token that is named as no sample of the policy, or of the reference."""
+    return {*_far_steps(q), *unlikely_tokens(q)}
+
+
+def _far_steps(q: Quantities) -> dict[float, float]:
+    """Return the largest log-ratio of every step in which it is beyond chance."""
+    sizes = zip(q.log.steps, q.recorded("largest_log_ratio"), strict=False)
+    return {step: size for step, size in sizes if size >= NEVER_BY_CHANCE}
 
 
 def impossible_tokens(q: Quantities) -> Iterator[RunVerdict]:
     """A log-ratio, or a probability, that no sample of the policy has: KLs in the billions."""
-    sizes = dict(zip(q.log.steps, q.recorded("largest_log_ratio"), strict=False))
-    steps, tokens = [s for s, x in sizes.items() if x >= NEVER_BY_CHANCE], unlikely_tokens(q)
-    if steps:
-        step = max(steps, key=lambda s: sizes[s])
+    sizes, tokens = _far_steps(q), unlikely_tokens(q)
+    if sizes:
+        step = max(sizes, key=lambda s: sizes[s])
         first = next(iter(tokens_at(q, step)), None)
         yield sentence(
             "recorded_token",
             step=step,
             ratio=math.copysign(sizes[step], 1.0 if first is None else first.log_ratio),
             token=f": {quoted(first)}" if first else "",
-            **_gaps(q, step, steps, first),
+            **_gaps(q, step, list(sizes), first),
         )
     elif tokens:
         step = min(tokens, key=lambda s: tokens[s].logp)

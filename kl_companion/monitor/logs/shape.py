@@ -45,7 +45,11 @@ def spikes(q: Quantities) -> Iterator[RunVerdict]:
 
 
 def _spikes(q: Quantities, kl: KlNumber) -> Iterator[RunVerdict]:
-    rows = [row for row in rows_of(q, kl.series) if kl is not q.logged or not _is_no_sample(q, row[0])]
+    rows = rows_of(q, kl.series)
+    if kl is q.logged:
+        from kl_companion.monitor.logs.recorded_tokens import steps_of_no_sample
+
+        rows = [row for row in rows if row[0] not in steps_of_no_sample(q)]
     single, least = [], LEAST_KL if q.log.recorded else 0.0
     low = dict(zip(q.log.steps, q.recorded("kl_low"), strict=False)) if kl.estimator == "exact" else {}
     for i in range(2, len(rows) - 1):
@@ -152,17 +156,9 @@ def _few_tokens(q: Quantities, row: int) -> str:
     if share is None or share < FEW_TOKENS:
         return ""
     return (
-        f" Here {len(tokens)} of {q.series('tokens')[row]:,.0f} tokens make {percent(min(share, 1))} of it; "
+        f" Here {len(tokens)} of {q.observed_tokens()[row]:,.0f} tokens make {percent(min(share, 1))} of it; "
         f"the first is {quoted(tokens[0])} with a log-ratio of {number(tokens[0].log_ratio)}."
     )
-
-
-def _is_no_sample(q: Quantities, step: float) -> bool:
-    """Whether a token of a row is no sample of the policy, which is named as that."""
-    from kl_companion.monitor.logs.recorded_tokens import NEVER_BY_CHANCE, unlikely_tokens
-
-    largest = q.recorded("largest_log_ratio")[list(q.log.steps).index(step)]
-    return largest >= NEVER_BY_CHANCE or step in unlikely_tokens(q)
 
 
 def resets(q: Quantities) -> Iterator[RunVerdict]:

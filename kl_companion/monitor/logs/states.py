@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from kl_companion.monitor.logs.beta import beta_of
-from kl_companion.monitor.logs.keys import bounds, looks_like_kl, plain, possible_metrics
+from kl_companion.monitor.logs.keys import RECORDED, bounds, looks_like_kl, plain, possible_metrics
 from kl_companion.monitor.logs.quantities import KlNumber, Quantities
 from kl_companion.monitor.logs.sentences import RunVerdict, sentence
 from kl_companion.monitor.logs.words import finite, number, percent, two_digits
@@ -28,8 +28,9 @@ def no_gradient(q: Quantities) -> Iterator[RunVerdict]:
 
 def no_kl(q: Quantities) -> Iterator[RunVerdict]:
     """A column of a KL that is empty, NaN, or 0."""
-    for kl in q.kls if q.log.recorded is None else [q.reference]:
-        if kl is None or not (kl.to_reference or not kl.metrics):
+    for kl in q.kls:
+        recorded = bool(kl.metrics) and kl.metrics[0].framework == RECORDED
+        if (recorded and kl is not q.reference) or not (kl.to_reference or not kl.metrics):
             continue
         values = finite(kl.series)
         if kl.estimator == "exact" and len(values) >= LEAST_ROWS and max(values) <= NO_KL:

@@ -166,20 +166,23 @@ def noise_of_the_kl(q: Quantities) -> Iterator[RunVerdict]:
 
 def _recorded_interval(q: Quantities, kl: KlNumber) -> Iterator[RunVerdict]:
     """The interval of the last exact KL, in which answers are the independent units."""
-    low, high, nats = q.recorded("kl_low"), q.recorded("kl_high"), kl.series[-1]
-    if not low or not high or not math.isfinite(low[-1] + high[-1]) or not nats >= LEAST_KL:
+    low, nats, high, answers = (
+        x[q.observed] if (x := q.recorded(name)) else math.nan
+        for name in ("kl_low", "kl", "kl_high", "answers")
+    )
+    answers = q.series("answers")[q.observed] if math.isnan(answers) and q.log.recorded else answers
+    if not nats >= LEAST_KL or not math.isfinite(low + high + answers):
         return
-    half = high[-1] - nats  # the lower end may be cut at 0
-    answers = q.answers or 0.0
+    half = high - nats  # the lower end may be cut at 0
     yield sentence(
         "too_few_answers" if half > WIDE * nats else "interval",
         key=kl.key,
         nats=nats,
-        low=low[-1],
-        high=high[-1],
+        low=low,
+        high=high,
         answers=f"{answers:,.0f}",
         enough=f"{math.ceil(answers * (half / (0.2 * nats)) ** 2):,}",
-        step=q.log.steps[-1],
+        step=q.log.steps[q.observed],
     )
 
 

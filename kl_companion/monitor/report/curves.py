@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -16,7 +18,7 @@ from kl_companion.plotting import color
 WIDE, NARROW, SMALL = (1130, 330), (380, 300), (380, 230)
 BEYOND = 3.0  # times the exact KL's interval: what is logged above it would flatten everything else
 FAR_APART = 10.0  # times: two curves that would not be seen on one linear axis
-PARTS = ("rounding", "temperature", "truncation")  # of a mismatch
+_FIGURES = tomllib.loads((files("kl_companion.monitor.report") / "curves.toml").read_text("utf-8"))["figure"]
 
 
 class Figure(NamedTuple):
@@ -29,38 +31,27 @@ class Figure(NamedTuple):
 
 def drawn_curves(q: Quantities) -> list[Figure]:
     """Return the figures of a log, the KL first; those of numbers that are not known are left out."""
-
-    def single(name: str, title: str, caption: str) -> Figure | None:
-        return _figure(q, title, [_curve(q, name, "", q.series(name))], caption)
-
-    forward = _curve(q, "forward_kl", "", q.recorded("forward_kl"), band="forward_kl")
-    pulls = [
-        _curve(q, "reverse_kl", "KL term", q.recorded("length_pull_kl")),
-        _curve(q, "reward", "reward", q.recorded("length_pull_reward")),
-    ]
-    parts = [_curve(q, f"mismatch_{x}", x, q.recorded(f"mismatch_{x}")) for x in PARTS]
-    parts = [curve for curve in parts if any(finite(curve.values))]
-    groups = _curve(q, "equal_groups", "", q.recorded("equal_groups"))
-    figures = (
-        _kl(q),
-        _figure(q, "Exact forward KL, nats per token", [forward], "The band is the 95 % interval."),
-        single("entropy", "Entropy, nats per token", "How much the policy still chooses."),
-        single("reward", "Reward", "Mean over the answers of a row."),
-        None
-        if q.log.recorded
-        else single("length", "Length of an answer", "Mean over the answers of a row."),
-        _beta(q),
-        _figure(
-            q,
-            "Mismatch of log-probs, nats",
-            parts,
-            "Between engine and trainer, by cause; the parts are stacked.",
-            stacked=True,
-        ),
-        _figure(q, "Groups of equal rewards", [groups], "Share of groups in which only the KL term acts."),
-        _figure(q, "Effect on length", pulls, "Above 0: toward shorter answers."),
-    )
+    figures = [_kl(q), *(_figure(q, row) for row in _FIGURES)]
     return [figure for figure in figures if figure is not None]
+
+
+def _figure(q: Quantities, row: dict[str, Any]) -> Figure | None:
+    """Return a figure of curves.toml; None where none of its curves has a value."""
+    curves = [_curve(q, **curve) for curve in row["curves"]]
+    least = any if row.get("stacked") else bool  # parts of a sum that are 0 throughout are left out
+    known = [c for c in curves if least(finite(c.values))]
+    if not known:
+        return None
+    beta = q.setting("beta") if row.get("mark") else None
+    marks = [(f"set to {number(beta)}", float(beta))] if beta else []
+    panel = Panel(row["title"], q.log.steps, known, stacked=row.get("stacked", False), marks=marks)
+    return Figure(panel.title, row["caption"], Markup(panel_svg(panel, *SMALL)))
+
+
+def _curve(q: Quantities, column: str, tone: str = "", label: str = "", *, band: bool = False) -> RunCurve:
+    """Return a curve of a quantity of every log, or of a column of the monitor."""
+    low, high = (q.recorded(f"{column}_{end}") if band else () for end in ("low", "high"))
+    return RunCurve(label, color(tone or column), q.series(column) or q.recorded(column), low, high)
 
 
 def compared_curves(both: Sequence[Quantities], names: Sequence[str]) -> list[Figure]:
@@ -79,22 +70,6 @@ def compared_curves(both: Sequence[Quantities], names: Sequence[str]) -> list[Fi
     caption += " The axis is logarithmic." if logarithmic else ""
     panel = Panel("KL to the reference, nats per answer", known[0].steps, known, logarithmic=logarithmic)
     return [Figure(panel.title, caption, _both_widths(panel))]
-
-
-def _curve(
-    q: Quantities, colored: str, label: str, values: Sequence[float], band: str = "", *, points: bool = False
-) -> RunCurve:
-    low, high = (q.recorded(f"{band}_low"), q.recorded(f"{band}_high")) if band else ((), ())
-    return RunCurve(label, color(colored), values, low, high, points)
-
-
-def _figure(q: Quantities, title: str, curves: list[RunCurve], caption: str, **more: Any) -> Figure | None:
-    """Return one figure; None where none of its curves has a value."""
-    known = [c for c in curves if finite(c.values)]
-    if not known:
-        return None
-    panel = Panel(title, q.log.steps, known, **more)
-    return Figure(title, caption, Markup(panel_svg(panel, *SMALL)))
 
 
 def _both_widths(panel: Panel) -> Markup:
@@ -133,15 +108,9 @@ def _kl(q: Quantities) -> Figure | None:
 def _kl_curve(q: Quantities, kl: KlNumber) -> RunCurve:
     """Return the curve of a KL in the color of its estimator."""
     if kl.estimator == "exact":
-        return _curve(q, "reverse_kl", "exact", kl.series, band="kl")
+        low, high = (q.recorded(f"kl_{end}") if kl.average == "tokens" else () for end in ("low", "high"))
+        return RunCurve("exact", color("reverse_kl"), kl.series, low, high)
     tone = kl.estimator.lstrip("-").lower()
     tone = tone if tone in ("k1", "k2", "k3") else "logged"
     label = "" if kl is not q.logged else kl.estimator.replace("-", "minus ") or "logged"
-    return _curve(q, tone, label, kl.series, points=kl is q.logged)
-
-
-def _beta(q: Quantities) -> Figure | None:
-    curve = _curve(q, "effective_beta", "acts as", q.recorded("effective_beta"))
-    beta = q.setting("beta")
-    marks = [(f"set to {number(beta)}", float(beta))] if beta else []
-    return _figure(q, "Effective β", [curve], "In units of the reward before it is divided.", marks=marks)
+    return RunCurve(label, color(tone), kl.series, points=kl is q.logged)

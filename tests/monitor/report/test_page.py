@@ -93,7 +93,7 @@ def test_headings_are_in_order_and_tables_have_captions(tmp_path):
     assert all(b - a <= 1 for a, b in pairwise(levels))
     assert tags.count("table") == tags.count("caption") == 5
     drawings = [attrs for tag, attrs in Elements(text).found if tag == "svg"]
-    assert len(drawings) == 9  # the KL for both widths, and seven others
+    assert len(drawings) == 10  # the KL for both widths, and eight others
     assert all(attrs["role"] == "img" and " at step 400" in attrs["aria-label"] for attrs in drawings)
 
 
@@ -138,7 +138,7 @@ def test_numbers_that_are_not_known_leave_no_curve(tmp_path):
     text = page(tmp_path, rows, dict.fromkeys(runs.SETTINGS, None) | {"format": 1}, [], name="a folder")
     assert "<h1>a folder</h1>" in text
     assert "folder of KLMonitor · 1 row · step 5 · 2 answers each time" in text
-    assert text.count("<figure>") == 1
+    assert text.count("<figure>") == 2  # the KL, and the length
     assert "Tokens with the largest" not in text
 
 
@@ -232,3 +232,8 @@ def test_all_rows_are_there_to_be_read(tmp_path):
 def test_the_tile_of_the_logged_number(tmp_path, logged, said):
     row = runs.healthy(count=1)[0] | {"logged": logged, "kl": 0.02}
     assert f"<dt>Logged</dt><dd>{logged}<small>{said}</small></dd>" in page(tmp_path, [row])
+
+
+def test_a_run_that_knows_only_the_kl_of_answers_has_a_page_too(tmp_path):
+    rows = [{"step": 5, "answers": 2, "tokens": 30, "kl_of_answers": 0.5, "kl_low": 0.1, "kl_high": 0.2}]
+    assert "KL to the reference, nats per answer" in page(tmp_path, rows, tokens=[])

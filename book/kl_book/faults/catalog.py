@@ -132,6 +132,10 @@ TRL_CASES: dict[str, FaultCase] = {
         _trl("top_p", "truncated-sampler", "GRPO", beta=0.04, top_p=0.9)._replace(
             mark="GRPOConfig(top_p=0.9"
         ),
+        _trl("min_p", "truncated-sampler", "GRPO", beta=0.04, min_p=0.1),  # fault
+        _trl("penalty", "sampler-setting", "RLOO", repetition_penalty=1.2),  # fault
+        _trl("cold", "temperature", "GRPO", beta=0.04, generation_kwargs={"temperature": 0.6}),  # fault
+        _trl("copied", "reference-moves", "GRPO", beta=0.04, **of_trl.COPIED)._replace(mark="KL of 0"),
         _trl("sign_of_kl", "exchanged", "RLOO", of_trl.sign_of_kl)._replace(
             mark="old_per_token_logps - ref_per"
         ),

@@ -17,6 +17,8 @@ import torch
 from kl_book.faults.steps import k3_of
 from kl_companion.frameworks import trl_example
 
+COPIED: dict[str, Any] = {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 1.0}
+
 
 def made(kind: str, change: Callable[[type], type] | None = None, **settings: Any) -> Any:
     """A trainer of TRL around a tiny model.

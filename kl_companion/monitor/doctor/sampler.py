@@ -21,6 +21,7 @@ from kl_companion.monitor.doctor.probing import Probe
 from kl_companion.monitor.doctor.readings import same
 from kl_companion.monitor.doctor.setting_lines import setting_line
 from kl_companion.monitor.doctor.subject import Declared
+from kl_companion.monitor.doctor.tracing import Line
 
 _NEUTRAL: dict[str, Any] = {
     "do_sample": True,
@@ -81,7 +82,7 @@ def sampler(probe: Probe) -> Iterator[DoctorFinding]:
         yield finding("sampler.engine", setting_line(correction, False), kind=kind)
     for setting in sampler_settings(trainer, declared):
         effect = setting_effect(trainer, setting, declared.temperature)
-        line = policy_line(probe) if trainer is None else setting_line(setting.name, setting.value)
+        line = policy_line(probe) if trainer is None else _line(setting, kind)
         gaps = {"where": setting.where, "value": setting.value, "kind": kind}
         if effect is None:
             yield finding("sampler.unmeasured", line, **gaps)
@@ -100,6 +101,13 @@ def sampler(probe: Probe) -> Iterator[DoctorFinding]:
         else:
             key = "prefixes" if declared.teacher else "cut" if cut else "penalty"
         yield finding(f"sampler.{key}", line, **gaps)
+
+
+def _line(setting: SamplerSetting, kind: str) -> Line | None:
+    """Return the user's line with a setting, or with the arguments that it is among."""
+    names = [kind] if "generation_kwargs" not in setting.where else ["generation_kwargs", kind]
+    lines = [setting_line(setting.name, setting.value), *map(setting_line, names)]
+    return next((line for line in lines if line is not None), None)
 
 
 def _corrected(probe: Probe) -> bool:

@@ -18,11 +18,13 @@ def setting_line(name: str, value: Any = None) -> Line | None:
 
     Args:
         name: Of the setting, or of what is called.
-        value: Where several lines set it, one with this value, written as a literal, goes before the others.
+        value: A line with this value goes before one with the value of a variable; one with another number
+            is left out. None: any line.
     """
     lines = [(line, x) for file in _files() for line, x in _assigned(file, name)]
     exact = [line for line, x in lines if isinstance(x, ast.expr) and _literal(x) == value]
-    return next(iter([*exact[-1:], *(line for line, _ in lines[-1:])]), None)
+    others = [line for line, x in lines if value is None or not isinstance(x, ast.Constant)]
+    return next(iter([*exact[-1:], *others[-1:]]), None)
 
 
 def _files() -> Iterator[Path]:

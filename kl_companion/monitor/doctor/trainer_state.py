@@ -73,7 +73,7 @@ def _settings(trainer: Any, kind: str) -> Iterator[DoctorFinding]:
     share, steps = args.ref_model_mixup_alpha, args.ref_model_sync_steps
     gaps = {"share": share, "rest": 1 - share, "steps": steps, "beta": getattr(trainer, "beta", None)}
     key = "copied" if share == 1 and steps == 1 else "synchronized"
-    line = setting_line("ref_model_sync_steps") or setting_line("sync_ref_model", True)
+    line = setting_line("ref_model_sync_steps", steps) or setting_line("sync_ref_model", True)
     yield finding(f"time.{key}", line, kind=kind, **gaps)
 
 

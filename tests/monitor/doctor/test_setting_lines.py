@@ -14,6 +14,7 @@ second = Config(
     generation_kwargs={"min_p": 0.3},
 )
 second.top_p = 0.4
+third = Config(top_p=variable)
 settings["top_k"] = 5
 trainer.teacher.model = model
 trainer.ref_model.train()
@@ -36,10 +37,11 @@ def script(tmp_path, monkeypatch):
         ("beta", None, 5),
         ("min_p", 0.3, 6),
         ("top_p", 0.4, 8),
-        ("top_k", 5, 9),
-        ("teacher", None, 10),
-        ("ref_model.train", None, 11),
-        ("Config", None, 4),
+        ("top_p", 0.5, 9),
+        ("top_k", 5, 10),
+        ("teacher", None, 11),
+        ("ref_model.train", None, 12),
+        ("Config", None, 9),
     ],
 )
 def test_where_a_setting_is(script, name, value, line):
@@ -49,5 +51,6 @@ def test_where_a_setting_is(script, name, value, line):
 
 def test_a_name_that_is_nowhere(script):
     assert setting_line("nowhere_" + "at_all") is None
+    assert setting_line("beta", 0.3) is None
     script.write_text("def broken(:", encoding="utf-8")
     assert setting_line("top_" + "qq") is None

@@ -43,7 +43,7 @@ def _scores(probe: Probe) -> torch.Tensor:
 def _without_effect(probe: Probe, *, nothing_acts: bool) -> DoctorFinding:
     """Return the finding of a step that does the same whatever the rewards are."""
     trace = probe.trace
-    if nothing_acts and probe.rewarded.loss != 0:
+    if nothing_acts and (probe.rewarded.loss != 0 or not probe.reads_reference):
         return finding("rewards.nothing-acts", _dead_line(probe))
     if not getattr(probe.subject, "reads_rewards", True):
         return finding("rewards.no-policy-part")

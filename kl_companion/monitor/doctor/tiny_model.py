@@ -237,7 +237,8 @@ class TinyModel(nn.Module):
     def __init__(self, world: SmallWorld, role: str) -> None:
         super().__init__()
         self.model, self.lm_head = Body(world, role), head_of(world, role)
-        self.config = Config(vocab_size=world.ids.size, layer_types=["none"])
+        ids = {"eos_token_id": world.ids.live[0], "pad_token_id": world.ids.pad, "bos_token_id": None}
+        self.config = Config(vocab_size=world.ids.size, layer_types=["none"], **ids)
 
     @property
     def device(self) -> torch.device:

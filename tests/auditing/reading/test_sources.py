@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kl_companion.auditing import audit
-from kl_companion.auditing.reading.sources import loss_in, pasted_loss
+from kl_companion.auditing.reading.sources import SeveralLosses, loss_in, pasted_loss
 from kl_companion.cli import main
 from tests.support.data import data
 
@@ -155,3 +155,12 @@ def test_the_command_line_takes_the_only_function_of_a_file(tmp_path, capsys):
     assert main(["audit", str(file)]) == 2
     assert "is no Python" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "none.py")]) == 2
+
+
+def test_of_many_functions_the_one_of_log_probs_is_the_loss():
+    helpers = "".join(f"def helper_{i}(x): return x\n" for i in range(30))
+    assert pasted_loss(f"{helpers}def f(logp, ref_logp): return logp\n").__name__ == "f"
+    with pytest.raises(SeveralLosses, match="helper_11 and 18 others$"):
+        pasted_loss(helpers)
+    with pytest.raises(SeveralLosses, match="one: f, g$"):
+        pasted_loss("def f(logp): return logp\ndef g(log_prob): return log_prob\n")

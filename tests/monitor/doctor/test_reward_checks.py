@@ -163,3 +163,18 @@ def test_a_step_without_a_policy_part():
 
     diagnosis, found = rewards_of(step)
     assert (found.level, diagnosis.healthy) == ("fine", True)
+
+
+@pytest.mark.parametrize("result", [None, 0.0])
+def test_a_step_that_does_nothing(result):
+    _, found = rewards_of(lambda model, batch: result)
+    assert (found.level, found.fault) == ("wrong", "rewards-idle")
+    assert found.said == "Nothing has a gradient, the rewards included."
+
+
+def test_a_step_that_asks_the_model_for_its_padding():
+    def step(model, batch):
+        assert (model.config.pad_token_id, model.config.eos_token_id) == (1, 1)
+        return total(-log_probs(model, batch) * batch["advantages"].unsqueeze(-1), batch)
+
+    assert rewards_of(step)[1].level == "fine"

@@ -160,7 +160,7 @@ def test_the_command_line_takes_the_only_function_of_a_file(tmp_path, capsys):
 def test_of_many_functions_the_one_of_log_probs_is_the_loss():
     helpers = "".join(f"def helper_{i}(x): return x\n" for i in range(30))
     assert pasted_loss(f"{helpers}def f(logp, ref_logp): return logp\n").__name__ == "f"
-    with pytest.raises(SeveralLosses, match="helper_11 and 18 others$"):
+    with pytest.raises(SeveralLosses, match=r"helper_11 and 18 others$"):
         pasted_loss(helpers)
-    with pytest.raises(SeveralLosses, match="one: f, g$"):
+    with pytest.raises(SeveralLosses, match=r"one: f, g$"):
         pasted_loss("def f(logp): return logp\ndef g(log_prob): return log_prob\n")

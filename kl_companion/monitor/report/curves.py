@@ -17,6 +17,7 @@ from kl_companion.plotting import color
 
 WIDE, NARROW, SMALL = (1130, 330), (380, 300), (380, 230)
 BEYOND = 3.0  # times the exact KL's interval: what is logged above it would flatten everything else
+LABEL = 16  # characters of a log's name at the end of its curve
 FAR_APART = 10.0  # times: two curves that would not be seen on one linear axis
 _FIGURES = tomllib.loads((files("kl_companion.monitor.report") / "curves.toml").read_text("utf-8"))["figure"]
 
@@ -57,9 +58,11 @@ def _curve(q: Quantities, column: str, tone: str = "", label: str = "", *, band:
 def compared_curves(both: Sequence[Quantities], names: Sequence[str]) -> list[Figure]:
     """Return one figure with the KL per answer of two logs; none where neither has it."""
     colors = (color("reverse_kl"), color("logged"))
+    labels = [x if len(x) <= LABEL else f"{x[: LABEL - 1]}…" for x in names]
+    labels = labels if len(set(labels)) == len(labels) else ["the first log", "the second log"]
     known = [
-        RunCurve(name, tone, nats, steps=q.log.steps)
-        for q, name, tone in zip(both, names, colors, strict=True)
+        RunCurve(label, tone, nats, steps=q.log.steps)
+        for q, label, tone in zip(both, labels, colors, strict=True)
         if finite(nats := nats_per_answer(q))
     ]
     if not known:

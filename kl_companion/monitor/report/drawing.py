@@ -12,7 +12,7 @@ from kl_companion.monitor.logs.words import finite, is_finite, number
 MOST_DRAWN = 2000  # points of a curve, which has 1,100 pixels
 MOST_POINTS = 120  # observations that are drawn as points too; more run together
 LINE = 16  # between labels at the ends of curves
-CHARACTER = 7.8  # width of one in a wide typeface
+CHARACTER = 8.5  # width of one in a wide typeface
 LEFT, TOP, BOTTOM = 50.0, 12.0, 30.0
 
 

@@ -5,9 +5,9 @@ large; one stands for all four. 0 is nothing, - is none of the named objectives;
 /T is divided by the mean length of an answer, /P by the longest length, to which answers are padded.
 All other settings are in the table `framework_audit` alone.
 
-A token's log-ratio of sampler and reference in the place of the reward, weighted by the policy's ratio to the
-sampler: sum_a pi_a (log mu_a - log ref_a) = KL(pi || ref) - KL(pi || mu), so the gradient is R - RM. The forward
-KL to the sampler has the gradient of minus its log-likelihood (FM = -BL): what is named is the divergence.
+A token's log-ratio of sampler and reference in the place of the reward, weighted by the policy's ratio to
+the sampler: sum_a pi_a (log mu_a - log ref_a) = KL(pi || ref) - KL(pi || mu), so the gradient is R - RM. The
+forward KL to the sampler has the gradient of minus its log-likelihood (FM = -BL): the divergence is named.
 prime-rl adds kl_tau = 0.001 times the squared log-ratio to the sampler, which is 0.002 of the half square QM.
 """
 

@@ -12,7 +12,7 @@ import torch
 from kl_companion.auditing.judgment.clips import clips
 from kl_companion.auditing.judgment.experiments import Key, Lab, kind_of, moved, noise
 from kl_companion.auditing.judgment.templates import filled
-from kl_companion.auditing.reading.roles import Read
+from kl_companion.auditing.reading.roles import HELPER, Read
 from kl_companion.auditing.reading.subject import Moved, Reading, probe
 from kl_companion.auditing.reading.unmasked import summed_unmasked
 from kl_companion.rollout import Rollout
@@ -124,9 +124,13 @@ def _effects(lab: Lab, _: list[Input]) -> Iterator[Input]:
     found = [Input(r.name, r.role, _effect(lab, r)) for r in lab.reading.reads]
     anchors = _anchors(lab, [x.key for x in found if x.effect == ACTS])
     masked = any(x.effect == ACTS and kind_of(x.role) == "mask" for x in found)
+    acting = any(x.effect == ACTS and kind_of(x.role) == "policy" for x in found)
+    helped = any(r.said.startswith(HELPER) for r in lab.reading.reads)  # which was given others
     for x in found:
         kind = kind_of(x.role)
-        spare = kind == "ids" or (kind == "mask" and masked)  # another input says the same
+        other = (kind == "mask" and masked) or (kind in ("policy", "reference") and helped)
+        other |= x.role == "outputs" and acting
+        spare = kind == "ids" or other  # another input says the same
         if x.key in anchors:
             are = "are" if x.name.endswith("s") else "is"
             detail = filled("sampler_anchor", names=x.name, are=are) if kind == "behavior" else ""

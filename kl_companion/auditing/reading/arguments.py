@@ -21,6 +21,8 @@ from kl_companion.auditing.reading.signatures import refusal
 from kl_companion.checks import described
 from kl_companion.rollout import Rollout, masked
 
+PAD = 7  # id of padding, where the loss asks for one: beyond the vocabulary of every world
+_NEVER = -40.0  # logit of an id that no model says
 IGNORED = -100  # what labels hold where nothing is to be predicted
 ALIGNED = Layout()
 # in the name of a mask that is 1 on the prompt and on a tool's text too
@@ -37,7 +39,7 @@ class Unusable(ValueError):
 
 
 class UndefinedName(Unusable):
-    """A reader's loss reads names that nothing in its file defines; no other input mends that."""
+    """A reader's loss reads names that nothing in its file defines; ``name`` is the first of them."""
 
     in_every_layout = True
 
@@ -46,7 +48,8 @@ class UndefinedName(Unusable):
         code = getattr(plain, "__code__", None)
         reads = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"} if code else set()
         there = {*getattr(plain, "__globals__", ()), *dir(builtins)}
-        names = sorted({error.name, *(reads - there)})
+        self.name: str = error.name or ""
+        names = sorted({self.name, *(reads - there)})
         super().__init__(
             f"{label} reads {' and '.join(names)}, which its text does not define: expected a text with the "
             f"lines of {'it' if len(names) == 1 else 'them'}, or an import of what is installed here"
@@ -68,6 +71,7 @@ class Given:
     # the policy's numbers that score no token of an answer, behind the last one and of the prompt
     beyond: dict[str, torch.Tensor] = field(default_factory=dict)
     text: Any = None  # of the function that receives them
+    pads: bool = False  # whether padding has an id of its own, `PAD`
     # values of all answers, where each is asked for alone
     _batch: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -86,6 +90,9 @@ class Given:
         x, length = self._value(role, name), self.rollout.tokens.shape[1]
         if not isinstance(x, torch.Tensor) or x.ndim < 2 or role == "prompt_ids":
             return x
+        if self.layout.packed == "rows":
+            own = self.rollout.completion_mask.bool()
+            return [each[-length:][row] for each, row in zip(x, own, strict=True)]
         ends = (self._extent().sum(-1).long() + x.shape[1] - length).tolist()
         return [each[:end] for each, end in zip(x, ends, strict=True)]
 
@@ -197,6 +204,8 @@ class Given:
             found = r.logits.detach()
         if found is None:
             raise Unusable("the loss reads logits, and this rollout holds log-probs of sampled tokens only")
+        if self.pads:
+            found = torch.nn.functional.pad(found, (0, PAD + 1 - found.shape[-1]), value=_NEVER)
         if not self.layout.shifted:
             return found.clone()
         numbers = torch.linspace(-1, 1, found.shape[-1], dtype=found.dtype)
@@ -230,6 +239,8 @@ class Given:
         ignored = IGNORED if role == "labels" and layout.ignored else 0
         if ignored:
             ids = ids.masked_fill(~r.completion_mask.bool(), IGNORED)
+        elif self.pads:
+            ids = ids.masked_fill(self._extent() == 0, PAD)
         if not layout.shifted or (role == "tokens" and layout.prompt == 1):
             return ids
         return torch.nn.functional.pad(ids, (layout.prompt, 0), value=ignored)
@@ -320,7 +331,12 @@ def failed(
     if isinstance(error, SystemExit):
         said = f"{label} called sys.exit({error.code!r})"
     if theirs:
-        said += f"\n  at {theirs[-1].filename}:{theirs[-1].lineno}: {(theirs[-1].line or '').strip()}"
+        line = (theirs[-1].line or "").strip()
+        said += f"\n  at {theirs[-1].filename}:{theirs[-1].lineno}: {line}"
+        if re.search(r"\b(np|numpy)\.\w+\(", line):
+            return Unusable(
+                f"{said}\n  NumPy computes no gradients: expected the same in torch, which the audit runs"
+            )
     given = ", ".join(f"{n} {shape_words(v)}" for n, v in passed.items())
     return Unusable(
         f"{said}\n  passed: {given}\n  expected a loss that runs on these; --map NAME=ROLE gives a "

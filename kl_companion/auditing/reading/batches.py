@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
@@ -12,11 +14,13 @@ import torch
 from kl_companion.auditing.reading.arguments import Given, Unusable
 from kl_companion.auditing.reading.heads import HEADS
 from kl_companion.auditing.reading.names import OWNED, RESULTS, Read, Unread, read_name, result_of
-from kl_companion.auditing.reading.roles import OWNERS, PREFIX
+from kl_companion.auditing.reading.roles import HELPER, OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
+from kl_companion.auditing.reading.text import assigned_names
 from kl_companion.rollout import Rollout
 
 _EVERYTHING = ("batch", "rollout")
+_OWN_ADAPTERS = re.compile("default|policy|actor|student|train.*|model|current")
 
 
 class Model:
@@ -55,10 +59,12 @@ class Model:
         return torch.distributions.Categorical(logits=logits, validate_args=False)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        """Return the outputs, whatever it is called with; a distribution where the text asks one for more."""
+        """Return the outputs, whatever it is called with; what the text reads of them where it says more."""
         text = self._values().text
+        names = assigned_names(sys._getframe(1), self._reading.name)
+        asked = RESULTS["called"].get(result_of(names[0]), "") if len(names) == 1 else ""
         distribution = text.has(RESULTS["used"]) and not text.has(r"Categorical\(")
-        return self.converted(self._of("distribution" if distribution else "outputs"))
+        return self.converted(self._of("distribution" if distribution else asked or "outputs"))
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         """Return a method that returns what its name says, or the names to which its results are assigned.
@@ -72,20 +78,33 @@ class Model:
             text = None
         if text is None:
             raise AttributeError(method)
-        names, order = text.unpacked(method), RESULTS["order"].get(method, ())
-        quantities = [result_of(name) for name in names] or [*order] or [result_of(method)]
+        return lambda *_, **__: self.results(method, assigned_names(sys._getframe(1), method))
+
+    def results(self, method: str, names: list[str]) -> Any:
+        """Return what the names say to which the results of a method are assigned, or its own name.
+
+        Raises:
+            AttributeError: neither says it.
+        """
+        order = RESULTS["order"].get(method, ()) if len(names) < 2 else ()
+        several = names if len(names) > 1 else []
+        quantities = [*order] or [result_of(name) for name in several or [method]]
         if not all(quantities):
-            unknown = [n for n, q in zip(names or [method], quantities, strict=True) if not q]
+            quantities = [result_of(name) for name in names]
+        if not (quantities and all(quantities)):
+            unknown = [n for n in names or [method] if not result_of(n)]
             raise AttributeError(
                 f"{method}, whose result {' and '.join(unknown)} is not known by its name: assign it to "
                 f"names such as {', '.join(RESULTS['words'])}"
             )
-        several = bool(names or order)
-        return lambda *_, **__: (
-            tuple(self.converted(self._of(q)) for q in quantities)
-            if several
-            else self.converted(self._of(quantities[0]))
-        )
+        values = tuple(self.converted(self._of(quantity)) for quantity in quantities)
+        return values if several or order else values[0]
+
+    @property
+    def owner(self) -> str:
+        """Whose model it is now."""
+        own = next(o for o in OWNERS if self._reading.role == f"{PREFIX[o]}outputs")
+        return "reference" if self._base else own
 
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """Yield one number, for an optimizer or a device that is asked for."""
@@ -102,6 +121,10 @@ class Model:
     train = to = requires_grad_ = unwrap_model = eval
     module = property(eval)
 
+    def set_adapter(self, name: Any) -> None:
+        """Be the reference from now on under the name of an adapter that is not the policy's."""
+        self._base = _OWN_ADAPTERS.fullmatch(str(name)) is None
+
     @contextmanager
     def disable_adapter(self) -> Iterator[None]:
         """Return what is the reference's inside, as a model does whose adapter is off."""
@@ -110,6 +133,58 @@ class Model:
             yield
         finally:
             self._base = False
+
+
+class HelperFunction:
+    """A function that is not in the text: it returns what the names of its results say, of some model.
+
+    Args:
+        name: As it is called, ``"self._get_per_token_logps"``.
+        settings: Of the loss, `kl_companion.auditing.reading.construction.Chosen`.
+    """
+
+    def __init__(self, name: str, settings: Any) -> None:
+        self.__name__, self._settings = name, settings
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return log-probs, logits, an entropy or a distribution.
+
+        Raises:
+            Unusable: no name says what it returns, or it is given no model, ids or logits of the policy.
+        """
+        method = self.__name__.rpartition(".")[2]
+        names = assigned_names(sys._getframe(1), method)
+        self._settings.helpers.add(self.__name__)
+        owner = _owner_of_results(names, [*args, *kwargs.values()])
+        if owner:
+            said = f"{HELPER}, whose results are read as {OWNERS[owner]}'s"
+            title = self.__name__ if owner == "policy" else f"{self.__name__} ({owner})"
+            running, keys = self._settings.running, self._settings.keys
+            own = Model(Read(title, f"{PREFIX[owner]}outputs", said), running, keys)
+            model = next((x for x in args if isinstance(x, Model) and x.owner == owner), own)
+            try:
+                return model.results(method, names)
+            except AttributeError:  # it returns something else
+                pass
+        raise Unusable(f"the loss calls {self.__name__}, expected a text with its lines too")
+
+
+def _owner_of_results(names: Iterable[str], values: Iterable[Any]) -> str:
+    """Return whose numbers a function returns; "" of one that is given neither a model nor ids nor logits."""
+    read = next((r for n in names if isinstance(r := read_name(n), Read)), None)
+    by_name = next((o for o in OWNERS if read and PREFIX[o] and read.role.startswith(PREFIX[o])), "")
+    models = [x.owner for x in values if isinstance(x, Model)]
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    logits = [x for x in tensors if x.ndim > 2]
+    if models or by_name:
+        return by_name or models[0]
+    unknown = any(not x.requires_grad for x in logits) and torch.is_grad_enabled()
+    asked = logits or any(not x.is_floating_point() for x in tensors) or any(map(_is_batch, values))
+    return "policy" if asked and not unknown else ""
+
+
+def _is_batch(x: Any) -> bool:
+    return isinstance(x, UserBatch)
 
 
 def read_model(name: str, owner: str) -> Read:
@@ -163,6 +238,8 @@ class UserBatch(Rollout):
         return next((r for r in reads if r.name == found.name), Read(found.name, role, HEADS[role].said))
 
     def __getitem__(self, name: Any) -> Any:
+        if isinstance(name, slice | tuple):  # batch["inputs"] is a tensor of ids to some
+            return self["input_ids"][name]
         if not isinstance(name, str):
             raise TypeError(f"the batch was indexed by {name!r}; the audit gives a batch of names")
         found = self._found(name)
@@ -180,6 +257,8 @@ class UserBatch(Rollout):
             raise AttributeError(name)
         if name in ("meta_info", "non_tensor_batch", "tensors", "td"):
             return self
+        if name in ("shape", "size", "device"):
+            return getattr(self["input_ids"], name)
         return self[name]
 
     def __contains__(self, name: object) -> bool:
@@ -200,8 +279,14 @@ class UserBatch(Rollout):
         return self[name] if isinstance(self._found(name), Read) else default
 
     def keys(self) -> list[str]:
-        """Return the package's own names of what a batch holds."""
+        """Return the names that the text asks a batch for; the package's own where it asks for none."""
+        if asked := [name for name in getattr(self._given.text, "asked", ()) if name in self]:
+            return asked
         return [f.name for f in fields(Rollout) if getattr(self, f.name) is not None]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return names and values, see `keys`."""
+        return [(name, self[name]) for name in self.keys()]
 
     def to(self, *_: Any, **__: Any) -> UserBatch:
         """Return the batch: it is where it has to be."""

@@ -16,15 +16,17 @@ from types import MethodType
 from typing import Any
 
 from kl_companion.auditing.reading.arguments import Given, Unusable
-from kl_companion.auditing.reading.batches import Model, read_model
+from kl_companion.auditing.reading.batches import HelperFunction, Model, read_model
 from kl_companion.auditing.reading.heads import LIKELIEST, MOST, SIZE
+from kl_companion.auditing.reading.helpers import usual_imports
 from kl_companion.auditing.reading.names import Read, owner_of_model
-from kl_companion.auditing.reading.stand_ins import Absent, MissingOption
+from kl_companion.auditing.reading.stand_ins import Absent, Bystander, MissingOption
 from kl_companion.auditing.reading.text import FunctionText
 from kl_companion.checks import unknown_name
 
 OPTIONS = r"(.*_)?(config|cfg|args|options|opts|hparams)"  # names of records of options
 NAMES = tomllib.loads((files(__package__) / "calls.toml").read_text("utf-8"))
+PADDING = "id of padding, which no answer contains"
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -34,11 +36,14 @@ class Chosen:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.given = dict(given)
         self.known: set[str] = set()
+        self.text = ""  # of the loss
         self.late = False  # whether options are read while the loss runs
         self.used: set[str] = set()
         self.assumed: dict[str, tuple[Any, str]] = {}
         self.defaults: dict[str, Any] = {}  # of a constructor and of its configuration, where nothing is set
         self.values: Given | None = None  # of the call that runs
+        self.models: dict[str, Model] = {}  # that an object of the reader's holds, in the call that runs
+        self.helpers: set[str] = set()  # functions that are called and are not in the text
         self.keys: dict[str, Read] = {}  # how names were read that the loss asks for while it runs
 
     def of(self, name: str) -> Any:
@@ -58,6 +63,8 @@ class Chosen:
         usual = _usual(name)
         if usual is None:
             return MISSING
+        if usual[1] == "clip range" and _only_added(name.rpartition(".")[2], self.text):
+            usual = 1e-8, "a small number"
         self.assumed[name] = usual
         return usual[0]
 
@@ -66,12 +73,20 @@ class Chosen:
         owner = owner_of_model(name)
         if not owner or name in self.given:
             return None
-        return Model(read_model(name, owner), self._running, self.keys)
+        if name not in self.models:
+            self.models[name] = Model(read_model(name, owner), self.running, self.keys)
+        return self.models[name]
 
-    def _running(self) -> Given:
+    def running(self) -> Given:
+        """The values of the call that runs; `Unusable` outside one."""
         if self.values is None:
             raise Unusable("a model is called while its trainer is made, expected that only of the loss")
         return self.values
+
+    @property
+    def reads_padding(self) -> bool:
+        """Whether an id of padding was assumed, which no answer contains."""
+        return any(what == PADDING for _, what in self.assumed.values())
 
     def finish(self, label: str) -> None:
         """Raise ValueError for a setting that nothing took."""
@@ -108,6 +123,52 @@ class Options:
     def get(self, key: str, default: Any = None) -> Any:
         """The value of an option; the default where it is not set."""
         return vars(self).get(key, default)
+
+
+def is_of_training(name: str) -> bool:
+    """Whether a name is of a logger, a callback or the like, which takes what it is given."""
+    return re.fullmatch(NAMES["of_training"], name) is not None
+
+
+class Surroundings:
+    """What a loss reads and its text does not define: attributes of its trainer, or names of its file.
+
+    Args:
+        settings: What the reader sets.
+        text: Of the loss.
+        prefix: In front of the names, ``"self."`` or nothing.
+    """
+
+    def __init__(self, settings: Chosen, text: str, prefix: str = "") -> None:
+        self._settings, self._prefix, self._options = settings, prefix, Options("", settings)
+        name = rf"(?<![\w.]){re.escape(prefix)}(\w+)"
+        self._called, self._records = (set(re.findall(f"{name}{after}", text)) for after in (r"\(", r"\.\w"))
+
+    def value(self, name: str) -> Any:
+        """A model, an option or a record of them, a logger, or a function that is not in the text.
+
+        Raises:
+            MissingOption: nothing says its value.
+        """
+        settings = self._settings
+        if name in (imports := usual_imports()):
+            return imports[name]
+        if is_of_training(name) and name not in settings.given:
+            return Bystander(name, settings.assume)
+        if (model := settings.model(name)) is not None:
+            return model
+        if name not in settings.given:
+            if name in self._called:
+                return HelperFunction(f"{self._prefix}{name}", settings)
+            if name in self._records:
+                return Options(name, settings)
+        return getattr(self._options, name)
+
+
+def _only_added(name: str, text: str) -> bool:
+    """Whether a number is added in a text, and never to or from 1 as the width of a clip is."""
+    terms = re.findall(rf"(\S+) *[-+] *(?:\w+\.)*{name}\b", text)
+    return bool(terms) and not any(re.search(r"(?<![\w.])1(?:\.0*)?$", term) for term in terms)
 
 
 def _usual(name: str) -> tuple[Any, str] | None:
@@ -172,21 +233,9 @@ def callable_of(loss: Any, settings: Chosen) -> Callable[..., Any]:
 
 def _uninitialized(cls: type, settings: Chosen, text: str) -> Any:
     """An instance that was never initialized, whose missing attributes are models and options."""
-    options = Options("", settings)
-    methods, records = (set(re.findall(rf"\bself\.(\w+){after}", text)) for after in (r"\(", r"\.\w"))
+    surroundings = Surroundings(settings, text, "self.")
     settings.late = True
-
-    def read(self: Any, key: str) -> Any:
-        if re.fullmatch(NAMES["of_training"], key):
-            return Absent(key, "logger")
-        if (model := settings.model(key)) is not None:
-            return model
-        if key in methods and key not in settings.given:
-            raise Unusable(f"the loss calls self.{key}, expected a text with its lines too")
-        record = key in records and key not in settings.given
-        return Options(key, settings) if record else getattr(options, key)
-
-    bare: Any = type(cls.__name__, (cls,), {"__getattr__": read})
+    bare: Any = type(cls.__name__, (cls,), {"__getattr__": lambda self, key: surroundings.value(key)})
     bare.__abstractmethods__ = frozenset()
     return object.__new__(bare)
 

@@ -76,6 +76,7 @@ def read_function(request: AuditRequest) -> Signature:
     """
     label, settings, roles = label_of(request.loss), Chosen(request.options), request.roles
     text = FunctionText(callable_of(request.loss, settings))
+    settings.text = text.source
     parameters = _sorted_out(text, settings, roles)
     batch = _holds_everything(parameters.tensors, text, roles)
     asks_policy = _asks_policy(parameters.models, text)
@@ -83,7 +84,8 @@ def read_function(request: AuditRequest) -> Signature:
     defaults = {p.name: p.default for p in text.parameters} | settings.defaults
     heads = bool(batch) or any(r.role in HEADS for r in reads)
     likeliest = _head_size(settings, defaults, heads)
-    if not settings.late:
+    unread = (n.partition(".")[0] for n in settings.given if n not in settings.used)
+    if not (settings.late or any(text.has(rf"\b{name}\b") for name in unread)):
         settings.finish(label)
     unmapped = {n: v for n, v in defaults.items() if n not in roles}
     group = group_size_of(text, unmapped | settings.given | parameters.fixed)

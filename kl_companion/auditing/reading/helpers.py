@@ -1,7 +1,7 @@
 """Functions that trainers keep in a file of their own, under the names that most of them use.
 
 A loss is pasted without that file. What its name says without doubt is lent to it, and the card says so; an
-estimator of a KL or a reduction that differs from trainer to trainer is not among them.
+estimator of a KL only where the call names it, and a reduction that differs from trainer to trainer is not.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from kl_companion.auditing.reading.arguments import Unusable
 from kl_companion.auditing.reading.stand_ins import Absent, AbsentModule
+from kl_companion.estimators.registry import get_estimator
+
+_IMPORTS = """
+import math, torch
+import torch.nn as nn, torch.nn.functional as F
+from dataclasses import dataclass, field
+from typing import *
+"""
 
 
 def masked_sum(
@@ -51,6 +60,23 @@ def entropy_from_logits(logits: torch.Tensor, **_: Any) -> torch.Tensor:
     return -(logp.exp() * logp).sum(-1)
 
 
+def named_estimator(logp: torch.Tensor, ref_logp: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Return the estimator [...] that one further argument names, of log-probs [...] of two policies.
+
+    Raises:
+        Unusable: no argument names one.
+    """
+    kinds = [x for x in (*args, *kwargs.values()) if isinstance(x, str)]
+    estimator = ESTIMATORS.get(kinds[0]) if len(kinds) == 1 else None
+    if estimator is None:
+        raise Unusable(
+            f"the loss calls an estimator of the KL and names none of {', '.join(ESTIMATORS)}: expected "
+            "a text with its lines too"
+        )
+    return cast(torch.Tensor, get_estimator(estimator).fn(logp, ref_logp))
+
+
+ESTIMATORS = {"k1": "k1", "kl": "k1", "k2": "k2", "mse": "k2", "k3": "k3", "low_var_kl": "k3"}
 _MEANS: dict[Callable[..., Any], tuple[str, str]] = {
     masked_sum: ("the sum under the mask", "masked_sum"),
     masked_mean: ("the mean under the mask", "masked_mean"),
@@ -60,11 +86,20 @@ _MEANS: dict[Callable[..., Any], tuple[str, str]] = {
         "selective_log_softmax logprobs_from_logits log_probs_from_logits logprobs_of_labels "
         "gather_log_probs gather_logprobs compute_log_probs_from_logits",
     ),
+    named_estimator: ("the estimator that its argument names", "kl_penalty compute_approx_kl"),
     entropy_from_logits: ("the entropy of every token", "entropy_from_logits compute_entropy_from_logits"),
 }
 HELPERS: dict[str, Callable[..., Any]] = {
     name: helper for helper, (_, names) in _MEANS.items() for name in names.split()
 }
+
+
+def usual_imports() -> dict[str, Any]:
+    """Return what a text may read without importing it."""
+    names: dict[str, Any] = {}
+    exec(_IMPORTS, names)
+    del names["__builtins__"]
+    return names
 
 
 def lend(module: ModuleType, tree: ast.AST) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import product
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from kl_companion.auditing.reading.heads import HEADS
 
 # roles that tell a loss which tokens are the policy's own
 MASKS = {"completion_mask", "outside_mask", "labels", "lengths"}
+_DISTRIBUTIONS = ("logits", "probs", "_all", "outputs")  # ends of roles with an entry for each token
 _SAME = 1e-9  # of a loss, relatively
 
 
@@ -32,7 +34,7 @@ class Layout(NamedTuple):
         prompt: Columns of the prompt, where there are any. If two, ids of tokens have them too.
         cut: Whether tensors of tokens are lists, an answer with its own length each.
         packed: Whether the tokens of all answers are in one row, one answer after the other: "flat" [total],
-            "row" [1, total], "" not.
+            "row" [1, total], "" not; "rows" [total] of the policy's own tokens alone, as a classifier's are.
         own_old: Whether the policy before the first update is the policy itself, and another one sampled.
         apart: Whether prompt and answer arrive as tensors of their own: masks have no columns for the prompt.
     """
@@ -55,6 +57,7 @@ class Layout(NamedTuple):
         """Return what a reader has to know of it."""
         answers = "in lists, one for each answer, of its own length" if self.cut else ""
         answers = "in one row, one answer after the other" if self.packed else answers
+        answers = "of rows, one for each token of the policy" if self.packed == "rows" else answers
         if self.prompt == 1:
             return answers
         scored = "t" if self.wide == "own" else "t + 1"
@@ -69,17 +72,20 @@ def _arrangements(roles: set[str], cut: bool) -> list[tuple[bool, str]]:
     return apart + packed if roles & {"positions", "lengths"} else apart
 
 
-def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iterator[Layout]:
+def layouts(
+    roles: set[str], cut: bool = False, among_all: bool = False, rows: bool = False
+) -> Iterator[Layout]:
     """Yield the layouts that differ for these roles, the most common first.
 
     Args:
         roles: Of everything that the loss reads.
         cut: Whether its parameters are annotated as lists of tensors.
         among_all: Whether log-probs that are not said to be of a token are of the whole vocabulary.
+        rows: Whether tensors are [total] and [total, vocab], a row for each of the policy's tokens.
     """
     roles = roles - HEADS.keys()  # those have the columns of the logits
     ids = bool(roles & {"input_ids", "labels", "tokens"})
-    of_vocabulary = any(r.endswith(("logits", "probs", "_all", "outputs")) for r in roles)
+    of_vocabulary = any(r.endswith(_DISTRIBUTIONS) for r in roles)
     whole = bool(roles & {"input_ids", "labels", "prompt_ids"}) and of_vocabulary
     per_row = any(r.endswith("logp") for r in roles) or "rewards" in roles
     places: list[tuple[bool, str, int]] = [(False, "", 1)]
@@ -87,13 +93,15 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         places = [(True, "own", 1)] * per_row + [(True, "", 1), (False, "", 1)]
     elif "input_ids" in roles and "logp" not in roles:
         places = [(True, "", 1)]
+    if rows:
+        places = places[-1:]
     masks = roles & {"completion_mask", "outside_mask"}
-    if (masks or "labels" in roles) and (per_row or of_vocabulary):
+    if not rows and (masks or "labels" in roles) and (per_row or of_vocabulary):
         places += [(True, wide, 2) for wide in ("ahead", "short", "own")]
-    elif ids and of_vocabulary and not whole:
+    elif ids and of_vocabulary and not whole and not rows:
         places.append((True, "", 2))
     for (lists, packed), (shifted, wide, prompt), ignored, per_token, mask in product(
-        _arrangements(roles, cut),
+        [(False, "rows")] if rows else _arrangements(roles, cut),
         places,
         (True, False) if "labels" in roles else (True,),
         (False, True) if "rewards" in roles else (False,),
@@ -102,6 +110,8 @@ def layouts(roles: set[str], cut: bool = False, among_all: bool = False) -> Iter
         padded = bool(roles & MASKS)
         layout = Layout(shifted, mask, per_token, ignored, among_all, wide, padded, prompt, lists, packed)
         yield layout._replace(apart="prompt_ids" in roles and "input_ids" not in roles and not wide)
+        if whole and masks and shifted and not wide:  # ids have columns for the prompt, masks have none
+            yield layout._replace(apart=True)
 
 
 class ProbedLoss(NamedTuple):
@@ -126,6 +136,7 @@ def choose(
     cut: bool,
     among_all: bool = False,
     sliced: bool = False,
+    of_rows: bool = False,
 ) -> Layout | None:
     """Return the first layout under which a loss reads every token, else the first under which it runs.
 
@@ -135,6 +146,7 @@ def choose(
         cut: See `layouts`.
         among_all: See `layouts`.
         sliced: Whether the loss cuts tensors into pieces.
+        of_rows: Whether the loss takes the second axis for the vocabulary.
 
     Returns:
         The layout; None where every one that runs reads what is no part of an answer.
@@ -142,6 +154,8 @@ def choose(
     Raises:
         ValueError: that of the first layout, where none runs.
     """
+    if of_rows and (layout := _first(run, layouts(roles(), cut, among_all, rows=True))):
+        return layout
     errors: list[ValueError] = []
     reads: dict[Layout, bool | None] = {}  # whether it reads every token; None where it cannot be taken
     while True:
@@ -158,13 +172,25 @@ def choose(
             reads[layout] = None
     layout = layout or next((x for x in order if reads[x] is not None), None)
     if layout is None and errors:
-        raise errors[0]
+        if any(r.endswith(_DISTRIBUTIONS) for r in roles()):  # a classifier has no answers
+            layout = _first(run, layouts(roles(), cut, among_all, rows=True))
+        if layout is None:
+            raise errors[0]
     if layout is None or layout.cut or layout.packed:
         return layout
     others = [layout._replace(cut=True)]
     if sliced and "lengths" in roles() and _reads_padding(run(layout)):
         others.append(layout._replace(packed="flat"))
     return next((x for x in others if _is_another_loss(run, layout, x)), layout)
+
+
+def _first(run: Callable[[Layout], ProbedLoss], order: Iterable[Layout]) -> Layout | None:
+    """Return the first layout under which a loss runs."""
+    for layout in order:
+        with suppress(ValueError):
+            run(layout)
+            return layout
+    return None
 
 
 def places_reached(probe: ProbedLoss) -> torch.Tensor:

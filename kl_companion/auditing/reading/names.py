@@ -167,6 +167,8 @@ def owner_of_model(name: str, *, called: bool = False) -> str:
         called: Whether it is called, so that ``reference`` alone is a model.
     """
     words = [w for w in words_of(name).split("_") if w]
+    if called and words[-1:] == ["engine"]:  # what trains a model in DeepSpeed
+        words[-1] = "model"
     owner, _ = owner_of(words)
     nouns = WORD_KINDS["neutral"] | {"net", "network", "module", "lm", "llm", "teacher", "critic"}
     return owner if (called or nouns.intersection(words)) and {*words} <= nouns | OWNER_OF.keys() else ""

@@ -20,7 +20,7 @@ from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, with_size
 from kl_companion.auditing.reading.helpers import lent
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.roles import Read, Unread
-from kl_companion.auditing.reading.signatures import read_names, refusal
+from kl_companion.auditing.reading.signatures import UnclearNames, read_names, refusal
 from kl_companion.auditing.reading.stand_ins import MissingOption
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
@@ -29,6 +29,7 @@ from kl_companion.tabular.populations import population_rollout, population_tree
 ROWS, _PRIME = 64, 61  # answers of a probe; a number that no size of group divides
 _FEWER = "Instead of the {} likeliest tokens, the {} likeliest of four"
 _SLICES = r"split\(|narrow\(|cumsum\(|\w+\[[^\]\n]*\w *: *\w"  # what cuts a row of several answers apart
+_ROWS = r"softmax\((?:[^()]|\([^()]*\))*[, ](?:dim *= *|axis *= *)?1 *\)"  # of [total, vocab]
 _LISTS = r"(list|sequence|iterable)\[[^\]]*tensor"  # annotations of tensors in lists
 
 
@@ -70,7 +71,12 @@ def bind(signature: Signature) -> tuple[BoundLoss, Reading]:
     experiment = _Experiment(
         BoundLoss(signature, keys=signature.settings.keys), max(ROWS - ROWS % signature.size, signature.size)
     )
-    layout, notes = experiment.layout()
+    try:
+        layout, notes = experiment.layout()
+    except Unusable:  # it may run on one group only
+        if signature.size == 1 or (experiment := experiment._replace(rows=signature.size)).runs_on_none():
+            raise
+        layout, notes = experiment.layout()
     loss = replace(experiment.loss, layout=layout)
     settings, fixed = signature.settings, signature.fixed
     settings.finish(signature.label)
@@ -104,11 +110,19 @@ class _Experiment(NamedTuple):
         assert small.logits is not None
         return ProbedLoss(x, small.logits, small.completion_mask, tuple(passed.beyond.values()))
 
+    def runs_on_none(self) -> bool:
+        """Whether the loss runs under no layout."""
+        try:
+            return self.best() is None
+        except ValueError:
+            return True
+
     def best(self, *, among_all: bool = False) -> Layout | None:
         """Return the layout that `choose` takes; ValueError where none runs."""
         parameters = self.loss.signature.text.parameters
         lists = re.search(_LISTS, " ".join(str(p.annotation) for p in parameters).lower()) is not None
-        return choose(self.run, self.loss.roles, lists, among_all, self.loss.signature.text.has(_SLICES))
+        text = self.loss.signature.text
+        return choose(self.run, self.loss.roles, lists, among_all, text.has(_SLICES), text.has(_ROWS))
 
     def layout(self) -> tuple[Layout, list[str]]:
         """Return the layout under which the loss runs, and sums over the axis that it means; and notes."""
@@ -135,10 +149,12 @@ class _Experiment(NamedTuple):
             probed = self.run(layout)
             if probed.loss.requires_grad and not places_reached(probed)[0]:
                 notes.append("The first token of an answer gets no gradient")
+            helpers = sorted(signature.settings.helpers)
+            notes += [f"{name} is not in the text: its results are what their names say" for name in helpers]
             if self.loss.cut:
                 notes.append(_FEWER.format(self.loss.cut, LIKELIEST))
             return layout, notes
-        if signature.batch and not isinstance(error, MissingOption):
+        if signature.batch and not isinstance(error, MissingOption | UnclearNames):
             return Layout(), notes  # a batch may be wanted of another size: its own call says what fails
         if isinstance(error, Unusable) and self.rows == ROWS:
             raise with_group_size(error, lambda rows: self._replace(rows=rows).best()) from error

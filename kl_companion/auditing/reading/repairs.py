@@ -6,12 +6,12 @@ import inspect
 import itertools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kl_companion.auditing.reading.arguments import Unusable
 from kl_companion.auditing.reading.construction import NAMES, Chosen, callable_of
-from kl_companion.auditing.reading.names import Read, read_name
+from kl_companion.auditing.reading.names import OWNED, Read, read_name
 from kl_companion.auditing.reading.preferences import refuse_preferences
 from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.auditing.reading.signatures import UnclearNames
@@ -23,6 +23,7 @@ from kl_companion.kl_term import KLTerm
 
 _SECONDS, _MOST = 2.0, 16  # for all tries together
 _PATTERNS = NAMES["repairs"]
+_ENDS = sorted(OWNED, key=len, reverse=True)  # of roles: what is left is whose they are
 
 
 class Repair(NamedTuple):
@@ -101,10 +102,11 @@ def _proposals(error: ValueError, loss: Any, decided: set[str]) -> Iterator[Repa
         choices, source = [], _source(loss)
         for u in error.unread:
             outside = re.search(_PATTERNS["outside"].format(name=re.escape(u.name)), source)
+            suggested = _by_use(u.suggestions, u.name, _file(loss))
             roles = (
-                u.suggestions[::-1]
-                if outside and u.suggestions[1:] == ("outside_mask",)
-                else u.suggestions[:3] or _PATTERNS["unnamed"]
+                suggested[::-1]
+                if outside and suggested[1:] == ("outside_mask",)
+                else suggested[:3] or _PATTERNS["unnamed"]
             )
             named = [Repair({u.name: role}, {}) for role in roles]
             number = not u.suggestions or re.search(_PATTERNS["number"], u.name.lower())
@@ -123,11 +125,30 @@ def _proposals(error: ValueError, loss: Any, decided: set[str]) -> Iterator[Repa
         yield from (Repair({}, {name: 1}) for name in names)
 
 
+def _by_use(roles: Sequence[str], name: str, text: str) -> Sequence[str]:
+    """Return roles of what is done with a name where the text shows it: a softmax is of logits."""
+    patterns = [(re.compile(pattern.format(name=re.escape(name))), use) for pattern, use in _PATTERNS["used"]]
+    uses = [(found.start(), use) for pattern, use in patterns if (found := pattern.search(text))]
+    if not (uses and roles):
+        return roles
+    owners = dict.fromkeys(r.removesuffix(next(q for q in (*_ENDS, r) if r.endswith(q))) for r in roles)
+    return [f"{owner}{min(uses)[1]}" for owner in owners]
+
+
 def _parameters(loss: Any) -> list[inspect.Parameter]:
     try:
         return FunctionText(callable_of(loss, Chosen({}))).parameters
     except ValueError:  # it cannot be constructed
         return []
+
+
+def _file(loss: Any) -> str:
+    """Return the text of a loss, and then that of its file: what is passed on is used elsewhere."""
+    try:
+        text = FunctionText(callable_of(loss, Chosen({})))
+    except ValueError:  # it cannot be constructed
+        return ""
+    return text.source + text.whole
 
 
 def _source(loss: Any) -> str:

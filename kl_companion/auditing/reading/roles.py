@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 OWNERS = {"policy": "the current policy", "reference": "the reference", "behavior": "the policy that sampled"}
 PREFIX = {"policy": "", "reference": "ref_", "behavior": "behavior_"}
+HELPER = "a function that is not in the text"
 ASSUMED = "no word for whose they are: read as the current policy's"
 
 

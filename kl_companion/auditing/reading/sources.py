@@ -18,19 +18,13 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from kl_companion.auditing.reading.helpers import HELPERS, lend
+from kl_companion.auditing.reading.helpers import HELPERS, lend, usual_imports
 from kl_companion.auditing.reading.names import owner_of_model
 from kl_companion.checks import unknown_name
 
 PASTED = "pasted"  # the name of the function that lines become
 _MOST_NAMES = 12  # of functions that a message lists
 FILE = "<pasted>"  # the file that its lines stand in, for tracebacks
-_IMPORTS = """
-import math, torch
-import torch.nn as nn, torch.nn.functional as F
-from dataclasses import dataclass, field
-from typing import *
-"""
 _LOGP = re.compile(r"log_?(p|prob|it)s?", re.I)
 _NEXT = re.compile(r",\s*(?=[\w.]+\s*=)")  # a comma before another name, not one inside a list
 _MADE_BY = (ast.FunctionDef, ast.ClassDef)
@@ -152,6 +146,8 @@ def _as_function(code: str, tree: ast.Module) -> str:
     Calls of what a trainer holds, whose results nobody takes, are left out: they are of no loss. Attributes
     of ``self`` become parameters, ``self.args.beta`` one named beta.
     """
+    code = _until_backward(code, tree)
+    tree = _parsed(code)
     calls = [x for x in ast.walk(tree) if isinstance(x, ast.Expr) and isinstance(x.value, ast.Call)]
     logging = [x for x in calls if _is_selfs(x.value)]
     left_out = {id(x) for call in logging for x in ast.walk(call)}
@@ -168,6 +164,24 @@ def _as_function(code: str, tree: ast.Module) -> str:
     so_far = [f"{last}=0.0"] * (last in free)  # loss = loss + ...: what was added before is not here
     parameters = ", ".join([name for name in free if name != last] + so_far)
     return f"def {PASTED}({parameters}):\n{textwrap.indent(code, '    ')}"
+
+
+def _until_backward(code: str, tree: ast.Module) -> str:
+    """Return the lines of a loop up to ``loss.backward()``, with the loss in its place."""
+    for line in tree.body:
+        match line:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="backward"), args=[loss, *_])):
+                pass  # accelerator.backward(loss)
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(value=ast.Call(args=[loss]), attr="backward"), args=[])
+            ):
+                pass  # scaler.scale(loss).backward()
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"), args=[])):
+                pass
+            case _:
+                continue
+        return "\n".join([*code.splitlines()[: line.lineno - 1], ast.unparse(loss)]) + "\n"
+    return code
 
 
 def _edited(code: str, edits: list[tuple[Any, str]]) -> str:
@@ -221,7 +235,7 @@ def _last(tree: ast.Module) -> str:
 
 def _free(tree: ast.Module) -> list[str]:
     """Return the names that lines read before they make them, in order."""
-    known = {*dir(builtins), *_given(), *HELPERS} - {"input"}
+    known = {*dir(builtins), *usual_imports(), *HELPERS} - {"input"}
     free: dict[str, None] = {}
     augmented = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
     for node in _in_order(tree):
@@ -243,14 +257,6 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
     yield node
 
 
-def _given() -> dict[str, Any]:
-    """Return what is there without an import."""
-    names: dict[str, Any] = {}
-    exec(_IMPORTS, names)
-    del names["__builtins__"]
-    return names
-
-
 def _executed(code: str, pasted: tuple[list[str], dict[str, str]] | None) -> ModuleType:
     """Return the text as a module, whose lines tracebacks and `inspect` find.
 
@@ -262,7 +268,7 @@ def _executed(code: str, pasted: tuple[list[str], dict[str, str]] | None) -> Mod
     """
     module = ModuleType("_pasted")
     file = module.__file__ = FILE
-    vars(module).update(_given(), __pasted__=pasted)
+    vars(module).update(usual_imports(), __pasted__=pasted)
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from types import ModuleType
 from typing import Any
 
@@ -19,9 +20,9 @@ class MissingOption(Unusable, AttributeError):
 
     in_every_layout = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, why: str = "has no value here") -> None:
         super().__init__(
-            f"the loss reads {path}, which has no value here: write --set {path}=VALUE "
+            f"the loss reads {path}, which {why}: write --set {path}=VALUE "
             f'(options={{"{path}": VALUE}} in Python)'
         )
         self.path = path
@@ -75,6 +76,24 @@ class Absent:
             f"the loss computes with {name}, which is not installed here: install {name.partition('.')[0]}, "
             f"or write the few lines of {name.rpartition('.')[2].removesuffix('()')} into the file"
         )
+
+
+class Bystander(Absent):
+    """What takes part in training and not in the loss, and of which numbers may be read by their names.
+
+    Args:
+        name: ``"tokenizer"``.
+        number: Returns the usual value of ``"tokenizer.pad_token_id"``, and `dataclasses.MISSING` where there
+            is none.
+    """
+
+    def __init__(self, name: str, number: Callable[[str], Any]) -> None:
+        super().__init__(name, "logger")
+        self._number = number
+
+    def __getattr__(self, key: str) -> Any:
+        value = MISSING if key.startswith("_") else self._number(f"{self._absent}.{key}")
+        return super().__getattr__(key) if value is MISSING else value
 
 
 def _is_tensor(x: Any) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import linecache
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+_SAME_NUMBERS = {"clone", "contiguous", "cpu", "detach", "double", "float", "to"}  # methods of tensors
 _MOST = 40  # numbers of a long function are many, and few of them are a temperature
 
 
@@ -101,15 +105,34 @@ class FunctionText:
         same = inspect.isfunction(found) and found.__code__.co_filename == self.function.__code__.co_filename
         return found if same and found is not self.function else None
 
-    def unpacked(self, method: str) -> list[str]:
-        """Return the names to which the results of a method are assigned, none where it is one object."""
-        for node in self.nodes:
-            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
-                continue
-            call, target = node.value.func, node.targets[0]
-            if isinstance(call, ast.Attribute) and call.attr == method:
-                return [ast.unparse(x) for x in target.elts] if isinstance(target, ast.Tuple) else []
-        return []
+    @cached_property
+    def whole(self) -> str:
+        """The text of its file; its own where there is none."""
+        lines = linecache.getlines(self.function.__code__.co_filename) if self.nodes else []
+        return "".join(lines) or self.source
+
+    @cached_property
+    def asked(self) -> list[str]:
+        """The texts by which it asks for entries: ``batch["advantages"]``, ``batch.get("labels")``."""
+        keys = [n.slice for n in self.nodes if isinstance(n, ast.Subscript)]
+        keys += [n.args[0] for n in self.nodes if isinstance(n, ast.Call) and n.args]
+        return [k.value for k in keys if isinstance(k, ast.Constant) and isinstance(k.value, str)]
+
+    def returned(self, function: str) -> list[str]:
+        """Return the names that the results of a function of another file are assigned to."""
+        entries = _assignments(self.function.__code__) if self.nodes else []
+        return next((names for _, called, names in entries if called == function), [])
+
+    @contextmanager
+    def lending(self, names: Mapping[str, Any]) -> Iterator[None]:
+        """Define names in its file, inside only."""
+        there = getattr(self.function, "__globals__", {})
+        there.update(names)
+        try:
+            yield
+        finally:
+            for name in names:
+                del there[name]
 
     def called(self, name: str) -> bool:
         """Whether a variable is called, or a method of it that no tensor has."""
@@ -138,6 +161,50 @@ class FunctionText:
             found += getattr(getattr(self.function, "__code__", None), "co_consts", ())
         numbers = (float(x) for x in found if isinstance(x, int | float) and not isinstance(x, bool))
         return tuple(dict.fromkeys(x for x in numbers if 0 < x < 1e3))[:_MOST]
+
+
+def assigned_names(frame: FrameType, function: str) -> list[str]:
+    """Return the names that the running statement of a frame gives to the results of a function.
+
+    Args:
+        frame: That calls it.
+        function: Its name, without what is in front of a dot.
+
+    Returns:
+        One name for one object, several for a tuple; none where the results are not assigned as they are.
+    """
+    line = frame.f_lineno
+    entries = _assignments(frame.f_code)
+    return next((names for lines, called, names in entries if line in lines and called == function), [])
+
+
+@lru_cache(maxsize=64)
+def _assignments(code: CodeType) -> list[tuple[range, str, list[str]]]:
+    """Return lines, the function whose results are assigned, and the names that receive them."""
+    try:
+        lines, begin = inspect.getsourcelines(code)
+        nodes = ast.walk(ast.parse(textwrap.dedent("".join(lines))))
+    except (OSError, SyntaxError):
+        return []
+    entries = []
+    for node in nodes:
+        call = _unchanged(node.value) if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(call, ast.Call):
+            target = node.targets[0]
+            names = [ast.unparse(x) for x in (target.elts if isinstance(target, ast.Tuple) else [target])]
+            where = range(begin + node.lineno - 1, begin + (node.end_lineno or node.lineno))
+            entries.append((where, ast.unparse(call.func).rpartition(".")[2], names))
+    return entries
+
+
+def _unchanged(node: ast.expr) -> ast.expr:
+    """Return what an expression is but for its columns, its dtype and its place in the graph."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _SAME_NUMBERS:
+            return _unchanged(inner)
+        case ast.Subscript(value=inner, slice=ast.Tuple() | ast.Slice()):
+            return _unchanged(inner)
+    return node
 
 
 def label_of(loss: Any) -> str:

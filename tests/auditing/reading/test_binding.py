@@ -1,5 +1,6 @@
 """Rows of all answers, and policies that are called: the same gradient as the loss of a padded batch."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from kl_companion import audit
 from kl_companion.auditing.reading.arguments import Unusable
 from kl_companion.auditing.reading.probing import probe
+from kl_companion.auditing.reading.signatures import UnclearNames
 from kl_companion.auditing.reading.sources import pasted_loss
 from kl_companion.auditing.reading.subject import as_loss, as_subject
 
@@ -54,3 +56,61 @@ def test_a_result_that_no_name_says_is_refused():
     with pytest.raises(Unusable, match="evaluate, whose result a and b is not known by its name") as refusal:
         as_loss(pasted_loss("a, b = policy.evaluate(obs, act)\nloss = a.mean()\n"))
     assert "assign it to names such as entropy, logp" in str(refusal.value)
+
+
+NOT_THERE = """
+def loss_fn(logp, ref_logp, mask):
+    {line}
+    return (x * mask).sum(-1).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("x = charge(logp, ref_logp)", "reads charge, which its text does not define"),
+        ("x = logp * core.agg(ref_logp)", "reads core, which its text does not define"),
+        (
+            "logps = normalized(logp, ref_logp); x = logps",
+            "the loss calls normalized, expected a text with its",
+        ),
+        ("x = kl_penalty(logp, ref_logp, 'mine')", "names none of k1, kl, k2, mse, k3, low_var_kl"),
+        ("x = kl_penalty(logp, ref_logp)", "names none of k1, kl, k2, mse, k3, low_var_kl"),
+        (
+            "x = strength * (logp - ref_logp)",
+            "reads strength, which its text does not define: write --set strength=",
+        ),
+        ("import numpy as np; x = np.log(logp)", "NumPy computes no gradients: expected the same in torch"),
+    ],
+)
+def test_what_nothing_can_stand_for_is_refused(line, said):
+    with pytest.raises(Unusable, match=re.escape(said)):
+        as_loss(pasted_loss(NOT_THERE.format(line=line)))(probe())
+
+
+def test_what_stood_for_a_name_is_gone_after_the_call():
+    loss = pasted_loss(NOT_THERE.format(line="x = logp - ref_logp + device_count"))
+    as_loss(loss, options={"device_count": 2})(probe())
+    assert "device_count" not in loss.__globals__
+
+
+def test_unclear_keys_of_a_batch_are_named_with_what_they_may_be():
+    text = "def loss(batch): return ((batch['logps'] - batch['refs']) * batch['mask']).sum()"
+    with pytest.raises(UnclearNames, match="refs: no word of it is a quantity") as refusal:
+        as_loss(pasted_loss(text))
+    assert "ref_logp: log-probs of the reference" in str(refusal.value)
+
+
+def test_rows_of_a_classifier_are_the_tokens_of_the_policy():
+    text = "loss = F.cross_entropy(student_logits, labels) + F.softmax(teacher_logits, dim=1).sum()"
+    rollout = probe()
+    loss = as_loss(pasted_loss(text))(rollout)
+    expected = -(rollout.logp * rollout.completion_mask).sum() / rollout.completion_mask.sum()
+    torch.testing.assert_close(gradient(loss, rollout), gradient(expected, rollout))
+
+
+def test_a_helper_that_is_given_logits_leaves_them_without_a_line_of_no_effect():
+    case = CASES["a_function_of_the_script_is_given_logits"]["text"]
+    card = str(audit(pasted_loss(case), scale=1.0))
+    assert "gather_token_log_probs" in card
+    assert "no effect" not in card

@@ -152,7 +152,7 @@ def test_layouts_begin_with_the_most_common():
     assert [x.mask for x in tried[:3]] == [torch.float64, torch.bool, torch.int64]
     assert [(x.wide, x.prompt) for x in tried[:12:3]] == [("", 1), ("ahead", 2), ("short", 2), ("own", 2)]
     tried = list(layouts({"logits", "labels", "rewards", "completion_mask"}))
-    assert len(tried) == len(set(tried)) == 2 * 6 * 2 * 2 * 3
+    assert len(tried) == len(set(tried)) == 2 * (6 + 1) * 2 * 2 * 3  # once with masks apart from the prompt
     assert tried[0] == Layout(shifted=True, wide="own")
 
 

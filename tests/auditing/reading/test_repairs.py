@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from kl_companion.auditing.reading.repairs import readable
 from kl_companion.auditing.reading.request import AuditRequest
@@ -78,9 +79,33 @@ def of_answers_padded(logp, ref_logp, padding_mask):
     return ((logp - ref_logp) ** 2 * padding_mask).sum() / padding_mask.sum()
 
 
+def mutual(p, q):
+    return F.kl_div(F.log_softmax(p, dim=-1), F.softmax(q, dim=-1), reduction="none").sum(-1).mean()
+
+
+def of_two_networks(student_out, teacher_out, lam):
+    return lam * (teacher_out * (teacher_out.log() - student_out.log())).sum(-1).mean()
+
+
+def passes_on(student_preds, teacher_preds):
+    return softened(student_preds, teacher_preds).mean()
+
+
+def softened(student_preds, teacher_preds):
+    return F.kl_div((student_preds / 2.0).log_softmax(-1), (teacher_preds / 2.0).softmax(-1), reduction="sum")
+
+
+def of_a_key(batch):
+    return ((batch["logps"] - batch["refs"]) ** 2 * batch["mask"]).sum()
+
+
 @pytest.mark.parametrize(
     ("loss", "line"),
     [
+        (mutual, "--map p=logits --map q=ref_logits"),
+        (of_two_networks, "--map student_out=probs --map teacher_out=ref_probs"),
+        (passes_on, "--map student_preds=logits --map teacher_preds=ref_logits"),
+        (of_a_key, "--map refs=ref_logp"),
         (of_padding, "--map pad_mask=outside_mask"),
         (of_ignored, "--map ignore_mask=outside_mask"),
         (of_answers_padded, "--map padding_mask=completion_mask"),

@@ -12,7 +12,9 @@ import torch
 from kl_companion.auditing.judgment.clips import clips
 from kl_companion.auditing.judgment.experiments import Key, Lab, kind_of, moved, noise
 from kl_companion.auditing.judgment.templates import filled
-from kl_companion.auditing.reading.roles import HELPER, Read
+from kl_companion.auditing.reading.arguments import ATTENDED
+from kl_companion.auditing.reading.probing import NOT_IN_TEXT
+from kl_companion.auditing.reading.roles import Read
 from kl_companion.auditing.reading.subject import Moved, Reading, probe
 from kl_companion.auditing.reading.unmasked import summed_unmasked
 from kl_companion.rollout import Rollout
@@ -125,11 +127,11 @@ def _effects(lab: Lab, _: list[Input]) -> Iterator[Input]:
     anchors = _anchors(lab, [x.key for x in found if x.effect == ACTS])
     masked = any(x.effect == ACTS and kind_of(x.role) == "mask" for x in found)
     acting = any(x.effect == ACTS and kind_of(x.role) == "policy" for x in found)
-    helped = any(r.said.startswith(HELPER) for r in lab.reading.reads)  # which was given others
+    helped = any(NOT_IN_TEXT in note for note in lab.reading.notes)  # a function that was given inputs
     for x in found:
         kind = kind_of(x.role)
-        other = (kind == "mask" and masked) or (kind in ("policy", "reference") and helped)
-        other |= x.role == "outputs" and acting
+        given_away = kind in ("policy", "reference", "rewards") or ATTENDED.search(x.name) is not None
+        other = (kind == "mask" and masked) or (x.role == "outputs" and acting) or (given_away and helped)
         spare = kind == "ids" or other  # another input says the same
         if x.key in anchors:
             are = "are" if x.name.endswith("s") else "is"

@@ -56,6 +56,12 @@ class UndefinedName(Unusable):
         )
 
 
+class NotInText(Unusable):
+    """A reader's loss calls a function that is not there, and nothing says what it returns."""
+
+    in_every_layout = True
+
+
 @dataclass(eq=False)
 class Given:
     """The values of one rollout under one layout, by role; new tensors, safe to change in place.

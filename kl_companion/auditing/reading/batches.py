@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from kl_companion.auditing.reading.arguments import Given, Unusable
+from kl_companion.auditing.reading.arguments import Given, NotInText, Unusable
 from kl_companion.auditing.reading.heads import HEADS
 from kl_companion.auditing.reading.names import OWNED, RESULTS, Read, Unread, read_name, result_of
 from kl_companion.auditing.reading.roles import HELPER, OWNERS, PREFIX
 from kl_companion.auditing.reading.signatures import read_names, refusal
+from kl_companion.auditing.reading.stand_ins import Absent
 from kl_companion.auditing.reading.text import assigned_names
 from kl_companion.rollout import Rollout
 
@@ -150,11 +151,13 @@ class HelperFunction:
         """Return log-probs, logits, an entropy or a distribution.
 
         Raises:
-            Unusable: no name says what it returns, or it is given no model, ids or logits of the policy.
+            NotInText: no name says what it returns, or it is given no model, ids or logits of the policy.
         """
         method = self.__name__.rpartition(".")[2]
         names = assigned_names(sys._getframe(1), method)
         self._settings.helpers.add(self.__name__)
+        if [result_of(name) for name in names] == ["rewards"]:
+            return self._settings.running().of("rewards", names[0])
         owner = _owner_of_results(names, [*args, *kwargs.values()])
         if owner:
             said = f"{HELPER}, whose results are read as {OWNERS[owner]}'s"
@@ -166,7 +169,7 @@ class HelperFunction:
                 return model.results(method, names)
             except AttributeError:  # it returns something else
                 pass
-        raise Unusable(f"the loss calls {self.__name__}, expected a text with its lines too")
+        raise NotInText(f"the loss calls {self.__name__}, expected a text with its lines too")
 
 
 def _owner_of_results(names: Iterable[str], values: Iterable[Any]) -> str:
@@ -179,12 +182,9 @@ def _owner_of_results(names: Iterable[str], values: Iterable[Any]) -> str:
     if models or by_name:
         return by_name or models[0]
     unknown = any(not x.requires_grad for x in logits) and torch.is_grad_enabled()
-    asked = logits or any(not x.is_floating_point() for x in tensors) or any(map(_is_batch, values))
+    ids = [x for x in tensors if not x.is_floating_point()]
+    asked = logits or ids or any(isinstance(x, UserBatch | Absent) for x in values)
     return "policy" if asked and not unknown else ""
-
-
-def _is_batch(x: Any) -> bool:
-    return isinstance(x, UserBatch)
 
 
 def read_model(name: str, owner: str) -> Read:

@@ -9,15 +9,23 @@ from inspect import Parameter
 from typing import Any, NamedTuple
 
 from kl_companion.auditing.reading.batches import read_model
-from kl_companion.auditing.reading.construction import OPTIONS, Chosen, callable_of, too_many
+from kl_companion.auditing.reading.construction import (
+    OPTIONS,
+    Chosen,
+    callable_of,
+    is_of_training,
+    too_many,
+)
 from kl_companion.auditing.reading.groups import GroupSize, group_size_of
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, MOST, SIZE
 from kl_companion.auditing.reading.names import OWNED, owner_of_model, read_name
 from kl_companion.auditing.reading.request import AuditRequest
 from kl_companion.auditing.reading.roles import OWNERS, Read, Unread
 from kl_companion.auditing.reading.signatures import read_names, refusal
+from kl_companion.auditing.reading.stand_ins import Bystander
 from kl_companion.auditing.reading.text import FunctionText, label_of
 
+LISTS = r"(list|sequence|iterable)\[[^\]]*tensor"  # annotations of tensors in lists
 EVERYTHING = ("batch", "rollout")  # roles of a parameter that holds all others
 
 
@@ -66,6 +74,7 @@ class _Parameters(NamedTuple):
     models: dict[str, str]  # whose they are
     tensors: list[str]
     optional: list[str]  # tensors that may be left out
+    lists: set[str]  # of tensors, by their annotation
 
 
 def read_function(request: AuditRequest) -> Signature:
@@ -108,7 +117,8 @@ def read_function(request: AuditRequest) -> Signature:
 
 def _sorted_out(text: FunctionText, settings: Chosen, roles: Mapping[str, str]) -> _Parameters:
     """Return the parameters with the numbers that were set or assumed."""
-    sorts = _Parameters({}, {}, [], [])
+    lists = {p.name for p in text.parameters if re.search(LISTS, str(p.annotation).lower())}
+    sorts = _Parameters({}, {}, [], [], lists)
     for p in text.parameters:
         value = settings.of(p.name)
         if value is MISSING and p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -119,6 +129,9 @@ def _sorted_out(text: FunctionText, settings: Chosen, roles: Mapping[str, str]) 
         is_number = too_many(p.name, p.default) or (needed and not role and not model)
         if value is MISSING and (is_number or (p.default is None and not needed and _is_options(p, text))):
             value = settings.assume(p.name)
+        unread = needed and not (role or model)
+        if value is MISSING and unread and (text.passed_on(p.name) or is_of_training(p.name)):
+            value = Bystander(p.name, settings.assume)
         if value is not MISSING:
             sorts.fixed[p.name] = value
         elif model:
@@ -183,6 +196,7 @@ def _read_tensors(
     # what is mapped may be a key of the batch
     mapped = {n: r for n, r in roles.items() if n in tensors} if batch else roles
     reads, unread = read_names([*tensors, *parameters.optional], mapped)
+    reads = [_of_list(r) if r.name in parameters.lists else r for r in reads]
     if unread := [u for u in unread if u.name in tensors]:
         raise refusal(label, unread)
     if asks_policy:  # its numbers are computed here: others are those of before
@@ -193,6 +207,13 @@ def _read_tensors(
             "batch"
         )
     return (*(read_model(n, owner) for n, owner in parameters.models.items()), *reads)
+
+
+def _of_list(read: Read) -> Read:
+    """Return log-probs of sequences, in a list of tensors, as those of the tokens of each."""
+    role = read.role.replace("sequence_logp", "logp")
+    said = read.said.replace(OWNED["sequence_logp"][0], OWNED["logp"][0])
+    return read._replace(role=role, said=said)
 
 
 def _of_before(read: Read) -> Read:

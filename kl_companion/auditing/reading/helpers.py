@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from kl_companion.auditing.reading.arguments import Unusable
+from kl_companion.auditing.reading.arguments import NotInText
 from kl_companion.auditing.reading.stand_ins import Absent, AbsentModule
 from kl_companion.estimators.registry import get_estimator
 
@@ -64,12 +64,12 @@ def named_estimator(logp: torch.Tensor, ref_logp: torch.Tensor, *args: Any, **kw
     """Return the estimator [...] that one further argument names, of log-probs [...] of two policies.
 
     Raises:
-        Unusable: no argument names one.
+        NotInText: no argument names one, or there are others.
     """
-    kinds = [x for x in (*args, *kwargs.values()) if isinstance(x, str)]
-    estimator = ESTIMATORS.get(kinds[0]) if len(kinds) == 1 else None
+    further = [*args, *kwargs.values()]  # a weight, a mask: what is done with it differs
+    estimator = ESTIMATORS.get(further[0]) if len(further) == 1 and isinstance(further[0], str) else None
     if estimator is None:
-        raise Unusable(
+        raise NotInText(
             f"the loss calls an estimator of the KL and names none of {', '.join(ESTIMATORS)}: expected "
             "a text with its lines too"
         )

@@ -14,23 +14,23 @@ from kl_companion.auditing.reading.arguments import OF_TOKENS, Unusable
 from kl_companion.auditing.reading.axes import LastAxis
 from kl_companion.auditing.reading.binding import BoundLoss
 from kl_companion.auditing.reading.construction import Options, kl_coefficient
-from kl_companion.auditing.reading.functions import Signature
+from kl_companion.auditing.reading.functions import LISTS, Signature
 from kl_companion.auditing.reading.groups import with_group_size
 from kl_companion.auditing.reading.heads import HEADS, LIKELIEST, with_size
 from kl_companion.auditing.reading.helpers import lent
 from kl_companion.auditing.reading.layouts import Layout, ProbedLoss, choose, places_reached
 from kl_companion.auditing.reading.roles import Read, Unread
 from kl_companion.auditing.reading.signatures import UnclearNames, read_names, refusal
-from kl_companion.auditing.reading.stand_ins import MissingOption
+from kl_companion.auditing.reading.stand_ins import Absent, MissingOption
 from kl_companion.rollout import Rollout
 from kl_companion.tabular import Loss
 from kl_companion.tabular.populations import population_rollout, population_tree
 
 ROWS, _PRIME = 64, 61  # answers of a probe; a number that no size of group divides
+NOT_IN_TEXT = "is not in the text: its results are what their names say"
 _FEWER = "Instead of the {} likeliest tokens, the {} likeliest of four"
 _SLICES = r"split\(|narrow\(|cumsum\(|\w+\[[^\]\n]*\w *: *\w"  # what cuts a row of several answers apart
 _ROWS = r"softmax\((?:[^()]|\([^()]*\))*[, ](?:dim *= *|axis *= *)?1 *\)"  # of [total, vocab]
-_LISTS = r"(list|sequence|iterable)\[[^\]]*tensor"  # annotations of tensors in lists
 
 
 class Reading(NamedTuple):
@@ -82,7 +82,7 @@ def bind(signature: Signature) -> tuple[BoundLoss, Reading]:
     settings.finish(signature.label)
     parameters, assumed = signature.text.parameters, settings.assumed
     constants = [
-        (n, v, "set") for n, v in fixed.items() if n not in assumed and not isinstance(v, Options)
+        (n, v, "set") for n, v in fixed.items() if n not in assumed and not isinstance(v, Options | Absent)
     ] + [(n, v, what) for n, (v, what) in assumed.items()]
     defaults = {p.name: p.default for p in parameters} | settings.defaults
     reading = Reading(
@@ -120,7 +120,7 @@ class _Experiment(NamedTuple):
     def best(self, *, among_all: bool = False) -> Layout | None:
         """Return the layout that `choose` takes; ValueError where none runs."""
         parameters = self.loss.signature.text.parameters
-        lists = re.search(_LISTS, " ".join(str(p.annotation) for p in parameters).lower()) is not None
+        lists = re.search(LISTS, " ".join(str(p.annotation) for p in parameters).lower()) is not None
         text = self.loss.signature.text
         return choose(self.run, self.loss.roles, lists, among_all, text.has(_SLICES), text.has(_ROWS))
 
@@ -150,7 +150,7 @@ class _Experiment(NamedTuple):
             if probed.loss.requires_grad and not places_reached(probed)[0]:
                 notes.append("The first token of an answer gets no gradient")
             helpers = sorted(signature.settings.helpers)
-            notes += [f"{name} is not in the text: its results are what their names say" for name in helpers]
+            notes += [f"{name} {NOT_IN_TEXT}" for name in helpers]
             if self.loss.cut:
                 notes.append(_FEWER.format(self.loss.cut, LIKELIEST))
             return layout, notes

@@ -155,10 +155,11 @@ def _as_function(code: str, tree: ast.Module) -> str:
     edits += [(x, x.attr) for x in _held(tree) if id(x) not in left_out and x.lineno == _end(x)]
     code = _edited(code, edits)
     tree = _parsed(code)
-    last = _last(tree)
+    returned = any(isinstance(node, ast.Return) for node in ast.walk(tree))
+    last = "" if returned else _last(tree)
     if last:
         code += f"return {last}\n"
-    else:
+    elif not returned:
         code = _edited(code, [(tree.body[-1], f"return {ast.get_source_segment(code, tree.body[-1])}")])
     free = _free(tree)
     so_far = [f"{last}=0.0"] * (last in free)  # loss = loss + ...: what was added before is not here
@@ -167,21 +168,28 @@ def _as_function(code: str, tree: ast.Module) -> str:
 
 
 def _until_backward(code: str, tree: ast.Module) -> str:
-    """Return the lines of a loop up to ``loss.backward()``, with the loss in its place."""
+    """Return the lines of a loop up to ``loss.backward()``, with the loss returned in its place."""
     for line in tree.body:
-        match line:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="backward"), args=[loss, *_])):
-                pass  # accelerator.backward(loss)
-            case ast.Expr(
-                value=ast.Call(func=ast.Attribute(value=ast.Call(args=[loss]), attr="backward"), args=[])
-            ):
-                pass  # scaler.scale(loss).backward()
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"), args=[])):
-                pass
-            case _:
-                continue
-        return "\n".join([*code.splitlines()[: line.lineno - 1], ast.unparse(loss)]) + "\n"
+        calls = [(node, loss) for node in ast.walk(line) if (loss := _differentiated(node)) is not None]
+        if calls:
+            node, loss = calls[0]
+            kept = "\n".join(code.splitlines()[: _end(line)]) + "\n"
+            return _edited(kept, [(node, f"return {ast.unparse(loss)}")])
     return code
+
+
+def _differentiated(node: ast.AST) -> ast.expr | None:
+    """Return of which loss a line takes the gradient; None of another line."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="backward"), args=[loss, *_])):
+            return loss  # accelerator.backward(loss)
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(value=ast.Call(args=[loss]), attr="backward"), args=[])
+        ):
+            return loss  # scaler.scale(loss).backward()
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=loss, attr="backward"), args=[])):
+            return loss
+    return None
 
 
 def _edited(code: str, edits: list[tuple[Any, str]]) -> str:
@@ -234,8 +242,10 @@ def _last(tree: ast.Module) -> str:
 
 
 def _free(tree: ast.Module) -> list[str]:
-    """Return the names that lines read before they make them, in order."""
-    known = {*dir(builtins), *usual_imports(), *HELPERS} - {"input"}
+    """Return the names that lines read before they make them, in order; of functions only models."""
+    called = {x.func.id for x in ast.walk(tree) if isinstance(x, ast.Call) and isinstance(x.func, ast.Name)}
+    known = {name for name in called if not owner_of_model(name, called=True)}
+    known |= {*dir(builtins), *usual_imports(), *HELPERS} - {"input"}
     free: dict[str, None] = {}
     augmented = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
     for node in _in_order(tree):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import inspect
 import linecache
@@ -134,6 +135,15 @@ class FunctionText:
             for name in names:
                 del there[name]
 
+    def passed_on(self, name: str) -> bool:
+        """Whether it is only an argument of a method, or of a function that is not in its file."""
+        inside: set[int] = set()
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and _is_others(node.func) and self.helper(node) is None:
+                inside |= {id(x) for argument in [*node.args, *node.keywords] for x in ast.walk(argument)}
+        uses = [n for n in self.nodes if isinstance(n, ast.Name) and n.id == name]
+        return bool(uses) and all(id(n) in inside for n in uses)
+
     def called(self, name: str) -> bool:
         """Whether a variable is called, or a method of it that no tensor has."""
         for node in self.nodes:
@@ -195,6 +205,13 @@ def _assignments(code: CodeType) -> list[tuple[range, str, list[str]]]:
             where = range(begin + node.lineno - 1, begin + (node.end_lineno or node.lineno))
             entries.append((where, ast.unparse(call.func).rpartition(".")[2], names))
     return entries
+
+
+def _is_others(function: ast.expr) -> bool:
+    """Whether a function is neither of torch nor of Python nor a method of a tensor."""
+    path = ast.unparse(function).split(".")
+    known = {"torch", "F", "nn", "math", "np", "super", *dir(builtins)}
+    return path[0] not in known and not (path[1:] and hasattr(torch.Tensor, path[-1]))
 
 
 def _unchanged(node: ast.expr) -> ast.expr:
